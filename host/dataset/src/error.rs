@@ -27,10 +27,10 @@ pub enum DatasetError {
         reason: String,
     },
     /// A column is not there.
-    #[error("{wanted} `{column}` is not in {place}{hint}; its columns are {}", list(.there))]
-    NoColumn {
+    #[error("{role} `{column}` is not in {place}{hint}; its columns are {}", list(.available))]
+    MissingColumn {
         /// What asked for it: "key", "feature", "target", "column".
-        wanted: String,
+        role: String,
         /// The name that was asked for.
         column: String,
         /// The file, or "the input".
@@ -38,13 +38,13 @@ pub enum DatasetError {
         /// ` (did you mean …?)`, or nothing.
         hint: String,
         /// The columns there are.
-        there: Vec<String>,
+        available: Vec<String>,
     },
     /// A column has a type that does not fit.
-    #[error("{wanted} `{column}` has type {data_type}, {reason}")]
+    #[error("{role} `{column}` has type {data_type}, {reason}")]
     ColumnType {
         /// What asked for it.
-        wanted: String,
+        role: String,
         /// The column.
         column: String,
         /// Arrow's name of its type.
@@ -57,7 +57,7 @@ pub enum DatasetError {
         "column `{column}` is {first_type} in {first} but {second_type} in {second}; \
          say which it is to be with [input] types, where the files are text, or read them one at a time"
     )]
-    Disagree {
+    TypeConflict {
         /// The column.
         column: String,
         /// A file.
@@ -92,7 +92,7 @@ pub enum DatasetError {
     },
     /// A bound of this room was passed.
     #[error("{what} is {value}, over the bound of {bound}")]
-    Bound {
+    LimitExceeded {
         /// What is too large, e.g. "rows of group zone=7".
         what: String,
         /// Its value.
@@ -110,18 +110,18 @@ impl DatasetError {
     pub fn code(&self) -> Code {
         match self {
             DatasetError::Input { .. } | DatasetError::Read { .. } => Code::Input,
-            DatasetError::NoColumn { .. }
+            DatasetError::MissingColumn { .. }
             | DatasetError::ColumnType { .. }
-            | DatasetError::Disagree { .. }
+            | DatasetError::TypeConflict { .. }
             | DatasetError::Columns(_)
             | DatasetError::Filter { .. } => Code::Columns,
-            DatasetError::Bound { .. } => Code::Values,
+            DatasetError::LimitExceeded { .. } => Code::Values,
             DatasetError::Io { .. } | DatasetError::Internal(_) => Code::Host,
         }
     }
 
     pub(crate) fn internal(error: impl std::fmt::Display) -> Self {
-        DatasetError::Internal(without_plea(&error.to_string()).to_owned())
+        DatasetError::Internal(strip_bug_report_notice(&error.to_string()).to_owned())
     }
 
     pub(crate) fn input(path: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -129,19 +129,19 @@ impl DatasetError {
     }
 
     pub(crate) fn no_column<'a>(
-        wanted: &str,
+        role: &str,
         column: &str,
         place: &str,
-        there: impl IntoIterator<Item = &'a str>,
+        available: impl IntoIterator<Item = &'a str>,
     ) -> Self {
-        let there: Vec<String> = there.into_iter().map(str::to_owned).collect();
-        let hint = hint(column, &there);
-        DatasetError::NoColumn {
-            wanted: wanted.to_owned(),
+        let available: Vec<String> = available.into_iter().map(str::to_owned).collect();
+        let hint = hint(column, &available);
+        DatasetError::MissingColumn {
+            role: role.to_owned(),
             column: column.to_owned(),
             place: place.to_owned(),
             hint,
-            there,
+            available,
         }
     }
 }
@@ -153,7 +153,7 @@ impl From<DatasetError> for Fault {
 }
 
 /// The message without what DataFusion asks of those who see its internal errors: its authors can't help our users.
-pub(crate) fn without_plea(message: &str) -> &str {
+pub(crate) fn strip_bug_report_notice(message: &str) -> &str {
     let end = message.find("This issue was likely caused by a bug");
     message[..end.unwrap_or(message.len())].trim_end()
 }

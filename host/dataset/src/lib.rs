@@ -3,7 +3,7 @@
 //!
 //! [`Scan`] finds files and reads them as an ordered list of morsels.
 //! [`Grouper`] takes their rows, or blocks of them that a [`BlockWriter`] made
-//! elsewhere, in memory and on disk, and [`Partitions`] gives them back as [`Unit`]s: groups of rows, split into those to train on
+//! elsewhere, in memory and on disk, and [`Partitions`] gives them back as [`WorkUnit`]s: groups of rows, split into those to train on
 //! and those to test with. [`ParquetOutput`] writes models, [`RowOutput`] rows.
 //!
 //! Goals: what comes out depends on the files and the arguments alone, bit for
@@ -23,11 +23,11 @@ mod scan;
 
 pub use error::DatasetError;
 pub use group::{
-    BlockWriter, FailedGroup, FullBlock, Grouper, Grouping, Heap, MemoryBudget, MorselGrouper, Partitions, Unit,
-    UnitGroup, UnitMemory, UnitShape, describe_key, numbers,
+    BlockWriter, FailedGroup, FinishedBlock, Grouper, Grouping, HeapUnitMemory, MemoryBudget, MorselGrouper,
+    Partitions, UnitGroup, UnitMemory, UnitShape, WorkUnit, describe_key, to_float64,
 };
-pub use output::{OutputFormat, ParquetOutput, RowOutput, RowTarget, Written, read_metadata};
-pub use position::row_in_file;
+pub use output::{OutputFormat, ParquetOutput, RowOutput, RowTarget, WriteSummary, read_metadata};
+pub use position::find_row_in_file;
 pub use scan::{
-    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, Source, TextOptions, TextSpec, find_files,
+    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptions, TextSpec, find_files,
 };

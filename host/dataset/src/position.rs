@@ -12,7 +12,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt as _;
 
-use crate::{DatasetError, Morsel, Scan, ScanOptions, Source};
+use crate::{DatasetError, Morsel, Scan, ScanOptions, ScanSource};
 
 /// Rows before a morsel are counted up to so many bytes of their file.
 const COUNTED_BYTES_MAX: u64 = 4 << 30;
@@ -24,13 +24,19 @@ const ROW: &str = "sandbar:row";
 /// of the morsel.
 ///
 /// None where that can't be known: the files have changed, or the row lies too far behind.
-pub async fn row_in_file(scan: &Scan, source: &Source, morsel: usize, nth: u64, temporary: &Path) -> Option<u64> {
-    Sought::new(scan, (source, ScanOptions::default()), morsel, temporary).find(nth).await
+pub async fn find_row_in_file(
+    scan: &Scan,
+    source: &ScanSource,
+    morsel: usize,
+    nth: u64,
+    temporary: &Path,
+) -> Option<u64> {
+    RowSearch::new(scan, (source, ScanOptions::default()), morsel, temporary).find(nth).await
 }
 
 /// What a row is looked for in.
-struct Sought {
-    source: Source,
+struct RowSearch {
+    source: ScanSource,
     options: ScanOptions,
     files: Vec<String>,
     morsels: Vec<Morsel>,
@@ -39,12 +45,12 @@ struct Sought {
     temporary: PathBuf,
 }
 
-impl Sought {
+impl RowSearch {
     /// In a morsel of a scan, which reads `source` with these options.
-    fn new(scan: &Scan, (source, options): (&Source, ScanOptions), morsel: usize, temporary: &Path) -> Sought {
+    fn new(scan: &Scan, (source, options): (&ScanSource, ScanOptions), morsel: usize, temporary: &Path) -> RowSearch {
         let column = scan.schema().fields().first().map(|field| field.name().clone());
         let (files, morsels) = (scan.files().to_vec(), scan.morsels().to_vec());
-        Sought { source: source.clone(), options, files, morsels, morsel, column, temporary: temporary.to_owned() }
+        RowSearch { source: source.clone(), options, files, morsels, morsel, column, temporary: temporary.to_owned() }
     }
 
     /// The number of the row in its file, on a thread that may wait.
@@ -61,7 +67,7 @@ impl Sought {
             return Ok(None);
         }
         let columns = self.column.clone().map(|column| vec![column]);
-        let all = Source { filter: None, columns, ..self.source.clone() };
+        let all = ScanSource { filter: None, columns, ..self.source.clone() };
         let all = Scan::open(all, self.options.clone()).await?;
         if all.morsels() != self.morsels || all.files() != self.files {
             return Ok(None);
@@ -80,13 +86,13 @@ impl Sought {
     /// Which row of the morsel the `nth` is that passes the filter. What the filter makes of each row the engine says: it
     /// reads them again, from a file in which they are numbered.
     async fn unfiltered(&self, nth: u64) -> Result<Option<u64>, DatasetError> {
-        let all = Source { filter: None, columns: None, ..self.source.clone() };
+        let all = ScanSource { filter: None, columns: None, ..self.source.clone() };
         let all = Scan::open(all, self.options.clone()).await?;
         let io = |source| DatasetError::Io { what: "can't write", path: self.temporary.clone(), source };
         let file = tempfile::Builder::new().suffix(".arrow").tempfile_in(&self.temporary).map_err(io)?;
         write_numbered(&all, self.morsel, file.as_file()).await?;
         let paths = vec![file.path().display().to_string()];
-        let mut numbered = Source { paths, filter: self.source.filter.clone(), ..Source::default() };
+        let mut numbered = ScanSource { paths, filter: self.source.filter.clone(), ..ScanSource::default() };
         numbered.columns = Some(vec![ROW.to_owned()]);
         let numbered = Scan::open(numbered, ScanOptions::default()).await?;
         let mut passed = 0;
@@ -141,7 +147,7 @@ mod tests {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let paths = vec![folder.path().display().to_string()];
-        let source = Source { paths, filter: filter.map(str::to_owned), ..Source::default() };
+        let source = ScanSource { paths, filter: filter.map(str::to_owned), ..ScanSource::default() };
         let options = ScanOptions { morsel_bytes: 300, batch_rows: 7 };
         let scan = Scan::open(source.clone(), options.clone()).await.unwrap();
         assert!(scan.morsels().len() > 2 * files.len());
@@ -151,8 +157,8 @@ mod tests {
             let mut nth = 0;
             while let Some(batch) = batches.try_next().await.unwrap() {
                 for value in batch.column_by_name("row").unwrap().as_primitive::<Int64Type>().values() {
-                    let sought = Sought::new(&scan, (&source, options.clone()), morsel, folder.path());
-                    let number = sought.find(nth).await.unwrap();
+                    let search = RowSearch::new(&scan, (&source, options.clone()), morsel, folder.path());
+                    let number = search.find(nth).await.unwrap();
                     let file = scan.files()[scan.morsels()[morsel].file].rsplit('/').next().unwrap().to_owned();
                     all.push((file, number, *value));
                     nth += 1;

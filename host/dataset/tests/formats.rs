@@ -24,7 +24,7 @@ use futures::executor::block_on;
 use parquet::arrow::ArrowWriter;
 use sandbar_core::Seed;
 use sandbar_dataset::{
-    Grouper, Grouping, Heap, MemoryBudget, Scan, ScanOptions, Source, TextOptions, TextSpec, describe_key,
+    Grouper, Grouping, HeapUnitMemory, MemoryBudget, Scan, ScanOptions, ScanSource, TextOptions, TextSpec, describe_key,
 };
 
 const ROUNDS: u64 = 40;
@@ -187,11 +187,11 @@ fn read(path: &str, table: &RecordBatch, text: TextOptions, options: &ScanOption
     let is_json = path.contains(".json");
     let there = |name: &String| !is_json || table.column_by_name(name).is_some_and(|c| c.null_count() < c.len());
     let text = if names().iter().all(there) { text } else { text.as_hints([]) };
-    let source = Source {
+    let source = ScanSource {
         paths: vec![path.to_owned()],
         columns: Some(names().into_iter().filter(there).collect()),
         text,
-        ..Source::default()
+        ..ScanSource::default()
     };
     let rows = block_on(async {
         let scan = Scan::open(source, options.clone()).await?;
@@ -252,7 +252,8 @@ fn groups(table: &RecordBatch, key: usize) -> BTreeMap<String, u32> {
     let partitions = grouper.finish().expect("partitions");
     let mut groups = BTreeMap::new();
     for partition in 0..partitions.len() {
-        let units = partitions.units(partition, |shape| Ok::<_, sandbar_dataset::DatasetError>(Heap::new(shape)));
+        let units =
+            partitions.units(partition, |shape| Ok::<_, sandbar_dataset::DatasetError>(HeapUnitMemory::new(shape)));
         for unit in units.expect("units") {
             for (index, group) in unit.groups.iter().enumerate() {
                 groups.insert(describe_key(&unit.keys, index), group.train_rows + group.test_rows);

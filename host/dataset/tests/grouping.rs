@@ -14,43 +14,43 @@ use arrow_array::{
 use arrow_buffer::{Buffer, NullBuffer};
 use sandbar_core::{Code, Seed, Split};
 use sandbar_dataset::{
-    BlockWriter, DatasetError, FullBlock, Grouper, Grouping, Heap, MemoryBudget, Unit, UnitMemory, UnitShape,
-    describe_key,
+    BlockWriter, DatasetError, FinishedBlock, Grouper, Grouping, HeapUnitMemory, MemoryBudget, UnitMemory, UnitShape,
+    WorkUnit, describe_key,
 };
 
 /// How rows are taken in.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct IngestMode {
     threads: usize,
     batch_rows: usize,
     morsel_rows: usize,
     budget_bytes: usize,
     /// Whether rows come as blocks that were cut elsewhere, where they can.
-    elsewhere: bool,
+    as_blocks: bool,
 }
 
-const PLAIN: Way =
-    Way { threads: 1, batch_rows: 65_536, morsel_rows: usize::MAX, budget_bytes: 1 << 30, elsewhere: false };
+const PLAIN: IngestMode =
+    IngestMode { threads: 1, batch_rows: 65_536, morsel_rows: usize::MAX, budget_bytes: 1 << 30, as_blocks: false };
 
-const WAYS: [Way; 7] = [
-    Way { threads: 1, batch_rows: 1, morsel_rows: 997, budget_bytes: 1 << 30, elsewhere: false },
-    Way { threads: 2, batch_rows: 1_000, morsel_rows: 5_000, budget_bytes: 1 << 30, elsewhere: false },
-    Way { threads: 4, batch_rows: 77, morsel_rows: 1_013, budget_bytes: 1 << 16, elsewhere: false },
-    Way { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, elsewhere: false },
-    Way { threads: 1, batch_rows: 900, morsel_rows: 5_000, budget_bytes: 1 << 30, elsewhere: true },
-    Way { threads: 2, batch_rows: 1_000, morsel_rows: 100_000, budget_bytes: 1 << 30, elsewhere: true },
-    Way { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, elsewhere: true },
+const MODES: [IngestMode; 7] = [
+    IngestMode { threads: 1, batch_rows: 1, morsel_rows: 997, budget_bytes: 1 << 30, as_blocks: false },
+    IngestMode { threads: 2, batch_rows: 1_000, morsel_rows: 5_000, budget_bytes: 1 << 30, as_blocks: false },
+    IngestMode { threads: 4, batch_rows: 77, morsel_rows: 1_013, budget_bytes: 1 << 16, as_blocks: false },
+    IngestMode { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, as_blocks: false },
+    IngestMode { threads: 1, batch_rows: 900, morsel_rows: 5_000, budget_bytes: 1 << 30, as_blocks: true },
+    IngestMode { threads: 2, batch_rows: 1_000, morsel_rows: 100_000, budget_bytes: 1 << 30, as_blocks: true },
+    IngestMode { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, as_blocks: true },
 ];
 
 /// Takes in `files`, a batch each, and gives the units of each partition.
-fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec<Unit>>, DatasetError> {
+fn group(files: &[RecordBatch], grouping: &Grouping, mode: IngestMode) -> Result<Vec<Vec<WorkUnit>>, DatasetError> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let names = (0..files.len()).map(|i| format!("data/{i}.parquet")).collect();
-    let budget = MemoryBudget { bytes_max: way.budget_bytes, spill_dir: folder.path().to_owned() };
+    let budget = MemoryBudget { bytes_max: mode.budget_bytes, spill_dir: folder.path().to_owned() };
     let grouper = Grouper::new(grouping.clone(), &files[0].schema(), names, budget)?;
     let mut morsels: Vec<(usize, RecordBatch)> = Vec::new();
     for (file, batch) in files.iter().enumerate() {
-        let step = way.morsel_rows.min(batch.num_rows().max(1));
+        let step = mode.morsel_rows.min(batch.num_rows().max(1));
         morsels.extend(
             (0..batch.num_rows()).step_by(step).map(|at| (file, batch.slice(at, step.min(batch.num_rows() - at)))),
         );
@@ -62,13 +62,13 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
             morsels.get(next).map(|m| (next, m))
         } {
             let mut into = grouper.morsel(sequence as u64, *file)?;
-            let batches = (0..rows.num_rows()).step_by(way.batch_rows);
-            let batches = batches.map(|at| rows.slice(at, way.batch_rows.min(rows.num_rows() - at)));
-            if way.elsewhere && grouper.takes_blocks() {
+            let batches = (0..rows.num_rows()).step_by(mode.batch_rows);
+            let batches = batches.map(|at| rows.slice(at, mode.batch_rows.min(rows.num_rows() - at)));
+            if mode.as_blocks && grouper.accepts_blocks() {
                 // Blocks of three batches.
                 for batches in batches.collect::<Vec<_>>().chunks(3) {
                     let mut all: Vec<u64> = Vec::new();
-                    let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+                    let mut append = |block: FinishedBlock| -> Result<(), DatasetError> {
                         let at = all.len();
                         all.resize(at + block.words(), 0);
                         block.write(&mut all[at..]);
@@ -76,7 +76,7 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
                     };
                     let mut blocks = BlockWriter::new(grouping, &rows.schema(), *file as u32)?;
                     batches.iter().try_for_each(|batch| blocks.push(batch, &mut append))?;
-                    blocks.rest().map_or(Ok(()), &mut append)?;
+                    blocks.flush().map_or(Ok(()), &mut append)?;
                     into.push_blocks(Buffer::from_vec(all))?;
                 }
             } else {
@@ -87,17 +87,17 @@ fn group(files: &[RecordBatch], grouping: &Grouping, way: Way) -> Result<Vec<Vec
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..way.threads).map(|_| scope.spawn(take)).collect();
+        let threads: Vec<_> = (0..mode.threads).map(|_| scope.spawn(take)).collect();
         threads.into_iter().try_for_each(|t| t.join().expect("no panic"))
     })?;
-    assert_eq!(grouper.usage().1 > 0, way.budget_bytes < 1 << 20 && !morsels.is_empty(), "{way:?}");
+    assert_eq!(grouper.usage().1 > 0, mode.budget_bytes < 1 << 20 && !morsels.is_empty(), "{mode:?}");
     let partitions = grouper.finish()?;
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "a spill file has a name");
-    (0..partitions.len()).map(|p| partitions.units(p, |shape| Ok(Heap::new(shape)))).collect()
+    (0..partitions.len()).map(|p| partitions.units(p, |shape| Ok(HeapUnitMemory::new(shape)))).collect()
 }
 
 /// Everything about a unit, floats as bits.
-fn fingerprint(unit: &Unit) -> impl PartialEq + std::fmt::Debug + use<> {
+fn fingerprint(unit: &WorkUnit) -> impl PartialEq + std::fmt::Debug + use<> {
     let bits = |numbers: &[f64]| numbers.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     let columns: Vec<_> = (0..unit.shape.columns).map(|c| bits(unit.column(c))).collect();
     let tests = bits(unit.test_targets());
@@ -107,7 +107,7 @@ fn fingerprint(unit: &Unit) -> impl PartialEq + std::fmt::Debug + use<> {
 /// What a group is: rows to train on, features and target, and to test with.
 type Rows = Vec<Vec<f64>>;
 
-fn collect(partitions: &[Vec<Unit>]) -> BTreeMap<String, (Rows, Rows)> {
+fn collect(partitions: &[Vec<WorkUnit>]) -> BTreeMap<String, (Rows, Rows)> {
     let mut groups = BTreeMap::new();
     for unit in partitions.iter().flatten() {
         assert_eq!(unit.keys.num_rows(), unit.groups.len());
@@ -165,13 +165,13 @@ fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u6
 }
 
 /// Groups `files` in every way, and compares with the straightforward program.
-fn check(what: &str, files: &[RecordBatch], grouping: &Grouping) -> Vec<Vec<Unit>> {
+fn check(what: &str, files: &[RecordBatch], grouping: &Grouping) -> Vec<Vec<WorkUnit>> {
     let plain = group(files, grouping, PLAIN).unwrap_or_else(|e| panic!("{what}: {e}"));
     let expected: Vec<Vec<_>> = plain.iter().map(|p| p.iter().map(fingerprint).collect()).collect();
-    for way in WAYS {
-        let units = group(files, grouping, way).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for mode in MODES {
+        let units = group(files, grouping, mode).unwrap_or_else(|e| panic!("{what}: {e}"));
         let found: Vec<Vec<_>> = units.iter().map(|p| p.iter().map(fingerprint).collect()).collect();
-        assert!(expected == found, "{what}: {way:?} differs");
+        assert!(expected == found, "{what}: {mode:?} differs");
     }
     let seeds = plain.iter().flatten().flat_map(|unit| {
         unit.groups.iter().enumerate().map(|(i, g)| (describe_key(&unit.keys, i), g.seed)).collect::<Vec<_>>()
@@ -365,7 +365,7 @@ fn damaged_blocks_are_refused_or_grouped() {
         let rows = RecordBatch::try_from_iter(columns).expect("a batch");
         let mut writer = BlockWriter::new(&grouping(&["k"]), &rows.schema(), 0).expect("a writer");
         writer.push(&rows, |_| -> Result<(), DatasetError> { panic!("3,000 rows are no full block") }).expect("rows");
-        let block = writer.rest().expect("a block");
+        let block = writer.flush().expect("a block");
         let mut good = vec![0; block.words()];
         block.write(&mut good);
         let values = [0, 1, 2, 4, 5, 6, 32, 33, 256, 256 + 32, 1 << 40, u64::MAX];
@@ -380,7 +380,7 @@ fn damaged_blocks_are_refused_or_grouped() {
             morsel.finish().expect("no rows are left");
             let partitions = grouper.finish().expect("partitions");
             for partition in 0..partitions.len() {
-                let units = partitions.units(partition, |shape| Ok::<_, DatasetError>(Heap::new(shape)));
+                let units = partitions.units(partition, |shape| Ok::<_, DatasetError>(HeapUnitMemory::new(shape)));
                 assert!(taken.is_ok() && units.is_ok(), "{place} {value}");
             }
         }
@@ -403,10 +403,10 @@ fn units_are_cut_at_groups_and_sorted() {
 }
 
 /// Memory that something stood in before.
-struct Used(Vec<f64>, Vec<f64>);
+struct DirtyMemory(Vec<f64>, Vec<f64>);
 
-impl UnitMemory for Used {
-    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+impl UnitMemory for DirtyMemory {
+    fn buffers(&mut self) -> (&mut [f64], &mut [f64]) {
         (&mut self.0, &mut self.1)
     }
 }
@@ -422,11 +422,11 @@ fn all_of_the_memory_is_written() {
         let mut morsel = grouper.morsel(0, 0).expect("a morsel");
         morsel.push(&rows).and_then(|()| morsel.finish()).expect("rows");
         let partitions = grouper.finish().expect("partitions");
-        let used = |shape: &UnitShape| -> Result<Used, DatasetError> {
-            Ok(Used(vec![before; shape.numbers()], vec![before; shape.test_rows]))
+        let used = |shape: &UnitShape| -> Result<DirtyMemory, DatasetError> {
+            Ok(DirtyMemory(vec![before; shape.numbers()], vec![before; shape.test_rows]))
         };
         for unit in (0..partitions.len()).flat_map(|p| partitions.units(p, used).expect("units")) {
-            let Used(numbers, tests) = &unit.memory;
+            let DirtyMemory(numbers, tests) = &unit.memory;
             assert!(numbers.iter().chain(tests).all(|n| n.to_bits() != before.to_bits()));
             for column in numbers.chunks_exact(unit.shape.stride().max(1)) {
                 assert!(column[unit.shape.rows..].iter().all(|n| n.to_bits() == 0), "zeros between columns");
@@ -515,7 +515,7 @@ fn a_million_groups() {
     let spilled = group(
         &files,
         &grouping,
-        Way { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19, elsewhere: false },
+        IngestMode { threads: 2, batch_rows: 65_536, morsel_rows: 300_000, budget_bytes: 1 << 19, as_blocks: false },
     );
     let spilled = spilled.expect("groups");
     assert_eq!(plain.iter().flatten().map(|u| u.groups.len()).sum::<usize>(), 1_000_000);

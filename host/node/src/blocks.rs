@@ -7,8 +7,8 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use sandbar_core::{Code, Fault};
-use sandbar_dataset::{BlockWriter, FullBlock, Grouper, Grouping};
-use sandbar_worker::{Collect, Collection, PLAN_BYTES_MAX};
+use sandbar_dataset::{BlockWriter, FinishedBlock, Grouper, Grouping};
+use sandbar_worker::{Collect, CollectBuffer, PLAN_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
 /// What a worker has to know of a grouping.
@@ -24,7 +24,7 @@ struct Plan {
 
 /// What workers need to cut rows of `schema` into blocks for `grouper`, if they can.
 pub(crate) fn plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> Option<Vec<u8>> {
-    if !grouper.takes_blocks() {
+    if !grouper.accepts_blocks() {
         return None;
     }
     let plan = Plan {
@@ -55,7 +55,7 @@ struct Blocks {
 }
 
 impl Collect for Blocks {
-    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut Collection) -> Result<(), Fault> {
+    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut CollectBuffer) -> Result<(), Fault> {
         let Some(beside) = beside else {
             same_columns(batch, &self.schema)?;
             return self.writer.push(batch, |block| append(block, to));
@@ -65,12 +65,12 @@ impl Collect for Blocks {
         self.writer.push(&rows, |block| append(block, to))
     }
 
-    fn finish(&mut self, to: &mut Collection) -> Result<(), Fault> {
-        self.writer.rest().map_or(Ok(()), |block| append(block, to))
+    fn finish(&mut self, to: &mut CollectBuffer) -> Result<(), Fault> {
+        self.writer.flush().map_or(Ok(()), |block| append(block, to))
     }
 }
 
-fn append(block: FullBlock, to: &mut Collection) -> Result<(), Fault> {
+fn append(block: FinishedBlock, to: &mut CollectBuffer) -> Result<(), Fault> {
     to.append(block.words(), |words| block.write(words))
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use arrow_schema::Schema;
 use sandbar_core::Limits;
-use sandbar_dataset::{OutputFormat, Source, TextOptions, TextSpec};
+use sandbar_dataset::{OutputFormat, ScanSource, TextOptions, TextSpec};
 use sandbar_dense::Choice;
 use serde::{Deserialize, Serialize};
 
@@ -239,10 +239,10 @@ impl Job {
     }
 
     /// What is read, of it the columns that a later step needs.
-    pub(crate) fn source(&self, columns: Option<Vec<String>>) -> Source {
+    pub(crate) fn source(&self, columns: Option<Vec<String>>) -> ScanSource {
         // Of a job that was checked it is an option.
         let text = self.input.text().unwrap_or_default();
-        Source { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
+        ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
     }
 
     /// A key as messages name it: with the flag that has set it, or as the job file has it.

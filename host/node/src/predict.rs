@@ -18,8 +18,8 @@ use arrow_ord::cmp::not_distinct;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use futures::{StreamExt as _, stream};
 use sandbar_core::{Blame, Code, Fault, Limits};
-use sandbar_dataset::{RowTarget, Scan, ScanOptions, Source};
-use sandbar_worker::{Pool, Request, Work};
+use sandbar_dataset::{RowTarget, Scan, ScanOptions, ScanSource};
+use sandbar_worker::{Pool, CallRequest, CallWork};
 use serde::Serialize;
 
 use crate::in_order::{InOrder, Items};
@@ -103,7 +103,7 @@ impl Node {
         output::check(&to, false).map_err(|e| NodeError::Job(e.to_string()))?;
         let (models, transforms, text) = Models::open(self, models::remembered(spec)?, spec).await?;
         let columns = transforms.first().and_then(|first| first.needs(None));
-        let source = Source { paths: spec.input.clone(), columns, text, ..Source::default() };
+        let source = ScanSource { paths: spec.input.clone(), columns, text, ..ScanSource::default() };
         let scan = Scan::open(source.clone(), ScanOptions::default()).await;
         let scan = scan.map_err(|error| missing_input(error, &spec.input, |_| "`--input`".to_owned()))?;
         let read = scan.files().iter().map(String::as_str).chain([&*models_name]);
@@ -253,7 +253,7 @@ impl Run {
                 Fault::new(Code::Columns, format!("the models were trained on `{name}`, which the input does not have"))
             };
             let column = batch.column_by_name(name).ok_or_else(missing)?;
-            Ok(sandbar_dataset::numbers(column)?)
+            Ok(sandbar_dataset::to_float64(column)?)
         };
         self.models.train.features.iter().map(feature).collect()
     }
@@ -284,8 +284,8 @@ impl Run {
         let stored: Vec<&[u8]> = call.groups.iter().map(|g| self.models.stored(g.model)).collect();
         let (payload, groups) = input::of_models(&self.pool, &batch, &table, &stored)?;
         let binding = self.models.binding(call.trainer).clone();
-        let work = Work::Predict(payload, groups.into());
-        let request = Request { binding, seed: self.models.train.seed, work };
+        let work = CallWork::Predict(payload, groups.into());
+        let request = CallRequest { binding, seed: self.models.train.seed, work };
         let before = part.failed;
         let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut settled = 0;

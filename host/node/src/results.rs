@@ -13,7 +13,7 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave;
 use arrow_select::take::{take, take_record_batch};
 use sandbar_core::{Code, Fault};
-use sandbar_dataset::{FailedGroup, Unit, describe_key};
+use sandbar_dataset::{FailedGroup, WorkUnit, describe_key};
 use serde::Serialize;
 
 use crate::job::Metric;
@@ -184,7 +184,7 @@ pub(crate) fn output_schema(keys: &Schema) -> Schema {
 
 /// The output's rows for a unit: for each group its fitted models, best first.
 pub(crate) fn rows(
-    unit: &Unit<()>,
+    unit: &WorkUnit<()>,
     labels: &[String],
     fitted: &[Fitted],
     metric: Metric,
@@ -269,7 +269,7 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
-pub(crate) fn failures(unit: &Unit<()>, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
+pub(crate) fn failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
     let of_group = |failed: &FailedGroup| Failure {
         morsel: Some(failed.morsel),
         ..Failure::new(failed.group.clone(), None, failed.code, failed.reason.clone())

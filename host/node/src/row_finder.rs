@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema};
 use futures::TryStreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{Blame, Code, Fault, Seed};
-use sandbar_dataset::{Scan, Source, describe_key, numbers, row_in_file};
+use sandbar_dataset::{Scan, ScanSource, describe_key, find_row_in_file, to_float64};
 
 use crate::job::TrainSpec;
 use crate::transform::Steps;
@@ -28,7 +28,7 @@ pub(crate) fn chunk_seed(seed: u64, morsel: u64, chunk: u64) -> u64 {
 
 /// Finds rows of what a job reads.
 pub(crate) struct RowFinder {
-    source: Source,
+    source: ScanSource,
     temporary: PathBuf,
     seed: u64,
 }
@@ -65,7 +65,7 @@ impl RowFinder {
     }
 
     /// Of what is read, for transforms with this seed.
-    pub(crate) fn of(source: Source, temporary: PathBuf, seed: u64) -> RowFinder {
+    pub(crate) fn of(source: ScanSource, temporary: PathBuf, seed: u64) -> RowFinder {
         RowFinder { source, temporary, seed }
     }
 
@@ -150,14 +150,14 @@ impl RowFinder {
     /// Rows of a morsel in words: those of the file, if they can be known.
     async fn place(&self, scan: &Scan, morsel: usize, rows: &Range<u64>) -> String {
         let file = &scan.files()[scan.morsels()[morsel].file];
-        let Some(first) = row_in_file(scan, &self.source, morsel, rows.start, &self.temporary).await else {
+        let Some(first) = find_row_in_file(scan, &self.source, morsel, rows.start, &self.temporary).await else {
             return file.clone();
         };
         let last = rows.end - 1;
         if last == rows.start {
             return format!("{file}, row {}", first + 1);
         }
-        match row_in_file(scan, &self.source, morsel, last, &self.temporary).await {
+        match find_row_in_file(scan, &self.source, morsel, last, &self.temporary).await {
             Some(last) => format!("{file}, one of rows {} to {}", first + 1, last + 1),
             None => format!("{file}, row {} or one after it", first + 1),
         }
@@ -215,7 +215,7 @@ impl Unusable<'_> {
     fn is_in(&self, batch: &RecordBatch, file: &str) -> Option<bool> {
         let mut bad = vec![false; batch.num_rows()];
         for column in self.columns {
-            let values = numbers(batch.column_by_name(column)?).ok()?;
+            let values = to_float64(batch.column_by_name(column)?).ok()?;
             bad.iter_mut().zip(values.iter()).for_each(|(bad, value)| *bad |= !value.is_finite());
         }
         let mut rows = bad.iter().enumerate().filter(|(_, bad)| **bad).map(|(row, _)| row);

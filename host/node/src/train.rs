@@ -12,7 +12,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind};
-use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, Unit};
+use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, WorkUnit};
 use sandbar_worker::Binding;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -502,8 +502,8 @@ async fn train_partition(
 
 async fn train_unit(
     running: &Running,
-    unit: Unit<UnitInput>,
-) -> Result<(Unit<()>, Option<RecordBatch>, Vec<Failure>), NodeError> {
+    unit: WorkUnit<UnitInput>,
+) -> Result<(WorkUnit<()>, Option<RecordBatch>, Vec<Failure>), NodeError> {
     let (unit, memory) = unit.split();
     if unit.groups.is_empty() {
         let failures = results::failures(&unit, &running.labels, &[]);

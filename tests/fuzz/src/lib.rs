@@ -26,7 +26,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt as _;
 use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_dataset::{
-    DatasetError, Grouper, Grouping, Heap, MemoryBudget, RowGroupReader, Scan, ScanOptions, Source, TextOptions,
+    DatasetError, Grouper, Grouping, HeapUnitMemory, MemoryBudget, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptions,
     TextSpec, UnitShape, describe_key,
 };
 use sandbar_node::{Job, Override};
@@ -131,7 +131,7 @@ fn batch(bytes: &[u8]) -> bool {
 /// When a batch is made of it that is none.
 fn answer(bytes: &[u8]) -> bool {
     let Some((message, slot)) = parted(bytes) else { return false };
-    let called = sandbar_worker::unpack_any(message, slot);
+    let called = sandbar_worker::fuzz_unpack(message, slot);
     let completed: Vec<_> = called.into_iter().filter_map(|called| called.result.ok()).collect();
     let taken = !completed.is_empty();
     completed
@@ -158,7 +158,7 @@ fn blocks(bytes: &[u8]) -> bool {
     morsel.finish().expect("there are no other rows");
     let partitions = grouper.finish().expect("all morsels are finished");
     for partition in 0..partitions.len() {
-        let room = |shape: &UnitShape| Ok::<_, DatasetError>(Heap::new(shape));
+        let room = |shape: &UnitShape| Ok::<_, DatasetError>(HeapUnitMemory::new(shape));
         for unit in partitions.units(partition, room).into_iter().flatten() {
             assert_eq!((unit.keys.num_rows(), unit.shape.groups), (unit.groups.len(), unit.groups.len()));
             let rows: usize = unit.groups.iter().map(|group| (group.train_rows + group.test_rows) as usize).sum();
@@ -202,7 +202,7 @@ fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
-    if let Some(relinked) = sandbar_sandbox::memory_first(bytes) {
+    if let Some(relinked) = sandbar_sandbox::move_memory_first(bytes) {
         let again = sandbar_sandbox::inspect(&relinked.component).expect("it was valid");
         assert_eq!((again.imports, again.exports), (shape.imports, shape.exports));
     }
@@ -248,7 +248,7 @@ fn text(bytes: &[u8]) -> bool {
     file.write_all(contents).expect("a file can be written");
     let path = file.path().to_str().expect("temporary files have plain names").to_owned();
     let all = |morsel_bytes| {
-        let source = Source { paths: vec![path.clone()], text: options.clone(), ..Source::default() };
+        let source = ScanSource { paths: vec![path.clone()], text: options.clone(), ..ScanSource::default() };
         futures::executor::block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 16 }, false))
     };
     let (whole, ranges) = (all(1 << 20), all(32));
@@ -273,7 +273,7 @@ fn file(bytes: &[u8]) -> bool {
     file.write_all(contents).expect("a file can be written");
     let path = file.path().to_str().expect("temporary files have plain names").to_owned();
     let all = |morsel_bytes, stored| {
-        let source = Source { paths: vec![path.clone()], ..Source::default() };
+        let source = ScanSource { paths: vec![path.clone()], ..ScanSource::default() };
         RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }, stored))
     };
     let ways = [(1 << 20, false), (64, false), (64, true)].map(|(bytes, stored)| all(bytes, stored));
@@ -286,7 +286,7 @@ fn file(bytes: &[u8]) -> bool {
 }
 
 /// The rows of all files, each as text.
-async fn rows(source: Source, options: ScanOptions, stored: bool) -> Result<Vec<String>, DatasetError> {
+async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<Vec<String>, DatasetError> {
     let batch_rows = options.batch_rows;
     let scan = Scan::open(source, options).await?;
     let mut rows = Vec::new();

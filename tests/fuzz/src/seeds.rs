@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
-use sandbar_dataset::{BlockWriter, DatasetError, FullBlock};
+use sandbar_dataset::{BlockWriter, DatasetError, FinishedBlock};
 
 use crate::{dense, grouping, programs};
 
@@ -136,14 +136,14 @@ fn blocks(kind: u8) -> Vec<u8> {
     let columns = schema.fields().iter().map(|field| column(field)).collect();
     let rows = RecordBatch::try_new(schema, columns).expect("columns of one length");
     let mut words = Vec::new();
-    let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+    let mut append = |block: FinishedBlock| -> Result<(), DatasetError> {
         let at = words.len();
         words.resize(at + block.words(), 0);
         block.write(&mut words[at..]);
         Ok(())
     };
     writer.push(&rows, &mut append).expect("the columns are those of the schema");
-    writer.rest().map_or(Ok(()), append).expect("there is room");
+    writer.flush().map_or(Ok(()), append).expect("there is room");
     [kind].into_iter().chain(words.into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 

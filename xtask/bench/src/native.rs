@@ -13,8 +13,8 @@ use models::forest::RandomForestParams;
 use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_dataset::{
-    Grouper, Grouping, Heap, MemoryBudget, ParquetOutput, Partitions, RowGroupReader, Scan, ScanOptions, Source, Unit,
-    UnitGroup,
+    Grouper, Grouping, HeapUnitMemory, MemoryBudget, ParquetOutput, Partitions, RowGroupReader, Scan, ScanOptions,
+    ScanSource, UnitGroup, WorkUnit,
 };
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
@@ -72,11 +72,11 @@ pub fn run(bench: &Bench) -> Result<u64, Failure> {
     let raw = ["pickup_at", "dropoff_at", "pickup_location_id", "dropoff_location_id"];
     let used = bench.keys.iter().chain(&bench.features).chain([&bench.target]);
     let columns = if bench.clean { raw.map(str::to_owned).to_vec() } else { used.cloned().collect() };
-    let source = Source {
+    let source = ScanSource {
         paths: bench.input.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
         filter: bench.filter.clone(),
         columns: Some(columns),
-        ..Source::default()
+        ..ScanSource::default()
     };
     let options = ScanOptions::default();
     let batch_rows = options.batch_rows;
@@ -141,7 +141,8 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
         let units = {
             let mut cut = lock(&cut[partition]);
             if cut.uses == 0 {
-                cut.units = Some(Arc::new(partitions.units(partition, |shape| Ok::<_, Failure>(Heap::new(shape)))?));
+                cut.units =
+                    Some(Arc::new(partitions.units(partition, |shape| Ok::<_, Failure>(HeapUnitMemory::new(shape)))?));
             }
             cut.uses += 1;
             // The last to come takes them, and they are freed when it is done.
@@ -165,7 +166,7 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
 /// The units of a partition, while models are still to come for them.
 #[derive(Default)]
 struct Cut {
-    units: Option<Arc<Vec<Unit>>>,
+    units: Option<Arc<Vec<WorkUnit>>>,
     uses: usize,
 }
 
@@ -173,7 +174,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn fit_unit(unit: &Unit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
+fn fit_unit(unit: &WorkUnit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
     let columns: Vec<&[f64]> = (0..unit.shape.columns).map(|column| unit.column(column)).collect();
     let (target, features) = columns.split_last().ok_or("a unit without a target")?;
     let mut first_test = 0;

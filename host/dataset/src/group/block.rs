@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 
-use super::Shared;
-use super::cut::{Cut, Cutter};
+use super::GrouperShared;
+use super::block_builder::{BlockBuilder, PendingBlock};
+use super::block_codec;
 use super::hash::{PARTITIONS, salt};
-use super::region::Words;
-use super::rows::Layout;
-use super::wire;
+use super::region::BlockMemory;
+use super::rows::RowLayout;
 use crate::DatasetError;
 
 /// Partitions of a block: those that keys are hashed to, and one for a null
@@ -22,7 +22,7 @@ pub(super) const NULL_SLOT: usize = PARTITIONS;
 
 /// Bytes of a shelf, about: neighbouring partitions that share an allocation,
 /// which is freed when all of them are consumed.
-const SHELF_BYTES: usize = 2 << 20;
+const SEGMENT_BYTES: usize = 2 << 20;
 
 /// A block, or what remains of its description when its rows were spilled.
 #[derive(Debug)]
@@ -32,23 +32,23 @@ pub(super) struct Block {
     pub(super) file: u32,
     /// Whether each feature and target is a finite number.
     pub(super) finite: bool,
-    pub(super) layout: Layout,
+    pub(super) layout: RowLayout,
     /// The partitions that have rows, ascending.
-    pub(super) slices: Vec<Slice>,
+    pub(super) slices: Vec<BlockSlice>,
     pub(super) bytes: usize,
 }
 
 /// The rows of one partition in one block.
 #[derive(Debug, Clone)]
-pub(super) struct Slice {
+pub(super) struct BlockSlice {
     pub(super) slot: u16,
     pub(super) rows: u32,
-    pub(super) place: Place,
+    pub(super) location: SliceLocation,
 }
 
 /// Where a slice's rows and key bytes are.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum SliceLocation {
     Memory {
         rows: Buffer,
         keys: Buffer,
@@ -64,26 +64,26 @@ pub(super) enum Place {
 
 /// Takes the rows of one morsel, in order, on one thread.
 pub struct MorselGrouper {
-    shared: Arc<Shared>,
+    shared: Arc<GrouperShared>,
     sequence: u64,
     file: u32,
-    cutter: Cutter,
+    builder: BlockBuilder,
     number: u32,
 }
 
 impl MorselGrouper {
-    pub(super) fn new(shared: Arc<Shared>, sequence: u64, file: u32) -> Result<Self, DatasetError> {
+    pub(super) fn new(shared: Arc<GrouperShared>, sequence: u64, file: u32) -> Result<Self, DatasetError> {
         let salt = salt(if shared.grouping.per_file { file } else { 0 });
-        let cutter = Cutter::new(shared.columns.clone(), shared.block_rows, salt)?;
-        Ok(MorselGrouper { shared, sequence, file, cutter, number: 0 })
+        let builder = BlockBuilder::new(shared.columns.clone(), shared.block_rows, salt)?;
+        Ok(MorselGrouper { shared, sequence, file, builder, number: 0 })
     }
 
     /// Takes the next rows of the morsel. May write spilled rows to disk, and
     /// waits while others do and memory is used up.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
-        let MorselGrouper { shared, sequence, file, cutter, number } = self;
-        cutter.push(batch, |cut| {
-            shared.add(in_memory(cut, *sequence, *number, *file))?;
+        let MorselGrouper { shared, sequence, file, builder, number } = self;
+        builder.push(batch, |pending| {
+            shared.add(build_block(pending, *sequence, *number, *file))?;
             *number += 1;
             Ok(())
         })
@@ -92,8 +92,8 @@ impl MorselGrouper {
     /// Takes the next rows of the morsel as [`crate::BlockWriter`] made blocks of them, for the same grouping and
     /// file. As `push` otherwise.
     pub fn push_blocks(&mut self, blocks: Buffer) -> Result<(), DatasetError> {
-        self.rest()?;
-        for mut block in wire::read(blocks, &self.shared.columns)? {
+        self.flush()?;
+        for mut block in block_codec::decode(blocks, &self.shared.columns)? {
             (block.sequence, block.number, block.file) = (self.sequence, self.number, self.file);
             self.shared.add(block)?;
             self.number += 1;
@@ -103,12 +103,12 @@ impl MorselGrouper {
 
     /// Hands over the rows that are left.
     pub fn finish(mut self) -> Result<(), DatasetError> {
-        self.rest()
+        self.flush()
     }
 
-    fn rest(&mut self) -> Result<(), DatasetError> {
-        if let Some(cut) = self.cutter.rest() {
-            self.shared.add(in_memory(cut, self.sequence, self.number, self.file))?;
+    fn flush(&mut self) -> Result<(), DatasetError> {
+        if let Some(pending) = self.builder.flush() {
+            self.shared.add(build_block(pending, self.sequence, self.number, self.file))?;
             self.number += 1;
         }
         Ok(())
@@ -116,33 +116,33 @@ impl MorselGrouper {
 }
 
 /// A block in memory of this process.
-fn in_memory(cut: Cut, sequence: u64, number: u32, file: u32) -> Block {
-    let (counts, finite, layout) = (cut.counts().to_vec(), cut.is_finite(), cut.layout());
-    let (row_bytes, key_bytes) = (layout.row_bytes(cut.row_cells()), cut.key_bytes().collect::<Vec<_>>());
-    let (mut words, mut keys) = (Words::zeroed(cut.words()), vec![0; key_bytes.iter().sum()]);
-    cut.fill(words.as_mut_slice(), &mut keys);
+fn build_block(pending: PendingBlock, sequence: u64, number: u32, file: u32) -> Block {
+    let (counts, finite, layout) = (pending.counts().to_vec(), pending.is_finite(), pending.layout());
+    let (row_bytes, key_bytes) = (layout.row_bytes(pending.row_cells()), pending.key_bytes().collect::<Vec<_>>());
+    let (mut words, mut keys) = (BlockMemory::zeroed(pending.words()), vec![0; key_bytes.iter().sum()]);
+    pending.fill(words.as_mut_slice(), &mut keys);
     // Each shelf is some neighbouring partitions.
     let (mut starts, mut end) = (vec![0], 0);
     for count in &counts {
-        if end - starts[starts.len() - 1] >= SHELF_BYTES {
+        if end - starts[starts.len() - 1] >= SEGMENT_BYTES {
             starts.push(end);
         }
         end += *count as usize * row_bytes;
     }
-    let shelves = words.freeze(&starts);
+    let segments = words.freeze(&starts);
     let keys = Buffer::from_vec(keys);
-    let (mut shelf, mut at, mut key_at) = (0, 0, 0);
+    let (mut segment, mut at, mut key_at) = (0, 0, 0);
     let mut slices = Vec::new();
     for (slot, rows) in counts.iter().enumerate().filter(|(_, rows)| **rows > 0) {
         let len = *rows as usize * row_bytes;
-        while starts.get(shelf + 1).is_some_and(|next| *next <= at) {
-            shelf += 1;
+        while starts.get(segment + 1).is_some_and(|next| *next <= at) {
+            segment += 1;
         }
-        let place = Place::Memory {
-            rows: shelves[shelf].slice_with_length(at - starts[shelf], len),
+        let location = SliceLocation::Memory {
+            rows: segments[segment].slice_with_length(at - starts[segment], len),
             keys: keys.slice_with_length(key_at, key_bytes[slot]),
         };
-        slices.push(Slice { slot: slot as u16, rows: *rows, place });
+        slices.push(BlockSlice { slot: slot as u16, rows: *rows, location });
         at += len;
         key_at += key_bytes[slot];
     }

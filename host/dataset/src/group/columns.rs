@@ -43,10 +43,10 @@ pub(super) struct Columns {
 impl Columns {
     /// Checks a grouping against the schema of what will be grouped.
     pub(super) fn new(grouping: &Grouping, schema: &SchemaRef) -> Result<Self, DatasetError> {
-        check_numbers(grouping)?;
-        let find = |name: &str, wanted: &str| {
+        check_grouping(grouping)?;
+        let find = |name: &str, role: &str| {
             schema.index_of(name).map_err(|_| {
-                DatasetError::no_column(wanted, name, "the input", schema.fields().iter().map(|f| f.name().as_str()))
+                DatasetError::no_column(role, name, "the input", schema.fields().iter().map(|f| f.name().as_str()))
             })
         };
         let mut keys = Vec::new();
@@ -60,12 +60,12 @@ impl Columns {
             keys.push(index);
         }
         let mut values = Vec::new();
-        for (name, wanted) in grouping.features.iter().map(|f| (f, "feature")).chain([(&grouping.target, "target")]) {
-            let index = find(name, wanted)?;
-            check_value(schema.field(index), wanted)?;
+        for (name, role) in grouping.features.iter().map(|f| (f, "feature")).chain([(&grouping.target, "target")]) {
+            let index = find(name, role)?;
+            check_value(schema.field(index), role)?;
             values.push(index);
         }
-        no_twins(grouping)?;
+        check_duplicates(grouping)?;
         let names: Vec<String> = grouping.features.iter().chain([&grouping.target]).cloned().collect();
         let fields: Vec<_> = names.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
         let types: Vec<DataType> = keys.iter().map(|i| plain_type(schema.field(*i).data_type())).collect();
@@ -112,7 +112,7 @@ impl Columns {
         let mut finite = true;
         let mut values = Vec::with_capacity(self.values.len());
         for index in &self.values {
-            let column = numbers(batch.column(*index))?;
+            let column = to_float64(batch.column(*index))?;
             finite &= all_finite(&column);
             values.push(column);
         }
@@ -143,7 +143,7 @@ impl Columns {
     }
 }
 
-fn check_numbers(grouping: &Grouping) -> Result<(), DatasetError> {
+fn check_grouping(grouping: &Grouping) -> Result<(), DatasetError> {
     if !(0.0..1.0).contains(&grouping.test) {
         let what = format!("test = {} is no share of rows: it must be at least 0 and less than 1", grouping.test);
         return Err(DatasetError::Columns(what));
@@ -153,12 +153,12 @@ fn check_numbers(grouping: &Grouping) -> Result<(), DatasetError> {
     }
     if grouping.features.len() > FEATURES_MAX {
         let (what, value) = ("number of features".to_owned(), grouping.features.len() as u64);
-        return Err(DatasetError::Bound { what, value, bound: FEATURES_MAX as u64 });
+        return Err(DatasetError::LimitExceeded { what, value, bound: FEATURES_MAX as u64 });
     }
     Ok(())
 }
 
-fn no_twins(grouping: &Grouping) -> Result<(), DatasetError> {
+fn check_duplicates(grouping: &Grouping) -> Result<(), DatasetError> {
     let mut seen = HashSet::new();
     for name in &grouping.features {
         if *name == grouping.target {
@@ -183,7 +183,7 @@ fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
     }
     if !is_key(&data_type) {
         return Err(DatasetError::ColumnType {
-            wanted: "key".to_owned(),
+            role: "key".to_owned(),
             column: field.name().clone(),
             data_type: data_type.to_string(),
             reason: "which rows can't be grouped by; take a number, a string, a date or a time".to_owned(),
@@ -192,7 +192,7 @@ fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
     Ok(Arc::new(Field::new(field.name(), data_type, true)))
 }
 
-fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
+fn check_value(field: &Field, role: &str) -> Result<(), DatasetError> {
     let data_type = plain_type(field.data_type());
     let reason = match &data_type {
         DataType::Boolean | DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => return Ok(()),
@@ -202,7 +202,7 @@ fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
         _ => "and has to be a number; compute one from it in a transform",
     };
     Err(DatasetError::ColumnType {
-        wanted: wanted.to_owned(),
+        role: role.to_owned(),
         column: field.name().clone(),
         data_type: data_type.to_string(),
         reason: reason.to_owned(),
@@ -212,7 +212,7 @@ fn check_value(field: &Field, wanted: &str) -> Result<(), DatasetError> {
 /// A column as the numbers that models see: false and true are 0 and 1, dates
 /// are days and timestamps seconds since 1970 whatever their unit, and nulls are
 /// a NaN.
-pub fn numbers(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
+pub fn to_float64(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
     let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
     let plain = plain_type(column.data_type());
     let column = &if plain == *column.data_type() { Arc::clone(column) } else { to(column, &plain)? };
@@ -257,13 +257,13 @@ fn all_finite(values: &[f64]) -> bool {
 
 /// How many values of a column can't be used, by kind.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Unusable {
+pub(super) struct UnusableCounts {
     null: u64,
     nan: u64,
     infinite: u64,
 }
 
-impl Unusable {
+impl UnusableCounts {
     /// Counts a value of a block.
     pub(super) fn count(&mut self, bits: u64) {
         if bits & EXPONENT != EXPONENT {
@@ -307,9 +307,9 @@ mod tests {
             (Arc::new(TimestampMillisecondArray::from(vec![1_500, -500])), [1.5, -0.5]),
         ];
         for (values, [a, b]) in columns {
-            assert_eq!(*numbers(&values).expect("numbers"), [a, b]);
+            assert_eq!(*to_float64(&values).expect("numbers"), [a, b]);
             let dictionary: ArrayRef = Arc::new(DictionaryArray::new(Int32Array::from(vec![1, 0, 1]), values));
-            assert_eq!(*numbers(&dictionary).expect("numbers"), [b, a, b]);
+            assert_eq!(*to_float64(&dictionary).expect("numbers"), [b, a, b]);
         }
     }
 }

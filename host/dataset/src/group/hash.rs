@@ -45,7 +45,7 @@ pub(super) fn hash_bytes(bytes: &[u8], salt: u64) -> u64 {
 }
 
 /// The partition of a hash: its high bits. Tables within a partition use
-/// [`rest`].
+/// [`remaining_bits`].
 #[inline]
 pub(super) fn partition(hash: u64) -> u16 {
     (hash >> SHIFT) as u16
@@ -53,7 +53,7 @@ pub(super) fn partition(hash: u64) -> u16 {
 
 /// A hash without the bits that all of a partition share.
 #[inline]
-pub(super) fn rest(hash: u64) -> u64 {
+pub(super) fn remaining_bits(hash: u64) -> u64 {
     hash << (64 - SHIFT)
 }
 

@@ -68,39 +68,39 @@ fn carrier(data_type: &DataType) -> Option<DataType> {
 }
 
 /// Numbers that fit a word, in the order of unsigned words.
-trait Word: ArrowNativeType {
+trait KeyWord: ArrowNativeType {
     fn word(self) -> u64;
-    fn of_word(word: u64) -> Self;
+    fn from_word(word: u64) -> Self;
 }
 
-macro_rules! words {
+macro_rules! impl_key_word {
     ($($signed:ty)*; $($unsigned:ty)*) => {
-        $(impl Word for $signed {
+        $(impl KeyWord for $signed {
             #[inline]
             fn word(self) -> u64 {
                 (self as i64 as u64) ^ (1 << 63)
             }
             #[inline]
-            fn of_word(word: u64) -> Self {
+            fn from_word(word: u64) -> Self {
                 (word ^ (1 << 63)) as i64 as $signed
             }
         })*
-        $(impl Word for $unsigned {
+        $(impl KeyWord for $unsigned {
             #[inline]
             fn word(self) -> u64 {
                 self as u64
             }
             #[inline]
-            fn of_word(word: u64) -> Self {
+            fn from_word(word: u64) -> Self {
                 word as $unsigned
             }
         })*
     };
 }
 
-words!(i8 i16 i32 i64; u8 u16 u32 u64);
+impl_key_word!(i8 i16 i32 i64; u8 u16 u32 u64);
 
-impl Word for f64 {
+impl KeyWord for f64 {
     #[inline]
     fn word(self) -> u64 {
         let bits = normal(self).to_bits();
@@ -108,20 +108,20 @@ impl Word for f64 {
     }
 
     #[inline]
-    fn of_word(word: u64) -> Self {
+    fn from_word(word: u64) -> Self {
         f64::from_bits(if word >> 63 == 1 { word & !(1 << 63) } else { !word })
     }
 }
 
-impl Word for f32 {
+impl KeyWord for f32 {
     #[inline]
     fn word(self) -> u64 {
         f64::from(self).word()
     }
 
     #[inline]
-    fn of_word(word: u64) -> Self {
-        f64::of_word(word) as f32
+    fn from_word(word: u64) -> Self {
+        f64::from_word(word) as f32
     }
 }
 
@@ -150,7 +150,7 @@ macro_rules! by_carrier {
 
 /// The words of a key column. Those of nulls mean nothing.
 pub(super) fn encode_words(column: &ArrayRef) -> Result<Vec<u64>, DatasetError> {
-    fn words<T: ArrowPrimitiveType<Native: Word>>(column: &ArrayRef) -> Vec<u64> {
+    fn words<T: ArrowPrimitiveType<Native: KeyWord>>(column: &ArrayRef) -> Vec<u64> {
         column.as_primitive::<T>().values().iter().map(|v| v.word()).collect()
     }
     let carrier = carrier(column.data_type()).unwrap_or(DataType::Null);
@@ -163,8 +163,8 @@ pub(super) fn encode_words(column: &ArrayRef) -> Result<Vec<u64>, DatasetError> 
 
 /// The key column that `words` were made of; `None` is a null.
 pub(super) fn decode_words(words: &[Option<u64>], data_type: &DataType) -> Result<ArrayRef, DatasetError> {
-    fn array<T: ArrowPrimitiveType<Native: Word>>(words: &[Option<u64>]) -> ArrayRef {
-        Arc::new(words.iter().map(|w| w.map(T::Native::of_word)).collect::<PrimitiveArray<T>>())
+    fn array<T: ArrowPrimitiveType<Native: KeyWord>>(words: &[Option<u64>]) -> ArrayRef {
+        Arc::new(words.iter().map(|w| w.map(T::Native::from_word)).collect::<PrimitiveArray<T>>())
     }
     let carrier = carrier(data_type).unwrap_or(DataType::Null);
     if carrier == DataType::Boolean {
@@ -199,7 +199,7 @@ pub(super) fn normalised(column: &ArrayRef) -> ArrayRef {
 /// A key column in the form that seeds are made of: independent of the width
 /// of its type, with a tag for the kind and a length where lengths differ, so
 /// that ("a", "bc") and ("ab", "c") are two keys.
-pub(super) enum Canonical {
+pub(super) enum CanonicalColumn {
     Signed(u8, PrimitiveArray<Int64Type>),
     Unsigned(PrimitiveArray<UInt64Type>),
     Float(PrimitiveArray<Float64Type>),
@@ -218,37 +218,37 @@ const TAG_DATE: u8 = 6;
 const TAG_INSTANT: u8 = 7;
 const TAG_OTHER: u8 = 8;
 
-impl Canonical {
-    pub(super) fn new(column: &ArrayRef) -> Result<Canonical, DatasetError> {
+impl CanonicalColumn {
+    pub(super) fn new(column: &ArrayRef) -> Result<CanonicalColumn, DatasetError> {
         let as_type = |t: DataType| cast(column, &t).map_err(DatasetError::internal);
         let signed = |array: ArrayRef| array.as_primitive::<Int64Type>().clone();
         Ok(match column.data_type() {
-            DataType::UInt64 => Canonical::Unsigned(column.as_primitive::<UInt64Type>().clone()),
+            DataType::UInt64 => CanonicalColumn::Unsigned(column.as_primitive::<UInt64Type>().clone()),
             DataType::Float16 | DataType::Float32 | DataType::Float64 => {
-                Canonical::Float(as_type(DataType::Float64)?.as_primitive::<Float64Type>().clone())
+                CanonicalColumn::Float(as_type(DataType::Float64)?.as_primitive::<Float64Type>().clone())
             }
             DataType::Date32 | DataType::Date64 => {
                 let millis = cast(&as_type(DataType::Date64)?, &DataType::Int64).map_err(DatasetError::internal)?;
-                Canonical::Signed(TAG_DATE, signed(millis))
+                CanonicalColumn::Signed(TAG_DATE, signed(millis))
             }
-            DataType::Timestamp(unit, _) => Canonical::Instant(nanos(*unit), signed(as_type(DataType::Int64)?)),
-            DataType::Utf8 | DataType::LargeUtf8 => Canonical::Text(
+            DataType::Timestamp(unit, _) => CanonicalColumn::Instant(nanos(*unit), signed(as_type(DataType::Int64)?)),
+            DataType::Utf8 | DataType::LargeUtf8 => CanonicalColumn::Text(
                 TAG_TEXT,
                 cast(&as_type(DataType::LargeUtf8)?, &DataType::LargeBinary).map_err(DatasetError::internal)?,
             ),
             DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => {
-                Canonical::Text(TAG_BINARY, as_type(DataType::LargeBinary)?)
+                CanonicalColumn::Text(TAG_BINARY, as_type(DataType::LargeBinary)?)
             }
             other if other.is_integer() || *other == DataType::Boolean => {
-                Canonical::Signed(TAG_INTEGER, signed(as_type(DataType::Int64)?))
+                CanonicalColumn::Signed(TAG_INTEGER, signed(as_type(DataType::Int64)?))
             }
             // Those beyond a day have no text.
             DataType::Time32(unit) | DataType::Time64(unit) => {
-                Canonical::Instant(nanos(*unit), signed(as_type(DataType::Int64)?))
+                CanonicalColumn::Instant(nanos(*unit), signed(as_type(DataType::Int64)?))
             }
             _ => {
                 let text = as_type(DataType::LargeUtf8)?;
-                Canonical::Text(TAG_OTHER, cast(&text, &DataType::LargeBinary).map_err(DatasetError::internal)?)
+                CanonicalColumn::Text(TAG_OTHER, cast(&text, &DataType::LargeBinary).map_err(DatasetError::internal)?)
             }
         })
     }
@@ -256,33 +256,33 @@ impl Canonical {
     /// Appends the bytes of a row.
     pub(super) fn write(&self, row: usize, out: &mut Vec<u8>) {
         let is_null = match self {
-            Canonical::Signed(_, a) | Canonical::Instant(_, a) => a.is_null(row),
-            Canonical::Unsigned(a) => a.is_null(row),
-            Canonical::Float(a) => a.is_null(row),
-            Canonical::Text(_, a) => a.is_null(row),
+            CanonicalColumn::Signed(_, a) | CanonicalColumn::Instant(_, a) => a.is_null(row),
+            CanonicalColumn::Unsigned(a) => a.is_null(row),
+            CanonicalColumn::Float(a) => a.is_null(row),
+            CanonicalColumn::Text(_, a) => a.is_null(row),
         };
         if is_null {
             return out.push(TAG_NULL);
         }
         match self {
-            Canonical::Signed(tag, array) => {
+            CanonicalColumn::Signed(tag, array) => {
                 out.push(*tag);
                 out.extend(array.value(row).to_le_bytes());
             }
-            Canonical::Unsigned(array) => {
+            CanonicalColumn::Unsigned(array) => {
                 let value = array.value(row);
                 out.push(if i64::try_from(value).is_ok() { TAG_INTEGER } else { TAG_LARGE });
                 out.extend(value.to_le_bytes());
             }
-            Canonical::Float(array) => {
+            CanonicalColumn::Float(array) => {
                 out.push(TAG_FLOAT);
                 out.extend(normal(array.value(row)).to_bits().to_le_bytes());
             }
-            Canonical::Instant(nanos, array) => {
+            CanonicalColumn::Instant(nanos, array) => {
                 out.push(TAG_INSTANT);
                 out.extend((i128::from(array.value(row)) * nanos).to_le_bytes());
             }
-            Canonical::Text(tag, array) => write_text(*tag, array.as_binary::<i64>().value(row), out),
+            CanonicalColumn::Text(tag, array) => write_text(*tag, array.as_binary::<i64>().value(row), out),
         }
     }
 }
@@ -311,7 +311,7 @@ pub(super) fn write_file(name: &str, out: &mut Vec<u8>) {
 /// The name of the column that says which file a group is from.
 pub(super) const FILE_COLUMN: &str = "file";
 
-/// A group in words, from its row of [`crate::Unit::keys`]: `zone=7,
+/// A group in words, from its row of [`crate::WorkUnit::keys`]: `zone=7,
 /// file=2019-01.parquet`.
 pub fn describe_key(keys: &RecordBatch, row: usize) -> String {
     let options = FormatOptions::default().with_null("null");

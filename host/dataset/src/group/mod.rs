@@ -11,10 +11,11 @@
 //! on which thread or block a row came through: blocks are put in the order of
 //! their morsels again before groups are made.
 
-mod assign;
 mod block;
+mod block_builder;
+mod block_codec;
 mod columns;
-mod cut;
+mod group_ids;
 mod hash;
 mod keys;
 mod partition;
@@ -22,7 +23,6 @@ mod region;
 mod rows;
 mod spill;
 mod unit;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,12 +31,12 @@ use arrow_schema::SchemaRef;
 
 use block::Block;
 pub use block::MorselGrouper;
+pub use block_codec::{BlockWriter, FinishedBlock};
 use columns::Columns;
-pub use columns::numbers;
+pub use columns::to_float64;
 pub use keys::describe_key;
 pub use partition::Partitions;
-pub use unit::{FailedGroup, Heap, Unit, UnitGroup, UnitMemory, UnitShape};
-pub use wire::{BlockWriter, FullBlock};
+pub use unit::{FailedGroup, HeapUnitMemory, UnitGroup, UnitMemory, UnitShape, WorkUnit};
 
 use crate::DatasetError;
 
@@ -52,7 +52,7 @@ const BLOCKS_MIN: usize = 32;
 
 /// Rows of a block, where blocks may take so many bytes together.
 fn block_rows(columns: &Columns, bytes_max: usize) -> usize {
-    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(wire::HEADER_WORDS * 8);
+    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(block_codec::HEADER_WORDS * 8);
     (bytes / (columns.row_cells() * 8)).max(BLOCK_ROWS_MIN)
 }
 
@@ -115,23 +115,23 @@ impl Default for MemoryBudget {
 /// Collects the rows of all morsels. Clones share the rows.
 #[derive(Clone)]
 pub struct Grouper {
-    shared: Arc<Shared>,
+    shared: Arc<GrouperShared>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct GrouperShared {
     grouping: Grouping,
     columns: Arc<Columns>,
     /// The names of the files, for [`Grouping::per_file`].
     files: Vec<String>,
     budget: MemoryBudget,
     block_rows: usize,
-    state: Mutex<State>,
+    state: Mutex<GrouperState>,
     /// Told when memory was freed.
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct GrouperState {
     blocks: Vec<Block>,
     spilled: Vec<Block>,
     /// Bytes of blocks in memory, those being written included.
@@ -156,12 +156,12 @@ impl Grouper {
         let columns = Arc::new(Columns::new(&grouping, schema)?);
         let block_rows = block_rows(&columns, budget.bytes_max);
         let (state, freed) = (Mutex::default(), Condvar::new());
-        Ok(Grouper { shared: Arc::new(Shared { grouping, columns, files, budget, block_rows, state, freed }) })
+        Ok(Grouper { shared: Arc::new(GrouperShared { grouping, columns, files, budget, block_rows, state, freed }) })
     }
 
     /// Whether rows can come as the blocks of a [`BlockWriter`]: when the key is one column of a number, or none.
-    pub fn takes_blocks(&self) -> bool {
-        wire::travels(&self.shared.columns)
+    pub fn accepts_blocks(&self) -> bool {
+        block_codec::is_supported(&self.shared.columns)
     }
 
     /// Begins a morsel: `sequence` says where its rows belong among those of
@@ -191,13 +191,13 @@ impl Grouper {
     }
 }
 
-impl Shared {
+impl GrouperShared {
     /// Rows of a unit, unless it is one larger group.
     fn unit_rows(&self) -> usize {
         (self.grouping.unit_bytes / (size_of::<f64>() * self.columns.names.len())).max(1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GrouperState> {
         // A panic elsewhere leaves the state as it was between two statements
         // that can't panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -220,19 +220,19 @@ impl Shared {
         // Half is written, so that the others can go on meanwhile. They fill
         // what is left, and wait if the disk is slower than they are.
         state.spilling = true;
-        let mut leaving = 0;
-        let mut taken = 0;
-        while taken < state.blocks.len() && (taken == 0 || leaving < self.budget.bytes_max / 2) {
-            leaving += state.blocks[taken].bytes;
-            taken += 1;
+        let mut spill_bytes = 0;
+        let mut spill_count = 0;
+        while spill_count < state.blocks.len() && (spill_count == 0 || spill_bytes < self.budget.bytes_max / 2) {
+            spill_bytes += state.blocks[spill_count].bytes;
+            spill_count += 1;
         }
-        let mut blocks: Vec<Block> = state.blocks.drain(..taken).collect();
+        let mut blocks: Vec<Block> = state.blocks.drain(..spill_count).collect();
         drop(state);
         let written = spill::spill(&mut blocks, &self.budget.spill_dir);
         let mut state = self.lock();
         state.spilling = false;
-        state.resident -= leaving;
-        state.spilled_bytes += leaving as u64;
+        state.resident -= spill_bytes;
+        state.spilled_bytes += spill_bytes as u64;
         state.failed |= written.is_err();
         state.spilled.append(&mut blocks);
         self.freed.notify_all();

@@ -5,26 +5,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_buffer::Buffer;
 use arrow_schema::SchemaRef;
 
-use super::Shared;
-use super::assign::{Piece, assign};
-use super::block::{Block, NULL_SLOT, Place, SLOTS};
-use super::rows::Layout;
-use super::unit::{Unit, UnitMemory, UnitShape, units_of};
+use super::GrouperShared;
+use super::block::{Block, NULL_SLOT, SLOTS, SliceLocation};
+use super::group_ids::{LoadedSlice, assign};
+use super::rows::RowLayout;
+use super::unit::{UnitMemory, UnitShape, WorkUnit, build_units};
 use crate::DatasetError;
 
 /// What one block has for a partition, wherever it is.
-struct Part {
+struct PartitionSlice {
     file: u32,
     sequence: u64,
     finite: bool,
-    layout: Layout,
+    layout: RowLayout,
     rows: u32,
-    place: Place,
+    location: SliceLocation,
 }
 
 /// All rows, by partition.
 pub struct Partitions {
-    shared: Arc<Shared>,
+    shared: Arc<GrouperShared>,
     partitions: Vec<Partition>,
 }
 
@@ -34,21 +34,22 @@ struct Partition {
     /// Whether its rows are those whose only key is null.
     key_is_null: bool,
     /// The parts of each slot. Emptied when it is consumed, which frees their memory.
-    slots: Mutex<Vec<Vec<Part>>>,
+    slots: Mutex<Vec<Vec<PartitionSlice>>>,
 }
 
 impl Partitions {
-    pub(super) fn new(shared: Arc<Shared>, mut blocks: Vec<Block>) -> Self {
+    pub(super) fn new(shared: Arc<GrouperShared>, mut blocks: Vec<Block>) -> Self {
         let per_file = shared.grouping.per_file;
         blocks.sort_by_key(|b| (if per_file { b.file } else { 0 }, b.sequence, b.number));
         let mut parts = vec![0; SLOTS];
         blocks.iter().flat_map(|block| &block.slices).for_each(|slice| parts[usize::from(slice.slot)] += 1);
-        let mut slots: Vec<Vec<Part>> = parts.into_iter().map(Vec::with_capacity).collect();
+        let mut slots: Vec<Vec<PartitionSlice>> = parts.into_iter().map(Vec::with_capacity).collect();
         for block in blocks {
             let file = if per_file { block.file } else { 0 };
             for slice in block.slices {
                 let Block { sequence, finite, layout, .. } = block;
-                let part = Part { file, sequence, finite, layout, rows: slice.rows, place: slice.place };
+                let part =
+                    PartitionSlice { file, sequence, finite, layout, rows: slice.rows, location: slice.location };
                 slots[usize::from(slice.slot)].push(part);
             }
         }
@@ -104,30 +105,30 @@ impl Partitions {
         &self,
         partition: usize,
         reserve: impl FnMut(&UnitShape) -> Result<M, E>,
-    ) -> Result<Vec<Unit<M>>, E> {
+    ) -> Result<Vec<WorkUnit<M>>, E> {
         let partition = &self.partitions[partition];
         let slots = std::mem::take(&mut *partition.slots.lock().unwrap_or_else(PoisonError::into_inner));
         if slots.is_empty() {
             return Ok(Vec::new());
         }
-        let mut pieces = Vec::new();
+        let mut slices = Vec::new();
         for parts in slots {
-            pieces.extend(self.load(parts)?);
+            slices.extend(self.load(parts)?);
         }
         // Within a file the slots stay one after another: what is worked on together stays small.
-        pieces.sort_by_key(|piece| piece.file);
+        slices.sort_by_key(|slice| slice.file);
         let columns = &self.shared.columns;
-        let groups = assign(&pieces, &columns.kind, columns.row_cells(), partition.key_is_null)?;
-        units_of(groups, pieces, &self.shared, partition.key_is_null, reserve)
+        let groups = assign(&slices, &columns.kind, columns.row_cells(), partition.key_is_null)?;
+        build_units(groups, slices, &self.shared, partition.key_is_null, reserve)
     }
 
     /// Brings the parts of a slot to memory: those that were spilled to
     /// one file lie there side by side and take one read.
-    fn load(&self, parts: Vec<Part>) -> Result<Vec<Piece>, DatasetError> {
+    fn load(&self, parts: Vec<PartitionSlice>) -> Result<Vec<LoadedSlice>, DatasetError> {
         let folder = &self.shared.budget.spill_dir;
         let mut regions: Vec<(Arc<super::spill::SpillFile>, u64, u64, Buffer)> = Vec::new();
         for part in &parts {
-            let Place::Disk { file, at, rows, keys } = &part.place else { continue };
+            let SliceLocation::Disk { file, at, rows, keys } = &part.location else { continue };
             let end = at + (rows.next_multiple_of(8) + keys) as u64;
             match regions.iter_mut().find(|r| Arc::ptr_eq(&r.0, file)) {
                 Some(region) => (region.1, region.2) = (region.1.min(*at), region.2.max(end)),
@@ -137,10 +138,10 @@ impl Partitions {
         for (file, from, end, buffer) in &mut regions {
             *buffer = file.read(*from, (*end - *from) as usize, folder)?;
         }
-        let piece = |part: Part| {
-            let (cells, keys) = match part.place {
-                Place::Memory { rows, keys } => (rows, keys),
-                Place::Disk { file, at, rows, keys } => {
+        let slice = |part: PartitionSlice| {
+            let (cells, keys) = match part.location {
+                SliceLocation::Memory { rows, keys } => (rows, keys),
+                SliceLocation::Disk { file, at, rows, keys } => {
                     let region = regions.iter().find(|r| Arc::ptr_eq(&r.0, &file));
                     let (from, buffer) =
                         region.map(|r| (r.1, &r.3)).ok_or_else(|| DatasetError::internal("a lost spill file"))?;
@@ -149,9 +150,9 @@ impl Partitions {
                     (buffer.slice_with_length(at, rows), keys)
                 }
             };
-            let Part { file, sequence, finite, layout, rows, .. } = part;
-            Ok(Piece { file, sequence, finite, layout, rows: rows as usize, cells, keys })
+            let PartitionSlice { file, sequence, finite, layout, rows, .. } = part;
+            Ok(LoadedSlice { file, sequence, finite, layout, rows: rows as usize, cells, keys })
         };
-        parts.into_iter().map(piece).collect()
+        parts.into_iter().map(slice).collect()
     }
 }

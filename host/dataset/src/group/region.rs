@@ -21,24 +21,24 @@ const PAGE: usize = 4096;
 const MAPPED_MIN: usize = HUGE;
 
 /// Words of memory, zero at first.
-pub(super) enum Words {
+pub(super) enum BlockMemory {
     Heap(Vec<u64>),
     Mapped(Region),
 }
 
-impl Words {
+impl BlockMemory {
     /// `len` zeros.
-    pub(super) fn zeroed(len: usize) -> Words {
+    pub(super) fn zeroed(len: usize) -> BlockMemory {
         if len * 8 < MAPPED_MIN {
-            return Words::Heap(vec![0; len]);
+            return BlockMemory::Heap(vec![0; len]);
         }
-        Region::new(len).map_or_else(|| Words::Heap(vec![0; len]), Words::Mapped)
+        Region::new(len).map_or_else(|| BlockMemory::Heap(vec![0; len]), BlockMemory::Mapped)
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u64] {
         match self {
-            Words::Heap(words) => words,
-            Words::Mapped(region) => region.as_mut_slice(),
+            BlockMemory::Heap(words) => words,
+            BlockMemory::Mapped(region) => region.as_mut_slice(),
         }
     }
 
@@ -47,19 +47,19 @@ impl Words {
     /// holds a slice of it any more.
     pub(super) fn freeze(self, starts: &[usize]) -> Vec<Buffer> {
         let len = match &self {
-            Words::Heap(words) => words.len() * 8,
-            Words::Mapped(region) => region.len * 8,
+            BlockMemory::Heap(words) => words.len() * 8,
+            BlockMemory::Mapped(region) => region.len * 8,
         };
         let ends = starts.iter().skip(1).copied().chain([len]);
         let parts = starts.iter().copied().zip(ends);
         match self {
-            Words::Heap(words) => {
+            BlockMemory::Heap(words) => {
                 let whole = Buffer::from_vec(words);
                 parts.map(|(start, end)| whole.slice_with_length(start, end - start)).collect()
             }
-            Words::Mapped(region) => {
+            BlockMemory::Mapped(region) => {
                 let region = Arc::new(region);
-                parts.map(|(start, end)| Part { region: Arc::clone(&region), start, end }.freeze()).collect()
+                parts.map(|(start, end)| RegionPart { region: Arc::clone(&region), start, end }.freeze()).collect()
             }
         }
     }
@@ -72,7 +72,7 @@ pub(super) struct Region {
     len: usize,
 }
 
-// SAFETY: a region is memory that nobody else has a pointer to. It is changed through `&mut`, and by `Part::drop`, which
+// SAFETY: a region is memory that nobody else has a pointer to. It is changed through `&mut`, and by `RegionPart::drop`, which
 // says why nobody sees that.
 unsafe impl Send for Region {}
 // SAFETY: as above.
@@ -121,17 +121,17 @@ impl Drop for Region {
 }
 
 /// The bytes from `start` to `end` of a region: the only way to see them.
-struct Part {
+struct RegionPart {
     region: Arc<Region>,
     start: usize,
     end: usize,
 }
 
-impl Part {
+impl RegionPart {
     fn freeze(self) -> Buffer {
         let len = self.end - self.start;
         debug_assert!(self.start <= self.end && self.end <= self.region.len * 8);
-        // SAFETY: `start` and `end` are within the region, as slices of ends of `Words::freeze` are.
+        // SAFETY: `start` and `end` are within the region, as slices of ends of `BlockMemory::freeze` are.
         let first = unsafe { self.region.start.byte_add(self.start) };
         // SAFETY: the mapping has these bytes, the buffer keeps it alive by holding `self`, and nobody changes them: the
         // region is behind an `Arc` that only parts hold, and parts don't overlap.
@@ -139,7 +139,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for RegionPart {
     fn drop(&mut self) {
         let first = self.start.next_multiple_of(PAGE);
         let end = self.end / PAGE * PAGE;
@@ -162,8 +162,8 @@ mod tests {
     fn words_are_zero_and_keep_what_is_written() {
         // Just under, at and over the bound of mapping and the ends of pages: what lies behind a region is unmapped.
         for len in [0, 1, HUGE / 8 - 1, HUGE / 8, HUGE / 8 + 1, 3 * HUGE / 8 + 511, 3 * HUGE / 8 + 513] {
-            let mut words = Words::zeroed(len);
-            assert_eq!(matches!(words, Words::Mapped(_)), len * 8 >= MAPPED_MIN);
+            let mut words = BlockMemory::zeroed(len);
+            assert_eq!(matches!(words, BlockMemory::Mapped(_)), len * 8 >= MAPPED_MIN);
             assert!(words.as_mut_slice().iter().all(|w| *w == 0));
             words.as_mut_slice().iter_mut().enumerate().for_each(|(i, w)| *w = i as u64);
             let starts = [0, len / 3, len / 3, len / 3 * 2 + len % 3];
@@ -189,7 +189,7 @@ mod tests {
             status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
         };
         let len = 64 * HUGE / 8;
-        let mut words = Words::zeroed(len);
+        let mut words = BlockMemory::zeroed(len);
         words.as_mut_slice().fill(1);
         let full = resident();
         let mut parts = words.freeze(&[0, len / 2 * 8]);

@@ -9,7 +9,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 
 /// How wide the cells of a block are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum RowLayout {
     /// Eight bytes: words, and numbers in double precision.
     Wide,
     /// Four bytes: what words have over `base`, and numbers that are the same in single precision.
@@ -18,13 +18,13 @@ pub(super) enum Layout {
     Packed(Packing),
 }
 
-impl Layout {
+impl RowLayout {
     /// Bytes of a row of so many cells.
     pub(super) fn row_bytes(self, cells: usize) -> usize {
         match self {
-            Layout::Wide => cells * size_of::<u64>(),
-            Layout::Narrow { .. } => cells * size_of::<u32>(),
-            Layout::Packed(packing) => packing.row_bytes,
+            RowLayout::Wide => cells * size_of::<u64>(),
+            RowLayout::Narrow { .. } => cells * size_of::<u32>(),
+            RowLayout::Packed(packing) => packing.row_bytes,
         }
     }
 }
@@ -38,31 +38,31 @@ pub(super) struct Packing {
     /// Four or eight.
     row_bytes: usize,
     cells: usize,
-    fields: [Field; FIELDS_MAX],
+    fields: [PackedField; FIELDS_MAX],
 }
 
 /// A cell in the word of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Field {
+pub(super) struct PackedField {
     /// What it holds is over this: a word, or a whole number of 32 bits in two's complement.
     pub(super) base: u64,
     /// Its bits, at most 32: of a number in single precision, all of them.
     pub(super) bits: u32,
     /// Whether it is a number in single precision.
-    pub(super) single: bool,
+    pub(super) is_float: bool,
     shift: u32,
 }
 
 impl Packing {
     /// Of these fields, if a row then takes less than as narrow cells.
-    pub(super) fn new(fields: &[Field]) -> Option<Packing> {
-        let mut packing = Packing { row_bytes: 0, cells: fields.len(), fields: [Field::default(); FIELDS_MAX] };
+    pub(super) fn new(fields: &[PackedField]) -> Option<Packing> {
+        let mut packing = Packing { row_bytes: 0, cells: fields.len(), fields: [PackedField::default(); FIELDS_MAX] };
         let mut shift = 0;
         for (to, field) in packing.fields.get_mut(..fields.len())?.iter_mut().zip(fields) {
-            if field.bits > u32::BITS || (field.single && field.bits < u32::BITS) {
+            if field.bits > u32::BITS || (field.is_float && field.bits < u32::BITS) {
                 return None;
             }
-            *to = Field { shift, ..*field };
+            *to = PackedField { shift, ..*field };
             shift += field.bits;
         }
         packing.row_bytes = if shift <= u32::BITS { size_of::<u32>() } else { size_of::<u64>() };
@@ -74,21 +74,21 @@ impl Packing {
     }
 
     /// The fields of a row.
-    pub(super) fn fields(&self) -> &[Field] {
+    pub(super) fn fields(&self) -> &[PackedField] {
         &self.fields[..self.cells]
     }
 }
 
-impl Field {
+impl PackedField {
     /// Of words or whole numbers from `base` to `most`, which is not before it.
-    pub(super) fn of_range(base: u64, most: u64) -> Field {
+    pub(super) fn of_range(base: u64, most: u64) -> PackedField {
         let bits = u64::BITS - most.wrapping_sub(base).leading_zeros();
-        Field { base, bits, single: false, shift: 0 }
+        PackedField { base, bits, is_float: false, shift: 0 }
     }
 
     /// Of numbers in single precision.
-    pub(super) fn of_singles() -> Field {
-        Field { base: 0, bits: u32::BITS, single: true, shift: 0 }
+    pub(super) fn of_floats() -> PackedField {
+        PackedField { base: 0, bits: u32::BITS, is_float: true, shift: 0 }
     }
 
     /// Puts narrow cells of words over `from` into rows.
@@ -100,11 +100,11 @@ impl Field {
 
     /// Puts narrow cells of numbers into rows.
     pub(super) fn put_numbers<R: PackedRow>(self, cells: &[u32], rows: &mut [R]) {
-        if self.single {
+        if self.is_float {
             self.put(cells, rows, |cell| cell);
         } else {
             let base = self.base as i32;
-            self.put(cells, rows, |cell| whole(cell).wrapping_sub(base) as u32);
+            self.put(cells, rows, |cell| int_of(cell).wrapping_sub(base) as u32);
         }
     }
 
@@ -128,7 +128,7 @@ impl Field {
     pub(super) fn numbers<R: PackedRow>(self, rows: &[R], to: &mut [f64]) {
         let (mask, base) = (self.mask(), self.base as i32);
         let both = to.iter_mut().zip(rows);
-        if self.single {
+        if self.is_float {
             both.for_each(|(to, row)| *to = row.bits(self.shift).number());
         } else {
             both.for_each(|(to, row)| *to = f64::from(base.wrapping_add((row.bits(self.shift) & mask) as i32)));
@@ -137,7 +137,7 @@ impl Field {
 }
 
 /// A row in a word.
-pub(super) trait PackedRow: Word {
+pub(super) trait PackedRow: BlockWord {
     /// With these bits as well.
     fn with(self, bits: u32, shift: u32) -> Self;
     /// The bits from `shift` on, of which there are fewer than the word has.
@@ -171,19 +171,19 @@ impl PackedRow for u64 {
 /// In single precision all numbers from this to its double are whole, and their bits are consecutive. A small number
 /// that is added to their middle is rounded to one of them: that needs no conversion, and none that looks for numbers
 /// that are too large.
-const WHOLE: f32 = 8_388_608.0;
-/// What is added to numbers from `-WHOLE / 2` to less than `WHOLE / 2`, to be there.
-const MIDDLE: f32 = WHOLE * 1.5;
+const INT_LIMIT: f32 = 8_388_608.0;
+/// What is added to numbers from `-INT_LIMIT / 2` to less than `INT_LIMIT / 2`, to be there.
+const ROUNDING_OFFSET: f32 = INT_LIMIT * 1.5;
 
 /// The whole number of a narrow cell that is a small one.
 #[inline]
-fn whole(cell: u32) -> i32 {
-    (f32::from_bits(cell) + MIDDLE).to_bits().wrapping_sub(MIDDLE.to_bits()) as i32
+fn int_of(cell: u32) -> i32 {
+    (f32::from_bits(cell) + ROUNDING_OFFSET).to_bits().wrapping_sub(ROUNDING_OFFSET.to_bits()) as i32
 }
 
-/// The least and the largest of narrow cells of finite numbers, if all are whole and from `-WHOLE / 2` to less than
-/// `WHOLE / 2`, and none is -0.0. Of no cells the least is the larger.
-pub(super) fn wholes(cells: &[u32]) -> Option<(i32, i32)> {
+/// The least and the largest of narrow cells of finite numbers, if all are whole and from `-INT_LIMIT / 2` to less than
+/// `INT_LIMIT / 2`, and none is -0.0. Of no cells the least is the larger.
+pub(super) fn int_range(cells: &[u32]) -> Option<(i32, i32)> {
     /// So many side by side, which vector instructions compare.
     const LANES: usize = 8;
     let (mut least, mut most, mut lost) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0; LANES]);
@@ -194,25 +194,25 @@ pub(super) fn wholes(cells: &[u32]) -> Option<(i32, i32)> {
     for chunk in chunks.iter().chain([&last]) {
         for i in 0..LANES {
             let number = f32::from_bits(chunk[i]);
-            lost[i] |= ((number + MIDDLE) - MIDDLE).to_bits() ^ chunk[i];
+            lost[i] |= ((number + ROUNDING_OFFSET) - ROUNDING_OFFSET).to_bits() ^ chunk[i];
             least[i] = if number < least[i] { number } else { least[i] };
             most[i] = if number > most[i] { number } else { most[i] };
         }
     }
     let least = least.into_iter().fold(f32::INFINITY, f32::min);
     let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    let small = -WHOLE / 2.0 <= least && most < WHOLE / 2.0;
+    let small = -INT_LIMIT / 2.0 <= least && most < INT_LIMIT / 2.0;
     (small && lost == [0; LANES]).then_some((least as i32, most as i32))
 }
 
 /// What blocks are made of: any bytes are one.
-pub(super) trait Word: ArrowNativeType {}
+pub(super) trait BlockWord: ArrowNativeType {}
 
-impl Word for u32 {}
-impl Word for u64 {}
+impl BlockWord for u32 {}
+impl BlockWord for u64 {}
 
 /// A cell of a row.
-pub(super) trait Cell: Word {
+pub(super) trait Cell: BlockWord {
     fn of_word(word: u64, base: u64) -> Self;
     fn of_number(number: f64) -> Self;
     /// From a narrow cell, of a word over `from`.
@@ -287,7 +287,7 @@ impl Cell for u32 {
 }
 
 /// Numbers as narrow cells, if all are the same in single precision, -0.0 included.
-pub(super) fn singles(numbers: &[f64]) -> Option<Vec<u32>> {
+pub(super) fn to_f32_cells(numbers: &[f64]) -> Option<Vec<u32>> {
     let mut lost = 0;
     // No early exit: a loop without one is made of vector instructions.
     let single = |number: &f64| {
@@ -300,13 +300,13 @@ pub(super) fn singles(numbers: &[f64]) -> Option<Vec<u32>> {
 }
 
 /// The cells, or rows in words, of memory that is zero or was written as such.
-pub(super) fn cells_mut<C: Word>(memory: &mut [u64]) -> &mut [C] {
+pub(super) fn cells_mut<C: BlockWord>(memory: &mut [u64]) -> &mut [C] {
     // SAFETY: cells are `u64` or `u32`: any bytes are one, and eight bytes are whole cells, aligned.
     unsafe { memory.align_to_mut().1 }
 }
 
 /// Rows as cells, or as words.
-pub(super) fn cells<C: Word>(rows: &Buffer) -> ScalarBuffer<C> {
+pub(super) fn cells<C: BlockWord>(rows: &Buffer) -> ScalarBuffer<C> {
     ScalarBuffer::new(rows.clone(), 0, rows.len() / size_of::<C>())
 }
 
@@ -317,21 +317,21 @@ mod tests {
     #[test]
     fn single_numbers_come_back() {
         let exact = [0.0, -0.0, 1.0, -3.5, 16_777_216.0, f64::from(f32::MAX), f64::from(f32::MIN_POSITIVE) / 4.0];
-        assert_eq!(singles(&[]), Some(Vec::new()));
-        let cells = singles(&exact).expect("singles");
+        assert_eq!(to_f32_cells(&[]), Some(Vec::new()));
+        let cells = to_f32_cells(&exact).expect("to_f32_cells");
         for (number, cell) in exact.into_iter().zip(cells) {
             assert_eq!(cell, u32::of_number(number));
             assert_eq!(cell.number().to_bits(), number.to_bits());
             assert_eq!(u64::of_narrow_number(cell), number.to_bits());
         }
         for number in [0.1, 16_777_217.0, f64::MAX, 1e-300, f64::from_bits(0x7ff8_5361_6e64_6e75)] {
-            assert_eq!(singles(&[1.0, number]), None, "{number}");
+            assert_eq!(to_f32_cells(&[1.0, number]), None, "{number}");
         }
     }
 
     #[test]
     fn small_whole_numbers_are_known() {
-        let cells = |numbers: &[f64]| singles(numbers).expect("singles");
+        let cells = |numbers: &[f64]| to_f32_cells(numbers).expect("to_f32_cells");
         let many: Vec<f64> = (-20..300).map(f64::from).collect();
         for (numbers, expected) in [
             (&[][..], Some((i32::MAX, i32::MIN))),
@@ -346,7 +346,7 @@ mod tests {
             (&[-4_194_305.0], None),
             (&[16_777_216.0], None),
         ] {
-            assert_eq!(wholes(&cells(numbers)), expected, "{numbers:?}");
+            assert_eq!(int_range(&cells(numbers)), expected, "{numbers:?}");
         }
     }
 
@@ -365,9 +365,9 @@ mod tests {
         ];
         for (keys, base, columns, bytes) in cases {
             let word = |value: i32| i64::from(value) as u64;
-            let key = keys.iter().max().map(|most| Field::of_range(base, *most));
+            let key = keys.iter().max().map(|most| PackedField::of_range(base, *most));
             let of = |range: &Option<(i32, i32)>| {
-                range.map_or(Field::of_singles(), |(least, most)| Field::of_range(word(least), word(most)))
+                range.map_or(PackedField::of_floats(), |(least, most)| PackedField::of_range(word(least), word(most)))
             };
             let fields: Vec<_> = key.into_iter().chain(columns.iter().map(of)).collect();
             let packing = Packing::new(&fields).expect("a packing");
@@ -392,7 +392,7 @@ mod tests {
         let narrow: Vec<u32> = keys.iter().take(2).map(|key| u32::of_word(*key, from)).collect();
         of_key.iter().for_each(|field| field.put_words(&narrow, from, &mut rows));
         for (field, values) in of_values.iter().zip(values) {
-            field.put_numbers(&singles(values).expect("singles"), &mut rows);
+            field.put_numbers(&to_f32_cells(values).expect("to_f32_cells"), &mut rows);
         }
         for (row, key) in rows.iter().zip(keys) {
             assert_eq!(of_key[0].word(*row), *key);
@@ -406,14 +406,14 @@ mod tests {
 
     #[test]
     fn what_takes_no_less_is_not_packed() {
-        let bits = |bits: u32| Field::of_range(0, (1_u64 << bits) - 1);
+        let bits = |bits: u32| PackedField::of_range(0, (1_u64 << bits) - 1);
         for (fields, packed) in [
             (&[bits(32), bits(32)][..], false),
             (&[bits(16), bits(16)], true),
             (&[bits(32), bits(32), bits(0)], true),
             (&[bits(32), bits(32), bits(1)], false),
             (&[bits(33), bits(1), bits(1)], false),
-            (&[Field { bits: 31, ..Field::of_singles() }, bits(1)], false),
+            (&[PackedField { bits: 31, ..PackedField::of_floats() }, bits(1)], false),
             (&[bits(1); FIELDS_MAX], true),
             (&[bits(1); FIELDS_MAX + 1], false),
             (&[], false),

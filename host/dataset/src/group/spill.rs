@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow_buffer::{Buffer, MutableBuffer};
 
-use super::block::{Block, Place, SLOTS};
+use super::block::{Block, SLOTS, SliceLocation};
 use crate::DatasetError;
 
 /// Bytes that are gathered before they are written.
@@ -57,19 +57,19 @@ fn write(blocks: &mut [Block], folder: &Path) -> io::Result<()> {
         for (block, next) in blocks.iter_mut().zip(&mut next) {
             let Some(slice) = block.slices.get_mut(*next).filter(|s| usize::from(s.slot) == slot) else { continue };
             *next += 1;
-            let place = match &slice.place {
-                Place::Memory { rows, keys } => {
+            let location = match &slice.location {
+                SliceLocation::Memory { rows, keys } => {
                     out.write_all(rows)?;
                     out.write_all(&[0; 8][..rows.len().next_multiple_of(8) - rows.len()])?;
                     out.write_all(keys)?;
-                    Place::Disk { file: Arc::clone(&file), at, rows: rows.len(), keys: keys.len() }
+                    SliceLocation::Disk { file: Arc::clone(&file), at, rows: rows.len(), keys: keys.len() }
                 }
-                Place::Disk { .. } => continue,
+                SliceLocation::Disk { .. } => continue,
             };
-            if let Place::Disk { rows, keys, .. } = &place {
+            if let SliceLocation::Disk { rows, keys, .. } = &location {
                 at += (rows.next_multiple_of(8) + keys) as u64;
             }
-            slice.place = place;
+            slice.location = location;
         }
     }
     out.flush()

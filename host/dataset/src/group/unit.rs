@@ -8,17 +8,17 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::Schema;
 use sandbar_core::{Code, Seed, Split};
 
-use super::Shared;
-use super::assign::{GroupKeys, Groups, Piece, too_many};
-use super::columns::Unusable;
-use super::keys::{Canonical, KeyKind, converter, decode_words, describe_key, write_file};
-use super::rows::{Cell, FIELDS_MAX, Field, Layout, PackedRow, cells};
+use super::GrouperShared;
+use super::columns::UnusableCounts;
+use super::group_ids::{GroupKeys, Groups, LoadedSlice, too_many_rows};
+use super::keys::{CanonicalColumn, KeyKind, converter, decode_words, describe_key, write_file};
+use super::rows::{Cell, FIELDS_MAX, PackedField, PackedRow, RowLayout, cells};
 use crate::DatasetError;
 
 /// Where a group lies in its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitGroup {
-    /// Its first row in [`Unit::batch`].
+    /// Its first row in [`WorkUnit::batch`].
     pub first_row: u32,
     /// Its rows to train on, which come first, in file order.
     pub train_rows: u32,
@@ -45,7 +45,7 @@ pub struct FailedGroup {
 
 /// Some groups, ready for training.
 #[derive(Debug, Clone)]
-pub struct Unit<M = Heap> {
+pub struct WorkUnit<M = HeapUnitMemory> {
     /// A row for each group: `file` when groups are per file, then the keys.
     pub keys: RecordBatch,
     /// Where each group lies.
@@ -92,38 +92,38 @@ pub trait UnitMemory {
     ///
     /// Columns are features, then the target, each [`UnitShape::stride`] behind the one before and zero behind
     /// its rows. In test rows the target is NaN: what it was goes to the other room, group after group.
-    fn room(&mut self) -> (&mut [f64], &mut [f64]);
+    fn buffers(&mut self) -> (&mut [f64], &mut [f64]);
 }
 
 /// Memory of this process.
 #[derive(Debug, Clone)]
-pub struct Heap {
+pub struct HeapUnitMemory {
     numbers: Vec<f64>,
     test_targets: Vec<f64>,
 }
 
-impl Heap {
+impl HeapUnitMemory {
     /// As much as a unit takes.
-    pub fn new(shape: &UnitShape) -> Heap {
-        Heap { numbers: vec![0.0; shape.numbers()], test_targets: vec![0.0; shape.test_rows] }
+    pub fn new(shape: &UnitShape) -> HeapUnitMemory {
+        HeapUnitMemory { numbers: vec![0.0; shape.numbers()], test_targets: vec![0.0; shape.test_rows] }
     }
 }
 
-impl UnitMemory for Heap {
-    fn room(&mut self) -> (&mut [f64], &mut [f64]) {
+impl UnitMemory for HeapUnitMemory {
+    fn buffers(&mut self) -> (&mut [f64], &mut [f64]) {
         (&mut self.numbers, &mut self.test_targets)
     }
 }
 
-impl<M> Unit<M> {
+impl<M> WorkUnit<M> {
     /// The unit without its memory, and the memory.
-    pub fn split(self) -> (Unit<()>, M) {
-        let Unit { keys, groups, shape, memory, failed, skipped } = self;
-        (Unit { keys, groups, shape, memory: (), failed, skipped }, memory)
+    pub fn split(self) -> (WorkUnit<()>, M) {
+        let WorkUnit { keys, groups, shape, memory, failed, skipped } = self;
+        (WorkUnit { keys, groups, shape, memory: (), failed, skipped }, memory)
     }
 }
 
-impl Unit {
+impl WorkUnit {
     /// Column `index`: a feature, or the target at the end.
     ///
     /// # Panics
@@ -150,15 +150,15 @@ fn test_rows(rows: u32, share: f64) -> u32 {
 }
 
 /// Puts the rows of a partition in place, in memory that `reserve` gives for each unit.
-pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
+pub(super) fn build_units<M: UnitMemory, E: From<DatasetError>>(
     groups: Groups,
-    pieces: Vec<Piece>,
-    shared: &Shared,
+    slices: Vec<LoadedSlice>,
+    shared: &GrouperShared,
     key_is_null: bool,
     reserve: impl FnMut(&UnitShape) -> Result<M, E>,
-) -> Result<Vec<Unit<M>>, E> {
+) -> Result<Vec<WorkUnit<M>>, E> {
     let order = groups.sorted();
-    let unusable = count_unusable(&groups, &pieces, shared);
+    let unusable = count_unusable(&groups, &slices, shared);
     let (mut kept, mut failed, mut skipped) = (Vec::with_capacity(order.len()), Vec::new(), 0);
     for id in order {
         if groups.rows[id as usize] < shared.grouping.min_rows {
@@ -171,48 +171,48 @@ pub(super) fn units_of<M: UnitMemory, E: From<DatasetError>>(
     }
     let mut failed = describe_failed(&failed, &groups, &unusable, shared, key_is_null)?;
     let keys = key_batch(&kept, &groups, shared, key_is_null)?;
-    let placed = Placed::new(&kept, &groups, seeds(&keys, shared)?, shared)?;
+    let placed = RowPlacement::new(&kept, &groups, seeds(&keys, shared)?, shared)?;
     let mut memory = placed.units.iter().map(|unit| &unit.shape).map(reserve).collect::<Result<Vec<M>, E>>()?;
-    let Placed { units, cursors, nowhere } = placed;
-    let places = places(groups.ids, cursors, nowhere);
+    let RowPlacement { units, cursors, discarded } = placed;
+    let positions = positions(groups.ids, cursors, discarded);
     let mut left_out = vec![0.0; shared.columns.names.len()];
-    fill(&places, pieces, Shelves::new(&units, nowhere, &mut memory, &mut left_out), shared);
+    fill(&positions, slices, UnitBuffers::new(&units, discarded, &mut memory, &mut left_out), shared);
     units.iter().zip(&mut memory).for_each(|(unit, memory)| finish(unit, memory));
     let mut first = 0;
-    let unit = |(unit, memory): (Planned, M)| {
+    let unit = |(unit, memory): (PlannedUnit, M)| {
         let count = unit.groups.len();
         let keys = keys.slice(first, count);
         first += count;
         let (failed, skipped) = (std::mem::take(&mut failed), std::mem::take(&mut skipped));
-        Unit { keys, groups: unit.groups, shape: unit.shape, memory, failed, skipped }
+        WorkUnit { keys, groups: unit.groups, shape: unit.shape, memory, failed, skipped }
     };
     Ok(units.into_iter().zip(memory).map(unit).collect())
 }
 
 /// Values of a group that are no finite numbers: how many of each column, and the morsel that the first is from.
-struct UnusableOf {
-    counts: Vec<Unusable>,
+struct UnusableGroup {
+    counts: Vec<UnusableCounts>,
     morsel: u64,
 }
 
 /// The groups with values that are no finite numbers.
-fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap<u32, UnusableOf> {
-    let mut found: HashMap<u32, UnusableOf> = HashMap::new();
+fn count_unusable(groups: &Groups, slices: &[LoadedSlice], shared: &GrouperShared) -> HashMap<u32, UnusableGroup> {
+    let mut found: HashMap<u32, UnusableGroup> = HashMap::new();
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut first = 0;
-    for piece in pieces {
+    for slice in slices {
         // What is narrow is finite.
-        if !piece.finite && piece.layout == Layout::Wide {
-            for (row, id) in cells::<u64>(&piece.cells).chunks_exact(row_cells).zip(&groups.ids[first..]) {
+        if !slice.finite && slice.layout == RowLayout::Wide {
+            for (row, id) in cells::<u64>(&slice.cells).chunks_exact(row_cells).zip(&groups.ids[first..]) {
                 let values = &row[key_cells..];
                 if values.iter().any(|bits| !f64::from_bits(*bits).is_finite()) {
-                    let (counts, morsel) = (vec![Unusable::default(); values.len()], piece.sequence);
-                    let of = found.entry(*id).or_insert(UnusableOf { counts, morsel });
+                    let (counts, morsel) = (vec![UnusableCounts::default(); values.len()], slice.sequence);
+                    let of = found.entry(*id).or_insert(UnusableGroup { counts, morsel });
                     of.counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
                 }
             }
         }
-        first += piece.rows;
+        first += slice.rows;
     }
     found
 }
@@ -220,8 +220,8 @@ fn count_unusable(groups: &Groups, pieces: &[Piece], shared: &Shared) -> HashMap
 fn describe_failed(
     failed: &[u32],
     groups: &Groups,
-    unusable: &HashMap<u32, UnusableOf>,
-    shared: &Shared,
+    unusable: &HashMap<u32, UnusableGroup>,
+    shared: &GrouperShared,
     key_is_null: bool,
 ) -> Result<Vec<FailedGroup>, DatasetError> {
     if failed.is_empty() {
@@ -229,7 +229,7 @@ fn describe_failed(
     }
     let keys = key_batch(failed, groups, shared, key_is_null)?;
     let describe = |(row, id): (usize, &u32)| {
-        let UnusableOf { counts, morsel } = &unusable[id];
+        let UnusableGroup { counts, morsel } = &unusable[id];
         let columns = counts.iter().zip(&shared.columns.names).filter(|(count, _)| count.any());
         let what = columns.map(|(count, name)| count.describe(name)).collect::<Vec<_>>().join("; ");
         FailedGroup {
@@ -244,7 +244,7 @@ fn describe_failed(
 }
 
 /// A row for each of the groups `ids`.
-fn key_batch(ids: &[u32], groups: &Groups, shared: &Shared, is_null: bool) -> Result<RecordBatch, DatasetError> {
+fn key_batch(ids: &[u32], groups: &Groups, shared: &GrouperShared, is_null: bool) -> Result<RecordBatch, DatasetError> {
     let mut columns: Vec<ArrayRef> = Vec::new();
     if shared.grouping.per_file {
         let names = ids.iter().map(|id| &shared.files[groups.files[*id as usize] as usize]);
@@ -273,10 +273,10 @@ fn batch_of(schema: &Arc<Schema>, columns: Vec<ArrayRef>, rows: usize) -> Result
 }
 
 /// The seed of each group, from the job's and the group's keys.
-fn seeds(keys: &RecordBatch, shared: &Shared) -> Result<Vec<Seed>, DatasetError> {
+fn seeds(keys: &RecordBatch, shared: &GrouperShared) -> Result<Vec<Seed>, DatasetError> {
     let seed = Seed::new(shared.grouping.seed);
     let per_file = usize::from(shared.grouping.per_file);
-    let columns = keys.columns()[per_file..].iter().map(Canonical::new).collect::<Result<Vec<_>, _>>()?;
+    let columns = keys.columns()[per_file..].iter().map(CanonicalColumn::new).collect::<Result<Vec<_>, _>>()?;
     let files = keys.columns().first().filter(|_| per_file == 1).and_then(|c| c.as_any().downcast_ref::<StringArray>());
     let mut bytes = Vec::new();
     let seed_of = |row| {
@@ -291,7 +291,7 @@ fn seeds(keys: &RecordBatch, shared: &Shared) -> Result<Vec<Seed>, DatasetError>
 }
 
 /// A unit whose rows have places, and no memory yet.
-struct Planned {
+struct PlannedUnit {
     /// The place of its first row, a multiple of [`PAGE_ROWS`].
     first: u32,
     groups: Vec<UnitGroup>,
@@ -302,12 +302,12 @@ struct Planned {
 const PAGE_ROWS: u32 = 512;
 
 /// Where every row goes.
-struct Placed {
-    units: Vec<Planned>,
+struct RowPlacement {
+    units: Vec<PlannedUnit>,
     /// For each group by number, where its rows go.
     cursors: Vec<Cursor>,
     /// The place of rows that are left out, behind all others.
-    nowhere: u32,
+    discarded: u32,
 }
 
 /// Where the rows of a group go, one after another.
@@ -321,28 +321,28 @@ struct Cursor {
 impl Cursor {
     /// The place of the next row.
     #[inline]
-    fn place(&mut self, nowhere: u32) -> u32 {
+    fn position(&mut self, discarded: u32) -> u32 {
         let is_test = self.split.next() == Some(true);
         let next = &mut self.next[usize::from(is_test)];
-        let place = nowhere.min(*next);
-        *next = place + 1;
-        place
+        let position = discarded.min(*next);
+        *next = position + 1;
+        position
     }
 }
 
 /// The place of each row, from its group.
-fn places(mut ids: Vec<u32>, mut cursors: Vec<Cursor>, nowhere: u32) -> Vec<u32> {
-    ids.iter_mut().for_each(|id| *id = cursors[*id as usize].place(nowhere));
+fn positions(mut ids: Vec<u32>, mut cursors: Vec<Cursor>, discarded: u32) -> Vec<u32> {
+    ids.iter_mut().for_each(|id| *id = cursors[*id as usize].position(discarded));
     ids
 }
 
-impl Placed {
-    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &Shared) -> Result<Placed, DatasetError> {
+impl RowPlacement {
+    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &GrouperShared) -> Result<RowPlacement, DatasetError> {
         let (columns, unit_rows) = (shared.columns.names.len(), shared.unit_rows());
         let left_out = Cursor { split: Split::new(Seed::new(0), 0, 0), next: [u32::MAX; 2] };
         let mut cursors = vec![left_out; all.rows.len()];
         let shape = UnitShape { groups: 0, columns, rows: 0, test_rows: 0 };
-        let planned = |first| Planned { first, groups: Vec::new(), shape };
+        let planned = |first| PlannedUnit { first, groups: Vec::new(), shape };
         // Those that are left out are told of by the first unit, so there is one.
         let mut units = vec![planned(0)];
         for (id, seed) in kept.iter().zip(seeds) {
@@ -364,94 +364,98 @@ impl Placed {
             let split = Split::new(seed, rows, test_rows);
             cursors[*id as usize] = Cursor { split, next: [first, first + train_rows] };
         }
-        let nowhere = units[units.len() - 1].end()?;
-        Ok(Placed { units, cursors, nowhere })
+        let discarded = units[units.len() - 1].end()?;
+        Ok(RowPlacement { units, cursors, discarded })
     }
 }
 
-impl Planned {
+impl PlannedUnit {
     /// The first place behind it where another may start.
     fn end(&self) -> Result<u32, DatasetError> {
         let end = self.first as usize + self.shape.rows.next_multiple_of(PAGE_ROWS as usize);
-        u32::try_from(end).ok().filter(|end| end.checked_add(PAGE_ROWS).is_some()).ok_or_else(|| too_many(end))
+        u32::try_from(end).ok().filter(|end| end.checked_add(PAGE_ROWS).is_some()).ok_or_else(|| too_many_rows(end))
     }
 }
 
 /// The memory of units while rows are put in, by place.
-struct Shelves<'a> {
-    shelves: Vec<Shelf<'a>>,
+struct UnitBuffers<'a> {
+    buffers: Vec<UnitBuffer<'a>>,
     /// The shelf of each page of places.
-    of_page: Vec<u32>,
+    buffer_of_page: Vec<u32>,
 }
 
-struct Shelf<'a> {
+struct UnitBuffer<'a> {
     numbers: &'a mut [f64],
     first: usize,
     stride: usize,
 }
 
-impl<'a> Shelves<'a> {
+impl<'a> UnitBuffers<'a> {
     /// A shelf for each unit, and one for the rows that are left out.
     fn new<M: UnitMemory>(
-        units: &[Planned],
-        nowhere: u32,
+        units: &[PlannedUnit],
+        discarded: u32,
         memory: &'a mut [M],
         left_out: &'a mut [f64],
-    ) -> Shelves<'a> {
-        let mut shelves = Vec::with_capacity(units.len() + 1);
-        let mut of_page = Vec::new();
-        let ends = units.iter().skip(1).map(|unit| unit.first).chain([nowhere]);
+    ) -> UnitBuffers<'a> {
+        let mut buffers = Vec::with_capacity(units.len() + 1);
+        let mut buffer_of_page = Vec::new();
+        let ends = units.iter().skip(1).map(|unit| unit.first).chain([discarded]);
         for ((unit, end), memory) in units.iter().zip(ends).zip(memory) {
-            of_page.resize((end / PAGE_ROWS) as usize, shelves.len() as u32);
-            shelves.push(Shelf { numbers: memory.room().0, first: unit.first as usize, stride: unit.shape.stride() });
+            buffer_of_page.resize((end / PAGE_ROWS) as usize, buffers.len() as u32);
+            buffers.push(UnitBuffer {
+                numbers: memory.buffers().0,
+                first: unit.first as usize,
+                stride: unit.shape.stride(),
+            });
         }
-        of_page.push(shelves.len() as u32);
-        shelves.push(Shelf { numbers: left_out, first: nowhere as usize, stride: 1 });
-        Shelves { shelves, of_page }
+        buffer_of_page.push(buffers.len() as u32);
+        buffers.push(UnitBuffer { numbers: left_out, first: discarded as usize, stride: 1 });
+        UnitBuffers { buffers, buffer_of_page }
     }
 
     /// Where the columns of a row are: the numbers of its unit, the first column's, and how far the next is.
     #[inline]
-    fn at(&mut self, place: u32) -> (&mut [f64], usize, usize) {
-        let shelf = &mut self.shelves[self.of_page[(place / PAGE_ROWS) as usize] as usize];
-        (shelf.numbers, place as usize - shelf.first, shelf.stride)
+    fn at(&mut self, position: u32) -> (&mut [f64], usize, usize) {
+        let buffer = &mut self.buffers[self.buffer_of_page[(position / PAGE_ROWS) as usize] as usize];
+        (buffer.numbers, position as usize - buffer.first, buffer.stride)
     }
 }
 
 /// Puts features and target of all rows in their places.
-fn fill(places: &[u32], pieces: Vec<Piece>, mut shelves: Shelves<'_>, shared: &Shared) {
+fn fill(positions: &[u32], slices: Vec<LoadedSlice>, mut buffers: UnitBuffers<'_>, shared: &GrouperShared) {
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut unpacked = vec![[0.0; UNPACKED_ROWS]; FIELDS_MAX];
     let mut first = 0;
-    for piece in pieces {
-        let to = &places[first..first + piece.rows];
-        first += piece.rows;
-        match piece.layout {
-            Layout::Wide => fill_piece(&cells::<u64>(&piece.cells), to, row_cells, key_cells, &mut shelves),
-            Layout::Narrow { .. } => fill_piece(&cells::<u32>(&piece.cells), to, row_cells, key_cells, &mut shelves),
-            Layout::Packed(packing) => {
+    for slice in slices {
+        let to = &positions[first..first + slice.rows];
+        first += slice.rows;
+        match slice.layout {
+            RowLayout::Wide => fill_piece(&cells::<u64>(&slice.cells), to, row_cells, key_cells, &mut buffers),
+            RowLayout::Narrow { .. } => fill_piece(&cells::<u32>(&slice.cells), to, row_cells, key_cells, &mut buffers),
+            RowLayout::Packed(packing) => {
                 let fields = &packing.fields()[key_cells..];
                 if packing.row_bytes() == size_of::<u32>() {
-                    fill_packed(&cells::<u32>(&piece.cells), to, fields, &mut unpacked, &mut shelves);
+                    fill_packed(&cells::<u32>(&slice.cells), to, fields, &mut unpacked, &mut buffers);
                 } else {
-                    fill_packed(&cells::<u64>(&piece.cells), to, fields, &mut unpacked, &mut shelves);
+                    fill_packed(&cells::<u64>(&slice.cells), to, fields, &mut unpacked, &mut buffers);
                 }
             }
         }
     }
 }
 
-fn fill_piece<C: Cell>(cells: &[C], to: &[u32], row_cells: usize, key_cells: usize, shelves: &mut Shelves<'_>) {
+fn fill_piece<C: Cell>(cells: &[C], to: &[u32], row_cells: usize, key_cells: usize, buffers: &mut UnitBuffers<'_>) {
     match row_cells - key_cells {
-        2 => fill_rows::<2, C>(cells, to, row_cells, key_cells, shelves),
-        3 => fill_rows::<3, C>(cells, to, row_cells, key_cells, shelves),
-        4 => fill_rows::<4, C>(cells, to, row_cells, key_cells, shelves),
-        5 => fill_rows::<5, C>(cells, to, row_cells, key_cells, shelves),
+        2 => fill_rows::<2, C>(cells, to, row_cells, key_cells, buffers),
+        3 => fill_rows::<3, C>(cells, to, row_cells, key_cells, buffers),
+        4 => fill_rows::<4, C>(cells, to, row_cells, key_cells, buffers),
+        5 => fill_rows::<5, C>(cells, to, row_cells, key_cells, buffers),
         columns => {
             for column in 0..columns {
                 let values = cells.iter().skip(key_cells + column).step_by(row_cells);
                 for (to, value) in to.iter().zip(values) {
-                    let (numbers, at, stride) = shelves.at(*to);
+                    let (numbers, at, stride) = buffers.at(*to);
                     numbers[at + column * stride] = value.number();
                 }
             }
@@ -465,11 +469,11 @@ fn fill_rows<const N: usize, C: Cell>(
     to: &[u32],
     row_cells: usize,
     key_cells: usize,
-    shelves: &mut Shelves<'_>,
+    buffers: &mut UnitBuffers<'_>,
 ) {
     for (row, to) in cells.chunks_exact(row_cells).zip(to) {
         let values = &row[key_cells..key_cells + N];
-        let (numbers, at, stride) = shelves.at(*to);
+        let (numbers, at, stride) = buffers.at(*to);
         for i in 0..N {
             numbers[at + i * stride] = values[i].number();
         }
@@ -483,18 +487,18 @@ const UNPACKED_ROWS: usize = 256;
 fn fill_packed<R: PackedRow>(
     rows: &[R],
     to: &[u32],
-    fields: &[Field],
+    fields: &[PackedField],
     unpacked: &mut [[f64; UNPACKED_ROWS]],
-    shelves: &mut Shelves<'_>,
+    buffers: &mut UnitBuffers<'_>,
 ) {
     for (rows, to) in rows.chunks(UNPACKED_ROWS).zip(to.chunks(UNPACKED_ROWS)) {
         fields.iter().zip(&mut *unpacked).for_each(|(field, numbers)| field.numbers(rows, numbers));
         match &unpacked[..fields.len()] {
-            [a, b] => fill_columns([a, b], to, 0, shelves),
-            [a, b, c] => fill_columns([a, b, c], to, 0, shelves),
-            [a, b, c, d] => fill_columns([a, b, c, d], to, 0, shelves),
+            [a, b] => fill_columns([a, b], to, 0, buffers),
+            [a, b, c] => fill_columns([a, b, c], to, 0, buffers),
+            [a, b, c, d] => fill_columns([a, b, c, d], to, 0, buffers),
             columns => {
-                columns.iter().enumerate().for_each(|(first, column)| fill_columns([column], to, first, shelves));
+                columns.iter().enumerate().for_each(|(first, column)| fill_columns([column], to, first, buffers));
             }
         }
     }
@@ -505,11 +509,11 @@ fn fill_columns<const N: usize>(
     columns: [&[f64; UNPACKED_ROWS]; N],
     to: &[u32],
     first: usize,
-    shelves: &mut Shelves<'_>,
+    buffers: &mut UnitBuffers<'_>,
 ) {
     let columns = columns.map(|column| &column[..to.len()]);
     for (row, to) in to.iter().enumerate() {
-        let (numbers, at, stride) = shelves.at(*to);
+        let (numbers, at, stride) = buffers.at(*to);
         for i in 0..N {
             numbers[at + (first + i) * stride] = columns[i][row];
         }
@@ -517,8 +521,8 @@ fn fill_columns<const N: usize>(
 }
 
 /// Hides the targets of the test rows, and writes the gaps between columns.
-fn finish(unit: &Planned, memory: &mut impl UnitMemory) {
-    let (numbers, test_targets) = memory.room();
+fn finish(unit: &PlannedUnit, memory: &mut impl UnitMemory) {
+    let (numbers, test_targets) = memory.buffers();
     let (rows, stride) = (unit.shape.rows, unit.shape.stride());
     if stride == 0 {
         return;

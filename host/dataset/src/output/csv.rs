@@ -16,7 +16,7 @@ pub(super) struct CsvWriter<W> {
 }
 
 /// The first column that has no form in CSV.
-pub(super) fn refused(schema: &Schema) -> Option<&str> {
+pub(super) fn unsupported_column(schema: &Schema) -> Option<&str> {
     let nested = schema.fields().iter().find(|field| field.data_type().is_nested());
     nested.map(|field| field.name().as_str())
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::csv::{self, CsvWriter};
 use super::json;
-use super::parquet::{GROUP_BYTES_MAX, in_schema, io_error, properties, written};
+use super::parquet::{GROUP_BYTES_MAX, cast_to_schema, io_error, parquet_schema, properties};
 use crate::DatasetError;
 use crate::scan::plain_type;
 
@@ -67,10 +67,10 @@ impl OutputFormat {
     /// # Errors
     /// When the format has no form for one, which is named.
     pub(super) fn schema(self, schema: &Schema) -> Result<SchemaRef, DatasetError> {
-        if let (OutputFormat::Csv | OutputFormat::Tsv, Some(column)) = (self, csv::refused(schema)) {
+        if let (OutputFormat::Csv | OutputFormat::Tsv, Some(column)) = (self, csv::unsupported_column(schema)) {
             let data_type = schema.field_with_name(column).map_or(DataType::Null, |field| field.data_type().clone());
             return Err(DatasetError::ColumnType {
-                wanted: "column".to_owned(),
+                role: "column".to_owned(),
                 column: column.to_owned(),
                 data_type: data_type.to_string(),
                 reason: "for which CSV has no form; write Parquet, JSON lines or Arrow, or leave it out in a transform"
@@ -82,17 +82,17 @@ impl OutputFormat {
             Arc::new(field.as_ref().clone().with_data_type(data_type))
         };
         let plain = Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()));
-        Ok(if self == OutputFormat::Parquet { written(plain) } else { plain })
+        Ok(if self == OutputFormat::Parquet { parquet_schema(plain) } else { plain })
     }
 }
 
 /// A file of rows that is being written.
 pub(super) struct FileWriter {
-    inner: Inner,
+    inner: FormatWriter,
     schema: SchemaRef,
 }
 
-enum Inner {
+enum FormatWriter {
     Parquet(ArrowWriter<File>),
     Csv(CsvWriter<BufWriter<File>>),
     Json(JsonWriter<BufWriter<File>, LineDelimited>),
@@ -105,13 +105,13 @@ impl FileWriter {
         let inner = match format {
             OutputFormat::Parquet => {
                 let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(Vec::new())));
-                Inner::Parquet(writer.map_err(io_error)?)
+                FormatWriter::Parquet(writer.map_err(io_error)?)
             }
-            OutputFormat::Csv => Inner::Csv(CsvWriter::new(BufWriter::new(file), b',', &schema)?),
-            OutputFormat::Tsv => Inner::Csv(CsvWriter::new(BufWriter::new(file), b'\t', &schema)?),
-            OutputFormat::Json => Inner::Json(json::writer(BufWriter::new(file))),
+            OutputFormat::Csv => FormatWriter::Csv(CsvWriter::new(BufWriter::new(file), b',', &schema)?),
+            OutputFormat::Tsv => FormatWriter::Csv(CsvWriter::new(BufWriter::new(file), b'\t', &schema)?),
+            OutputFormat::Json => FormatWriter::Json(json::writer(BufWriter::new(file))),
             OutputFormat::Arrow => {
-                Inner::Arrow(ArrowFileWriter::try_new(BufWriter::new(file), &schema).map_err(arrow_error)?)
+                FormatWriter::Arrow(ArrowFileWriter::try_new(BufWriter::new(file), &schema).map_err(arrow_error)?)
             }
         };
         Ok(FileWriter { inner, schema })
@@ -119,12 +119,12 @@ impl FileWriter {
 
     /// Adds rows.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> io::Result<()> {
-        let batch = in_schema(batch, &self.schema).map_err(arrow_error)?;
+        let batch = cast_to_schema(batch, &self.schema).map_err(arrow_error)?;
         match &mut self.inner {
-            Inner::Parquet(writer) => writer.write(&batch).map_err(io_error)?,
-            Inner::Csv(writer) => writer.write(&batch)?,
-            Inner::Json(writer) => writer.write(&batch).map_err(arrow_error)?,
-            Inner::Arrow(writer) => writer.write(&batch).map_err(arrow_error)?,
+            FormatWriter::Parquet(writer) => writer.write(&batch).map_err(io_error)?,
+            FormatWriter::Csv(writer) => writer.write(&batch)?,
+            FormatWriter::Json(writer) => writer.write(&batch).map_err(arrow_error)?,
+            FormatWriter::Arrow(writer) => writer.write(&batch).map_err(arrow_error)?,
         }
         if self.held_bytes() > GROUP_BYTES_MAX { self.flush() } else { Ok(()) }
     }
@@ -132,7 +132,7 @@ impl FileWriter {
     /// Bytes that it holds in memory: those of a row group that is not whole.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.inner {
-            Inner::Parquet(writer) => writer.in_progress_size(),
+            FormatWriter::Parquet(writer) => writer.in_progress_size(),
             _ => 0,
         }
     }
@@ -140,7 +140,7 @@ impl FileWriter {
     /// Ends the row group at hand.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.inner {
-            Inner::Parquet(writer) => writer.flush().map_err(io_error),
+            FormatWriter::Parquet(writer) => writer.flush().map_err(io_error),
             _ => Ok(()),
         }
     }
@@ -149,13 +149,13 @@ impl FileWriter {
     pub(super) fn finish(self) -> io::Result<(File, u64)> {
         let buffered = |buffer: BufWriter<File>| buffer.into_inner().map_err(io::IntoInnerError::into_error);
         let file = match self.inner {
-            Inner::Parquet(writer) => writer.into_inner().map_err(io_error)?,
-            Inner::Csv(writer) => buffered(writer.into_inner())?,
-            Inner::Json(mut writer) => {
+            FormatWriter::Parquet(writer) => writer.into_inner().map_err(io_error)?,
+            FormatWriter::Csv(writer) => buffered(writer.into_inner())?,
+            FormatWriter::Json(mut writer) => {
                 writer.finish().map_err(arrow_error)?;
                 buffered(writer.into_inner())?
             }
-            Inner::Arrow(mut writer) => {
+            FormatWriter::Arrow(mut writer) => {
                 writer.finish().map_err(arrow_error)?;
                 buffered(writer.into_inner().map_err(arrow_error)?)?
             }

@@ -12,7 +12,7 @@ use arrow_select::take::take_record_batch;
 
 use super::file::{FileWriter, OutputFormat};
 use super::parquet::GROUP_BYTES_MAX;
-use super::rows::{failed, free_folder};
+use super::rows::{check_empty_folder, write_error};
 use super::temporary::{TemporaryFolder, folder_of};
 use crate::DatasetError;
 use crate::scan::plain_type;
@@ -25,7 +25,7 @@ const OPEN_MAX: usize = 128;
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Folders that are being written, in a temporary one.
-pub(super) struct Folders {
+pub(super) struct FolderOutput {
     root: TemporaryFolder,
     path: PathBuf,
     format: OutputFormat,
@@ -34,7 +34,7 @@ pub(super) struct Folders {
     /// The others, which are in the files.
     kept: Vec<usize>,
     schema: SchemaRef,
-    folders: HashMap<String, Folder>,
+    folders: HashMap<String, OutputFolder>,
     open: usize,
     /// Counts batches' parts: what was written last has the highest.
     clock: u64,
@@ -44,7 +44,7 @@ pub(super) struct Folders {
 
 /// One folder.
 #[derive(Default)]
-struct Folder {
+struct OutputFolder {
     writer: Option<FileWriter>,
     files: u64,
     last: u64,
@@ -64,7 +64,7 @@ impl FolderLayout {
         partition_by: &[String],
         schema: &SchemaRef,
     ) -> Result<FolderLayout, DatasetError> {
-        let by = partition_by.iter().map(|name| place(schema, name)).collect::<Result<Vec<_>, _>>()?;
+        let by = partition_by.iter().map(|name| partition_column(schema, name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(twice) = by.iter().enumerate().find_map(|(i, at)| by[..i].contains(at).then(|| schema.field(*at))) {
             return Err(DatasetError::Columns(format!("`partition_by` names `{}` twice", twice.name())));
         }
@@ -78,20 +78,20 @@ impl FolderLayout {
     }
 }
 
-impl Folders {
+impl FolderOutput {
     pub(super) fn new(
         path: &Path,
         format: OutputFormat,
         partition_by: &[String],
         schema: &SchemaRef,
-    ) -> Result<Folders, DatasetError> {
+    ) -> Result<FolderOutput, DatasetError> {
         let FolderLayout { by, kept, schema } = FolderLayout::new(format, partition_by, schema)?;
-        let fail = |source| failed(path, source);
-        free_folder(path).map_err(fail)?;
+        let fail = |source| write_error(path, source);
+        check_empty_folder(path).map_err(fail)?;
         fs::create_dir_all(folder_of(path)).map_err(fail)?;
         let root = TemporaryFolder::new(folder_of(path)).map_err(fail)?;
         let (path, folders) = (path.to_owned(), HashMap::new());
-        Ok(Folders { root, path, format, by, kept, schema, folders, open: 0, clock: 0, bytes: 0, files: 0 })
+        Ok(FolderOutput { root, path, format, by, kept, schema, folders, open: 0, clock: 0, bytes: 0, files: 0 })
     }
 
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
@@ -152,10 +152,10 @@ impl Folders {
         }
         if self.folders.len() >= FOLDERS_MAX && !self.folders.contains_key(&name) {
             let what = "number of folders that `partition_by` makes".to_owned();
-            return Err(DatasetError::Bound { what, value: FOLDERS_MAX as u64 + 1, bound: FOLDERS_MAX as u64 });
+            return Err(DatasetError::LimitExceeded { what, value: FOLDERS_MAX as u64 + 1, bound: FOLDERS_MAX as u64 });
         }
         let folder_path = self.root.path().join(&name);
-        let fail = |source| failed(&self.path.join(&name), source);
+        let fail = |source| write_error(&self.path.join(&name), source);
         let folder = self.folders.entry(name.clone()).or_default();
         folder.last = self.clock;
         let writer = match &mut folder.writer {
@@ -180,7 +180,7 @@ impl Folders {
     }
 
     fn close(&mut self, writer: FileWriter) -> Result<(), DatasetError> {
-        let (_, bytes) = writer.finish().map_err(|source| failed(&self.path, source))?;
+        let (_, bytes) = writer.finish().map_err(|source| write_error(&self.path, source))?;
         self.open -= 1;
         self.files += 1;
         self.bytes += bytes;
@@ -189,7 +189,7 @@ impl Folders {
 
     /// Ends row groups where all files together hold as much as one may.
     fn bound_memory(&mut self) -> Result<(), DatasetError> {
-        let held = |folder: &Folder| folder.writer.as_ref().map_or(0, FileWriter::held_bytes);
+        let held = |folder: &OutputFolder| folder.writer.as_ref().map_or(0, FileWriter::held_bytes);
         if self.folders.values().map(held).sum::<usize>() <= GROUP_BYTES_MAX {
             return Ok(());
         }
@@ -198,21 +198,24 @@ impl Folders {
         writers.sort_by(|a, b| b.1.held_bytes().cmp(&a.1.held_bytes()).then(a.0.cmp(b.0)));
         // The larger half: small row groups are slow to read.
         let half = writers.len().div_ceil(2);
-        writers.into_iter().take(half).try_for_each(|(_, writer)| writer.flush().map_err(|e| failed(&self.path, e)))
+        writers
+            .into_iter()
+            .take(half)
+            .try_for_each(|(_, writer)| writer.flush().map_err(|e| write_error(&self.path, e)))
     }
 
     /// Writes the rest, and gives the folder its name. Gives how many files there are, and their bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64), DatasetError> {
         let writers: Vec<FileWriter> = self.folders.values_mut().filter_map(|folder| folder.writer.take()).collect();
         writers.into_iter().try_for_each(|writer| self.close(writer))?;
-        let Folders { root, path, files, bytes, .. } = self;
-        root.persist(&path).map_err(|source| failed(&path, source))?;
+        let FolderOutput { root, path, files, bytes, .. } = self;
+        root.persist(&path).map_err(|source| write_error(&path, source))?;
         Ok((files, bytes))
     }
 }
 
 /// Where a column is that is to name folders.
-fn place(schema: &Schema, name: &str) -> Result<usize, DatasetError> {
+fn partition_column(schema: &Schema, name: &str) -> Result<usize, DatasetError> {
     let Some((at, field)) = schema.column_with_name(name) else {
         let there = schema.fields().iter().map(|field| field.name().as_str());
         return Err(DatasetError::no_column("column of `partition_by`", name, "the output", there));
@@ -224,7 +227,7 @@ fn place(schema: &Schema, name: &str) -> Result<usize, DatasetError> {
         return Ok(at);
     }
     Err(DatasetError::ColumnType {
-        wanted: "column of `partition_by`".to_owned(),
+        role: "column of `partition_by`".to_owned(),
         column: name.to_owned(),
         data_type: data_type.to_string(),
         reason: "which names no folder; take a whole number, a text, a date or a boolean".to_owned(),

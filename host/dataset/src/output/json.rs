@@ -13,13 +13,13 @@ use arrow_schema::{ArrowError, DataType, FieldRef};
 
 /// A writer of JSON lines, with NaN and infinities as texts: JSON has no numbers for them.
 pub(super) fn writer<W: std::io::Write>(to: W) -> Writer<W, LineDelimited> {
-    WriterBuilder::new().with_explicit_nulls(true).with_encoder_factory(Arc::new(Floats)).build(to)
+    WriterBuilder::new().with_explicit_nulls(true).with_encoder_factory(Arc::new(FloatEncoderFactory)).build(to)
 }
 
 #[derive(Debug)]
-struct Floats;
+struct FloatEncoderFactory;
 
-impl EncoderFactory for Floats {
+impl EncoderFactory for FloatEncoderFactory {
     fn make_default_encoder<'a>(
         &self,
         _field: &'a FieldRef,

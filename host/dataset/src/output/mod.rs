@@ -10,4 +10,4 @@ mod temporary;
 
 pub use file::OutputFormat;
 pub use parquet::{ParquetOutput, read_metadata};
-pub use rows::{RowOutput, RowTarget, Written};
+pub use rows::{RowOutput, RowTarget, WriteSummary};

@@ -48,12 +48,12 @@ impl ParquetOutput {
     ) -> Result<ParquetOutput, DatasetError> {
         let path = path.into();
         let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
-        replaceable(&path).map_err(fail)?;
+        check_replaceable(&path).map_err(fail)?;
         let folder = folder_of(&path);
         fs::create_dir_all(folder).map_err(fail)?;
         let (file, temporary) = temporary_file(folder).map_err(fail)?;
         let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
-        let schema = written(schema);
+        let schema = parquet_schema(schema);
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(metadata)));
         let writer = writer.map_err(|e| fail(io_error(e)))?;
         Ok(ParquetOutput { writer, schema, temporary, path })
@@ -62,14 +62,14 @@ impl ParquetOutput {
     /// Checks that a file can be begun at `path`. Makes no folders, and leaves nothing.
     pub fn probe(path: &Path) -> Result<(), DatasetError> {
         let fail = |source| DatasetError::Io { what: "can't write", path: path.to_owned(), source };
-        replaceable(path).map_err(fail)?;
+        check_replaceable(path).map_err(fail)?;
         let folder = path.ancestors().skip(1).find(|folder| folder.exists());
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
     }
 
     /// Adds rows.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
-        let batch = in_schema(batch, &self.schema).map_err(|e| self.fail(io::Error::other(e)))?;
+        let batch = cast_to_schema(batch, &self.schema).map_err(|e| self.fail(io::Error::other(e)))?;
         let mut written = self.writer.write(&batch);
         if written.is_ok() && self.writer.in_progress_size() > GROUP_BYTES_MAX {
             written = self.writer.flush();
@@ -107,7 +107,7 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
 }
 
 /// Whether `path` is free, or has a file that may be replaced.
-pub(super) fn replaceable(path: &Path) -> io::Result<()> {
+pub(super) fn check_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
         Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file; name another one")),
@@ -116,7 +116,7 @@ pub(super) fn replaceable(path: &Path) -> io::Result<()> {
 }
 
 /// The columns of a file. Parquet knows no seconds: other readers would take them for plain numbers.
-pub(super) fn written(schema: SchemaRef) -> SchemaRef {
+pub(super) fn parquet_schema(schema: SchemaRef) -> SchemaRef {
     let field = |field: &FieldRef| match field.data_type() {
         DataType::Timestamp(TimeUnit::Second, zone) => {
             let millis = DataType::Timestamp(TimeUnit::Millisecond, zone.clone());
@@ -131,7 +131,7 @@ pub(super) fn written(schema: SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-pub(super) fn in_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+pub(super) fn cast_to_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
     let is_same = |(column, field): (&ArrayRef, &FieldRef)| column.data_type() == field.data_type();
     if batch.columns().iter().zip(schema.fields()).all(is_same) {
         return Ok(batch.clone());

@@ -8,8 +8,8 @@ use arrow_schema::SchemaRef;
 use tempfile::TempPath;
 
 use super::file::{FileWriter, OutputFormat};
-use super::folders::{FolderLayout, Folders};
-use super::parquet::replaceable;
+use super::folders::{FolderLayout, FolderOutput};
+use super::parquet::check_replaceable;
 use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
 
@@ -26,7 +26,7 @@ pub struct RowTarget {
 
 /// What was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteSummary {
     /// Rows.
     pub rows: u64,
     /// Files.
@@ -37,14 +37,14 @@ pub struct Written {
 
 /// Rows that are being written. Until it is finished it has another name, beside its own; dropped, it vanishes.
 pub struct RowOutput {
-    inner: Inner,
+    inner: RowSink,
     path: PathBuf,
     rows: u64,
 }
 
-enum Inner {
+enum RowSink {
     File(Box<FileWriter>, TempPath),
-    Folders(Folders),
+    FolderOutput(FolderOutput),
 }
 
 impl RowTarget {
@@ -55,9 +55,9 @@ impl RowTarget {
     pub fn probe(&self) -> Result<(), DatasetError> {
         let fail = |source| DatasetError::Io { what: "can't write", path: self.path.clone(), source };
         if self.partition_by.is_empty() {
-            replaceable(&self.path).map_err(fail)?;
+            check_replaceable(&self.path).map_err(fail)?;
         } else {
-            free_folder(&self.path).map_err(fail)?;
+            check_empty_folder(&self.path).map_err(fail)?;
         }
         let folder = self.path.ancestors().skip(1).find(|folder| folder.exists());
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
@@ -84,12 +84,12 @@ impl RowTarget {
         let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
         let inner = if partition_by.is_empty() {
             let schema = format.schema(schema)?;
-            replaceable(path).map_err(fail)?;
+            check_replaceable(path).map_err(fail)?;
             fs::create_dir_all(folder_of(path)).map_err(fail)?;
             let (file, temporary) = temporary_file(folder_of(path)).map_err(fail)?;
-            Inner::File(Box::new(FileWriter::new(file, *format, schema).map_err(fail)?), temporary)
+            RowSink::File(Box::new(FileWriter::new(file, *format, schema).map_err(fail)?), temporary)
         } else {
-            Inner::Folders(Folders::new(path, *format, partition_by, schema)?)
+            RowSink::FolderOutput(FolderOutput::new(path, *format, partition_by, schema)?)
         };
         Ok(RowOutput { inner, path: path.clone(), rows: 0 })
     }
@@ -103,8 +103,8 @@ impl RowOutput {
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         self.rows += batch.num_rows() as u64;
         match &mut self.inner {
-            Inner::File(writer, _) => writer.write(batch).map_err(|source| failed(&self.path, source)),
-            Inner::Folders(folders) => folders.write(batch),
+            RowSink::File(writer, _) => writer.write(batch).map_err(|source| write_error(&self.path, source)),
+            RowSink::FolderOutput(folders) => folders.write(batch),
         }
     }
 
@@ -112,29 +112,29 @@ impl RowOutput {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn finish(self) -> Result<Written, DatasetError> {
+    pub fn finish(self) -> Result<WriteSummary, DatasetError> {
         let RowOutput { inner, path, rows } = self;
         match inner {
-            Inner::File(writer, temporary) => {
+            RowSink::File(writer, temporary) => {
                 // Open until it has its name, and so locked.
-                let (_file, bytes) = writer.finish().map_err(|source| failed(&path, source))?;
-                temporary.persist(&path).map_err(|e| failed(&path, e.error))?;
-                Ok(Written { rows, files: 1, bytes })
+                let (_file, bytes) = writer.finish().map_err(|source| write_error(&path, source))?;
+                temporary.persist(&path).map_err(|e| write_error(&path, e.error))?;
+                Ok(WriteSummary { rows, files: 1, bytes })
             }
-            Inner::Folders(folders) => {
+            RowSink::FolderOutput(folders) => {
                 let (files, bytes) = folders.finish()?;
-                Ok(Written { rows, files, bytes })
+                Ok(WriteSummary { rows, files, bytes })
             }
         }
     }
 }
 
-pub(super) fn failed(path: &Path, source: std::io::Error) -> DatasetError {
+pub(super) fn write_error(path: &Path, source: std::io::Error) -> DatasetError {
     DatasetError::Io { what: "can't write", path: path.to_owned(), source }
 }
 
 /// Whether `path` is free, or an empty folder: rows are never mixed with those of an older output.
-pub(super) fn free_folder(path: &Path) -> std::io::Result<()> {
+pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
     let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     if !there.is_dir() {
         return Err(std::io::Error::other("it is no folder; `partition_by` needs one that is new or empty"));
@@ -154,7 +154,7 @@ mod tests {
     use futures::TryStreamExt as _;
 
     use super::*;
-    use crate::{Scan, ScanOptions, Source};
+    use crate::{Scan, ScanOptions, ScanSource};
 
     /// Rows of types that all formats have, with what is extreme in them.
     fn rows() -> RecordBatch {
@@ -182,8 +182,12 @@ mod tests {
             output.write(&rows().slice(0, 1)).unwrap();
             output.write(&rows().slice(1, 3)).unwrap();
             let written = output.finish().unwrap();
-            assert_eq!(written, Written { rows: 4, files: 1, bytes: fs::metadata(&path).unwrap().len() }, "{name}");
-            let source = Source { paths: vec![path.display().to_string()], ..Source::default() };
+            assert_eq!(
+                written,
+                WriteSummary { rows: 4, files: 1, bytes: fs::metadata(&path).unwrap().len() },
+                "{name}"
+            );
+            let source = ScanSource { paths: vec![path.display().to_string()], ..ScanSource::default() };
             let scan = Scan::open(source, ScanOptions::default()).await.unwrap();
             let batches: Vec<RecordBatch> = scan.read(0).unwrap().try_collect().await.unwrap();
             let read = arrow_select::concat::concat_batches(scan.schema(), &batches).unwrap();

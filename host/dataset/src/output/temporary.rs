@@ -81,12 +81,12 @@ fn remove_abandoned(folder: &Path) {
         let kind = entry.file_type();
         // What can't be removed stays.
         if begins(FOLDER_PREFIX) && kind.as_ref().is_ok_and(fs::FileType::is_dir) {
-            if let Some(_lock) = unlocked(&path, libc::O_DIRECTORY) {
+            if let Some(_lock) = try_lock_file(&path, libc::O_DIRECTORY) {
                 let _ = fs::remove_dir_all(&path);
             }
         } else if begins(FILE_PREFIX)
             && kind.is_ok_and(|kind| kind.is_file())
-            && let Some(_lock) = unlocked(&path, libc::O_NONBLOCK)
+            && let Some(_lock) = try_lock_file(&path, libc::O_NONBLOCK)
         {
             let _ = fs::remove_file(&path);
         }
@@ -95,7 +95,7 @@ fn remove_abandoned(folder: &Path) {
 
 /// Locks what nobody has locked. It may have become something else since it was found, that is waited for or that leads
 /// elsewhere.
-fn unlocked(path: &Path, flag: libc::c_int) -> Option<File> {
+fn try_lock_file(path: &Path, flag: libc::c_int) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let file = File::options().read(true).custom_flags(flag | libc::O_NOFOLLOW).open(path).ok()?;
     file.try_lock().ok().map(|()| file)

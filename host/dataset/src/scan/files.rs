@@ -28,7 +28,7 @@ const MATCHING: MatchOptions =
 
 /// A file of a dataset.
 #[derive(Debug, Clone)]
-pub(super) struct File {
+pub(super) struct DatasetFile {
     /// Its name as it is shown: relative when it was given so.
     pub(super) name: String,
     /// Which of the stores holds it.
@@ -44,7 +44,7 @@ pub(super) struct File {
 }
 
 /// The files that `paths` stand for, sorted by name, each once.
-pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<File>, DatasetError> {
+pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<DatasetFile>, DatasetError> {
     if paths.is_empty() {
         return Err(DatasetError::Columns("no path of an input file is given".to_owned()));
     }
@@ -62,7 +62,7 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Fi
             let reason = format!("no file there has an extension that is read ({})", Format::EXTENSIONS);
             return Err(DatasetError::input(given, reason));
         }
-        bounded(given, files.len())?;
+        check_file_count(given, files.len())?;
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let mut seen = HashSet::new();
@@ -79,7 +79,7 @@ pub fn find_files(given: &str) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
     find(given, Path::new(given), &mut |path| {
         files.push(path.to_owned());
-        bounded(given, files.len())
+        check_file_count(given, files.len())
     })?;
     if files.is_empty() {
         return Err(DatasetError::input(given, "there is no file in it"));
@@ -92,22 +92,22 @@ fn is_glob(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<File>) -> Result<(), DatasetError> {
+fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<DatasetFile>) -> Result<(), DatasetError> {
     find(given, path, &mut |found| {
         // What is named itself is to be data, or is said to be none.
         if found == path || Format::is_data(&found.to_string_lossy()) {
             files.push(local_file(given, found, store)?);
         }
-        bounded(given, files.len())
+        check_file_count(given, files.len())
     })
 }
 
 /// The files that a path, a folder or a glob stands for.
-fn find(given: &str, path: &Path, each: Each<'_>) -> Result<(), DatasetError> {
+fn find(given: &str, path: &Path, each: FileVisitor<'_>) -> Result<(), DatasetError> {
     let text = path.to_string_lossy();
     if is_glob(&text) && !path.exists() {
         let mut found = 0;
-        matches(given, &text, &mut |path| {
+        visit_matches(given, &text, &mut |path| {
             found += 1;
             each(path)
         })?;
@@ -122,16 +122,16 @@ fn find(given: &str, path: &Path, each: Each<'_>) -> Result<(), DatasetError> {
     each(path)
 }
 
-fn bounded(given: &str, files: usize) -> Result<(), DatasetError> {
+fn check_file_count(given: &str, files: usize) -> Result<(), DatasetError> {
     if files > FILES_MAX {
         let what = format!("number of files up to {given}");
-        return Err(DatasetError::Bound { what, value: files as u64, bound: FILES_MAX as u64 });
+        return Err(DatasetError::LimitExceeded { what, value: files as u64, bound: FILES_MAX as u64 });
     }
     Ok(())
 }
 
 /// What is done with each file that is found.
-type Each<'a> = &'a mut dyn FnMut(&Path) -> Result<(), DatasetError>;
+type FileVisitor<'a> = &'a mut dyn FnMut(&Path) -> Result<(), DatasetError>;
 
 /// What names of files and folders begin with that are left out: others leave markers, logs and temporary files under
 /// such names.
@@ -153,7 +153,7 @@ fn is_hidden(pattern: &str, path: &str) -> bool {
 
 /// The files that match a glob. What follows `**` is looked for by [`walk`], which links to folders above can't keep
 /// for ever.
-fn matches(given: &str, pattern: &str, each: Each<'_>) -> Result<(), DatasetError> {
+fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<(), DatasetError> {
     let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is no valid glob: {e}"));
     Pattern::new(pattern).map_err(invalid)?;
     let (fixed, rest) = pattern.split_at(pattern.find("**").unwrap_or(pattern.len()));
@@ -184,12 +184,12 @@ fn walk(
     folder: &Path,
     hidden: &dyn Fn(&str) -> bool,
     above: &mut Vec<(u64, u64)>,
-    each: Each<'_>,
+    each: FileVisitor<'_>,
 ) -> Result<(), DatasetError> {
     let fail = |e: std::io::Error| DatasetError::input(given, format!("can't look into {}: {e}", folder.display()));
     if above.len() > DEPTH_MAX {
         let what = format!("depth of folder {}", folder.display());
-        return Err(DatasetError::Bound { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
+        return Err(DatasetError::LimitExceeded { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
     }
     let metadata = fs::metadata(folder).map_err(fail)?;
     let id = (metadata.dev(), metadata.ino());
@@ -216,7 +216,7 @@ fn walk(
     Ok(())
 }
 
-fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetError> {
+fn local_file(given: &str, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
     let name = display(path);
     let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
     let fail = |reason: String| DatasetError::input(given, format!("can't open {name}: {reason}"));
@@ -230,7 +230,7 @@ fn local_file(given: &str, path: &Path, store: usize) -> Result<File, DatasetErr
     let location = ObjectPath::from_absolute_path(&absolute).map_err(|e| fail(e.to_string()))?;
     let last_modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH).into();
     let meta = ObjectMeta { location, last_modified, size: metadata.len(), e_tag: None, version: None };
-    Ok(File { name, store, is_local: true, meta, format, compression })
+    Ok(DatasetFile { name, store, is_local: true, meta, format, compression })
 }
 
 /// A path without the `./` that folders bring along.
@@ -244,14 +244,14 @@ async fn list_remote(
     store: usize,
     path: &str,
     stores: &Stores,
-    files: &mut Vec<File>,
+    files: &mut Vec<DatasetFile>,
 ) -> Result<(), DatasetError> {
     let fail = |e: object_store::Error| DatasetError::input(given, super::stream::reason_of(&e));
     let client = stores.client(store);
-    let named = |meta: ObjectMeta| -> Result<File, DatasetError> {
+    let named = |meta: ObjectMeta| -> Result<DatasetFile, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);
         let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
-        Ok(File { name, store, is_local: false, meta, format, compression })
+        Ok(DatasetFile { name, store, is_local: false, meta, format, compression })
     };
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
         let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;
@@ -288,7 +288,7 @@ async fn list_remote(
         if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);
         }
-        bounded(given, files.len())?;
+        check_file_count(given, files.len())?;
     }
     Ok(())
 }

@@ -14,13 +14,13 @@ use futures::FutureExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use parquet::file::metadata::PageIndexPolicy;
 
-use super::encrypted::is_encrypted;
-use super::files::File;
-use super::infer::Evidence;
+use super::encryption::is_encrypted;
+use super::files::DatasetFile;
+use super::inference::Evidence;
 use super::ipc::IpcBytes;
 use super::stream::{reason_of, reason_of_panic};
 use super::text::{Compression, TextFile};
-use super::{ScanOptions, Source, text};
+use super::{ScanOptions, ScanSource, text};
 use crate::DatasetError;
 
 /// Bytes that begin an Arrow IPC file. The stream format, which can't be cut
@@ -120,7 +120,7 @@ fn split(name: &str) -> (&str, String) {
 
 /// What a file says of itself.
 #[derive(Debug)]
-pub(super) struct Inspected {
+pub(super) struct InspectedFile {
     /// The format as its content says.
     pub(super) format: Format,
     pub(super) schema: SchemaRef,
@@ -140,10 +140,10 @@ pub(super) struct Inspected {
 pub(super) async fn inspect(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
-    file: &File,
-    source: &Source,
+    file: &DatasetFile,
+    source: &ScanSource,
     options: &ScanOptions,
-) -> Result<Inspected, DatasetError> {
+) -> Result<InspectedFile, DatasetError> {
     let fault = |reason: String| DatasetError::Read { file: file.name.clone(), line: None, reason };
     if file.format.is_text() {
         return text::inspect(store, file, source, options.morsel_bytes).await;
@@ -172,7 +172,7 @@ pub(super) async fn inspect(
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
     let schema = Arc::new(Schema::new(fields));
     let problems = twice.into_iter().map(|name| (name.clone(), (None, named_twice(&name)))).collect();
-    Ok(Inspected { format, schema, problems, evidence: HashMap::new(), has_rows, rows, text: None })
+    Ok(InspectedFile { format, schema, problems, evidence: HashMap::new(), has_rows, rows, text: None })
 }
 
 /// What is wrong with a file that has two columns of one name.
@@ -193,7 +193,7 @@ struct FooterFacts {
 async fn schema_of(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
-    file: &File,
+    file: &DatasetFile,
     format: Format,
 ) -> Result<FooterFacts, String> {
     let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");

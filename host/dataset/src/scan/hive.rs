@@ -13,9 +13,9 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::Expr;
 
-use super::files::File;
+use super::files::DatasetFile;
 use super::filter;
-use super::infer::Evidence;
+use super::inference::Evidence;
 use super::text::{TextOptions, folder_column};
 use crate::DatasetError;
 
@@ -24,22 +24,22 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Columns of files that are in the names of their folders.
 #[derive(Debug, Default)]
-pub(super) struct Folders {
+pub(super) struct HivePartitions {
     fields: Vec<FieldRef>,
     /// For each column the values of the files.
     columns: Vec<ArrayRef>,
 }
 
-impl Folders {
+impl HivePartitions {
     /// The columns that the paths of all files have. `is_column` says which names the first file has in itself.
     pub(super) fn of(
-        files: &[File],
+        files: &[DatasetFile],
         options: &TextOptions,
         is_column: impl Fn(&str) -> bool,
-    ) -> Result<Folders, DatasetError> {
+    ) -> Result<HivePartitions, DatasetError> {
         let pairs: Vec<Vec<(String, Option<String>)>> = files.iter().map(|file| pairs(&file.name)).collect();
-        let Some(first) = pairs.first() else { return Ok(Folders::default()) };
-        let mut folders = Folders::default();
+        let Some(first) = pairs.first() else { return Ok(HivePartitions::default()) };
+        let mut folders = HivePartitions::default();
         for (key, _) in first.iter().filter(|(key, _)| !is_column(key)) {
             let value = |pairs: &Vec<(String, Option<String>)>| -> Option<Option<String>> {
                 pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
@@ -120,14 +120,16 @@ fn pairs(path: &str) -> Vec<(String, Option<String>)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     let pairs = folders.split('/').filter_map(|folder| folder.split_once('=')).filter(|(key, _)| !key.is_empty());
     let pairs: Vec<(String, Option<String>)> = pairs
-        .map(|(key, value)| (decoded(key), Some(decoded(value)).filter(|value| value != NULL && !value.is_empty())))
+        .map(|(key, value)| {
+            (percent_decode(key), Some(percent_decode(value)).filter(|value| value != NULL && !value.is_empty()))
+        })
         .collect();
     let times = |key: &str| pairs.iter().filter(|(name, _)| name == key).count();
     pairs.iter().filter(|(key, _)| times(key) == 1).cloned().collect()
 }
 
 /// What `%41` and its like stand for; the text itself, if that is not UTF-8.
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, after)) = rest.split_first() {
         let hex = after.get(..2).filter(|hex| *first == b'%' && hex.iter().all(u8::is_ascii_hexdigit));

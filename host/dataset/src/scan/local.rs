@@ -18,11 +18,11 @@ use object_store::{
 /// As [`LocalFileSystem`], which takes memory for what is asked of a file before it looks for it there: a damaged file
 /// of some formats says where its parts lie in words that reach far beyond its end, or have each be nearly all of it.
 #[derive(Debug)]
-pub(super) struct Local(LocalFileSystem);
+pub(super) struct LocalStore(LocalFileSystem);
 
-impl Local {
-    pub(super) fn new() -> Local {
-        Local(LocalFileSystem::new())
+impl LocalStore {
+    pub(super) fn new() -> LocalStore {
+        LocalStore(LocalFileSystem::new())
     }
 
     pub(super) fn path_of(&self, location: &Path) -> Option<PathBuf> {
@@ -30,14 +30,14 @@ impl Local {
     }
 }
 
-impl fmt::Display for Local {
+impl fmt::Display for LocalStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
 #[async_trait]
-impl ObjectStore for Local {
+impl ObjectStore for LocalStore {
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let failed = |source: io::Error| Error::Generic { store: "file", source: source.into() };
         let size = self.0.path_to_filesystem(location)?.metadata().map_err(failed)?.len();

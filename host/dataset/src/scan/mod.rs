@@ -6,12 +6,12 @@
 //! their order has the rows in file order, and the same batches, on every
 //! machine. That is what makes everything built on top repeatable.
 
-mod encrypted;
+mod encryption;
 mod files;
 mod filter;
 mod format;
 mod hive;
-mod infer;
+mod inference;
 mod int96;
 mod ipc;
 mod local;
@@ -37,17 +37,17 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use rustix::process::{Resource, getrlimit};
 use url::Url;
 
-use files::File;
+use files::DatasetFile;
 use filter::Filter;
-use schema::Merged;
+use schema::MergedSchema;
 use store::Stores;
-use stream::Origin;
+use stream::MorselOrigin;
 
 use crate::DatasetError;
 pub use files::find_files;
-use format::{Format, Inspected};
-use hive::Folders;
-use row_group::Elsewhere;
+use format::{Format, InspectedFile};
+use hive::HivePartitions;
+use row_group::RowGroupPlanner;
 pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use stream::BatchStream;
@@ -61,7 +61,7 @@ const INSPECT_DESCRIPTORS: u64 = 8;
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
-pub struct Source {
+pub struct ScanSource {
     /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`)
     /// and URLs (`file`, `http`, `https`, `s3`, `gs`, `az`). The extension says
     /// the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
@@ -78,7 +78,7 @@ pub struct Source {
     pub text: TextOptions,
 }
 
-impl Source {
+impl ScanSource {
     /// The filter, if there is one.
     fn filter_text(&self) -> Option<&str> {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
@@ -123,7 +123,7 @@ pub struct Morsel {
 pub struct Scan {
     schema: SchemaRef,
     names: Vec<String>,
-    files: Vec<File>,
+    files: Vec<DatasetFile>,
     morsels: Vec<Morsel>,
     plans: Vec<(Arc<dyn ExecutionPlan>, Format)>,
     /// For each file the columns of floats that are 64-bit integers there, and a file that made them floats.
@@ -132,7 +132,7 @@ pub struct Scan {
     context: Arc<TaskContext>,
     batch_rows: usize,
     /// What others can read of row groups, where they can.
-    elsewhere: Option<Elsewhere>,
+    row_group_planner: Option<RowGroupPlanner>,
     /// The filter as it was given, if there is one.
     filter: Arc<str>,
     rows: Option<u64>,
@@ -145,7 +145,7 @@ impl Scan {
     /// plans. Reads no rows of Parquet and Arrow files, the first ones of CSV
     /// files (more, where these have no value of a column that is used) and all
     /// of JSON files. URLs need a tokio runtime.
-    pub async fn open(source: Source, options: ScanOptions) -> Result<Scan, DatasetError> {
+    pub async fn open(source: ScanSource, options: ScanOptions) -> Result<Scan, DatasetError> {
         let session = session(&options);
         let mut stores = Stores::new();
         let files = files::list(&source.paths, &mut stores).await?;
@@ -155,26 +155,26 @@ impl Scan {
         }
         let state = session.state();
         let (folders, inspected) = inspect(&state, &stores, &files, &source, &options).await?;
-        let wanted = Wanted::new(&state, &source, &files, &inspected, &folders)?;
+        let resolved = ResolvedSource::new(&state, &source, &files, &inspected, &folders)?;
         let mut scan = Scan {
-            schema: Arc::new(Schema::new(wanted.output.clone())),
+            schema: Arc::new(Schema::new(resolved.output.clone())),
             names: files.iter().map(|f| f.name.clone()).collect(),
             files,
             morsels: Vec::new(),
             plans: Vec::new(),
-            widened: schema::widened(&wanted.output, &inspected),
+            widened: schema::widened(&resolved.output, &inspected),
             stores,
             context: session.task_ctx(),
             batch_rows: options.batch_rows.max(1),
-            elsewhere: wanted.elsewhere(&state, &folders),
-            filter: wanted.filter_text.as_str().into(),
+            row_group_planner: resolved.row_group_planner(&state, &folders),
+            filter: resolved.filter_text.as_str().into(),
             rows: inspected
                 .iter()
                 .map(|of_file| of_file.as_ref()?.rows)
                 .try_fold(0u64, |sum, rows| sum.checked_add(rows?)),
-            texts: text_evidence(&wanted.output, &inspected),
+            texts: text_evidence(&resolved.output, &inspected),
         };
-        scan.plan(&state, &wanted, &inspected, &folders, &source.text, &options).await?;
+        scan.plan(&state, &resolved, &inspected, &folders, &source.text, &options).await?;
         Ok(scan)
     }
 
@@ -222,16 +222,16 @@ impl Scan {
         let (exec, _) = &self.plans[plan];
         let batches = exec.execute(partition, Arc::clone(&self.context));
         let batches = batches.map_err(|e| DatasetError::internal(stream::reason_of(&e)))?;
-        let origin = Origin { file: self.files[file].name.clone(), widened, filter: self.filter.clone() };
+        let origin = MorselOrigin { file: self.files[file].name.clone(), widened, filter: self.filter.clone() };
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
 
     /// Adds to the error of a text column that has to be a number the first value that made the column text.
     pub async fn explain(&self, error: DatasetError) -> DatasetError {
-        let DatasetError::ColumnType { wanted, column, data_type, reason } = error else { return error };
+        let DatasetError::ColumnType { role, column, data_type, reason } = error else { return error };
         let text = self.texts.get(&column).filter(|_| data_type == DataType::Utf8.to_string());
         let Some((file, at, value)) = text else {
-            return DatasetError::ColumnType { wanted, column, data_type, reason };
+            return DatasetError::ColumnType { role, column, data_type, reason };
         };
         let place = file.place(*at).await;
         let why = format!(
@@ -239,34 +239,34 @@ impl Scan {
              null_values; a number that is written in a way of its own is read by types = {{ {} = \"float64\" }}",
             text::key(&column)
         );
-        DatasetError::ColumnType { wanted, column, data_type, reason: format!("{reason}; {why}") }
+        DatasetError::ColumnType { role, column, data_type, reason: format!("{reason}; {why}") }
     }
 
     async fn plan(
         &mut self,
         state: &SessionState,
-        wanted: &Wanted,
-        inspected: &[Option<Inspected>],
-        folders: &Folders,
+        resolved: &ResolvedSource,
+        inspected: &[Option<InspectedFile>],
+        folders: &HivePartitions,
         text: &TextOptions,
         options: &ScanOptions,
     ) -> Result<(), DatasetError> {
-        let used = Schema::new(wanted.used.clone());
-        let (filter, columns) = (wanted.filter.as_ref(), wanted.columns());
-        let inputs = plan::Inputs { files: &self.files, inspected, folders, used: &used, options };
+        let used = Schema::new(resolved.used.clone());
+        let (filter, columns) = (resolved.filter.as_ref(), resolved.columns());
+        let inputs = plan::PlanInputs { files: &self.files, inspected, folders, used: &used, options };
         let (table, morsels) = plan::text_table(&inputs, text, self.plans.len());
         if !morsels.is_empty() {
             let exec = plan::finish(state, table.plan()?, filter, &columns, self.batch_rows);
             // Where files are of several formats, which of those of text says nothing.
-            self.plans.push((exec.map_err(|e| wanted.explain(&e))?, Format::JsonLines));
+            self.plans.push((exec.map_err(|e| resolved.explain(&e))?, Format::JsonLines));
             self.morsels.extend(morsels);
         }
-        for layout in plan::layouts(&inputs) {
-            let prefix = self.stores.prefix(layout.store());
-            let (config, morsels) = layout.plan(state, prefix, &inputs, self.plans.len()).await?;
+        for group in plan::scan_groups(&inputs) {
+            let prefix = self.stores.prefix(group.store());
+            let (config, morsels) = group.plan(state, prefix, &inputs, self.plans.len()).await?;
             let exec = plan::scan(state, config, filter, &used, &columns)
                 .and_then(|scan| plan::finish(state, scan, filter, &columns, self.batch_rows));
-            self.plans.push((exec.map_err(|e| wanted.explain(&e))?, layout.format()));
+            self.plans.push((exec.map_err(|e| resolved.explain(&e))?, group.format()));
             self.morsels.extend(morsels);
         }
         self.morsels.sort_by_key(|m| (m.file, m.first_byte));
@@ -292,7 +292,7 @@ impl Scan {
 /// The first value of each text column that no other type holds, where types were inferred from values.
 fn text_evidence(
     output: &[FieldRef],
-    inspected: &[Option<Inspected>],
+    inspected: &[Option<InspectedFile>],
 ) -> HashMap<String, (Arc<TextFile>, u64, String)> {
     let first = |name: &String| {
         inspected.iter().flatten().find_map(|of_file| {
@@ -309,10 +309,10 @@ fn text_evidence(
 async fn inspect(
     state: &SessionState,
     stores: &Stores,
-    files: &[File],
-    source: &Source,
+    files: &[DatasetFile],
+    source: &ScanSource,
     options: &ScanOptions,
-) -> Result<(Folders, Vec<Option<Inspected>>), DatasetError> {
+) -> Result<(HivePartitions, Vec<Option<InspectedFile>>), DatasetError> {
     let Some(first) = files.first() else { return Ok(Default::default()) };
     if files.iter().all(|file| file.meta.size == 0) {
         let reason = "the file is empty".to_owned();
@@ -320,7 +320,7 @@ async fn inspect(
     }
     let of_first = format::inspect(state, stores.client(first.store), first, source, options).await?;
     let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
-    let folders = Folders::of(files, &source.text, is_column)?;
+    let folders = HivePartitions::of(files, &source.text, is_column)?;
     let may_match = folders.may_match(state, source.filter_text(), files.len());
     let others = files.iter().zip(&may_match).skip(1).map(|(file, may_match)| async move {
         match may_match {
@@ -330,12 +330,12 @@ async fn inspect(
     });
     let others: Vec<_> = futures::stream::iter(others).buffered(inspect_concurrency()).try_collect().await?;
     let has_rows = of_first.has_rows && may_match[0];
-    let of_first = Some(Inspected { has_rows, ..of_first });
+    let of_first = Some(InspectedFile { has_rows, ..of_first });
     Ok((folders, std::iter::once(of_first).chain(others).collect()))
 }
 
 /// What was asked for, checked against the files.
-struct Wanted {
+struct ResolvedSource {
     /// The columns that come out.
     output: Vec<FieldRef>,
     /// These and those that the filter reads.
@@ -344,15 +344,15 @@ struct Wanted {
     filter_text: String,
 }
 
-impl Wanted {
+impl ResolvedSource {
     fn new(
         state: &SessionState,
-        source: &Source,
-        files: &[File],
-        inspected: &[Option<Inspected>],
-        folders: &Folders,
-    ) -> Result<Wanted, DatasetError> {
-        let merged = Merged::new(files, inspected, folders, &source.text)?;
+        source: &ScanSource,
+        files: &[DatasetFile],
+        inspected: &[Option<InspectedFile>],
+        folders: &HivePartitions,
+    ) -> Result<ResolvedSource, DatasetError> {
+        let merged = MergedSchema::new(files, inspected, folders, &source.text)?;
         let filter = source.filter_text().map(|text| Filter::parse(state, text, &merged)).transpose()?;
         let is_kept = |file: usize| inspected[file].as_ref().is_some_and(|inspected| inspected.has_rows);
         let filter = filter.and_then(|filter| filter.without(|part| folders.decides(state, part, is_kept)));
@@ -369,7 +369,7 @@ impl Wanted {
             };
             return Err(DatasetError::Columns(reason));
         }
-        let column = |name: &str, wanted: &str| merged.column(name, wanted, files, inspected).cloned();
+        let column = |name: &str, role: &str| merged.column(name, role, files, inspected).cloned();
         let output = names.iter().map(|name| column(name, "column")).collect::<Result<Vec<_>, _>>()?;
         let mut used = output.clone();
         if let Some(filter) = &filter {
@@ -379,20 +379,20 @@ impl Wanted {
                 used.push(column(name, "column of the filter")?);
             }
         }
-        Ok(Wanted { output, used, filter, filter_text: source.filter_text().unwrap_or_default().to_owned() })
+        Ok(ResolvedSource { output, used, filter, filter_text: source.filter_text().unwrap_or_default().to_owned() })
     }
 
     fn columns(&self) -> Vec<String> {
         self.output.iter().map(|field| field.name().clone()).collect()
     }
 
-    fn elsewhere(&self, state: &SessionState, folders: &Folders) -> Option<Elsewhere> {
+    fn row_group_planner(&self, state: &SessionState, folders: &HivePartitions) -> Option<RowGroupPlanner> {
         // Row groups have no values of folders.
         if self.used.iter().any(|field| folders.has(field.name())) {
             return None;
         }
         let filter = self.filter.as_ref().map(|filter| &filter.expr);
-        Elsewhere::new(state, Schema::new(self.used.clone()), self.output.len(), filter)
+        RowGroupPlanner::new(state, Schema::new(self.used.clone()), self.output.len(), filter)
     }
 
     fn explain(&self, error: &datafusion::error::DataFusionError) -> DatasetError {

@@ -23,17 +23,17 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
-use super::files::File;
+use super::files::DatasetFile;
 use super::filter::{self, Filter};
-use super::format::{Format, Inspected};
-use super::hive::Folders;
+use super::format::{Format, InspectedFile};
+use super::hive::HivePartitions;
 use super::stream::reason_of;
 use super::text::{TextOptions, TextTable};
 use super::{Morsel, ScanOptions};
 use crate::DatasetError;
 
 /// The files that one plan reads.
-pub(super) struct Layout {
+pub(super) struct ScanGroup {
     format: Format,
     store: usize,
     /// What the reader is told the files look like.
@@ -42,22 +42,22 @@ pub(super) struct Layout {
 }
 
 /// What is read of files.
-pub(super) struct Inputs<'a> {
-    pub(super) files: &'a [File],
+pub(super) struct PlanInputs<'a> {
+    pub(super) files: &'a [DatasetFile],
     /// What the files say of themselves.
-    pub(super) inspected: &'a [Option<Inspected>],
-    pub(super) folders: &'a Folders,
+    pub(super) inspected: &'a [Option<InspectedFile>],
+    pub(super) folders: &'a HivePartitions,
     /// The columns that must be read, with the types that all files agree on.
     pub(super) used: &'a Schema,
     pub(super) options: &'a ScanOptions,
 }
 
 /// Sorts files that are no text by the plan that can read them.
-pub(super) fn layouts(inputs: &Inputs<'_>) -> Vec<Layout> {
-    let Inputs { files, inspected, folders, used, .. } = inputs;
+pub(super) fn scan_groups(inputs: &PlanInputs<'_>) -> Vec<ScanGroup> {
+    let PlanInputs { files, inspected, folders, used, .. } = inputs;
     let in_files = used.fields().iter().filter(|field| !folders.has(field.name())).cloned().collect::<Vec<_>>();
     let in_files = Arc::new(Schema::new(in_files));
-    let mut layouts: Vec<Layout> = Vec::new();
+    let mut scan_groups: Vec<ScanGroup> = Vec::new();
     for (index, (file, of_file)) in files.iter().zip(*inspected).enumerate() {
         let Some(of_file) = of_file.as_ref().filter(|of_file| of_file.has_rows && !of_file.format.is_text()) else {
             continue;
@@ -68,13 +68,13 @@ pub(super) fn layouts(inputs: &Inputs<'_>) -> Vec<Layout> {
             Arc::clone(&in_files)
         };
         let format = of_file.format;
-        let fits = |l: &&mut Layout| l.format == format && l.store == file.store && l.schema == schema;
-        match layouts.iter_mut().rev().find(fits) {
-            Some(layout) => layout.files.push(index),
-            None => layouts.push(Layout { format, store: file.store, schema, files: vec![index] }),
+        let fits = |l: &&mut ScanGroup| l.format == format && l.store == file.store && l.schema == schema;
+        match scan_groups.iter_mut().rev().find(fits) {
+            Some(group) => group.files.push(index),
+            None => scan_groups.push(ScanGroup { format, store: file.store, schema, files: vec![index] }),
         }
     }
-    layouts
+    scan_groups
 }
 
 /// The layout of a file whose columns are found by position, in which no two columns have one name: those that are not
@@ -88,8 +88,8 @@ fn with_names(schema: &Schema, used: &Schema) -> Schema {
 }
 
 /// The morsels of files of text, and the plan whose partitions they are. `plan` is the number that the plan will have.
-pub(super) fn text_table(inputs: &Inputs<'_>, text: &TextOptions, plan: usize) -> (TextTable, Vec<Morsel>) {
-    let Inputs { inspected, folders, used, options, .. } = inputs;
+pub(super) fn text_table(inputs: &PlanInputs<'_>, text: &TextOptions, plan: usize) -> (TextTable, Vec<Morsel>) {
+    let PlanInputs { inspected, folders, used, options, .. } = inputs;
     let mut table = TextTable::new(used, text, options.batch_rows);
     let mut morsels = Vec::new();
     for (file, of_file) in inspected.iter().enumerate() {
@@ -108,7 +108,7 @@ pub(super) fn text_table(inputs: &Inputs<'_>, text: &TextOptions, plan: usize) -
     (table, morsels)
 }
 
-impl Layout {
+impl ScanGroup {
     pub(super) fn format(&self) -> Format {
         self.format
     }
@@ -123,10 +123,10 @@ impl Layout {
         &self,
         state: &SessionState,
         prefix: &str,
-        inputs: &Inputs<'_>,
+        inputs: &PlanInputs<'_>,
         plan: usize,
     ) -> Result<(FileScanConfig, Vec<Morsel>), DatasetError> {
-        let Inputs { files, folders, used, options, .. } = inputs;
+        let PlanInputs { files, folders, used, options, .. } = inputs;
         let in_folders = folders.fields().iter().filter(|field| used.index_of(field.name()).is_ok());
         let in_folders: Vec<FieldRef> = in_folders.cloned().collect();
         let mut groups = Vec::new();

@@ -50,7 +50,7 @@ use crate::DatasetError;
 /// A morsel with a row group of more rows is left to [`Scan::read`].
 const ROWS_MAX: u64 = 1 << 20;
 /// One with a row group whose description takes more bytes as well.
-const DESCRIPTION_BYTES_MAX: usize = 32 << 10;
+const READ_SPEC_BYTES_MAX: usize = 32 << 10;
 /// What a footer ends with, behind the metadata: its length, and a magic number.
 const TAIL_BYTES: usize = 8;
 /// A page's header is mostly shorter.
@@ -82,7 +82,7 @@ impl RowGroup {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Description {
+struct RowGroupReadSpec {
     /// Metadata of a file with this row group alone, and the columns that are read.
     #[serde(with = "serde_bytes")]
     metadata: Vec<u8>,
@@ -99,7 +99,7 @@ struct Description {
 enum Condition {
     IsNull(usize),
     IsNotNull(usize),
-    Compare(usize, Comparison, Number),
+    Compare(usize, Comparison, NumberLiteral),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -114,13 +114,13 @@ enum Comparison {
 
 /// A number of the column's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-enum Number {
+enum NumberLiteral {
     Whole(i64),
     Float(f64),
 }
 
 /// What is read of a row group by whoever decodes it: if that is all there is to do.
-pub(super) struct Elsewhere {
+pub(super) struct RowGroupPlanner {
     /// The columns: those that come out, and behind them those that are there for the conditions.
     used: SchemaRef,
     columns: usize,
@@ -129,23 +129,28 @@ pub(super) struct Elsewhere {
     prunes: Option<PruningPredicate>,
 }
 
-impl Elsewhere {
+impl RowGroupPlanner {
     /// None if the filter has other parts than conditions on one column each.
-    pub(super) fn new(state: &SessionState, used: Schema, columns: usize, filter: Option<&Expr>) -> Option<Elsewhere> {
+    pub(super) fn new(
+        state: &SessionState,
+        used: Schema,
+        columns: usize,
+        filter: Option<&Expr>,
+    ) -> Option<RowGroupPlanner> {
         let parts = filter.map_or_else(Vec::new, split_conjunction);
         let conditions = parts.into_iter().map(|part| Condition::new(part, &used)).collect::<Option<_>>()?;
         let used = Arc::new(used);
         let prunes = filter.map_or(Ok(Vec::new()), |filter| plan::prunes(state, filter, &used)).ok()?;
         let prunes = conjunction_opt(prunes)
             .map(|all| PruningPredicateBuilder::new().with_file_schema(used.clone()).try_build(all));
-        Some(Elsewhere { conditions, columns, prunes: prunes.transpose().ok()?, used })
+        Some(RowGroupPlanner { conditions, columns, prunes: prunes.transpose().ok()?, used })
     }
 
     /// The row groups of a range of a file of `size` bytes that have rows that are wanted: which the engine would read,
     /// by its own rules. None where it might read less of one, which takes more than their statistics, or where one is
     /// large or damaged.
     fn row_groups(&self, metadata: &ParquetMetaData, size: u64, bytes: &FileRange) -> Option<Vec<(u64, Vec<u8>)>> {
-        let kept = Kept::of(metadata.file_metadata(), &self.used)?;
+        let kept = ProjectedColumns::of(metadata.file_metadata(), &self.used)?;
         let all = metadata.row_groups();
         // The engine's rule: a row group is where its first page is, which has to be somewhere.
         let first = |group: &RowGroupMetaData| Some(range(group.columns().first()?)?.start);
@@ -176,9 +181,9 @@ impl Elsewhere {
             let rows = u64::try_from(groups[at].num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
             if rows > 0 {
                 let (columns, conditions) = (self.columns, self.conditions.clone());
-                let description = Description { metadata: kept.footer(&groups[at])?, size, columns, conditions };
+                let description = RowGroupReadSpec { metadata: kept.footer(&groups[at])?, size, columns, conditions };
                 let description = postcard::to_stdvec(&description).ok()?;
-                described.push((rows, Some(description).filter(|bytes| bytes.len() <= DESCRIPTION_BYTES_MAX)?));
+                described.push((rows, Some(description).filter(|bytes| bytes.len() <= READ_SPEC_BYTES_MAX)?));
             }
         }
         Some(described)
@@ -213,7 +218,7 @@ impl Condition {
                     _ => return None,
                 };
                 let Expr::Literal(literal, _) = &**literal else { return None };
-                Some(Condition::Compare(of, comparison, Number::new(literal, used.field(of).data_type())?))
+                Some(Condition::Compare(of, comparison, NumberLiteral::new(literal, used.field(of).data_type())?))
             }
             _ => None,
         }
@@ -226,14 +231,14 @@ impl Condition {
     }
 
     /// The rows of its column for which it is true.
-    fn of(&self, column: &ArrayRef) -> Result<BooleanArray, ArrowError> {
+    fn evaluate(&self, column: &ArrayRef) -> Result<BooleanArray, ArrowError> {
         match self {
             Condition::IsNull(_) => is_null(column),
             Condition::IsNotNull(_) => is_not_null(column),
             Condition::Compare(_, comparison, number) => {
                 // As the engine compares floats: in their total order, but that both zeros are one.
-                let number = Scalar::new(normalize_float_zero(&number.of(column.data_type())?.into_inner()));
-                comparison.of(&normalize_float_zero(column), &number)
+                let number = Scalar::new(normalize_float_zero(&number.to_scalar(column.data_type())?.into_inner()));
+                comparison.evaluate(&normalize_float_zero(column), &number)
             }
         }
     }
@@ -263,7 +268,7 @@ impl Comparison {
         }
     }
 
-    fn of(self, column: &dyn Datum, number: &dyn Datum) -> Result<BooleanArray, ArrowError> {
+    fn evaluate(self, column: &dyn Datum, number: &dyn Datum) -> Result<BooleanArray, ArrowError> {
         use arrow_ord::cmp::{eq, gt, gt_eq, lt, lt_eq, neq};
         match self {
             Comparison::Equal => eq(column, number),
@@ -276,20 +281,20 @@ impl Comparison {
     }
 }
 
-impl Number {
+impl NumberLiteral {
     /// A literal that is compared with a column of this type, if both are whole numbers or both floats, and the type
     /// holds it.
-    fn new(literal: &ScalarValue, data_type: &DataType) -> Option<Number> {
+    fn new(literal: &ScalarValue, data_type: &DataType) -> Option<NumberLiteral> {
         let number = match literal.cast_to(&DataType::Int64) {
             Ok(ScalarValue::Int64(Some(whole))) if literal.data_type().is_integer() && data_type.is_integer() => {
-                Number::Whole(whole)
+                NumberLiteral::Whole(whole)
             }
             _ => match literal {
-                ScalarValue::Float64(Some(float)) if data_type.is_floating() => Number::Float(*float),
+                ScalarValue::Float64(Some(float)) if data_type.is_floating() => NumberLiteral::Float(*float),
                 _ => return None,
             },
         };
-        let same = number.of(data_type).and_then(|there| {
+        let same = number.to_scalar(data_type).and_then(|there| {
             let (there, _) = there.get();
             let back = arrow_cast::cast(there, &literal.data_type())?;
             Ok(ScalarValue::try_from_array(&back, 0).is_ok_and(|back| back == *literal))
@@ -298,10 +303,10 @@ impl Number {
     }
 
     /// It as a value of this type.
-    fn of(self, data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
+    fn to_scalar(self, data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
         let number: ArrayRef = match self {
-            Number::Whole(whole) => Arc::new(Int64Array::from(vec![whole])),
-            Number::Float(float) => Arc::new(Float64Array::from(vec![float])),
+            NumberLiteral::Whole(whole) => Arc::new(Int64Array::from(vec![whole])),
+            NumberLiteral::Float(float) => Arc::new(Float64Array::from(vec![float])),
         };
         let options = arrow_cast::CastOptions { safe: false, ..Default::default() };
         Ok(Scalar::new(arrow_cast::cast_with_options(&number, data_type, &options)?))
@@ -309,16 +314,16 @@ impl Number {
 }
 
 /// The columns that are read of a file.
-struct Kept {
+struct ProjectedColumns {
     /// Where they are among the columns of the file.
     leaves: Vec<usize>,
     schema: Arc<SchemaDescriptor>,
     version: i32,
 }
 
-impl Kept {
+impl ProjectedColumns {
     /// Those of `wanted`, in that order, if each is one column of just that type.
-    fn of(metadata: &FileMetaData, wanted: &Schema) -> Option<Kept> {
+    fn of(metadata: &FileMetaData, wanted: &Schema) -> Option<ProjectedColumns> {
         let all = metadata.schema_descr();
         let leaf = |name: &str| (0..all.num_columns()).find(|leaf| all.column(*leaf).path().parts() == [name]);
         let leaves = wanted.fields().iter().map(|field| leaf(field.name())).collect::<Option<Vec<_>>>()?;
@@ -330,7 +335,7 @@ impl Kept {
             read.data_type() == wanted.data_type() && (wanted.is_nullable() || !read.is_nullable())
         };
         let fit = read.fields().len() == wanted.fields().len() && read.fields().iter().zip(wanted.fields()).all(fits);
-        fit.then(|| Kept { leaves, schema, version: metadata.version() })
+        fit.then(|| ProjectedColumns { leaves, schema, version: metadata.version() })
     }
 
     /// These columns of a row group, where they lie in a file of `size` bytes.
@@ -393,7 +398,7 @@ impl Scan {
     /// If there is no such morsel.
     pub async fn row_groups(&self, morsel: usize) -> Option<Vec<RowGroup>> {
         let Morsel { file, first_byte, end_byte, plan, .. } = self.morsels[morsel];
-        let elsewhere = self.elsewhere.as_ref().filter(|_| self.widened[file].is_empty())?;
+        let planner = self.row_group_planner.as_ref().filter(|_| self.widened[file].is_empty())?;
         let (_, format) = &self.plans[plan];
         let (file, size) = (&self.files[file], self.files[file].meta.size);
         let path = self.stores.path_of(file).filter(|_| *format == Format::Parquet)?;
@@ -402,7 +407,7 @@ impl Scan {
             .with_page_index_policy(Some(PageIndexPolicy::Skip));
         let metadata = metadata.fetch_metadata().await.ok()?;
         let bytes = FileRange { start: first_byte.try_into().ok()?, end: end_byte.try_into().ok()? };
-        let groups = catch_unwind(AssertUnwindSafe(|| elsewhere.row_groups(&metadata, size, &bytes))).ok()??;
+        let groups = catch_unwind(AssertUnwindSafe(|| planner.row_groups(&metadata, size, &bytes))).ok()??;
         let file = Arc::new(File::open(path).ok()?);
         let group = |(rows, description)| RowGroup { file: Arc::clone(&file), rows, description };
         Some(groups.into_iter().map(group).collect())
@@ -426,8 +431,8 @@ impl RowGroupReader {
     /// When the description is none.
     pub fn new(file: Arc<File>, description: &[u8], batch_rows: usize) -> Result<RowGroupReader, DatasetError> {
         let described = postcard::from_bytes(description).map_err(|e| damaged(e.to_string()))?;
-        let Description { metadata, size, columns, conditions } = described;
-        guarded(|| {
+        let RowGroupReadSpec { metadata, size, columns, conditions } = described;
+        catch_damage(|| {
             let wrong = |what: &str| ParquetError::General(what.to_owned());
             let metadata = Arc::new(ParquetMetaDataReader::decode_metadata(&metadata)?);
             let of_file = metadata.file_metadata();
@@ -440,7 +445,7 @@ impl RowGroupReader {
             let schema = Arc::new(int96::schema_of(of_file.schema_descr())?);
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_schema(schema);
             let metadata = ArrowReaderMetadata::try_new(metadata, options)?;
-            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(Pages { file, size }, metadata);
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(PageReader { file, size }, metadata);
             let reader = builder.with_batch_size(batch_rows).build()?;
             Ok(RowGroupReader { reader, columns: (0..columns).collect(), conditions, left })
         })
@@ -448,7 +453,7 @@ impl RowGroupReader {
 
     /// The next rows, those included that are left out.
     fn decode(&mut self) -> Result<Option<RecordBatch>, DatasetError> {
-        let next = guarded(|| Ok(self.reader.next().transpose()?))?;
+        let next = catch_damage(|| Ok(self.reader.next().transpose()?))?;
         let rows = next.as_ref().map_or(0, RecordBatch::num_rows);
         if rows > self.left || (next.is_none() && self.left > 0) {
             self.left = 0;
@@ -462,7 +467,7 @@ impl RowGroupReader {
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ParquetError> {
         let mut wanted: Option<BooleanArray> = None;
         for condition in &self.conditions {
-            let true_of = condition.of(batch.column(condition.column()))?;
+            let true_of = condition.evaluate(batch.column(condition.column()))?;
             wanted = Some(match wanted {
                 Some(wanted) => and(&wanted, &true_of)?,
                 None => true_of,
@@ -481,27 +486,27 @@ impl Iterator for RowGroupReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         let decoded = self.decode().transpose()?;
-        Some(decoded.and_then(|batch| guarded(|| self.conform(&batch))))
+        Some(decoded.and_then(|batch| catch_damage(|| self.conform(&batch))))
     }
 }
 
 /// A file, page by page: what was read last is in the cache of the core that decodes it.
-struct Pages {
+struct PageReader {
     file: Arc<File>,
     size: u64,
 }
 
-impl Length for Pages {
+impl Length for PageReader {
     fn len(&self) -> u64 {
         self.size
     }
 }
 
-impl ChunkReader for Pages {
-    type T = Headers;
+impl ChunkReader for PageReader {
+    type T = PageHeaderReader;
 
-    fn get_read(&self, start: u64) -> Result<Headers, ParquetError> {
-        Ok(Headers { file: Arc::clone(&self.file), at: start, read: [0; HEADER_BYTES], taken: 0, there: 0 })
+    fn get_read(&self, start: u64) -> Result<PageHeaderReader, ParquetError> {
+        Ok(PageHeaderReader { file: Arc::clone(&self.file), at: start, read: [0; HEADER_BYTES], taken: 0, there: 0 })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -525,7 +530,7 @@ impl ChunkReader for Pages {
 }
 
 /// The header of a page.
-struct Headers {
+struct PageHeaderReader {
     file: Arc<File>,
     at: u64,
     read: [u8; HEADER_BYTES],
@@ -533,7 +538,7 @@ struct Headers {
     there: usize,
 }
 
-impl Read for Headers {
+impl Read for PageHeaderReader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.there {
             (self.taken, self.there) = (0, self.file.read_at(&mut self.read, self.at)?);
@@ -547,7 +552,7 @@ impl Read for Headers {
 }
 
 /// Damage may make the reader panic.
-fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DatasetError> {
+fn catch_damage<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DatasetError> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|e| damaged(reason_of(&e))),
         Err(panic) => Err(damaged(reason_of_panic(&*panic))),

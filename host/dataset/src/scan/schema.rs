@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
-use super::files::File;
-use super::format::{Inspected, named_twice};
-use super::hive::Folders;
-use super::infer::Evidence;
+use super::files::DatasetFile;
+use super::format::{InspectedFile, named_twice};
+use super::hive::HivePartitions;
+use super::inference::Evidence;
 use super::text::TextOptions;
 use crate::DatasetError;
 
-struct Column {
+struct MergedColumn {
     field: FieldRef,
     /// The first file that has it.
     first: usize,
@@ -26,47 +26,47 @@ struct Column {
     /// What its values have been, if all of these are of text: as if they were one file.
     evidence: Option<Evidence>,
     /// Why it can't be used.
-    problem: Option<Problem>,
+    problem: Option<ColumnProblem>,
 }
 
 /// Why a column can't be used.
-enum Problem {
+enum ColumnProblem {
     /// A file whose type for it does not go with the others', and that type.
     Conflict(usize, DataType),
     /// A file, the line of it, and what is wrong there.
-    File(usize, Option<u64>, String),
+    DatasetFile(usize, Option<u64>, String),
 }
 
 /// The columns of all files together.
-pub(super) struct Merged {
-    columns: Vec<Column>,
+pub(super) struct MergedSchema {
+    columns: Vec<MergedColumn>,
     by_name: HashMap<String, usize>,
     /// The files that have a say: those with rows, or all where none has.
     files: Vec<usize>,
 }
 
-impl Merged {
+impl MergedSchema {
     /// Merges what each file says of itself, in order; of files that were not opened there is nothing.
     ///
     /// # Errors
     /// When the job names the type of a column that is not there.
     pub(super) fn new(
-        files: &[File],
-        inspected: &[Option<Inspected>],
-        folders: &Folders,
+        files: &[DatasetFile],
+        inspected: &[Option<InspectedFile>],
+        folders: &HivePartitions,
         options: &TextOptions,
     ) -> Result<Self, DatasetError> {
         let all = || inspected.iter().enumerate().filter_map(|(file, of_file)| Some((file, of_file.as_ref()?)));
         let with_rows: Vec<_> = all().filter(|(_, of_file)| of_file.has_rows).collect();
         let voting = if with_rows.is_empty() { all().collect() } else { with_rows };
         let numbers = voting.iter().map(|(file, _)| *file).collect();
-        let mut merged = Merged { columns: Vec::new(), by_name: HashMap::new(), files: numbers };
-        let mut last: Option<&Inspected> = None;
+        let mut merged = MergedSchema { columns: Vec::new(), by_name: HashMap::new(), files: numbers };
+        let mut last: Option<&InspectedFile> = None;
         for (file, of_file) in &voting {
-            let alike = |last: &&Inspected| !of_file.format.is_text() && last.schema == of_file.schema;
+            let alike = |last: &&InspectedFile| !of_file.format.is_text() && last.schema == of_file.schema;
             if last.filter(alike).is_some() {
                 // Most files are alike: nothing to learn from this one.
-                let there = |column: &&mut Column| of_file.schema.index_of(column.field.name()).is_ok();
+                let there = |column: &&mut MergedColumn| of_file.schema.index_of(column.field.name()).is_ok();
                 merged.columns.iter_mut().filter(there).for_each(|column| column.files += 1);
                 continue;
             }
@@ -85,7 +85,7 @@ impl Merged {
         }
     }
 
-    fn add_file(&mut self, file: usize, of_file: &Inspected, folders: &Folders, options: &TextOptions) {
+    fn add_file(&mut self, file: usize, of_file: &InspectedFile, folders: &HivePartitions, options: &TextOptions) {
         let mut names = std::collections::HashSet::new();
         for field in of_file.schema.fields() {
             let is_new = names.insert(field.name());
@@ -107,7 +107,7 @@ impl Merged {
                 own.or_else(|| of_file.problems.get(field.name()).cloned())
             };
             if let Some((line, reason)) = problem {
-                column.problem.get_or_insert(Problem::File(file, line, reason));
+                column.problem.get_or_insert(ColumnProblem::DatasetFile(file, line, reason));
             }
         }
     }
@@ -117,7 +117,13 @@ impl Merged {
         let Some(at) = self.by_name.get(field.name()) else {
             self.by_name.insert(field.name().clone(), self.columns.len());
             let field = Arc::new(Field::new(field.name(), plain, field.is_nullable()));
-            self.columns.push(Column { field, first: file, files: 1, evidence: evidence.cloned(), problem: None });
+            self.columns.push(MergedColumn {
+                field,
+                first: file,
+                files: 1,
+                evidence: evidence.cloned(),
+                problem: None,
+            });
             return;
         };
         let column = &mut self.columns[*at];
@@ -131,7 +137,7 @@ impl Merged {
         };
         match together {
             Some(data_type) => column.field = Arc::new(Field::new(field.name(), data_type, nullable)),
-            None => _ = column.problem.get_or_insert(Problem::Conflict(file, plain)),
+            None => _ = column.problem.get_or_insert(ColumnProblem::Conflict(file, plain)),
         }
     }
 
@@ -142,7 +148,7 @@ impl Merged {
         }
         self.by_name.insert(field.name().clone(), self.columns.len());
         let (first, files) = (0, self.files.len());
-        self.columns.push(Column { field: Arc::clone(field), first, files, evidence: None, problem: None });
+        self.columns.push(MergedColumn { field: Arc::clone(field), first, files, evidence: None, problem: None });
     }
 
     /// The names of all columns, in order of first appearance.
@@ -156,7 +162,7 @@ impl Merged {
     }
 
     /// The files, in a message.
-    fn place(&self, files: &[File]) -> String {
+    fn place(&self, files: &[DatasetFile]) -> String {
         if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) }
     }
 
@@ -165,15 +171,15 @@ impl Merged {
     pub(super) fn column(
         &self,
         name: &str,
-        wanted: &str,
-        files: &[File],
-        inspected: &[Option<Inspected>],
+        role: &str,
+        files: &[DatasetFile],
+        inspected: &[Option<InspectedFile>],
     ) -> Result<&FieldRef, DatasetError> {
         let Some(at) = self.by_name.get(name) else {
-            return Err(DatasetError::no_column(wanted, name, &self.place(files), self.names()));
+            return Err(DatasetError::no_column(role, name, &self.place(files), self.names()));
         };
         let column = &self.columns[*at];
-        if let Some(Problem::File(file, line, reason)) = &column.problem {
+        if let Some(ColumnProblem::DatasetFile(file, line, reason)) = &column.problem {
             let (file, reason) = (files[*file].name.clone(), reason.clone());
             return Err(DatasetError::Read { file, line: *line, reason });
         }
@@ -182,11 +188,11 @@ impl Merged {
             let mut lacking = self.files.iter().filter_map(of);
             if let Some((file, of_file)) = lacking.find(|(_, of_file)| of_file.schema.index_of(name).is_err()) {
                 let there = of_file.schema.fields().iter().map(|f| f.name().as_str());
-                return Err(DatasetError::no_column(wanted, name, &files[file].name, there));
+                return Err(DatasetError::no_column(role, name, &files[file].name, there));
             }
         }
         match &column.problem {
-            Some(Problem::Conflict(other, data_type)) => Err(DatasetError::Disagree {
+            Some(ColumnProblem::Conflict(other, data_type)) => Err(DatasetError::TypeConflict {
                 column: name.to_owned(),
                 first: files[column.first].name.clone(),
                 first_type: column.field.data_type().to_string(),
@@ -200,8 +206,8 @@ impl Merged {
 
 /// For each file which columns of `output` are floats but 64-bit integers in that file, and the first file where they
 /// are floats. Files of text see to that themselves.
-pub(super) fn widened(output: &[FieldRef], inspected: &[Option<Inspected>]) -> Vec<Vec<(usize, usize)>> {
-    let in_file = |of_file: &Option<Inspected>, name: &str| {
+pub(super) fn widened(output: &[FieldRef], inspected: &[Option<InspectedFile>]) -> Vec<Vec<(usize, usize)>> {
+    let in_file = |of_file: &Option<InspectedFile>, name: &str| {
         let schema = &of_file.as_ref().filter(|of_file| of_file.has_rows)?.schema;
         schema.field_with_name(name).map(|f| plain(f.data_type())).ok()
     };

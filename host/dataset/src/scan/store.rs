@@ -11,8 +11,8 @@ use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore};
 use url::Url;
 
-use super::files::File;
-use super::local::Local;
+use super::files::DatasetFile;
+use super::local::LocalStore;
 use super::stream::reason_of;
 use crate::DatasetError;
 
@@ -41,13 +41,13 @@ struct Store {
 pub(super) struct Stores {
     all: Vec<Store>,
     /// The first of them.
-    files: Arc<Local>,
+    files: Arc<LocalStore>,
     by_prefix: HashMap<String, usize>,
 }
 
 impl Stores {
     pub(super) fn new() -> Self {
-        let files = Arc::new(Local::new());
+        let files = Arc::new(LocalStore::new());
         let local = Store { prefix: "file:///".to_owned(), client: files.clone(), lists: true };
         Stores { all: vec![local], files, by_prefix: HashMap::new() }
     }
@@ -58,7 +58,7 @@ impl Stores {
     }
 
     /// Where a file of this machine is.
-    pub(super) fn path_of(&self, file: &File) -> Option<PathBuf> {
+    pub(super) fn path_of(&self, file: &DatasetFile) -> Option<PathBuf> {
         (file.store == self.local()).then(|| self.files.path_of(&file.meta.location)).flatten()
     }
 

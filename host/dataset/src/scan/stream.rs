@@ -19,10 +19,10 @@ use futures::{Stream, StreamExt as _};
 use super::filter::FilterFailure;
 use super::text::TextError;
 use crate::DatasetError;
-use crate::error::without_plea;
+use crate::error::strip_bug_report_notice;
 
 /// Floats hold each whole number below this one.
-const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
+const EXACT_INT_MAX: f64 = (1_u64 << 53) as f64;
 
 /// Characters of a reader's message that are passed on. It may quote a row.
 const REASON_CHARS_MAX: usize = 400;
@@ -42,7 +42,7 @@ impl BatchStream {
     pub(super) fn new(
         schema: SchemaRef,
         batches: SendableRecordBatchStream,
-        origin: Origin,
+        origin: MorselOrigin,
         batch_rows: usize,
     ) -> BatchStream {
         let target = Arc::clone(&schema);
@@ -50,16 +50,16 @@ impl BatchStream {
         let conformed = batches.map(move |batch| match batch {
             Ok(batch) => {
                 let batch = conform(batch, &target, &origin).and_then(|batch| origin.check_widened(batch));
-                batch.map(|batch| pieces(batch, batch_rows))
+                batch.map(|batch| split_batch(batch, batch_rows))
             }
             Err(error) => Err(origin.explain(&error)),
         });
         let flat = conformed.flat_map(|result| {
-            let (pieces, error) = match result {
-                Ok(pieces) => (pieces, None),
+            let (split_batch, error) = match result {
+                Ok(split_batch) => (split_batch, None),
                 Err(error) => (Vec::new(), Some(error)),
             };
-            futures::stream::iter(pieces.into_iter().map(Ok).chain(error.map(Err)))
+            futures::stream::iter(split_batch.into_iter().map(Ok).chain(error.map(Err)))
         });
         // Some damage to a Parquet or Arrow file makes its reader panic, which is no reason for us to.
         let guarded = AssertUnwindSafe(flat).catch_unwind().map(move |caught| match caught {
@@ -79,7 +79,7 @@ impl Stream for BatchStream {
 }
 
 /// Gives a batch the schema that was promised.
-fn conform(batch: RecordBatch, schema: &SchemaRef, origin: &Origin) -> Result<RecordBatch, DatasetError> {
+fn conform(batch: RecordBatch, schema: &SchemaRef, origin: &MorselOrigin) -> Result<RecordBatch, DatasetError> {
     if batch.schema_ref() == schema {
         return Ok(batch);
     }
@@ -101,7 +101,7 @@ fn conform(batch: RecordBatch, schema: &SchemaRef, origin: &Origin) -> Result<Re
 }
 
 /// Cuts a batch that is far larger than was asked for; an empty one vanishes.
-fn pieces(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
+fn split_batch(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     let rows = batch.num_rows();
     if rows <= batch_rows * 2 {
         return if rows == 0 { Vec::new() } else { vec![batch] };
@@ -110,7 +110,7 @@ fn pieces(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
 }
 
 /// Where a morsel comes from.
-pub(super) struct Origin {
+pub(super) struct MorselOrigin {
     pub(super) file: String,
     /// Columns of floats that are 64-bit integers in this file, and a file where they are floats.
     pub(super) widened: Vec<(usize, String)>,
@@ -118,12 +118,12 @@ pub(super) struct Origin {
     pub(super) filter: Arc<str>,
 }
 
-impl Origin {
+impl MorselOrigin {
     /// Whole numbers from 2^53 on may have been others before they were made floats.
     fn check_widened(&self, batch: RecordBatch) -> Result<RecordBatch, DatasetError> {
         for (index, other) in &self.widened {
             let values = batch.column(*index).as_primitive::<Float64Type>();
-            if let Some(value) = values.iter().flatten().find(|value| value.abs() >= WHOLE_MAX) {
+            if let Some(value) = values.iter().flatten().find(|value| value.abs() >= EXACT_INT_MAX) {
                 let reason = format!(
                     "column `{}` has a whole number of about {value:e} here and floats in {other}, which tell whole \
                      numbers apart below 2^53 only; write the column with one type in all files",
@@ -188,7 +188,7 @@ pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
     // Whose fault it is says the error that this becomes part of.
     let text = cause.to_string().replace("Internal error: ", "");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut text = without_plea(&text);
+    let mut text = strip_bug_report_notice(&text);
     while let Some(rest) = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) {
         text = rest;
     }

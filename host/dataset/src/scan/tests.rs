@@ -77,15 +77,15 @@ impl Folder {
     }
 }
 
-fn source(paths: impl IntoIterator<Item = String>) -> Source {
-    Source { paths: paths.into_iter().collect(), ..Source::default() }
+fn source(paths: impl IntoIterator<Item = String>) -> ScanSource {
+    ScanSource { paths: paths.into_iter().collect(), ..ScanSource::default() }
 }
 
 fn columns(names: &[&str]) -> Option<Vec<String>> {
     Some(names.iter().map(|n| (*n).to_owned()).collect())
 }
 
-fn open(source: &Source) -> Result<Scan, DatasetError> {
+fn open(source: &ScanSource) -> Result<Scan, DatasetError> {
     block_on(Scan::open(source.clone(), ScanOptions::default()))
 }
 
@@ -98,7 +98,7 @@ async fn batches(scan: &Scan) -> Result<Vec<RecordBatch>, DatasetError> {
     Ok(all)
 }
 
-fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, DatasetError> {
+fn read_with(source: &ScanSource, options: ScanOptions) -> Result<RecordBatch, DatasetError> {
     block_on(async {
         let scan = Scan::open(source.clone(), options).await?;
         let batches = batches(&scan).await?;
@@ -108,11 +108,11 @@ fn read_with(source: &Source, options: ScanOptions) -> Result<RecordBatch, Datas
 }
 
 /// The same, with the row groups that can be read elsewhere read there: how many these are, and how many morsels are left.
-fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, (usize, usize)), DatasetError> {
+fn read_stored(source: &ScanSource, options: ScanOptions) -> Result<(RecordBatch, (usize, usize)), DatasetError> {
     block_on(async {
         let batch_rows = options.batch_rows;
         let scan = Scan::open(source.clone(), options).await?;
-        let (mut all, mut elsewhere, mut left) = (Vec::new(), 0, 0);
+        let (mut all, mut from_row_groups, mut left) = (Vec::new(), 0, 0);
         for morsel in 0..scan.morsels().len() {
             let Some(groups) = scan.row_groups(morsel).await else {
                 all.append(&mut scan.read(morsel)?.try_collect().await?);
@@ -127,15 +127,15 @@ fn read_stored(source: &Source, options: ScanOptions) -> Result<(RecordBatch, (u
                 assert!(rows <= group.rows() && (source.filter.is_some() || rows == group.rows()));
                 let named = |batch: RecordBatch| batch.with_schema(scan.schema().clone()).expect("columns of the scan");
                 all.extend(batches.into_iter().map(named));
-                elsewhere += 1;
+                from_row_groups += 1;
             }
         }
-        Ok((concat_batches(scan.schema(), &all).expect("batches of one schema"), (elsewhere, left)))
+        Ok((concat_batches(scan.schema(), &all).expect("batches of one schema"), (from_row_groups, left)))
     })
 }
 
 /// Reads in several ways, all of which must give the same rows.
-fn read(source: &Source) -> Result<RecordBatch, DatasetError> {
+fn read(source: &ScanSource) -> Result<RecordBatch, DatasetError> {
     let rows = read_with(source, ScanOptions::default())?;
     for (batch_rows, morsel_bytes) in [(1, 1 << 20), (100, 1_000), (1_000, 77), (65_536, 4_096), (7, 1)] {
         // Planning a morsel takes milliseconds: not thousands of them.
@@ -212,7 +212,7 @@ fn every_format_gives_the_same_rows() {
             }
         }
         assert_eq!(text(&found), expected, "{path}");
-        let some = Source { columns: columns(&["s", "n"]), ..source([path.clone()]) };
+        let some = ScanSource { columns: columns(&["s", "n"]), ..source([path.clone()]) };
         let expected = text(&rows.project(&[2, 0]).expect("columns"));
         assert_eq!(text(&read(&some).expect("rows")), expected, "{path}");
     }
@@ -224,12 +224,12 @@ fn large_files_are_cut_into_morsels_that_depend_on_their_size_alone() {
     let rows = sample(50_000);
     for path in every_format(&folder, &rows) {
         let options = ScanOptions { batch_rows: 4_096, morsel_bytes: 100_000 };
-        let scan = block_on(Scan::open(Source { columns: columns(&["n"]), ..source([path.clone()]) }, options))
+        let scan = block_on(Scan::open(ScanSource { columns: columns(&["n"]), ..source([path.clone()]) }, options))
             .expect("a scan");
         let size = fs::metadata(&path).expect("a file").len();
         let expected = if path.ends_with("b.arrow") { 1 } else { size.div_ceil(100_000) };
         assert_eq!(scan.morsels().len() as u64, expected, "{path}");
-        let found = read(&Source { columns: columns(&["n"]), ..source([path.clone()]) }).expect("rows");
+        let found = read(&ScanSource { columns: columns(&["n"]), ..source([path.clone()]) }).expect("rows");
         assert_eq!(text(&found), text(&rows.project(&[0]).expect("a column")), "{path}");
     }
 }
@@ -294,7 +294,7 @@ fn paths_globs_folders_and_urls() {
         (vec![folder.given("deep/../deep/./er")], vec!["2"]),
         (vec![url("2019-01.parquet"), url("deep/a b ü.parquet")], vec!["0", "3"]),
     ] {
-        let rows = match read(&Source { columns: columns(&["n"]), ..source(paths.clone()) }) {
+        let rows = match read(&ScanSource { columns: columns(&["n"]), ..source(paths.clone()) }) {
             Ok(rows) => rows,
             // The second of two patterns that match nothing else.
             Err(DatasetError::Input { reason, .. }) if paths.len() == 2 && reason == "no file matches it" => continue,
@@ -381,7 +381,7 @@ fn names_that_others_hide_are_left_out_below_folders_and_globs() {
         ("_own/**", &["7"]),
         ("*/e.parquet", &[]),
     ] {
-        let wanted = Source { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
+        let wanted = ScanSource { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
         match read_with(&wanted, ScanOptions::default()) {
             Ok(rows) => assert_eq!(text(&rows), expected, "{pattern}"),
             Err(error) => assert!(expected.is_empty(), "{pattern}: {error}"),
@@ -451,13 +451,15 @@ fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
             ("n * 2 = 10 AND upper(s) = 'S5'", vec!["5"]),
             ("false", vec![]),
         ] {
-            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path.clone()]) };
+            let source =
+                ScanSource { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path.clone()]) };
             let found = read(&source).unwrap_or_else(|e| panic!("{path}: {e}"));
             assert_eq!(text(&found), expected, "{path}: {filter}");
         }
     }
     let pruned = |filter: &str| {
-        let source = Source { filter: Some(filter.to_owned()), columns: columns(&["x"]), ..source([paths[0].clone()]) };
+        let source =
+            ScanSource { filter: Some(filter.to_owned()), columns: columns(&["x"]), ..source([paths[0].clone()]) };
         let scan = open(&source).expect("a scan");
         let rows: usize = block_on(batches(&scan)).expect("rows").iter().map(RecordBatch::num_rows).sum();
         (rows, scan.counted("bytes_scanned"))
@@ -492,7 +494,7 @@ fn a_filter_is_true_of_the_same_rows_however_they_lie() {
     ] {
         for group_rows in [1, 2, 8] {
             let path = folder.parquet("a.parquet", &rows, group_rows);
-            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path]) };
+            let source = ScanSource { filter: Some(filter.to_owned()), columns: columns(&["n"]), ..source([path]) };
             assert_eq!(text(&read(&source).expect("rows")), expected, "{filter}, {group_rows} rows a group");
         }
     }
@@ -503,7 +505,7 @@ fn only_the_columns_that_are_used_are_read() {
     let folder = Folder::new();
     let path = folder.parquet("a.parquet", &sample(10_000), 10_000);
     let bytes = |columns| {
-        let scan = open(&Source { columns, ..source([path.clone()]) }).expect("a scan");
+        let scan = open(&ScanSource { columns, ..source([path.clone()]) }).expect("a scan");
         block_on(batches(&scan)).expect("rows");
         scan.counted("bytes_scanned")
     };
@@ -532,11 +534,11 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
     let wide = [("s", arrow_cast::cast(rows.column(2), &DataType::LargeUtf8).expect("text"))];
     let wide = folder.parquet("wide.parquet", &RecordBatch::try_from_iter(wide).expect("a batch"), 5_000);
     let csv = folder.write("a.csv", separated(&rows, ","));
-    let with = |paths: &[&String], names: &[&str], filter: Option<&str>| Source {
+    let with = |paths: &[&String], names: &[&str], filter: Option<&str>| ScanSource {
         paths: paths.iter().map(|path| (*path).clone()).collect(),
         columns: if names.is_empty() { None } else { columns(names) },
         filter: filter.map(str::to_owned),
-        ..Source::default()
+        ..ScanSource::default()
     };
     for (what, source, expected) in [
         ("all columns", with(&[&plain], &[], None), (7, 0)),
@@ -566,9 +568,9 @@ fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
         ("as many rows as can be", with(&[&most], &[], None), (1, 0)),
         ("more rows", with(&[&too_many], &[], None), (0, 1)),
     ] {
-        let (read, elsewhere) = read_stored(&source, ScanOptions::default()).expect("rows");
+        let (read, from_row_groups) = read_stored(&source, ScanOptions::default()).expect("rows");
         assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{what}");
-        assert_eq!(elsewhere, expected, "{what}");
+        assert_eq!(from_row_groups, expected, "{what}");
     }
 }
 
@@ -599,7 +601,7 @@ fn a_file_without_rows_has_none_and_no_say() {
         ("nothing at all", folder.write("9.jsonl", " \n")),
     ] {
         for both in [[without.clone(), paths[1].clone()], [paths[1].clone(), without.clone()]] {
-            let wanted = Source { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
+            let wanted = ScanSource { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
             let rows = read(&wanted).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{what}");
         }
@@ -625,7 +627,7 @@ fn dictionaries_and_views_come_as_plain_strings() {
         let found = read(&source([path.clone()])).expect("rows");
         assert!(found.schema_ref().fields().iter().all(|f| *f.data_type() == DataType::Utf8), "{path}");
         assert_eq!(text(&found), text(&rows), "{path}");
-        let filtered = Source { filter: Some("d = 'y' AND v LIKE 'a%'".to_owned()), ..source([path]) };
+        let filtered = ScanSource { filter: Some("d = 'y' AND v LIKE 'a%'".to_owned()), ..source([path]) };
         assert_eq!(read(&filtered).expect("rows").num_rows(), 1);
     }
 }

@@ -10,7 +10,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, FunctionKind};
-use sandbar_dataset::{Scan, ScanOptions, Source, TextOptions, read_metadata};
+use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions, read_metadata};
 use sandbar_worker::Binding;
 
 use super::{PredictSpec, Rows, as_key};
@@ -317,7 +317,7 @@ async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, N
     };
     let columns = keys.iter().cloned().chain(["model".to_owned(), "model_bytes".to_owned()]).collect();
     let paths = vec![spec.models.display().to_string()];
-    let source = Source { paths, filter: Some(filter), columns: Some(columns), ..Source::default() };
+    let source = ScanSource { paths, filter: Some(filter), columns: Some(columns), ..ScanSource::default() };
     let scan = Scan::open(source, ScanOptions::default()).await?;
     let mut batches = Vec::new();
     for morsel in 0..scan.morsels().len() {

@@ -30,15 +30,15 @@ pub(in super::super) struct FilterFailure {
 
 /// A predicate that fails with a [`FilterFailure`].
 #[derive(Debug, Eq)]
-pub(in super::super) struct Guarded(Arc<dyn PhysicalExpr>);
+pub(in super::super) struct GuardedPredicate(Arc<dyn PhysicalExpr>);
 
-impl Guarded {
-    pub(super) fn new(predicate: Arc<dyn PhysicalExpr>) -> Guarded {
-        Guarded(predicate)
+impl GuardedPredicate {
+    pub(super) fn new(predicate: Arc<dyn PhysicalExpr>) -> GuardedPredicate {
+        GuardedPredicate(predicate)
     }
 
     /// The values of the predicate's columns in a batch of one row.
-    fn shown(&self, row: &RecordBatch) -> String {
+    fn describe_row(&self, row: &RecordBatch) -> String {
         let mut columns: Vec<_> = collect_columns(&self.0).into_iter().collect();
         columns.sort_by_key(|column| column.index());
         let options = FormatOptions::default().with_null("null");
@@ -68,25 +68,25 @@ fn first_failing(predicate: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Opti
     Some((failing, error))
 }
 
-impl PartialEq for Guarded {
-    fn eq(&self, other: &Guarded) -> bool {
+impl PartialEq for GuardedPredicate {
+    fn eq(&self, other: &GuardedPredicate) -> bool {
         self.0.eq(&other.0)
     }
 }
 
-impl Hash for Guarded {
+impl Hash for GuardedPredicate {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
-impl fmt::Display for Guarded {
+impl fmt::Display for GuardedPredicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl PhysicalExpr for Guarded {
+impl PhysicalExpr for GuardedPredicate {
     fn data_type(&self, schema: &Schema) -> Result<DataType> {
         self.0.data_type(schema)
     }
@@ -98,7 +98,7 @@ impl PhysicalExpr for Guarded {
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
         self.0.evaluate(batch).map_err(|error| {
             let failure = match first_failing(&self.0, batch) {
-                Some((row, error)) => FilterFailure { reason: reason_of(&error), row: self.shown(&row) },
+                Some((row, error)) => FilterFailure { reason: reason_of(&error), row: self.describe_row(&row) },
                 None => FilterFailure { reason: reason_of(&error), row: String::new() },
             };
             DataFusionError::External(Box::new(failure))
@@ -111,7 +111,7 @@ impl PhysicalExpr for Guarded {
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn PhysicalExpr>> {
         match children.into_iter().next() {
-            Some(predicate) => Ok(Arc::new(Guarded(predicate))),
+            Some(predicate) => Ok(Arc::new(GuardedPredicate(predicate))),
             None => Ok(self),
         }
     }

@@ -7,8 +7,8 @@
 //! = 3` becomes `d = 3`), which changes the rows.
 
 mod guard;
-mod refuse;
-mod similar;
+mod patterns;
+mod syntax;
 mod times;
 
 use std::collections::HashSet;
@@ -30,9 +30,9 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::BinaryExpr as Arithmetic;
 
 pub(super) use guard::FilterFailure;
-use guard::Guarded;
+use guard::GuardedPredicate;
 
-use super::schema::Merged;
+use super::schema::MergedSchema;
 use super::stream::{message_of_panic, reason_of};
 use crate::DatasetError;
 
@@ -64,18 +64,18 @@ impl Filter {
     ///
     /// # Errors
     /// [`DatasetError::Filter`] with the part that is wrong, the rule, and what to write instead;
-    /// [`DatasetError::Bound`] for one that is too long.
-    pub(super) fn parse(state: &SessionState, text: &str, merged: &Merged) -> Result<Filter, DatasetError> {
+    /// [`DatasetError::LimitExceeded`] for one that is too long.
+    pub(super) fn parse(state: &SessionState, text: &str, merged: &MergedSchema) -> Result<Filter, DatasetError> {
         if text.len() > FILTER_BYTES_MAX {
             let what = "length of the filter in bytes".to_owned();
-            return Err(DatasetError::Bound { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
+            return Err(DatasetError::LimitExceeded { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
         }
         let fields: Vec<FieldRef> = merged.fields().cloned().collect();
-        let understood = on_deep_stack(|| {
+        let parsed = on_deep_stack(|| {
             let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| reason_of(&e))?;
-            Planner::new(state, Arc::new(schema)).filter(refuse::parse(state, text)?, text)
+            Planner::new(state, Arc::new(schema)).filter(syntax::parse(state, text)?, text)
         });
-        understood.map_err(|reason| DatasetError::Filter { filter: text.to_owned(), reason })
+        parsed.map_err(|reason| DatasetError::Filter { filter: text.to_owned(), reason })
     }
 
     /// What is left of it without the conditions, of those that must all be true, that `is_decided` says are: nothing, if
@@ -97,7 +97,7 @@ pub(super) fn conditions_on(state: &SessionState, text: &str, schema: DFSchema) 
     let conditions = on_deep_stack(|| {
         let planner = Planner::new(state, Arc::new(schema));
         let mut parts = Vec::new();
-        split(refuse::parse(state, text)?.expr, &mut parts);
+        split(syntax::parse(state, text)?.expr, &mut parts);
         let part = |expr| planner.filter(ExprWithAlias { expr, alias: None }, text);
         Ok(parts.into_iter().filter_map(|expr| part(expr).ok()).map(|filter| filter.expr).collect())
     });
@@ -116,12 +116,12 @@ fn split(expr: SqlExpr, parts: &mut Vec<SqlExpr>) {
     }
 }
 
-/// Runs `understand` on a thread whose stack holds what the text of a filter can nest.
-fn on_deep_stack<T: Send>(understand: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Runs `parse` on a thread whose stack holds what the text of a filter can nest.
+fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, understand);
+        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse);
         match thread.map(thread::ScopedJoinHandle::join) {
-            Ok(Ok(understood)) => understood,
+            Ok(Ok(parsed)) => parsed,
             Ok(Err(panic)) => Err(format!("it can't be computed: {}", message_of_panic(&*panic))),
             Err(error) => Err(format!("there is no thread to read it: {error}")),
         }
@@ -147,7 +147,7 @@ impl<'a> Planner<'a> {
     /// The filter that `syntax`, a part of `text`, stands for.
     fn filter(&self, syntax: ExprWithAlias, text: &str) -> Result<Filter, String> {
         let expr = self.state.create_logical_expr_from_sql_expr(syntax, &self.schema);
-        let expr = expr.map_err(|e| refuse::reason(&e, text, &self.schema))?;
+        let expr = expr.map_err(|e| syntax::reason(&e, text, &self.schema))?;
         if let Some(function) = first_unrepeatable(&expr) {
             return Err(format!("a filter may depend on the row alone; `{function}` gives something else each time"));
         }
@@ -165,8 +165,8 @@ impl<'a> Planner<'a> {
     /// The expression with types made to agree, and functions replaced by what they stand for.
     fn resolve(&self, expr: Expr) -> EngineResult<Expr> {
         let expr = times::compare_exactly(self, expr)?;
-        let expr = similar::as_regex(self, expr)?;
-        let expr = similar::with_backslash(self, expr)?;
+        let expr = patterns::as_regex(self, expr)?;
+        let expr = patterns::with_backslash(self, expr)?;
         // Its arguments need no common type, which the engine would give them.
         let mut expr = self.replace(expr, |name| name == "nvl2")?.data;
         let types = ExprSimplifier::new(self.context.clone());
@@ -202,7 +202,7 @@ impl<'a> Planner<'a> {
                 return Ok(Transformed::no(part));
             }
             let value = self.value_of(&part).map_err(|e| {
-                let part = displayed(as_written(&part));
+                let part = display_sql(as_written(&part));
                 DataFusionError::Plan(format!("`{part}` has no value: {}", reason_of(&e)))
             })?;
             Ok(Transformed::new(Expr::Literal(value, None), true, TreeNodeRecursion::Jump))
@@ -314,9 +314,9 @@ fn as_written(expr: &Expr) -> &Expr {
 }
 
 /// A part of a filter as SQL would have it, for messages.
-fn displayed(expr: &Expr) -> String {
+fn display_sql(expr: &Expr) -> String {
     match expr {
-        Expr::Cast(Cast { expr, field }) => format!("CAST({} AS {})", displayed(expr), field.data_type()),
+        Expr::Cast(Cast { expr, field }) => format!("CAST({} AS {})", display_sql(expr), field.data_type()),
         Expr::Literal(ScalarValue::Utf8(Some(text)), _) => format!("'{text}'"),
         other => other.human_display().to_string(),
     }
@@ -335,7 +335,7 @@ fn without_regex_picture(reason: &str) -> String {
 
 /// The predicate as the engine's plans hold it: its failures say that it is the filter that failed.
 pub(super) fn guarded(predicate: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
-    Ok(Arc::new(Guarded::new(without_wrapping(predicate)?)))
+    Ok(Arc::new(GuardedPredicate::new(without_wrapping(predicate)?)))
 }
 
 /// The same, but a sum or product of whole numbers that their type does not hold is an error, not another number.

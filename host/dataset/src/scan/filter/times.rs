@@ -152,7 +152,7 @@ fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transfor
 
 /// The comparison, where one side is a timestamp and the other is a time of another type, or a text.
 fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
-    let (Some(op), Some(types)) = (Comparison::of(op), planner.type_of(left).zip(planner.type_of(right))) else {
+    let (Some(op), Some(types)) = (TimeComparison::of(op), planner.type_of(left).zip(planner.type_of(right))) else {
         return Ok(None);
     };
     let zone = match &types {
@@ -188,7 +188,7 @@ fn against(
     planner: &Planner<'_>,
     time: &Expr,
     data_type: &DataType,
-    op: Comparison,
+    op: TimeComparison,
     constant: &Expr,
     zone: &Zone,
 ) -> Result<Expr> {
@@ -203,7 +203,7 @@ fn against(
         // Null for null.
         Truth::Always => with(Operator::Eq, time.clone()),
         Truth::Never => with(Operator::NotEq, time.clone()),
-        Truth::Even(of_null) => lit(of_null),
+        Truth::Constant(of_null) => lit(of_null),
     })
 }
 
@@ -278,7 +278,7 @@ fn ticks(count: Option<i64>, data_type: &DataType, zone: &Zone) -> Expr {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Comparison {
+enum TimeComparison {
     Equal,
     NotEqual,
     Less,
@@ -293,57 +293,57 @@ enum Comparison {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Truth {
     /// True of those that compare so with this count.
-    If(Comparison, i64),
+    If(TimeComparison, i64),
     /// True of all but null.
     Always,
     /// False of all but null.
     Never,
     /// So of all, null too.
-    Even(bool),
+    Constant(bool),
 }
 
-impl Comparison {
-    fn of(op: Operator) -> Option<Comparison> {
+impl TimeComparison {
+    fn of(op: Operator) -> Option<TimeComparison> {
         Some(match op {
-            Operator::Eq => Comparison::Equal,
-            Operator::NotEq => Comparison::NotEqual,
-            Operator::Lt => Comparison::Less,
-            Operator::LtEq => Comparison::LessOrEqual,
-            Operator::Gt => Comparison::Greater,
-            Operator::GtEq => Comparison::GreaterOrEqual,
-            Operator::IsDistinctFrom => Comparison::Distinct,
-            Operator::IsNotDistinctFrom => Comparison::NotDistinct,
+            Operator::Eq => TimeComparison::Equal,
+            Operator::NotEq => TimeComparison::NotEqual,
+            Operator::Lt => TimeComparison::Less,
+            Operator::LtEq => TimeComparison::LessOrEqual,
+            Operator::Gt => TimeComparison::Greater,
+            Operator::GtEq => TimeComparison::GreaterOrEqual,
+            Operator::IsDistinctFrom => TimeComparison::Distinct,
+            Operator::IsNotDistinctFrom => TimeComparison::NotDistinct,
             _ => return None,
         })
     }
 
     fn operator(self) -> Operator {
         match self {
-            Comparison::Equal => Operator::Eq,
-            Comparison::NotEqual => Operator::NotEq,
-            Comparison::Less => Operator::Lt,
-            Comparison::LessOrEqual => Operator::LtEq,
-            Comparison::Greater => Operator::Gt,
-            Comparison::GreaterOrEqual => Operator::GtEq,
-            Comparison::Distinct => Operator::IsDistinctFrom,
-            Comparison::NotDistinct => Operator::IsNotDistinctFrom,
+            TimeComparison::Equal => Operator::Eq,
+            TimeComparison::NotEqual => Operator::NotEq,
+            TimeComparison::Less => Operator::Lt,
+            TimeComparison::LessOrEqual => Operator::LtEq,
+            TimeComparison::Greater => Operator::Gt,
+            TimeComparison::GreaterOrEqual => Operator::GtEq,
+            TimeComparison::Distinct => Operator::IsDistinctFrom,
+            TimeComparison::NotDistinct => Operator::IsNotDistinctFrom,
         }
     }
 
     /// The one that holds of `b` and `a` when this one holds of `a` and `b`.
-    fn swapped(self) -> Comparison {
+    fn swapped(self) -> TimeComparison {
         match self {
-            Comparison::Less => Comparison::Greater,
-            Comparison::LessOrEqual => Comparison::GreaterOrEqual,
-            Comparison::Greater => Comparison::Less,
-            Comparison::GreaterOrEqual => Comparison::LessOrEqual,
+            TimeComparison::Less => TimeComparison::Greater,
+            TimeComparison::LessOrEqual => TimeComparison::GreaterOrEqual,
+            TimeComparison::Greater => TimeComparison::Less,
+            TimeComparison::GreaterOrEqual => TimeComparison::LessOrEqual,
             same => same,
         }
     }
 
     /// What comparing counts of `tick` nanoseconds, within `range`, with an instant is.
     fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> Truth {
-        use Comparison::*;
+        use TimeComparison::*;
         let (count, is_exact) = (instant.div_euclid(tick), instant.rem_euclid(tick) == 0);
         let (first, last) = (i128::from(range.0), i128::from(range.1));
         let holds = |is_true: bool| if is_true { Truth::Always } else { Truth::Never };
@@ -352,7 +352,7 @@ impl Comparison {
             (Equal | NotEqual, Some(count)) if is_exact => Truth::If(self, count),
             (Distinct | NotDistinct, Some(count)) if is_exact => Truth::If(self, count),
             (Equal | NotEqual, _) => holds(self == NotEqual),
-            (Distinct | NotDistinct, _) => Truth::Even(self == Distinct),
+            (Distinct | NotDistinct, _) => Truth::Constant(self == Distinct),
             (Less | LessOrEqual, None) => holds(count > last),
             (Greater | GreaterOrEqual, None) => holds(count < first),
             // Between this count and the next.
@@ -364,14 +364,14 @@ impl Comparison {
 
     fn of_instants<T: Ord>(self, a: Option<T>, b: Option<T>) -> Option<bool> {
         match (self, a, b) {
-            (Comparison::Distinct, a, b) => Some(a != b),
-            (Comparison::NotDistinct, a, b) => Some(a == b),
-            (Comparison::Equal, Some(a), Some(b)) => Some(a == b),
-            (Comparison::NotEqual, Some(a), Some(b)) => Some(a != b),
-            (Comparison::Less, Some(a), Some(b)) => Some(a < b),
-            (Comparison::LessOrEqual, Some(a), Some(b)) => Some(a <= b),
-            (Comparison::Greater, Some(a), Some(b)) => Some(a > b),
-            (Comparison::GreaterOrEqual, Some(a), Some(b)) => Some(a >= b),
+            (TimeComparison::Distinct, a, b) => Some(a != b),
+            (TimeComparison::NotDistinct, a, b) => Some(a == b),
+            (TimeComparison::Equal, Some(a), Some(b)) => Some(a == b),
+            (TimeComparison::NotEqual, Some(a), Some(b)) => Some(a != b),
+            (TimeComparison::Less, Some(a), Some(b)) => Some(a < b),
+            (TimeComparison::LessOrEqual, Some(a), Some(b)) => Some(a <= b),
+            (TimeComparison::Greater, Some(a), Some(b)) => Some(a > b),
+            (TimeComparison::GreaterOrEqual, Some(a), Some(b)) => Some(a >= b),
             (_, _, _) => None,
         }
     }
@@ -380,14 +380,14 @@ impl Comparison {
 /// Compares times of any two types, and texts that are times, as instants.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct CompareTimes {
-    op: Comparison,
+    op: TimeComparison,
     /// The zone of texts without one.
     zone: Zone,
     signature: Signature,
 }
 
 impl CompareTimes {
-    fn new(op: Comparison, zone: Zone) -> CompareTimes {
+    fn new(op: TimeComparison, zone: Zone) -> CompareTimes {
         CompareTimes { op, zone, signature: Signature::any(2, Volatility::Immutable) }
     }
 }
@@ -443,7 +443,7 @@ fn instants(times: &ArrayRef, zone: &Zone) -> Result<Vec<Option<i128>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Comparison::*;
+    use TimeComparison::*;
 
     #[test]
     fn constants_come_to_the_unit_of_a_column() {
@@ -458,8 +458,8 @@ mod tests {
             (GreaterOrEqual, -NANOS, NANOS, all, Truth::If(GreaterOrEqual, -1)),
             (Equal, 1, NANOS, all, Truth::Never),
             (NotEqual, 1, NANOS, all, Truth::Always),
-            (Distinct, 1, NANOS, all, Truth::Even(true)),
-            (NotDistinct, 1, NANOS, all, Truth::Even(false)),
+            (Distinct, 1, NANOS, all, Truth::Constant(true)),
+            (NotDistinct, 1, NANOS, all, Truth::Constant(false)),
             (Less, i128::from(i64::MAX) + 1, 1, all, Truth::Always),
             (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all, Truth::Never),
             (Greater, i128::from(i64::MIN) - 1, 1, all, Truth::Always),

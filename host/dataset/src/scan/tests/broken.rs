@@ -6,7 +6,7 @@ use parquet::file::metadata::{ColumnChunkMetaDataBuilder, ParquetMetaDataReader,
 
 use super::*;
 
-fn error_of(source: &Source, options: ScanOptions) -> String {
+fn error_of(source: &ScanSource, options: ScanOptions) -> String {
     match read_with(source, options) {
         Err(error) => {
             assert_eq!(error.code(), sandbar_core::Code::Input, "{error}");
@@ -51,7 +51,7 @@ fn two_columns_of_one_name_are_refused() {
     ] {
         let error = error_of(&source([path.clone()]), ScanOptions::default());
         assert_eq!(error, format!("can't read {path}: two of its columns are named `k`"));
-        let other = Source { columns: columns(&["z"]), ..source([path]) };
+        let other = ScanSource { columns: columns(&["z"]), ..source([path]) };
         assert_eq!(text(&read(&other).expect("rows")), ["3"]);
     }
 }
@@ -167,7 +167,7 @@ fn no_length_in_a_parquet_file_is_believed() {
     }
     // Of a column that nobody reads.
     let elsewhere = written(&|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50));
-    let unread = Source { columns: columns(&["x"]), ..elsewhere };
+    let unread = ScanSource { columns: columns(&["x"]), ..elsewhere };
     let rows = read_with(&unread, ScanOptions::default()).expect("rows");
     assert_eq!((rows.num_rows(), (0, 1)), (2_000, read_stored(&unread, ScanOptions::default()).expect("rows").1));
     // Each part is in the file, and all together are more.
@@ -191,7 +191,7 @@ fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
         let text = TextOptions::new(&text).expect("options");
         for morsel_bytes in [1 << 20, 10_000, 333_333] {
             let options = ScanOptions { morsel_bytes, batch_rows: 1_000 };
-            let error = error_of(&Source { text: text.clone(), ..source([path.clone()]) }, options);
+            let error = error_of(&ScanSource { text: text.clone(), ..source([path.clone()]) }, options);
             assert!(error.starts_with(&format!("can't read {path}, line 54322: ")), "{what}: {error}");
         }
     }
@@ -224,7 +224,7 @@ fn a_quoted_line_break_is_never_a_row() {
     let folder = Folder::new();
     let lines: Vec<String> = (0..2_000).map(|row| format!("{row},\"a \"\"{row}\"\"\n{row},b\"\n")).collect();
     let path = folder.write("a.csv", format!("n,s\n{}", lines.concat()));
-    let wanted = Source { columns: columns(&["n"]), ..source([path.clone()]) };
+    let wanted = ScanSource { columns: columns(&["n"]), ..source([path.clone()]) };
     for morsel_bytes in [1 << 20, 15_000, 5_000, 1_000, 777] {
         let options = ScanOptions { morsel_bytes, batch_rows: 1_000 };
         let scan = block_on(Scan::open(wanted.clone(), options.clone())).expect("a scan");

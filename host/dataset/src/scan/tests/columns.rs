@@ -26,9 +26,9 @@ fn widths_may_differ_between_files() {
         (vec![folder.given("a.parquet"), folder.parquet("c.parquet", &float, 10)], vec!["3.0", "0.5"]),
         (vec![folder.given("a.csv"), folder.given("b.parquet")], vec!["3", "1099511627776"]),
     ] {
-        let wanted = Source { columns: columns(&["k"]), ..source(paths.clone()) };
+        let wanted = ScanSource { columns: columns(&["k"]), ..source(paths.clone()) };
         assert_eq!(text(&read(&wanted).unwrap_or_else(|e| panic!("{e}"))), expected, "{paths:?}");
-        let filtered = Source { filter: Some("k > 2".to_owned()), ..wanted };
+        let filtered = ScanSource { filter: Some("k > 2".to_owned()), ..wanted };
         assert_eq!(read(&filtered).expect("rows").num_rows(), expected.iter().filter(|k| !k.starts_with('0')).count());
     }
 }
@@ -45,7 +45,8 @@ fn a_filter_sees_the_types_that_all_files_agree_on() {
         [folder.write("a.csv", "k,z\n3,1\n"), folder.write("b.csv", "k,z\n3.0,1\n")],
     ] {
         for (filter, expected) in [("k / 2 = 1.5", 2), ("k / 2 = 1", 0)] {
-            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["z"]), ..source(paths.clone()) };
+            let source =
+                ScanSource { filter: Some(filter.to_owned()), columns: columns(&["z"]), ..source(paths.clone()) };
             assert_eq!(read(&source).expect("rows").num_rows(), expected, "{paths:?}: {filter}");
         }
     }
@@ -65,7 +66,7 @@ fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
             (folder.write("c.csv", format!("k,z\n{value},1\n")), &text),
         ] {
             let both = source([path.clone(), other.clone()]);
-            match read(&Source { columns: columns(&["z", "k"]), ..both.clone() }) {
+            match read(&ScanSource { columns: columns(&["z", "k"]), ..both.clone() }) {
                 Ok(_) => assert!(fits, "{path}: {value}"),
                 Err(error) => {
                     let error = error.to_string();
@@ -81,7 +82,7 @@ fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
                     }
                 }
             }
-            assert!(read(&Source { columns: columns(&["z"]), ..both }).is_ok(), "nobody asks for the column");
+            assert!(read(&ScanSource { columns: columns(&["z"]), ..both }).is_ok(), "nobody asks for the column");
             assert!(read(&source([path])).is_ok(), "no other file");
         }
     }
@@ -96,12 +97,12 @@ fn kinds_may_not_unless_nobody_asks() {
     let both = source([a.clone(), b.clone()]);
     let advice = "say which it is to be with [input] types, where the files are text, or read them one at a time";
     let expected = format!("column `k` is Int32 in {a} but Utf8 in {b}; {advice}");
-    for source in [both.clone(), Source { columns: columns(&["k"]), ..both.clone() }] {
+    for source in [both.clone(), ScanSource { columns: columns(&["k"]), ..both.clone() }] {
         assert_eq!(read(&source).expect_err("an error").to_string(), expected);
     }
-    let filtered = Source { filter: Some("k = 3".to_owned()), columns: columns(&["z"]), ..both.clone() };
+    let filtered = ScanSource { filter: Some("k = 3".to_owned()), columns: columns(&["z"]), ..both.clone() };
     assert_eq!(read(&filtered).expect_err("an error").to_string(), expected);
-    assert_eq!(text(&read(&Source { columns: columns(&["z"]), ..both }).expect("rows")), ["1", "1"]);
+    assert_eq!(text(&read(&ScanSource { columns: columns(&["z"]), ..both }).expect("rows")), ["1", "1"]);
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn columns_that_are_not_there_are_named_with_those_that_are() {
     let a = folder.parquet("a.parquet", &sample(3), 10);
     let b = folder.write("b.csv", "n,y\n1,2\n");
     let wanted = |paths: &[&String], name: &str| {
-        let source = Source { columns: columns(&[name]), ..source(paths.iter().map(|p| (*p).clone())) };
+        let source = ScanSource { columns: columns(&[name]), ..source(paths.iter().map(|p| (*p).clone())) };
         open(&source).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let there = "its columns are `n`, `x`, `s`, `b`";
@@ -119,7 +120,8 @@ fn columns_that_are_not_there_are_named_with_those_that_are() {
     assert_eq!(wanted(&[&a, &b], "x"), format!("column `x` is not in {b}; its columns are `n`, `y`"));
     assert_eq!(wanted(&[&a, &b], "n"), "");
     let twins = folder.write("twins.csv", "n,n\n1,2\n");
-    let failure = read(&Source { columns: columns(&["n"]), ..source([twins.clone()]) }).err().map(|e| e.to_string());
+    let failure =
+        read(&ScanSource { columns: columns(&["n"]), ..source([twins.clone()]) }).err().map(|e| e.to_string());
     assert!(failure.as_ref().is_some_and(|e| e.contains(&twins)), "{failure:?}");
 }
 
@@ -138,10 +140,11 @@ fn values_that_come_late_are_kept() {
         (csv("d.csv", late("1,\n", "2,true\n")), "k", "c", "2"),
         (quoted, "k", "\"a \"\"b\"\"\" = 7", "2"),
     ] {
-        let source = Source { filter: Some(filter.to_owned()), columns: columns(&[wanted]), ..source([path.clone()]) };
+        let source =
+            ScanSource { filter: Some(filter.to_owned()), columns: columns(&[wanted]), ..source([path.clone()]) };
         let rows = read_with(&source, ScanOptions::default()).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert_eq!(text(&rows), [expected], "{path}");
     }
-    let wanted = Source { columns: columns(&["c"]), ..source([csv("e.csv", late("1,\n", ""))]) };
+    let wanted = ScanSource { columns: columns(&["c"]), ..source([csv("e.csv", late("1,\n", ""))]) };
     assert_eq!(open(&wanted).expect("a scan").schema().field(0).data_type(), &DataType::Null);
 }

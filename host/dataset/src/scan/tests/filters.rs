@@ -158,7 +158,7 @@ fn filters_are_sql() {
         (3, "(b OR i = 2) AND NOT (k = 'a' AND z = 0)"),
     ] {
         for path in &paths {
-            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["z"]), ..source([path.clone()]) };
+            let source = ScanSource { filter: Some(filter.to_owned()), columns: columns(&["z"]), ..source([path.clone()]) };
             match read(&source) {
                 Ok(found) if found.num_rows() == expected => {}
                 Ok(found) => wrong.push(format!("{path}: {filter}: {expected} rows, not {:?}", text(&found))),
@@ -228,7 +228,7 @@ fn what_is_no_filter_is_refused_by_name() {
         ("z > 1 AND 1 / 0 = 1", "".to_owned()),
         ("t > 5", "".to_owned()),
     ] {
-        let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
+        let source = ScanSource { filter: Some(filter.to_owned()), ..source([path.clone()]) };
         let error = open(&source).err().unwrap_or_else(|| panic!("accepted: {filter}"));
         assert_eq!(error.code(), sandbar_core::Code::Columns, "{error}");
         let error = error.to_string();
@@ -274,7 +274,7 @@ fn long_filters_end_no_thread() {
         (format!("{} > 0", nested("abs(", "z", ")", 600)), false),
         (" ".repeat(5_000), true),
     ] {
-        let source = Source { filter: Some(filter.clone()), ..source([path.clone()]) };
+        let source = ScanSource { filter: Some(filter.clone()), ..source([path.clone()]) };
         let read = read_with(&source, ScanOptions::default());
         let reason = read.as_ref().err().map(ToString::to_string).unwrap_or_default();
         if read.is_ok() != is_read || (reason.contains("nests deeper than") == is_read) {
@@ -282,7 +282,7 @@ fn long_filters_end_no_thread() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let source = Source { filter: Some(nested("NOT ", "b", "", 1_000)), ..source([path]) };
+    let source = ScanSource { filter: Some(nested("NOT ", "b", "", 1_000)), ..source([path]) };
     assert!(open(&source).is_err(), "it nests deeper than others");
 }
 
@@ -290,7 +290,7 @@ fn long_filters_end_no_thread() {
 fn a_filter_that_is_too_long_is_refused() {
     let folder = Folder::new();
     let path = folder.parquet("a.parquet", &people(), 10);
-    let long = Source { filter: Some(format!("b{}", " ".repeat(4_096))), ..source([path]) };
+    let long = ScanSource { filter: Some(format!("b{}", " ".repeat(4_096))), ..source([path]) };
     let error = open(&long).err().expect("an error").to_string();
     assert_eq!(error, "length of the filter in bytes is 4097, over the bound of 4096");
 }
@@ -306,7 +306,7 @@ fn a_row_that_a_filter_has_no_value_for_is_the_filters_fault() {
         ("i * 9223372036854775807 > 0", "i=2", "Arithmetic overflow"),
         ("k = 'a' OR k > TIMESTAMP '2020-01-01'", "k=b", "`b` is no time; write it as"),
     ] {
-        let source = Source { filter: Some(filter.to_owned()), ..source([path.clone()]) };
+        let source = ScanSource { filter: Some(filter.to_owned()), ..source([path.clone()]) };
         let error = read(&source).expect_err("an error").to_string();
         let expected = format!("filter `{filter}`: it has no value for the row with {row} of {path}: {expected}");
         assert!(error.starts_with(&expected), "{error}\n{expected}");

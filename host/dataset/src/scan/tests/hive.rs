@@ -38,7 +38,7 @@ fn folders_are_columns() {
     ];
     for table in tables(&folder, &folders) {
         let read = |names: &[&str], filter: Option<&str>, types: &[(&str, &str)]| {
-            let source = Source {
+            let source = ScanSource {
                 columns: columns(names),
                 filter: filter.map(str::to_owned),
                 text: typed(types),
@@ -64,14 +64,14 @@ fn folders_are_columns() {
         }
         assert_eq!(read(&["x"], Some("month = 5"), &[("month", "int64")]), ["0", "1", "4", "5"], "{table}");
         assert_eq!(read(&["year"], Some("x = 5"), &[("year", "utf8")]), ["2020"], "{table}");
-        let source = Source { columns: columns(&["year", "month"]), ..source([table.clone()]) };
+        let source = ScanSource { columns: columns(&["year", "month"]), ..source([table.clone()]) };
         let types: Vec<_> =
             open(&source).expect("a scan").schema().fields().iter().map(|field| field.data_type().clone()).collect();
         assert_eq!(types, [DataType::Int64, DataType::Utf8], "{table}");
     }
-    let one = Source { columns: columns(&["year"]), ..source([folder.given("p/year=2020/*/*/*.parquet")]) };
+    let one = ScanSource { columns: columns(&["year"]), ..source([folder.given("p/year=2020/*/*/*.parquet")]) };
     assert_eq!(text(&read(&one).expect("rows")), ["2020", "2020"]);
-    let bad = Source { text: typed(&[("month", "date32")]), ..source([folder.given("p")]) };
+    let bad = ScanSource { text: typed(&[("month", "date32")]), ..source([folder.given("p")]) };
     let error = open(&bad).err().expect("an error").to_string();
     assert!(error.contains("its folder: `05` in column `month` is no Date32, which `input.types` says"), "{error}");
 }
@@ -83,7 +83,7 @@ fn files_that_folders_rule_out_are_not_opened() {
     folder.write("p/k=2/a.parquet", "no Parquet at all");
     folder.write("p/k=4/b.parquet", "");
     let with = |filter: &str| {
-        let wanted = Source { columns: columns(&["x"]), filter: Some(filter.into()), ..source([table.clone()]) };
+        let wanted = ScanSource { columns: columns(&["x"]), filter: Some(filter.into()), ..source([table.clone()]) };
         read_stored(&wanted, ScanOptions::default()).map(|(rows, counts)| (text(&rows), counts))
     };
     let rows = |rows: &[&str]| rows.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>();
@@ -101,18 +101,21 @@ fn names_that_folders_and_files_have_are_told_apart() {
     folder.parquet("p/x=7/a.parquet", &rows(0, 2), 10);
     folder.parquet("p/x=8/a.parquet", &rows(2, 4), 10);
     // The files' own column, in the filter too.
-    let wanted = Source { columns: columns(&["x"]), filter: Some("x < 3".into()), ..source([folder.given("p")]) };
+    let wanted = ScanSource { columns: columns(&["x"]), filter: Some("x < 3".into()), ..source([folder.given("p")]) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["0", "1", "2"]);
     // One file has it, another has not.
     folder.parquet("q/x=7/a.parquet", &rows(0, 2).project(&[1]).expect("a column"), 10);
     folder.parquet("q/x=8/a.parquet", &rows(2, 4), 10);
-    let error = open(&Source { columns: columns(&["x"]), ..source([folder.given("q")]) }).err().expect("an error");
+    let error = open(&ScanSource { columns: columns(&["x"]), ..source([folder.given("q")]) }).err().expect("an error");
     assert!(error.to_string().contains("`x` is a column of it and a key of its folders; rename one"), "{error}");
-    assert!(read(&Source { columns: columns(&["s"]), ..source([folder.given("q")]) }).is_ok(), "nobody asks for it");
+    assert!(
+        read(&ScanSource { columns: columns(&["s"]), ..source([folder.given("q")]) }).is_ok(),
+        "nobody asks for it"
+    );
     // A key that not all paths have is none.
     folder.parquet("r/a.parquet", &rows(0, 2), 10);
     folder.parquet("r/k=1/a.parquet", &rows(2, 4), 10);
-    let error = open(&Source { columns: columns(&["k"]), ..source([folder.given("r")]) }).err().expect("an error");
+    let error = open(&ScanSource { columns: columns(&["k"]), ..source([folder.given("r")]) }).err().expect("an error");
     assert!(error.to_string().starts_with("column `k` is not in the 2 input files; its columns are `x`"), "{error}");
     assert_eq!(read(&source([folder.given("r")])).expect("rows").num_rows(), 4);
 }

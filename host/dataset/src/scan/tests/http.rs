@@ -58,7 +58,7 @@ async fn files_are_read_over_http() {
     let server = serve(folder.0.path().to_owned());
     for name in ["in/a.parquet", "b.csv"] {
         let url = format!("{server}/{name}");
-        let source = Source { columns: columns(&["x", "n"]), ..source([url.clone()]) };
+        let source = ScanSource { columns: columns(&["x", "n"]), ..source([url.clone()]) };
         let options = ScanOptions { morsel_bytes: 20_000, batch_rows: 1_000 };
         let scan = Scan::open(source, options).await.unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(scan.files(), [url]);

@@ -14,12 +14,12 @@ fn types(pairs: &[(&str, &str)]) -> TextOptions {
     options(|spec| spec.types = pairs.iter().map(|(c, t)| ((*c).to_owned(), (*t).to_owned())).collect())
 }
 
-fn with(path: &str, text: TextOptions) -> Source {
-    Source { text, ..source([path.to_owned()]) }
+fn with(path: &str, text: TextOptions) -> ScanSource {
+    ScanSource { text, ..source([path.to_owned()]) }
 }
 
 /// The rows of a file and its types, or the error without the file's name.
-fn found(path: &str, source: &Source) -> Result<(Vec<String>, Vec<DataType>), String> {
+fn found(path: &str, source: &ScanSource) -> Result<(Vec<String>, Vec<DataType>), String> {
     match read(source) {
         Ok(rows) => Ok((text(&rows), rows.schema().fields().iter().map(|f| f.data_type().clone()).collect())),
         Err(error) => Err(error.to_string().replace(&format!("can't read {path}"), "")),
@@ -32,9 +32,9 @@ fn why_a_column_is_text_is_said() {
     let path = folder.write("a.csv", "k,x,\"a b\"\n1,2,3\n2,n/a,4\n3,?,x y\n");
     let scan = open(&source([path.clone()])).expect("a scan");
     let explained = |column: &str, data_type: &str| {
-        let (wanted, reason) = ("feature".to_owned(), "and has to be a number".to_owned());
+        let (role, reason) = ("feature".to_owned(), "and has to be a number".to_owned());
         let (column, data_type) = (column.to_owned(), data_type.to_owned());
-        block_on(scan.explain(DatasetError::ColumnType { wanted, column, data_type, reason })).to_string()
+        block_on(scan.explain(DatasetError::ColumnType { role, column, data_type, reason })).to_string()
     };
     for (column, data_type, expected) in [
         ("x", "Utf8", Some(("line 3 has `n/a`", "types = { x = \"float64\" }"))),
@@ -83,7 +83,7 @@ fn values_are_what_they_are_written_as() {
     ] {
         let lines: String = values.iter().map(|value| format!("{value},1\n")).collect();
         let path = folder.write("a.csv", format!("k,x\n{lines}"));
-        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
         let expected: Vec<String> = expected.unwrap_or(values).iter().map(|value| (*value).to_owned()).collect();
         assert_eq!(found(&path, &wanted), Ok((expected, vec![data_type])), "{values:?}");
     }
@@ -102,11 +102,11 @@ fn whole_numbers_beyond_floats_beside_fractions_are_refused_by_name() {
              not tell whole numbers from 2^53 on apart; name its type, as in [input] types = {{ id = \"utf8\" }}"
         );
         assert_eq!(found(path, &with(path, TextOptions::default())), Err(expected));
-        let ids = Source { columns: columns(&["id"]), ..with(path, types(&[("id", "utf8")])) };
+        let ids = ScanSource { columns: columns(&["id"]), ..with(path, types(&[("id", "utf8")])) };
         assert_eq!(found(path, &ids).expect("rows").0, keys);
-        let ids = Source { columns: columns(&["id"]), ..with(path, types(&[("id", "float64")])) };
+        let ids = ScanSource { columns: columns(&["id"]), ..with(path, types(&[("id", "float64")])) };
         assert_eq!(found(path, &ids).expect("rows").0[0], "1.0");
-        assert!(read(&Source { columns: columns(&["x"]), ..source([path.clone()]) }).is_ok(), "nobody asks for it");
+        assert!(read(&ScanSource { columns: columns(&["x"]), ..source([path.clone()]) }).is_ok(), "nobody asks for it");
     }
 }
 
@@ -118,7 +118,7 @@ fn a_type_that_changes_late_is_read() {
         [("1,2.5", "y = 2.5", "1"), ("A7,2", "k = 'A7'", "A7"), ("007,2", "k = '007'", "007")]
     {
         let path = folder.write("a.csv", lines(last));
-        let wanted = Source { columns: columns(&["k"]), filter: Some(filter.into()), ..source([path]) };
+        let wanted = ScanSource { columns: columns(&["k"]), filter: Some(filter.into()), ..source([path]) };
         assert_eq!(text(&read_with(&wanted, ScanOptions::default()).expect("rows")), [expected]);
     }
 }
@@ -131,7 +131,7 @@ fn a_value_that_no_longer_fits_is_named() {
     let head = "k,s\n".to_owned() + &line.repeat(700);
     for (last, shown) in [("A7,z", "A7"), ("07,z", "07"), ("1.5,z", "1.5")] {
         let path = folder.write("a.csv", format!("{head}{last}\n"));
-        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
         let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
         let expected = format!(
             "can't read {path}, line 702: `{shown}` in column `k` does not read back from Int64 as it is written, and the \
@@ -139,7 +139,7 @@ fn a_value_that_no_longer_fits_is_named() {
         );
         assert_eq!(error, expected);
         let text = types(&[("k", "utf8")]);
-        assert_eq!(read_with(&Source { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 701);
+        assert_eq!(read_with(&ScanSource { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 701);
     }
 }
 
@@ -151,7 +151,7 @@ fn text_is_text_in_all_files_of_csv() {
         folder.write("b.csv", "zip,x\n01234,2\n"),
         folder.write("c.tsv", "zip\tx\n99999\t3\n"),
     ];
-    let wanted = Source { columns: columns(&["zip"]), ..source(paths.clone()) };
+    let wanted = ScanSource { columns: columns(&["zip"]), ..source(paths.clone()) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["1234", "01234", "99999"]);
     // Files are as one file.
     for (values, data_type, expected) in [
@@ -170,7 +170,7 @@ fn text_is_text_in_all_files_of_csv() {
     ] {
         let paths = [("a.csv", values[0]), ("b.csv", values[1])]
             .map(|(name, value)| folder.write(name, format!("zip,x\n{value},1\n")));
-        let rows = read(&Source { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        let rows = read(&ScanSource { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
         assert_eq!(
             (rows.schema().field(0).data_type(), text(&rows)),
             (&data_type, expected.map(str::to_owned).to_vec())
@@ -178,15 +178,15 @@ fn text_is_text_in_all_files_of_csv() {
         let json = |value: &str| value.parse::<f64>().is_ok().then(|| format!("{{\"zip\": {value}}}\n"));
         let [Some(first), Some(second)] = values.map(json) else { continue };
         let paths = [folder.write("a.jsonl", first), folder.write("b.jsonl", second)];
-        let rows = read(&Source { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        let rows = read(&ScanSource { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
         assert_eq!(
             (rows.schema().field(0).data_type(), text(&rows)),
             (&data_type, expected.map(str::to_owned).to_vec())
         );
     }
     let json = folder.write("d.jsonl", "{\"zip\": \"1234\"}\n");
-    let error =
-        read(&Source { paths: [folder.write("e.csv", "zip\n12\n"), json].to_vec(), ..wanted }).expect_err("an error");
+    let error = read(&ScanSource { paths: [folder.write("e.csv", "zip\n12\n"), json].to_vec(), ..wanted })
+        .expect_err("an error");
     assert!(error.to_string().starts_with("column `zip` is Utf8 in "), "{error}");
 }
 
@@ -251,7 +251,7 @@ fn headers_may_be_odd() {
         ("\u{feff}k,x", &["k"], Ok(&["1"])),
     ] {
         let path = folder.write("a.csv", format!("{header}\n1,2\n"));
-        let wanted = Source { columns: columns(names), ..source([path.clone()]) };
+        let wanted = ScanSource { columns: columns(names), ..source([path.clone()]) };
         match (found(&path, &wanted), expected) {
             (Ok((rows, _)), Ok(expected)) => assert_eq!(rows, expected, "{header:?}"),
             (Err(error), Err(expected)) => assert!(error.contains(expected), "{header:?}: {error}"),
@@ -259,7 +259,7 @@ fn headers_may_be_odd() {
         }
     }
     let path = folder.write("a.csv", "k,k,x\n1,2,3\n");
-    assert_eq!(text(&read(&Source { columns: columns(&["x"]), ..source([path]) }).expect("rows")), ["3"]);
+    assert_eq!(text(&read(&ScanSource { columns: columns(&["x"]), ..source([path]) }).expect("rows")), ["3"]);
     let twins = RecordBatch::try_new(
         Arc::new(Schema::new(
             ["k", "k", "x"].map(|name| arrow_schema::Field::new(name, DataType::Int64, true)).to_vec(),
@@ -267,7 +267,7 @@ fn headers_may_be_odd() {
         vec![Arc::new(Int64Array::from(vec![1])) as ArrayRef; 3],
     );
     let twins = folder.arrow("a.arrow", &twins.expect("a batch"), 10);
-    let wanted = Source { columns: columns(&["x"]), filter: Some("x > 0".into()), ..source([twins]) };
+    let wanted = ScanSource { columns: columns(&["x"]), filter: Some("x > 0".into()), ..source([twins]) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["1"]);
 }
 
@@ -285,17 +285,17 @@ fn json_is_read_whatever_nobody_uses() {
         ["[1,, 2]", "{1: 2}", "[[[[]]]]"],
     ] {
         let path = folder.write("a.jsonl", lines(odd));
-        let wanted = Source { columns: columns(&["x", "k"]), ..source([path.clone()]) };
+        let wanted = ScanSource { columns: columns(&["x", "k"]), ..source([path.clone()]) };
         assert_eq!(found(&path, &wanted).expect("rows").0, ["2|1"; 3], "{odd:?}");
     }
     let mut latin = b"{\"k\":1,\"log\":\"".to_vec();
     latin.extend(b"\xff\"}\n");
     let path = folder.write("b.jsonl", &latin);
-    assert_eq!(text(&read(&Source { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
+    assert_eq!(text(&read(&ScanSource { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
     let error = found(&path, &source([path.clone()])).expect_err("an error");
     assert_eq!(error, ", line 1: `\u{fffd}` is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"");
     let path = folder.write("c.csv", b"k,s\n1,\xff\n");
-    assert_eq!(text(&read(&Source { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
+    assert_eq!(text(&read(&ScanSource { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
     let error = found(&path, &source([path.clone()])).expect_err("an error");
     assert!(error.starts_with(", line 2: `\u{fffd}` is not UTF-8; say what it is"), "{error}");
 }
@@ -396,7 +396,7 @@ fn encodings_and_compressions_are_read() {
         }
         let many: String = (0..200_000).map(|n| format!("{n},\"x\ny\"\n")).collect();
         let path = folder.write(&format!("many.csv{extension}"), pack(format!("k,s\n{many}").into_bytes()));
-        let wanted = Source { columns: columns(&["k"]), ..source([path.clone()]) };
+        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
         assert_eq!(read_with(&wanted, ScanOptions::default()).expect("rows").num_rows(), 200_000, "{path}");
         let bad = folder.write(&format!("bad.csv{extension}"), pack(format!("k,s\n{many}z,\n").into_bytes()));
         let wanted = with(&bad, types(&[("k", "int64")]));
@@ -404,7 +404,8 @@ fn encodings_and_compressions_are_read() {
         assert!(error.starts_with(&format!("can't read {bad}, line 400002: `z` in column `k` is no Int64")), "{error}");
         let whole = fs::read(&path).expect("a file");
         let half = folder.write(&format!("half.csv{extension}"), &whole[..whole.len() / 2]);
-        let error = read_with(&Source { columns: columns(&["k"]), ..source([half.clone()]) }, ScanOptions::default());
+        let error =
+            read_with(&ScanSource { columns: columns(&["k"]), ..source([half.clone()]) }, ScanOptions::default());
         assert!(error.is_err() || extension.is_empty(), "half of {path} was read");
     }
     let latin = folder.write("latin.csv", b"n\xe4me,x\n\xfc,1\n");

@@ -88,7 +88,7 @@ fn times_without_a_unit_are_right_in_every_year() {
             ("until > NULL", &[]),
             ("CAST(until AS DATE) = DATE '1600-01-01'", &[2]),
         ] {
-            let source = Source { filter: Some(filter.to_owned()), columns: columns(&["k"]), ..all.clone() };
+            let source = ScanSource { filter: Some(filter.to_owned()), columns: columns(&["k"]), ..all.clone() };
             let expected: Vec<String> = (0..files).flat_map(|_| found).flat_map(|k| vec![k.to_string(); 4]).collect();
             match read(&source) {
                 Ok(rows) if text(&rows) == expected => {}
@@ -223,9 +223,9 @@ const OPERATORS: [(&str, &str, Compare); 6] = [
 ];
 
 /// A filter on a column of `kind`, and whether it is true of a time: of null, if it is none.
-type Judged = (String, Box<dyn Fn(Option<i128>) -> Option<bool>>);
+type FilterCase = (String, Box<dyn Fn(Option<i128>) -> Option<bool>>);
 
-fn judged(random: &mut Random, kind: Kind) -> Judged {
+fn judged(random: &mut Random, kind: Kind) -> FilterCase {
     let name = kind.name;
     let (sql, constant) = random.constant(kind);
     let (op, swapped, compare) = random.of(&OPERATORS);
@@ -307,7 +307,7 @@ fn times_compare_as_they_should_in_any_unit() {
         ];
         for _ in 0..40 {
             let at = random.below(KINDS.len());
-            let (filter, is_true): Judged = match random.below(6) {
+            let (filter, is_true): FilterCase = match random.below(6) {
                 0 => {
                     // Two columns, neither or both with a zone: what is not, is of no zone.
                     let other = random.below(KINDS.len());
@@ -334,7 +334,7 @@ fn times_compare_as_they_should_in_any_unit() {
             let expected: Vec<String> =
                 (0..rows).filter(|row| is_true(Some(*row as i128)) == Some(true)).map(|row| row.to_string()).collect();
             for path in &paths {
-                let source = Source {
+                let source = ScanSource {
                     filter: Some(filter.clone()),
                     columns: super::columns(&["row"]),
                     ..source([path.clone()])
@@ -379,7 +379,7 @@ fn a_constant_out_of_a_columns_range_is_no_error() {
             ("NOT IN ('0001-01-01', '9999-12-31')", 2),
         ] {
             let filter = format!("{name} {condition}");
-            let source = Source { filter: Some(filter.clone()), ..source([path.clone()]) };
+            let source = ScanSource { filter: Some(filter.clone()), ..source([path.clone()]) };
             assert_eq!(read(&source).unwrap_or_else(|e| panic!("{filter}: {e}")).num_rows(), expected, "{filter}");
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
-use super::super::files::File;
+use super::super::files::DatasetFile;
 use super::super::stream::reason_of;
 use super::options::Encoding;
 
@@ -89,7 +89,7 @@ impl TextBytes {
     /// A file in `encoding`, if its byte-order mark does not name another one.
     pub(super) async fn open(
         store: &Arc<dyn ObjectStore>,
-        file: &File,
+        file: &DatasetFile,
         encoding: Option<Encoding>,
     ) -> Result<TextBytes, String> {
         let (store, location, size) = (Arc::clone(store), file.meta.location.clone(), file.meta.size);
@@ -175,7 +175,7 @@ fn unpacked(
     raw: BoxStream<'static, Result<Bytes, String>>,
     compression: Compression,
 ) -> BoxStream<'static, Result<Bytes, String>> {
-    let mailbox = Arc::new(Mutex::new(Mail::Empty));
+    let mailbox = Arc::new(Mutex::new(MailboxContent::Empty));
     let feed = Feed { mailbox: Arc::clone(&mailbox), current: Bytes::new(), ended: false };
     let state = (raw, mailbox, compression, Some(feed), None::<Box<dyn Read + Send>>);
     let unpacked = futures::stream::try_unfold(state, |(mut raw, mailbox, compression, mut feed, reader)| async move {
@@ -195,7 +195,7 @@ fn unpacked(
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    let mail = raw.try_next().await?.map_or(Mail::End, Mail::Bytes);
+                    let mail = raw.try_next().await?.map_or(MailboxContent::End, MailboxContent::Bytes);
                     *mailbox.lock().unwrap_or_else(PoisonError::into_inner) = mail;
                 }
                 Err(e) => return Err(damaged(e)),
@@ -205,7 +205,7 @@ fn unpacked(
     unpacked.boxed()
 }
 
-enum Mail {
+enum MailboxContent {
     Empty,
     Bytes(Bytes),
     End,
@@ -213,7 +213,7 @@ enum Mail {
 
 /// What a decompressor reads: it would block until the next bytes are in the mailbox.
 struct Feed {
-    mailbox: Arc<Mutex<Mail>>,
+    mailbox: Arc<Mutex<MailboxContent>>,
     current: Bytes,
     ended: bool,
 }
@@ -222,10 +222,10 @@ impl BufRead for Feed {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.current.is_empty() && !self.ended {
             let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
-            match std::mem::replace(&mut *mailbox, Mail::Empty) {
-                Mail::Empty => return Err(ErrorKind::WouldBlock.into()),
-                Mail::Bytes(bytes) => self.current = bytes,
-                Mail::End => self.ended = true,
+            match std::mem::replace(&mut *mailbox, MailboxContent::Empty) {
+                MailboxContent::Empty => return Err(ErrorKind::WouldBlock.into()),
+                MailboxContent::Bytes(bytes) => self.current = bytes,
+                MailboxContent::End => self.ended = true,
             }
         }
         Ok(&self.current)

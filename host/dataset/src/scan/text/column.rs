@@ -15,9 +15,9 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use datafusion::arrow::json::ReaderBuilder;
 
-use super::super::infer::{self, Class, Evidence};
+use super::super::inference::{self, Class, Evidence};
 use super::options::TextOptions;
-use super::{Raw, Syntax};
+use super::{RawValue, Syntax};
 
 /// What a column is to be.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub(super) struct ColumnSpec {
 
 /// Why a row of a column has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ValueError {
     pub(super) row: usize,
     pub(super) reason: String,
 }
@@ -56,21 +56,26 @@ impl TextColumn {
     }
 
     /// Takes a value in.
-    pub(super) fn push(&mut self, value: Raw<'_>, syntax: Syntax, options: &TextOptions) -> Result<(), &'static str> {
+    pub(super) fn push(
+        &mut self,
+        value: RawValue<'_>,
+        syntax: Syntax,
+        options: &TextOptions,
+    ) -> Result<(), &'static str> {
         let before = self.data.len();
         match value {
-            Raw::Absent | Raw::Null => {}
-            Raw::Text(text) | Raw::Bool(text) | Raw::Number(text) | Raw::Nested(text) => {
+            RawValue::Absent | RawValue::Null => {}
+            RawValue::Text(text) | RawValue::Bool(text) | RawValue::Number(text) | RawValue::Nested(text) => {
                 self.data.extend_from_slice(text);
             }
-            Raw::Escaped(text) => syntax.unescape(text, &mut self.data)?,
-            Raw::Bad(reason) => return Err(reason),
+            RawValue::Escaped(text) => syntax.unescape(text, &mut self.data)?,
+            RawValue::Bad(reason) => return Err(reason),
         }
         let written = &self.data[before..];
         let is_null = match (value, syntax) {
-            (Raw::Absent | Raw::Null, _) => true,
-            (Raw::Text(_) | Raw::Escaped(_), Syntax::Csv(_)) => options.is_null(written),
-            (Raw::Text(_) | Raw::Escaped(_), Syntax::Json) => options.is_null_string(written),
+            (RawValue::Absent | RawValue::Null, _) => true,
+            (RawValue::Text(_) | RawValue::Escaped(_), Syntax::Csv(_)) => options.is_null(written),
+            (RawValue::Text(_) | RawValue::Escaped(_), Syntax::Json) => options.is_null_string(written),
             _ => false,
         };
         if is_null {
@@ -83,7 +88,7 @@ impl TextColumn {
     }
 
     /// The column.
-    pub(super) fn finish(mut self, spec: &ColumnSpec) -> Result<ArrayRef, Fault> {
+    pub(super) fn finish(mut self, spec: &ColumnSpec) -> Result<ArrayRef, ValueError> {
         let nulls = self.nulls.finish();
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
         let data = Buffer::from_vec(self.data);
@@ -93,15 +98,15 @@ impl TextColumn {
     }
 }
 
-fn not_utf8(offsets: &OffsetBuffer<i32>, data: &[u8]) -> Fault {
+fn not_utf8(offsets: &OffsetBuffer<i32>, data: &[u8]) -> ValueError {
     let value = |row: usize| &data[offsets[row] as usize..offsets[row + 1] as usize];
     let row = (0..offsets.len() - 1).find(|row| std::str::from_utf8(value(*row)).is_err()).unwrap_or_default();
-    Fault { row, reason: not_utf8_reason(value(row)) }
+    ValueError { row, reason: not_utf8_reason(value(row)) }
 }
 
 /// What is wrong with text that is not UTF-8.
 pub(super) fn not_utf8_reason(text: &[u8]) -> String {
-    format!("{} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"", infer::shown(text))
+    format!("{} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"", inference::excerpt(text))
 }
 
 /// A column of values that folders name: of the type that the job says, or that all of them have.
@@ -123,7 +128,7 @@ pub(in super::super) fn folder_column(
 }
 
 /// Makes a column of text one of a type.
-pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef, Fault> {
+pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef, ValueError> {
     use DataType::*;
     let declared = spec.is_declared;
     let converted = match &spec.data_type {
@@ -133,33 +138,33 @@ pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef,
         UInt64 => each::<UInt64Type>(&texts, |text| whole(text, declared)),
         Float64 => each::<Float64Type>(&texts, |text| float(text, declared)),
         Boolean if !declared => bools(&texts),
-        Date32 => each::<Date32Type>(&texts, |text| infer::date(text.as_bytes())),
+        Date32 => each::<Date32Type>(&texts, |text| inference::date(text.as_bytes())),
         Timestamp(unit, zone) => times(&texts, *unit, zone.as_ref()),
         List(_) | Struct(_) => return nested(&texts, &spec.data_type),
         Float16 | Float32 => each::<Float64Type>(&texts, |text| float(text, declared)).map(|wide| cast(&wide, spec)),
-        Date64 => each::<Date32Type>(&texts, |text| infer::date(text.as_bytes())).map(|days| cast(&days, spec)),
+        Date64 => each::<Date32Type>(&texts, |text| inference::date(text.as_bytes())).map(|days| cast(&days, spec)),
         Decimal128(_, scale) => decimals(&texts, *scale, spec),
         _ => cast_all(&texts, spec),
     };
-    converted.map_err(|row| Fault { row, reason: unfit(texts.value(row), spec) })
+    converted.map_err(|row| ValueError { row, reason: mismatch_reason(texts.value(row), spec) })
 }
 
 /// Why a value is not of a column's type.
-fn unfit(value: &str, spec: &ColumnSpec) -> String {
-    let (name, data_type, shown) = (&spec.name, &spec.data_type, infer::shown(value.as_bytes()));
+fn mismatch_reason(value: &str, spec: &ColumnSpec) -> String {
+    let (name, data_type, excerpt) = (&spec.name, &spec.data_type, inference::excerpt(value.as_bytes()));
     if spec.is_declared {
-        return format!("{shown} in column `{name}` is no {data_type}, which `input.types` says it is");
+        return format!("{excerpt} in column `{name}` is no {data_type}, which `input.types` says it is");
     }
-    let number = infer::number(value.as_bytes());
+    let number = inference::number(value.as_bytes());
     let remedy = format!("name the column's type, as in [input] types = {{ {} = \"utf8\" }}", key(name));
     if data_type.is_floating() && matches!(number, Some(Class::Whole | Class::Negative | Class::Unsigned)) {
         return format!(
-            "column `{name}` has the whole number {shown} here, and fractions here or in another file: floats do not tell \
+            "column `{name}` has the whole number {excerpt} here, and fractions here or in another file: floats do not tell \
              whole numbers from 2^53 on apart; {remedy}"
         );
     }
     format!(
-        "{shown} in column `{name}` does not read back from {data_type} as it is written, and the values that its type was \
+        "{excerpt} in column `{name}` does not read back from {data_type} as it is written, and the values that its type was \
          taken from do; {remedy}"
     )
 }
@@ -201,9 +206,9 @@ fn float(text: &str, declared: bool) -> Option<f64> {
         let value: f64 = text.parse().ok()?;
         return (value.is_finite() || !bytes.iter().any(u8::is_ascii_digit)).then_some(value);
     }
-    let fits = match infer::number(bytes) {
+    let fits = match inference::number(bytes) {
         Some(Class::Float) => true,
-        Some(_) => !infer::is_large(bytes),
+        Some(_) => !inference::is_large(bytes),
         None => is_word,
     };
     if fits { text.parse().ok() } else { None }
@@ -215,7 +220,7 @@ fn bools(texts: &StringArray) -> Result<ArrayRef, usize> {
         let text = texts.value(row).as_bytes();
         match texts.is_valid(row) {
             false => values.append_null(),
-            true if infer::is_bool(text) => values.append_value(matches!(text[0], b't' | b'T')),
+            true if inference::is_bool(text) => values.append_value(matches!(text[0], b't' | b'T')),
             true => return Err(row),
         }
     }
@@ -228,7 +233,7 @@ fn times(texts: &StringArray, unit: TimeUnit, zone: Option<&Arc<str>>) -> Result
         Err(_) => return Err(0),
     };
     fn of<T: ArrowTimestampType>(texts: &StringArray, tz: &Tz, zone: Option<&Arc<str>>) -> Result<ArrayRef, usize> {
-        let column = each::<T>(texts, |text| infer::time(text, T::UNIT, tz))?;
+        let column = each::<T>(texts, |text| inference::time(text, T::UNIT, tz))?;
         let column = arrow_array::cast::AsArray::as_primitive::<T>(&column).clone();
         Ok(Arc::new(column.with_timezone_opt(zone.cloned())))
     }
@@ -269,8 +274,8 @@ fn cast(column: &ArrayRef, spec: &ColumnSpec) -> ArrayRef {
 }
 
 /// Lists and objects of JSON.
-fn nested(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, Fault> {
-    let fault = |row: usize, reason: String| Fault { row, reason };
+fn nested(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, ValueError> {
+    let fault = |row: usize, reason: String| ValueError { row, reason };
     let schema = Arc::new(Schema::new(vec![Field::new("c", data_type.clone(), true)]));
     let read = |rows: std::ops::Range<usize>| -> Result<Option<RecordBatch>, String> {
         let mut lines = Vec::new();
@@ -288,7 +293,7 @@ fn nested(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, Fault> 
         Err(_) => {
             let wrong = |row: usize| read(row..row + 1).err().map(|reason| (row, reason));
             let (row, reason) = (0..texts.len()).find_map(wrong).unwrap_or((0, "it can't be read".to_owned()));
-            Err(fault(row, format!("{} is no {data_type}: {reason}", infer::shown(texts.value(row).as_bytes()))))
+            Err(fault(row, format!("{} is no {data_type}: {reason}", inference::excerpt(texts.value(row).as_bytes()))))
         }
     }
 }

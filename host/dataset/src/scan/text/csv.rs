@@ -5,7 +5,7 @@
 
 use memchr::{memchr, memchr_iter, memchr2};
 
-use super::{Raw, Step, Stop};
+use super::{RawValue, RecordError, RecordStep};
 
 /// What CSV files are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(in super::super) struct CsvSyntax {
 
 /// Where in a record a byte lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum CsvState {
     /// Before the first byte of a value.
     Start,
     Plain,
@@ -27,14 +27,14 @@ enum At {
 }
 
 impl CsvSyntax {
-    fn after(&self, at: At, byte: u8) -> At {
+    fn after(&self, at: CsvState, byte: u8) -> CsvState {
         let is_quote = Some(byte) == self.quote;
         match at {
-            At::Quoted if is_quote => At::Quote,
-            At::Quoted => At::Quoted,
-            At::Start | At::Quote if is_quote => At::Quoted,
-            _ if byte == self.delimiter || matches!(byte, b'\n' | b'\r') => At::Start,
-            _ => At::Plain,
+            CsvState::Quoted if is_quote => CsvState::Quote,
+            CsvState::Quoted => CsvState::Quoted,
+            CsvState::Start | CsvState::Quote if is_quote => CsvState::Quoted,
+            _ if byte == self.delimiter || matches!(byte, b'\n' | b'\r') => CsvState::Start,
+            _ => CsvState::Plain,
         }
     }
 
@@ -44,11 +44,11 @@ impl CsvSyntax {
         bytes: &'b [u8],
         from: usize,
         is_end: bool,
-        values: &mut Vec<Raw<'b>>,
-    ) -> Result<Step, Stop> {
+        values: &mut Vec<RawValue<'b>>,
+    ) -> Result<RecordStep, RecordError> {
         values.clear();
         let Some(begins) = self.begin(bytes, from) else {
-            return Ok(if is_end { Step::End } else { Step::More(from) });
+            return Ok(if is_end { RecordStep::End } else { RecordStep::More(from) });
         };
         let line = memchr2(b'\n', b'\r', &bytes[begins..]).map(|len| begins + len);
         let until = line.unwrap_or(bytes.len());
@@ -57,15 +57,15 @@ impl CsvSyntax {
             return self.quoted(bytes, begins, is_end, values);
         }
         if line.is_none() && !is_end {
-            return Ok(Step::More(begins));
+            return Ok(RecordStep::More(begins));
         }
         let mut first = 0;
         for end in memchr_iter(self.delimiter, record) {
-            values.push(Raw::Text(&record[first..end]));
+            values.push(RawValue::Text(&record[first..end]));
             first = end + 1;
         }
-        values.push(Raw::Text(&record[first..]));
-        Ok(Step::Record { begins, ends: until })
+        values.push(RawValue::Text(&record[first..]));
+        Ok(RecordStep::Record { begins, ends: until })
     }
 
     /// Where the next record begins, past empty lines and comments.
@@ -85,49 +85,52 @@ impl CsvSyntax {
         bytes: &'b [u8],
         begins: usize,
         is_end: bool,
-        values: &mut Vec<Raw<'b>>,
-    ) -> Result<Step, Stop> {
-        let (mut at, mut first) = (At::Start, begins);
+        values: &mut Vec<RawValue<'b>>,
+    ) -> Result<RecordStep, RecordError> {
+        let (mut at, mut first) = (CsvState::Start, begins);
         for (position, byte) in bytes.iter().enumerate().skip(begins) {
-            let ends = at != At::Quoted && (*byte == self.delimiter || matches!(byte, b'\n' | b'\r'));
+            let ends = at != CsvState::Quoted && (*byte == self.delimiter || matches!(byte, b'\n' | b'\r'));
             if !ends {
                 at = self.after(at, *byte);
                 continue;
             }
             values.push(self.value(&bytes[first..position]));
-            (at, first) = (At::Start, position + 1);
+            (at, first) = (CsvState::Start, position + 1);
             if *byte != self.delimiter {
-                return Ok(Step::Record { begins, ends: position });
+                return Ok(RecordStep::Record { begins, ends: position });
             }
         }
         match (is_end, at) {
-            (false, _) => Ok(Step::More(begins)),
-            (true, At::Quoted) => Err(Stop { at: begins, reason: "a quote in the line has no second one".to_owned() }),
+            (false, _) => Ok(RecordStep::More(begins)),
+            (true, CsvState::Quoted) => {
+                Err(RecordError { at: begins, reason: "a quote in the line has no second one".to_owned() })
+            }
             (true, _) => {
                 values.push(self.value(&bytes[first..]));
-                Ok(Step::Record { begins, ends: bytes.len() })
+                Ok(RecordStep::Record { begins, ends: bytes.len() })
             }
         }
     }
 
     /// A value as it stands between delimiters.
-    fn value<'b>(&self, text: &'b [u8]) -> Raw<'b> {
-        let Some(quote) = self.quote.filter(|quote| text.first() == Some(quote)) else { return Raw::Text(text) };
+    fn value<'b>(&self, text: &'b [u8]) -> RawValue<'b> {
+        let Some(quote) = self.quote.filter(|quote| text.first() == Some(quote)) else { return RawValue::Text(text) };
         let inner = &text[1..];
         match memchr(quote, inner) {
-            Some(end) if end + 1 == inner.len() => Raw::Text(&inner[..end]),
-            _ => Raw::Escaped(text),
+            Some(end) if end + 1 == inner.len() => RawValue::Text(&inner[..end]),
+            _ => RawValue::Escaped(text),
         }
     }
 
     /// The value that an escaped one stands for.
     pub(super) fn unescape(&self, text: &[u8], to: &mut Vec<u8>) {
-        let mut at = At::Start;
+        let mut at = CsvState::Start;
         for byte in text {
             let next = self.after(at, *byte);
-            let is_quote = matches!((at, next), (At::Start, At::Quoted) | (At::Quoted, At::Quote));
+            let is_quote =
+                matches!((at, next), (CsvState::Start, CsvState::Quoted) | (CsvState::Quoted, CsvState::Quote));
             // What follows a value's last quote is part of it, delimiters not: there are none.
-            at = if at == At::Quoted || next != At::Start { next } else { At::Plain };
+            at = if at == CsvState::Quoted || next != CsvState::Start { next } else { CsvState::Plain };
             if !is_quote {
                 to.push(*byte);
             }
@@ -136,18 +139,18 @@ impl CsvSyntax {
 }
 
 /// Finds where records begin, in bytes that come one chunk after another.
-pub(super) struct Cuts {
+pub(super) struct RecordBoundaries {
     syntax: CsvSyntax,
-    at: At,
+    at: CsvState,
     in_comment: bool,
     begins_line: bool,
     /// Bytes that were seen.
     seen: u64,
 }
 
-impl Cuts {
-    pub(super) fn new(syntax: CsvSyntax) -> Cuts {
-        Cuts { syntax, at: At::Start, in_comment: false, begins_line: true, seen: 0 }
+impl RecordBoundaries {
+    pub(super) fn new(syntax: CsvSyntax) -> RecordBoundaries {
+        RecordBoundaries { syntax, at: CsvState::Start, in_comment: false, begins_line: true, seen: 0 }
     }
 
     pub(super) fn seen(&self) -> u64 {
@@ -157,7 +160,7 @@ impl Cuts {
     /// Takes bytes in up to the first one that begins a record: how many, and whether one begins behind them.
     pub(super) fn until_record(&mut self, bytes: &[u8]) -> (usize, bool) {
         for (position, byte) in bytes.iter().enumerate() {
-            let in_quotes = self.at == At::Quoted;
+            let in_quotes = self.at == CsvState::Quoted;
             self.step(*byte);
             if matches!(byte, b'\n' | b'\r') && !in_quotes {
                 self.seen += position as u64 + 1;
@@ -189,13 +192,13 @@ impl Cuts {
 
     /// Takes bytes in that have no quote.
     fn past(&mut self, bytes: &[u8]) {
-        if let Some(last) = bytes.last().filter(|_| self.at != At::Quoted) {
-            self.at = self.syntax.after(At::Plain, *last);
+        if let Some(last) = bytes.last().filter(|_| self.at != CsvState::Quoted) {
+            self.at = self.syntax.after(CsvState::Plain, *last);
         }
     }
 
     fn step(&mut self, byte: u8) {
-        let ends = matches!(byte, b'\n' | b'\r') && self.at != At::Quoted;
+        let ends = matches!(byte, b'\n' | b'\r') && self.at != CsvState::Quoted;
         self.in_comment = if self.in_comment { !ends } else { self.begins_line && self.syntax.comment == Some(byte) };
         self.begins_line = ends;
         if !self.in_comment {
@@ -210,12 +213,12 @@ mod tests {
 
     const COMMAS: CsvSyntax = CsvSyntax { delimiter: b',', quote: Some(b'"'), comment: None };
 
-    fn split(syntax: CsvSyntax, text: &str, is_end: bool) -> Result<Vec<Vec<String>>, Stop> {
+    fn split(syntax: CsvSyntax, text: &str, is_end: bool) -> Result<Vec<Vec<String>>, RecordError> {
         let (mut records, mut at, mut values) = (Vec::new(), 0, Vec::new());
-        while let Step::Record { ends, .. } = syntax.record(text.as_bytes(), at, is_end, &mut values)? {
-            let text = |value: &Raw<'_>| match value {
-                Raw::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                Raw::Escaped(text) => {
+        while let RecordStep::Record { ends, .. } = syntax.record(text.as_bytes(), at, is_end, &mut values)? {
+            let text = |value: &RawValue<'_>| match value {
+                RawValue::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                RawValue::Escaped(text) => {
                     let mut unescaped = Vec::new();
                     syntax.unescape(text, &mut unescaped);
                     String::from_utf8(unescaped).expect("text")
@@ -275,7 +278,7 @@ mod tests {
                     .collect();
                 let Ok(expected) = split(syntax, &text, true) else { continue };
                 let nominal = random.below(text.len() as u32 + 1) as usize;
-                let mut cuts = Cuts::new(syntax);
+                let mut cuts = RecordBoundaries::new(syntax);
                 cuts.skip(&text.as_bytes()[..nominal]);
                 cuts.until_record(&text.as_bytes()[nominal..]);
                 let (first, second) = text.split_at(cuts.seen() as usize);

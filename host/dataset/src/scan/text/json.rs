@@ -6,29 +6,29 @@ use std::collections::HashMap;
 
 use memchr::memchr3;
 
-use super::{Raw, Step, Stop};
+use super::{RawValue, RecordError, RecordStep};
 
 /// Lists and objects within each other in a value that is used.
 pub(super) const DEPTH_MAX: usize = 32;
 
 /// The keys that are looked for, or all that there are.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keys {
+pub(super) struct JsonKeys {
     names: Vec<String>,
     by_name: HashMap<Vec<u8>, usize>,
     /// Whether keys that are not there yet are added.
     open: bool,
 }
 
-impl Keys {
+impl JsonKeys {
     /// All keys that there are.
-    pub(super) fn all() -> Keys {
-        Keys { open: true, ..Keys::default() }
+    pub(super) fn all() -> JsonKeys {
+        JsonKeys { open: true, ..JsonKeys::default() }
     }
 
     /// These keys.
-    pub(super) fn of(names: impl IntoIterator<Item = String>) -> Keys {
-        let mut keys = Keys::default();
+    pub(super) fn of(names: impl IntoIterator<Item = String>) -> JsonKeys {
+        let mut keys = JsonKeys::default();
         names.into_iter().for_each(|name| _ = keys.add(name));
         keys
     }
@@ -44,14 +44,14 @@ impl Keys {
     }
 
     /// The number of a key. `next` is a guess: objects mostly have the same keys in the same order.
-    fn number(&mut self, key: &Raw<'_>, next: usize) -> Option<usize> {
+    fn number(&mut self, key: &RawValue<'_>, next: usize) -> Option<usize> {
         let mut unescaped = Vec::new();
         let name = match key {
-            Raw::Escaped(text) => {
+            RawValue::Escaped(text) => {
                 unescape(text, &mut unescaped).ok()?;
                 &unescaped[..]
             }
-            Raw::Text(text) => text,
+            RawValue::Text(text) => text,
             _ => return None,
         };
         if self.names.get(next).is_some_and(|guess| guess.as_bytes() == name) {
@@ -66,7 +66,7 @@ impl Keys {
 }
 
 /// Why a part of an object could not be read.
-enum Fault {
+enum ParseError {
     /// It ends behind the bytes.
     More,
     Wrong(String),
@@ -74,47 +74,52 @@ enum Fault {
 
 /// Splits the object that begins at `from`, or is the first behind it, into the values of `keys`.
 pub(super) fn record<'b>(
-    keys: &mut Keys,
+    keys: &mut JsonKeys,
     bytes: &'b [u8],
     from: usize,
     is_end: bool,
-    values: &mut Vec<Raw<'b>>,
-) -> Result<Step, Stop> {
+    values: &mut Vec<RawValue<'b>>,
+) -> Result<RecordStep, RecordError> {
     values.clear();
-    values.resize(keys.names.len(), Raw::Absent);
+    values.resize(keys.names.len(), RawValue::Absent);
     let begins = space(bytes, from);
     if begins == bytes.len() {
-        return Ok(if is_end { Step::End } else { Step::More(begins) });
+        return Ok(if is_end { RecordStep::End } else { RecordStep::More(begins) });
     }
     match object(keys, bytes, begins, values) {
-        Ok(ends) => Ok(Step::Record { begins, ends }),
-        Err(Fault::More) if !is_end => Ok(Step::More(begins)),
-        Err(Fault::More) => {
-            Err(Stop { at: begins, reason: "the object that begins in the line does not end".to_owned() })
+        Ok(ends) => Ok(RecordStep::Record { begins, ends }),
+        Err(ParseError::More) if !is_end => Ok(RecordStep::More(begins)),
+        Err(ParseError::More) => {
+            Err(RecordError { at: begins, reason: "the object that begins in the line does not end".to_owned() })
         }
-        Err(Fault::Wrong(reason)) => Err(Stop { at: begins, reason }),
+        Err(ParseError::Wrong(reason)) => Err(RecordError { at: begins, reason }),
     }
 }
 
-fn object<'b>(keys: &mut Keys, bytes: &'b [u8], begins: usize, values: &mut Vec<Raw<'b>>) -> Result<usize, Fault> {
+fn object<'b>(
+    keys: &mut JsonKeys,
+    bytes: &'b [u8],
+    begins: usize,
+    values: &mut Vec<RawValue<'b>>,
+) -> Result<usize, ParseError> {
     match bytes[begins] {
         b'{' => {}
         b'[' => {
-            return Err(Fault::Wrong(
+            return Err(ParseError::Wrong(
                 "it holds an array; write one object a line, without brackets and commas".to_owned(),
             ));
         }
-        _ => return Err(Fault::Wrong(format!("an object is expected, not {}", shown(bytes, begins)))),
+        _ => return Err(ParseError::Wrong(format!("an object is expected, not {}", excerpt(bytes, begins)))),
     }
     let mut next = 0;
     members(bytes, begins, |key, value| {
         if let Some(number) = keys.number(&key, next) {
             if number >= values.len() {
-                values.resize(number + 1, Raw::Absent);
+                values.resize(number + 1, RawValue::Absent);
             }
             values[number] = match values[number] {
-                Raw::Absent => value,
-                _ => Raw::Bad("is in the object twice"),
+                RawValue::Absent => value,
+                _ => RawValue::Bad("is in the object twice"),
             };
             next = number + 1;
         }
@@ -122,7 +127,11 @@ fn object<'b>(keys: &mut Keys, bytes: &'b [u8], begins: usize, values: &mut Vec<
 }
 
 /// Shows the members of the object at `begins`; where it ends.
-fn members<'b>(bytes: &'b [u8], begins: usize, mut each: impl FnMut(Raw<'b>, Raw<'b>)) -> Result<usize, Fault> {
+fn members<'b>(
+    bytes: &'b [u8],
+    begins: usize,
+    mut each: impl FnMut(RawValue<'b>, RawValue<'b>),
+) -> Result<usize, ParseError> {
     let mut at = space(bytes, begins + 1);
     if next(bytes, at)? == b'}' {
         return Ok(at + 1);
@@ -148,7 +157,7 @@ fn members<'b>(bytes: &'b [u8], begins: usize, mut each: impl FnMut(Raw<'b>, Raw
 }
 
 /// The value that begins at `at`, and where it ends.
-fn value(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+fn value(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     match next(bytes, at)? {
         b'"' => string(bytes, at),
         b'{' | b'[' => nested(bytes, at),
@@ -156,21 +165,21 @@ fn value(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
         _ => {
             let ends =
                 |byte: &u8| matches!(byte, b',' | b'}' | b']' | b'{' | b'[' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
-            let end = at + bytes[at..].iter().position(ends).ok_or(Fault::More)?;
+            let end = at + bytes[at..].iter().position(ends).ok_or(ParseError::More)?;
             Ok((token(&bytes[at..end]), end))
         }
     }
 }
 
-fn token(text: &[u8]) -> Raw<'_> {
+fn token(text: &[u8]) -> RawValue<'_> {
     match text {
-        b"null" => Raw::Null,
-        b"true" | b"false" => Raw::Bool(text),
-        _ if is_number(text) => Raw::Number(text),
+        b"null" => RawValue::Null,
+        b"true" | b"false" => RawValue::Bool(text),
+        _ if is_number(text) => RawValue::Number(text),
         b"NaN" | b"Infinity" | b"-Infinity" | b"nan" | b"inf" | b"-inf" => {
-            Raw::Bad("is NaN or infinite, for which JSON has no number: write null, or a string")
+            RawValue::Bad("is NaN or infinite, for which JSON has no number: write null, or a string")
         }
-        _ => Raw::Bad("is no value of JSON"),
+        _ => RawValue::Bad("is no value of JSON"),
     }
 }
 
@@ -202,36 +211,37 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 /// The string that begins with the quote at `at`, and where it ends.
-fn string(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+fn string(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     let (mut from, mut escaped) = (at + 1, false);
     loop {
-        let found = from + memchr3(b'"', b'\\', b'\n', bytes.get(from..).ok_or(Fault::More)?).ok_or(Fault::More)?;
+        let found =
+            from + memchr3(b'"', b'\\', b'\n', bytes.get(from..).ok_or(ParseError::More)?).ok_or(ParseError::More)?;
         match bytes[found] {
             b'"' => {
                 let text = &bytes[at + 1..found];
-                return Ok((if escaped { Raw::Escaped(text) } else { Raw::Text(text) }, found + 1));
+                return Ok((if escaped { RawValue::Escaped(text) } else { RawValue::Text(text) }, found + 1));
             }
             b'\\' => (from, escaped) = (found + 2, true),
-            _ => return Err(Fault::Wrong("a string in the line does not end".to_owned())),
+            _ => return Err(ParseError::Wrong("a string in the line does not end".to_owned())),
         }
     }
 }
 
 /// The list or object that begins at `at`, and where it ends: whose brackets are as many as there are to be, and no more
 /// is known of it.
-fn nested(bytes: &[u8], at: usize) -> Result<(Raw<'_>, usize), Fault> {
+fn nested(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     let (mut depth, mut from) = (0_usize, at);
     while let Some(byte) = bytes.get(from) {
         match byte {
             b'"' => from = string(bytes, from)?.1 - 1,
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return Ok((Raw::Nested(&bytes[at..=from]), from + 1)),
+            b'}' | b']' if depth == 1 => return Ok((RawValue::Nested(&bytes[at..=from]), from + 1)),
             b'}' | b']' => depth -= 1,
             _ => {}
         }
         from += 1;
     }
-    Err(Fault::More)
+    Err(ParseError::More)
 }
 
 fn space(bytes: &[u8], at: usize) -> usize {
@@ -239,19 +249,19 @@ fn space(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
 }
 
-fn next(bytes: &[u8], at: usize) -> Result<u8, Fault> {
-    bytes.get(at).copied().ok_or(Fault::More)
+fn next(bytes: &[u8], at: usize) -> Result<u8, ParseError> {
+    bytes.get(at).copied().ok_or(ParseError::More)
 }
 
-fn expected(what: &str, bytes: &[u8], at: usize) -> Fault {
-    Fault::Wrong(format!("{what} is expected, not {}", shown(bytes, at)))
+fn expected(what: &str, bytes: &[u8], at: usize) -> ParseError {
+    ParseError::Wrong(format!("{what} is expected, not {}", excerpt(bytes, at)))
 }
 
 /// What lies somewhere, for a message.
-fn shown(bytes: &[u8], at: usize) -> String {
+fn excerpt(bytes: &[u8], at: usize) -> String {
     let rest = &bytes[at..];
     let line = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
-    super::super::infer::shown(&rest[..line.min(20)])
+    super::super::inference::excerpt(&rest[..line.min(20)])
 }
 
 /// What a string with escapes stands for.
@@ -267,30 +277,30 @@ pub(super) fn unescape(text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str
 }
 
 /// What a list or an object holds, if it is one.
-pub(super) enum Inner<'b> {
-    List(Vec<Raw<'b>>),
-    Object(Vec<(String, Raw<'b>)>),
+pub(super) enum NestedValue<'b> {
+    List(Vec<RawValue<'b>>),
+    Object(Vec<(String, RawValue<'b>)>),
 }
 
-/// What lies in a [`Raw::Nested`].
-pub(super) fn inner(text: &[u8]) -> Option<Inner<'_>> {
+/// What lies in a [`RawValue::Nested`].
+pub(super) fn parse_nested(text: &[u8]) -> Option<NestedValue<'_>> {
     if text.first() == Some(&b'{') {
         let mut found = Vec::new();
         let ends = members(text, 0, |key, value| found.push((key, value))).ok()?;
         let named = found.into_iter().map(|(key, value)| {
             let mut name = Vec::new();
             match key {
-                Raw::Escaped(text) => unescape(text, &mut name).ok()?,
-                Raw::Text(text) => name.extend_from_slice(text),
+                RawValue::Escaped(text) => unescape(text, &mut name).ok()?,
+                RawValue::Text(text) => name.extend_from_slice(text),
                 _ => return None,
             }
             Some((String::from_utf8(name).ok()?, value))
         });
-        return Some(Inner::Object(named.collect::<Option<Vec<_>>>().filter(|_| ends == text.len())?));
+        return Some(NestedValue::Object(named.collect::<Option<Vec<_>>>().filter(|_| ends == text.len())?));
     }
     let (mut values, mut at) = (Vec::new(), space(text, 1));
     if text.get(at) == Some(&b']') {
-        return (at + 1 == text.len()).then_some(Inner::List(values));
+        return (at + 1 == text.len()).then_some(NestedValue::List(values));
     }
     loop {
         let (item, end) = value(text, at).ok()?;
@@ -298,7 +308,7 @@ pub(super) fn inner(text: &[u8]) -> Option<Inner<'_>> {
         at = space(text, end);
         match text.get(at)? {
             b',' => at = space(text, at + 1),
-            b']' => return (at + 1 == text.len()).then_some(Inner::List(values)),
+            b']' => return (at + 1 == text.len()).then_some(NestedValue::List(values)),
             _ => return None,
         }
     }
@@ -308,9 +318,9 @@ pub(super) fn inner(text: &[u8]) -> Option<Inner<'_>> {
 mod tests {
     use super::*;
 
-    fn split(text: &str, is_end: bool) -> Result<(Vec<String>, Vec<Vec<String>>), Stop> {
-        let (mut keys, mut records, mut at, mut values) = (Keys::all(), Vec::new(), 0, Vec::new());
-        while let Step::Record { ends, .. } = record(&mut keys, text.as_bytes(), at, is_end, &mut values)? {
+    fn split(text: &str, is_end: bool) -> Result<(Vec<String>, Vec<Vec<String>>), RecordError> {
+        let (mut keys, mut records, mut at, mut values) = (JsonKeys::all(), Vec::new(), 0, Vec::new());
+        while let RecordStep::Record { ends, .. } = record(&mut keys, text.as_bytes(), at, is_end, &mut values)? {
             records.push(values.iter().map(|value| format!("{value:?}")).collect());
             at = ends;
         }
@@ -319,8 +329,8 @@ mod tests {
 
     #[test]
     fn objects_are_split() {
-        let text = |text: &str| format!("{:?}", Raw::Text(text.as_bytes()));
-        let number = |text: &str| format!("{:?}", Raw::Number(text.as_bytes()));
+        let text = |text: &str| format!("{:?}", RawValue::Text(text.as_bytes()));
+        let number = |text: &str| format!("{:?}", RawValue::Number(text.as_bytes()));
         let absent = || "Absent".to_owned();
         for (json, keys, expected) in [
             ("", &[][..], vec![]),
@@ -332,7 +342,7 @@ mod tests {
             ("{\"a\": 1, \"a\": 2}", &["a"], vec![vec!["Bad(\"is in the object twice\")".to_owned()]]),
             ("{\"\\u0061\": 1}", &["a"], vec![vec![number("1")]]),
             ("{\"a\": null, \"b\": true}", &["a", "b"], {
-                vec![vec!["Null".to_owned(), format!("{:?}", Raw::Bool(b"true"))]]
+                vec![vec!["Null".to_owned(), format!("{:?}", RawValue::Bool(b"true"))]]
             }),
         ] {
             let (names, records) = split(json, true).unwrap_or_else(|stop| panic!("{json}: {stop:?}"));

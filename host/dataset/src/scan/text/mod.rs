@@ -6,23 +6,23 @@
 mod bytes;
 mod column;
 mod csv;
-mod inspect;
+mod inspector;
 mod json;
 mod options;
-mod read;
+mod reader;
 
 pub(super) use bytes::Compression;
 pub(super) use column::{folder_column, key};
-pub(super) use inspect::{TextFile, inspect};
+pub(super) use inspector::{TextFile, inspect};
 pub use options::{TextOptions, TextSpec};
-pub(super) use read::{TextError, TextTable};
+pub(super) use reader::{TextError, TextTable};
 
 /// Bytes of a record: a longer one is none, but a quote or bracket that is never closed.
 const RECORD_BYTES_MAX: usize = 64 << 20;
 
 /// A value as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Raw<'b> {
+enum RawValue<'b> {
     /// The record does not have it.
     Absent,
     /// `null` of JSON.
@@ -43,7 +43,7 @@ enum Raw<'b> {
 
 /// What comes next in some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum RecordStep {
     /// A record, between these bytes.
     Record { begins: usize, ends: usize },
     /// One that begins here, or none yet, whose end is in bytes to come.
@@ -54,7 +54,7 @@ enum Step {
 
 /// Why there is no record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stop {
+struct RecordError {
     /// Where it begins.
     at: usize,
     reason: String,

@@ -35,7 +35,7 @@ impl Encoding {
 
     /// The encoding of a file that begins like this, and the bytes of its byte-order mark. A mark is believed more than what
     /// was said.
-    pub(super) fn of(head: &[u8], said: Option<Encoding>) -> (Encoding, usize) {
+    pub(super) fn of(head: &[u8], declared: Option<Encoding>) -> (Encoding, usize) {
         if head.starts_with(b"\xef\xbb\xbf") {
             return (Encoding::Utf8, 3);
         }
@@ -45,10 +45,10 @@ impl Encoding {
         if head.starts_with(b"\xfe\xff") {
             return (Encoding::Utf16Be, 2);
         }
-        match said {
+        match declared {
             Some(Encoding::Utf16) if head.first() == Some(&0) => (Encoding::Utf16Be, 0),
             Some(Encoding::Utf16) => (Encoding::Utf16Le, 0),
-            Some(said) => (said, 0),
+            Some(declared) => (declared, 0),
             None => (Encoding::Utf8, 0),
         }
     }

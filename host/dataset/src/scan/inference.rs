@@ -10,7 +10,7 @@ use arrow_schema::{DataType, TimeUnit};
 use chrono::NaiveDate;
 
 /// From here on floats do not tell neighbouring whole numbers apart.
-pub(super) const WHOLE_MAX: u64 = 1 << 53;
+pub(super) const EXACT_INT_MAX: u64 = 1 << 53;
 
 /// What one value can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +183,7 @@ const TEXT: u16 = 1 << 12;
 
 /// Why a column has no type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(super) struct TypeProblem {
     /// Where the value lies that shows it: whatever the caller counts.
     pub(super) at: u64,
     pub(super) reason: String,
@@ -201,12 +201,12 @@ impl Evidence {
 
     /// The same, of a class that is known.
     pub(super) fn add_class(&mut self, class: Class, text: &[u8], at: u64) {
-        let shown = || (at, shown(text));
+        let excerpt = || (at, excerpt(text));
         self.seen |= match class {
             Class::Bool => BOOL,
             Class::Negative | Class::Whole | Class::Unsigned => {
                 if self.large.is_none() && is_large(text) {
-                    self.large = Some(shown());
+                    self.large = Some(excerpt());
                 }
                 match class {
                     Class::Negative => NEGATIVE,
@@ -215,7 +215,7 @@ impl Evidence {
                 }
             }
             Class::Float => {
-                self.fraction.get_or_insert_with(shown);
+                self.fraction.get_or_insert_with(excerpt);
                 FLOAT
             }
             Class::Date => {
@@ -233,7 +233,7 @@ impl Evidence {
                 unit | if zoned { ZONED } else { LOCAL }
             }
             Class::Text => {
-                self.text.get_or_insert_with(shown);
+                self.text.get_or_insert_with(excerpt);
                 TEXT
             }
         };
@@ -243,7 +243,7 @@ impl Evidence {
     ///
     /// # Errors
     /// When the column has whole numbers that floats don't tell apart, and fractions: one of both would be changed.
-    pub(super) fn data_type(&self) -> Result<DataType, Problem> {
+    pub(super) fn data_type(&self) -> Result<DataType, TypeProblem> {
         const NUMBERS: u16 = NEGATIVE | WHOLE | UNSIGNED | FLOAT;
         const TIMES: u16 = DATE | SECONDS | MILLIS | MICROS | NANOS | ZONED | LOCAL;
         let only = |of: u16| self.seen & !of == 0;
@@ -296,19 +296,19 @@ impl Evidence {
     }
 }
 
-fn mixed(large: &(u64, String), fraction: &(u64, String)) -> Problem {
+fn mixed(large: &(u64, String), fraction: &(u64, String)) -> TypeProblem {
     let reason = format!(
         "has the whole number {} and elsewhere the number {}, and floats do not tell whole numbers from 2^53 on apart",
         large.1, fraction.1
     );
-    Problem { at: large.0, reason, is_of_type: true }
+    TypeProblem { at: large.0, reason, is_of_type: true }
 }
 
 /// Whether a whole number is one that floats don't tell from its neighbours.
 pub(super) fn is_large(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     digits.len() > 15
-        && std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).is_none_or(|n: u64| n >= WHOLE_MAX)
+        && std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).is_none_or(|n: u64| n >= EXACT_INT_MAX)
 }
 
 /// Whether a time has no number of nanoseconds.
@@ -333,18 +333,18 @@ pub(super) fn time(text: &str, unit: TimeUnit, zone: &Tz) -> Option<i64> {
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// A value for a message.
-pub(super) fn shown(text: &[u8]) -> String {
+pub(super) fn excerpt(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(SHOWN_CHARS_MAX * 4)]).into_owned();
     let mut characters = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-    let shown: String = characters.by_ref().take(SHOWN_CHARS_MAX).collect();
-    if characters.next().is_some() { format!("`{shown}…`") } else { format!("`{shown}`") }
+    let excerpt: String = characters.by_ref().take(SHOWN_CHARS_MAX).collect();
+    if characters.next().is_some() { format!("`{excerpt}…`") } else { format!("`{excerpt}`") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(values: &[&str]) -> Result<DataType, Problem> {
+    fn of(values: &[&str]) -> Result<DataType, TypeProblem> {
         let mut evidence = Evidence::default();
         values.iter().enumerate().for_each(|(at, value)| evidence.add(value.as_bytes(), at as u64));
         evidence.data_type()

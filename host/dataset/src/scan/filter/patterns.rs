@@ -9,7 +9,7 @@ use datafusion::common::{DataFusionError, Result, ScalarValue};
 use datafusion::logical_expr::expr::Like;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
 
-use super::{Planner, displayed};
+use super::{Planner, display_sql};
 
 /// Replaces each `SIMILAR TO` by a match of a regular expression.
 pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
@@ -66,13 +66,13 @@ fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<
         return Err(DataFusionError::Plan(format!(
             "the pattern of {what} has to be a constant, and `{}` is none; `~` matches regular expressions that columns \
              hold",
-            displayed(pattern)
+            display_sql(pattern)
         )));
     }
     match planner.value_of(pattern)? {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
         ScalarValue::Null => Ok(None),
-        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is no text", displayed(pattern)))),
+        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is no text", display_sql(pattern)))),
     }
 }
 

@@ -34,7 +34,7 @@ async fn footer_of(store: &dyn ObjectStore, location: &ObjectPath, size: u64) ->
 
 /// Whether a footer, a struct in Thrift's compact protocol, says how the file is encrypted.
 fn has_field(footer: &[u8]) -> bool {
-    let mut reader = Thrift { bytes: footer };
+    let mut reader = ThriftReader { bytes: footer };
     let mut last = 0;
     while let Some((field, kind)) = reader.field(last) {
         if field == ENCRYPTION_ALGORITHM {
@@ -54,11 +54,11 @@ const SET: u8 = 10;
 const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 
-struct Thrift<'b> {
+struct ThriftReader<'b> {
     bytes: &'b [u8],
 }
 
-impl Thrift<'_> {
+impl ThriftReader<'_> {
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;

@@ -17,10 +17,10 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::column::{ColumnSpec, TextColumn};
-use super::inspect::{TextFile, ragged};
-use super::json::{self, Keys};
+use super::inspector::{TextFile, value_count_error};
+use super::json::{self, JsonKeys};
 use super::options::TextOptions;
-use super::{RECORD_BYTES_MAX, Raw, Step, Stop, Syntax};
+use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
 use crate::DatasetError;
 
 /// Bytes of a batch's values in one column: it has fewer rows than were asked for, where these are as long.
@@ -48,13 +48,13 @@ impl TextTable {
         let columns = self.schema.fields().iter().map(|field| {
             let is_declared = self.options.declared(field.name()).is_some();
             let (name, data_type) = (field.name().clone(), field.data_type().clone());
-            let place = match constant(field.name()) {
-                Some(value) => Place::Folder(value),
-                None => Place::Column(file.columns.iter().position(|column| column == field.name())),
+            let source = match constant(field.name()) {
+                Some(value) => ColumnSource::Folder(value),
+                None => ColumnSource::Column(file.columns.iter().position(|column| column == field.name())),
             };
-            (ColumnSpec { name, data_type, is_declared }, place)
+            (ColumnSpec { name, data_type, is_declared }, source)
         });
-        self.parts.push(Arc::new(Part {
+        self.parts.push(Arc::new(TextPartition {
             file: Arc::clone(file),
             range: part,
             schema: Arc::clone(&self.schema),
@@ -78,7 +78,7 @@ impl TextTable {
 
 /// Where the values of a column come from.
 #[derive(Debug, Clone)]
-enum Place {
+enum ColumnSource {
     /// The file's column of this number; JSON finds it by its name.
     Column(Option<usize>),
     /// The same for all rows.
@@ -86,23 +86,23 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Part {
+struct TextPartition {
     file: Arc<TextFile>,
     range: (u64, u64),
     schema: SchemaRef,
-    columns: Arc<[(ColumnSpec, Place)]>,
+    columns: Arc<[(ColumnSpec, ColumnSource)]>,
     options: Arc<TextOptions>,
     batch_rows: usize,
 }
 
-impl PartitionStream for Part {
+impl PartitionStream for TextPartition {
     fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let keys = Keys::of(self.columns.iter().map(|(spec, _)| spec.name.clone()));
-        let reader = Reader {
+        let keys = JsonKeys::of(self.columns.iter().map(|(spec, _)| spec.name.clone()));
+        let reader = PartitionReader {
             chunks: self.file.bytes.chunks(self.range.0, self.range.1),
             keys,
             buffer: Vec::new(),
@@ -141,12 +141,12 @@ impl fmt::Display for TextError {
 impl Error for TextError {}
 
 /// Reads a part from end to end.
-struct Reader {
+struct PartitionReader {
     file: Arc<TextFile>,
     chunks: BoxStream<'static, Result<Bytes, String>>,
     schema: SchemaRef,
-    columns: Arc<[(ColumnSpec, Place)]>,
-    keys: Keys,
+    columns: Arc<[(ColumnSpec, ColumnSource)]>,
+    keys: JsonKeys,
     options: Arc<TextOptions>,
     batch_rows: usize,
     /// Bytes that were read and not all split.
@@ -159,16 +159,16 @@ struct Reader {
 }
 
 /// Rows that become a batch.
-struct Rows {
+struct PendingRows {
     columns: Vec<TextColumn>,
     /// Where each begins.
     begin: Vec<u64>,
 }
 
-impl Reader {
+impl PartitionReader {
     async fn next(&mut self) -> Result<Option<RecordBatch>, TextError> {
         let columns = self.columns.iter().map(|_| TextColumn::new(self.batch_rows.min(1 << 16))).collect();
-        let mut rows = Rows { columns, begin: Vec::new() };
+        let mut rows = PendingRows { columns, begin: Vec::new() };
         loop {
             let buffer = std::mem::take(&mut self.buffer);
             let filled = self.fill(&buffer, &mut rows);
@@ -205,20 +205,20 @@ impl Reader {
     }
 
     /// Adds rows from the buffer: whether there are as many as can be.
-    fn fill(&mut self, buffer: &[u8], rows: &mut Rows) -> Result<bool, (u64, String)> {
+    fn fill(&mut self, buffer: &[u8], rows: &mut PendingRows) -> Result<bool, (u64, String)> {
         let mut values = Vec::new();
         while rows.begin.len() < self.batch_rows {
             let step = match self.file.syntax {
                 Syntax::Csv(csv) => csv.record(buffer, self.at, self.is_end, &mut values),
                 Syntax::Json => json::record(&mut self.keys, buffer, self.at, self.is_end, &mut values),
             };
-            match step.map_err(|Stop { at, reason }| (self.base + at as u64, reason))? {
-                Step::End => return Ok(true),
-                Step::More(from) => {
+            match step.map_err(|RecordError { at, reason }| (self.base + at as u64, reason))? {
+                RecordStep::End => return Ok(true),
+                RecordStep::More(from) => {
                     self.at = from;
                     return Ok(false);
                 }
-                Step::Record { begins, ends } => {
+                RecordStep::Record { begins, ends } => {
                     self.at = ends;
                     let here = self.base + begins as u64;
                     // The names of columns, where the file is read from its beginning.
@@ -234,15 +234,15 @@ impl Reader {
         Ok(true)
     }
 
-    fn row(&self, values: &[Raw<'_>], rows: &mut Rows, here: u64) -> Result<(), String> {
+    fn row(&self, values: &[RawValue<'_>], rows: &mut PendingRows, here: u64) -> Result<(), String> {
         if let Syntax::Csv(_) = self.file.syntax {
-            ragged(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
+            value_count_error(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
         }
-        for (number, ((spec, place), column)) in self.columns.iter().zip(&mut rows.columns).enumerate() {
-            let value = match (place, self.file.syntax) {
-                (Place::Folder(_), _) => Raw::Absent,
-                (Place::Column(Some(at)), Syntax::Csv(_)) => values[*at],
-                (Place::Column(_), _) => values.get(number).copied().unwrap_or(Raw::Absent),
+        for (number, ((spec, source), column)) in self.columns.iter().zip(&mut rows.columns).enumerate() {
+            let value = match (source, self.file.syntax) {
+                (ColumnSource::Folder(_), _) => RawValue::Absent,
+                (ColumnSource::Column(Some(at)), Syntax::Csv(_)) => values[*at],
+                (ColumnSource::Column(_), _) => values.get(number).copied().unwrap_or(RawValue::Absent),
             };
             let pushed = column.push(value, self.file.syntax, &self.options);
             pushed.map_err(|reason| format!("column `{}` {reason}", spec.name))?;
@@ -251,14 +251,14 @@ impl Reader {
         Ok(())
     }
 
-    fn batch(&self, rows: Rows) -> Result<RecordBatch, (u64, String)> {
-        let Rows { columns, begin } = rows;
-        let all = columns.into_iter().zip(self.columns.iter()).map(|(column, (spec, place))| match place {
-            Place::Folder(value) => {
+    fn batch(&self, rows: PendingRows) -> Result<RecordBatch, (u64, String)> {
+        let PendingRows { columns, begin } = rows;
+        let all = columns.into_iter().zip(self.columns.iter()).map(|(column, (spec, source))| match source {
+            ColumnSource::Folder(value) => {
                 let array = value.to_array_of_size(begin.len());
                 array.map_err(|e| (self.base, super::super::stream::reason_of(&e)))
             }
-            Place::Column(_) => column.finish(spec).map_err(|fault| (begin[fault.row], fault.reason)),
+            ColumnSource::Column(_) => column.finish(spec).map_err(|fault| (begin[fault.row], fault.reason)),
         });
         let all = all.collect::<Result<Vec<ArrayRef>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(begin.len()));

@@ -16,7 +16,7 @@ use super::block::{NULL_SLOT, SLOTS};
 use super::columns::Columns;
 use super::hash::{hash_bytes, hash_word, partition};
 use super::keys::{KeyKind, converter, encode_words, normalised};
-use super::rows::{Cell, Field, Layout, PackedRow, Packing, cells_mut, singles, wholes};
+use super::rows::{Cell, PackedField, PackedRow, Packing, RowLayout, cells_mut, int_range, to_f32_cells};
 use crate::DatasetError;
 
 /// Keys of bytes that are made at a time: how long they are shows then.
@@ -29,7 +29,7 @@ enum BatchKeys {
 }
 
 /// The rows of a batch, in columns, until there are enough for a block.
-struct Pending {
+struct PendingBatch {
     slots: Vec<u16>,
     columns: PendingColumns,
 }
@@ -52,32 +52,32 @@ enum PendingColumns {
 
 /// The least and the largest of some words.
 #[derive(Clone, Copy)]
-struct Range {
+struct WordRange {
     least: u64,
     most: u64,
 }
 
 /// Collects rows until they are a block.
-pub(super) struct Cutter {
+pub(super) struct BlockBuilder {
     columns: Arc<Columns>,
     block_rows: usize,
     salt: u64,
     converter: Option<RowConverter>,
     /// Whether nothing that shares a batch's buffers may be kept.
-    batches_are_lent: bool,
-    pending: Cut,
+    copies_values: bool,
+    pending: PendingBlock,
 }
 
 /// The rows of a block, counted by partition and not in place yet.
-pub(super) struct Cut {
-    pending: Vec<Pending>,
+pub(super) struct PendingBlock {
+    pending: Vec<PendingBatch>,
     rows: usize,
     finite: bool,
     /// Whether the rows of each batch are narrow, and what keys of one word there are.
     narrow: bool,
-    words: Range,
+    words: WordRange,
     /// For each column of values that has whole numbers only, the least and the largest.
-    wholes: Vec<Option<(i32, i32)>>,
+    int_range: Vec<Option<(i32, i32)>>,
     counts: Vec<u32>,
     /// Bytes of the keys of each partition, of keys of bytes.
     key_bytes: Vec<usize>,
@@ -85,27 +85,27 @@ pub(super) struct Cut {
     row_cells: usize,
 }
 
-impl Cutter {
+impl BlockBuilder {
     /// Cuts blocks of up to `block_rows` rows, or of what takes as many bytes. `salt` is what keys are hashed with.
     pub(super) fn new(columns: Arc<Columns>, block_rows: usize, salt: u64) -> Result<Self, DatasetError> {
         let converter = match &columns.kind {
             KeyKind::Bytes(types) => Some(converter(types)?),
             _ => None,
         };
-        let pending = Cut::new(&columns);
-        Ok(Cutter { columns, block_rows, salt, converter, batches_are_lent: false, pending })
+        let pending = PendingBlock::new(&columns);
+        Ok(BlockBuilder { columns, block_rows, salt, converter, copies_values: false, pending })
     }
 
     /// Of batches whose buffers are somebody else's as soon as they were taken.
-    pub(super) fn of_lent_batches(self) -> Self {
-        Cutter { batches_are_lent: true, ..self }
+    pub(super) fn with_copied_values(self) -> Self {
+        BlockBuilder { copies_values: true, ..self }
     }
 
     /// Takes the next rows, and gives away each block that is full. Bytes of keys take the place of rows.
     pub(super) fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
-        mut full: impl FnMut(Cut) -> Result<(), E>,
+        mut on_full: impl FnMut(PendingBlock) -> Result<(), E>,
     ) -> Result<(), E> {
         self.columns.check(batch)?;
         let mut at = 0;
@@ -113,32 +113,32 @@ impl Cutter {
             let rows = (self.block_rows - self.pending.rows).min(batch.num_rows() - at);
             let rows = if self.converter.is_some() { rows.min(BYTE_KEYS_MAX) } else { rows };
             let part = if rows == batch.num_rows() { batch.clone() } else { batch.slice(at, rows) };
-            self.take(&part)?;
+            self.add(&part)?;
             at += rows;
             if self.pending.rows + self.pending.rows_of_keys() >= self.block_rows {
-                self.rest().map_or(Ok(()), &mut full)?;
+                self.flush().map_or(Ok(()), &mut on_full)?;
             }
         }
         Ok(())
     }
 
     /// The rows that are no full block.
-    pub(super) fn rest(&mut self) -> Option<Cut> {
-        (self.pending.rows > 0).then(|| mem::replace(&mut self.pending, Cut::new(&self.columns)))
+    pub(super) fn flush(&mut self) -> Option<PendingBlock> {
+        (self.pending.rows > 0).then(|| mem::replace(&mut self.pending, PendingBlock::new(&self.columns)))
     }
 
-    fn take(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
+    fn add(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         let (values, finite) = self.columns.values_of(batch)?;
         let rows = batch.num_rows();
         let columns = self.columns.keys_of(batch)?;
         let pending = &mut self.pending;
-        let mut range = Some(Range::NONE);
+        let mut range = Some(WordRange::NONE);
         let (keys, slots, hashes) = match (&self.converter, columns.as_slice()) {
             (None, []) => (BatchKeys::None, vec![partition(hash_word(0, self.salt)); rows], Vec::new()),
             (None, [column, ..]) => {
                 let words = encode_words(column)?;
                 let slots = slots_of_words(&words, column.nulls(), self.salt);
-                range = Some(Range::of(&words, column.nulls()));
+                range = Some(WordRange::of(&words, column.nulls()));
                 (BatchKeys::Words(words), slots, Vec::new())
             }
             (Some(converter), _) => {
@@ -157,15 +157,15 @@ impl Cutter {
         pending.finite &= finite;
         pending.rows += rows;
         let single = range.filter(|range| finite && range.is_narrow()).and_then(|range| {
-            let values = values.iter().map(|column| singles(column)).collect::<Option<Vec<_>>>()?;
+            let values = values.iter().map(|column| to_f32_cells(column)).collect::<Option<Vec<_>>>()?;
             Some((range, values))
         });
         let columns = match single {
             Some((range, values)) => {
-                pending.words = pending.words.and(range);
-                for (of_block, column) in pending.wholes.iter_mut().zip(&values) {
+                pending.words = pending.words.union(range);
+                for (of_block, column) in pending.int_range.iter_mut().zip(&values) {
                     let (least, most) = of_block.unzip();
-                    let column = least.and(wholes(column));
+                    let column = least.and(int_range(column));
                     *of_block = least.zip(most).zip(column).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
                 }
                 let base = range.least;
@@ -176,29 +176,32 @@ impl Cutter {
             None => {
                 pending.narrow = false;
                 let copy = |column: ScalarBuffer<f64>| ScalarBuffer::from(column.to_vec());
-                let values = if self.batches_are_lent { values.into_iter().map(copy).collect() } else { values };
+                let values = if self.copies_values { values.into_iter().map(copy).collect() } else { values };
                 PendingColumns::Wide { keys, hashes, values }
             }
         };
-        pending.pending.push(Pending { slots, columns });
+        pending.pending.push(PendingBatch { slots, columns });
         Ok(())
     }
 }
 
-impl Range {
-    const NONE: Range = Range { least: u64::MAX, most: 0 };
+impl WordRange {
+    const NONE: WordRange = WordRange { least: u64::MAX, most: 0 };
 
     /// Of those that are not null.
-    fn of(words: &[u64], nulls: Option<&NullBuffer>) -> Range {
-        let with = |range: Range, word: &u64| Range { least: range.least.min(*word), most: range.most.max(*word) };
+    fn of(words: &[u64], nulls: Option<&NullBuffer>) -> WordRange {
+        let with =
+            |range: WordRange, word: &u64| WordRange { least: range.least.min(*word), most: range.most.max(*word) };
         match nulls.filter(|n| n.null_count() > 0) {
-            None => words.iter().fold(Range::NONE, with),
-            Some(nulls) => words.iter().zip(nulls).filter(|(_, valid)| *valid).map(|(w, _)| w).fold(Range::NONE, with),
+            None => words.iter().fold(WordRange::NONE, with),
+            Some(nulls) => {
+                words.iter().zip(nulls).filter(|(_, valid)| *valid).map(|(w, _)| w).fold(WordRange::NONE, with)
+            }
         }
     }
 
-    fn and(self, other: Range) -> Range {
-        Range { least: self.least.min(other.least), most: self.most.max(other.most) }
+    fn union(self, other: WordRange) -> WordRange {
+        WordRange { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 
     fn is_narrow(self) -> bool {
@@ -217,15 +220,15 @@ fn slots_of_words(words: &[u64], nulls: Option<&NullBuffer>, salt: u64) -> Vec<u
     }
 }
 
-impl Cut {
-    fn new(columns: &Columns) -> Cut {
-        Cut {
+impl PendingBlock {
+    fn new(columns: &Columns) -> PendingBlock {
+        PendingBlock {
             pending: Vec::new(),
             rows: 0,
             finite: true,
             narrow: true,
-            words: Range::NONE,
-            wholes: vec![Some((i32::MAX, i32::MIN)); columns.row_cells() - columns.key_cells()],
+            words: WordRange::NONE,
+            int_range: vec![Some((i32::MAX, i32::MIN)); columns.row_cells() - columns.key_cells()],
             counts: vec![0; SLOTS],
             key_bytes: vec![0; SLOTS],
             key_cells: columns.key_cells(),
@@ -253,17 +256,17 @@ impl Cut {
     }
 
     /// How its rows will lie.
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> RowLayout {
         if !self.narrow || !self.words.is_narrow() {
-            return Layout::Wide;
+            return RowLayout::Wide;
         }
-        let key = Field::of_range(self.words.least, self.words.most.max(self.words.least));
-        let value = |wholes: &Option<(i32, i32)>| match wholes {
-            Some((least, most)) => Field::of_range(i64::from(*least) as u64, i64::from(*most.max(least)) as u64),
-            None => Field::of_singles(),
+        let key = PackedField::of_range(self.words.least, self.words.most.max(self.words.least));
+        let value = |int_range: &Option<(i32, i32)>| match int_range {
+            Some((least, most)) => PackedField::of_range(i64::from(*least) as u64, i64::from(*most.max(least)) as u64),
+            None => PackedField::of_floats(),
         };
-        let fields: Vec<_> = std::iter::repeat_n(key, self.key_cells).chain(self.wholes.iter().map(value)).collect();
-        Packing::new(&fields).map_or(Layout::Narrow { base: self.words.least }, Layout::Packed)
+        let fields: Vec<_> = std::iter::repeat_n(key, self.key_cells).chain(self.int_range.iter().map(value)).collect();
+        Packing::new(&fields).map_or(RowLayout::Narrow { base: self.words.least }, RowLayout::Packed)
     }
 
     /// Words of memory that its rows take.
@@ -279,12 +282,12 @@ impl Cut {
     /// Puts the rows in place, the partitions in their order: writes all of the memory that they take.
     pub(super) fn fill(self, words: &mut [u64], bytes: &mut [u8]) {
         match self.layout() {
-            Layout::Wide => self.fill_cells::<u64>(0, cells_mut(words), bytes),
-            Layout::Narrow { base } => self.fill_cells::<u32>(base, cells_mut(words), bytes),
-            Layout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
+            RowLayout::Wide => self.fill_cells::<u64>(0, cells_mut(words), bytes),
+            RowLayout::Narrow { base } => self.fill_cells::<u32>(base, cells_mut(words), bytes),
+            RowLayout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
                 self.fill_packed::<u32>(packing, cells_mut(words));
             }
-            Layout::Packed(packing) => self.fill_packed::<u64>(packing, cells_mut(words)),
+            RowLayout::Packed(packing) => self.fill_packed::<u64>(packing, cells_mut(words)),
         }
     }
 
@@ -297,7 +300,7 @@ impl Cut {
         }
         let (of_key, of_values) = packing.fields().split_at(self.key_cells);
         let mut packed: Vec<R> = Vec::new();
-        for Pending { slots, columns } in &self.pending {
+        for PendingBatch { slots, columns } in &self.pending {
             let PendingColumns::Narrow { base, keys, values } = columns else {
                 unreachable!("rows are packed where all of them are narrow")
             };
@@ -324,8 +327,8 @@ impl Cut {
             byte += padded(*key_bytes);
         }
         let (key_cells, row_cells) = (self.key_cells, self.row_cells);
-        let mut shelves = Shelves { key_cells, row_cells, base, cells, bytes, cursors, byte_cursors };
-        self.pending.iter().for_each(|batch| shelves.fill(batch));
+        let mut buffers = BlockBuffers { key_cells, row_cells, base, cells, bytes, cursors, byte_cursors };
+        self.pending.iter().for_each(|batch| buffers.fill(batch));
     }
 }
 
@@ -335,7 +338,7 @@ fn padded(bytes: usize) -> usize {
 }
 
 /// The memory of a block while it is filled.
-struct Shelves<'a, C> {
+struct BlockBuffers<'a, C> {
     key_cells: usize,
     row_cells: usize,
     /// What words are counted from.
@@ -348,8 +351,8 @@ struct Shelves<'a, C> {
     byte_cursors: Vec<usize>,
 }
 
-impl<C: Cell> Shelves<'_, C> {
-    fn fill(&mut self, batch: &Pending) {
+impl<C: Cell> BlockBuffers<'_, C> {
+    fn fill(&mut self, batch: &PendingBatch) {
         let (slots, to) = (&batch.slots, self.base);
         match &batch.columns {
             PendingColumns::Narrow { base, keys, values } => {
@@ -362,9 +365,9 @@ impl<C: Cell> Shelves<'_, C> {
                 let word = |word| C::of_word(word, to);
                 match keys {
                     BatchKeys::Bytes(keys) => {
-                        let places = self.places(slots);
-                        self.fill_bytes(slots, keys, hashes, &places);
-                        self.fill_values(&values, &places, C::of_number);
+                        let row_offsets = self.row_offsets(slots);
+                        self.fill_bytes(slots, keys, hashes, &row_offsets);
+                        self.fill_values(&values, &row_offsets, C::of_number);
                     }
                     BatchKeys::Words(keys) => self.fill_columns(slots, Some(keys), &values, word, C::of_number),
                     BatchKeys::None => self.fill_columns(slots, None, &values, word, C::of_number),
@@ -388,10 +391,10 @@ impl<C: Cell> Shelves<'_, C> {
             (Some(keys), [a, b, c, d]) => self.fill_rows(slots, keys, [a, b, c, d], word, number),
             (Some(keys), [a, b, c, d, e]) => self.fill_rows(slots, keys, [a, b, c, d, e], word, number),
             _ => {
-                let places = self.places(slots);
+                let row_offsets = self.row_offsets(slots);
                 let keys = keys.unwrap_or_default().iter();
-                keys.zip(&places).for_each(|(key, at)| self.cells[*at] = word(*key));
-                self.fill_values(values, &places, number);
+                keys.zip(&row_offsets).for_each(|(key, at)| self.cells[*at] = word(*key));
+                self.fill_values(values, &row_offsets, number);
             }
         }
     }
@@ -418,7 +421,7 @@ impl<C: Cell> Shelves<'_, C> {
     }
 
     /// Where each row goes.
-    fn places(&mut self, slots: &[u16]) -> Vec<usize> {
+    fn row_offsets(&mut self, slots: &[u16]) -> Vec<usize> {
         let next = |slot: &u16| {
             let cursor = &mut self.cursors[usize::from(*slot)];
             *cursor += self.row_cells;
@@ -427,14 +430,14 @@ impl<C: Cell> Shelves<'_, C> {
         slots.iter().map(next).collect()
     }
 
-    fn fill_values<V: Copy>(&mut self, values: &[&[V]], places: &[usize], number: impl Fn(V) -> C) {
+    fn fill_values<V: Copy>(&mut self, values: &[&[V]], row_offsets: &[usize], number: impl Fn(V) -> C) {
         for (values, column) in values.iter().zip(self.key_cells..) {
-            values.iter().zip(places).for_each(|(value, at)| self.cells[*at + column] = number(*value));
+            values.iter().zip(row_offsets).for_each(|(value, at)| self.cells[*at + column] = number(*value));
         }
     }
 
-    fn fill_bytes(&mut self, slots: &[u16], keys: &Rows, hashes: &[u64], places: &[usize]) {
-        for (row, at) in places.iter().enumerate() {
+    fn fill_bytes(&mut self, slots: &[u16], keys: &Rows, hashes: &[u64], row_offsets: &[usize]) {
+        for (row, at) in row_offsets.iter().enumerate() {
             let key = keys.row(row);
             let key: &[u8] = key.as_ref();
             self.cells[*at] = C::of_word(hashes[row], self.base);
@@ -470,14 +473,14 @@ mod tests {
                 ..Default::default()
             };
             let columns = Arc::new(Columns::new(&grouping, batch.schema_ref()).expect("columns"));
-            let mut cutter = Cutter::new(columns, BLOCK_ROWS, 0).expect("a cutter");
+            let mut builder = BlockBuilder::new(columns, BLOCK_ROWS, 0).expect("a builder");
             let mut blocks = Vec::new();
-            let full = |cut: Cut| -> Result<(), DatasetError> {
+            let on_full = |cut: PendingBlock| -> Result<(), DatasetError> {
                 blocks.push(cut.rows);
                 Ok(())
             };
-            cutter.push(&batch, full).expect("taken");
-            blocks.extend(cutter.rest().map(|cut| cut.rows));
+            builder.push(&batch, on_full).expect("taken");
+            blocks.extend(builder.flush().map(|cut| cut.rows));
             assert_eq!(blocks.iter().sum::<usize>(), rows, "{key_bytes}");
             assert_eq!(blocks.iter().max(), Some(&rows_max.min(rows)), "{key_bytes}");
         }

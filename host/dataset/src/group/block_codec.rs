@@ -13,12 +13,12 @@ use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::SchemaRef;
 
-use super::block::{Block, Place, SLOTS, Slice};
+use super::block::{Block, BlockSlice, SLOTS, SliceLocation};
+use super::block_builder::{BlockBuilder, PendingBlock};
 use super::columns::Columns;
-use super::cut::{Cut, Cutter};
 use super::hash::salt;
 use super::keys::KeyKind;
-use super::rows::{FIELDS_MAX, Field, Layout, Packing};
+use super::rows::{FIELDS_MAX, PackedField, Packing, RowLayout};
 use super::{Grouping, block_rows};
 use crate::DatasetError;
 
@@ -26,13 +26,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SBBLOCK2");
 const FINITE: u64 = 1;
 const NARROW: u64 = 2;
 const PACKED: u64 = 4;
-const SINGLE: u64 = 256;
+const FLOAT: u64 = 256;
 /// Words before the rows.
 pub(super) const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
 
 /// Cuts the rows of a morsel, or of a part of one, into blocks for [`crate::MorselGrouper::push_blocks`].
 pub struct BlockWriter {
-    cutter: Cutter,
+    builder: BlockBuilder,
 }
 
 impl BlockWriter {
@@ -40,12 +40,12 @@ impl BlockWriter {
     /// which [takes blocks](crate::Grouper::takes_blocks).
     pub fn new(grouping: &Grouping, schema: &SchemaRef, file: u32) -> Result<BlockWriter, DatasetError> {
         let columns = Arc::new(Columns::new(grouping, schema)?);
-        if !travels(&columns) {
+        if !is_supported(&columns) {
             return Err(DatasetError::internal("blocks of keys that are not one word"));
         }
         let salt = salt(if grouping.per_file { file } else { 0 });
         let block_rows = block_rows(&columns, usize::MAX);
-        Ok(BlockWriter { cutter: Cutter::new(columns, block_rows, salt)?.of_lent_batches() })
+        Ok(BlockWriter { builder: BlockBuilder::new(columns, block_rows, salt)?.with_copied_values() })
     }
 
     /// Takes the next rows, and gives away each block that is full. Keeps nothing that shares the batch's buffers.
@@ -55,59 +55,59 @@ impl BlockWriter {
     pub fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
-        mut full: impl FnMut(FullBlock) -> Result<(), E>,
+        mut full: impl FnMut(FinishedBlock) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.cutter.push(batch, |cut| full(FullBlock(cut)))
+        self.builder.push(batch, |pending| full(FinishedBlock(pending)))
     }
 
     /// The rows that are no full block.
-    pub fn rest(&mut self) -> Option<FullBlock> {
-        self.cutter.rest().map(FullBlock)
+    pub fn flush(&mut self) -> Option<FinishedBlock> {
+        self.builder.flush().map(FinishedBlock)
     }
 }
 
 /// A block to be written where it is to be.
-pub struct FullBlock(Cut);
+pub struct FinishedBlock(PendingBlock);
 
-impl FullBlock {
+impl FinishedBlock {
     /// The words that it takes.
     pub fn words(&self) -> usize {
         HEADER_WORDS + self.0.words()
     }
 
-    /// Writes the block over [`FullBlock::words`] words that are zero.
+    /// Writes the block over [`FinishedBlock::words`] words that are zero.
     ///
     /// # Panics
     /// When there are not as many.
     pub fn write(self, words: &mut [u64]) {
-        let FullBlock(cut) = self;
-        let layout = cut.layout();
+        let FinishedBlock(pending) = self;
+        let layout = pending.layout();
         let (narrow, base, fields) = match &layout {
-            Layout::Wide => (0, 0, &[][..]),
-            Layout::Narrow { base } => (NARROW, *base, &[][..]),
-            Layout::Packed(packing) => (PACKED, 0, packing.fields()),
+            RowLayout::Wide => (0, 0, &[][..]),
+            RowLayout::Narrow { base } => (NARROW, *base, &[][..]),
+            RowLayout::Packed(packing) => (PACKED, 0, packing.fields()),
         };
-        let flags = narrow | if cut.is_finite() { FINITE } else { 0 };
+        let flags = narrow | if pending.is_finite() { FINITE } else { 0 };
         let (header, rows) = words.split_at_mut(HEADER_WORDS);
-        header[..4].copy_from_slice(&[MAGIC, flags, cut.row_cells() as u64, base]);
+        header[..4].copy_from_slice(&[MAGIC, flags, pending.row_cells() as u64, base]);
         let (packing, counts) = header[4..].split_at_mut(2 * FIELDS_MAX);
         for (words, field) in packing.chunks_exact_mut(2).zip(fields) {
-            words.copy_from_slice(&[field.base, u64::from(field.bits) | if field.single { SINGLE } else { 0 }]);
+            words.copy_from_slice(&[field.base, u64::from(field.bits) | if field.is_float { FLOAT } else { 0 }]);
         }
-        counts.iter_mut().zip(cut.counts()).for_each(|(word, count)| *word = u64::from(*count));
-        cut.fill(rows, &mut []);
+        counts.iter_mut().zip(pending.counts()).for_each(|(word, count)| *word = u64::from(*count));
+        pending.fill(rows, &mut []);
     }
 }
 
 /// Whether blocks of these columns can be made elsewhere.
-pub(super) fn travels(columns: &Columns) -> bool {
+pub(super) fn is_supported(columns: &Columns) -> bool {
     !matches!(columns.kind, KeyKind::Bytes(_))
 }
 
 /// The blocks of bytes, which may be any.
-pub(super) fn read(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, DatasetError> {
+pub(super) fn decode(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, DatasetError> {
     let malformed = || DatasetError::Columns("blocks of rows are malformed".to_owned());
-    if !travels(columns) || bytes.as_ptr().align_offset(align_of::<u64>()) > 0 {
+    if !is_supported(columns) || bytes.as_ptr().align_offset(align_of::<u64>()) > 0 {
         return Err(malformed());
     }
     let words = bytes.len() / size_of::<u64>();
@@ -125,15 +125,15 @@ pub(super) fn read(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, Datas
 /// The block at a word, and the word where it ends.
 fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block, usize)> {
     let header = all.get(at..at.checked_add(HEADER_WORDS)?)?;
-    let &[magic, flags, cells_of_row, base, ref rest @ ..] = header else { return None };
+    let &[magic, flags, cells_of_row, base, ref flush @ ..] = header else { return None };
     if magic != MAGIC || cells_of_row != row_cells as u64 {
         return None;
     }
-    let (packing, counts) = rest.split_at(2 * FIELDS_MAX);
+    let (packing, counts) = flush.split_at(2 * FIELDS_MAX);
     let layout = match flags & !FINITE {
-        0 => Layout::Wide,
-        NARROW => Layout::Narrow { base },
-        PACKED => Layout::Packed(packed(packing, row_cells)?),
+        0 => RowLayout::Wide,
+        NARROW => RowLayout::Narrow { base },
+        PACKED => RowLayout::Packed(decode_packing(packing, row_cells)?),
         _ => return None,
     };
     let bytes = all.inner();
@@ -144,8 +144,9 @@ fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block,
         let rows = u32::try_from(*rows).ok()?;
         let len = (rows as usize).checked_mul(layout.row_bytes(row_cells))?;
         let next = end.checked_add(len).filter(|next| *next <= bytes.len())?;
-        let place = Place::Memory { rows: bytes.slice_with_length(end, len), keys: Buffer::from_vec(Vec::<u8>::new()) };
-        slices.push(Slice { slot: slot as u16, rows, place });
+        let location =
+            SliceLocation::Memory { rows: bytes.slice_with_length(end, len), keys: Buffer::from_vec(Vec::<u8>::new()) };
+        slices.push(BlockSlice { slot: slot as u16, rows, location });
         end = next;
     }
     let finite = flags & FINITE > 0;
@@ -153,11 +154,11 @@ fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block,
     Some((block, end.div_ceil(size_of::<u64>())))
 }
 
-fn packed(words: &[u64], cells: usize) -> Option<Packing> {
-    let mut fields = [Field::default(); FIELDS_MAX];
+fn decode_packing(words: &[u64], cells: usize) -> Option<Packing> {
+    let mut fields = [PackedField::default(); FIELDS_MAX];
     for (field, words) in fields.iter_mut().zip(words.chunks_exact(2)) {
-        (field.base, field.single) = (words[0], words[1] & SINGLE > 0);
-        field.bits = u32::try_from(words[1] & !SINGLE).ok()?;
+        (field.base, field.is_float) = (words[0], words[1] & FLOAT > 0);
+        field.bits = u32::try_from(words[1] & !FLOAT).ok()?;
     }
     Packing::new(fields.get(..cells)?)
 }
@@ -189,14 +190,14 @@ mod tests {
         let schema = batch(0).schema();
         let mut writer = BlockWriter::new(&grouping(), &schema, 0).expect("a writer");
         let mut all = Vec::new();
-        let mut append = |block: FullBlock| -> Result<(), DatasetError> {
+        let mut append = |block: FinishedBlock| -> Result<(), DatasetError> {
             let at = all.len();
             all.resize(at + block.words(), 0);
             block.write(&mut all[at..]);
             Ok(())
         };
         rows.iter().for_each(|rows| writer.push(&batch(*rows), &mut append).expect("rows"));
-        writer.rest().map_or(Ok(()), &mut append).expect("rows");
+        writer.flush().map_or(Ok(()), &mut append).expect("rows");
         (all, Columns::new(&grouping(), &schema).expect("columns"))
     }
 
@@ -209,9 +210,9 @@ mod tests {
         // None, some in one block, and several blocks.
         for (rows, blocks) in [(&[][..], 0), (&[0], 0), (&[10, 20], 1), (&[60_000, 70_001], 1), (&[200_000; 3], 4)] {
             let (words, columns) = written(rows);
-            let read = read(Buffer::from_vec(words), &columns).expect("blocks");
-            assert_eq!((read.len(), rows_of(&read)), (blocks, rows.iter().sum::<i64>() as u64), "{rows:?}");
-            assert!(read.iter().all(|block| block.finite && block.bytes > 0));
+            let decode = decode(Buffer::from_vec(words), &columns).expect("blocks");
+            assert_eq!((decode.len(), rows_of(&decode)), (blocks, rows.iter().sum::<i64>() as u64), "{rows:?}");
+            assert!(decode.iter().all(|block| block.finite && block.bytes > 0));
         }
     }
 
@@ -222,24 +223,25 @@ mod tests {
         let second = good.iter().rposition(|word| *word == MAGIC).expect("two blocks");
         assert!(second > 0);
         let values = [0, 1, 2, 4, 7, 64, 256 + 32, 1 << 20, u64::from(u32::MAX), u64::MAX / 24 + 1, u64::MAX];
-        let places = (0..20).chain([HEADER_WORDS - 1, HEADER_WORDS, good.len() - 1]);
-        let damaged = places.flat_map(|place| [place, second + place]).filter(|place| *place < good.len());
-        for (place, value) in damaged.flat_map(|place| values.map(|value| (place, value))) {
+        let positions = (0..20).chain([HEADER_WORDS - 1, HEADER_WORDS, good.len() - 1]);
+        let damaged =
+            positions.flat_map(|position| [position, second + position]).filter(|position| *position < good.len());
+        for (position, value) in damaged.flat_map(|position| values.map(|value| (position, value))) {
             let mut words = good.clone();
-            words[place] = value;
+            words[position] = value;
             check(&words, words.len() * 8, &columns);
         }
         for bytes in [1, 7, 8, 24, HEADER_WORDS * 8 - 1, HEADER_WORDS * 8, good.len() * 8 - 1, second * 8 + 5] {
             check(&good, bytes, &columns);
         }
-        assert!(read(Buffer::from_vec(good).slice(4), &columns).is_err());
+        assert!(decode(Buffer::from_vec(good).slice(4), &columns).is_err());
     }
 
     fn check(words: &[u64], bytes: usize, columns: &Columns) {
         let bytes = Buffer::from_vec(words.to_vec()).slice_with_length(0, bytes);
-        let Ok(blocks) = read(bytes, columns) else { return };
+        let Ok(blocks) = decode(bytes, columns) else { return };
         for slice in blocks.iter().flat_map(|block| &block.slices) {
-            let Place::Memory { rows, .. } = &slice.place else { panic!("a block in memory") };
+            let SliceLocation::Memory { rows, .. } = &slice.location else { panic!("a block in memory") };
             let cells = columns.row_cells();
             assert!([4, 8, 4 * cells, 8 * cells].map(|row| slice.rows as usize * row).contains(&rows.len()));
         }

@@ -3,19 +3,19 @@
 
 use arrow_buffer::Buffer;
 
-use super::hash::{hash_word, rest, salt};
+use super::hash::{hash_word, remaining_bits, salt};
 use super::keys::KeyKind;
-use super::rows::{Cell, Layout, PackedRow, Packing, cells};
+use super::rows::{Cell, PackedRow, Packing, RowLayout, cells};
 use crate::DatasetError;
 
 /// What one block has for a partition.
-pub(super) struct Piece {
+pub(super) struct LoadedSlice {
     pub(super) file: u32,
     /// The morsel that its rows are from.
     pub(super) sequence: u64,
     /// Whether each feature and target of the block is a finite number.
     pub(super) finite: bool,
-    pub(super) layout: Layout,
+    pub(super) layout: RowLayout,
     pub(super) rows: usize,
     pub(super) cells: Buffer,
     /// The keys' bytes, of keys of bytes.
@@ -70,22 +70,22 @@ impl Groups {
 /// Finds the groups of a partition. Pieces of one file follow each other. Where the only key is null, there is a group
 /// for each file.
 pub(super) fn assign(
-    pieces: &[Piece],
+    slices: &[LoadedSlice],
     kind: &KeyKind,
     row_cells: usize,
     key_is_null: bool,
 ) -> Result<Groups, DatasetError> {
-    let rows: usize = pieces.iter().map(|p| p.rows).sum();
+    let rows: usize = slices.iter().map(|p| p.rows).sum();
     if rows > ROWS_MAX {
-        return Err(too_many(rows));
+        return Err(too_many_rows(rows));
     }
     let mut groups =
         Groups { ids: Vec::with_capacity(rows), rows: Vec::new(), files: Vec::new(), keys: GroupKeys::None };
     match kind {
-        _ if key_is_null => by_file(pieces, &mut groups),
-        KeyKind::None => by_file(pieces, &mut groups),
-        KeyKind::Word(_) => by_word(pieces, row_cells, &mut groups),
-        KeyKind::Bytes(_) => by_bytes(pieces, row_cells, &mut groups),
+        _ if key_is_null => by_file(slices, &mut groups),
+        KeyKind::None => by_file(slices, &mut groups),
+        KeyKind::Word(_) => by_word(slices, row_cells, &mut groups),
+        KeyKind::Bytes(_) => by_bytes(slices, row_cells, &mut groups),
     }
     Ok(groups)
 }
@@ -93,20 +93,20 @@ pub(super) fn assign(
 /// Rows of a partition: numbers of rows are of 32 bits.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 
-pub(super) fn too_many(rows: usize) -> DatasetError {
+pub(super) fn too_many_rows(rows: usize) -> DatasetError {
     let what = "number of rows that hash to one partition".to_owned();
-    DatasetError::Bound { what, value: rows as u64, bound: ROWS_MAX as u64 }
+    DatasetError::LimitExceeded { what, value: rows as u64, bound: ROWS_MAX as u64 }
 }
 
-fn by_file(pieces: &[Piece], groups: &mut Groups) {
-    for piece in pieces {
-        if groups.files.last() != Some(&piece.file) {
-            groups.files.push(piece.file);
+fn by_file(slices: &[LoadedSlice], groups: &mut Groups) {
+    for slice in slices {
+        if groups.files.last() != Some(&slice.file) {
+            groups.files.push(slice.file);
             groups.rows.push(0);
         }
         let id = groups.files.len() - 1;
-        groups.rows[id] += piece.rows as u32;
-        groups.ids.extend(std::iter::repeat_n(id as u32, piece.rows));
+        groups.rows[id] += slice.rows as u32;
+        groups.ids.extend(std::iter::repeat_n(id as u32, slice.rows));
     }
 }
 
@@ -132,7 +132,7 @@ impl Table {
 
     #[inline]
     fn slot(&self, hash: u64) -> usize {
-        (rest(hash) >> 32) as usize & self.mask
+        (remaining_bits(hash) >> 32) as usize & self.mask
     }
 
     /// Puts a new entry where [`Table::slot`] led to, and grows. `hash_of`
@@ -156,20 +156,24 @@ impl Table {
     }
 }
 
-fn by_word(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
-    let mut words = Words { table: Table::new(), keys: Vec::new(), groups };
+fn by_word(slices: &[LoadedSlice], row_cells: usize, groups: &mut Groups) {
+    let mut words = WordKeyGroups { table: Table::new(), keys: Vec::new(), groups };
     let mut file = None;
-    for piece in pieces {
-        if file.replace(piece.file) != Some(piece.file) {
+    for slice in slices {
+        if file.replace(slice.file) != Some(slice.file) {
             words.table.clear();
         }
-        match piece.layout {
-            Layout::Wide => words.assign(piece.file, keys_of(&cells::<u64>(&piece.cells), row_cells, 0)),
-            Layout::Narrow { base } => words.assign(piece.file, keys_of(&cells::<u32>(&piece.cells), row_cells, base)),
-            Layout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
-                words.assign(piece.file, packed_keys_of(&cells::<u32>(&piece.cells), packing));
+        match slice.layout {
+            RowLayout::Wide => words.assign(slice.file, keys_of(&cells::<u64>(&slice.cells), row_cells, 0)),
+            RowLayout::Narrow { base } => {
+                words.assign(slice.file, keys_of(&cells::<u32>(&slice.cells), row_cells, base))
             }
-            Layout::Packed(packing) => words.assign(piece.file, packed_keys_of(&cells::<u64>(&piece.cells), packing)),
+            RowLayout::Packed(packing) if packing.row_bytes() == size_of::<u32>() => {
+                words.assign(slice.file, packed_keys_of(&cells::<u32>(&slice.cells), packing));
+            }
+            RowLayout::Packed(packing) => {
+                words.assign(slice.file, packed_keys_of(&cells::<u64>(&slice.cells), packing))
+            }
         }
     }
     groups.keys = GroupKeys::Words(words.keys);
@@ -186,15 +190,15 @@ fn packed_keys_of<R: PackedRow>(rows: &[R], packing: Packing) -> impl Iterator<I
 }
 
 /// Groups of keys of one word.
-struct Words<'a> {
+struct WordKeyGroups<'a> {
     table: Table,
     keys: Vec<u64>,
     groups: &'a mut Groups,
 }
 
-impl Words<'_> {
+impl WordKeyGroups<'_> {
     fn assign(&mut self, file: u32, words: impl Iterator<Item = u64>) {
-        let Words { table, keys, groups } = self;
+        let WordKeyGroups { table, keys, groups } = self;
         let salt = salt(file);
         for key in words {
             let mut at = table.slot(hash_word(key, salt));
@@ -219,19 +223,19 @@ impl Words<'_> {
     }
 }
 
-fn by_bytes(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
+fn by_bytes(slices: &[LoadedSlice], row_cells: usize, groups: &mut Groups) {
     let mut table = Table::new();
     let mut bytes: Vec<u8> = Vec::new();
     let mut ends: Vec<usize> = Vec::new();
     let mut file = None;
-    for piece in pieces {
-        if file.replace(piece.file) != Some(piece.file) {
+    for slice in slices {
+        if file.replace(slice.file) != Some(slice.file) {
             table.clear();
         }
         let mut key_at = 0;
-        for row in cells::<u64>(&piece.cells).chunks_exact(row_cells) {
+        for row in cells::<u64>(&slice.cells).chunks_exact(row_cells) {
             let (hash, len) = (row[0], row[1] as usize);
-            let key = &piece.keys[key_at..key_at + len];
+            let key = &slice.keys[key_at..key_at + len];
             key_at += len;
             let mut at = table.slot(hash);
             let id = loop {
@@ -241,7 +245,7 @@ fn by_bytes(pieces: &[Piece], row_cells: usize, groups: &mut Groups) {
                     bytes.extend_from_slice(key);
                     ends.push(bytes.len());
                     groups.rows.push(0);
-                    groups.files.push(piece.file);
+                    groups.files.push(slice.file);
                     table.insert(at & table.mask, (hash, id), |hash| hash);
                     break id;
                 }

@@ -7,16 +7,16 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStore;
 
-use super::super::Source;
-use super::super::files::File;
-use super::super::format::{Format, Inspected};
-use super::super::infer::{self, Class, Evidence, Problem};
+use super::super::ScanSource;
+use super::super::files::DatasetFile;
+use super::super::format::{Format, InspectedFile};
+use super::super::inference::{self, Class, Evidence, TypeProblem};
 use super::bytes::TextBytes;
 use super::column::{key, not_utf8_reason};
-use super::csv::{CsvSyntax, Cuts};
-use super::json::{self, Inner, Keys};
+use super::csv::{CsvSyntax, RecordBoundaries};
+use super::json::{self, JsonKeys, NestedValue};
 use super::options::TextOptions;
-use super::{RECORD_BYTES_MAX, Raw, Step, Stop, Syntax};
+use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
 use crate::DatasetError;
 
 /// Bytes of a CSV file that its types are taken from, where these have a value of each column that is used. A value further
@@ -40,10 +40,10 @@ pub(in super::super) struct TextFile {
 /// Reads what is to be known of a file before its rows are.
 pub(in super::super) async fn inspect(
     store: &Arc<dyn ObjectStore>,
-    file: &File,
-    source: &Source,
+    file: &DatasetFile,
+    source: &ScanSource,
     morsel_bytes: u64,
-) -> Result<Inspected, DatasetError> {
+) -> Result<InspectedFile, DatasetError> {
     let fault = |reason: String| DatasetError::Read { file: file.name.clone(), line: None, reason };
     let options = &source.text;
     let bytes = TextBytes::open(store, file, options.encoding).await.map_err(fault)?;
@@ -57,7 +57,7 @@ pub(in super::super) async fn inspect(
     };
     let whole = vec![(0, bytes.len().unwrap_or(u64::MAX))];
     let text = TextFile { name: file.name.clone(), bytes, syntax, columns: Vec::new(), first: 0, parts: whole };
-    let mut found = Found::new(source, file.format, text, morsel_bytes);
+    let mut found = TextInspector::new(source, file.format, text, morsel_bytes);
     found.read().await?;
     found.finish().await
 }
@@ -85,7 +85,7 @@ impl TextFile {
         let Some(len) = self.bytes.len() else { return Ok(vec![(self.first, u64::MAX)]) };
         let nominal = nominal_cuts(len, morsel_bytes);
         let mut nominal = nominal.into_iter().peekable();
-        let (mut cuts, mut found) = (Cuts::new(csv), vec![self.first]);
+        let (mut cuts, mut found) = (RecordBoundaries::new(csv), vec![self.first]);
         let mut chunks = self.bytes.chunks(0, if nominal.peek().is_some() { len } else { 0 });
         while let Some(chunk) = chunks.try_next().await.map_err(|reason| self.unread(reason))? {
             let mut rest = &chunk[..];
@@ -121,15 +121,15 @@ fn parts(mut cuts: Vec<u64>, len: u64) -> Vec<(u64, u64)> {
 }
 
 /// What is found out of a file, record by record.
-struct Found<'a> {
-    source: &'a Source,
+struct TextInspector<'a> {
+    source: &'a ScanSource,
     format: Format,
     file: TextFile,
-    keys: Keys,
+    keys: JsonKeys,
     /// What is known of each column.
-    columns: Vec<Shape>,
+    columns: Vec<ColumnShape>,
     /// Columns whose types are looked for.
-    wanted: Vec<bool>,
+    inferred: Vec<bool>,
     has_header: bool,
     has_rows: bool,
     morsel_bytes: u64,
@@ -139,20 +139,20 @@ struct Found<'a> {
     next_cut: Option<u64>,
 }
 
-impl<'a> Found<'a> {
-    fn new(source: &'a Source, format: Format, file: TextFile, morsel_bytes: u64) -> Found<'a> {
+impl<'a> TextInspector<'a> {
+    fn new(source: &'a ScanSource, format: Format, file: TextFile, morsel_bytes: u64) -> TextInspector<'a> {
         let mut nominal = nominal_cuts(file.bytes.len().unwrap_or_default(), morsel_bytes).into_iter();
         let has_header = source.text.header.unwrap_or(true);
-        let (keys, next_cut) = (Keys::all(), nominal.next());
-        let (columns, wanted, cuts) = (Vec::new(), Vec::new(), vec![0]);
+        let (keys, next_cut) = (JsonKeys::all(), nominal.next());
+        let (columns, inferred, cuts) = (Vec::new(), Vec::new(), vec![0]);
         let has_rows = false;
-        Found {
+        TextInspector {
             source,
             format,
             file,
             keys,
             columns,
-            wanted,
+            inferred,
             has_header,
             has_rows,
             morsel_bytes,
@@ -186,7 +186,7 @@ impl<'a> Found<'a> {
     }
 
     /// Takes records in: the bytes that were, if there are more to read.
-    fn take(&mut self, bytes: &[u8], base: u64, is_end: bool) -> Result<Option<usize>, Stop> {
+    fn take(&mut self, bytes: &[u8], base: u64, is_end: bool) -> Result<Option<usize>, RecordError> {
         let (mut at, mut values) = (0, Vec::new());
         loop {
             let step = match self.file.syntax {
@@ -194,15 +194,15 @@ impl<'a> Found<'a> {
                 Syntax::Json => json::record(&mut self.keys, bytes, at, is_end, &mut values),
             };
             match step? {
-                Step::End => return Ok(None),
-                Step::More(from) => return Ok((!self.is_known(base + from as u64)).then_some(from)),
-                Step::Record { begins, ends } => {
+                RecordStep::End => return Ok(None),
+                RecordStep::More(from) => return Ok((!self.is_known(base + from as u64)).then_some(from)),
+                RecordStep::Record { begins, ends } => {
                     at = ends;
                     let here = base + begins as u64;
                     match self.file.syntax {
                         Syntax::Csv(csv) => self
                             .csv_record(csv, &values, here, base + ends as u64)
-                            .map_err(|reason| Stop { at: begins, reason })?,
+                            .map_err(|reason| RecordError { at: begins, reason })?,
                         Syntax::Json => self.json_record(&values, here),
                     }
                 }
@@ -210,33 +210,33 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn csv_record(&mut self, csv: CsvSyntax, values: &[Raw<'_>], here: u64, ends: u64) -> Result<(), String> {
+    fn csv_record(&mut self, csv: CsvSyntax, values: &[RawValue<'_>], here: u64, ends: u64) -> Result<(), String> {
         if self.file.columns.is_empty() {
             let named: Vec<String> = match self.has_header {
                 true => values.iter().map(|value| name(csv, value)).collect::<Result<_, _>>()?,
                 false => (1..=values.len()).map(|number| format!("column_{number}")).collect(),
             };
-            let wanted = |name: &String| self.source.may_use(name) && self.source.text.declared(name).is_none();
-            self.wanted = named.iter().map(wanted).collect();
-            self.columns = vec![Shape::default(); named.len()];
+            let inferred = |name: &String| self.source.may_use(name) && self.source.text.declared(name).is_none();
+            self.inferred = named.iter().map(inferred).collect();
+            self.columns = vec![ColumnShape::default(); named.len()];
             self.file.columns = named;
             if self.has_header {
                 self.file.first = ends;
                 return Ok(());
             }
         }
-        ragged(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
+        value_count_error(values.len(), self.file.columns.len()).map_or(Ok(()), Err)?;
         self.has_rows = true;
         let mut scratch = Vec::new();
-        let columns = values.iter().zip(&mut self.columns).zip(&self.wanted);
-        for ((value, shape), _) in columns.filter(|(_, wanted)| **wanted) {
+        let columns = values.iter().zip(&mut self.columns).zip(&self.inferred);
+        for ((value, shape), _) in columns.filter(|(_, inferred)| **inferred) {
             let text = match value {
-                Raw::Escaped(text) => {
+                RawValue::Escaped(text) => {
                     scratch.clear();
                     csv.unescape(text, &mut scratch);
                     &scratch
                 }
-                Raw::Text(text) => *text,
+                RawValue::Text(text) => *text,
                 _ => continue,
             };
             if !self.source.text.is_null(text) {
@@ -246,7 +246,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    fn json_record(&mut self, values: &[Raw<'_>], here: u64) {
+    fn json_record(&mut self, values: &[RawValue<'_>], here: u64) {
         if self.next_cut.is_some_and(|cut| here >= cut) {
             self.cuts.push(here);
             while self.next_cut.is_some_and(|cut| here >= cut) {
@@ -256,11 +256,11 @@ impl<'a> Found<'a> {
         self.has_rows = true;
         for number in self.columns.len()..values.len() {
             let name = &self.keys.names()[number];
-            self.wanted.push(self.source.may_use(name) && self.source.text.declared(name).is_none());
-            self.columns.push(Shape::default());
+            self.inferred.push(self.source.may_use(name) && self.source.text.declared(name).is_none());
+            self.columns.push(ColumnShape::default());
         }
-        let columns = values.iter().zip(&mut self.columns).zip(&self.wanted);
-        for ((value, shape), _) in columns.filter(|(_, wanted)| **wanted) {
+        let columns = values.iter().zip(&mut self.columns).zip(&self.inferred);
+        for ((value, shape), _) in columns.filter(|(_, inferred)| **inferred) {
             shape.add(value, here, &self.source.text, 0);
         }
     }
@@ -270,14 +270,15 @@ impl<'a> Found<'a> {
         if self.file.syntax == Syntax::Json || !self.has_rows {
             return false;
         }
-        let of_wanted = || self.columns.iter().zip(&self.wanted).filter(|(_, wanted)| **wanted).map(|(shape, _)| shape);
+        let of_inferred =
+            || self.columns.iter().zip(&self.inferred).filter(|(_, inferred)| **inferred).map(|(shape, _)| shape);
         if here < HEAD_BYTES {
-            return of_wanted().all(|shape| shape.scalar.is_text());
+            return of_inferred().all(|shape| shape.scalar.is_text());
         }
-        of_wanted().all(|shape| shape.scalar.data_type() != Ok(DataType::Null))
+        of_inferred().all(|shape| shape.scalar.data_type() != Ok(DataType::Null))
     }
 
-    async fn finish(mut self) -> Result<Inspected, DatasetError> {
+    async fn finish(mut self) -> Result<InspectedFile, DatasetError> {
         self.file.parts = match (self.file.syntax, self.file.bytes.len()) {
             (Syntax::Csv(csv), _) => self.file.cut(csv, self.morsel_bytes).await?,
             (Syntax::Json, Some(len)) => parts(std::mem::take(&mut self.cuts), len),
@@ -293,7 +294,7 @@ impl<'a> Found<'a> {
                 Some(declared) => Ok(declared.clone()),
                 None => {
                     // Strings, lists and objects of JSON are what they are.
-                    if shape.problem.is_none() && matches!(shape.kind, None | Some(Kind::Number)) {
+                    if shape.problem.is_none() && matches!(shape.kind, None | Some(JsonKind::Number)) {
                         evidence.insert(name.clone(), shape.scalar.clone());
                     }
                     shape.data_type()
@@ -315,46 +316,46 @@ impl<'a> Found<'a> {
         }
         let (schema, format) = (Arc::new(Schema::new(fields)), self.format);
         let (has_rows, text) = (self.has_rows, Some(Arc::new(self.file)));
-        Ok(Inspected { format, schema, problems, evidence, has_rows, rows: None, text })
+        Ok(InspectedFile { format, schema, problems, evidence, has_rows, rows: None, text })
     }
 }
 
 /// The name of a column of CSV.
-fn name(csv: CsvSyntax, value: &Raw<'_>) -> Result<String, String> {
+fn name(csv: CsvSyntax, value: &RawValue<'_>) -> Result<String, String> {
     let mut name = Vec::new();
     match value {
-        Raw::Escaped(text) => csv.unescape(text, &mut name),
-        Raw::Text(text) => name.extend_from_slice(text),
+        RawValue::Escaped(text) => csv.unescape(text, &mut name),
+        RawValue::Text(text) => name.extend_from_slice(text),
         _ => {}
     }
     if name.contains(&0) {
         return Err(format!(
             "the name of the column {} has a character of value 0; if the file is UTF-16, say so: [input] encoding = \
              \"utf-16\"",
-            infer::shown(&name)
+            inference::excerpt(&name)
         ));
     }
     String::from_utf8(name).map_err(|e| not_utf8_reason(e.as_bytes()))
 }
 
 /// What is wrong with a record of so many values.
-pub(super) fn ragged(values: usize, expected: usize) -> Option<String> {
+pub(super) fn value_count_error(values: usize, expected: usize) -> Option<String> {
     (values != expected).then(|| format!("the line has {values} values, but the first has {expected}"))
 }
 
 /// What the values of a column, or those within them, have been.
 #[derive(Debug, Clone, Default)]
-struct Shape {
+struct ColumnShape {
     /// What was seen of values of CSV, or of numbers of JSON.
     scalar: Evidence,
-    kind: Option<Kind>,
-    items: Option<Box<Shape>>,
-    members: Vec<(String, Shape)>,
-    problem: Option<Problem>,
+    kind: Option<JsonKind>,
+    items: Option<Box<ColumnShape>>,
+    members: Vec<(String, ColumnShape)>,
+    problem: Option<TypeProblem>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum JsonKind {
     Bool,
     Number,
     Text,
@@ -362,34 +363,34 @@ enum Kind {
     Object,
 }
 
-impl Kind {
+impl JsonKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Bool => "`true` or `false`",
-            Kind::Number => "a number",
-            Kind::Text => "text",
-            Kind::List => "a list",
-            Kind::Object => "an object",
+            JsonKind::Bool => "`true` or `false`",
+            JsonKind::Number => "a number",
+            JsonKind::Text => "text",
+            JsonKind::List => "a list",
+            JsonKind::Object => "an object",
         }
     }
 }
 
-impl Shape {
+impl ColumnShape {
     /// Takes a value of JSON in.
-    fn add(&mut self, value: &Raw<'_>, at: u64, options: &TextOptions, depth: usize) {
+    fn add(&mut self, value: &RawValue<'_>, at: u64, options: &TextOptions, depth: usize) {
         if self.problem.is_some() {
             return;
         }
         let kind = match value {
-            Raw::Absent | Raw::Null => return,
-            Raw::Text(text) if options.is_null_string(text) => return,
-            Raw::Text(_) | Raw::Escaped(_) => Kind::Text,
-            Raw::Bool(_) => Kind::Bool,
-            Raw::Number(_) => Kind::Number,
-            Raw::Nested(text) if text.starts_with(b"[") => Kind::List,
-            Raw::Nested(_) => Kind::Object,
-            Raw::Bad(reason) => {
-                self.problem = Some(Problem { at, reason: (*reason).to_owned(), is_of_type: false });
+            RawValue::Absent | RawValue::Null => return,
+            RawValue::Text(text) if options.is_null_string(text) => return,
+            RawValue::Text(_) | RawValue::Escaped(_) => JsonKind::Text,
+            RawValue::Bool(_) => JsonKind::Bool,
+            RawValue::Number(_) => JsonKind::Number,
+            RawValue::Nested(text) if text.starts_with(b"[") => JsonKind::List,
+            RawValue::Nested(_) => JsonKind::Object,
+            RawValue::Bad(reason) => {
+                self.problem = Some(TypeProblem { at, reason: (*reason).to_owned(), is_of_type: false });
                 return;
             }
         };
@@ -400,10 +401,10 @@ impl Shape {
             _ => self.kind = Some(kind),
         }
         match value {
-            Raw::Number(text) => {
-                self.scalar.add_class(infer::number(text).unwrap_or(Class::Text), text, at);
+            RawValue::Number(text) => {
+                self.scalar.add_class(inference::number(text).unwrap_or(Class::Text), text, at);
             }
-            Raw::Nested(text) => self.add_inner(text, at, options, depth),
+            RawValue::Nested(text) => self.add_inner(text, at, options, depth),
             _ => {}
         }
     }
@@ -412,16 +413,16 @@ impl Shape {
         if depth == json::DEPTH_MAX {
             return self.fail(at, format!("has more than {depth} lists and objects within each other"));
         }
-        match json::inner(text) {
-            Some(Inner::List(items)) => {
+        match json::parse_nested(text) {
+            Some(NestedValue::List(items)) => {
                 let shape = self.items.get_or_insert_default();
                 items.iter().for_each(|item| shape.add(item, at, options, depth + 1));
             }
-            Some(Inner::Object(members)) => {
+            Some(NestedValue::Object(members)) => {
                 for (name, member) in members {
                     let known = self.members.iter().position(|(known, _)| *known == name);
                     let number = known.unwrap_or_else(|| {
-                        self.members.push((name, Shape::default()));
+                        self.members.push((name, ColumnShape::default()));
                         self.members.len() - 1
                     });
                     self.members[number].1.add(&member, at, options, depth + 1);
@@ -432,24 +433,24 @@ impl Shape {
     }
 
     fn fail(&mut self, at: u64, reason: String) {
-        self.problem = Some(Problem { at, reason, is_of_type: true });
+        self.problem = Some(TypeProblem { at, reason, is_of_type: true });
     }
 
-    fn data_type(&self) -> Result<DataType, Problem> {
+    fn data_type(&self) -> Result<DataType, TypeProblem> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
         }
         Ok(match self.kind {
-            None | Some(Kind::Number) => self.scalar.data_type()?,
-            Some(Kind::Bool) => DataType::Boolean,
-            Some(Kind::Text) => DataType::Utf8,
-            Some(Kind::List) => {
+            None | Some(JsonKind::Number) => self.scalar.data_type()?,
+            Some(JsonKind::Bool) => DataType::Boolean,
+            Some(JsonKind::Text) => DataType::Utf8,
+            Some(JsonKind::List) => {
                 let item = self.items.as_ref().map_or(Ok(DataType::Null), |items| items.data_type())?;
                 DataType::List(Arc::new(Field::new_list_field(item, true)))
             }
-            Some(Kind::Object) => {
+            Some(JsonKind::Object) => {
                 let members = self.members.iter().map(|(name, shape)| Ok(Field::new(name, shape.data_type()?, true)));
-                DataType::Struct(members.collect::<Result<Fields, Problem>>()?)
+                DataType::Struct(members.collect::<Result<Fields, TypeProblem>>()?)
             }
         })
     }

@@ -31,18 +31,18 @@ pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, S
     if let Some(alias) = &parsed.alias {
         return Err(format!("`{alias}` follows a complete expression; join conditions by AND or OR"));
     }
-    let refused = visit_expressions(&parsed.expr, |part| match refusal(state, part) {
+    let rejected = visit_expressions(&parsed.expr, |part| match rejection(state, part) {
         Some(reason) => ControlFlow::Break(reason),
         None => ControlFlow::Continue(()),
     });
-    match refused {
+    match rejected {
         ControlFlow::Break(reason) => Err(reason),
         ControlFlow::Continue(()) => Ok(parsed),
     }
 }
 
 /// Why a part is about more than one row, or means nothing here.
-fn refusal(state: &SessionState, part: &Expr) -> Option<String> {
+fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
     let about_one_row = |what: &str| Some(format!("a filter is about one row: {what}"));
     match part {
         Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => {
