@@ -1,5 +1,5 @@
-//! How many transactions stores take, and how long a large file takes to open:
-//! `cargo run --release -p sandbar-meta --example speed [FOLDER [etcd://HOST:PORT,...]]`.
+//! Measures the transaction rate of stores, and the time to open a large file: `cargo run --release -p sandbar-meta
+//! --example speed [FOLDER [etcd://HOST:PORT,...]]`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ async fn open(path: &Path) -> Redb {
     Redb::open(path, MetaLimits::default(), Arc::new(SystemClock::default())).await.expect("a file")
 }
 
-/// Transactions a second, each a put of 100 bytes, by so many clients that each wait for theirs.
+/// Measures transactions a second, each a put of 100 bytes, with `clients` clients that each wait for their response.
 async fn rate(store: &Arc<dyn MetaStore>, clients: usize) -> f64 {
     let end = Instant::now() + TIME;
     let started = Instant::now();
@@ -73,7 +73,7 @@ async fn rate(store: &Arc<dyn MetaStore>, clients: usize) -> f64 {
     done as f64 / started.elapsed().as_secs_f64()
 }
 
-/// How long it takes to open a file of so many entries: all of it is read.
+/// Measures the time to open a file of 100,000 entries, all of which are read.
 async fn opening(path: &Path) {
     let store = open(path).await;
     for batch in 0..1000 {

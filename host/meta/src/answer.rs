@@ -1,4 +1,4 @@
-//! What stores answer. Each answer has the revision that it is of.
+//! Responses of stores. Each contains the revision that it reflects.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Key, Value};
 
-/// How many transactions have changed something, counted by the store: one is the empty store.
+/// Number of transactions that changed something, as the store counts them; an empty store has revision 1.
 ///
-/// Where others have keys in the same etcd, their transactions count too.
+/// If others use the same etcd, their transactions count as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// That of an empty store.
+    /// Revision of an empty store.
     pub const FIRST: Revision = Revision(1);
 
-    /// The one after it: where to watch from, after a look at this one.
+    /// Returns the next revision: the one to watch from after a read at this one.
     pub fn next(self) -> Revision {
         Revision(self.0.saturating_add(1))
     }
@@ -28,127 +28,127 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Names a lease. The store gives it out, and never again.
+/// Id of a lease. The store never reuses an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseId(pub u64);
 
-/// In hexadecimal, as etcd's own tools show it.
+/// Hexadecimal, as etcd's tools print it.
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", self.0)
     }
 }
 
-/// A key and what it holds.
+/// A key with its value and metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// What it holds.
+    /// Value.
     pub value: Value,
-    /// The transaction that made it.
+    /// Revision of the transaction that created the entry.
     pub create_revision: Revision,
-    /// The last transaction that put it.
+    /// Revision of the last transaction that put the entry.
     pub mod_revision: Revision,
-    /// How often it was put since it was made: one at first.
+    /// Number of puts since the entry was created, starting at one.
     pub version: u64,
-    /// The lease that takes it along when it ends.
+    /// Lease whose end deletes the entry.
     pub lease: Option<LeaseId>,
 }
 
 impl Entry {
-    /// Bytes of its key and value.
+    /// Returns the bytes of key and value.
     pub(crate) fn bytes(&self) -> usize {
         self.key.as_bytes().len() + self.value.as_bytes().len()
     }
 }
 
-/// The answer to a look at one key.
+/// Response to a read of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Got {
-    /// The store's at that time.
+    /// Revision of the store at the read.
     pub revision: Revision,
-    /// What there is, if there is.
+    /// Entry, if the key exists.
     pub entry: Option<Entry>,
 }
 
-/// Some of the entries of a span, in the order of their keys.
+/// A page of the entries of a range, in key order.
 ///
-/// Each page is of its own revision. To follow a span: read all of its pages, then watch it from behind the *first* page's
-/// revision, and pass over changes that are no newer than what one has of the key.
+/// Each page has its own revision. To follow a range: read all of its pages, then watch it from the revision after the
+/// *first* page's, and skip changes that are not newer than the entry that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// The store's at that time.
+    /// Revision of the store at the read.
     pub revision: Revision,
-    /// The entries.
+    /// Entries.
     pub entries: Vec<Entry>,
-    /// Where the next page begins ([`Span::starting_at`](crate::Span::starting_at)); `None` after the last.
+    /// Start of the next page ([`KeyRange::starting_at`](crate::KeyRange::starting_at)); `None` after the last page.
     pub next: Option<Key>,
 }
 
-/// What came of a transaction.
+/// Response to a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transacted {
-    /// The store's after it: its own, if it changed something.
+    /// Revision of the store afterwards: the transaction's own, if it changed something.
     pub revision: Revision,
-    /// Whether its conditions held.
+    /// Whether the conditions held.
     pub succeeded: bool,
-    /// One for each operation of the branch that was taken.
+    /// One result for each operation of the executed branch.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What came of an operation.
+/// Result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It was put.
+    /// The entry was put.
     Put,
-    /// So many entries were deleted.
+    /// This many entries were deleted.
     Deleted(u64),
 }
 
-/// A lease begins.
+/// Response to a lease grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// The store's at that time; leases don't change it.
+    /// Revision of the store; leases do not change it.
     pub revision: Revision,
-    /// Its name.
+    /// Id of the lease.
     pub lease: LeaseId,
-    /// Seconds until it ends unless it is kept alive. May be more than was asked for: etcd has a least one of its own.
+    /// Time to live in seconds. May exceed the request: etcd has a minimum.
     pub ttl_s: u32,
 }
 
-/// A lease goes on.
+/// Response to a lease renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptAlive {
-    /// The store's at that time.
+    /// Revision of the store.
     pub revision: Revision,
-    /// Seconds from now until it ends.
+    /// Remaining time to live in seconds.
     pub ttl_s: u32,
 }
 
-/// A lease has ended, and its keys are gone.
+/// Response to a lease revocation: the lease has ended, and its keys are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
-    /// The store's after it: its own, if there were keys.
+    /// Revision of the store afterwards: the revocation's own, if the lease had keys.
     pub revision: Revision,
 }
 
-/// What a transaction, or the end of a lease, did to one key.
+/// The change of one key by a transaction or by the end of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// It was put, and is this now.
+    /// The entry was put and has this state.
     Put(Entry),
-    /// It was deleted.
+    /// The entry was deleted.
     Deleted {
-        /// The key.
+        /// Key.
         key: Key,
-        /// The transaction that did it.
+        /// Revision of the deletion.
         revision: Revision,
     },
 }
 
 impl Change {
-    /// Which key.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         match self {
             Change::Put(entry) => &entry.key,
@@ -156,7 +156,7 @@ impl Change {
         }
     }
 
-    /// By which transaction.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> Revision {
         match self {
             Change::Put(entry) => entry.mod_revision,
@@ -164,7 +164,7 @@ impl Change {
         }
     }
 
-    /// Bytes of its key and value.
+    /// Returns the bytes of key and value.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Change::Put(entry) => entry.bytes(),

@@ -1,4 +1,4 @@
-//! The time that leases are measured by.
+//! The clock that measures leases.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Time since some moment that stays the same. Tests and simulations bring their own, [`ManualClock`].
+/// Time since a fixed moment. Tests and simulations use [`ManualClock`].
 #[async_trait]
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// How long ago that moment is. Never goes back.
+    /// Returns the time since that moment. Monotonic.
     fn now(&self) -> Duration;
 
-    /// Waits until it is this long ago.
+    /// Waits until that time.
     async fn sleep_until(&self, moment: Duration);
 }
 
-/// The time of this process. It is tokio's, so that it stands still where a runtime's time is paused.
+/// The time of this process. Uses tokio's clock, so that it stops where a runtime's time is paused.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
@@ -40,7 +40,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Time that goes on only when it is told to.
+/// A clock that only [`ManualClock::advance`] moves.
 #[derive(Debug)]
 pub struct ManualClock {
     now: watch::Sender<Duration>,
@@ -53,7 +53,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Lets so much time go by, and wakes who waited for it.
+    /// Advances the time and wakes the waiters whose time has come.
     pub fn advance(&self, time: Duration) {
         self.now.send_modify(|now| *now += time);
     }
@@ -66,7 +66,7 @@ impl Clock for ManualClock {
     }
 
     async fn sleep_until(&self, moment: Duration) {
-        // The sender lives as long as we do.
+        // The sender lives as long as `self`.
         let _ = self.now.subscribe().wait_for(|now| *now >= moment).await;
     }
 }

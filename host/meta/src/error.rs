@@ -1,4 +1,4 @@
-//! What can go wrong with a store: where, and what to do.
+//! Errors of metadata stores, with the place of the failure and the next step.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Key, LeaseId, Revision};
 
-/// A bound of [`MetaLimits`](crate::MetaLimits), or of keys.
+/// The kind of a limit in [`MetaLimits`](crate::MetaLimits), or of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bound {
     /// Bytes of a key.
     KeyBytes,
     /// Bytes of a value.
     ValueBytes,
-    /// Conditions, or operations of a branch.
+    /// Conditions, or operations of one branch.
     Operations,
     /// Bytes of a transaction.
     TransactionBytes,
@@ -24,7 +24,7 @@ pub enum Bound {
     Leases,
     /// Seconds of a lease.
     LeaseSeconds,
-    /// Bytes of an answer.
+    /// Bytes of a response.
     AnswerBytes,
 }
 
@@ -38,119 +38,119 @@ impl fmt::Display for Bound {
             Bound::Watchers => "watchers",
             Bound::Leases => "leases",
             Bound::LeaseSeconds => "seconds of a lease",
-            Bound::AnswerBytes => "bytes of an answer",
+            LimitKind::ResponseBytes => "bytes of a response",
         })
     }
 }
 
-/// Why a store did not do what it was asked.
+/// Errors of a metadata store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum MetaError {
-    /// A key has at least one byte.
+    /// A key is empty.
     #[error("a key has at least one byte, this one has none")]
     EmptyKey,
-    /// There is more of something than may be, or none.
-    #[error("{bound}: {value}, where 1 to {max} may be")]
+    /// A number exceeds its limit, or is zero.
+    #[error("{bound}: {value}, the limit is 1 to {max}")]
     Limit {
-        /// Of what.
+        /// Kind of the limit.
         bound: Bound,
-        /// How many there are, or were asked for.
+        /// Actual or requested number.
         value: u64,
-        /// How many there may be.
+        /// Maximum.
         max: u64,
     },
     /// One branch of a transaction puts a key twice, or puts and deletes it.
-    #[error("the transaction puts `{0}` twice, or puts and deletes it; it may do one of them")]
+    #[error("the transaction puts `{0}` twice, or puts and deletes it; a transaction may change a key once")]
     DuplicateKey(Key),
-    /// There is no such lease, or no longer.
-    #[error("lease {0} has ended; begin another, and put again what it had")]
+    /// The lease does not exist, or has ended.
+    #[error("lease {0} has ended; grant a new lease and put its keys again")]
     LeaseNotFound(LeaseId),
-    /// The history that was to be watched is gone.
+    /// The requested part of the change history was compacted.
     #[error(
-        "changes from revision {from} on are compacted away up to {compacted}; range the keys again, then watch on"
+        "the change history from revision {from} on is compacted up to {compacted}; read the keys again and watch from there"
     )]
     Compacted {
-        /// The first that was not given.
+        /// First revision that was not delivered.
         from: Revision,
-        /// The last that can't be given any more.
+        /// Last revision that was compacted.
         compacted: Revision,
     },
-    /// The store holds as much as it may.
+    /// The store has reached its maximum size.
     #[error("the store is full: {0}")]
     Full(String),
-    /// Nobody answered. Nothing was done.
+    /// No member responded, and the request was not applied.
     #[error(
-        "{} can't be reached ({reason}); see that a majority of its members runs and can be reached from here",
+        "{} can't be reached ({reason}); check that a majority of its members runs and is reachable from this machine",
         names(endpoints)
     )]
     Unavailable {
-        /// Who was asked.
+        /// Members that were contacted.
         endpoints: Vec<String>,
-        /// What came of the last try.
+        /// Error of the last attempt.
         reason: String,
     },
-    /// Nobody answered, and whether it was done is not known: read back what there is now.
-    #[error("whether it was done is not known ({reason}); asked was {}; read back what there is", names(endpoints))]
+    /// No response arrived, and the request may have been applied: read the current state.
+    #[error("the outcome of a request to {} is unknown ({reason}); read the keys to see whether it was applied", names(endpoints))]
     Unknown {
-        /// Who was asked.
+        /// Members that were contacted.
         endpoints: Vec<String>,
-        /// What happened.
+        /// Error.
         reason: String,
     },
-    /// Who was asked will not do it, however often it is asked.
+    /// A member rejected the request; a retry would fail as well.
     #[error("{endpoint} refused: {reason}")]
     Refused {
-        /// Who was asked.
+        /// Member that rejected the request.
         endpoint: String,
-        /// What it said.
+        /// Reason, in the member's words.
         reason: String,
     },
-    /// Another node, or another process, has the file.
-    #[error("{} is in use by another node; end that node, or give this one another file", path.display())]
+    /// Another node or process has the file open.
+    #[error("{} is in use by another node; stop that node, or use another file", path.display())]
     InUse {
-        /// Which file.
+        /// File.
         path: PathBuf,
     },
-    /// The file is something else.
-    #[error("{} is no store of a cluster ({reason}); give the path of one, or of none, where one is made", path.display())]
+    /// The file has another format.
+    #[error("{} is not a cluster store ({reason}); pass the path of a store, or a new path to create one", path.display())]
     NotAStore {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What was seen.
+        /// Evidence.
         reason: String,
     },
-    /// The file was made by a newer version of this program.
-    #[error("{} has schema {found}, this program knows up to {known}; use the version that wrote it, or a newer one", path.display())]
+    /// A newer version of this program wrote the file.
+    #[error("{} has schema version {found}, this program supports up to {known}; use the version that wrote it, or a newer one", path.display())]
     NewerSchema {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// Its schema.
+        /// Schema version of the file.
         found: u64,
-        /// The newest that is known here.
+        /// Newest schema version that this program supports.
         known: u64,
     },
-    /// The file is not as it was left.
-    #[error("{} is damaged ({reason}); put a copy of it in its place, or begin anew without it", path.display())]
+    /// The file is damaged.
+    #[error("{} is damaged ({reason}); restore it from a copy, or remove it to start with an empty store", path.display())]
     Damaged {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What was seen.
+        /// Evidence.
         reason: String,
     },
-    /// The file can't be read or written. Nothing was done.
+    /// Reading or writing the file failed. The request was not applied.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What was tried, and what happened.
+        /// Failed operation and its error.
         reason: String,
     },
-    /// An address, or what it leads to, makes no sense.
+    /// The address of a cluster, or a file that it names, is invalid.
     #[error("`{address}`: {reason}; an address is etcd://HOST:PORT,HOST:PORT[/PREFIX][?ca=FILE&cert=FILE&key=FILE]")]
     Address {
-        /// What was given.
+        /// Address.
         address: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// The store was closed.
@@ -163,7 +163,7 @@ impl MetaError {
         MetaError::Limit { bound, value: value as u64, max: max as u64 }
     }
 
-    /// A text that stays, whatever the words are.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             MetaError::EmptyKey => "meta-empty-key",

@@ -1,4 +1,4 @@
-//! Keys, values and spans of keys.
+//! Keys, values and key ranges.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Bound, MetaError};
 
-/// Bytes of a key.
+/// Maximum size of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// The name of an entry: bytes in any order that their owner finds useful, at least one, at most [`KEY_BYTES_MAX`].
+/// The key of an entry: 1 to [`KEY_BYTES_MAX`] bytes, with an order that its owner defines.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Raw", into = "Raw")]
 pub struct Key(Bytes);
 
 impl Key {
-    /// Parses one.
+    /// Parses a key.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] when it is empty or longer than [`KEY_BYTES_MAX`].
+    /// [`MetaError::EmptyKey`] if it is empty, [`MetaError::Limit`] if it is longer than [`KEY_BYTES_MAX`].
     pub fn new(bytes: impl Into<Bytes>) -> Result<Key, MetaError> {
         let bytes = bytes.into();
         match bytes.len() {
@@ -30,13 +30,13 @@ impl Key {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Keys are ordered as their bytes are.
+/// Keys have the order of their bytes.
 impl Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {
         &self.0
@@ -71,26 +71,25 @@ impl fmt::Debug for Key {
     }
 }
 
-/// For people: what is not ASCII is escaped.
+/// Escapes bytes that are not ASCII.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.escape_ascii().fmt(f)
     }
 }
 
-/// What an entry holds: any bytes, none too. How many there may be is the store's to say
-/// ([`MetaLimits`](crate::MetaLimits)).
+/// The value of an entry: any number of bytes within the store's limit ([`MetaLimits`](crate::MetaLimits)).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Raw", into = "Raw")]
 pub struct Value(Bytes);
 
 impl Value {
-    /// Of these bytes.
+    /// Creates a value from bytes.
     pub fn new(bytes: impl Into<Bytes>) -> Value {
         Value(bytes.into())
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -124,7 +123,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Keys from one on, up to another that is not among them any more; or all from one on.
+/// A range of keys: from an inclusive start up to an exclusive end, or without an end.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawSpan", into = "RawSpan")]
 pub struct Span {
@@ -133,20 +132,20 @@ pub struct Span {
 }
 
 impl Span {
-    /// All keys.
+    /// The range of all keys.
     pub fn all() -> Span {
         Span { from: Bytes::new(), to: None }
     }
 
-    /// One key.
+    /// The range of one key.
     pub fn key(key: &Key) -> Span {
         Span { from: key.0.clone(), to: Some([key.as_bytes(), &[0]].concat().into()) }
     }
 
-    /// The keys that begin so; all, if with nothing.
+    /// The range of the keys with a prefix; all keys for an empty prefix.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] when the prefix is longer than a key may be.
+    /// [`MetaError::Limit`] if the prefix is longer than a key may be.
     pub fn prefix(prefix: impl Into<Bytes>) -> Result<Span, MetaError> {
         let from = prefix.into();
         if from.len() > KEY_BYTES_MAX {
@@ -156,32 +155,32 @@ impl Span {
         Ok(Span { from, to })
     }
 
-    /// The keys from one on, up to another that is not among them. None, if that is not behind the first.
+    /// The range from `from` (inclusive) to `to` (exclusive). Empty if `to` is not after `from`.
     pub fn between(from: &Key, to: &Key) -> Span {
         Span { from: from.0.clone(), to: Some(to.0.clone()) }
     }
 
-    /// Those of its keys that are not before `key`: the next page, where `key` is what the last one gave as its `next`.
+    /// The part of the range from `key` on: the next page, if `key` is the last page's `next`.
     pub fn starting_at(&self, key: &Key) -> Span {
         Span { from: self.from.clone().max(key.0.clone()), to: self.to.clone() }
     }
 
-    /// Whether `key` is among them.
+    /// Whether the range contains `key`.
     pub fn contains(&self, key: &Key) -> bool {
         self.from <= key.0 && self.to.as_ref().is_none_or(|to| key.0 < to)
     }
 
-    /// Whether there is no key that could be among them.
+    /// Whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.to.as_ref().is_some_and(|to| *to <= self.from)
     }
 
-    /// Where it begins. Empty, if with the first key there could be.
+    /// Inclusive start; empty for the start of the key space.
     pub fn start(&self) -> &[u8] {
         &self.from
     }
 
-    /// Where it ends: the first key that is not among them any more. `None` if it has no end.
+    /// Exclusive end; `None` for a range without an end.
     pub fn end(&self) -> Option<&[u8]> {
         self.to.as_deref()
     }
@@ -196,7 +195,7 @@ impl fmt::Debug for Span {
     }
 }
 
-/// The first key behind all that begin with `prefix`: `None` if there is none, as behind bytes of 255.
+/// Returns the first key after all keys with `prefix`; `None` if there is none, as after bytes of 255.
 pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -204,7 +203,7 @@ pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Bytes as they are written and read, before they are parsed.
+/// Serialized bytes, before validation.
 #[derive(Clone)]
 struct Raw(Bytes);
 
@@ -233,7 +232,7 @@ impl TryFrom<RawSpan> for Span {
     type Error = MetaError;
 
     fn try_from(RawSpan(from, to): RawSpan) -> Result<Span, MetaError> {
-        // One byte more than of a key: so is the first behind the longest one.
+        // The end of a range may have one byte more than a key: the first key after the longest one has it.
         let longest = from.0.len().max(to.as_ref().map_or(0, |to| to.0.len()));
         if longest > KEY_BYTES_MAX + 1 {
             return Err(MetaError::limit(Bound::KeyBytes, longest, KEY_BYTES_MAX));

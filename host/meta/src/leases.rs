@@ -1,11 +1,11 @@
-//! Which leases there are, and when each ends.
+//! Active leases and their expiry times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::LeaseId;
 
-/// Times are a [`Clock`](crate::Clock)'s.
+/// Active leases. Times are those of a [`Clock`](crate::Clock).
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     by_id: BTreeMap<LeaseId, Lease>,
@@ -23,7 +23,7 @@ impl Leases {
         self.by_id.len()
     }
 
-    /// A lease begins.
+    /// Starts a lease.
     pub(crate) fn begin(&mut self, id: LeaseId, ttl_s: u32, now: Duration) {
         let end = now + Duration::from_secs(ttl_s.into());
         self.end(id);
@@ -31,7 +31,7 @@ impl Leases {
         self.by_end.insert((end, id));
     }
 
-    /// A lease begins anew. Gives its seconds, or nothing if it has ended.
+    /// Renews a lease. Returns its period in seconds, or `None` if it has ended.
     pub(crate) fn keep_alive(&mut self, id: LeaseId, now: Duration) -> Option<u32> {
         let Lease { ttl_s, end } = *self.by_id.get(&id)?;
         if end <= now {
@@ -41,7 +41,7 @@ impl Leases {
         Some(ttl_s)
     }
 
-    /// A lease ends. Says whether there was one.
+    /// Ends a lease. Returns whether it existed.
     pub(crate) fn end(&mut self, id: LeaseId) -> bool {
         let Some(lease) = self.by_id.remove(&id) else { return false };
         self.by_end.remove(&(lease.end, id))
@@ -51,12 +51,12 @@ impl Leases {
         self.by_id.contains_key(&id)
     }
 
-    /// Those that should have ended by now, the first first. They are still there.
+    /// Returns the expired leases in order of their expiry. Does not remove them.
     pub(crate) fn overdue(&self, now: Duration) -> Vec<LeaseId> {
         self.by_end.iter().take_while(|(end, _)| *end <= now).map(|(_, id)| *id).collect()
     }
 
-    /// When the next one ends.
+    /// Returns the next expiry time.
     pub(crate) fn next_end(&self) -> Option<Duration> {
         self.by_end.first().map(|(end, _)| *end)
     }

@@ -1,14 +1,15 @@
-//! What must survive of a cluster: nodes, leases, jobs, tenants, named actors, in one small store.
+//! The metadata store of a cluster: nodes, leases, jobs, tenants and named actors.
 //!
-//! [`MetaStore`] is etcd's model (version 3): keys and values, transactions that compare before they change, leases that take
-//! their keys with them, watches that give every change in order. A revision counts the transactions that changed something.
-//! Three stores pass one set of tests: [`Memory`], the twin that the others are measured against, [`Redb`], a file of this
-//! node's, which needs no set-up, and [`Etcd`], a cluster of etcd that outlives any node.
+//! [`MetaStore`] follows etcd's model (version 3): keys and values, transactions that compare before they write, leases
+//! that delete their keys when they end, and watches that deliver every change in order. A revision counts the
+//! transactions that changed something. Three stores pass one test suite: [`MemoryStore`], the reference
+//! implementation; [`RedbStore`], a local file that needs no set-up; and [`EtcdStore`], an etcd cluster that outlives
+//! any node.
 //!
-//! Non-goals: what changes with every task, and where objects lie, which stay with their owners; reads of old revisions;
+//! Non-goals: data that changes with every task, locations of objects (their owners keep them), reads of old revisions,
 //! users and passwords.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod answer;

@@ -1,39 +1,40 @@
-//! Every bound of a store, in one place, with its default.
+//! All limits of a metadata store, with their defaults.
 
 use crate::{Bound, MetaError};
 
-/// What a store takes, keeps and hands out. Keys have a bound of their own, [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
+/// Limits of requests, responses and stored data. [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) limits keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaLimits {
     /// Bytes of one value.
     pub value_bytes_max: usize,
-    /// Conditions of a transaction; operations of either of its branches. etcd's own default is the same.
+    /// Conditions of a transaction, and operations of each of its branches. Same as etcd's default.
     pub operations_max: usize,
-    /// Bytes of all keys and values of a transaction. With what a message adds, it is to stay below the 1.5 MiB that etcd
-    /// takes by default.
+    /// Bytes of all keys and values of a transaction. With the overhead of a message, the total must stay below etcd's
+    /// default of 1.5 MiB.
     pub transaction_bytes_max: usize,
-    /// Entries of a page, and changes that a watcher is given at once, unless one transaction made more.
+    /// Entries of a page, and changes per delivery to a watcher, except for a single larger transaction.
     pub page_entries_max: usize,
-    /// Bytes of keys and values of a page, and of changes given at once, unless one entry or transaction has more.
+    /// Bytes of keys and values of a page, and per delivery to a watcher, except for a single larger entry or
+    /// transaction.
     pub page_bytes_max: usize,
-    /// Watchers of one store at once. They buffer nothing: each reads on where it was.
+    /// Concurrent watchers of one store. They have no buffers: each reads the shared history from its position.
     pub watchers_max: usize,
-    /// Changes that can still be watched; the transactions before them are compacted away. Of etcd its own settings say
+    /// Changes kept in the history; older transactions are compacted. etcd has its own setting
     /// (`--auto-compaction-retention`).
     pub history_changes_max: usize,
-    /// Bytes of keys and values of these changes. They are in memory.
+    /// Bytes of keys and values of the history, which is in memory.
     pub history_bytes_max: usize,
-    /// Leases at once. etcd has no such bound.
+    /// Concurrent leases. etcd has no such limit.
     pub leases_max: usize,
-    /// Seconds that a lease may last without being kept alive.
+    /// Maximum time to live of a lease, in seconds.
     pub lease_ttl_s_max: u32,
-    /// Bytes of all keys and values. Of etcd its own setting says (`--quota-backend-bytes`).
+    /// Bytes of all keys and values. etcd has its own setting (`--quota-backend-bytes`).
     pub store_bytes_max: u64,
-    /// Requests that wait for the writer of a file; who comes later waits to wait.
+    /// Requests queued for the writer of a file; senders of further requests wait.
     pub requests_waiting_max: usize,
     /// Requests that share one durable commit.
     pub requests_together_max: usize,
-    /// Memory in which a file's pages are kept, bytes.
+    /// Size of a file's page cache, in bytes.
     pub cache_bytes: usize,
 }
 
@@ -59,12 +60,12 @@ impl Default for MetaLimits {
 }
 
 impl MetaLimits {
-    /// Entries of a page of which at most `limit` are wanted; none says that it is all one.
+    /// Returns the number of entries of a page with a requested `limit`; zero requests a full page.
     pub(crate) fn page_entries(&self, limit: usize) -> usize {
         if limit == 0 { self.page_entries_max } else { limit.min(self.page_entries_max) }
     }
 
-    /// Whether another lease of so many seconds may begin, beside so many.
+    /// Checks that a lease of `ttl_s` seconds may be granted while `leases` leases exist.
     pub(crate) fn check_lease(&self, ttl_s: u32, leases: usize) -> Result<(), MetaError> {
         if ttl_s == 0 || ttl_s > self.lease_ttl_s_max {
             let max = u64::from(self.lease_ttl_s_max);
@@ -76,12 +77,12 @@ impl MetaLimits {
         Ok(())
     }
 
-    /// Whether there is room for `put` bytes more beside those that there are. What they overwrite is not looked at.
+    /// Checks that `put` more bytes fit beside `bytes` existing ones. Ignores that a put may overwrite existing bytes.
     pub(crate) fn check_room(&self, bytes: u64, put: u64) -> Result<(), MetaError> {
         if put > 0 && bytes + put > self.store_bytes_max {
             let max = self.store_bytes_max;
             let reason =
-                format!("it has {bytes} bytes of at most {max}, {put} more were to be put; delete what is not needed");
+                format!("the store holds {bytes} bytes of at most {max}, and {put} more do not fit; delete unused keys");
             return Err(MetaError::Full(reason));
         }
         Ok(())

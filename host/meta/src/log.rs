@@ -1,7 +1,7 @@
-//! What changed lately, and who watches.
+//! The recent change history, and its watchers.
 //!
-//! Nothing is buffered for a watcher: each has a place in the one history that there is, which is bounded. Who falls behind
-//! it is told so.
+//! Watchers have no buffers: each has a position in the one bounded history. A watcher that falls behind it gets an
+//! error.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,29 +12,29 @@ use tokio::sync::Notify;
 
 use crate::{Bound, Change, MetaError, MetaLimits, Revision, Span, Watcher};
 
-/// All that one transaction changed: never nothing, and all of one revision.
+/// All changes of one transaction: at least one, all of the same revision.
 pub(crate) type Commit = Arc<[Change]>;
 
-/// What changed lately, in memory.
+/// The recent changes, in memory.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Of consecutive revisions.
+    /// Commits of consecutive revisions.
     commits: VecDeque<Commit>,
-    /// That of the next commit.
+    /// Revision of the next commit.
     next: Revision,
-    /// The last that was let go of, or was never there.
+    /// Last revision that was compacted, or that the store never had.
     compacted: Revision,
     changes: usize,
     bytes: usize,
 }
 
 impl History {
-    /// Nothing yet: what a store of this revision did that was compacted up to that one, and no more.
+    /// Creates an empty history of a store at `revision` whose changes are compacted up to `compacted`.
     pub(crate) fn new(compacted: Revision, revision: Revision) -> History {
         History { commits: VecDeque::new(), next: revision.next(), compacted, changes: 0, bytes: 0 }
     }
 
-    /// Up to which revision there is no room any more once there are these commits, too.
+    /// Returns the revision up to which the history must be compacted to make room for these commits.
     fn compacted_by(&self, commits: &[Commit], limits: &MetaLimits) -> Revision {
         let mut changes = self.changes + commits.iter().map(|commit| commit.len()).sum::<usize>();
         let mut bytes = self.bytes + commits.iter().map(bytes_of).sum::<usize>();
@@ -51,7 +51,7 @@ impl History {
         compacted
     }
 
-    /// With these commits more, and without those that there is no room for.
+    /// Appends commits and compacts what exceeds the limits.
     pub(crate) fn push(&mut self, commits: Vec<Commit>, limits: &MetaLimits) {
         self.compacted = self.compacted_by(&commits, limits);
         for commit in commits {
@@ -68,7 +68,7 @@ impl History {
         }
     }
 
-    /// The commits from a revision on.
+    /// Iterates over the commits from a revision on.
     fn from(&self, from: Revision) -> impl Iterator<Item = (Revision, &Commit)> {
         let first = self.next.0 - self.commits.len() as u64;
         let skipped = usize::try_from(from.0.saturating_sub(first)).unwrap_or(usize::MAX);
@@ -93,11 +93,11 @@ struct Inner {
     is_closed: bool,
 }
 
-/// Where a watcher is.
+/// Position of a watcher.
 struct Place {
     span: Span,
     next: Revision,
-    /// There is something to look at.
+    /// Wakes the watcher when its range may have changed.
     news: Arc<Notify>,
 }
 
@@ -107,19 +107,19 @@ impl Log {
         Arc::new(Log { limits, inner: Mutex::new(inner) })
     }
 
-    /// Up to which revision there is no room any more once these commits are published.
+    /// Returns the revision up to which publishing these commits compacts the history.
     pub(crate) fn compacted_by(&self, commits: &[Commit]) -> Revision {
         self.lock().history.compacted_by(commits, &self.limits)
     }
 
-    /// Takes in what happened, and wakes whom it is for.
+    /// Appends commits and wakes the watchers of the changed keys.
     pub(crate) fn publish(&self, commits: Vec<Commit>) {
         let mut inner = self.lock();
         let Inner { history, watchers, .. } = &mut *inner;
         for (revision, commit) in (history.next.0..).map(Revision).zip(&commits) {
             for place in watchers.values_mut().filter(|place| place.next <= revision) {
                 if place.next == revision && !commit.iter().any(|change| place.span.contains(change.key())) {
-                    // It has seen all there was, and this is not for it: it need not wake to find that out.
+                    // The watcher has read everything before, and this commit is outside its range: it need not wake.
                     place.next = revision.next();
                 } else {
                     place.news.notify_one();
@@ -129,7 +129,7 @@ impl Log {
         history.push(commits, &self.limits);
     }
 
-    /// There will be nothing more.
+    /// Ends the log: no more commits follow.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -153,7 +153,7 @@ impl Log {
         Ok(Box::new(LogWatcher { log: self.clone(), id, news }))
     }
 
-    /// What a watcher is to be given next, if there is something.
+    /// Reads the next changes of a watcher, if there are any.
     fn read(&self, id: u64) -> Result<Option<Vec<Change>>, MetaError> {
         let mut inner = self.lock();
         let Inner { history, watchers, is_closed, .. } = &mut *inner;
@@ -181,7 +181,7 @@ impl Log {
         }
     }
 
-    /// A panic while it was held can't have left it in between: nothing in here panics half-way.
+    /// No code under the lock panics between two consistent states, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +194,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// Gives up its place when it is dropped.
+/// A watcher of the log. Dropping it removes its position.
 #[derive(Debug)]
 struct LogWatcher {
     log: Arc<Log>,

@@ -1,4 +1,4 @@
-//! What every store does.
+//! The interface of metadata stores.
 
 use std::fmt;
 
@@ -9,74 +9,73 @@ use crate::{
     Transaction,
 };
 
-/// Keys and values that survive, in etcd's model. Every answer is of what was there when the call was under way, and what
-/// was answered is there for every later call, by whomever (linearizability).
+/// Durable keys and values in etcd's model. All calls are linearizable: a response reflects the state at some moment
+/// during the call, and every later call, from any client, sees its effect.
 ///
-/// A call ends in bounded time, a file's if its disk does. Those that change something may end with [`MetaError::Unknown`]: then whether they did is
-/// to be read back.
+/// Every call ends in bounded time, unless a file's disk blocks. A call that changes something may fail with
+/// [`MetaError::Unknown`]; the caller then reads the state to find out whether it was applied.
 #[async_trait]
 pub trait MetaStore: fmt::Debug + Send + Sync {
-    /// What it takes and hands out.
+    /// Returns the limits of requests and responses.
     fn limits(&self) -> &MetaLimits;
 
-    /// Looks at one key.
+    /// Reads one key.
     ///
     /// # Errors
-    /// [`MetaError::Unavailable`], or what ails the store.
+    /// [`MetaError::Unavailable`], or an error of the store's file or cluster.
     async fn get(&self, key: &Key) -> Result<Got, MetaError>;
 
-    /// The first entries of a span, at most `limit`, and no more than a page has ([`MetaLimits::page_entries_max`]); a
-    /// `limit` of zero is a page.
+    /// Reads the first entries of a range: at most `limit`, and at most a page ([`MetaLimits::page_entries_max`]). A
+    /// `limit` of zero reads a page.
     ///
     /// # Errors
-    /// As of [`MetaStore::get`].
+    /// Errors of [`MetaStore::get`].
     async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError>;
 
-    /// Does what a transaction says.
+    /// Executes a transaction.
     ///
     /// # Errors
-    /// As of [`Transaction::check`]; [`MetaError::LeaseNotFound`] when what is put is to have a lease that has ended;
-    /// [`MetaError::Full`]; [`MetaError::Unknown`]. Nothing has happened unless it is the last.
+    /// Errors of [`Transaction::check`]; [`MetaError::LeaseNotFound`] if a put names a lease that has ended;
+    /// [`MetaError::Full`]; [`MetaError::Unknown`]. Nothing was applied, except possibly for the last.
     async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError>;
 
-    /// Begins a lease of so many seconds. Its owner is to keep it alive three times in that while.
+    /// Grants a lease of `ttl_s` seconds. The owner should keep it alive three times within that period.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] when it is to last no time or too long, or there are too many.
+    /// [`MetaError::Limit`] if the period is zero or too long, or the store has too many leases.
     async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError>;
 
-    /// Lets a lease begin anew, with the seconds that it was granted.
+    /// Renews a lease for its granted period.
     ///
     /// # Errors
-    /// [`MetaError::LeaseNotFound`] when it has ended: its keys are gone, or go.
+    /// [`MetaError::LeaseNotFound`] if the lease has ended: its keys are deleted, or are about to be.
     async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError>;
 
-    /// Ends a lease. Its keys go, in one transaction.
+    /// Ends a lease and deletes its keys in one transaction.
     ///
     /// # Errors
-    /// [`MetaError::LeaseNotFound`] when it has ended before; [`MetaError::Unknown`]: ask again.
+    /// [`MetaError::LeaseNotFound`] if the lease has ended already; [`MetaError::Unknown`]: retry.
     async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError>;
 
-    /// Watches the keys of a span. What is given are all changes by transactions from `from` on, which may be in the past
-    /// or in the future.
+    /// Watches the keys of a range. Delivers all changes by transactions from revision `from` on, which may be in the
+    /// past or in the future.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] when there are too many watchers, [`MetaError::Compacted`] as of [`Watcher::next`].
+    /// [`MetaError::Limit`] if the store has too many watchers, [`MetaError::Compacted`] as for [`Watcher::next`].
     async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError>;
 }
 
-/// Gives the changes of a span, each once, in the order in which they happened.
+/// Delivers the changes of a range, each once, in the order of their transactions.
 #[async_trait]
 pub trait Watcher: fmt::Debug + Send {
-    /// Waits for the next changes: at least one, and always all that a transaction made. It may be dropped before it has
-    /// ended; nothing is lost by that.
+    /// Waits for the next changes: at least one, and always all changes of a transaction. Cancel-safe.
     ///
     /// # Errors
-    /// [`MetaError::Compacted`] when the history that comes next is gone: who watches was too slow, or away for too long. It
-    /// stays so: range the span again and watch from behind what that gave. [`MetaError::Unavailable`] when no change can
-    /// be heard of: calling again tries again, from where it was.
+    /// [`MetaError::Compacted`] if the next part of the history is gone because the watcher was too slow or
+    /// disconnected for too long. The error is permanent: read the range again and watch from the revision after that
+    /// read. [`MetaError::Unavailable`] if no member delivers changes: calling again continues from the same position.
     async fn next(&mut self) -> Result<Vec<crate::Change>, MetaError>;
 
-    /// All changes by transactions before this one were given. Where who watches through somebody else would go on.
+    /// Returns the revision to continue from: all changes by transactions before it were delivered.
     fn position(&self) -> Revision;
 }

@@ -1,4 +1,4 @@
-//! Transactions: conditions, and what is done when they hold or don't.
+//! Transactions: conditions, and operations for both outcomes of the conditions.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -7,46 +7,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bound, Entry, Key, LeaseId, MetaError, MetaLimits, Revision, Span, Value};
 
-/// All of it happens, or nothing, and nobody sees a part of it. What it changes gets one revision.
+/// An atomic and isolated set of operations. All of its changes get one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// These have to hold.
+    /// Conditions that must all hold for `then`.
     pub conditions: Vec<Condition>,
-    /// What is done if all do, in this order.
+    /// Operations to run in order if all conditions hold.
     pub then: Vec<Operation>,
-    /// What is done if one does not.
+    /// Operations to run in order if any condition fails.
     pub otherwise: Vec<Operation>,
 }
 
 impl Transaction {
-    /// Does nothing yet.
+    /// Creates an empty transaction.
     pub fn new() -> Transaction {
         Transaction::default()
     }
 
-    /// With a condition more.
+    /// Adds a condition.
     pub fn when(mut self, condition: Condition) -> Transaction {
         self.conditions.push(condition);
         self
     }
 
-    /// With an operation more for when the conditions hold.
+    /// Adds an operation for the case that the conditions hold.
     pub fn then(mut self, operation: Operation) -> Transaction {
         self.then.push(operation);
         self
     }
 
-    /// With an operation more for when they don't.
+    /// Adds an operation for the case that a condition fails.
     pub fn otherwise(mut self, operation: Operation) -> Transaction {
         self.otherwise.push(operation);
         self
     }
 
-    /// Whether it is one that a store with these limits takes.
+    /// Validates the transaction against a store's limits.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] names what is too many or too large, [`MetaError::DuplicateKey`] a key that one branch puts
-    /// twice, or puts and deletes.
+    /// [`MetaError::Limit`] for what is too many or too large, [`MetaError::DuplicateKey`] for a key that one branch
+    /// puts twice, or puts and deletes.
     pub fn check(&self, limits: &MetaLimits) -> Result<(), MetaError> {
         for count in [self.conditions.len(), self.then.len(), self.otherwise.len()] {
             if count > limits.operations_max {
@@ -65,12 +65,12 @@ impl Transaction {
         check_branch(&self.otherwise)
     }
 
-    /// Whether nothing can come of it but an answer.
+    /// Whether the transaction changes nothing.
     pub(crate) fn is_read(&self) -> bool {
         self.then.is_empty() && self.otherwise.is_empty()
     }
 
-    /// The first lease that is named.
+    /// Returns the first lease that an operation names.
     pub(crate) fn lease(&self) -> Option<LeaseId> {
         self.operations().find_map(|operation| match operation {
             Operation::Put { lease, .. } => *lease,
@@ -103,7 +103,8 @@ impl Transaction {
     }
 }
 
-/// etcd's rule: a key has one version for a revision, so nothing is put twice, or put and deleted, by one transaction.
+/// Enforces etcd's rule: a key has one version per revision, so that a transaction must not put it twice, or put and
+/// delete it.
 fn check_branch(operations: &[Operation]) -> Result<(), MetaError> {
     let mut put = BTreeSet::new();
     for operation in operations {
@@ -123,35 +124,35 @@ fn check_branch(operations: &[Operation]) -> Result<(), MetaError> {
     Ok(())
 }
 
-/// What has to hold of a key.
+/// A condition on one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The key.
     pub key: Key,
-    /// What has to hold.
+    /// Required predicate.
     pub test: Test,
 }
 
-/// What of an entry is compared, how, and with what. Of a key that is not there all numbers are zero, and no comparison of
-/// its value holds.
+/// A comparison of a field of an entry with a constant. The numbers of a missing key are zero, and no comparison of its
+/// value holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Test {
-    /// How often it was put since it was made.
+    /// Number of puts since the entry was created.
     Version(Is, u64),
-    /// The transaction that made it.
+    /// Revision of the transaction that created the entry.
     CreateRevision(Is, Revision),
-    /// The transaction that put it last.
+    /// Revision of the transaction that last put the entry.
     ModRevision(Is, Revision),
-    /// What it holds, compared byte by byte.
+    /// Value, compared byte by byte.
     Value(Is, Value),
 }
 
-/// How what there is has to be to what is given.
+/// Comparison operator between the entry's field and the constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Is {
-    /// The same.
+    /// Equal.
     Equal,
-    /// Another.
+    /// Not equal.
     NotEqual,
     /// Greater.
     Greater,
@@ -171,27 +172,27 @@ impl Is {
 }
 
 impl Condition {
-    /// The key is there.
+    /// The key exists.
     pub fn exists(key: Key) -> Condition {
         Condition { key, test: Test::Version(Is::Greater, 0) }
     }
 
-    /// It is not.
+    /// The key does not exist.
     pub fn absent(key: Key) -> Condition {
         Condition { key, test: Test::Version(Is::Equal, 0) }
     }
 
-    /// The key was not put since that transaction put it, nor deleted: the compare of a compare-and-swap.
+    /// The key was neither put nor deleted since `mod_revision`: the comparison of a compare-and-swap.
     pub fn unchanged(key: Key, mod_revision: Revision) -> Condition {
         Condition { key, test: Test::ModRevision(Is::Equal, mod_revision) }
     }
 
-    /// The key is there and holds this.
+    /// The key exists and has this value.
     pub fn holds_value(key: Key, value: Value) -> Condition {
         Condition { key, test: Test::Value(Is::Equal, value) }
     }
 
-    /// Whether it holds, by what there is of its key.
+    /// Whether the condition holds for the key's entry.
     pub(crate) fn holds(&self, entry: Option<&Entry>) -> bool {
         let number = |is: Is, of: fn(&Entry) -> u64, than: u64| is.holds(entry.map_or(0, of).cmp(&than));
         match &self.test {
@@ -203,29 +204,29 @@ impl Condition {
     }
 }
 
-/// What a transaction does.
+/// An operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// Makes or overwrites an entry.
+    /// Creates or overwrites an entry.
     Put {
         /// Its key.
         key: Key,
-        /// What it holds from now on.
+        /// New value.
         value: Value,
-        /// The lease that takes it along when it ends; `None` frees it of the one that it had.
+        /// Lease whose end deletes the entry; `None` detaches it from its lease.
         lease: Option<LeaseId>,
     },
-    /// Deletes all entries of a span.
+    /// Deletes all entries of a range.
     Delete(Span),
 }
 
 impl Operation {
-    /// Puts without a lease.
+    /// Puts an entry without a lease.
     pub fn put(key: Key, value: Value) -> Operation {
         Operation::Put { key, value, lease: None }
     }
 
-    /// Puts with one.
+    /// Puts an entry with a lease.
     pub fn put_leased(key: Key, value: Value, lease: LeaseId) -> Operation {
         Operation::Put { key, value, lease: Some(lease) }
     }

@@ -1,4 +1,4 @@
-//! Addresses of clusters, `etcd://a:2379,b:2379/prefix?ca=/etc/ca.pem`.
+//! Addresses of etcd clusters, `etcd://a:2379,b:2379/prefix?ca=/etc/ca.pem`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,33 +7,33 @@ use std::str::FromStr;
 use crate::MetaError;
 
 const SCHEME: &str = "etcd://";
-/// Under which keys lie when the address does not say. Others may use the same etcd.
+/// Prefix of keys if the address has none. Others may use the same etcd.
 const DEFAULT_PREFIX: &str = "sandbar";
 const DEFAULT_PORT: u16 = 2379;
 
-/// Members of a cluster that an address may name.
+/// Maximum number of members in an address.
 const ENDPOINTS_MAX: usize = 16;
 const ADDRESS_BYTES_MAX: usize = 4096;
-/// Leaves most of etcd's own bound to keys.
+/// Maximum length of a prefix: leaves most of etcd's limit to keys.
 const PREFIX_BYTES_MAX: usize = 256;
 
-/// Where a cluster is, and where in it the keys are.
+/// Address of a cluster, and the prefix of the store's keys in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// `HOST:PORT` of members, at least one; an IPv6 address in brackets.
+    /// `HOST:PORT` of each member, at least one; IPv6 addresses in brackets.
     pub endpoints: Vec<String>,
-    /// What all keys begin with there, a slash after it. The store's own keys are without.
+    /// Prefix of all keys in etcd, with a trailing slash. The store's keys do not include it.
     pub prefix: String,
-    /// Whether and how the connections are encrypted.
+    /// TLS settings; `None` for unencrypted connections.
     pub tls: Option<EtcdTls>,
 }
 
-/// Files, PEM all of them.
+/// Paths of PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// Certificates of those who may vouch for members.
+    /// Certificates of the authorities that sign members.
     pub ca: PathBuf,
-    /// The certificate that this client shows, and its key.
+    /// Certificate and key of this client.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for EtcdAddress {
     }
 }
 
-/// A password, which has no place in it, is not to be seen in a log either.
+/// Hides the user part of an address: passwords are unsupported, and must not reach a log.
 fn shown(text: &str) -> String {
     let text: String = text.chars().take(ADDRESS_BYTES_MAX / 16).collect();
     match (text.find("://"), text.find('@')) {
@@ -56,14 +56,14 @@ fn shown(text: &str) -> String {
 
 fn parse(text: &str) -> Result<EtcdAddress, String> {
     if text.len() > ADDRESS_BYTES_MAX {
-        return Err(format!("it has {} bytes, at most {ADDRESS_BYTES_MAX} may be", text.len()));
+        return Err(format!("it has {} bytes, the maximum is {ADDRESS_BYTES_MAX}", text.len()));
     }
-    let rest = text.strip_prefix(SCHEME).ok_or_else(|| format!("it does not begin with {SCHEME}"))?;
+    let rest = text.strip_prefix(SCHEME).ok_or_else(|| format!("it does not start with {SCHEME}"))?;
     let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let endpoints: Vec<String> = hosts.split(',').map(endpoint).collect::<Result<_, _>>()?;
     if endpoints.len() > ENDPOINTS_MAX {
-        return Err(format!("it names {} members, at most {ENDPOINTS_MAX} may be", endpoints.len()));
+        return Err(format!("it names {} members, the maximum is {ENDPOINTS_MAX}", endpoints.len()));
     }
     if let Some(twice) = endpoints.iter().enumerate().find(|(i, one)| endpoints[..*i].contains(one)) {
         return Err(format!("it names {} twice", twice.1));
@@ -82,7 +82,7 @@ fn endpoint(text: &str) -> Result<String, String> {
         None => DEFAULT_PORT,
         Some(port) => match port.parse() {
             Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => number,
-            _ => return Err(format!("`{port}` is no port")),
+            _ => return Err(format!("`{port}` is not a port")),
         },
     };
     let is_name =
@@ -92,20 +92,20 @@ fn endpoint(text: &str) -> Result<String, String> {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => is_name(host),
     };
-    if is_host { Ok(format!("{host}:{port}")) } else { Err(format!("`{host}` is no host")) }
+    if is_host { Ok(format!("{host}:{port}")) } else { Err(format!("`{host}` is not a host")) }
 }
 
 fn prefix(path: &str) -> Result<String, String> {
     let path = path.trim_end_matches('/');
     let prefix = if path.is_empty() { DEFAULT_PREFIX } else { path };
     if prefix.len() >= PREFIX_BYTES_MAX {
-        return Err(format!("its prefix has {} bytes, at most {} may be", prefix.len(), PREFIX_BYTES_MAX - 1));
+        return Err(format!("its prefix has {} bytes, the maximum is {}", prefix.len(), PREFIX_BYTES_MAX - 1));
     }
-    // What would have to be written with percent signs is refused, so that nobody has to guess whether it is.
+    // Rejects characters that would need percent-encoding, so that a prefix has one spelling.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     if prefix.split('/').any(str::is_empty) || !prefix.bytes().all(is_plain) {
         return Err(format!(
-            "its prefix `{prefix}` is not one or more of letters, digits, -._~, with single slashes between"
+            "its prefix `{prefix}` may contain letters, digits, -._~ and single slashes alone"
         ));
     }
     Ok(format!("{prefix}/"))
@@ -119,18 +119,18 @@ fn tls(query: &str) -> Result<Option<EtcdTls>, String> {
             "ca" => &mut ca,
             "cert" => &mut cert,
             "key" => &mut key,
-            other => return Err(format!("there is no option `{other}`, only ca, cert and key")),
+            other => return Err(format!("unknown option `{other}`; the options are ca, cert and key")),
         };
         if value.is_empty() || place.replace(PathBuf::from(value)).is_some() {
-            return Err(format!("`{name}` is to name one file"));
+            return Err(format!("`{name}` must name one file"));
         }
     }
     match (ca, cert, key) {
         (None, None, None) => Ok(None),
         (Some(ca), None, None) => Ok(Some(EtcdTls { ca, identity: None })),
         (Some(ca), Some(cert), Some(key)) => Ok(Some(EtcdTls { ca, identity: Some((cert, key)) })),
-        (None, ..) => Err("`ca` is missing: the certificates of those who may vouch for members".to_owned()),
-        _ => Err("`cert` and `key` go together".to_owned()),
+        (None, ..) => Err("`ca` is missing: the certificates of the authorities that sign members".to_owned()),
+        _ => Err("`cert` and `key` require each other".to_owned()),
     }
 }
 
@@ -172,27 +172,27 @@ mod tests {
     #[test]
     fn what_is_wrong_with_others() {
         for (text, reason) in [
-            ("", "does not begin"),
-            ("http://a:1", "does not begin"),
-            ("etcd://", "no host"),
-            ("etcd://a:1,", "no host"),
-            ("etcd://a:0", "no port"),
-            ("etcd://a:65536", "no port"),
-            ("etcd://a:+1", "no port"),
-            ("etcd://a:", "no port"),
-            ("etcd://::1:2", "no host"),
-            ("etcd://[::1:2", "no host"),
-            ("etcd://[x]:2", "no host"),
-            ("etcd://a b:2", "no host"),
+            ("", "does not start"),
+            ("http://a:1", "does not start"),
+            ("etcd://", "not a host"),
+            ("etcd://a:1,", "not a host"),
+            ("etcd://a:0", "not a port"),
+            ("etcd://a:65536", "not a port"),
+            ("etcd://a:+1", "not a port"),
+            ("etcd://a:", "not a port"),
+            ("etcd://::1:2", "not a host"),
+            ("etcd://[::1:2", "not a host"),
+            ("etcd://[x]:2", "not a host"),
+            ("etcd://a b:2", "not a host"),
             ("etcd://u:secret@a:1", "not supported"),
             ("etcd://a:1,a:1", "twice"),
             ("etcd://a:1/x//y", "prefix"),
             ("etcd://a:1/%20", "prefix"),
-            ("etcd://a:1?tls=1", "no option `tls`"),
+            ("etcd://a:1?tls=1", "unknown option `tls`"),
             ("etcd://a:1?ca", "name one file"),
             ("etcd://a:1?ca=x&ca=y", "name one file"),
             ("etcd://a:1?cert=c&key=k", "`ca` is missing"),
-            ("etcd://a:1?ca=c&key=k", "go together"),
+            ("etcd://a:1?ca=c&key=k", "require each other"),
         ] {
             let error = text.parse::<EtcdAddress>().unwrap_err();
             assert!(error.to_string().contains(reason) && error.code() == "meta-address", "{text}: {error}");
@@ -202,7 +202,7 @@ mod tests {
         assert!(many.parse::<EtcdAddress>().is_err());
     }
 
-    /// Text at random: refused, or the same when it is written and read again.
+    /// Random texts are rejected, or survive a round trip.
     #[test]
     fn texts_at_random_do_no_harm() {
         const PIECES: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Our words in etcd's, and back. In etcd all keys of a store begin with its prefix.
+//! Conversions between our types and etcd's messages. In etcd all keys of a store have its prefix.
 
 use bytes::Bytes;
 
@@ -12,7 +12,7 @@ use crate::{
     Value,
 };
 
-/// What all keys of a store begin with. Never empty, and of ASCII: there are keys behind all that begin so.
+/// The prefix of all keys of a store. ASCII and not empty, so that keys after all prefixed ones exist.
 #[derive(Debug, Clone)]
 pub(super) struct Prefix(pub(super) String);
 
@@ -21,10 +21,10 @@ impl Prefix {
         self.join(key.as_bytes())
     }
 
-    /// Where a span begins and ends there.
+    /// Returns start and end of a range in etcd.
     pub(super) fn span(&self, span: &Span) -> (Bytes, Bytes) {
         if span.is_empty() {
-            // etcd refuses some of these. This is one key, longer than any of ours may be.
+            // etcd rejects some empty ranges. This is a single key, longer than any valid key.
             return (self.join(&[0; KEY_BYTES_MAX + 1]), Bytes::new());
         }
         let end = match span.end() {
@@ -38,7 +38,7 @@ impl Prefix {
         [self.0.as_bytes(), bytes].concat().into()
     }
 
-    /// A key of ours. What others put under our prefix may be none.
+    /// Strips the prefix. Returns `None` for keys that others put under the prefix and that are not valid.
     fn strip(&self, key: &Bytes) -> Option<Key> {
         key.starts_with(self.0.as_bytes()).then(|| Key::new(key.slice(self.0.len()..)).ok()).flatten()
     }
@@ -54,7 +54,7 @@ impl Prefix {
         })
     }
 
-    /// Gives the revision of an event, and the change, unless it is of no key of ours.
+    /// Returns the revision of an event, and the change, unless its key is not valid.
     pub(super) fn change(&self, event: Event) -> (Revision, Option<Change>) {
         let kind = event.kind();
         let kv = event.kv.unwrap_or_default();
@@ -118,12 +118,12 @@ pub(super) fn revision(header: Option<ResponseHeader>) -> Revision {
     Revision(header.map_or(0, |header| unsigned(header.revision)))
 }
 
-/// etcd's numbers never are negative.
+/// Converts a number of etcd, which is never negative.
 pub(super) fn unsigned(number: i64) -> u64 {
     number.try_into().unwrap_or(0)
 }
 
-/// What is larger than etcd's numbers is not there: nothing is equal to it, and all is less.
+/// Converts to a number of etcd. Larger numbers map to the maximum, which no counter reaches.
 pub(super) fn signed(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Members of a cluster: who is asked, and who next when one does not answer.
+//! Members of a cluster: selection of the member to call, and fail-over.
 
 use std::fmt;
 use std::fs;
@@ -18,26 +18,26 @@ use super::status::{Failure, failure};
 use super::times::{EtcdTimes, Pauses, ms};
 use crate::{EtcdAddress, EtcdTls, LeaseId, MetaError};
 
-/// What one watch may have on its way. With many that nobody reads, those that are read still get theirs.
+/// Flow-control window of one watch, so that unread watches do not block the others.
 const WATCH_WINDOW_BYTES: u32 = 64 << 10;
 const CALLS_WINDOW_BYTES: u32 = 1 << 20;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
-/// Of certificates and keys.
+/// Maximum size of a certificate or key file, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether a call changes something.
+/// Whether a call may be sent twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// It may be repeated.
+    /// The call may be repeated.
     Repeatable,
-    /// It is to be done once.
+    /// The call must be applied at most once.
     Once,
 }
 
 /// All members that the address names.
 pub(super) struct Members {
     members: Vec<Member>,
-    /// Who answered last, or is to be tried.
+    /// Index of the member to call: the one that responded last, or the next to try.
     current: AtomicUsize,
     pub(super) times: EtcdTimes,
     seed: Mutex<Seed>,
@@ -51,7 +51,7 @@ struct Member {
 }
 
 impl Members {
-    /// Connects to nobody yet. Clients with different seeds begin with different members.
+    /// Creates the members without connecting. Clients with different seeds start with different members.
     pub(super) fn new(
         address: &EtcdAddress,
         watchers_max: usize,
@@ -69,7 +69,7 @@ impl Members {
             if let Some(tls) = &tls {
                 endpoint = endpoint.tls_config(tls.clone().timeout(ms(times.connect_ms_max)))?;
             }
-            // A machine that is gone without a word: its connections are given up, though nobody calls.
+            // Closes idle connections to a machine that vanished.
             endpoint = endpoint.tcp_keepalive(Some(TCP_KEEPALIVE)).tcp_keepalive_interval(Some(TCP_KEEPALIVE));
             let calls = endpoint.clone().initial_stream_window_size(CALLS_WINDOW_BYTES);
             let watches = endpoint
@@ -86,7 +86,7 @@ impl Members {
         Ok(Members { members, current, times, seed: Mutex::new(seed) })
     }
 
-    /// Asks a member, and others when it does not answer, until one does or it has taken too long.
+    /// Calls a member, and fails over to others until one responds or the call times out.
     pub(super) async fn call<A, F: Future<Output = Result<A, Status>>>(
         &self,
         effect: Effect,
@@ -132,7 +132,7 @@ impl Members {
         member.answer(within(attempt), lease, ask(member.calls.clone())).await
     }
 
-    /// Opens a watch, at whichever member gives one. Which one did is given as well.
+    /// Opens a watch at any member. Returns the member's index as well.
     pub(super) async fn watch<A, F: Future<Output = Result<A, Status>>>(
         &self,
         open: impl Fn(Channel) -> F,
@@ -161,14 +161,14 @@ impl Members {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// The next one is to be asked, unless somebody has chosen another already.
+    /// Moves on to the next member, unless another call has already done so.
     pub(super) fn leave(&self, at: usize) {
         let next = (at + 1) % self.members.len();
         let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
         *self.members[at].answered() = None;
     }
 
-    /// The pause before something is tried again.
+    /// Returns the pause before a retry.
     pub(super) fn pause(&self, pauses: &mut Pauses) -> Duration {
         pauses.next(&mut self.seed.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -201,7 +201,7 @@ impl Member {
     }
 }
 
-/// Who comes after whom: each member once without delay, then all again after a pause.
+/// Rotation of calls through the members: each member once without delay, then all again after a pause.
 struct Turns<'a> {
     members: &'a Members,
     failed: usize,
@@ -234,7 +234,7 @@ fn read_tls(files: &EtcdTls) -> Result<ClientTlsConfig, String> {
     Ok(config)
 }
 
-/// Reads a file that is to have one `kind` of thing at least: one that has none would be taken for an empty list.
+/// Reads a PEM file with at least one `kind` item: a file without any would be read as an empty list.
 fn read_pem(path: &Path, kind: &str) -> Result<String, String> {
     let read = fs::metadata(path).and_then(|metadata| match metadata.len() {
         0..=PEM_BYTES_MAX => fs::read_to_string(path),

@@ -1,8 +1,8 @@
-//! etcd's messages, as far as they are used here.
+//! The subset of etcd's messages that this crate uses.
 //!
-//! Written by hand after `rpc.proto` and `kv.proto` of etcd's API, version 3.4 (Apache-2.0): names, numbers and types are
-//! theirs, and never change. Generated code would need a compiler of such files wherever this is built. What is left out is
-//! skipped when it comes, and zero when it is sent.
+//! Written by hand after `rpc.proto` and `kv.proto` of etcd's API, version 3.4 (Apache-2.0), so that builds need no
+//! protobuf compiler. Names, numbers and types are etcd's and never change. Omitted fields are skipped when received,
+//! and zero when sent.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};

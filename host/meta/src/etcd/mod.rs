@@ -1,11 +1,11 @@
-//! A store in a cluster of etcd, version 3.4 or newer.
+//! A store in an etcd cluster, version 3.4 or newer.
 //!
-//! Who is asked is a member that answered last; others are asked when it does not. What changes something is sent once: when
-//! no answer comes to it, [`MetaError::Unknown`] says so. Everything else is repeated until [`EtcdTimes::call_ms_max`].
-//! Watches go on at another member where they were.
+//! Calls go to the member that responded last, and to others if it fails. A write is sent once: without a response it
+//! fails with [`MetaError::Unknown`]. All other calls are retried until [`EtcdTimeouts::call_ms_max`]. Watches continue
+//! at another member from their position.
 //!
-//! History and size are the cluster's own: without `--auto-compaction-retention` it grows until its quota is used up, and
-//! then takes nothing more.
+//! History and size are the cluster's settings: without `--auto-compaction-retention` it grows until its quota is used
+//! up, and then rejects writes.
 
 mod address;
 mod convert;
@@ -34,10 +34,10 @@ use crate::{
 pub use self::address::{EtcdAddress, EtcdTls};
 pub use self::times::EtcdTimes;
 
-/// When an answer was too large, the next is to have so many times fewer entries.
+/// Factor by which a read reduces its number of entries after a response was too large.
 const FEWER: usize = 8;
 
-/// A store in a cluster of etcd.
+/// A store in an etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
     shared: Arc<Shared>,
@@ -52,15 +52,14 @@ struct Shared {
 }
 
 impl Etcd {
-    /// Connects to a cluster. Certificates and keys are read now, and not again. `seed` is for who is asked first and for
-    /// pauses; clients are to have different ones.
+    /// Connects to a cluster. Reads certificates and keys now and never again. `seed` determines the first member and
+    /// the back-off; clients should have different seeds.
     ///
     /// # Errors
-    /// [`MetaError::Address`] when a file can't be read or makes no sense, [`MetaError::Unavailable`] when no member
-    /// answers.
+    /// [`MetaError::Address`] if a file can't be read or is invalid, [`MetaError::Unavailable`] if no member responds.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     pub async fn connect(
         address: &EtcdAddress,
         limits: MetaLimits,
@@ -94,9 +93,9 @@ impl MetaStore for Etcd {
     async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
         let (from, to) = self.shared.prefix.span(span);
         let mut entries_max = self.shared.limits.page_entries(limit);
-        // etcd bounds the entries of an answer, not its bytes.
+        // etcd limits the entries of a response, not its bytes.
         let response = loop {
-            // One more, to know where the next page begins.
+            // Reads one more entry to find the start of the next page.
             match self.read(from.clone(), to.clone(), entries_max + 1).await {
                 Err(MetaError::Limit { bound: Bound::AnswerBytes, .. }) if entries_max > 1 => {
                     entries_max = (entries_max / FEWER).max(1);
@@ -122,7 +121,7 @@ impl MetaStore for Etcd {
         transaction.check(&self.shared.limits)?;
         let effect = if transaction.is_read() { Effect::Repeatable } else { Effect::Once };
         let request = self.shared.prefix.transaction(&transaction);
-        // etcd does not say which lease it does not know.
+        // etcd's error does not name the lease that it does not know.
         let lease = transaction.lease();
         let response =
             self.shared.members.call(effect, lease, |channel| rpc::transact(channel, request.clone())).await?;
@@ -136,7 +135,7 @@ impl MetaStore for Etcd {
     async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
         self.shared.limits.check_lease(ttl_s, 0)?;
         let request = LeaseGrantRequest { ttl: ttl_s.into() };
-        // One that nobody knows of ends by itself.
+        // Repeatable: a lease that no client knows ends by itself.
         let call = self.shared.members.call(Effect::Repeatable, None, |channel| rpc::grant(channel, request.clone()));
         let granted = call.await?;
         let ttl_s = granted.ttl.try_into().unwrap_or(ttl_s);
@@ -150,7 +149,7 @@ impl MetaStore for Etcd {
             .members
             .call(Effect::Repeatable, Some(lease), |channel| rpc::keep_alive(channel, request.clone()));
         let kept = call.await?;
-        // Where other calls have an error, this one has a time of zero.
+        // This call reports a missing lease by a time of zero, where other calls return an error.
         match u32::try_from(kept.ttl) {
             Ok(ttl_s) if ttl_s > 0 => Ok(KeptAlive { revision: revision(kept.header), ttl_s }),
             _ => Err(MetaError::LeaseNotFound(lease)),

@@ -1,4 +1,4 @@
-//! etcd's calls: which there are, and what is sent along.
+//! etcd's RPCs and their metadata.
 
 use bytes::Bytes;
 use futures::stream;
@@ -33,12 +33,12 @@ pub(super) async fn revoke(channel: Channel, request: LeaseRevokeRequest) -> Res
     unary(channel, "/etcdserverpb.Lease/LeaseRevoke", request).await
 }
 
-/// A read that is answered by a majority, of as good as nothing.
+/// A minimal linearizable read, which a majority answers.
 pub(super) async fn probe(channel: Channel) -> Result<RangeResponse, Status> {
     range(channel, RangeRequest { key: Bytes::from_static(&[0]), count_only: true, ..Default::default() }).await
 }
 
-/// One message there, one back: etcd has a stream of them for whoever keeps many leases alive.
+/// Renews one lease with a stream of one request; etcd's API streams renewals for clients with many leases.
 pub(super) async fn keep_alive(
     channel: Channel,
     request: LeaseKeepAliveRequest,
@@ -48,13 +48,13 @@ pub(super) async fn keep_alive(
     answers.message().await?.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
 }
 
-/// Gives the stream when the watch has begun, with etcd's answer to that.
+/// Opens a watch. Returns the stream and etcd's creation response.
 pub(super) async fn watch(
     channel: Channel,
     request: WatchCreateRequest,
 ) -> Result<(Streaming<WatchResponse>, WatchResponse), Status> {
     let create = WatchRequest { request: Some(WatchRequestUnion::Create(request)) };
-    // The requests' end would be the end of the watch.
+    // The end of the request stream would end the watch.
     let requests = stream::StreamExt::chain(stream::iter([create]), stream::pending());
     let mut answers = streaming(channel, "/etcdserverpb.Watch/Watch", requests).await?;
     let first = answers.message().await?;
@@ -94,7 +94,8 @@ async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
     Ok(grpc)
 }
 
-/// A member that has lost its leader is to say so at once, and to end its watches, instead of waiting for another.
+/// Adds etcd's `hasleader` metadata: a member without a leader fails requests and ends watches at once, instead of
+/// waiting for one.
 fn with_leader<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));

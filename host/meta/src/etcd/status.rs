@@ -1,34 +1,34 @@
-//! What a failed call means: whether it was done, and whether another member may do it.
+//! Interpretation of gRPC errors: whether the call was applied, and whether another member may execute it.
 
 use tonic::{Code, ConnectError, Status};
 
 use crate::{Bound, LeaseId, MetaError};
 
-/// Bytes of an answer that are read.
+/// Maximum size of a response, in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// Why a member did not do what it was asked.
+/// Failure of a call to a member.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It did nothing; another may.
+    /// The call was not applied; another member may execute it.
     NotDone(String),
-    /// It may have done it.
+    /// The call may have been applied.
     Maybe(String),
-    /// Any other would say the same. It did nothing.
+    /// The call was not applied, and every member would reject it.
     Final(MetaError),
 }
 
-/// What etcd says where its code alone leaves open whether something was done. These are the words of its API (`rpctypes`),
-/// which its own clients go by.
+/// Messages that distinguish cases of the same gRPC code. They belong to etcd's API (`rpctypes`), and etcd's own
+/// clients match on them.
 const NO_LEADER: &str = "etcdserver: no leader";
 const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
 const NO_LEARNER: &str = "etcdserver: rpc not supported for learner";
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
 const NO_LEASE: &str = "etcdserver: requested lease not found";
-/// Of this side: the library that reads answers.
+/// Message of this side's gRPC library.
 const ANSWER_TOO_LARGE: &str = "Error, decoded message length too large";
 
-/// What it means that `endpoint` answered this to a call about `lease`, if it was about one.
+/// Classifies the error status of `endpoint` for a call about `lease`, if it has one.
 pub(super) fn failure(status: &Status, endpoint: &str, lease: Option<LeaseId>) -> Failure {
     let said = status.message();
     let reason = || format!("{endpoint}: {}", described(status));
@@ -37,7 +37,7 @@ pub(super) fn failure(status: &Status, endpoint: &str, lease: Option<LeaseId>) -
     }
     Failure::Final(match (status.code(), said) {
         (_, NO_SPACE) => MetaError::Full(format!(
-            "{endpoint} says: {said}; see its --quota-backend-bytes, compact it, disarm the alarm"
+            "{endpoint}: {said}; raise its --quota-backend-bytes, compact it and disarm the alarm"
         )),
         (Code::NotFound, NO_LEASE) => MetaError::LeaseNotFound(lease.unwrap_or(LeaseId(0))),
         (Code::OutOfRange, _) if said.starts_with(ANSWER_TOO_LARGE) => too_large(),
@@ -53,12 +53,12 @@ fn too_large() -> MetaError {
     MetaError::limit(Bound::AnswerBytes, ANSWER_BYTES_MAX + 1, ANSWER_BYTES_MAX)
 }
 
-/// Whether there was no connection to send it on.
+/// Whether no connection was available to send the call on.
 fn was_not_sent(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<ConnectError>())
 }
 
-/// The innermost cause says most: a transport error is nested in several that say little.
+/// Returns the message with the innermost cause: transport errors nest several uninformative ones.
 fn described(status: &Status) -> String {
     let inner = causes(status).last().map(ToString::to_string);
     match inner {

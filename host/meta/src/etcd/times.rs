@@ -1,29 +1,29 @@
-//! How long things may take.
+//! Time-outs and retry intervals of an etcd client.
 
 use std::time::Duration;
 
 use sandbar_core::Seed;
 
-/// How long to wait for members of a cluster, in milliseconds.
+/// Time-outs and intervals for members of a cluster, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EtcdTimes {
-    /// For a connection.
+    /// Time-out of connecting.
     pub connect_ms_max: u32,
-    /// For one member's answer. A cluster that chooses a leader anew takes one to two seconds by its defaults.
+    /// Time-out of one member's response. An election takes one to two seconds with etcd's defaults.
     pub attempt_ms_max: u32,
-    /// For a call, all members and repetitions together; for a watch that was lost, before it says so.
+    /// Time-out of a call across all members and retries, and of re-opening a lost watch.
     pub call_ms_max: u32,
-    /// A member that answered so lately is asked to change something right away. Any other is asked to read first: what is
-    /// sent to one that hangs has an unknown outcome.
+    /// Maximum age of a member's last response for sending it a write directly. Any other member gets a read first: a
+    /// write to a member that hangs has an unknown outcome.
     pub fresh_ms: u32,
-    /// Between looks at whether the member behind a watch still lives. etcd drops who looks more often than every 5 s
+    /// Interval of keep-alive pings on a watch connection. etcd disconnects clients that ping more often than every 5 s
     /// (`--grpc-keepalive-min-time`).
     pub ping_ms: u32,
-    /// For the answer to such a look.
+    /// Time-out of the response to a ping.
     pub ping_answer_ms_max: u32,
-    /// Before members are asked again that all failed: the first time, half to all of it, and twice as much each time.
+    /// Initial back-off after all members failed: a random half to all of it, doubled each time.
     pub pause_ms: u32,
-    /// At most so much.
+    /// Maximum back-off.
     pub pause_ms_max: u32,
 }
 
@@ -42,12 +42,12 @@ impl Default for EtcdTimes {
     }
 }
 
-/// Milliseconds.
+/// Converts milliseconds.
 pub(super) fn ms(ms: u32) -> Duration {
     Duration::from_millis(ms.into())
 }
 
-/// Pauses between repetitions: twice as long each time, less a random part, so that many clients don't come back at once.
+/// Exponential back-off with a random part, so that many clients do not retry at once.
 #[derive(Debug)]
 pub(super) struct Pauses {
     next_ms: u32,

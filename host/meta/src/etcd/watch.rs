@@ -1,4 +1,4 @@
-//! Watches that survive the member that serves them.
+//! Watches that fail over to other members.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::status::{Failure, failure};
 use super::times::Pauses;
 use crate::{Bound, Change, MetaError, Revision, Span, Watcher};
 
-/// Counts as one watcher as long as it lives.
+/// Counts one watcher until it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat(Arc<AtomicUsize>);
 
@@ -41,17 +41,17 @@ impl Drop for Seat {
 pub(super) struct EtcdWatcher {
     shared: Arc<Shared>,
     _seat: Seat,
-    /// In etcd, where the span begins and ends.
+    /// Start and end of the range in etcd.
     span: (Bytes, Bytes),
-    /// All changes by transactions before this one have come.
+    /// All changes by transactions before this revision have arrived.
     next: Revision,
-    /// What has come of a transaction of which more is to come.
+    /// Changes of a transaction that is still incomplete.
     partial: Vec<Change>,
-    /// Whole transactions, to be handed out.
+    /// Changes of complete transactions, to be delivered.
     ready: VecDeque<Change>,
     stream: Option<(usize, Streaming<WatchResponse>)>,
     was_lost: bool,
-    /// Nothing comes after this.
+    /// Permanent error of the watch.
     ended: Option<MetaError>,
 }
 
@@ -71,7 +71,7 @@ impl EtcdWatcher {
         }
     }
 
-    /// Begins where it was, at any member.
+    /// Opens the watch at any member, from the current position.
     pub(super) async fn open(&mut self) -> Result<(), MetaError> {
         if std::mem::take(&mut self.was_lost) {
             sleep(self.shared.members.pause(&mut Pauses::new(&self.shared.members.times))).await;
@@ -79,8 +79,8 @@ impl EtcdWatcher {
         let request = WatchCreateRequest {
             key: self.span.0.clone(),
             range_end: self.span.1.clone(),
-            // One earlier than needed. Of the very revision that it was compacted at, etcd gives puts but may have lost
-            // deletes; then it says instead that this one is gone.
+            // Starts one revision earlier than needed: for the very revision of a compaction, etcd returns puts but may
+            // have lost deletes. Starting before it returns the compaction error instead.
             start_revision: signed(self.next.0.saturating_sub(1).max(1)),
             progress_notify: true,
             fragment: true,
@@ -91,7 +91,7 @@ impl EtcdWatcher {
         self.take(at, created)
     }
 
-    /// Takes in what a member says.
+    /// Handles a response of a member.
     fn take(&mut self, at: usize, response: WatchResponse) -> Result<(), MetaError> {
         if response.compact_revision > 0 {
             let compacted = Revision(unsigned(response.compact_revision));
@@ -107,7 +107,8 @@ impl EtcdWatcher {
         }
         let is_progress = response.events.is_empty() && !response.created && !response.fragment;
         if is_progress && self.partial.is_empty() {
-            // Whoever watches keys that seldom change need not begin long ago when the member is lost.
+            // Progress notifications advance the position of watches on keys that seldom change, so that fail-over does
+            // not start from a compacted revision.
             self.next = self.next.max(revision(response.header).next());
         }
         for event in response.events {
@@ -126,7 +127,7 @@ impl EtcdWatcher {
         self.check_size()
     }
 
-    /// What is partial is all of its transaction.
+    /// Marks the partial transaction as complete.
     fn complete(&mut self) {
         if let Some(last) = self.partial.last() {
             self.next = last.revision().next();
@@ -134,7 +135,7 @@ impl EtcdWatcher {
         self.ready.extend(self.partial.drain(..));
     }
 
-    /// One transaction can have deleted any number of keys.
+    /// A transaction can delete any number of keys.
     fn check_size(&mut self) -> Result<(), MetaError> {
         let bytes: usize = self.partial.iter().map(Change::bytes).sum();
         match self.partial.first() {
@@ -159,7 +160,7 @@ impl EtcdWatcher {
         error
     }
 
-    /// Whole transactions, as many as a page has.
+    /// Returns complete transactions, up to the limits of a page.
     fn page(&mut self) -> Vec<Change> {
         let limits = &self.shared.limits;
         let (mut page, mut bytes, mut end) = (0, 0, 0);

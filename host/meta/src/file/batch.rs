@@ -1,4 +1,4 @@
-//! What requests make of the tables, several in one transaction of the file's.
+//! Execution of several requests in one transaction of the file.
 
 use redb::{ReadableTable as _, ReadableTableMetadata as _, Table, WriteTransaction};
 
@@ -11,7 +11,7 @@ use crate::{
     Transaction,
 };
 
-/// The tables while they are written to.
+/// The open tables of a write transaction.
 pub(super) struct Batch<'t> {
     file: &'t File,
     limits: &'t MetaLimits,
@@ -21,7 +21,7 @@ pub(super) struct Batch<'t> {
     leases: Table<'t, u64, u32>,
     attached: Table<'t, (u64, &'static [u8]), ()>,
     numbers: Numbers,
-    /// There is something to write.
+    /// Whether anything must be committed.
     is_changed: bool,
     commits: Vec<Commit>,
 }
@@ -51,7 +51,7 @@ impl<'t> Batch<'t> {
         tables().map_err(|e| file.fault("write", e))
     }
 
-    /// Does what a request says. The outer error is the file's, and nothing that was done is to stay.
+    /// Executes a request. The outer error is the file's; it aborts the transaction.
     pub(super) fn work(&mut self, work: &Work) -> Result<Result<Done, MetaError>, MetaError> {
         match work {
             Work::Transact(transaction) => Ok(self.transact(transaction)?.map(Done::Transacted)),
@@ -65,7 +65,7 @@ impl<'t> Batch<'t> {
         }
     }
 
-    /// Ends a lease. Says whether there was one.
+    /// Ends a lease. Returns whether it existed.
     pub(super) fn end_lease(&mut self, lease: LeaseId) -> Result<bool, MetaError> {
         if self.leases.remove(lease.0).map_err(|e| self.file.fault("write", e))?.is_none() {
             return Ok(false);
@@ -82,7 +82,8 @@ impl<'t> Batch<'t> {
         Ok(true)
     }
 
-    /// Writes down what all of it came to. Gives what changed, or nothing if nothing is to be written.
+    /// Writes the batch's counters and compacts the history. Returns the changes, or `None` if nothing must be
+    /// committed.
     pub(super) fn finish(mut self, log: &Log) -> Result<Option<Vec<Commit>>, MetaError> {
         if !self.is_changed {
             return Ok(None);
@@ -133,7 +134,7 @@ impl<'t> Batch<'t> {
         Ok(Ok(Transacted { revision: self.numbers.revision, succeeded, outcomes }))
     }
 
-    /// Before anything is done, whether all of it can be.
+    /// Validates all operations before any is applied.
     fn check(&self, operations: &[Operation]) -> Result<Result<(), MetaError>, MetaError> {
         let mut put = 0;
         for operation in operations {
@@ -217,7 +218,7 @@ impl<'t> Batch<'t> {
         Ok(Ok(Granted { revision: self.numbers.revision, lease, ttl_s }))
     }
 
-    /// Gives changes a revision, if there are any.
+    /// Assigns a revision to changes, if there are any.
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), MetaError> {
         if changes.is_empty() {
             return Ok(());

@@ -1,9 +1,9 @@
-//! A store in one file of this node's, by redb: it needs no set-up, and survives what its node does not.
+//! A store in one local file, by redb: it needs no set-up, and survives its node.
 //!
-//! A transaction is answered when it is on disk. Those that wait meanwhile go to disk together. What lies in memory beside
-//! the file's own pages is bounded: the history that watchers read, and the leases. Leases are in the file, when they end
-//! is not: after a restart each has its time anew, as etcd's have after a change of leader, since who keeps them alive had
-//! nobody to tell.
+//! A transaction is answered once it is on disk; transactions that wait meanwhile share the next commit. Memory use
+//! beside the page cache is bounded: the history for watchers, and the leases. The file holds the leases but not their
+//! expiry times: after a restart each lease starts its full period again, as etcd's do after a change of leader,
+//! because no owner could renew it meanwhile.
 
 mod batch;
 mod open;
@@ -30,12 +30,12 @@ use crate::{
     Transacted, Transaction, Watcher,
 };
 
-/// A store in a file.
+/// A store in a local file.
 #[derive(Debug)]
 pub struct Redb {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<Job>,
-    /// Writes; ends leases in time, though nobody asks. Both end with this.
+    /// Tasks that end expired leases and write. Both end with the store.
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -46,16 +46,16 @@ struct Shared {
     limits: MetaLimits,
     clock: Arc<dyn Clock>,
     leases: Mutex<Leases>,
-    /// When the next lease ends may have changed.
+    /// Signals that the next expiry time may have changed.
     leases_changed: Notify,
     log: Arc<Log>,
-    /// Why nothing is written any more.
+    /// Error after which the store rejects all writes.
     broken: OnceLock<MetaError>,
 }
 
 impl Redb {
-    /// Opens the file, or makes it, with an empty store, where there is none; its folder has to be there. Reads all of it
-    /// once, to see that it is undamaged.
+    /// Opens the file, or creates it with an empty store; its folder must exist. Reads the whole file once to verify
+    /// that it is undamaged.
     ///
     /// # Errors
     /// [`MetaError::InUse`], [`MetaError::NotAStore`], [`MetaError::NewerSchema`], [`MetaError::Damaged`] or
@@ -86,13 +86,13 @@ impl Redb {
         Redb { shared, jobs, tasks: [ending, writing] }
     }
 
-    /// Closes the file: when this has ended, another may open it. What was asked before is done first.
+    /// Closes the file after all pending requests. Afterwards another process may open it.
     pub async fn close(mut self) {
         let shared = self.shared.clone();
         self.jobs = mpsc::channel(1).0;
         let [ending, writing] = &mut self.tasks;
         ending.abort();
-        // Aborted tasks end with an error, which is none.
+        // An aborted task returns a join error.
         let _ = ending.await;
         let _ = writing.await;
         drop(self);
@@ -103,7 +103,7 @@ impl Redb {
         ask(&self.jobs, work).await
     }
 
-    /// Before anything is looked at: leases whose time has come have ended.
+    /// Ends expired leases before a read.
     async fn settle(&self) -> Result<(), MetaError> {
         let is_overdue = self.shared.leases().next_end().is_some_and(|end| end <= self.shared.clock.now());
         if is_overdue {
@@ -123,7 +123,7 @@ async fn ask(jobs: &mpsc::Sender<Job>, work: Work) -> Result<Done, MetaError> {
     answer.await.map_err(|_| MetaError::Closed)?
 }
 
-/// Has leases end when their time has come. Runs until its store is dropped.
+/// Ends leases when they expire. Runs until the store is dropped.
 async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
     loop {
         let next = shared.leases().next_end();
@@ -136,7 +136,7 @@ async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
         tokio::select! {
             () = end => {
                 let Some(jobs) = jobs.upgrade() else { return };
-                // A file that can't be written says so to those who ask for something.
+                // Requests report a file that can't be written.
                 if ask(&jobs, Work::EndOverdue).await.is_err() {
                     return;
                 }
@@ -148,7 +148,7 @@ async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
 
 impl Drop for Redb {
     fn drop(&mut self) {
-        // The writer ends by itself, after what it was asked for: nobody can ask it any more.
+        // The writer ends by itself after its pending requests: its senders are gone.
         self.tasks[0].abort();
         self.shared.log.close();
     }

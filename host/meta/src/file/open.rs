@@ -1,4 +1,4 @@
-//! Makes and opens files.
+//! Creating and opening store files.
 
 use std::fs;
 use std::io;
@@ -10,16 +10,16 @@ use redb::{Database, DatabaseError, StorageError};
 use super::schema::{self, File, Loaded};
 use crate::{MetaError, MetaLimits};
 
-/// Opens a file; makes it when there is none. No other process has it until it is closed.
+/// Opens a file, and creates it if it does not exist. The file stays locked for other processes until it is closed.
 pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded), MetaError> {
     if !file.path.exists() {
         make(&file.path).map_err(|reason| MetaError::File { path: file.path.clone(), reason })?;
     }
-    // The library reports damage that it finds. Some it may trip over.
+    // The library reports most damage, but may panic over some.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut builder = Database::builder();
         builder.set_cache_size(limits.cache_bytes);
-        // Every page is read and its checksum compared: what was damaged is not to be found out by whoever needs it.
+        // Reads every page and verifies its checksum, so that damage is found now and not by a later request.
         builder.set_check_integrity_on_open(true);
         let database = builder.open(&file.path).map_err(|e| refused(file, e))?;
         let loaded = schema::load(file, &database, limits)?;
@@ -28,22 +28,22 @@ pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded
     opened.unwrap_or_else(|_| Err(file.damaged("its pages contradict each other")))
 }
 
-/// Makes an empty store beside its place and moves it there: it is whole, or not there.
+/// Creates an empty store in a temporary file and renames it, so that the store is complete or absent.
 fn make(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = |doing: &'static str| move |e: io::Error| format!("can't {doing}: {e}");
     let temporary = tempfile::Builder::new().prefix(".sandbar-meta-").tempfile_in(folder);
-    let temporary = temporary.map_err(context("make a file in its folder"))?;
+    let temporary = temporary.map_err(context("create a file in its folder"))?;
     let database = Database::create(temporary.path()).map_err(|e| format!("can't write it: {e}"))?;
     schema::initialise(&database).map_err(|e| format!("can't write it: {e}"))?;
     drop(database);
     match temporary.persist_noclobber(path) {
         Ok(_) => {}
-        // Another process was quicker.
+        // Another process created it first.
         Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(e) => return Err(context("move it in place")(e.error)),
     }
-    // Its name is to survive, too.
+    // Makes the file's name durable.
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(context("write its folder"))
 }
 
@@ -54,7 +54,7 @@ fn refused(file: &File, error: DatabaseError) -> MetaError {
             MetaError::InUse { path: file.path.clone() }
         }
         DatabaseError::Storage(StorageError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
-            not_a_store(format!("it is not written by redb: {e}"))
+            not_a_store(format!("redb did not write it: {e}"))
         }
         DatabaseError::Storage(StorageError::Io(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
             file.damaged(format!("it ends early: {e}"))

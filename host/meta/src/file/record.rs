@@ -1,5 +1,5 @@
-//! How entries and changes lie in the file: a checksum of four bytes, then postcard. The checksum is of the key as well, so
-//! that what lies in another's place is noticed.
+//! Encoding of entries and changes in the file: a checksum of four bytes, then postcard. The checksum covers the key as
+//! well, so that records at a wrong key are detected.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::{Change, Entry, Key, LeaseId, Revision, Value};
 
 const CHECKSUM_BYTES: usize = 4;
 
-/// An entry, but for its key.
+/// An entry without its key.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row<'a> {
     create_revision: u64,
@@ -18,7 +18,7 @@ struct Row<'a> {
     value: &'a [u8],
 }
 
-/// How an entry is written at its key.
+/// Encodes an entry.
 pub(super) fn encode_entry(entry: &Entry) -> Result<Vec<u8>, String> {
     let row = Row {
         create_revision: entry.create_revision.0,
@@ -30,7 +30,7 @@ pub(super) fn encode_entry(entry: &Entry) -> Result<Vec<u8>, String> {
     seal(entry.key.as_bytes(), &row)
 }
 
-/// The entry that lies at a key.
+/// Decodes the entry of a key.
 pub(super) fn decode_entry(key: &[u8], bytes: &[u8]) -> Result<Entry, String> {
     let row: Row<'_> = open(key, bytes)?;
     let key = Key::new(key.to_vec()).map_err(|e| e.to_string())?;
@@ -44,16 +44,16 @@ pub(super) fn decode_entry(key: &[u8], bytes: &[u8]) -> Result<Entry, String> {
     })
 }
 
-/// How a transaction's changes are written at its revision.
+/// Encodes the changes of a transaction.
 pub(super) fn encode_changes(revision: Revision, changes: &[Change]) -> Result<Vec<u8>, String> {
     seal(&revision.0.to_le_bytes(), changes)
 }
 
-/// The changes that lie at a revision.
+/// Decodes the changes of a revision.
 pub(super) fn decode_changes(revision: Revision, bytes: &[u8]) -> Result<Vec<Change>, String> {
     let changes: Vec<Change> = open(&revision.0.to_le_bytes(), bytes)?;
     if changes.is_empty() || changes.iter().any(|change| change.revision() != revision) {
-        return Err(format!("changes at revision {revision} are not all of it"));
+        return Err(format!("the changes of revision {revision} are incomplete"));
     }
     Ok(changes)
 }
@@ -67,15 +67,15 @@ fn seal<T: Serialize + ?Sized>(place: &[u8], what: &T) -> Result<Vec<u8>, String
 
 fn open<'a, T: Deserialize<'a>>(place: &[u8], bytes: &'a [u8]) -> Result<T, String> {
     let Some((sum, rest)) = bytes.split_first_chunk::<CHECKSUM_BYTES>() else {
-        return Err(format!("a record of {} bytes", bytes.len()));
+        return Err(format!("a record has {} bytes, at least {CHECKSUM_BYTES} are required", bytes.len()));
     };
     if u32::from_le_bytes(*sum) != checksum(place, rest) {
-        return Err("a record whose checksum is wrong".to_owned());
+        return Err("a record has a wrong checksum".to_owned());
     }
     match postcard::take_from_bytes(rest) {
         Ok((what, [])) => Ok(what),
-        Ok((_, more)) => Err(format!("a record with {} bytes more", more.len())),
-        Err(e) => Err(format!("a record that can't be read: {e}")),
+        Ok((_, more)) => Err(format!("a record has {} surplus bytes", more.len())),
+        Err(e) => Err(format!("a record can't be decoded: {e}")),
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// What is damaged is refused, whatever the damage; nothing panics.
+    /// Any damage is detected, and nothing panics.
     #[test]
     fn damaged_records_are_refused() {
         for number in 0..2000 {
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Bytes with a checksum that is right, whoever made them: they are refused, or are what they say.
+    /// Random bytes with a correct checksum are rejected or decoded consistently.
     #[test]
     fn bytes_at_random_do_no_harm() {
         for number in 0..20_000 {

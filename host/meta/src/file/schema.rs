@@ -1,4 +1,4 @@
-//! The tables of a file, and what of them fits in memory.
+//! Tables of a store file, and the part of them that is loaded into memory.
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use super::record;
 use crate::log::History;
 use crate::{Entry, Key, LeaseId, MetaError, MetaLimits, Page, Revision, Span};
 
-/// What the tables are and how their records are written. Who changes either counts this up, and reads the older ones.
+/// Version of the tables and their encoding. A change to either increments it and must read the older versions.
 pub(super) const SCHEMA: u64 = 1;
 
 pub(super) type Entries<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
 
-/// Numbers, by name.
+/// Counters by name.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// Entries, by their keys: see `record`.
+/// Entries by key: see `record`.
 pub(super) const ENTRIES: Entries<'_> = TableDefinition::new("entries");
-/// What each transaction changed, by its revision: see `record`.
+/// Changes of each transaction by revision: see `record`.
 pub(super) const HISTORY: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("history");
-/// Seconds of each lease.
+/// Period of each lease, in seconds.
 pub(super) const LEASES: TableDefinition<'_, u64, u32> = TableDefinition::new("leases");
-/// Leases, and the keys that they take along.
+/// Keys of each lease.
 pub(super) const ATTACHED: TableDefinition<'_, (u64, &[u8]), ()> = TableDefinition::new("attached");
 
 const SCHEMA_NAME: &str = "schema";
@@ -31,14 +31,14 @@ const COMPACTED: &str = "compacted";
 const NEXT_LEASE: &str = "next_lease";
 const BYTES: &str = "bytes";
 
-/// The numbers of a store.
+/// Counters of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) revision: Revision,
-    /// Up to which the history is gone.
+    /// Revision up to which the history is compacted.
     pub(super) compacted: Revision,
     pub(super) next_lease: u64,
-    /// Of all keys and values.
+    /// Bytes of all keys and values.
     pub(super) bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl Numbers {
     }
 }
 
-/// Makes an empty store of an empty database.
+/// Creates the tables of an empty store.
 pub(super) fn initialise(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -83,14 +83,14 @@ pub(super) fn initialise(database: &Database) -> Result<(), redb::Error> {
     Ok(transaction.commit()?)
 }
 
-/// What an open store keeps in memory.
+/// The part of a store that is in memory.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) history: History,
     pub(super) leases: Vec<(LeaseId, u32)>,
 }
 
-/// Reads what an open store keeps in memory, and looks whether it is one.
+/// Validates the file and loads the part that is kept in memory.
 pub(super) fn load(file: &File, database: &Database, limits: &MetaLimits) -> Result<Loaded, MetaError> {
     let read = database.begin_read().map_err(|e| file.fault("read", e))?;
     check_schema(file, &read)?;
@@ -114,7 +114,7 @@ fn check_schema(file: &File, read: &ReadTransaction) -> Result<(), MetaError> {
     match found {
         Some(SCHEMA) => Ok(()),
         Some(found) if found > SCHEMA => Err(MetaError::NewerSchema { path: file.path.clone(), found, known: SCHEMA }),
-        other => Err(file.damaged(format!("its schema is {other:?}"))),
+        other => Err(file.damaged(format!("its schema version is {other:?}"))),
     }
 }
 
@@ -138,7 +138,7 @@ fn load_history(
         expected = expected.next();
     }
     if numbers.revision.next() != expected {
-        return Err(file.damaged(format!("its revision is {}, its history goes before {expected}", numbers.revision)));
+        return Err(file.damaged(format!("its revision is {}, its history ends before {expected}", numbers.revision)));
     }
     let before = Revision(expected.0 - 1 - commits.len() as u64);
     let mut history = History::new(numbers.compacted, before);
@@ -146,7 +146,7 @@ fn load_history(
     Ok(history)
 }
 
-/// A look at what was committed last.
+/// A read view of the last commit.
 pub(super) struct Reader<'a> {
     file: &'a File,
     read: ReadTransaction,
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What lies at a key.
+/// Reads the entry of a key.
 pub(super) fn entry(
     file: &File,
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
@@ -195,13 +195,13 @@ pub(super) fn entry(
     record::decode_entry(key, bytes.value()).map(Some).map_err(|e| file.damaged(e))
 }
 
-/// What lies at the keys of a span, in their order.
+/// Iterates over the entries of a range, in key order.
 pub(super) fn entries(
     file: &File,
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     span: &Span,
 ) -> Result<impl Iterator<Item = Result<Entry, MetaError>>, MetaError> {
-    // A range that ends before it begins is refused by others.
+    // redb rejects a range that ends before it starts.
     let end = if span.is_empty() { Excluded(span.start()) } else { span.end().map_or(Unbounded, Excluded) };
     let rows = table.range::<&[u8]>((Included(span.start()), end)).map_err(|e| file.fault("read", e))?;
     let file = file.clone();
@@ -211,7 +211,7 @@ pub(super) fn entries(
     }))
 }
 
-/// Which file it is, for errors.
+/// Path of the store, for error messages.
 #[derive(Debug, Clone)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -226,7 +226,7 @@ impl File {
         MetaError::Damaged { path: self.path.clone(), reason: reason.to_string() }
     }
 
-    /// Something failed that was done to it.
+    /// Converts an error of an operation.
     pub(super) fn fault(&self, doing: &str, error: impl Into<redb::Error>) -> MetaError {
         match error.into() {
             redb::Error::Corrupted(reason) => self.damaged(reason),
@@ -234,7 +234,7 @@ impl File {
         }
     }
 
-    /// A table is not there, or another.
+    /// Converts a missing or different table.
     fn foreign(&self, error: TableError) -> MetaError {
         match error {
             TableError::Storage(error) => self.fault("read", error),

@@ -1,4 +1,4 @@
-//! What becomes of files that others wrote, that were damaged, and that lost their power.
+//! Foreign files, damaged files, and power cuts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,8 +97,8 @@ async fn a_closed_store_says_so() {
     assert_eq!(watcher.next().await, Err(MetaError::Closed));
 }
 
-/// Whatever is changed in a file: it is refused by name, or nothing of it is other than it was. The last commit may be gone,
-/// as when the power went while it was written: that is what damage to it looks like.
+/// Any change of a file is detected by name, or leaves the content as it was. The last commit may be lost, as after a
+/// power cut during its write, which looks the same.
 #[tokio::test]
 async fn damage_is_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,12 +147,12 @@ async fn damage_is_found() {
     assert!(refused > 100 && unharmed > 20, "{refused} refused, {unharmed} unharmed");
 }
 
-/// A disk that has what was synced, and of what was written since then any part when the power goes.
+/// A disk that keeps synced data, and an arbitrary part of later writes at a power cut.
 #[derive(Debug, Default)]
 struct Disk {
     synced: Vec<u8>,
     written: Vec<u8>,
-    /// Where something was written since it was synced.
+    /// Ranges written since the last sync.
     since: Vec<(usize, usize)>,
     is_off: bool,
 }
@@ -166,14 +166,14 @@ impl Power {
         if disk.is_off { Err(io::Error::other("there is no power")) } else { Ok(disk) }
     }
 
-    /// What is on the disk afterwards.
+    /// Returns the disk's content after a power cut.
     fn cut(&self, seed: &mut Seed) -> Power {
         let mut disk = self.0.lock().unwrap();
         disk.is_off = true;
         let mut left = disk.synced.clone();
         left.resize(disk.written.len().max(left.len()), 0);
         for (start, end) in &disk.since {
-            // In sectors, each of which is there or not.
+            // Each sector was written or not.
             for start in (*start..*end).step_by(512) {
                 let end = (start + 512).min(*end);
                 if seed.below(2) == 0 && end <= disk.written.len() {
@@ -218,7 +218,7 @@ impl StorageBackend for Power {
     }
 }
 
-/// What was answered survives the power, whatever of the rest reached the disk.
+/// Acknowledged transactions survive a power cut, whatever part of the rest reached the disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_survives_a_power_cut() {
     for number in 0..60 {
@@ -255,7 +255,7 @@ fn on(power: &Power) -> Redb {
     Redb::over(file, database, loaded, limits, Arc::new(ManualClock::default()))
 }
 
-/// Puts until there is no power.
+/// Puts until the power is cut.
 async fn write(store: Arc<Redb>, client: u64, answered: Arc<Mutex<BTreeSet<Vec<u8>>>>) {
     for number in 0.. {
         let transaction = put(client * 1000 + number);

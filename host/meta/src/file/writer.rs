@@ -1,5 +1,5 @@
-//! Requests that change something, one after another, and those that wait together in one durable commit: to have it on disk
-//! is what takes time.
+//! Executes write requests in order. Requests that wait together share one durable commit, because the sync to disk
+//! dominates the time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use super::batch::Batch;
 use crate::log::Commit;
 use crate::{Granted, LeaseId, MetaError, Revoked, Transacted, Transaction};
 
-/// What the writer is asked for.
+/// A request to the writer.
 #[derive(Debug)]
 pub(super) enum Work {
     Transact(Transaction),
-    /// Seconds.
+    /// Period in seconds.
     Grant(u32),
     Revoke(LeaseId),
-    /// Nothing but what comes first in any case: the end of leases whose time has come.
+    /// Ends expired leases, which precedes every request anyway.
     EndOverdue,
 }
 
-/// What came of it.
+/// Response to a write request.
 #[derive(Debug)]
 pub(super) enum Done {
     Transacted(Transacted),
@@ -38,7 +38,7 @@ pub(super) struct Job {
     pub(super) reply: oneshot::Sender<Result<Done, MetaError>>,
 }
 
-/// Does what comes. Ends when nobody can ask any more.
+/// Runs the writer until all senders are gone.
 pub(super) async fn write(shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
     let together_max = shared.limits.requests_together_max;
     loop {
@@ -47,21 +47,21 @@ pub(super) async fn write(shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
             return;
         }
         let shared = shared.clone();
-        // Should the runtime end meanwhile, this does not: what is under way is written, if not answered.
+        // A blocking task outlives a runtime's shutdown: requests in progress are written, though not answered.
         if spawn_blocking(move || shared.write(batch)).await.is_err() {
             return;
         }
     }
 }
 
-/// What a batch came to: an answer for each request, and what changed.
+/// Result of a batch: a response for each request, and the changes.
 type Written = (Vec<Result<Done, MetaError>>, Vec<Commit>);
 
-/// Why a batch came to nothing.
+/// Failure of a batch.
 enum Failed {
-    /// Nothing was done.
+    /// Nothing was written.
     Before(MetaError),
-    /// It may be on disk or not.
+    /// The batch may be on disk.
     During(MetaError),
 }
 
@@ -69,12 +69,12 @@ impl Shared {
     fn write(&self, jobs: Vec<Job>) {
         let answers = match self.broken.get() {
             Some(error) => Err(Failed::Before(error.clone())),
-            // The library's own invariants may break over a file that somebody else writes to.
+            // The library may panic over a file that another process modifies.
             None => catch_unwind(AssertUnwindSafe(|| self.write_together(&jobs)))
                 .unwrap_or_else(|_| Err(Failed::During(self.file.damaged("its pages contradict each other")))),
         };
         match answers {
-            // Who is no longer there has no use for an answer.
+            // A requester that is gone needs no response.
             Ok(answers) => jobs.into_iter().zip(answers).for_each(|(job, answer)| drop(job.reply.send(answer))),
             Err(failed) => {
                 let error = match failed {
@@ -84,7 +84,7 @@ impl Shared {
                             endpoints: vec![self.file.path.display().to_string()],
                             reason: error.to_string(),
                         };
-                        // What memory has of it may be wrong from here on.
+                        // The state in memory may be wrong from here on.
                         let _ = self.broken.set(error);
                         unknown
                     }
@@ -113,7 +113,7 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Everything in one transaction of the file's. When this has ended well it is on disk.
+    /// Executes a batch in one transaction of the file. On success it is on disk.
     fn commit(&self, jobs: &[Job], overdue: &[LeaseId]) -> Result<Written, Failed> {
         let before = |e: redb::TransactionError| Failed::Before(self.file.fault("write", e));
         let write = self.database.begin_write().map_err(before)?;
@@ -130,7 +130,7 @@ impl Shared {
                 write.commit().map_err(|e| Failed::During(self.file.fault("write", e)))?;
                 Ok((answers, commits))
             }
-            // Nothing to write: an abort that fails leaves nothing undone.
+            // Nothing to write; a failing abort leaves nothing behind.
             Ok((answers, None)) => {
                 let _ = write.abort();
                 Ok((answers, Vec::new()))

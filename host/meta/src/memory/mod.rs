@@ -1,4 +1,4 @@
-//! The twin in memory: what the other stores are measured against.
+//! The in-memory store: the reference for the other stores.
 
 mod state;
 
@@ -15,11 +15,11 @@ use crate::{
     Transacted, Transaction, Watcher,
 };
 
-/// A store that is gone with its process.
+/// A store in the memory of its process.
 #[derive(Debug)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// Ends leases in time, though nobody asks.
+    /// Ends expired leases without waiting for a request.
     ending: JoinHandle<()>,
 }
 
@@ -29,15 +29,15 @@ struct Shared {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     limits: MetaLimits,
-    /// When the next lease ends may have changed.
+    /// Signals that the next expiry time may have changed.
     leases_changed: Notify,
 }
 
 impl Memory {
-    /// An empty one.
+    /// Creates an empty store.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     pub fn new(limits: MetaLimits, clock: Arc<dyn Clock>) -> Memory {
         let log = Log::new(History::new(Revision(0), Revision::FIRST), limits);
         let state = Mutex::new(State::new(limits));
@@ -54,7 +54,7 @@ impl Drop for Memory {
     }
 }
 
-/// Has leases end when their time has come. Runs until its store is dropped.
+/// Ends leases when they expire. Runs until the store is dropped.
 async fn end_leases(shared: Arc<Shared>) {
     loop {
         let next = shared.now_state().leases.next_end();
@@ -72,11 +72,11 @@ async fn end_leases(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// The state as of now: leases whose time has come have ended.
+    /// Locks the state after ending expired leases.
     fn now_state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for lease in state.leases.overdue(self.clock.now()) {
-            // Under the lock, so that changes are published in their order.
+            // Publishes under the lock, so that changes are published in order.
             self.log.publish(state.end_lease(lease).into_iter().collect());
         }
         state
@@ -131,7 +131,7 @@ impl MetaStore for Memory {
     }
 
     async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
-        // What has ended by now is history.
+        // Ends expired leases first: their deletions belong to the history.
         drop(self.shared.now_state());
         self.shared.log.watch(span, from)
     }

@@ -1,4 +1,4 @@
-//! What there is, and what transactions make of it: the model.
+//! The reference semantics of a store, in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
@@ -11,16 +11,16 @@ use crate::{
     Transaction,
 };
 
-/// Everything but history and watchers.
+/// The state of a store, except for history and watchers.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) revision: Revision,
     pub(super) entries: BTreeMap<Key, Entry>,
     pub(super) leases: Leases,
-    /// The keys of each lease that has some.
+    /// Keys of each lease that has keys.
     attached: BTreeMap<LeaseId, BTreeSet<Key>>,
     next_lease: u64,
-    /// Of all keys and values.
+    /// Bytes of all keys and values.
     bytes: u64,
     limits: MetaLimits,
 }
@@ -54,7 +54,7 @@ impl State {
         page
     }
 
-    /// Gives the answer, and what changed if something did.
+    /// Executes a transaction. Returns the response, and the changes if there are any.
     pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<(Transacted, Option<Commit>), MetaError> {
         let succeeded =
             transaction.conditions.iter().all(|condition| condition.holds(self.entries.get(&condition.key)));
@@ -83,7 +83,7 @@ impl State {
         self.commit(changes)
     }
 
-    /// Before anything is done, whether all of it can be.
+    /// Validates all operations before any is applied.
     fn check(&self, operations: &[Operation]) -> Result<(), MetaError> {
         let mut put = 0;
         for operation in operations {

@@ -1,4 +1,4 @@
-//! Clusters of etcd, of real processes on free ports, in folders that go with them.
+//! etcd clusters of real processes on free ports, in temporary folders.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::driver::folder;
 
-/// Another process may take a port between the time it was found free and the time it is used.
+/// Attempts to start: another process may take a free port before the member binds it.
 const STARTS_MAX: usize = 3;
 
-/// Clusters are started one after another: what is tested are they, not the machine.
+/// Serializes the start of clusters: the tests exercise them, not the machine.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 pub struct Cluster {
@@ -30,7 +30,7 @@ impl Cluster {
         Cluster::start_with(members, &[], None).await
     }
 
-    /// With more arguments for each member, and what clients need for its encryption.
+    /// Starts a cluster with extra arguments for each member, and the TLS files for clients.
     pub async fn start_with(members: usize, arguments: &[String], tls: Option<EtcdTls>) -> Cluster {
         let turn = TURN.lock().await;
         let mut cluster = Cluster { members: Vec::new(), tls, folder: folder(), _turn: turn };
@@ -89,7 +89,7 @@ impl Cluster {
         self.members.len()
     }
 
-    /// As with a power cut.
+    /// Kills a member, as a power cut does.
     pub fn kill(&mut self, member: usize) {
         self.members[member].kill();
     }
@@ -98,7 +98,7 @@ impl Cluster {
         self.members[member].start();
     }
 
-    /// Cut off from everybody, as by the network: its connections stay, and nothing comes of them.
+    /// Stops a member as a network partition does: its connections stay open but are silent.
     pub fn cut_off(&mut self, member: usize) {
         self.members[member].signal(Signal::STOP);
     }
@@ -107,7 +107,7 @@ impl Cluster {
         self.members[member].signal(Signal::CONT);
     }
 
-    /// Who leads, once somebody does.
+    /// Waits for a leader and returns it.
     pub async fn leader(&self) -> usize {
         let end = Instant::now() + START_TIME_MAX;
         while Instant::now() < end {
@@ -119,7 +119,7 @@ impl Cluster {
         panic!("nobody leads\n{}", self.logs());
     }
 
-    /// Forgets what was before a revision, as the cluster does by itself when it is set up to.
+    /// Compacts the history before a revision, as auto-compaction does.
     pub fn compact(&self, revision: u64) {
         let said = self.members[0].post("/v3/kv/compaction", &format!("{{\"revision\":\"{revision}\"}}"));
         assert!(said.as_ref().is_some_and(|said| said.contains("200 OK")), "{said:?}");

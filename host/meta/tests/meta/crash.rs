@@ -1,4 +1,4 @@
-//! A process that writes a file is killed at random moments: what it had said was done is there.
+//! Kills a process that writes a file at random moments: all acknowledged transactions survive.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -17,7 +17,7 @@ const FILE: &str = "SANDBAR_META_TEST_FILE";
 const FIRST: &str = "SANDBAR_META_TEST_FIRST";
 const CLIENTS: u64 = 8;
 const ROUNDS: u64 = 25;
-/// No round has so many transactions.
+/// More than the number of transactions of a round.
 const ROUND: u64 = 1_000_000;
 
 fn limits() -> MetaLimits {
@@ -28,7 +28,7 @@ async fn open(path: &Path) -> Redb {
     Redb::open(path, limits(), Arc::new(SystemClock::default())).await.unwrap()
 }
 
-/// Not a test of its own: the process that is killed. Each transaction puts its number, and says which was last.
+/// Entry point of the process that is killed. Each transaction puts its number, and reports the last acknowledged one.
 #[tokio::test(flavor = "multi_thread")]
 async fn child() {
     let Some(path) = std::env::var_os(FILE) else { return };
@@ -49,7 +49,7 @@ async fn write(store: Arc<Redb>, next: Arc<AtomicU64>) {
             .then(Operation::put(key(&format!("n/{number}")), value.clone()))
             .then(Operation::put(key("last"), value));
         let revision = store.transact(transaction).await.unwrap().revision;
-        // One write, which the kernel has even if we are gone.
+        // A single write call, which the kernel completes even if this process dies.
         std::io::stdout().write_all(format!("done {number} {revision}\n").as_bytes()).unwrap();
     }
 }
@@ -72,7 +72,7 @@ async fn what_was_answered_survives_a_kill() {
     }
 }
 
-/// Which numbers were done, by which transactions, by what the process said until it was killed.
+/// Runs the process until it is killed. Returns the acknowledged numbers with their revisions.
 fn run_and_kill(path: &Path, first: u64, after: Duration) -> Vec<(u64, u64)> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["crash::child", "--exact", "--nocapture"])
@@ -104,7 +104,7 @@ async fn check(path: &Path, answered: &[(u64, u64)]) {
         let entry = store.get(&key(&format!("n/{number}"))).await.unwrap().entry;
         assert_eq!(entry.map(|entry| entry.mod_revision), Some(Revision(*revision)), "of {number}");
     }
-    // Each transaction put one number, and they are all there is.
+    // Each transaction put one number, and nothing else wrote.
     let (mut count, mut span, revision) =
         (0, Span::prefix("n/").unwrap(), store.get(&key("last")).await.unwrap().revision);
     loop {
@@ -116,7 +116,7 @@ async fn check(path: &Path, answered: &[(u64, u64)]) {
     assert_eq!(count, revision.0 - 1, "numbers of revision {revision}");
     let last = store.get(&key("last")).await.unwrap().entry.unwrap();
     assert_eq!((last.mod_revision, last.version), (revision, count));
-    // The history goes up to it.
+    // The history reaches the last revision.
     let from = Revision(revision.0.saturating_sub(50).max(2));
     let mut watcher = store.watch(&Span::key(&key("last")), from).await.unwrap();
     let seen = watcher.next().await.unwrap();

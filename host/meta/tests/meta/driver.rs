@@ -1,4 +1,4 @@
-//! Steps that any store can take, and what came of each as a line of text, the same for all stores.
+//! Steps that any store can execute, with results as lines of text that are equal for all stores.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use sandbar_meta::{
 };
 use tempfile::TempDir;
 
-/// A change that does not come in this time does not come.
+/// Maximum wait for a change.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What is done. Revisions are counted as if the store had been empty; leases and watchers in the order in which they were
-/// made.
+/// A step. Revisions count from an empty store; leases and watchers are numbered in the order of their creation.
 #[derive(Debug, Clone)]
 pub enum Step {
     Get(Key),
@@ -29,19 +28,19 @@ pub enum Step {
     KeepAlive(usize),
     Revoke(usize),
     Watch(Span, u64),
-    /// Reads so many changes of a watcher, or until it ends. Without a number, those that are there: of stores in this
-    /// process only.
+    /// Reads this many changes of a watcher, or until it ends. `None` reads the available changes, for stores in this
+    /// process alone.
     Changes(usize, Option<usize>),
     Unwatch(usize),
-    /// Seconds. Where time can't be set, they are slept.
+    /// Advances time, in seconds. Sleeps where the clock can't be set.
     Advance(u64),
-    /// Ends the process, as far as the store is concerned.
+    /// Closes and reopens the store, as a restart of the process does.
     Reopen,
 }
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    /// With a lease of this number.
+    /// With the lease of this number.
     Put(Key, Value, Option<usize>),
     Delete(Span),
 }
@@ -66,10 +65,10 @@ pub fn then(ops: impl Into<Vec<Op>>) -> Step {
     Step::Transact { when: vec![], then: ops.into(), otherwise: vec![] }
 }
 
-/// Three members of etcd set aside 64 MB each before they begin.
+/// Free space required: each of three etcd members preallocates 64 MB.
 const FOLDER_BYTES: u64 = 1 << 30;
 
-/// A folder in memory, where there is one with room: what is on disk when is not what most tests are about.
+/// Creates a folder in memory if it has space: most tests do not depend on the disk.
 pub fn folder() -> TempDir {
     let memory = PathBuf::from("/dev/shm");
     let has_room = rustix::fs::statvfs(&memory).is_ok_and(|memory| memory.f_bavail * memory.f_frsize >= FOLDER_BYTES);
@@ -77,24 +76,24 @@ pub fn folder() -> TempDir {
     tempfile::Builder::new().prefix("sandbar-meta-").tempdir_in(parent).unwrap()
 }
 
-/// Which store, and what else it needs.
+/// The kind of store, with the resources it needs.
 pub enum Kind {
     Memory,
     Redb {
         folder: TempDir,
     },
-    /// Time goes by itself.
+    /// A store with real time.
     Other,
 }
 
-/// A store on which steps are taken.
+/// Executes steps on a store.
 pub struct Driver {
     pub kind: Kind,
     store: Option<Arc<dyn MetaStore>>,
     redb: Option<Redb>,
     limits: MetaLimits,
     clock: Arc<ManualClock>,
-    /// What to take from each revision.
+    /// Offset of revisions.
     base: u64,
     leases: Vec<LeaseId>,
     watchers: Vec<Option<Box<dyn Watcher>>>,
@@ -114,7 +113,7 @@ impl Driver {
         Driver::new(Kind::Redb { folder }, None, Some(redb), limits, clock)
     }
 
-    /// A store where nobody else changes anything meanwhile.
+    /// Wraps a store that no other client changes meanwhile.
     pub async fn other(store: Arc<dyn MetaStore>) -> Driver {
         let limits = *store.limits();
         let base = store.get(&key("base")).await.unwrap().revision.0 - 1;
@@ -216,7 +215,7 @@ impl Driver {
     async fn reopen(&mut self) -> Result<(), MetaError> {
         self.watchers.clear();
         match &self.kind {
-            // Leases begin anew.
+            // Reopening restarts the leases' periods.
             Kind::Memory => {
                 for lease in &self.leases {
                     let _ = self.store().keep_alive(*lease).await;
@@ -251,7 +250,7 @@ impl Driver {
             match next {
                 Ok(more) => changes.extend(more),
                 Err(e) if changes.is_empty() => return Err(e),
-                // What comes before the end is given first; the next call gives the end again.
+                // Changes before the error are delivered first; the next call returns the error again.
                 Err(_) => break,
             }
         }
@@ -299,7 +298,7 @@ impl Driver {
     }
 }
 
-/// Key, value, created, put, version: `a=1(2,3,2)`, with a lease `a=1(2,3,2)L`.
+/// Formats key, value, create revision, mod revision and version: `a=1(2,3,2)`, with a lease `a=1(2,3,2)L`.
 fn show(entry: &Entry, base: u64) -> String {
     let value = entry.value.as_bytes();
     let value = if value.len() > 40 { format!("{} bytes", value.len()) } else { value.escape_ascii().to_string() };
@@ -313,7 +312,7 @@ fn show(entry: &Entry, base: u64) -> String {
     )
 }
 
-/// Shorter to write.
+/// Short forms.
 pub fn test(name: &str, test: Test) -> Condition {
     Condition { key: key(name), test }
 }

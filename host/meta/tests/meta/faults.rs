@@ -1,5 +1,5 @@
-//! Clusters whose members are killed and cut off while clients work: nothing that was answered is lost, nothing is done
-//! twice, watches give every change, leases end in time and not before, and every call ends in time.
+//! Clusters whose members are killed and partitioned while clients work: no acknowledged write is lost, none is applied
+//! twice, watches deliver every change, leases end in time and not early, and every call ends in time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::model::asked_for;
 
 const CLIENTS: u64 = 4;
 const COUNTER: &str = "counter";
-/// What a call takes beyond its own bound on a machine that has other things to do.
+/// Time that a call may take beyond its time-out on a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
-/// A client goes on this long after what befell the cluster.
+/// Time within which a client makes progress after a fault.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How a try to count ended.
+/// Outcome of an attempt to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
-    /// By this transaction.
+    /// Committed at this revision.
     Done(Revision),
-    /// Somebody else was quicker.
+    /// Another client was faster.
     Lost,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
-    /// Nobody answered, and nothing was done.
+    /// No member responded, and nothing was applied.
     Unavailable,
 }
 
-/// Who tried, and for which time: it is in the value that was put.
+/// Client and its attempt, which the value contains.
 type Tried = (u64, u64);
 
 #[derive(Clone)]
@@ -46,7 +46,7 @@ struct Clients {
     done: Arc<AtomicU64>,
 }
 
-/// A counter that clients count up by compare-and-swap. Its history says whether they did.
+/// Clients increment a counter by compare-and-swap. Its history shows whether they did.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_done_twice() {
     let seed = asked_for("SANDBAR_SEED").unwrap_or(1);
@@ -59,7 +59,7 @@ async fn nothing_is_lost_or_done_twice() {
     let mut tasks = Vec::new();
     let mut watches = Vec::new();
     for client in 1..=CLIENTS {
-        // With different members to begin with.
+        // Each client starts with a different member.
         let store = cluster.connect_with("count", limits, EtcdTimes::default(), client).await;
         let watcher = store.watch(&Span::all(), first.next()).await.unwrap();
         watches.push(tokio::spawn(watch(watcher, clients.clone())));
@@ -71,7 +71,7 @@ async fn nothing_is_lost_or_done_twice() {
     for task in tasks {
         tries.extend(task.await.unwrap());
     }
-    // The watchers see the end of it.
+    // Marks the end for the watchers.
     let last = loop {
         match store.transact(put("end", "")).await {
             Ok(transacted) => break transacted.revision,
@@ -98,7 +98,7 @@ pub fn put(name: &str, value: &str) -> Transaction {
     Transaction::new().then(Operation::put(key(name), value.into()))
 }
 
-/// What befalls members, one after another; after each, clients go on.
+/// Injects faults one after another; clients make progress after each.
 async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
     goes_on(done, "nothing").await;
     for kind in 0..6 {
@@ -117,7 +117,7 @@ async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
                 goes_on(done, "the leader was cut off").await;
                 cluster.join_again(leader);
             }
-            // What was sent by one of them is done, and nobody hears of it: several times, so that some is.
+            // Writes that one member received are applied without a response: repeats, so that some are.
             2 => {
                 for time in 0..6 {
                     let other = (leader + 1 + time % 2) % cluster.len();
@@ -199,7 +199,7 @@ fn parse(value: &Value) -> (u64, u64, u64) {
     (numbers[0], numbers[1], numbers[2])
 }
 
-/// Collects what a watcher sees, until the end is put.
+/// Collects a watcher's changes up to the final put.
 async fn watch(mut watcher: Box<dyn Watcher>, clients: Clients) -> Vec<Change> {
     let mut all = Vec::new();
     loop {
@@ -227,8 +227,8 @@ async fn watch_until(mut watcher: Box<dyn Watcher>, last: Revision) -> Vec<Chang
     all
 }
 
-/// Each change counted one further, and is of a try that may have made it: one that was answered, exactly one change, of the
-/// revision that was answered; one that is unknown, one or none; any other, none.
+/// Each change increments the counter, and belongs to an attempt that may have made it: a committed attempt made
+/// exactly one change at its revision, an unknown one at most one, any other none.
 fn check_history(tries: &BTreeMap<Tried, Ended>, history: &[Change]) {
     let mut made = BTreeMap::new();
     for (expected, change) in (1..).zip(history.iter().filter(|change| change.key() == &key(COUNTER))) {
@@ -251,7 +251,7 @@ fn check_history(tries: &BTreeMap<Tried, Ended>, history: &[Change]) {
     assert!(made.is_empty(), "{made:?} were done by nobody");
 }
 
-/// A lease that is kept alive lives on while members are killed; one that is not ends, no sooner than it was to.
+/// A lease that is renewed survives kills of members; another ends, and not before its time.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_end_in_time_and_not_before() {
     const TTL_S: u32 = 4;
@@ -279,7 +279,7 @@ async fn leases_end_in_time_and_not_before() {
     let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
     assert_eq!(gone.iter().map(|change| change.key().to_string()).collect::<Vec<_>>(), ["left"]);
     let after = started.elapsed();
-    // A new leader gives each lease its time anew.
+    // A new leader restarts the period of each lease.
     let most = Duration::from_secs(2 * u64::from(TTL_S)) + SLACK;
     assert!(after >= Duration::from_secs(TTL_S.into()) && after < most, "the lease ended after {after:?}");
     assert!(store.keep_alive(left.lease).await.is_err());
@@ -291,7 +291,7 @@ async fn leases_end_in_time_and_not_before() {
     cluster.restart(leader);
 }
 
-/// When nobody answers, that is said in time and by name; when somebody does again, all goes on.
+/// Without any response, calls fail in time with the members' names; they succeed again once a member responds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_away_is_named() {
     let mut cluster = Cluster::start(3).await;
@@ -306,7 +306,7 @@ async fn a_cluster_that_is_away_is_named() {
     let put_a = || Transaction::new().then(Operation::put(key("a"), "".into()));
     let before = store.transact(put_a()).await.unwrap().revision;
     let mut watcher = store.watch(&Span::all(), before.next()).await.unwrap();
-    // It is not sent to one that has not answered for a while.
+    // A write is not sent to a member without a recent response.
     sleep(Duration::from_millis(times.fresh_ms.into())).await;
     for away in ["cut off", "killed"] {
         for member in 0..3 {

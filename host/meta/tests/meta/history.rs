@@ -1,4 +1,4 @@
-//! What clusters of etcd do in their own way: they compact at a time of their own, and bound answers otherwise.
+//! Behaviour specific to etcd clusters: their own compaction, and their limits of responses.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::faults::put;
 
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What is compacted away is said to be, and nothing else is: deletes at the very revision least of all.
+/// Compaction is always reported, and never mistaken: deletes at the very revision are the hardest case.
 #[tokio::test]
 async fn compacted_history_is_not_passed_over() {
     let cluster = Cluster::start(1).await;
@@ -38,7 +38,7 @@ async fn compacted_history_is_not_passed_over() {
     }
 }
 
-/// More than fits an answer, and more than fits a message of a watch.
+/// More than fits a response or a message of a watch.
 #[tokio::test]
 async fn large_values_come_in_pieces() {
     let cluster = Cluster::start(1).await;
@@ -63,7 +63,7 @@ async fn large_values_come_in_pieces() {
     while seen < 24 {
         seen += timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap().len();
     }
-    // So many deletes are one transaction all the same.
+    // The deletes are one transaction, however many.
     store.transact(Transaction::new().then(Operation::Delete(Span::all()))).await.unwrap();
     let gone = timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap();
     assert_eq!(gone.len(), 24);

@@ -1,7 +1,6 @@
-//! One set of tests for all stores: what they answer, histories at random, files whose writer is killed, clusters whose
-//! members are.
+//! The test suite of all stores: responses, random histories, crashes of a file's writer, faults of cluster members.
 //!
-//! The clusters are real ones of etcd. Where its program is found, and what to do when it is not, says `cluster`.
+//! The clusters are real etcd processes. See `cluster` for how the program is found.
 
 mod cluster;
 mod crash;

@@ -1,8 +1,8 @@
-//! Histories at random: after each step a store answers as `Memory` does, holds what it holds, and its watchers have seen the
-//! same.
+//! Random histories: after each step a store responds as `MemoryStore` does, has the same content, and its watchers
+//! have seen the same changes.
 //!
-//! `SANDBAR_SEED=7 cargo test --release -p sandbar-meta --test meta -- model --nocapture` replays one history and prints it;
-//! `SANDBAR_SEEDS` is how many are tried otherwise.
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-meta --test meta -- model --nocapture` replays one history and
+//! prints it; `SANDBAR_SEEDS` sets the number of seeds otherwise.
 
 use sandbar_meta::{MetaLimits, Span};
 
@@ -14,7 +14,7 @@ const STEPS: usize = 120;
 const SEEDS_OF_FILES: u64 = 150;
 const SEEDS_OF_CLUSTERS: u64 = 12;
 
-/// Small, so that histories reach them.
+/// Small limits, which histories reach.
 fn limits() -> MetaLimits {
     MetaLimits {
         history_changes_max: 8,
@@ -28,7 +28,7 @@ fn limits() -> MetaLimits {
     }
 }
 
-/// Of a cluster's bounds some are its own.
+/// Limits for clusters, which have some of their own.
 fn limits_of_clusters() -> MetaLimits {
     MetaLimits { watchers_max: WATCHERS, page_entries_max: 3, page_bytes_max: 12, ..MetaLimits::default() }
 }
@@ -37,7 +37,7 @@ pub fn asked_for(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
-/// Which seeds to try, and whether to print.
+/// Returns the seeds to try, and whether to print.
 pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
     match asked_for("SANDBAR_SEED") {
         Some(seed) => (seed..seed + 1, true),
@@ -68,7 +68,7 @@ async fn clusters_are_as_the_model_says() {
     }
 }
 
-/// A history in which nothing happens checks nothing.
+/// Guards against histories in which nothing happens.
 #[tokio::test]
 async fn a_bit_of_everything_happens() {
     let mut lines = Vec::new();
@@ -125,7 +125,7 @@ impl History {
                 Step::Reopen => self.steps.watchers = 0,
                 Step::Watch(..) if self.lines.last().is_some_and(|line| line.contains(": watcher")) => {
                     self.steps.watchers += 1;
-                    // Some are given up; the others read later, or never.
+                    // Some watches are dropped; the others read later, or never.
                     if self.steps.watchers > WATCHERS / 2 {
                         let gone = self.steps.seed.below(self.steps.watchers as u32) as usize;
                         self.step(&Step::Unwatch(gone)).await;
@@ -147,7 +147,7 @@ impl History {
         expected
     }
 
-    /// All that there is, and what one of the watchers sees.
+    /// Compares the whole content, and the changes of one watcher.
     async fn compare(&mut self) {
         let mut span = Span::all();
         for _ in 0..10 {

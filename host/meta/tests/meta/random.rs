@@ -1,33 +1,33 @@
-//! Steps at random, by a seed.
+//! Random steps from a seed.
 
 use sandbar_core::Seed;
 use sandbar_meta::{Condition, Is, Key, Revision, Span, Test, Value};
 
 use crate::driver::{Op, Step, key};
 
-/// Few, so that steps meet; some of them begin alike.
+/// Few keys, some with common prefixes, so that steps interact.
 const KEYS: &[&str] = &["a", "a/1", "a/2", "a/2/x", "b", "b\u{7f}", "c"];
 const PREFIXES: &[&str] = &["", "a", "a/", "a/2", "b", "x"];
-/// Fewer than steps, so that some are not there.
+/// Fewer leases than steps, so that some do not exist.
 const LEASES: usize = 6;
 pub const WATCHERS: usize = 4;
 
-/// What a history may have in it.
+/// Features of a history.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kinds {
-    /// Time goes by as it is told to, and leases end.
+    /// Time can be advanced, and leases end.
     pub time: bool,
-    /// The store can be closed and opened again.
+    /// The store can be closed and reopened.
     pub reopen: bool,
 }
 
 pub struct Steps {
     pub seed: Seed,
     pub kinds: Kinds,
-    /// How many watchers were made.
+    /// Number of watchers created.
     pub watchers: usize,
     pub leases: usize,
-    /// About where the store is.
+    /// Approximate revision of the store.
     pub revision: u64,
 }
 
@@ -42,7 +42,7 @@ impl Steps {
             10..=17 => Step::Range(self.span(), self.seed.below(4) as usize),
             18..=24 => {
                 self.leases += 1;
-                // Where time can't be set, none is to end by itself.
+                // Where the clock can't be set, no lease may end by itself.
                 let least = if self.kinds.time { 1 } else { 1000 };
                 Step::Grant(least + self.seed.below(10))
             }
@@ -111,7 +111,7 @@ impl Steps {
         Value::new(vec![b'a' + self.seed.below(4) as u8; self.seed.below(4) as usize])
     }
 
-    /// One of the last, or one that is not there.
+    /// One of the last leases, or one that does not exist.
     fn lease(&mut self) -> usize {
         self.leases.saturating_sub(self.seed.below(LEASES as u32) as usize)
     }

@@ -1,4 +1,4 @@
-//! What stores answer, as tables: each step and what comes of it, the same for all three.
+//! Responses of stores as tables: steps with their results, equal for all three stores.
 
 use sandbar_meta::{Condition, Is, MetaLimits, Revision, Span, Test};
 
@@ -67,7 +67,7 @@ fn transact(when: impl Into<Vec<Condition>>, yes: impl Into<Vec<Op>>, no: impl I
     Step::Transact { when: when.into(), then: yes.into(), otherwise: no.into() }
 }
 
-/// Whether a condition holds.
+/// A step that checks whether a condition holds.
 fn holds(condition: Condition) -> Step {
     transact([condition], [], [])
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections, where both sides show a certificate.
+//! Encrypted connections with certificates on both sides.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::driver::key;
 
 fn file(name: &str) -> PathBuf {
-    // Where this was built may be another checkout with the same build folder: `.cargo/config.toml`.
+    // The build may come from another checkout that shares the build folder: see `.cargo/config.toml`.
     let manifest = option_env!("SANDBAR_MANIFEST").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
     Path::new(manifest).with_file_name("host").join("meta/tests/meta/tls").join(name)
 }
