@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
 use sandbar_meta::{
-    Etcd, EtcdTimes, Key, Memory, MetaLimits, MetaStore, Operation, Redb, SystemClock, Transaction, Value,
+    EtcdStore, EtcdTimeouts, Key, MemoryStore, MetaLimits, MetaStore, MetaValue, Operation, RedbStore, SystemClock,
+    Transaction,
 };
 
 const TIME: Duration = Duration::from_secs(4);
@@ -19,12 +20,12 @@ async fn main() {
     let folder = tempfile::tempdir_in(parent).expect("a folder");
     let clock = || Arc::new(SystemClock::default());
     let mut stores: Vec<(&str, Arc<dyn MetaStore>)> = vec![
-        ("memory", Arc::new(Memory::new(MetaLimits::default(), clock()))),
+        ("memory", Arc::new(MemoryStore::new(MetaLimits::default(), clock()))),
         ("redb", Arc::new(open(&folder.path().join("meta")).await)),
     ];
     if let Some(address) = arguments.next() {
         let address = address.parse().expect("an address of etcd");
-        let etcd = Etcd::connect(&address, MetaLimits::default(), EtcdTimes::default(), Seed::new(1)).await;
+        let etcd = EtcdStore::connect(&address, MetaLimits::default(), EtcdTimeouts::default(), Seed::new(1)).await;
         stores.push(("etcd", Arc::new(etcd.expect("etcd answers"))));
     }
     for (name, store) in stores {
@@ -41,8 +42,8 @@ fn key(text: &str) -> Key {
     Key::new(text.as_bytes().to_vec()).expect("a key")
 }
 
-async fn open(path: &Path) -> Redb {
-    Redb::open(path, MetaLimits::default(), Arc::new(SystemClock::default())).await.expect("a file")
+async fn open(path: &Path) -> RedbStore {
+    RedbStore::open(path, MetaLimits::default(), Arc::new(SystemClock::default())).await.expect("a file")
 }
 
 /// Measures transactions a second, each a put of 100 bytes, with `clients` clients that each wait for their response.
@@ -57,7 +58,7 @@ async fn rate(store: &Arc<dyn MetaStore>, clients: usize) -> f64 {
                 while Instant::now() < end {
                     let key = key(&format!("c{client}/{}", done % 1000));
                     store
-                        .transact(Transaction::new().then(Operation::put(key, Value::new(vec![7; 100]))))
+                        .transact(Transaction::new().then(Operation::put(key, MetaValue::new(vec![7; 100]))))
                         .await
                         .expect("it is done");
                     done += 1;
@@ -77,7 +78,7 @@ async fn rate(store: &Arc<dyn MetaStore>, clients: usize) -> f64 {
 async fn opening(path: &Path) {
     let store = open(path).await;
     for batch in 0..1000 {
-        let puts = (0..100).map(|i| Operation::put(key(&format!("k{batch}/{i}")), Value::new(vec![7; 900])));
+        let puts = (0..100).map(|i| Operation::put(key(&format!("k{batch}/{i}")), MetaValue::new(vec![7; 900])));
         store.transact(Transaction { then: puts.collect(), ..Transaction::default() }).await.expect("it is put");
     }
     store.close().await;

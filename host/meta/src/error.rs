@@ -9,7 +9,7 @@ use crate::{Key, LeaseId, Revision};
 
 /// The kind of a limit in [`MetaLimits`](crate::MetaLimits), or of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Bound {
+pub enum LimitKind {
     /// Bytes of a key.
     KeyBytes,
     /// Bytes of a value.
@@ -25,19 +25,19 @@ pub enum Bound {
     /// Seconds of a lease.
     LeaseSeconds,
     /// Bytes of a response.
-    AnswerBytes,
+    ResponseBytes,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Bound::KeyBytes => "bytes of a key",
-            Bound::ValueBytes => "bytes of a value",
-            Bound::Operations => "conditions or operations of a transaction",
-            Bound::TransactionBytes => "bytes of a transaction",
-            Bound::Watchers => "watchers",
-            Bound::Leases => "leases",
-            Bound::LeaseSeconds => "seconds of a lease",
+            LimitKind::KeyBytes => "bytes of a key",
+            LimitKind::ValueBytes => "bytes of a value",
+            LimitKind::Operations => "conditions or operations of a transaction",
+            LimitKind::TransactionBytes => "bytes of a transaction",
+            LimitKind::Watchers => "watchers",
+            LimitKind::Leases => "leases",
+            LimitKind::LeaseSeconds => "seconds of a lease",
             LimitKind::ResponseBytes => "bytes of a response",
         })
     }
@@ -53,7 +53,7 @@ pub enum MetaError {
     #[error("{bound}: {value}, the limit is 1 to {max}")]
     Limit {
         /// Kind of the limit.
-        bound: Bound,
+        bound: LimitKind,
         /// Actual or requested number.
         value: u64,
         /// Maximum.
@@ -90,7 +90,10 @@ pub enum MetaError {
         reason: String,
     },
     /// No response arrived, and the request may have been applied: read the current state.
-    #[error("the outcome of a request to {} is unknown ({reason}); read the keys to see whether it was applied", names(endpoints))]
+    #[error(
+        "the outcome of a request to {} is unknown ({reason}); read the keys to see whether it was applied",
+        names(endpoints)
+    )]
     Unknown {
         /// Members that were contacted.
         endpoints: Vec<String>,
@@ -159,7 +162,7 @@ pub enum MetaError {
 }
 
 impl MetaError {
-    pub(crate) fn limit(bound: Bound, value: usize, max: usize) -> MetaError {
+    pub(crate) fn limit(bound: LimitKind, value: usize, max: usize) -> MetaError {
         MetaError::Limit { bound, value: value as u64, max: max as u64 }
     }
 

@@ -6,14 +6,14 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Bound, MetaError};
+use crate::{LimitKind, MetaError};
 
 /// Maximum size of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 
 /// The key of an entry: 1 to [`KEY_BYTES_MAX`] bytes, with an order that its owner defines.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Raw", into = "Raw")]
+#[serde(try_from = "RawBytes", into = "RawBytes")]
 pub struct Key(Bytes);
 
 impl Key {
@@ -26,7 +26,7 @@ impl Key {
         match bytes.len() {
             0 => Err(MetaError::EmptyKey),
             1..=KEY_BYTES_MAX => Ok(Key(bytes)),
-            more => Err(MetaError::limit(Bound::KeyBytes, more, KEY_BYTES_MAX)),
+            more => Err(MetaError::limit(LimitKind::KeyBytes, more, KEY_BYTES_MAX)),
         }
     }
 
@@ -51,17 +51,17 @@ impl TryFrom<&str> for Key {
     }
 }
 
-impl TryFrom<Raw> for Key {
+impl TryFrom<RawBytes> for Key {
     type Error = MetaError;
 
-    fn try_from(raw: Raw) -> Result<Key, MetaError> {
+    fn try_from(raw: RawBytes) -> Result<Key, MetaError> {
         Key::new(raw.0)
     }
 }
 
-impl From<Key> for Raw {
-    fn from(key: Key) -> Raw {
-        Raw(key.0)
+impl From<Key> for RawBytes {
+    fn from(key: Key) -> RawBytes {
+        RawBytes(key.0)
     }
 }
 
@@ -80,13 +80,13 @@ impl fmt::Display for Key {
 
 /// The value of an entry: any number of bytes within the store's limit ([`MetaLimits`](crate::MetaLimits)).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "Raw", into = "Raw")]
-pub struct Value(Bytes);
+#[serde(from = "RawBytes", into = "RawBytes")]
+pub struct MetaValue(Bytes);
 
-impl Value {
+impl MetaValue {
     /// Creates a value from bytes.
-    pub fn new(bytes: impl Into<Bytes>) -> Value {
-        Value(bytes.into())
+    pub fn new(bytes: impl Into<Bytes>) -> MetaValue {
+        MetaValue(bytes.into())
     }
 
     /// Returns the bytes.
@@ -95,25 +95,25 @@ impl Value {
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value(Bytes::copy_from_slice(text.as_bytes()))
+impl From<&str> for MetaValue {
+    fn from(text: &str) -> MetaValue {
+        MetaValue(Bytes::copy_from_slice(text.as_bytes()))
     }
 }
 
-impl From<Raw> for Value {
-    fn from(raw: Raw) -> Value {
-        Value(raw.0)
+impl From<RawBytes> for MetaValue {
+    fn from(raw: RawBytes) -> MetaValue {
+        MetaValue(raw.0)
     }
 }
 
-impl From<Value> for Raw {
-    fn from(value: Value) -> Raw {
-        Raw(value.0)
+impl From<MetaValue> for RawBytes {
+    fn from(value: MetaValue) -> RawBytes {
+        RawBytes(value.0)
     }
 }
 
-impl fmt::Debug for Value {
+impl fmt::Debug for MetaValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_BYTES_MAX: usize = 64;
         match self.0.len() {
@@ -125,44 +125,44 @@ impl fmt::Debug for Value {
 
 /// A range of keys: from an inclusive start up to an exclusive end, or without an end.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "RawSpan", into = "RawSpan")]
-pub struct Span {
+#[serde(try_from = "RawKeyRange", into = "RawKeyRange")]
+pub struct KeyRange {
     from: Bytes,
     to: Option<Bytes>,
 }
 
-impl Span {
+impl KeyRange {
     /// The range of all keys.
-    pub fn all() -> Span {
-        Span { from: Bytes::new(), to: None }
+    pub fn all() -> KeyRange {
+        KeyRange { from: Bytes::new(), to: None }
     }
 
     /// The range of one key.
-    pub fn key(key: &Key) -> Span {
-        Span { from: key.0.clone(), to: Some([key.as_bytes(), &[0]].concat().into()) }
+    pub fn key(key: &Key) -> KeyRange {
+        KeyRange { from: key.0.clone(), to: Some([key.as_bytes(), &[0]].concat().into()) }
     }
 
     /// The range of the keys with a prefix; all keys for an empty prefix.
     ///
     /// # Errors
     /// [`MetaError::Limit`] if the prefix is longer than a key may be.
-    pub fn prefix(prefix: impl Into<Bytes>) -> Result<Span, MetaError> {
+    pub fn prefix(prefix: impl Into<Bytes>) -> Result<KeyRange, MetaError> {
         let from = prefix.into();
         if from.len() > KEY_BYTES_MAX {
-            return Err(MetaError::limit(Bound::KeyBytes, from.len(), KEY_BYTES_MAX));
+            return Err(MetaError::limit(LimitKind::KeyBytes, from.len(), KEY_BYTES_MAX));
         }
         let to = end_of_prefix(&from).map(Bytes::from);
-        Ok(Span { from, to })
+        Ok(KeyRange { from, to })
     }
 
     /// The range from `from` (inclusive) to `to` (exclusive). Empty if `to` is not after `from`.
-    pub fn between(from: &Key, to: &Key) -> Span {
-        Span { from: from.0.clone(), to: Some(to.0.clone()) }
+    pub fn between(from: &Key, to: &Key) -> KeyRange {
+        KeyRange { from: from.0.clone(), to: Some(to.0.clone()) }
     }
 
     /// The part of the range from `key` on: the next page, if `key` is the last page's `next`.
-    pub fn starting_at(&self, key: &Key) -> Span {
-        Span { from: self.from.clone().max(key.0.clone()), to: self.to.clone() }
+    pub fn starting_at(&self, key: &Key) -> KeyRange {
+        KeyRange { from: self.from.clone().max(key.0.clone()), to: self.to.clone() }
     }
 
     /// Whether the range contains `key`.
@@ -186,7 +186,7 @@ impl Span {
     }
 }
 
-impl fmt::Debug for Span {
+impl fmt::Debug for KeyRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
             Some(to) => write!(f, "{:?}..{to:?}", self.from),
@@ -205,39 +205,39 @@ pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 
 /// Serialized bytes, before validation.
 #[derive(Clone)]
-struct Raw(Bytes);
+struct RawBytes(Bytes);
 
-impl Serialize for Raw {
+impl Serialize for RawBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Raw {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Raw, D::Error> {
-        serde_bytes::ByteBuf::deserialize(deserializer).map(|bytes| Raw(bytes.into_vec().into()))
+impl<'de> Deserialize<'de> for RawBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RawBytes, D::Error> {
+        serde_bytes::ByteBuf::deserialize(deserializer).map(|bytes| RawBytes(bytes.into_vec().into()))
     }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct RawSpan(Raw, Option<Raw>);
+struct RawKeyRange(RawBytes, Option<RawBytes>);
 
-impl From<Span> for RawSpan {
-    fn from(span: Span) -> RawSpan {
-        RawSpan(Raw(span.from), span.to.map(Raw))
+impl From<KeyRange> for RawKeyRange {
+    fn from(span: KeyRange) -> RawKeyRange {
+        RawKeyRange(RawBytes(span.from), span.to.map(RawBytes))
     }
 }
 
-impl TryFrom<RawSpan> for Span {
+impl TryFrom<RawKeyRange> for KeyRange {
     type Error = MetaError;
 
-    fn try_from(RawSpan(from, to): RawSpan) -> Result<Span, MetaError> {
+    fn try_from(RawKeyRange(from, to): RawKeyRange) -> Result<KeyRange, MetaError> {
         // The end of a range may have one byte more than a key: the first key after the longest one has it.
         let longest = from.0.len().max(to.as_ref().map_or(0, |to| to.0.len()));
         if longest > KEY_BYTES_MAX + 1 {
-            return Err(MetaError::limit(Bound::KeyBytes, longest, KEY_BYTES_MAX));
+            return Err(MetaError::limit(LimitKind::KeyBytes, longest, KEY_BYTES_MAX));
         }
-        Ok(Span { from: from.0, to: to.map(|to| to.0) })
+        Ok(KeyRange { from: from.0, to: to.map(|to| to.0) })
     }
 }
 
@@ -251,18 +251,18 @@ mod tests {
 
     #[test]
     fn which_keys_a_span_has() {
-        type Case = (Span, &'static [&'static [u8]], &'static [&'static [u8]]);
+        type Case = (KeyRange, &'static [&'static [u8]], &'static [&'static [u8]]);
         let cases: &[Case] = &[
-            (Span::all(), &[b"a", b"\0", b"\xff\xff"], &[]),
-            (Span::key(&key(b"a")), &[b"a"], &[b"a\0", b"b", b"\0"]),
-            (Span::prefix(&b"a/"[..]).unwrap(), &[b"a/", b"a/x", b"a/\xff"], &[b"a", b"a0", b"b"]),
-            (Span::prefix(&b"a\xff"[..]).unwrap(), &[b"a\xff", b"a\xff\xff"], &[b"a", b"b"]),
-            (Span::prefix(&b"\xff"[..]).unwrap(), &[b"\xff", b"\xff\xff"], &[b"\xfe"]),
-            (Span::prefix(&b""[..]).unwrap(), &[b"a"], &[]),
-            (Span::between(&key(b"a"), &key(b"c")), &[b"a", b"b\xff"], &[b"c", b"A"]),
-            (Span::between(&key(b"c"), &key(b"a")), &[], &[b"a", b"b", b"c"]),
-            (Span::all().starting_at(&key(b"b")), &[b"b", b"c"], &[b"a"]),
-            (Span::prefix(&b"b"[..]).unwrap().starting_at(&key(b"a")), &[b"b"], &[b"a", b"c"]),
+            (KeyRange::all(), &[b"a", b"\0", b"\xff\xff"], &[]),
+            (KeyRange::key(&key(b"a")), &[b"a"], &[b"a\0", b"b", b"\0"]),
+            (KeyRange::prefix(&b"a/"[..]).unwrap(), &[b"a/", b"a/x", b"a/\xff"], &[b"a", b"a0", b"b"]),
+            (KeyRange::prefix(&b"a\xff"[..]).unwrap(), &[b"a\xff", b"a\xff\xff"], &[b"a", b"b"]),
+            (KeyRange::prefix(&b"\xff"[..]).unwrap(), &[b"\xff", b"\xff\xff"], &[b"\xfe"]),
+            (KeyRange::prefix(&b""[..]).unwrap(), &[b"a"], &[]),
+            (KeyRange::between(&key(b"a"), &key(b"c")), &[b"a", b"b\xff"], &[b"c", b"A"]),
+            (KeyRange::between(&key(b"c"), &key(b"a")), &[], &[b"a", b"b", b"c"]),
+            (KeyRange::all().starting_at(&key(b"b")), &[b"b", b"c"], &[b"a"]),
+            (KeyRange::prefix(&b"b"[..]).unwrap().starting_at(&key(b"a")), &[b"b"], &[b"a", b"c"]),
         ];
         for (span, inside, outside) in cases {
             assert!(inside.iter().all(|k| span.contains(&key(k))), "{span:?} has {inside:?}");
@@ -280,10 +280,10 @@ mod tests {
             |bytes: &[u8]| postcard::from_bytes::<Key>(&postcard::to_stdvec(serde_bytes::Bytes::new(bytes)).unwrap());
         assert_eq!(read(b"a"), Ok(key(b"a")));
         assert!(read(b"").is_err() && read(&[1; KEY_BYTES_MAX + 1]).is_err());
-        for span in [Span::all(), Span::key(&key(&[7; KEY_BYTES_MAX])), Span::prefix(&b"x"[..]).unwrap()] {
-            assert_eq!(postcard::from_bytes::<Span>(&postcard::to_stdvec(&span).unwrap()), Ok(span));
+        for span in [KeyRange::all(), KeyRange::key(&key(&[7; KEY_BYTES_MAX])), KeyRange::prefix(&b"x"[..]).unwrap()] {
+            assert_eq!(postcard::from_bytes::<KeyRange>(&postcard::to_stdvec(&span).unwrap()), Ok(span));
         }
-        let long = RawSpan(Raw(vec![0; KEY_BYTES_MAX + 2].into()), None);
-        assert!(postcard::from_bytes::<Span>(&postcard::to_stdvec(&long).unwrap()).is_err());
+        let long = RawKeyRange(RawBytes(vec![0; KEY_BYTES_MAX + 2].into()), None);
+        assert!(postcard::from_bytes::<KeyRange>(&postcard::to_stdvec(&long).unwrap()).is_err());
     }
 }

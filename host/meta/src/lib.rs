@@ -12,7 +12,7 @@
 // Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod answer;
+mod change_log;
 mod clock;
 mod error;
 mod etcd;
@@ -20,18 +20,22 @@ mod file;
 mod key;
 mod leases;
 mod limits;
-mod log;
+
 mod memory;
+mod response;
 mod store;
 mod transaction;
 
-pub use answer::{Change, Entry, Got, Granted, KeptAlive, LeaseId, Outcome, Page, Revision, Revoked, Transacted};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use error::{Bound, MetaError};
-pub use etcd::{Etcd, EtcdAddress, EtcdTimes, EtcdTls};
-pub use file::Redb;
-pub use key::{KEY_BYTES_MAX, Key, Span, Value};
+pub use error::{LimitKind, MetaError};
+pub use etcd::{EtcdAddress, EtcdStore, EtcdTimeouts, EtcdTls};
+pub use file::RedbStore;
+pub use key::{KEY_BYTES_MAX, Key, KeyRange, MetaValue};
 pub use limits::MetaLimits;
-pub use memory::Memory;
+pub use memory::MemoryStore;
+pub use response::{
+    Change, Entry, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, LeaseId, OperationResult, Revision,
+    RevokeResponse, TransactResponse,
+};
 pub use store::{MetaStore, Watcher};
-pub use transaction::{Condition, Is, Operation, Test, Transaction};
+pub use transaction::{CompareOp, Condition, Operation, Predicate, Transaction};

@@ -1,6 +1,6 @@
 //! All limits of a metadata store, with their defaults.
 
-use crate::{Bound, MetaError};
+use crate::{LimitKind, MetaError};
 
 /// Limits of requests, responses and stored data. [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) limits keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,20 +69,21 @@ impl MetaLimits {
     pub(crate) fn check_lease(&self, ttl_s: u32, leases: usize) -> Result<(), MetaError> {
         if ttl_s == 0 || ttl_s > self.lease_ttl_s_max {
             let max = u64::from(self.lease_ttl_s_max);
-            return Err(MetaError::Limit { bound: Bound::LeaseSeconds, value: ttl_s.into(), max });
+            return Err(MetaError::Limit { bound: LimitKind::LeaseSeconds, value: ttl_s.into(), max });
         }
         if leases >= self.leases_max {
-            return Err(MetaError::limit(Bound::Leases, leases + 1, self.leases_max));
+            return Err(MetaError::limit(LimitKind::Leases, leases + 1, self.leases_max));
         }
         Ok(())
     }
 
     /// Checks that `put` more bytes fit beside `bytes` existing ones. Ignores that a put may overwrite existing bytes.
-    pub(crate) fn check_room(&self, bytes: u64, put: u64) -> Result<(), MetaError> {
+    pub(crate) fn check_space(&self, bytes: u64, put: u64) -> Result<(), MetaError> {
         if put > 0 && bytes + put > self.store_bytes_max {
             let max = self.store_bytes_max;
-            let reason =
-                format!("the store holds {bytes} bytes of at most {max}, and {put} more do not fit; delete unused keys");
+            let reason = format!(
+                "the store holds {bytes} bytes of at most {max}, and {put} more do not fit; delete unused keys"
+            );
             return Err(MetaError::Full(reason));
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bound, Entry, Key, LeaseId, MetaError, MetaLimits, Revision, Span, Value};
+use crate::{Entry, Key, KeyRange, LeaseId, LimitKind, MetaError, MetaLimits, MetaValue, Revision};
 
 /// An atomic and isolated set of operations. All of its changes get one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,16 +50,16 @@ impl Transaction {
     pub fn check(&self, limits: &MetaLimits) -> Result<(), MetaError> {
         for count in [self.conditions.len(), self.then.len(), self.otherwise.len()] {
             if count > limits.operations_max {
-                return Err(MetaError::limit(Bound::Operations, count, limits.operations_max));
+                return Err(MetaError::limit(LimitKind::Operations, count, limits.operations_max));
             }
         }
         let values = self.values().map(|value| value.as_bytes().len());
         if let Some(large) = values.clone().find(|bytes| *bytes > limits.value_bytes_max) {
-            return Err(MetaError::limit(Bound::ValueBytes, large, limits.value_bytes_max));
+            return Err(MetaError::limit(LimitKind::ValueBytes, large, limits.value_bytes_max));
         }
         let bytes = values.sum::<usize>() + self.key_bytes();
         if bytes > limits.transaction_bytes_max {
-            return Err(MetaError::limit(Bound::TransactionBytes, bytes, limits.transaction_bytes_max));
+            return Err(MetaError::limit(LimitKind::TransactionBytes, bytes, limits.transaction_bytes_max));
         }
         check_branch(&self.then)?;
         check_branch(&self.otherwise)
@@ -82,9 +82,9 @@ impl Transaction {
         self.then.iter().chain(&self.otherwise)
     }
 
-    fn values(&self) -> impl Iterator<Item = &Value> + Clone {
+    fn values(&self) -> impl Iterator<Item = &MetaValue> + Clone {
         let compared = self.conditions.iter().filter_map(|condition| match &condition.test {
-            Test::Value(_, value) => Some(value),
+            Predicate::Value(_, value) => Some(value),
             _ => None,
         });
         compared.chain(self.operations().filter_map(|operation| match operation {
@@ -130,26 +130,26 @@ pub struct Condition {
     /// The key.
     pub key: Key,
     /// Required predicate.
-    pub test: Test,
+    pub test: Predicate,
 }
 
 /// A comparison of a field of an entry with a constant. The numbers of a missing key are zero, and no comparison of its
 /// value holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Test {
+pub enum Predicate {
     /// Number of puts since the entry was created.
-    Version(Is, u64),
+    Version(CompareOp, u64),
     /// Revision of the transaction that created the entry.
-    CreateRevision(Is, Revision),
+    CreateRevision(CompareOp, Revision),
     /// Revision of the transaction that last put the entry.
-    ModRevision(Is, Revision),
+    ModRevision(CompareOp, Revision),
     /// Value, compared byte by byte.
-    Value(Is, Value),
+    Value(CompareOp, MetaValue),
 }
 
 /// Comparison operator between the entry's field and the constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Is {
+pub enum CompareOp {
     /// Equal.
     Equal,
     /// Not equal.
@@ -160,13 +160,13 @@ pub enum Is {
     Less,
 }
 
-impl Is {
+impl CompareOp {
     fn holds(self, ordering: Ordering) -> bool {
         match self {
-            Is::Equal => ordering.is_eq(),
-            Is::NotEqual => ordering.is_ne(),
-            Is::Greater => ordering.is_gt(),
-            Is::Less => ordering.is_lt(),
+            CompareOp::Equal => ordering.is_eq(),
+            CompareOp::NotEqual => ordering.is_ne(),
+            CompareOp::Greater => ordering.is_gt(),
+            CompareOp::Less => ordering.is_lt(),
         }
     }
 }
@@ -174,32 +174,32 @@ impl Is {
 impl Condition {
     /// The key exists.
     pub fn exists(key: Key) -> Condition {
-        Condition { key, test: Test::Version(Is::Greater, 0) }
+        Condition { key, test: Predicate::Version(CompareOp::Greater, 0) }
     }
 
     /// The key does not exist.
     pub fn absent(key: Key) -> Condition {
-        Condition { key, test: Test::Version(Is::Equal, 0) }
+        Condition { key, test: Predicate::Version(CompareOp::Equal, 0) }
     }
 
     /// The key was neither put nor deleted since `mod_revision`: the comparison of a compare-and-swap.
     pub fn unchanged(key: Key, mod_revision: Revision) -> Condition {
-        Condition { key, test: Test::ModRevision(Is::Equal, mod_revision) }
+        Condition { key, test: Predicate::ModRevision(CompareOp::Equal, mod_revision) }
     }
 
     /// The key exists and has this value.
-    pub fn holds_value(key: Key, value: Value) -> Condition {
-        Condition { key, test: Test::Value(Is::Equal, value) }
+    pub fn holds_value(key: Key, value: MetaValue) -> Condition {
+        Condition { key, test: Predicate::Value(CompareOp::Equal, value) }
     }
 
     /// Whether the condition holds for the key's entry.
     pub(crate) fn holds(&self, entry: Option<&Entry>) -> bool {
-        let number = |is: Is, of: fn(&Entry) -> u64, than: u64| is.holds(entry.map_or(0, of).cmp(&than));
+        let number = |is: CompareOp, of: fn(&Entry) -> u64, than: u64| is.holds(entry.map_or(0, of).cmp(&than));
         match &self.test {
-            Test::Version(is, than) => number(*is, |entry| entry.version, *than),
-            Test::CreateRevision(is, than) => number(*is, |entry| entry.create_revision.0, than.0),
-            Test::ModRevision(is, than) => number(*is, |entry| entry.mod_revision.0, than.0),
-            Test::Value(is, than) => entry.is_some_and(|entry| is.holds(entry.value.cmp(than))),
+            Predicate::Version(is, than) => number(*is, |entry| entry.version, *than),
+            Predicate::CreateRevision(is, than) => number(*is, |entry| entry.create_revision.0, than.0),
+            Predicate::ModRevision(is, than) => number(*is, |entry| entry.mod_revision.0, than.0),
+            Predicate::Value(is, than) => entry.is_some_and(|entry| is.holds(entry.value.cmp(than))),
         }
     }
 }
@@ -212,27 +212,27 @@ pub enum Operation {
         /// Its key.
         key: Key,
         /// New value.
-        value: Value,
+        value: MetaValue,
         /// Lease whose end deletes the entry; `None` detaches it from its lease.
         lease: Option<LeaseId>,
     },
     /// Deletes all entries of a range.
-    Delete(Span),
+    Delete(KeyRange),
 }
 
 impl Operation {
     /// Puts an entry without a lease.
-    pub fn put(key: Key, value: Value) -> Operation {
+    pub fn put(key: Key, value: MetaValue) -> Operation {
         Operation::Put { key, value, lease: None }
     }
 
     /// Puts an entry with a lease.
-    pub fn put_leased(key: Key, value: Value, lease: LeaseId) -> Operation {
+    pub fn put_leased(key: Key, value: MetaValue, lease: LeaseId) -> Operation {
         Operation::Put { key, value, lease: Some(lease) }
     }
 
     /// Deletes one key.
     pub fn delete(key: &Key) -> Operation {
-        Operation::Delete(Span::key(key))
+        Operation::Delete(KeyRange::key(key))
     }
 }

@@ -104,9 +104,7 @@ fn prefix(path: &str) -> Result<String, String> {
     // Rejects characters that would need percent-encoding, so that a prefix has one spelling.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     if prefix.split('/').any(str::is_empty) || !prefix.bytes().all(is_plain) {
-        return Err(format!(
-            "its prefix `{prefix}` may contain letters, digits, -._~ and single slashes alone"
-        ));
+        return Err(format!("its prefix `{prefix}` may contain letters, digits, -._~ and single slashes alone"));
     }
     Ok(format!("{prefix}/"))
 }

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 
 use super::messages::{
-    Compare, CompareResult, CompareTarget, DeleteRangeRequest, Event, EventType, KeyValue, OneRequest, OneResponse,
-    PutRequest, RequestOp, ResponseHeader, ResponseOp, Than, TxnRequest,
+    Compare, CompareResult, CompareTarget, CompareValue, DeleteRangeRequest, Event, EventType, KeyValue, OneRequest,
+    OneResponse, PutRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
 };
 use crate::key::end_of_prefix;
 use crate::{
-    Change, Condition, Entry, Is, KEY_BYTES_MAX, Key, LeaseId, Operation, Outcome, Revision, Span, Test, Transaction,
-    Value,
+    Change, CompareOp, Condition, Entry, KEY_BYTES_MAX, Key, KeyRange, LeaseId, MetaValue, Operation, OperationResult,
+    Predicate, Revision, Transaction,
 };
 
 /// The prefix of all keys of a store. ASCII and not empty, so that keys after all prefixed ones exist.
@@ -22,7 +22,7 @@ impl Prefix {
     }
 
     /// Returns start and end of a range in etcd.
-    pub(super) fn span(&self, span: &Span) -> (Bytes, Bytes) {
+    pub(super) fn span(&self, span: &KeyRange) -> (Bytes, Bytes) {
         if span.is_empty() {
             // etcd rejects some empty ranges. This is a single key, longer than any valid key.
             return (self.join(&[0; KEY_BYTES_MAX + 1]), Bytes::new());
@@ -46,7 +46,7 @@ impl Prefix {
     pub(super) fn entry(&self, kv: KeyValue) -> Option<Entry> {
         Some(Entry {
             key: self.strip(&kv.key)?,
-            value: Value::new(kv.value),
+            value: MetaValue::new(kv.value),
             create_revision: Revision(unsigned(kv.create_revision)),
             mod_revision: Revision(unsigned(kv.mod_revision)),
             version: unsigned(kv.version),
@@ -77,16 +77,20 @@ impl Prefix {
 
     fn condition(&self, condition: &Condition) -> Compare {
         let (is, target, than) = match &condition.test {
-            Test::Version(is, than) => (is, CompareTarget::Version, Than::Version(signed(*than))),
-            Test::CreateRevision(is, than) => (is, CompareTarget::Create, Than::CreateRevision(signed(than.0))),
-            Test::ModRevision(is, than) => (is, CompareTarget::Mod, Than::ModRevision(signed(than.0))),
-            Test::Value(is, than) => (is, CompareTarget::Value, Than::Value(Bytes::copy_from_slice(than.as_bytes()))),
+            Predicate::Version(is, than) => (is, CompareTarget::Version, CompareValue::Version(signed(*than))),
+            Predicate::CreateRevision(is, than) => {
+                (is, CompareTarget::Create, CompareValue::CreateRevision(signed(than.0)))
+            }
+            Predicate::ModRevision(is, than) => (is, CompareTarget::Mod, CompareValue::ModRevision(signed(than.0))),
+            Predicate::Value(is, than) => {
+                (is, CompareTarget::Value, CompareValue::Value(Bytes::copy_from_slice(than.as_bytes())))
+            }
         };
         let result = match is {
-            Is::Equal => CompareResult::Equal,
-            Is::NotEqual => CompareResult::NotEqual,
-            Is::Greater => CompareResult::Greater,
-            Is::Less => CompareResult::Less,
+            CompareOp::Equal => CompareResult::Equal,
+            CompareOp::NotEqual => CompareResult::NotEqual,
+            CompareOp::Greater => CompareResult::Greater,
+            CompareOp::Less => CompareResult::Less,
         };
         Compare { result: result.into(), target: target.into(), key: self.key(&condition.key), than: Some(than) }
     }
@@ -107,10 +111,10 @@ impl Prefix {
     }
 }
 
-pub(super) fn outcome(response: ResponseOp) -> Outcome {
+pub(super) fn outcome(response: ResponseOp) -> OperationResult {
     match response.response {
-        Some(OneResponse::Delete(deleted)) => Outcome::Deleted(unsigned(deleted.deleted)),
-        Some(OneResponse::Put(_)) | None => Outcome::Put,
+        Some(OneResponse::Delete(deleted)) => OperationResult::Deleted(unsigned(deleted.deleted)),
+        Some(OneResponse::Put(_)) | None => OperationResult::Put,
     }
 }
 

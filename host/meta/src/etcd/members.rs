@@ -15,7 +15,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use super::rpc;
 use super::status::{Failure, failure};
-use super::times::{EtcdTimes, Pauses, ms};
+use super::timeouts::{Backoff, EtcdTimeouts, ms};
 use crate::{EtcdAddress, EtcdTls, LeaseId, MetaError};
 
 /// Flow-control window of one watch, so that unread watches do not block the others.
@@ -39,7 +39,7 @@ pub(super) struct Members {
     members: Vec<Member>,
     /// Index of the member to call: the one that responded last, or the next to try.
     current: AtomicUsize,
-    pub(super) times: EtcdTimes,
+    pub(super) times: EtcdTimeouts,
     seed: Mutex<Seed>,
 }
 
@@ -55,7 +55,7 @@ impl Members {
     pub(super) fn new(
         address: &EtcdAddress,
         watchers_max: usize,
-        times: EtcdTimes,
+        times: EtcdTimeouts,
         mut seed: Seed,
     ) -> Result<Members, MetaError> {
         let wrong = |reason: String| MetaError::Address { address: address.to_string(), reason };
@@ -94,7 +94,7 @@ impl Members {
         ask: impl Fn(Channel) -> F,
     ) -> Result<A, MetaError> {
         let end = Instant::now() + ms(self.times.call_ms_max);
-        let mut turns = Turns::new(self);
+        let mut rotation = MemberRotation::new(self);
         loop {
             let at = self.current();
             let reason = match self.attempt(at, effect, lease, &ask, end).await {
@@ -107,7 +107,7 @@ impl Members {
                 Err(Failure::Maybe(reason) | Failure::NotDone(reason)) => reason,
             };
             self.leave(at);
-            turns.next(end, reason).await?;
+            rotation.next(end, reason).await?;
         }
     }
 
@@ -138,7 +138,7 @@ impl Members {
         open: impl Fn(Channel) -> F,
     ) -> Result<(usize, A), MetaError> {
         let end = Instant::now() + ms(self.times.call_ms_max);
-        let mut turns = Turns::new(self);
+        let mut rotation = MemberRotation::new(self);
         loop {
             let at = self.current();
             let member = &self.members[at];
@@ -149,7 +149,7 @@ impl Members {
                 Err(Failure::Maybe(reason) | Failure::NotDone(reason)) => reason,
             };
             self.leave(at);
-            turns.next(end, reason).await?;
+            rotation.next(end, reason).await?;
         }
     }
 
@@ -169,8 +169,8 @@ impl Members {
     }
 
     /// Returns the pause before a retry.
-    pub(super) fn pause(&self, pauses: &mut Pauses) -> Duration {
-        pauses.next(&mut self.seed.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn pause(&self, backoff: &mut Backoff) -> Duration {
+        backoff.next(&mut self.seed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -179,10 +179,10 @@ impl Member {
         &self,
         until: Instant,
         lease: Option<LeaseId>,
-        asked: impl Future<Output = Result<A, Status>>,
+        call: impl Future<Output = Result<A, Status>>,
     ) -> Result<A, Failure> {
         let started = Instant::now();
-        match timeout_at(until, asked).await {
+        match timeout_at(until, call).await {
             Ok(Ok(answer)) => {
                 *self.answered() = Some(Instant::now());
                 Ok(answer)
@@ -202,21 +202,21 @@ impl Member {
 }
 
 /// Rotation of calls through the members: each member once without delay, then all again after a pause.
-struct Turns<'a> {
+struct MemberRotation<'a> {
     members: &'a Members,
     failed: usize,
-    pauses: Pauses,
+    backoff: Backoff,
 }
 
-impl<'a> Turns<'a> {
-    fn new(members: &'a Members) -> Turns<'a> {
-        Turns { members, failed: 0, pauses: Pauses::new(&members.times) }
+impl<'a> MemberRotation<'a> {
+    fn new(members: &'a Members) -> MemberRotation<'a> {
+        MemberRotation { members, failed: 0, backoff: Backoff::new(&members.times) }
     }
 
     async fn next(&mut self, end: Instant, reason: String) -> Result<(), MetaError> {
         self.failed += 1;
         let is_round = self.failed.is_multiple_of(self.members.members.len());
-        let pause = if is_round { self.members.pause(&mut self.pauses) } else { Duration::ZERO };
+        let pause = if is_round { self.members.pause(&mut self.backoff) } else { Duration::ZERO };
         if Instant::now() + pause >= end {
             let endpoints = self.members.members.iter().map(|member| member.name.clone()).collect();
             return Err(MetaError::Unavailable { endpoints, reason });

@@ -132,12 +132,12 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) key: Bytes,
-    #[prost(oneof = "Than", tags = "4, 5, 6, 7")]
-    pub(super) than: Option<Than>,
+    #[prost(oneof = "CompareValue", tags = "4, 5, 6, 7")]
+    pub(super) than: Option<CompareValue>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Than {
+pub(super) enum CompareValue {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "5")]

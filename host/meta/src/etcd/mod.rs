@@ -13,7 +13,7 @@ mod members;
 mod messages;
 mod rpc;
 mod status;
-mod times;
+mod timeouts;
 mod watch;
 
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use sandbar_core::Seed;
 use self::convert::{Prefix, outcome, revision, signed, unsigned};
 use self::members::{Effect, Members};
 use self::messages::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, RangeResponse};
-use self::watch::{EtcdWatcher, Seat};
+use self::watch::{EtcdWatcher, WatcherSlot};
 use crate::{
-    Bound, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
-    Transacted, Transaction, Watcher,
+    EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId, LimitKind, MetaError, MetaLimits,
+    MetaStore, Revision, RevokeResponse, TransactResponse, Transaction, Watcher,
 };
 
 pub use self::address::{EtcdAddress, EtcdTls};
-pub use self::times::EtcdTimes;
+pub use self::timeouts::EtcdTimeouts;
 
 /// Factor by which a read reduces its number of entries after a response was too large.
 const FEWER: usize = 8;
 
 /// A store in an etcd cluster.
 #[derive(Debug)]
-pub struct Etcd {
+pub struct EtcdStore {
     shared: Arc<Shared>,
     watchers: Arc<AtomicUsize>,
 }
@@ -51,7 +51,7 @@ struct Shared {
     limits: MetaLimits,
 }
 
-impl Etcd {
+impl EtcdStore {
     /// Connects to a cluster. Reads certificates and keys now and never again. `seed` determines the first member and
     /// the back-off; clients should have different seeds.
     ///
@@ -63,13 +63,13 @@ impl Etcd {
     pub async fn connect(
         address: &EtcdAddress,
         limits: MetaLimits,
-        times: EtcdTimes,
+        times: EtcdTimeouts,
         seed: Seed,
-    ) -> Result<Etcd, MetaError> {
+    ) -> Result<EtcdStore, MetaError> {
         let members = Members::new(address, limits.watchers_max, times, seed)?;
         members.call(Effect::Repeatable, None, rpc::probe).await?;
         let shared = Arc::new(Shared { members, prefix: Prefix(address.prefix.clone()), limits });
-        Ok(Etcd { shared, watchers: Arc::default() })
+        Ok(EtcdStore { shared, watchers: Arc::default() })
     }
 
     async fn read(&self, key: bytes::Bytes, range_end: bytes::Bytes, limit: usize) -> Result<RangeResponse, MetaError> {
@@ -79,25 +79,25 @@ impl Etcd {
 }
 
 #[async_trait]
-impl MetaStore for Etcd {
+impl MetaStore for EtcdStore {
     fn limits(&self) -> &MetaLimits {
         &self.shared.limits
     }
 
-    async fn get(&self, key: &Key) -> Result<Got, MetaError> {
+    async fn get(&self, key: &Key) -> Result<GetResponse, MetaError> {
         let response = self.read(self.shared.prefix.key(key), bytes::Bytes::new(), 1).await?;
         let entry = response.kvs.into_iter().next().and_then(|kv| self.shared.prefix.entry(kv));
-        Ok(Got { revision: revision(response.header), entry })
+        Ok(GetResponse { revision: revision(response.header), entry })
     }
 
-    async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
+    async fn range(&self, span: &KeyRange, limit: usize) -> Result<EntryPage, MetaError> {
         let (from, to) = self.shared.prefix.span(span);
         let mut entries_max = self.shared.limits.page_entries(limit);
         // etcd limits the entries of a response, not its bytes.
         let response = loop {
             // Reads one more entry to find the start of the next page.
             match self.read(from.clone(), to.clone(), entries_max + 1).await {
-                Err(MetaError::Limit { bound: Bound::AnswerBytes, .. }) if entries_max > 1 => {
+                Err(MetaError::Limit { bound: LimitKind::ResponseBytes, .. }) if entries_max > 1 => {
                     entries_max = (entries_max / FEWER).max(1);
                 }
                 other => break other?,
@@ -114,10 +114,10 @@ impl MetaStore for Etcd {
             }
             entries.push(entry);
         }
-        Ok(Page { revision: revision(response.header), entries, next })
+        Ok(EntryPage { revision: revision(response.header), entries, next })
     }
 
-    async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError> {
+    async fn transact(&self, transaction: Transaction) -> Result<TransactResponse, MetaError> {
         transaction.check(&self.shared.limits)?;
         let effect = if transaction.is_read() { Effect::Repeatable } else { Effect::Once };
         let request = self.shared.prefix.transaction(&transaction);
@@ -125,24 +125,24 @@ impl MetaStore for Etcd {
         let lease = transaction.lease();
         let response =
             self.shared.members.call(effect, lease, |channel| rpc::transact(channel, request.clone())).await?;
-        Ok(Transacted {
+        Ok(TransactResponse {
             revision: revision(response.header),
             succeeded: response.succeeded,
             outcomes: response.responses.into_iter().map(outcome).collect(),
         })
     }
 
-    async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
+    async fn grant(&self, ttl_s: u32) -> Result<GrantResponse, MetaError> {
         self.shared.limits.check_lease(ttl_s, 0)?;
         let request = LeaseGrantRequest { ttl: ttl_s.into() };
         // Repeatable: a lease that no client knows ends by itself.
         let call = self.shared.members.call(Effect::Repeatable, None, |channel| rpc::grant(channel, request.clone()));
         let granted = call.await?;
         let ttl_s = granted.ttl.try_into().unwrap_or(ttl_s);
-        Ok(Granted { revision: revision(granted.header), lease: LeaseId(unsigned(granted.id)), ttl_s })
+        Ok(GrantResponse { revision: revision(granted.header), lease: LeaseId(unsigned(granted.id)), ttl_s })
     }
 
-    async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError> {
+    async fn keep_alive(&self, lease: LeaseId) -> Result<KeepAliveResponse, MetaError> {
         let request = LeaseKeepAliveRequest { id: signed(lease.0) };
         let call = self
             .shared
@@ -151,20 +151,20 @@ impl MetaStore for Etcd {
         let kept = call.await?;
         // This call reports a missing lease by a time of zero, where other calls return an error.
         match u32::try_from(kept.ttl) {
-            Ok(ttl_s) if ttl_s > 0 => Ok(KeptAlive { revision: revision(kept.header), ttl_s }),
+            Ok(ttl_s) if ttl_s > 0 => Ok(KeepAliveResponse { revision: revision(kept.header), ttl_s }),
             _ => Err(MetaError::LeaseNotFound(lease)),
         }
     }
 
-    async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError> {
+    async fn revoke(&self, lease: LeaseId) -> Result<RevokeResponse, MetaError> {
         let request = LeaseRevokeRequest { id: signed(lease.0) };
         let call = self.shared.members.call(Effect::Once, Some(lease), |channel| rpc::revoke(channel, request.clone()));
-        Ok(Revoked { revision: revision(call.await?.header) })
+        Ok(RevokeResponse { revision: revision(call.await?.header) })
     }
 
-    async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
-        let seat = Seat::take(&self.watchers, self.shared.limits.watchers_max)?;
-        let mut watcher = EtcdWatcher::new(self.shared.clone(), seat, span, from);
+    async fn watch(&self, span: &KeyRange, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+        let slot = WatcherSlot::take(&self.watchers, self.shared.limits.watchers_max)?;
+        let mut watcher = EtcdWatcher::new(self.shared.clone(), slot, span, from);
         watcher.open().await?;
         Ok(Box::new(watcher))
     }

@@ -15,7 +15,7 @@ use super::messages::{
     LeaseRevokeResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest,
     WatchRequestUnion, WatchResponse,
 };
-use super::status::ANSWER_BYTES_MAX;
+use super::status::RESPONSE_BYTES_MAX;
 
 pub(super) async fn range(channel: Channel, request: RangeRequest) -> Result<RangeResponse, Status> {
     unary(channel, "/etcdserverpb.KV/Range", request).await
@@ -89,7 +89,7 @@ where
 }
 
 async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
     grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
     Ok(grpc)
 }

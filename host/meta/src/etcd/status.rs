@@ -2,10 +2,10 @@
 
 use tonic::{Code, ConnectError, Status};
 
-use crate::{Bound, LeaseId, MetaError};
+use crate::{LeaseId, LimitKind, MetaError};
 
 /// Maximum size of a response, in bytes.
-pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
+pub(super) const RESPONSE_BYTES_MAX: usize = 8 << 20;
 
 /// Failure of a call to a member.
 #[derive(Debug)]
@@ -26,31 +26,31 @@ const NO_LEARNER: &str = "etcdserver: rpc not supported for learner";
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
 const NO_LEASE: &str = "etcdserver: requested lease not found";
 /// Message of this side's gRPC library.
-const ANSWER_TOO_LARGE: &str = "Error, decoded message length too large";
+const RESPONSE_TOO_LARGE: &str = "Error, decoded message length too large";
 
 /// Classifies the error status of `endpoint` for a call about `lease`, if it has one.
 pub(super) fn failure(status: &Status, endpoint: &str, lease: Option<LeaseId>) -> Failure {
-    let said = status.message();
-    let reason = || format!("{endpoint}: {}", described(status));
-    if was_not_sent(status) || [NO_LEADER, TOO_MANY_REQUESTS, NO_LEARNER].contains(&said) {
+    let message = status.message();
+    let reason = || format!("{endpoint}: {}", describe(status));
+    if was_not_sent(status) || [NO_LEADER, TOO_MANY_REQUESTS, NO_LEARNER].contains(&message) {
         return Failure::NotDone(reason());
     }
-    Failure::Final(match (status.code(), said) {
+    Failure::Final(match (status.code(), message) {
         (_, NO_SPACE) => MetaError::Full(format!(
-            "{endpoint}: {said}; raise its --quota-backend-bytes, compact it and disarm the alarm"
+            "{endpoint}: {message}; raise its --quota-backend-bytes, compact it and disarm the alarm"
         )),
         (Code::NotFound, NO_LEASE) => MetaError::LeaseNotFound(lease.unwrap_or(LeaseId(0))),
-        (Code::OutOfRange, _) if said.starts_with(ANSWER_TOO_LARGE) => too_large(),
+        (Code::OutOfRange, _) if message.starts_with(RESPONSE_TOO_LARGE) => too_large(),
         (Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied, _)
         | (Code::Unauthenticated | Code::Unimplemented | Code::NotFound | Code::OutOfRange, _) => {
-            MetaError::Refused { endpoint: endpoint.to_owned(), reason: said.to_owned() }
+            MetaError::Refused { endpoint: endpoint.to_owned(), reason: message.to_owned() }
         }
         _ => return Failure::Maybe(reason()),
     })
 }
 
 fn too_large() -> MetaError {
-    MetaError::limit(Bound::AnswerBytes, ANSWER_BYTES_MAX + 1, ANSWER_BYTES_MAX)
+    MetaError::limit(LimitKind::ResponseBytes, RESPONSE_BYTES_MAX + 1, RESPONSE_BYTES_MAX)
 }
 
 /// Whether no connection was available to send the call on.
@@ -59,7 +59,7 @@ fn was_not_sent(status: &Status) -> bool {
 }
 
 /// Returns the message with the innermost cause: transport errors nest several uninformative ones.
-fn described(status: &Status) -> String {
+fn describe(status: &Status) -> String {
     let inner = causes(status).last().map(ToString::to_string);
     match inner {
         Some(cause) if status.message().is_empty() || !status.message().contains(&cause) => {
@@ -93,7 +93,7 @@ mod tests {
             (Status::internal("x"), "maybe"),
             (Status::resource_exhausted(NO_SPACE), "meta-full"),
             (Status::not_found(NO_LEASE), "meta-lease-not-found"),
-            (Status::out_of_range(format!("{ANSWER_TOO_LARGE}: found 9 bytes")), "meta-limit"),
+            (Status::out_of_range(format!("{RESPONSE_TOO_LARGE}: found 9 bytes")), "meta-limit"),
             (Status::permission_denied("etcdserver: permission denied"), "meta-refused"),
             (Status::unimplemented("unknown service"), "meta-refused"),
             (Status::invalid_argument("etcdserver: user name is empty"), "meta-refused"),

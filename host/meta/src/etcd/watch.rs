@@ -15,24 +15,24 @@ use super::convert::{revision, signed, unsigned};
 use super::messages::{WatchCreateRequest, WatchResponse};
 use super::rpc;
 use super::status::{Failure, failure};
-use super::times::Pauses;
-use crate::{Bound, Change, MetaError, Revision, Span, Watcher};
+use super::timeouts::Backoff;
+use crate::{Change, KeyRange, LimitKind, MetaError, Revision, Watcher};
 
 /// Counts one watcher until it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<AtomicUsize>);
+pub(super) struct WatcherSlot(Arc<AtomicUsize>);
 
-impl Seat {
-    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Result<Seat, MetaError> {
-        let seat = Seat(taken.clone());
+impl WatcherSlot {
+    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Result<WatcherSlot, MetaError> {
+        let slot = WatcherSlot(taken.clone());
         match taken.fetch_add(1, Ordering::Relaxed) {
-            before if before < max => Ok(seat),
-            before => Err(MetaError::limit(Bound::Watchers, before + 1, max)),
+            before if before < max => Ok(slot),
+            before => Err(MetaError::limit(LimitKind::Watchers, before + 1, max)),
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for WatcherSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -40,7 +40,7 @@ impl Drop for Seat {
 
 pub(super) struct EtcdWatcher {
     shared: Arc<Shared>,
-    _seat: Seat,
+    _slot: WatcherSlot,
     /// Start and end of the range in etcd.
     span: (Bytes, Bytes),
     /// All changes by transactions before this revision have arrived.
@@ -56,11 +56,11 @@ pub(super) struct EtcdWatcher {
 }
 
 impl EtcdWatcher {
-    pub(super) fn new(shared: Arc<Shared>, seat: Seat, span: &Span, from: Revision) -> EtcdWatcher {
+    pub(super) fn new(shared: Arc<Shared>, slot: WatcherSlot, span: &KeyRange, from: Revision) -> EtcdWatcher {
         let span = shared.prefix.span(span);
         EtcdWatcher {
             shared,
-            _seat: seat,
+            _slot: slot,
             span,
             next: from.max(Revision::FIRST),
             partial: Vec::new(),
@@ -74,7 +74,7 @@ impl EtcdWatcher {
     /// Opens the watch at any member, from the current position.
     pub(super) async fn open(&mut self) -> Result<(), MetaError> {
         if std::mem::take(&mut self.was_lost) {
-            sleep(self.shared.members.pause(&mut Pauses::new(&self.shared.members.times))).await;
+            sleep(self.shared.members.pause(&mut Backoff::new(&self.shared.members.times))).await;
         }
         let request = WatchCreateRequest {
             key: self.span.0.clone(),

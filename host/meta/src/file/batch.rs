@@ -3,24 +3,24 @@
 use redb::{ReadableTable as _, ReadableTableMetadata as _, Table, WriteTransaction};
 
 use super::record;
-use super::schema::{self, ATTACHED, ENTRIES, File, HISTORY, LEASES, META, Numbers};
-use super::writer::{Done, Work};
-use crate::log::{Commit, Log};
+use super::schema::{self, ATTACHED, ENTRIES, HISTORY, LEASES, META, StoreCounters, StoreFile};
+use super::writer::{WriteRequest, WriteResponse};
+use crate::change_log::{ChangeLog, Commit};
 use crate::{
-    Change, Entry, Granted, LeaseId, MetaError, MetaLimits, Operation, Outcome, Revision, Revoked, Span, Transacted,
-    Transaction,
+    Change, Entry, GrantResponse, KeyRange, LeaseId, MetaError, MetaLimits, Operation, OperationResult, Revision,
+    RevokeResponse, TransactResponse, Transaction,
 };
 
 /// The open tables of a write transaction.
 pub(super) struct Batch<'t> {
-    file: &'t File,
+    file: &'t StoreFile,
     limits: &'t MetaLimits,
     meta: Table<'t, &'static str, u64>,
     entries: Table<'t, &'static [u8], &'static [u8]>,
     history: Table<'t, u64, &'static [u8]>,
     leases: Table<'t, u64, u32>,
     attached: Table<'t, (u64, &'static [u8]), ()>,
-    numbers: Numbers,
+    numbers: StoreCounters,
     /// Whether anything must be committed.
     is_changed: bool,
     commits: Vec<Commit>,
@@ -28,13 +28,13 @@ pub(super) struct Batch<'t> {
 
 impl<'t> Batch<'t> {
     pub(super) fn new(
-        file: &'t File,
+        file: &'t StoreFile,
         limits: &'t MetaLimits,
         write: &'t WriteTransaction,
     ) -> Result<Batch<'t>, MetaError> {
         let tables = || {
             let meta = write.open_table(META)?;
-            let numbers = Numbers::read(&meta)?;
+            let numbers = StoreCounters::read(&meta)?;
             Ok::<_, redb::Error>(Batch {
                 file,
                 limits,
@@ -52,16 +52,20 @@ impl<'t> Batch<'t> {
     }
 
     /// Executes a request. The outer error is the file's; it aborts the transaction.
-    pub(super) fn work(&mut self, work: &Work) -> Result<Result<Done, MetaError>, MetaError> {
-        match work {
-            Work::Transact(transaction) => Ok(self.transact(transaction)?.map(Done::Transacted)),
-            Work::Grant(ttl_s) => Ok(self.grant(*ttl_s)?.map(Done::Granted)),
-            Work::Revoke(lease) => {
-                let was_there = self.end_lease(*lease)?;
-                let revoked = Revoked { revision: self.numbers.revision };
-                Ok(if was_there { Ok(Done::Revoked(*lease, revoked)) } else { Err(MetaError::LeaseNotFound(*lease)) })
+    pub(super) fn execute(&mut self, request: &WriteRequest) -> Result<Result<WriteResponse, MetaError>, MetaError> {
+        match request {
+            WriteRequest::Transact(transaction) => Ok(self.transact(transaction)?.map(WriteResponse::Transact)),
+            WriteRequest::Grant(ttl_s) => Ok(self.grant(*ttl_s)?.map(WriteResponse::Grant)),
+            WriteRequest::Revoke(lease) => {
+                let existed = self.end_lease(*lease)?;
+                let revoked = RevokeResponse { revision: self.numbers.revision };
+                Ok(if existed {
+                    Ok(WriteResponse::Revoke(*lease, revoked))
+                } else {
+                    Err(MetaError::LeaseNotFound(*lease))
+                })
             }
-            Work::EndOverdue => Ok(Ok(Done::Ended)),
+            WriteRequest::ExpireLeases => Ok(Ok(WriteResponse::Expired)),
         }
     }
 
@@ -84,7 +88,7 @@ impl<'t> Batch<'t> {
 
     /// Writes the batch's counters and compacts the history. Returns the changes, or `None` if nothing must be
     /// committed.
-    pub(super) fn finish(mut self, log: &Log) -> Result<Option<Vec<Commit>>, MetaError> {
+    pub(super) fn finish(mut self, log: &ChangeLog) -> Result<Option<Vec<Commit>>, MetaError> {
         if !self.is_changed {
             return Ok(None);
         }
@@ -100,7 +104,7 @@ impl<'t> Batch<'t> {
         Ok(Some(self.commits))
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Result<Transacted, MetaError>, MetaError> {
+    fn transact(&mut self, transaction: &Transaction) -> Result<Result<TransactResponse, MetaError>, MetaError> {
         let mut succeeded = true;
         for condition in &transaction.conditions {
             let entry = schema::entry(self.file, &self.entries, condition.key.as_bytes())?;
@@ -125,13 +129,13 @@ impl<'t> Batch<'t> {
                         lease: *lease,
                     };
                     self.put(entry, before, &mut changes)?;
-                    Outcome::Put
+                    OperationResult::Put
                 }
-                Operation::Delete(span) => Outcome::Deleted(self.delete_all(span, revision, &mut changes)?),
+                Operation::Delete(span) => OperationResult::Deleted(self.delete_all(span, revision, &mut changes)?),
             });
         }
         self.commit(changes)?;
-        Ok(Ok(Transacted { revision: self.numbers.revision, succeeded, outcomes }))
+        Ok(Ok(TransactResponse { revision: self.numbers.revision, succeeded, outcomes }))
     }
 
     /// Validates all operations before any is applied.
@@ -146,7 +150,7 @@ impl<'t> Batch<'t> {
                 return Ok(Err(MetaError::LeaseNotFound(*lease)));
             }
         }
-        Ok(self.limits.check_room(self.numbers.bytes, put))
+        Ok(self.limits.check_space(self.numbers.bytes, put))
     }
 
     fn put(&mut self, entry: Entry, before: Option<Entry>, changes: &mut Vec<Change>) -> Result<(), MetaError> {
@@ -165,7 +169,7 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    fn delete_all(&mut self, span: &Span, revision: Revision, changes: &mut Vec<Change>) -> Result<u64, MetaError> {
+    fn delete_all(&mut self, span: &KeyRange, revision: Revision, changes: &mut Vec<Change>) -> Result<u64, MetaError> {
         let entries = schema::entries(self.file, &self.entries, span)?.collect::<Result<Vec<_>, _>>()?;
         let count = entries.len() as u64;
         for entry in entries {
@@ -206,7 +210,7 @@ impl<'t> Batch<'t> {
         read().map_err(|e| self.file.fault("read", e))
     }
 
-    fn grant(&mut self, ttl_s: u32) -> Result<Result<Granted, MetaError>, MetaError> {
+    fn grant(&mut self, ttl_s: u32) -> Result<Result<GrantResponse, MetaError>, MetaError> {
         let count = self.leases.len().map_err(|e| self.file.fault("read", e))?;
         if let Err(refused) = self.limits.check_lease(ttl_s, usize::try_from(count).unwrap_or(usize::MAX)) {
             return Ok(Err(refused));
@@ -215,7 +219,7 @@ impl<'t> Batch<'t> {
         self.numbers.next_lease += 1;
         self.is_changed = true;
         self.leases.insert(lease.0, ttl_s).map_err(|e| self.file.fault("write", e))?;
-        Ok(Ok(Granted { revision: self.numbers.revision, lease, ttl_s }))
+        Ok(Ok(GrantResponse { revision: self.numbers.revision, lease, ttl_s }))
     }
 
     /// Assigns a revision to changes, if there are any.

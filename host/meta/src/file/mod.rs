@@ -21,53 +21,59 @@ use redb::Database;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use self::schema::{File, Loaded, Reader};
-use self::writer::{Done, Job, Work};
+use self::schema::{LoadedState, Snapshot, StoreFile};
+use self::writer::{QueuedWrite, WriteRequest, WriteResponse};
+use crate::change_log::ChangeLog;
 use crate::leases::Leases;
-use crate::log::Log;
 use crate::{
-    Clock, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
-    Transacted, Transaction, Watcher,
+    Clock, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId, MetaError, MetaLimits,
+    MetaStore, Revision, RevokeResponse, TransactResponse, Transaction, Watcher,
 };
 
 /// A store in a local file.
 #[derive(Debug)]
-pub struct Redb {
+pub struct RedbStore {
     shared: Arc<Shared>,
-    jobs: mpsc::Sender<Job>,
+    requests: mpsc::Sender<QueuedWrite>,
     /// Tasks that end expired leases and write. Both end with the store.
     tasks: [JoinHandle<()>; 2],
 }
 
 #[derive(Debug)]
 struct Shared {
-    file: File,
+    file: StoreFile,
     database: Database,
     limits: MetaLimits,
     clock: Arc<dyn Clock>,
     leases: Mutex<Leases>,
     /// Signals that the next expiry time may have changed.
     leases_changed: Notify,
-    log: Arc<Log>,
+    log: Arc<ChangeLog>,
     /// Error after which the store rejects all writes.
-    broken: OnceLock<MetaError>,
+    fatal_error: OnceLock<MetaError>,
 }
 
-impl Redb {
+impl RedbStore {
     /// Opens the file, or creates it with an empty store; its folder must exist. Reads the whole file once to verify
     /// that it is undamaged.
     ///
     /// # Errors
     /// [`MetaError::InUse`], [`MetaError::NotAStore`], [`MetaError::NewerSchema`], [`MetaError::Damaged`] or
-    /// [`MetaError::File`], each with the path.
-    pub async fn open(path: &Path, limits: MetaLimits, clock: Arc<dyn Clock>) -> Result<Redb, MetaError> {
-        let file = File::new(path);
+    /// [`MetaError::StoreFile`], each with the path.
+    pub async fn open(path: &Path, limits: MetaLimits, clock: Arc<dyn Clock>) -> Result<RedbStore, MetaError> {
+        let file = StoreFile::new(path);
         let opened = spawn_blocking(move || open::open(&file, &limits).map(|opened| (file, opened))).await;
         let (file, (database, loaded)) = opened.map_err(|_| MetaError::Closed)??;
-        Ok(Redb::over(file, database, loaded, limits, clock))
+        Ok(RedbStore::over(file, database, loaded, limits, clock))
     }
 
-    fn over(file: File, database: Database, loaded: Loaded, limits: MetaLimits, clock: Arc<dyn Clock>) -> Redb {
+    fn over(
+        file: StoreFile,
+        database: Database,
+        loaded: LoadedState,
+        limits: MetaLimits,
+        clock: Arc<dyn Clock>,
+    ) -> RedbStore {
         let mut leases = Leases::default();
         loaded.leases.into_iter().for_each(|(id, ttl_s)| leases.begin(id, ttl_s, clock.now()));
         let shared = Arc::new(Shared {
@@ -77,19 +83,19 @@ impl Redb {
             clock,
             leases: Mutex::new(leases),
             leases_changed: Notify::new(),
-            log: Log::new(loaded.history, limits),
-            broken: OnceLock::new(),
+            log: ChangeLog::new(loaded.history, limits),
+            fatal_error: OnceLock::new(),
         });
-        let (jobs, waiting) = mpsc::channel(limits.requests_waiting_max);
+        let (requests, waiting) = mpsc::channel(limits.requests_waiting_max);
         let writing = tokio::spawn(writer::write(shared.clone(), waiting));
-        let ending = tokio::spawn(end_leases(shared.clone(), jobs.downgrade()));
-        Redb { shared, jobs, tasks: [ending, writing] }
+        let ending = tokio::spawn(end_leases(shared.clone(), requests.downgrade()));
+        RedbStore { shared, requests, tasks: [ending, writing] }
     }
 
     /// Closes the file after all pending requests. Afterwards another process may open it.
     pub async fn close(mut self) {
         let shared = self.shared.clone();
-        self.jobs = mpsc::channel(1).0;
+        self.requests = mpsc::channel(1).0;
         let [ending, writing] = &mut self.tasks;
         ending.abort();
         // An aborted task returns a join error.
@@ -99,32 +105,32 @@ impl Redb {
         let _ = spawn_blocking(move || drop(shared)).await;
     }
 
-    async fn ask(&self, work: Work) -> Result<Done, MetaError> {
-        ask(&self.jobs, work).await
+    async fn submit(&self, request: WriteRequest) -> Result<WriteResponse, MetaError> {
+        submit(&self.requests, request).await
     }
 
     /// Ends expired leases before a read.
-    async fn settle(&self) -> Result<(), MetaError> {
+    async fn expire_leases(&self) -> Result<(), MetaError> {
         let is_overdue = self.shared.leases().next_end().is_some_and(|end| end <= self.shared.clock.now());
         if is_overdue {
-            self.ask(Work::EndOverdue).await?;
+            self.submit(WriteRequest::ExpireLeases).await?;
         }
         Ok(())
     }
 
-    fn reader(&self) -> Result<Reader<'_>, MetaError> {
-        Reader::new(&self.shared.file, &self.shared.database)
+    fn reader(&self) -> Result<Snapshot<'_>, MetaError> {
+        Snapshot::new(&self.shared.file, &self.shared.database)
     }
 }
 
-async fn ask(jobs: &mpsc::Sender<Job>, work: Work) -> Result<Done, MetaError> {
+async fn submit(requests: &mpsc::Sender<QueuedWrite>, request: WriteRequest) -> Result<WriteResponse, MetaError> {
     let (reply, answer) = oneshot::channel();
-    jobs.send(Job { work, reply }).await.map_err(|_| MetaError::Closed)?;
+    requests.send(QueuedWrite { request, reply }).await.map_err(|_| MetaError::Closed)?;
     answer.await.map_err(|_| MetaError::Closed)?
 }
 
 /// Ends leases when they expire. Runs until the store is dropped.
-async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
+async fn end_leases(shared: Arc<Shared>, requests: mpsc::WeakSender<QueuedWrite>) {
     loop {
         let next = shared.leases().next_end();
         let end = async {
@@ -135,9 +141,9 @@ async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
         };
         tokio::select! {
             () = end => {
-                let Some(jobs) = jobs.upgrade() else { return };
+                let Some(requests) = requests.upgrade() else { return };
                 // Requests report a file that can't be written.
-                if ask(&jobs, Work::EndOverdue).await.is_err() {
+                if submit(&requests, WriteRequest::ExpireLeases).await.is_err() {
                     return;
                 }
             }
@@ -146,7 +152,7 @@ async fn end_leases(shared: Arc<Shared>, jobs: mpsc::WeakSender<Job>) {
     }
 }
 
-impl Drop for Redb {
+impl Drop for RedbStore {
     fn drop(&mut self) {
         // The writer ends by itself after its pending requests: its senders are gone.
         self.tasks[0].abort();
@@ -161,55 +167,55 @@ impl Shared {
 }
 
 #[async_trait]
-impl MetaStore for Redb {
+impl MetaStore for RedbStore {
     fn limits(&self) -> &MetaLimits {
         &self.shared.limits
     }
 
-    async fn get(&self, key: &Key) -> Result<Got, MetaError> {
-        self.settle().await?;
+    async fn get(&self, key: &Key) -> Result<GetResponse, MetaError> {
+        self.expire_leases().await?;
         let reader = self.reader()?;
-        Ok(Got { revision: reader.revision, entry: reader.entry(key)? })
+        Ok(GetResponse { revision: reader.revision, entry: reader.entry(key)? })
     }
 
-    async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
-        self.settle().await?;
+    async fn range(&self, span: &KeyRange, limit: usize) -> Result<EntryPage, MetaError> {
+        self.expire_leases().await?;
         let (shared, span) = (self.shared.clone(), span.clone());
-        let read = move || Reader::new(&shared.file, &shared.database)?.page(&span, limit, &shared.limits);
+        let read = move || Snapshot::new(&shared.file, &shared.database)?.page(&span, limit, &shared.limits);
         spawn_blocking(read).await.map_err(|_| MetaError::Closed)?
     }
 
-    async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError> {
+    async fn transact(&self, transaction: Transaction) -> Result<TransactResponse, MetaError> {
         transaction.check(&self.shared.limits)?;
-        match self.ask(Work::Transact(transaction)).await? {
-            Done::Transacted(transacted) => Ok(transacted),
+        match self.submit(WriteRequest::Transact(transaction)).await? {
+            WriteResponse::Transact(transacted) => Ok(transacted),
             _ => Err(MetaError::Closed),
         }
     }
 
-    async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
-        match self.ask(Work::Grant(ttl_s)).await? {
-            Done::Granted(granted) => Ok(granted),
+    async fn grant(&self, ttl_s: u32) -> Result<GrantResponse, MetaError> {
+        match self.submit(WriteRequest::Grant(ttl_s)).await? {
+            WriteResponse::Grant(granted) => Ok(granted),
             _ => Err(MetaError::Closed),
         }
     }
 
-    async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError> {
-        self.settle().await?;
+    async fn keep_alive(&self, lease: LeaseId) -> Result<KeepAliveResponse, MetaError> {
+        self.expire_leases().await?;
         let kept = self.shared.leases().keep_alive(lease, self.shared.clock.now());
         let ttl_s = kept.ok_or(MetaError::LeaseNotFound(lease))?;
-        Ok(KeptAlive { revision: self.reader()?.revision, ttl_s })
+        Ok(KeepAliveResponse { revision: self.reader()?.revision, ttl_s })
     }
 
-    async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError> {
-        match self.ask(Work::Revoke(lease)).await? {
-            Done::Revoked(_, revoked) => Ok(revoked),
+    async fn revoke(&self, lease: LeaseId) -> Result<RevokeResponse, MetaError> {
+        match self.submit(WriteRequest::Revoke(lease)).await? {
+            WriteResponse::Revoke(_, revoked) => Ok(revoked),
             _ => Err(MetaError::Closed),
         }
     }
 
-    async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
-        self.settle().await?;
+    async fn watch(&self, span: &KeyRange, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+        self.expire_leases().await?;
         self.shared.log.watch(span, from)
     }
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use redb::{Database, DatabaseError, StorageError};
 
-use super::schema::{self, File, Loaded};
+use super::schema::{self, LoadedState, StoreFile};
 use crate::{MetaError, MetaLimits};
 
 /// Opens a file, and creates it if it does not exist. The file stays locked for other processes until it is closed.
-pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded), MetaError> {
+pub(super) fn open(file: &StoreFile, limits: &MetaLimits) -> Result<(Database, LoadedState), MetaError> {
     if !file.path.exists() {
-        make(&file.path).map_err(|reason| MetaError::File { path: file.path.clone(), reason })?;
+        create(&file.path).map_err(|reason| MetaError::File { path: file.path.clone(), reason })?;
     }
     // The library reports most damage, but may panic over some.
     let opened = catch_unwind(AssertUnwindSafe(|| {
@@ -21,7 +21,7 @@ pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded
         builder.set_cache_size(limits.cache_bytes);
         // Reads every page and verifies its checksum, so that damage is found now and not by a later request.
         builder.set_check_integrity_on_open(true);
-        let database = builder.open(&file.path).map_err(|e| refused(file, e))?;
+        let database = builder.open(&file.path).map_err(|e| open_error(file, e))?;
         let loaded = schema::load(file, &database, limits)?;
         Ok((database, loaded))
     }));
@@ -29,7 +29,7 @@ pub(super) fn open(file: &File, limits: &MetaLimits) -> Result<(Database, Loaded
 }
 
 /// Creates an empty store in a temporary file and renames it, so that the store is complete or absent.
-fn make(path: &Path) -> Result<(), String> {
+fn create(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = |doing: &'static str| move |e: io::Error| format!("can't {doing}: {e}");
     let temporary = tempfile::Builder::new().prefix(".sandbar-meta-").tempfile_in(folder);
@@ -47,7 +47,7 @@ fn make(path: &Path) -> Result<(), String> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(context("write its folder"))
 }
 
-fn refused(file: &File, error: DatabaseError) -> MetaError {
+fn open_error(file: &StoreFile, error: DatabaseError) -> MetaError {
     let not_a_store = |reason: String| MetaError::NotAStore { path: file.path.clone(), reason };
     match error {
         DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, Entry, Key, LeaseId, Revision, Value};
+use crate::{Change, Entry, Key, LeaseId, MetaValue, Revision};
 
 const CHECKSUM_BYTES: usize = 4;
 
@@ -36,7 +36,7 @@ pub(super) fn decode_entry(key: &[u8], bytes: &[u8]) -> Result<Entry, String> {
     let key = Key::new(key.to_vec()).map_err(|e| e.to_string())?;
     Ok(Entry {
         key,
-        value: Value::new(row.value.to_vec()),
+        value: MetaValue::new(row.value.to_vec()),
         create_revision: Revision(row.create_revision),
         mod_revision: Revision(row.mod_revision),
         version: row.version,
@@ -99,7 +99,7 @@ mod tests {
         };
         Entry {
             key: Key::new(bytes(1, 40)).unwrap(),
-            value: Value::new(bytes(0, 200)),
+            value: MetaValue::new(bytes(0, 200)),
             create_revision: Revision(seed.next_u64() >> seed.below(64)),
             mod_revision: Revision(seed.next_u64() >> seed.below(64)),
             version: seed.next_u64() >> seed.below(64),

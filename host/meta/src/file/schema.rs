@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable, TableDefinition, TableError};
 
 use super::record;
-use crate::log::History;
-use crate::{Entry, Key, LeaseId, MetaError, MetaLimits, Page, Revision, Span};
+use crate::change_log::History;
+use crate::{Entry, EntryPage, Key, KeyRange, LeaseId, MetaError, MetaLimits, Revision};
 
 /// Version of the tables and their encoding. A change to either increments it and must read the older versions.
 pub(super) const SCHEMA: u64 = 1;
@@ -33,7 +33,7 @@ const BYTES: &str = "bytes";
 
 /// Counters of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct StoreCounters {
     pub(super) revision: Revision,
     /// Revision up to which the history is compacted.
     pub(super) compacted: Revision,
@@ -42,12 +42,13 @@ pub(super) struct Numbers {
     pub(super) bytes: u64,
 }
 
-impl Numbers {
-    const FIRST: Numbers = Numbers { revision: Revision::FIRST, compacted: Revision(0), next_lease: 1, bytes: 0 };
+impl StoreCounters {
+    const FIRST: StoreCounters =
+        StoreCounters { revision: Revision::FIRST, compacted: Revision(0), next_lease: 1, bytes: 0 };
 
-    pub(super) fn read(meta: &impl ReadableTable<&'static str, u64>) -> Result<Numbers, redb::Error> {
+    pub(super) fn read(meta: &impl ReadableTable<&'static str, u64>) -> Result<StoreCounters, redb::Error> {
         let number = |name| Ok::<u64, redb::Error>(meta.get(name)?.map_or(0, |number| number.value()));
-        Ok(Numbers {
+        Ok(StoreCounters {
             revision: Revision(number(REVISION)?),
             compacted: Revision(number(COMPACTED)?),
             next_lease: number(NEXT_LEASE)?,
@@ -74,7 +75,7 @@ pub(super) fn initialise(database: &Database) -> Result<(), redb::Error> {
     {
         let mut meta = transaction.open_table(META)?;
         meta.insert(SCHEMA_NAME, SCHEMA)?;
-        Numbers::FIRST.write(&mut meta)?;
+        StoreCounters::FIRST.write(&mut meta)?;
         transaction.open_table(ENTRIES)?;
         transaction.open_table(HISTORY)?;
         transaction.open_table(LEASES)?;
@@ -85,17 +86,17 @@ pub(super) fn initialise(database: &Database) -> Result<(), redb::Error> {
 
 /// The part of a store that is in memory.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedState {
     pub(super) history: History,
     pub(super) leases: Vec<(LeaseId, u32)>,
 }
 
 /// Validates the file and loads the part that is kept in memory.
-pub(super) fn load(file: &File, database: &Database, limits: &MetaLimits) -> Result<Loaded, MetaError> {
+pub(super) fn load(file: &StoreFile, database: &Database, limits: &MetaLimits) -> Result<LoadedState, MetaError> {
     let read = database.begin_read().map_err(|e| file.fault("read", e))?;
     check_schema(file, &read)?;
     let meta = read.open_table(META).map_err(|e| file.fault("read", e))?;
-    let numbers = Numbers::read(&meta).map_err(|e| file.fault("read", e))?;
+    let numbers = StoreCounters::read(&meta).map_err(|e| file.fault("read", e))?;
     read.open_table(ENTRIES).map_err(|e| file.foreign(e))?;
     read.open_table(ATTACHED).map_err(|e| file.foreign(e))?;
     let history = load_history(file, &read, numbers, limits)?;
@@ -105,10 +106,10 @@ pub(super) fn load(file: &File, database: &Database, limits: &MetaLimits) -> Res
         let (id, ttl_s) = row.map_err(|e| file.fault("read", e))?;
         leases.push((LeaseId(id.value()), ttl_s.value()));
     }
-    Ok(Loaded { history, leases })
+    Ok(LoadedState { history, leases })
 }
 
-fn check_schema(file: &File, read: &ReadTransaction) -> Result<(), MetaError> {
+fn check_schema(file: &StoreFile, read: &ReadTransaction) -> Result<(), MetaError> {
     let meta = read.open_table(META).map_err(|e| file.foreign(e))?;
     let found = meta.get(SCHEMA_NAME).map_err(|e| file.fault("read", e))?.map(|number| number.value());
     match found {
@@ -119,9 +120,9 @@ fn check_schema(file: &File, read: &ReadTransaction) -> Result<(), MetaError> {
 }
 
 fn load_history(
-    file: &File,
+    file: &StoreFile,
     read: &ReadTransaction,
-    numbers: Numbers,
+    numbers: StoreCounters,
     limits: &MetaLimits,
 ) -> Result<History, MetaError> {
     let table = read.open_table(HISTORY).map_err(|e| file.foreign(e))?;
@@ -147,18 +148,18 @@ fn load_history(
 }
 
 /// A read view of the last commit.
-pub(super) struct Reader<'a> {
-    file: &'a File,
+pub(super) struct Snapshot<'a> {
+    file: &'a StoreFile,
     read: ReadTransaction,
     pub(super) revision: Revision,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(file: &'a File, database: &Database) -> Result<Reader<'a>, MetaError> {
+impl<'a> Snapshot<'a> {
+    pub(super) fn new(file: &'a StoreFile, database: &Database) -> Result<Snapshot<'a>, MetaError> {
         let read = database.begin_read().map_err(|e| file.fault("read", e))?;
         let meta = read.open_table(META).map_err(|e| file.fault("read", e))?;
-        let revision = Numbers::read(&meta).map_err(|e| file.fault("read", e))?.revision;
-        Ok(Reader { file, read, revision })
+        let revision = StoreCounters::read(&meta).map_err(|e| file.fault("read", e))?.revision;
+        Ok(Snapshot { file, read, revision })
     }
 
     pub(super) fn entry(&self, key: &Key) -> Result<Option<Entry>, MetaError> {
@@ -166,8 +167,8 @@ impl<'a> Reader<'a> {
         entry(self.file, &table, key.as_bytes())
     }
 
-    pub(super) fn page(&self, span: &Span, limit: usize, limits: &MetaLimits) -> Result<Page, MetaError> {
-        let mut page = Page { revision: self.revision, entries: Vec::new(), next: None };
+    pub(super) fn page(&self, span: &KeyRange, limit: usize, limits: &MetaLimits) -> Result<EntryPage, MetaError> {
+        let mut page = EntryPage { revision: self.revision, entries: Vec::new(), next: None };
         let entries_max = limits.page_entries(limit);
         let table = self.read.open_table(ENTRIES).map_err(|e| self.file.fault("read", e))?;
         let mut bytes = 0;
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
 
 /// Reads the entry of a key.
 pub(super) fn entry(
-    file: &File,
+    file: &StoreFile,
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     key: &[u8],
 ) -> Result<Option<Entry>, MetaError> {
@@ -197,9 +198,9 @@ pub(super) fn entry(
 
 /// Iterates over the entries of a range, in key order.
 pub(super) fn entries(
-    file: &File,
+    file: &StoreFile,
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    span: &Span,
+    span: &KeyRange,
 ) -> Result<impl Iterator<Item = Result<Entry, MetaError>>, MetaError> {
     // redb rejects a range that ends before it starts.
     let end = if span.is_empty() { Excluded(span.start()) } else { span.end().map_or(Unbounded, Excluded) };
@@ -213,13 +214,13 @@ pub(super) fn entries(
 
 /// Path of the store, for error messages.
 #[derive(Debug, Clone)]
-pub(super) struct File {
+pub(super) struct StoreFile {
     pub(super) path: PathBuf,
 }
 
-impl File {
-    pub(super) fn new(path: &Path) -> File {
-        File { path: path.to_owned() }
+impl StoreFile {
+    pub(super) fn new(path: &Path) -> StoreFile {
+        StoreFile { path: path.to_owned() }
     }
 
     pub(super) fn damaged(&self, reason: impl ToString) -> MetaError {

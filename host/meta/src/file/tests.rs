@@ -9,23 +9,24 @@ use std::sync::{Arc, Mutex};
 use redb::{Database, StorageBackend, TableDefinition};
 use sandbar_core::Seed;
 
-use super::schema::{self, File, META, SCHEMA};
-use super::{Redb, open};
+use super::schema::{self, META, SCHEMA, StoreFile};
+use super::{RedbStore, open};
 use crate::{
-    Entry, Key, ManualClock, MetaError, MetaLimits, MetaStore as _, Operation, Revision, Span, Transaction, Value,
+    Entry, Key, KeyRange, ManualClock, MetaError, MetaLimits, MetaStore as _, MetaValue, Operation, Revision,
+    Transaction,
 };
 
-async fn opened(path: &std::path::Path) -> Result<Redb, MetaError> {
-    Redb::open(path, MetaLimits::default(), Arc::new(ManualClock::default())).await
+async fn opened(path: &std::path::Path) -> Result<RedbStore, MetaError> {
+    RedbStore::open(path, MetaLimits::default(), Arc::new(ManualClock::default())).await
 }
 
 fn put(number: u64) -> Transaction {
     let key = Key::try_from(format!("n{number:06}").as_str()).unwrap();
-    Transaction::new().then(Operation::put(key, Value::new(vec![number as u8; 30])))
+    Transaction::new().then(Operation::put(key, MetaValue::new(vec![number as u8; 30])))
 }
 
-async fn entries(store: &Redb) -> Result<Vec<Entry>, MetaError> {
-    let (mut span, mut all) = (Span::all(), Vec::new());
+async fn entries(store: &RedbStore) -> Result<Vec<Entry>, MetaError> {
+    let (mut span, mut all) = (KeyRange::all(), Vec::new());
     loop {
         let page = store.range(&span, 0).await?;
         all.extend(page.entries);
@@ -92,7 +93,7 @@ async fn one_process_has_the_file() {
 async fn a_closed_store_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let store = opened(&folder.path().join("meta")).await.unwrap();
-    let mut watcher = store.watch(&Span::all(), Revision(1)).await.unwrap();
+    let mut watcher = store.watch(&KeyRange::all(), Revision(1)).await.unwrap();
     store.close().await;
     assert_eq!(watcher.next().await, Err(MetaError::Closed));
 }
@@ -245,18 +246,18 @@ async fn what_was_answered_survives_a_power_cut() {
     }
 }
 
-fn on(power: &Power) -> Redb {
+fn on(power: &Power) -> RedbStore {
     let limits = MetaLimits { history_changes_max: 50, ..MetaLimits::default() };
-    let file = File::new(std::path::Path::new("/a/disk"));
+    let file = StoreFile::new(std::path::Path::new("/a/disk"));
     let mut builder = Database::builder();
     builder.set_check_integrity_on_open(true);
     let database = builder.create_with_backend(power.clone()).unwrap();
     let loaded = schema::load(&file, &database, &limits).unwrap();
-    Redb::over(file, database, loaded, limits, Arc::new(ManualClock::default()))
+    RedbStore::over(file, database, loaded, limits, Arc::new(ManualClock::default()))
 }
 
 /// Puts until the power is cut.
-async fn write(store: Arc<Redb>, client: u64, answered: Arc<Mutex<BTreeSet<Vec<u8>>>>) {
+async fn write(store: Arc<RedbStore>, client: u64, answered: Arc<Mutex<BTreeSet<Vec<u8>>>>) {
     for number in 0.. {
         let transaction = put(client * 1000 + number);
         let Operation::Put { key, .. } = &transaction.then[0] else { unreachable!() };
@@ -272,7 +273,7 @@ async fn write(store: Arc<Redb>, client: u64, answered: Arc<Mutex<BTreeSet<Vec<u
 #[test]
 fn a_file_is_made_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
-    let file = File::new(&folder.path().join("meta"));
+    let file = StoreFile::new(&folder.path().join("meta"));
     let (database, _) = open::open(&file, &MetaLimits::default()).unwrap();
     drop(database);
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file.path).unwrap().permissions());

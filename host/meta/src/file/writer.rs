@@ -9,41 +9,41 @@ use tokio::task::spawn_blocking;
 
 use super::Shared;
 use super::batch::Batch;
-use crate::log::Commit;
-use crate::{Granted, LeaseId, MetaError, Revoked, Transacted, Transaction};
+use crate::change_log::Commit;
+use crate::{GrantResponse, LeaseId, MetaError, RevokeResponse, TransactResponse, Transaction};
 
 /// A request to the writer.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum WriteRequest {
     Transact(Transaction),
     /// Period in seconds.
     Grant(u32),
     Revoke(LeaseId),
     /// Ends expired leases, which precedes every request anyway.
-    EndOverdue,
+    ExpireLeases,
 }
 
 /// Response to a write request.
 #[derive(Debug)]
-pub(super) enum Done {
-    Transacted(Transacted),
-    Granted(Granted),
-    Revoked(LeaseId, Revoked),
-    Ended,
+pub(super) enum WriteResponse {
+    Transact(TransactResponse),
+    Grant(GrantResponse),
+    Revoke(LeaseId, RevokeResponse),
+    Expired,
 }
 
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Done, MetaError>>,
+pub(super) struct QueuedWrite {
+    pub(super) request: WriteRequest,
+    pub(super) reply: oneshot::Sender<Result<WriteResponse, MetaError>>,
 }
 
 /// Runs the writer until all senders are gone.
-pub(super) async fn write(shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
-    let together_max = shared.limits.requests_together_max;
+pub(super) async fn write(shared: Arc<Shared>, mut requests: mpsc::Receiver<QueuedWrite>) {
+    let batch_max = shared.limits.requests_together_max;
     loop {
         let mut batch = Vec::new();
-        if jobs.recv_many(&mut batch, together_max).await == 0 {
+        if requests.recv_many(&mut batch, batch_max).await == 0 {
             return;
         }
         let shared = shared.clone();
@@ -55,10 +55,10 @@ pub(super) async fn write(shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
 }
 
 /// Result of a batch: a response for each request, and the changes.
-type Written = (Vec<Result<Done, MetaError>>, Vec<Commit>);
+type BatchResult = (Vec<Result<WriteResponse, MetaError>>, Vec<Commit>);
 
 /// Failure of a batch.
-enum Failed {
+enum BatchFailure {
     /// Nothing was written.
     Before(MetaError),
     /// The batch may be on disk.
@@ -66,45 +66,47 @@ enum Failed {
 }
 
 impl Shared {
-    fn write(&self, jobs: Vec<Job>) {
-        let answers = match self.broken.get() {
-            Some(error) => Err(Failed::Before(error.clone())),
+    fn write(&self, requests: Vec<QueuedWrite>) {
+        let answers = match self.fatal_error.get() {
+            Some(error) => Err(BatchFailure::Before(error.clone())),
             // The library may panic over a file that another process modifies.
-            None => catch_unwind(AssertUnwindSafe(|| self.write_together(&jobs)))
-                .unwrap_or_else(|_| Err(Failed::During(self.file.damaged("its pages contradict each other")))),
+            None => catch_unwind(AssertUnwindSafe(|| self.write_batch(&requests)))
+                .unwrap_or_else(|_| Err(BatchFailure::During(self.file.damaged("its pages contradict each other")))),
         };
         match answers {
             // A requester that is gone needs no response.
-            Ok(answers) => jobs.into_iter().zip(answers).for_each(|(job, answer)| drop(job.reply.send(answer))),
+            Ok(answers) => {
+                requests.into_iter().zip(answers).for_each(|(request, answer)| drop(request.reply.send(answer)))
+            }
             Err(failed) => {
                 let error = match failed {
-                    Failed::Before(error) => error,
-                    Failed::During(error) => {
+                    BatchFailure::Before(error) => error,
+                    BatchFailure::During(error) => {
                         let unknown = MetaError::Unknown {
                             endpoints: vec![self.file.path.display().to_string()],
                             reason: error.to_string(),
                         };
                         // The state in memory may be wrong from here on.
-                        let _ = self.broken.set(error);
+                        let _ = self.fatal_error.set(error);
                         unknown
                     }
                 };
-                jobs.into_iter().for_each(|job| drop(job.reply.send(Err(error.clone()))));
+                requests.into_iter().for_each(|request| drop(request.reply.send(Err(error.clone()))));
             }
         }
     }
 
-    fn write_together(&self, jobs: &[Job]) -> Result<Vec<Result<Done, MetaError>>, Failed> {
+    fn write_batch(&self, requests: &[QueuedWrite]) -> Result<Vec<Result<WriteResponse, MetaError>>, BatchFailure> {
         let overdue = self.leases().overdue(self.clock.now());
-        let (answers, commits) = self.commit(jobs, &overdue)?;
+        let (answers, commits) = self.commit(requests, &overdue)?;
         let now = self.clock.now();
         let mut leases = self.leases();
         overdue.iter().for_each(|lease| _ = leases.end(*lease));
-        for done in answers.iter().flatten() {
-            match done {
-                Done::Granted(granted) => leases.begin(granted.lease, granted.ttl_s, now),
-                Done::Revoked(lease, _) => _ = leases.end(*lease),
-                Done::Transacted(_) | Done::Ended => {}
+        for response in answers.iter().flatten() {
+            match response {
+                WriteResponse::Grant(granted) => leases.begin(granted.lease, granted.ttl_s, now),
+                WriteResponse::Revoke(lease, _) => _ = leases.end(*lease),
+                WriteResponse::Transact(_) | WriteResponse::Expired => {}
             }
         }
         drop(leases);
@@ -114,20 +116,21 @@ impl Shared {
     }
 
     /// Executes a batch in one transaction of the file. On success it is on disk.
-    fn commit(&self, jobs: &[Job], overdue: &[LeaseId]) -> Result<Written, Failed> {
-        let before = |e: redb::TransactionError| Failed::Before(self.file.fault("write", e));
+    fn commit(&self, requests: &[QueuedWrite], overdue: &[LeaseId]) -> Result<BatchResult, BatchFailure> {
+        let before = |e: redb::TransactionError| BatchFailure::Before(self.file.fault("write", e));
         let write = self.database.begin_write().map_err(before)?;
-        let work = || {
+        let run = || {
             let mut batch = Batch::new(&self.file, &self.limits, &write)?;
             for lease in overdue {
                 batch.end_lease(*lease)?;
             }
-            let answers = jobs.iter().map(|job| batch.work(&job.work)).collect::<Result<Vec<_>, _>>()?;
+            let answers =
+                requests.iter().map(|request| batch.execute(&request.request)).collect::<Result<Vec<_>, _>>()?;
             Ok((answers, batch.finish(&self.log)?))
         };
-        match work() {
+        match run() {
             Ok((answers, Some(commits))) => {
-                write.commit().map_err(|e| Failed::During(self.file.fault("write", e)))?;
+                write.commit().map_err(|e| BatchFailure::During(self.file.fault("write", e)))?;
                 Ok((answers, commits))
             }
             // Nothing to write; a failing abort leaves nothing behind.
@@ -137,7 +140,7 @@ impl Shared {
             }
             Err(error) => {
                 let _ = write.abort();
-                Err(Failed::Before(error))
+                Err(BatchFailure::Before(error))
             }
         }
     }

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
 use std::time::Duration;
 
+use crate::change_log::Commit;
 use crate::leases::Leases;
-use crate::log::Commit;
 use crate::{
-    Change, Entry, Key, LeaseId, MetaError, MetaLimits, Operation, Outcome, Page, Revision, Span, Transacted,
-    Transaction,
+    Change, Entry, EntryPage, Key, KeyRange, LeaseId, MetaError, MetaLimits, Operation, OperationResult, Revision,
+    TransactResponse, Transaction,
 };
 
 /// The state of a store, except for history and watchers.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StoreState {
     pub(super) revision: Revision,
     pub(super) entries: BTreeMap<Key, Entry>,
     pub(super) leases: Leases,
@@ -25,9 +25,9 @@ pub(super) struct State {
     limits: MetaLimits,
 }
 
-impl State {
-    pub(super) fn new(limits: MetaLimits) -> State {
-        State {
+impl StoreState {
+    pub(super) fn new(limits: MetaLimits) -> StoreState {
+        StoreState {
             revision: Revision::FIRST,
             entries: BTreeMap::new(),
             leases: Leases::default(),
@@ -38,8 +38,8 @@ impl State {
         }
     }
 
-    pub(super) fn range(&self, span: &Span, limit: usize) -> Page {
-        let mut page = Page { revision: self.revision, entries: Vec::new(), next: None };
+    pub(super) fn range(&self, span: &KeyRange, limit: usize) -> EntryPage {
+        let mut page = EntryPage { revision: self.revision, entries: Vec::new(), next: None };
         let entries_max = self.limits.page_entries(limit);
         let mut bytes = 0;
         for entry in self.of(span) {
@@ -55,7 +55,10 @@ impl State {
     }
 
     /// Executes a transaction. Returns the response, and the changes if there are any.
-    pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<(Transacted, Option<Commit>), MetaError> {
+    pub(super) fn transact(
+        &mut self,
+        transaction: &Transaction,
+    ) -> Result<(TransactResponse, Option<Commit>), MetaError> {
         let succeeded =
             transaction.conditions.iter().all(|condition| condition.holds(self.entries.get(&condition.key)));
         let operations = if succeeded { &transaction.then } else { &transaction.otherwise };
@@ -64,7 +67,7 @@ impl State {
         let mut changes = Vec::new();
         let outcomes = operations.iter().map(|operation| self.apply(operation, revision, &mut changes)).collect();
         let commit = self.commit(changes);
-        Ok((Transacted { revision: self.revision, succeeded, outcomes }, commit))
+        Ok((TransactResponse { revision: self.revision, succeeded, outcomes }, commit))
     }
 
     pub(super) fn begin_lease(&mut self, ttl_s: u32, now: Duration) -> LeaseId {
@@ -94,10 +97,10 @@ impl State {
                 put += (key.as_bytes().len() + value.as_bytes().len()) as u64;
             }
         }
-        self.limits.check_room(self.bytes, put)
+        self.limits.check_space(self.bytes, put)
     }
 
-    fn apply(&mut self, operation: &Operation, revision: Revision, changes: &mut Vec<Change>) -> Outcome {
+    fn apply(&mut self, operation: &Operation, revision: Revision, changes: &mut Vec<Change>) -> OperationResult {
         match operation {
             Operation::Put { key, value, lease } => {
                 let before = self.entries.get(key);
@@ -116,12 +119,12 @@ impl State {
                 }
                 self.entries.insert(key.clone(), entry.clone());
                 changes.push(Change::Put(entry));
-                Outcome::Put
+                OperationResult::Put
             }
             Operation::Delete(span) => {
                 let keys: Vec<Key> = self.of(span).map(|entry| entry.key.clone()).collect();
                 keys.iter().for_each(|key| self.delete(key, revision, changes));
-                Outcome::Deleted(keys.len() as u64)
+                OperationResult::Deleted(keys.len() as u64)
             }
         }
     }
@@ -149,7 +152,7 @@ impl State {
         Some(changes.into())
     }
 
-    fn of(&self, span: &Span) -> impl Iterator<Item = &Entry> {
+    fn of(&self, span: &KeyRange) -> impl Iterator<Item = &Entry> {
         let all = self.entries.range::<[u8], _>((Included(span.start()), Unbounded));
         all.map(|(_, entry)| entry).take_while(|entry| span.contains(&entry.key))
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sandbar_core::Seed;
 use sandbar_etcd::{Member, START_TIME_MAX, plan};
-use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, EtcdTls, MetaLimits, MetaStore};
+use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, EtcdTls, MetaLimits, MetaStore};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -52,7 +52,7 @@ impl Cluster {
             if self.members.iter_mut().any(Member::has_ended) {
                 return false;
             }
-            if Etcd::connect(&self.address("start"), MetaLimits::default(), EtcdTimes::default(), Seed::new(1))
+            if EtcdStore::connect(&self.address("start"), MetaLimits::default(), EtcdTimeouts::default(), Seed::new(1))
                 .await
                 .is_ok()
             {
@@ -71,17 +71,17 @@ impl Cluster {
     }
 
     pub async fn connect(&self, prefix: &str, limits: MetaLimits) -> Arc<dyn MetaStore> {
-        self.connect_with(prefix, limits, EtcdTimes::default(), 7).await
+        self.connect_with(prefix, limits, EtcdTimeouts::default(), 7).await
     }
 
     pub async fn connect_with(
         &self,
         prefix: &str,
         limits: MetaLimits,
-        times: EtcdTimes,
+        times: EtcdTimeouts,
         seed: u64,
     ) -> Arc<dyn MetaStore> {
-        let connected = Etcd::connect(&self.address(prefix), limits, times, Seed::new(seed)).await;
+        let connected = EtcdStore::connect(&self.address(prefix), limits, times, Seed::new(seed)).await;
         Arc::new(connected.unwrap_or_else(|e| panic!("{e}\n{}", self.logs())))
     }
 

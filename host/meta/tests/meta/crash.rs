@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandbar_core::Seed;
-use sandbar_meta::{MetaLimits, MetaStore, Operation, Redb, Revision, Span, SystemClock, Transaction, Value};
+use sandbar_meta::{
+    KeyRange, MetaLimits, MetaStore, MetaValue, Operation, RedbStore, Revision, SystemClock, Transaction,
+};
 
 use crate::driver::key;
 use crate::model::seeds;
@@ -24,8 +26,8 @@ fn limits() -> MetaLimits {
     MetaLimits { history_changes_max: 200, ..MetaLimits::default() }
 }
 
-async fn open(path: &Path) -> Redb {
-    Redb::open(path, limits(), Arc::new(SystemClock::default())).await.unwrap()
+async fn open(path: &Path) -> RedbStore {
+    RedbStore::open(path, limits(), Arc::new(SystemClock::default())).await.unwrap()
 }
 
 /// Entry point of the process that is killed. Each transaction puts its number, and reports the last acknowledged one.
@@ -41,10 +43,10 @@ async fn child() {
     }
 }
 
-async fn write(store: Arc<Redb>, next: Arc<AtomicU64>) {
+async fn write(store: Arc<RedbStore>, next: Arc<AtomicU64>) {
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
-        let value = Value::from(&*number.to_string());
+        let value = MetaValue::from(&*number.to_string());
         let transaction = Transaction::new()
             .then(Operation::put(key(&format!("n/{number}")), value.clone()))
             .then(Operation::put(key("last"), value));
@@ -106,7 +108,7 @@ async fn check(path: &Path, answered: &[(u64, u64)]) {
     }
     // Each transaction put one number, and nothing else wrote.
     let (mut count, mut span, revision) =
-        (0, Span::prefix("n/").unwrap(), store.get(&key("last")).await.unwrap().revision);
+        (0, KeyRange::prefix("n/").unwrap(), store.get(&key("last")).await.unwrap().revision);
     loop {
         let page = store.range(&span, 0).await.unwrap();
         count += page.entries.len() as u64;
@@ -118,7 +120,7 @@ async fn check(path: &Path, answered: &[(u64, u64)]) {
     assert_eq!((last.mod_revision, last.version), (revision, count));
     // The history reaches the last revision.
     let from = Revision(revision.0.saturating_sub(50).max(2));
-    let mut watcher = store.watch(&Span::key(&key("last")), from).await.unwrap();
+    let mut watcher = store.watch(&KeyRange::key(&key("last")), from).await.unwrap();
     let seen = watcher.next().await.unwrap();
     assert!(seen.iter().map(|change| change.revision().0).eq(from.0..=revision.0));
     drop(watcher);

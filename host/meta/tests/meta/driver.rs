@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use sandbar_meta::{
-    Change, Clock, Condition, Entry, Key, LeaseId, ManualClock, Memory, MetaError, MetaLimits, MetaStore, Operation,
-    Outcome, Redb, Revision, Span, Test, Transaction, Value, Watcher,
+    Change, Clock, Condition, Entry, Key, KeyRange, LeaseId, ManualClock, MemoryStore, MetaError, MetaLimits,
+    MetaStore, MetaValue, Operation, OperationResult, Predicate, RedbStore, Revision, Transaction, Watcher,
 };
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub enum Step {
     Get(Key),
-    Range(Span, usize),
+    Range(KeyRange, usize),
     Transact {
         when: Vec<Condition>,
         then: Vec<Op>,
@@ -27,7 +27,7 @@ pub enum Step {
     Grant(u32),
     KeepAlive(usize),
     Revoke(usize),
-    Watch(Span, u64),
+    Watch(KeyRange, u64),
     /// Reads this many changes of a watcher, or until it ends. `None` reads the available changes, for stores in this
     /// process alone.
     Changes(usize, Option<usize>),
@@ -41,16 +41,16 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub enum Op {
     /// With the lease of this number.
-    Put(Key, Value, Option<usize>),
-    Delete(Span),
+    Put(Key, MetaValue, Option<usize>),
+    Delete(KeyRange),
 }
 
 pub fn key(text: &str) -> Key {
     text.try_into().unwrap()
 }
 
-pub fn prefix(text: &str) -> Span {
-    Span::prefix(text.as_bytes().to_vec()).unwrap()
+pub fn prefix(text: &str) -> KeyRange {
+    KeyRange::prefix(text.as_bytes().to_vec()).unwrap()
 }
 
 pub fn put(name: &str, value: &str) -> Op {
@@ -58,7 +58,7 @@ pub fn put(name: &str, value: &str) -> Op {
 }
 
 pub fn delete(name: &str) -> Op {
-    Op::Delete(Span::key(&key(name)))
+    Op::Delete(KeyRange::key(&key(name)))
 }
 
 pub fn then(ops: impl Into<Vec<Op>>) -> Step {
@@ -90,7 +90,7 @@ pub enum Kind {
 pub struct Driver {
     pub kind: Kind,
     store: Option<Arc<dyn MetaStore>>,
-    redb: Option<Redb>,
+    redb: Option<RedbStore>,
     limits: MetaLimits,
     clock: Arc<ManualClock>,
     /// Offset of revisions.
@@ -102,14 +102,14 @@ pub struct Driver {
 impl Driver {
     pub fn memory(limits: MetaLimits) -> Driver {
         let clock = Arc::new(ManualClock::default());
-        let store = Memory::new(limits, clock.clone());
+        let store = MemoryStore::new(limits, clock.clone());
         Driver::new(Kind::Memory, Some(Arc::new(store)), None, limits, clock)
     }
 
     pub async fn redb(limits: MetaLimits) -> Driver {
         let clock = Arc::new(ManualClock::default());
         let folder = folder();
-        let redb = Redb::open(&folder.path().join("meta"), limits, clock.clone()).await.unwrap();
+        let redb = RedbStore::open(&folder.path().join("meta"), limits, clock.clone()).await.unwrap();
         Driver::new(Kind::Redb { folder }, None, Some(redb), limits, clock)
     }
 
@@ -125,7 +125,7 @@ impl Driver {
     fn new(
         kind: Kind,
         store: Option<Arc<dyn MetaStore>>,
-        redb: Option<Redb>,
+        redb: Option<RedbStore>,
         limits: MetaLimits,
         clock: Arc<ManualClock>,
     ) -> Driver {
@@ -169,8 +169,8 @@ impl Driver {
             Step::Transact { when, then, otherwise } => {
                 let transacted = self.store().transact(self.transaction(when, then, otherwise)).await?;
                 let outcomes = transacted.outcomes.iter().map(|outcome| match outcome {
-                    Outcome::Put => " put".to_owned(),
-                    Outcome::Deleted(count) => format!(" deleted {count}"),
+                    OperationResult::Put => " put".to_owned(),
+                    OperationResult::Deleted(count) => format!(" deleted {count}"),
                 });
                 let branch = if transacted.succeeded { "then" } else { "otherwise" };
                 format!("@{} {branch}{}", self.relative(transacted.revision), outcomes.collect::<String>())
@@ -225,7 +225,7 @@ impl Driver {
                 self.redb.take().unwrap().close().await;
                 let path = folder.path().join("meta");
                 let clock: Arc<dyn Clock> = self.clock.clone();
-                self.redb = Some(Redb::open(&path, self.limits, clock).await?);
+                self.redb = Some(RedbStore::open(&path, self.limits, clock).await?);
             }
             Kind::Other => {}
         }
@@ -269,8 +269,8 @@ impl Driver {
         let revision = |revision: &Revision| Revision(if revision.0 == 0 { 0 } else { revision.0 + self.base });
         let condition = |condition: &Condition| {
             let test = match &condition.test {
-                Test::CreateRevision(is, than) => Test::CreateRevision(*is, revision(than)),
-                Test::ModRevision(is, than) => Test::ModRevision(*is, revision(than)),
+                Predicate::CreateRevision(is, than) => Predicate::CreateRevision(*is, revision(than)),
+                Predicate::ModRevision(is, than) => Predicate::ModRevision(*is, revision(than)),
                 other => other.clone(),
             };
             Condition { key: condition.key.clone(), test }
@@ -313,6 +313,6 @@ fn show(entry: &Entry, base: u64) -> String {
 }
 
 /// Short forms.
-pub fn test(name: &str, test: Test) -> Condition {
+pub fn test(name: &str, test: Predicate) -> Condition {
     Condition { key: key(name), test }
 }

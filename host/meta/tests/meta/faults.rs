@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
 use sandbar_meta::{
-    Change, Condition, EtcdTimes, MetaError, MetaLimits, MetaStore, Operation, Revision, Span, Transaction, Value,
-    Watcher,
+    Change, Condition, EtcdTimeouts, KeyRange, MetaError, MetaLimits, MetaStore, MetaValue, Operation, Revision,
+    Transaction, Watcher,
 };
 use tokio::time::{sleep, timeout};
 
@@ -60,8 +60,8 @@ async fn nothing_is_lost_or_done_twice() {
     let mut watches = Vec::new();
     for client in 1..=CLIENTS {
         // Each client starts with a different member.
-        let store = cluster.connect_with("count", limits, EtcdTimes::default(), client).await;
-        let watcher = store.watch(&Span::all(), first.next()).await.unwrap();
+        let store = cluster.connect_with("count", limits, EtcdTimeouts::default(), client).await;
+        let watcher = store.watch(&KeyRange::all(), first.next()).await.unwrap();
         watches.push(tokio::spawn(watch(watcher, clients.clone())));
         tasks.push(tokio::spawn(count(store, client, clients.clone())));
     }
@@ -78,7 +78,7 @@ async fn nothing_is_lost_or_done_twice() {
             Err(e) => eprintln!("the last put: {e}"),
         }
     };
-    let watcher = store.watch(&Span::all(), first.next()).await.unwrap();
+    let watcher = store.watch(&KeyRange::all(), first.next()).await.unwrap();
     let history = watch_until(watcher, last).await;
     check_history(&tries, &history);
     for watch in watches {
@@ -163,7 +163,7 @@ async fn goes_on(done: &AtomicU64, since: &str) {
 
 async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<(Tried, Ended)> {
     let mut tries = Vec::new();
-    let bound = Duration::from_millis(EtcdTimes::default().call_ms_max.into()) + SLACK;
+    let bound = Duration::from_millis(EtcdTimeouts::default().call_ms_max.into()) + SLACK;
     for number in 0.. {
         if clients.stop.load(Ordering::Relaxed) {
             break;
@@ -174,7 +174,7 @@ async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<
             Err(e) => panic!("client {client}: {e}"),
         };
         let (_, _, count) = parse(&before.value);
-        let value = Value::from(&*format!("{client} {number} {}", count + 1));
+        let value = MetaValue::from(&*format!("{client} {number} {}", count + 1));
         let transaction = Transaction::new()
             .when(Condition::unchanged(key(COUNTER), before.mod_revision))
             .then(Operation::put(key(COUNTER), value));
@@ -193,7 +193,7 @@ async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<
     tries
 }
 
-fn parse(value: &Value) -> (u64, u64, u64) {
+fn parse(value: &MetaValue) -> (u64, u64, u64) {
     let text = std::str::from_utf8(value.as_bytes()).unwrap();
     let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
     (numbers[0], numbers[1], numbers[2])
@@ -263,7 +263,7 @@ async fn leases_end_in_time_and_not_before() {
     for (name, lease) in [("kept", kept.lease), ("left", left.lease)] {
         store.transact(Transaction::new().then(Operation::put_leased(key(name), "".into(), lease))).await.unwrap();
     }
-    let mut watcher = store.watch(&Span::all(), store.get(&key("x")).await.unwrap().revision.next()).await.unwrap();
+    let mut watcher = store.watch(&KeyRange::all(), store.get(&key("x")).await.unwrap().revision.next()).await.unwrap();
     let leader = cluster.leader().await;
     cluster.kill(leader);
     let keeper = store.clone();
@@ -295,17 +295,17 @@ async fn leases_end_in_time_and_not_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_away_is_named() {
     let mut cluster = Cluster::start(3).await;
-    let times = EtcdTimes {
+    let times = EtcdTimeouts {
         call_ms_max: 2000,
         attempt_ms_max: 500,
         ping_ms: 5500,
         ping_answer_ms_max: 500,
-        ..EtcdTimes::default()
+        ..EtcdTimeouts::default()
     };
     let store = cluster.connect_with("away", MetaLimits::default(), times, 3).await;
     let put_a = || Transaction::new().then(Operation::put(key("a"), "".into()));
     let before = store.transact(put_a()).await.unwrap().revision;
-    let mut watcher = store.watch(&Span::all(), before.next()).await.unwrap();
+    let mut watcher = store.watch(&KeyRange::all(), before.next()).await.unwrap();
     // A write is not sent to a member without a recent response.
     sleep(Duration::from_millis(times.fresh_ms.into())).await;
     for away in ["cut off", "killed"] {

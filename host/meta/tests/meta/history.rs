@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbar_meta::{MetaError, MetaLimits, Operation, Span, Transaction, Value};
+use sandbar_meta::{KeyRange, MetaError, MetaLimits, MetaValue, Operation, Transaction};
 use tokio::time::timeout;
 
 use crate::cluster::Cluster;
@@ -26,7 +26,7 @@ async fn compacted_history_is_not_passed_over() {
     for (from, expected) in
         [(revisions[0], None), (revisions[1], None), (revisions[2], None), (revisions[3], Some(revisions[3]))]
     {
-        let seen = match store.watch(&Span::all(), from).await {
+        let seen = match store.watch(&KeyRange::all(), from).await {
             Ok(mut watcher) => watcher.next().await,
             Err(e) => Err(e),
         };
@@ -43,12 +43,12 @@ async fn compacted_history_is_not_passed_over() {
 async fn large_values_come_in_pieces() {
     let cluster = Cluster::start(1).await;
     let store = cluster.connect("large", MetaLimits::default()).await;
-    let value = Value::new(vec![7; 1 << 20]);
+    let value = MetaValue::new(vec![7; 1 << 20]);
     for number in 0..24 {
         let transaction = Transaction::new().then(Operation::put(key(&format!("k{number:02}")), value.clone()));
         store.transact(transaction).await.unwrap();
     }
-    let (mut span, mut entries, mut first) = (Span::all(), 0, None);
+    let (mut span, mut entries, mut first) = (KeyRange::all(), 0, None);
     loop {
         let page = store.range(&span, 0).await.unwrap();
         first = first.or(page.entries.first().map(|entry| entry.mod_revision));
@@ -58,13 +58,13 @@ async fn large_values_come_in_pieces() {
         span = span.starting_at(&next);
     }
     assert_eq!(entries, 24);
-    let mut watcher = store.watch(&Span::all(), first.unwrap()).await.unwrap();
+    let mut watcher = store.watch(&KeyRange::all(), first.unwrap()).await.unwrap();
     let mut seen = 0;
     while seen < 24 {
         seen += timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap().len();
     }
     // The deletes are one transaction, however many.
-    store.transact(Transaction::new().then(Operation::Delete(Span::all()))).await.unwrap();
+    store.transact(Transaction::new().then(Operation::Delete(KeyRange::all()))).await.unwrap();
     let gone = timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap();
     assert_eq!(gone.len(), 24);
 }

@@ -4,7 +4,7 @@
 //! `SANDBAR_SEED=7 cargo test --release -p sandbar-meta --test meta -- model --nocapture` replays one history and
 //! prints it; `SANDBAR_SEEDS` sets the number of seeds otherwise.
 
-use sandbar_meta::{MetaLimits, Span};
+use sandbar_meta::{KeyRange, MetaLimits};
 
 use crate::cluster::Cluster;
 use crate::driver::{Driver, Kind, Step};
@@ -149,7 +149,7 @@ impl History {
 
     /// Compares the whole content, and the changes of one watcher.
     async fn compare(&mut self) {
-        let mut span = Span::all();
+        let mut span = KeyRange::all();
         for _ in 0..10 {
             let page = self.step(&Step::Range(span.clone(), 0)).await;
             let Some((_, next)) = page.split_once("...") else { break };

@@ -1,7 +1,7 @@
 //! Random steps from a seed.
 
 use sandbar_core::Seed;
-use sandbar_meta::{Condition, Is, Key, Revision, Span, Test, Value};
+use sandbar_meta::{CompareOp, Condition, Key, KeyRange, MetaValue, Predicate, Revision};
 
 use crate::driver::{Op, Step, key};
 
@@ -69,15 +69,15 @@ impl Steps {
     }
 
     fn condition(&mut self) -> Condition {
-        let is = self.one(&[Is::Equal, Is::NotEqual, Is::Greater, Is::Less]);
+        let is = self.one(&[CompareOp::Equal, CompareOp::NotEqual, CompareOp::Greater, CompareOp::Less]);
         let revision = Revision(self.revision.saturating_sub(self.seed.below(6).into()).max(1));
         let test = match self.seed.below(6) {
-            0 => Test::Version(is, self.seed.below(3).into()),
-            1 => Test::CreateRevision(is, revision),
-            2 => Test::ModRevision(is, revision),
-            3 => Test::ModRevision(is, Revision(0)),
-            4 => Test::Value(is, self.value()),
-            _ => Test::Version(Is::Greater, 0),
+            0 => Predicate::Version(is, self.seed.below(3).into()),
+            1 => Predicate::CreateRevision(is, revision),
+            2 => Predicate::ModRevision(is, revision),
+            3 => Predicate::ModRevision(is, Revision(0)),
+            4 => Predicate::Value(is, self.value()),
+            _ => Predicate::Version(CompareOp::Greater, 0),
         };
         Condition { key: self.key(), test }
     }
@@ -94,12 +94,12 @@ impl Steps {
         }
     }
 
-    fn span(&mut self) -> Span {
+    fn span(&mut self) -> KeyRange {
         match self.seed.below(5) {
-            0 => Span::between(&self.key(), &self.key()),
-            1 | 2 => Span::prefix(self.one(PREFIXES).as_bytes().to_vec()).unwrap(),
-            3 => Span::prefix(self.one(PREFIXES).as_bytes().to_vec()).unwrap().starting_at(&self.key()),
-            _ => Span::key(&self.key()),
+            0 => KeyRange::between(&self.key(), &self.key()),
+            1 | 2 => KeyRange::prefix(self.one(PREFIXES).as_bytes().to_vec()).unwrap(),
+            3 => KeyRange::prefix(self.one(PREFIXES).as_bytes().to_vec()).unwrap().starting_at(&self.key()),
+            _ => KeyRange::key(&self.key()),
         }
     }
 
@@ -107,8 +107,8 @@ impl Steps {
         key(self.one(KEYS))
     }
 
-    fn value(&mut self) -> Value {
-        Value::new(vec![b'a' + self.seed.below(4) as u8; self.seed.below(4) as usize])
+    fn value(&mut self) -> MetaValue {
+        MetaValue::new(vec![b'a' + self.seed.below(4) as u8; self.seed.below(4) as usize])
     }
 
     /// One of the last leases, or one that does not exist.

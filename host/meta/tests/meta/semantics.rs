@@ -1,6 +1,6 @@
 //! Responses of stores as tables: steps with their results, equal for all three stores.
 
-use sandbar_meta::{Condition, Is, MetaLimits, Revision, Span, Test};
+use sandbar_meta::{CompareOp, Condition, KeyRange, MetaLimits, Predicate, Revision};
 
 use crate::cluster::Cluster;
 use crate::driver::{Driver, Op, Step, delete, key, prefix, put, test, then};
@@ -76,8 +76,8 @@ fn leased(name: &str, value: &str, lease: usize) -> Op {
     Op::Put(key(name), value.into(), Some(lease))
 }
 
-fn all() -> Span {
-    Span::all()
+fn all() -> KeyRange {
+    KeyRange::all()
 }
 
 fn entries() -> Vec<Case> {
@@ -113,14 +113,14 @@ fn entries() -> Vec<Case> {
                 (then([put("\0", "1"), put("\u{7f}", "2"), put("a/b c", "3")]), "@2 then put put put"),
                 (Step::Range(all(), 0), "@2 \\x00=1(2,2,1) a/b c=3(2,2,1) \\x7f=2(2,2,1)"),
                 (get("\0"), "@2 \\x00=1(2,2,1)"),
-                (then([Op::Delete(Span::key(&key("a/b c")))]), "@3 then deleted 1"),
+                (then([Op::Delete(KeyRange::key(&key("a/b c")))]), "@3 then deleted 1"),
             ],
         ),
     ]
 }
 
 fn conditions() -> Vec<Case> {
-    let a = |t: Test| holds(test("a", t));
+    let a = |t: Predicate| holds(test("a", t));
     vec![
         case(
             "of what is not there numbers are zero, and no value holds",
@@ -128,11 +128,11 @@ fn conditions() -> Vec<Case> {
                 (holds(Condition::absent(key("a"))), "@1 then"),
                 (holds(Condition::exists(key("a"))), "@1 otherwise"),
                 (holds(Condition::unchanged(key("a"), Revision(0))), "@1 then"),
-                (a(Test::CreateRevision(Is::Less, Revision(1))), "@1 then"),
-                (a(Test::Version(Is::NotEqual, 0)), "@1 otherwise"),
-                (a(Test::Value(Is::Equal, "".into())), "@1 otherwise"),
-                (a(Test::Value(Is::NotEqual, "x".into())), "@1 otherwise"),
-                (a(Test::Value(Is::Less, "x".into())), "@1 otherwise"),
+                (a(Predicate::CreateRevision(CompareOp::Less, Revision(1))), "@1 then"),
+                (a(Predicate::Version(CompareOp::NotEqual, 0)), "@1 otherwise"),
+                (a(Predicate::Value(CompareOp::Equal, "".into())), "@1 otherwise"),
+                (a(Predicate::Value(CompareOp::NotEqual, "x".into())), "@1 otherwise"),
+                (a(Predicate::Value(CompareOp::Less, "x".into())), "@1 otherwise"),
             ],
         ),
         case(
@@ -145,15 +145,15 @@ fn conditions() -> Vec<Case> {
                 (holds(Condition::unchanged(key("a"), Revision(3))), "@3 then"),
                 (holds(Condition::unchanged(key("a"), Revision(2))), "@3 otherwise"),
                 (holds(Condition::holds_value(key("a"), "m".into())), "@3 then"),
-                (a(Test::CreateRevision(Is::Equal, Revision(2))), "@3 then"),
-                (a(Test::CreateRevision(Is::Greater, Revision(2))), "@3 otherwise"),
-                (a(Test::ModRevision(Is::Greater, Revision(2))), "@3 then"),
-                (a(Test::Version(Is::Equal, 2)), "@3 then"),
-                (a(Test::Version(Is::Less, 2)), "@3 otherwise"),
-                (a(Test::Version(Is::NotEqual, u64::MAX)), "@3 then"),
-                (a(Test::Value(Is::Less, "ma".into())), "@3 then"),
-                (a(Test::Value(Is::Greater, "l\u{7f}".into())), "@3 then"),
-                (a(Test::Value(Is::NotEqual, "m".into())), "@3 otherwise"),
+                (a(Predicate::CreateRevision(CompareOp::Equal, Revision(2))), "@3 then"),
+                (a(Predicate::CreateRevision(CompareOp::Greater, Revision(2))), "@3 otherwise"),
+                (a(Predicate::ModRevision(CompareOp::Greater, Revision(2))), "@3 then"),
+                (a(Predicate::Version(CompareOp::Equal, 2)), "@3 then"),
+                (a(Predicate::Version(CompareOp::Less, 2)), "@3 otherwise"),
+                (a(Predicate::Version(CompareOp::NotEqual, u64::MAX)), "@3 then"),
+                (a(Predicate::Value(CompareOp::Less, "ma".into())), "@3 then"),
+                (a(Predicate::Value(CompareOp::Greater, "l\u{7f}".into())), "@3 then"),
+                (a(Predicate::Value(CompareOp::NotEqual, "m".into())), "@3 otherwise"),
             ],
         ),
     ]
@@ -187,7 +187,7 @@ fn transactions() -> Vec<Case> {
                     then([delete("a/1"), Op::Delete(prefix("a/")), delete("a/2")]),
                     "@3 then deleted 1 deleted 1 deleted 0",
                 ),
-                (then([Op::Delete(Span::between(&key("a"), &key("b")))]), "@3 then deleted 0"),
+                (then([Op::Delete(KeyRange::between(&key("a"), &key("b")))]), "@3 then deleted 0"),
                 (then([Op::Delete(all())]), "@4 then deleted 1"),
             ],
         ),
@@ -216,9 +216,9 @@ fn pages() -> Vec<Case> {
                 (Step::Range(all().starting_at(&key("c")), 2), "@2 c=3(2,2,1)"),
                 (Step::Range(all(), 3), "@2 a=1(2,2,1) b=2(2,2,1) c=3(2,2,1)"),
                 (Step::Range(all(), 1), "@2 a=1(2,2,1) ...b"),
-                (Step::Range(Span::between(&key("a"), &key("c")), 9), "@2 a=1(2,2,1) b=2(2,2,1)"),
-                (Step::Range(Span::between(&key("c"), &key("a")), 9), "@2"),
-                (Step::Range(Span::between(&key("a"), &key("a")), 9), "@2"),
+                (Step::Range(KeyRange::between(&key("a"), &key("c")), 9), "@2 a=1(2,2,1) b=2(2,2,1)"),
+                (Step::Range(KeyRange::between(&key("c"), &key("a")), 9), "@2"),
+                (Step::Range(KeyRange::between(&key("a"), &key("a")), 9), "@2"),
                 (Step::Range(prefix("b"), 0), "@2 b=2(2,2,1)"),
                 (Step::Range(prefix("x"), 0), "@2"),
             ],
@@ -337,7 +337,7 @@ fn watches() -> Vec<Case> {
         case(
             "a watch may begin in the future, and of one key",
             vec![
-                (Step::Watch(Span::key(&key("a")), 4), "watcher 0"),
+                (Step::Watch(KeyRange::key(&key("a")), 4), "watcher 0"),
                 (then([put("a", "1")]), "@2 then put"),
                 (then([put("a", "2")]), "@3 then put"),
                 (then([put("a\0", "3")]), "@4 then put"),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sandbar_core::Seed;
-use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, EtcdTls, MetaError, MetaLimits, MetaStore as _, Span};
+use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, EtcdTls, KeyRange, MetaError, MetaLimits, MetaStore as _};
 
 use crate::cluster::Cluster;
 use crate::driver::key;
@@ -18,10 +18,10 @@ fn tls(ca: &str, identity: bool) -> Option<EtcdTls> {
     Some(EtcdTls { ca: file(ca), identity: identity.then(|| (file("client.pem"), file("client.key"))) })
 }
 
-async fn connect(address: &EtcdAddress, tls: Option<EtcdTls>) -> Result<Etcd, MetaError> {
+async fn connect(address: &EtcdAddress, tls: Option<EtcdTls>) -> Result<EtcdStore, MetaError> {
     let address = EtcdAddress { tls, ..address.clone() };
-    let times = EtcdTimes { call_ms_max: 1500, ..EtcdTimes::default() };
-    Etcd::connect(&address, MetaLimits::default(), times, Seed::new(1)).await
+    let times = EtcdTimeouts { call_ms_max: 1500, ..EtcdTimeouts::default() };
+    EtcdStore::connect(&address, MetaLimits::default(), times, Seed::new(1)).await
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn both_sides_show_who_they_are() {
 
     let store = connect(&address, tls("ca.pem", true)).await.unwrap();
     assert!(store.get(&key("a")).await.unwrap().entry.is_none());
-    store.watch(&Span::all(), store.get(&key("a")).await.unwrap().revision.next()).await.unwrap();
+    store.watch(&KeyRange::all(), store.get(&key("a")).await.unwrap().revision.next()).await.unwrap();
 
     for (tls, code) in [
         (tls("ca.pem", false), "meta-unavailable"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId, ObjectId};
-use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, Span, Transaction};
+use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, KeyRange, Transaction};
 use sandbar_wire::{Connection, IncomingRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,13 +19,13 @@ const WATCH_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     Get(Key),
-    Range(Span, u64),
+    Range(KeyRange, u64),
     Transact(Transaction),
     Grant(u32),
     KeepAlive(LeaseId),
     Revoke(LeaseId),
     /// The next changes of a span from a revision on, and from which on to ask next.
-    Watch(Span, Revision),
+    Watch(KeyRange, Revision),
     /// What an object is that the node has.
     Describe(u64),
     /// Whom to fetch an object from that was described, after these were given up.
@@ -96,7 +96,7 @@ pub(super) async fn answer(inner: Arc<Inner>, node: Option<NodeId>, mut request:
     }
 }
 
-async fn watched(store: &dyn MetaStore, span: &Span, from: Revision) -> Result<(Vec<Change>, Revision), MetaError> {
+async fn watched(store: &dyn MetaStore, span: &KeyRange, from: Revision) -> Result<(Vec<Change>, Revision), MetaError> {
     let mut watcher = store.watch(span, from).await?;
     match tokio::time::timeout(WATCH_TIME, watcher.next()).await {
         Ok(changes) => Ok((changes?, watcher.position())),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::NodeId;
 use sandbar_meta::{
-    Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, Span, Transaction, Value,
+    Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, KeyRange, Transaction, MetaValue,
 };
 use sandbar_wire::{Applicant, Clock, Identity, Name, NodeFolder, RevocationList, Role, SystemClock};
 use serde::{Deserialize, Serialize};
@@ -133,7 +133,7 @@ pub(super) async fn number(store: &dyn MetaStore) -> Result<u16, ClusterError> {
             Some(entry) => Condition::unchanged(last.clone(), entry.mod_revision),
             None => Condition::absent(last.clone()),
         };
-        let put = Operation::put(last.clone(), Value::new(postcard::to_stdvec(&number).unwrap_or_default()));
+        let put = Operation::put(last.clone(), MetaValue::new(postcard::to_stdvec(&number).unwrap_or_default()));
         match store.transact(Transaction::new().when(condition).then(put)).await {
             Ok(done) if done.succeeded => return Ok(number),
             // Others took it. One that perhaps was taken here, and is not used, is lost: there are more.
@@ -151,13 +151,13 @@ pub(super) async fn list(store: &dyn MetaStore) -> Result<Vec<Member>, ClusterEr
 }
 
 async fn look(store: &dyn MetaStore) -> Result<(Vec<Member>, Revision), ClusterError> {
-    let (entries, revision) = all(store, Span::prefix(NODES.as_bytes())?).await?;
+    let (entries, revision) = all(store, KeyRange::prefix(NODES.as_bytes())?).await?;
     let member = |entry: &Entry| parse(entry.value.as_bytes()).ok_or_else(|| unreadable(&entry.key));
     Ok((entries.iter().map(member).collect::<Result<_, _>>()?, revision))
 }
 
 /// All entries of a span, and the revision from which on changes are news.
-pub(super) async fn all(store: &dyn MetaStore, mut span: Span) -> Result<(Vec<Entry>, Revision), MetaError> {
+pub(super) async fn all(store: &dyn MetaStore, mut span: KeyRange) -> Result<(Vec<Entry>, Revision), MetaError> {
     let (mut entries, mut from) = (Vec::new(), None);
     loop {
         let page = store.range(&span, 0).await?;
@@ -282,7 +282,7 @@ async fn stay_once(inner: &Inner, member: &Member, health: &mut Health) -> Resul
     let mut state = inner.state.subscribe();
     loop {
         let said = Member { state: *state.borrow_and_update(), ..member.clone() };
-        let value = Value::new(serde_json::to_vec(&said).unwrap_or_default());
+        let value = MetaValue::new(serde_json::to_vec(&said).unwrap_or_default());
         let put = Operation::Put { key: own.clone(), value, lease: Some(lease) };
         let done = store.transact(Transaction::new().when(holds).then(put)).await?;
         if !done.succeeded {
@@ -312,7 +312,7 @@ fn replaced(by: &Member) -> ClusterError {
 
 /// Takes a node out of the cluster for good: its certificate is not good any more.
 pub(super) async fn remove(store: &dyn MetaStore, name: &Name) -> Result<(), ClusterError> {
-    let put = Operation::put(key(&format!("{REMOVED}{name}"))?, Value::new(Vec::new()));
+    let put = Operation::put(key(&format!("{REMOVED}{name}"))?, MetaValue::new(Vec::new()));
     let delete = Operation::delete(&key(&format!("{NODES}{name}"))?);
     store.transact(Transaction::new().then(put).then(delete)).await?;
     Ok(())
@@ -329,7 +329,7 @@ async fn shut_out(inner: &Inner) {
 }
 
 async fn shut_out_once(inner: &Inner) -> Result<(), ClusterError> {
-    let span = Span::prefix(REMOVED.as_bytes())?;
+    let span = KeyRange::prefix(REMOVED.as_bytes())?;
     loop {
         let (entries, revision) = all(&*inner.store, span.clone()).await?;
         let name =
@@ -393,7 +393,7 @@ async fn follow_once(
 ) -> Result<(), ClusterError> {
     let (members, revision) = look(&*inner.store).await?;
     let mut known: BTreeMap<NodeId, Member> = members.into_iter().map(|m| (NodeId(m.number.into()), m)).collect();
-    let mut watcher = inner.store.watch(&Span::prefix(NODES.as_bytes())?, revision.next()).await?;
+    let mut watcher = inner.store.watch(&KeyRange::prefix(NODES.as_bytes())?, revision.next()).await?;
     loop {
         tell(told, &known, own);
         inner.living.set(known.values().cloned());
@@ -461,7 +461,7 @@ async fn renew_once(inner: &Inner, folder: &NodeFolder, founder: &Founder) -> Re
 
 #[cfg(test)]
 mod tests {
-    use sandbar_meta::{Memory, MetaLimits};
+    use sandbar_meta::{MemoryStore, MetaLimits};
 
     use super::*;
 
@@ -496,14 +496,14 @@ mod tests {
     }
 
     async fn put(store: &dyn MetaStore, member: &Member) {
-        let value = Value::new(serde_json::to_vec(member).unwrap());
+        let value = MetaValue::new(serde_json::to_vec(member).unwrap());
         let key = key(&format!("{NODES}{}", member.name)).unwrap();
         store.transact(Transaction::new().then(Operation::put(key, value))).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_name_is_waited_for_and_not_for_ever() {
-        let store = Memory::new(MetaLimits::default(), Arc::new(sandbar_meta::SystemClock::default()));
+        let store = MemoryStore::new(MetaLimits::default(), Arc::new(sandbar_meta::SystemClock::default()));
         let time = Duration::from_millis(1200);
         await_name(&store, "a", "k", time).await.unwrap();
         put(&store, &member("a", 4, "k")).await;

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbar_core::{ComponentId, NodeId, Seed};
-use sandbar_meta::{Etcd, EtcdAddress, EtcdTimes, LeaseId, MetaLimits, MetaStore, Redb};
-use sandbar_sched::Demand;
+use sandbar_meta::{EtcdStore, EtcdAddress, EtcdTimeouts, LeaseId, MetaLimits, MetaStore, RedbStore};
+use sandbar_sched::ResourceSet;
 use sandbar_wire::{
     Admission, Applicant, Authority, CertificateIssuer, Clock, Connection, Endpoint, EndpointEnvironment, Identity,
     JoinGrant, JoinToken, Key, Name, NodeFolder, Offload, Role, SystemClock, TransferLimits, Transfers, WireLimits,
@@ -339,7 +339,7 @@ impl Cluster {
     }
 
     /// The node runs programs from now on, and tasks of others.
-    pub(crate) fn begin(&self, asker: Asker, resources: &Demand, slots: u32, side: Side) {
+    pub(crate) fn begin(&self, asker: Asker, resources: &ResourceSet, slots: u32, side: Side) {
         self.inner.admission.limit(side.object_bytes_max);
         // A node has one hub.
         let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
@@ -525,7 +525,7 @@ async fn open_store(
         let address = address.parse::<EtcdAddress>()?;
         let connect = async || {
             let seed = Seed::new(u64::from(std::process::id()));
-            Ok(Etcd::connect(&address, MetaLimits::default(), EtcdTimes::default(), seed).await?)
+            Ok(EtcdStore::connect(&address, MetaLimits::default(), EtcdTimeouts::default(), seed).await?)
         };
         let etcd = reach::aloud(options.meta.as_deref().unwrap_or("etcd"), time, reach::patiently(time, connect));
         return Ok(Arc::new(etcd.await?));
@@ -538,7 +538,7 @@ async fn open_store(
         }
         None if is_founder => {
             let clock = Arc::new(sandbar_meta::SystemClock::default());
-            Ok(Arc::new(Redb::open(&options.data.join(META), MetaLimits::default(), clock).await?))
+            Ok(Arc::new(RedbStore::open(&options.data.join(META), MetaLimits::default(), clock).await?))
         }
         None => Err(ClusterError::NoWay(options.data.clone())),
     }

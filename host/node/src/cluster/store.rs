@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbar_meta::{
-    Change, Got, Granted, KeptAlive, Key, LeaseId, MetaError, MetaLimits, MetaStore, Page, Revision, Revoked, Span,
-    Transacted, Transaction, Watcher,
+    Change, GetResponse, GrantResponse, KeepAliveResponse, Key, LeaseId, MetaError, MetaLimits, MetaStore, EntryPage, Revision, RevokeResponse, KeyRange,
+    TransactResponse, Transaction, Watcher,
 };
 use sandbar_wire::{CloseCode, ConnectError, Connection, DisconnectReason, ExpectedPeer};
 use serde::Deserialize;
@@ -132,31 +132,31 @@ impl MetaStore for RemoteStore {
         &self.limits
     }
 
-    async fn get(&self, key: &Key) -> Result<Got, MetaError> {
+    async fn get(&self, key: &Key) -> Result<GetResponse, MetaError> {
         self.ask(&Ask::Get(key.clone())).await
     }
 
-    async fn range(&self, span: &Span, limit: usize) -> Result<Page, MetaError> {
+    async fn range(&self, span: &KeyRange, limit: usize) -> Result<EntryPage, MetaError> {
         self.ask(&Ask::Range(span.clone(), limit as u64)).await
     }
 
-    async fn transact(&self, transaction: Transaction) -> Result<Transacted, MetaError> {
+    async fn transact(&self, transaction: Transaction) -> Result<TransactResponse, MetaError> {
         self.ask(&Ask::Transact(transaction)).await
     }
 
-    async fn grant(&self, ttl_s: u32) -> Result<Granted, MetaError> {
+    async fn grant(&self, ttl_s: u32) -> Result<GrantResponse, MetaError> {
         self.ask(&Ask::Grant(ttl_s)).await
     }
 
-    async fn keep_alive(&self, lease: LeaseId) -> Result<KeptAlive, MetaError> {
+    async fn keep_alive(&self, lease: LeaseId) -> Result<KeepAliveResponse, MetaError> {
         self.ask(&Ask::KeepAlive(lease)).await
     }
 
-    async fn revoke(&self, lease: LeaseId) -> Result<Revoked, MetaError> {
+    async fn revoke(&self, lease: LeaseId) -> Result<RevokeResponse, MetaError> {
         self.ask(&Ask::Revoke(lease)).await
     }
 
-    async fn watch(&self, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+    async fn watch(&self, span: &KeyRange, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
         Ok(Box::new(RemoteWatcher { founder: self.founder.clone(), span: span.clone(), from }))
     }
 }
@@ -164,7 +164,7 @@ impl MetaStore for RemoteStore {
 /// Asks again and again.
 struct RemoteWatcher {
     founder: Arc<Founder>,
-    span: Span,
+    span: KeyRange,
     from: Revision,
 }
 

@@ -204,7 +204,7 @@ async fn find(inner: &Inner, tenant: &str, text: &str) -> Done<ClusterJob> {
 }
 
 async fn jobs(inner: &Inner, tenant: &str) -> Done<Vec<ClusterJob>> {
-    let span = sandbar_meta::Span::prefix(JOBS.as_bytes()).map_err(refused)?;
+    let span = sandbar_meta::KeyRange::prefix(JOBS.as_bytes()).map_err(refused)?;
     let (entries, _) = members::all(&*inner.store, span).await.map_err(later)?;
     let is_job = |entry: &&sandbar_meta::Entry| parse_key(&entry.key).is_some_and(|(_, is_owner)| !is_owner);
     let unreadable = |entry: &sandbar_meta::Entry, e: &serde_json::Error| {

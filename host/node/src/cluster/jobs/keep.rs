@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use sandbar_meta::{Change, Condition, Entry, MetaError, Operation, Revision, Span, Transaction, Value};
+use sandbar_meta::{Change, Condition, Entry, MetaError, Operation, Revision, KeyRange, Transaction, MetaValue};
 
 use super::super::members::{self, Member, MemberState};
 use super::super::{ClusterError, Inner, programs};
@@ -29,7 +29,7 @@ struct Seen {
 /// Who has a job, and since which revision.
 #[derive(Debug)]
 struct Owner {
-    name: Value,
+    name: MetaValue,
     since: Revision,
 }
 
@@ -42,8 +42,8 @@ impl Seen {
 }
 
 /// What stands in the key of a job's owner: a process of a node, not one before it.
-pub(super) fn owner(node: &Member) -> Value {
-    Value::new(format!("{}/{}", node.name, node.number).into_bytes())
+pub(super) fn owner(node: &Member) -> MetaValue {
+    MetaValue::new(format!("{}/{}", node.name, node.number).into_bytes())
 }
 
 /// Takes jobs that nobody has, again and again.
@@ -58,7 +58,7 @@ pub(in super::super) async fn keep(inner: &Arc<Inner>) {
 }
 
 async fn keep_once(inner: &Arc<Inner>) -> Result<(), ClusterError> {
-    let span = Span::prefix(JOBS.as_bytes())?;
+    let span = KeyRange::prefix(JOBS.as_bytes())?;
     let (entries, revision) = members::all(&*inner.store, span.clone()).await?;
     let mut seen: BTreeMap<JobName, Seen> = BTreeMap::new();
     entries.iter().for_each(|entry| see(&mut seen, entry));
@@ -151,8 +151,8 @@ pub(super) async fn own(inner: &Inner, job: ClusterJob, holds: Condition) -> Res
     Ok(done.succeeded.then_some(Owned { job, revision: done.revision }))
 }
 
-fn encoded(job: &ClusterJob) -> Value {
-    Value::new(serde_json::to_vec(job).unwrap_or_default())
+fn encoded(job: &ClusterJob) -> MetaValue {
+    MetaValue::new(serde_json::to_vec(job).unwrap_or_default())
 }
 
 /// Runs a job that is this node's, if it does not run yet.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::{Bound, Change, MetaError, MetaLimits, Revision, Span, Watcher};
+use crate::{Change, KeyRange, LimitKind, MetaError, MetaLimits, Revision, Watcher};
 
 /// All changes of one transaction: at least one, all of the same revision.
 pub(crate) type Commit = Arc<[Change]>;
@@ -81,30 +81,30 @@ fn bytes_of(commit: &Commit) -> usize {
 }
 
 /// The history of a store, and its watchers.
-pub(crate) struct Log {
+pub(crate) struct ChangeLog {
     limits: MetaLimits,
-    inner: Mutex<Inner>,
+    inner: Mutex<LogState>,
 }
 
-struct Inner {
+struct LogState {
     history: History,
-    watchers: BTreeMap<u64, Place>,
+    watchers: BTreeMap<u64, WatcherPosition>,
     next_watcher: u64,
     is_closed: bool,
 }
 
 /// Position of a watcher.
-struct Place {
-    span: Span,
+struct WatcherPosition {
+    span: KeyRange,
     next: Revision,
     /// Wakes the watcher when its range may have changed.
-    news: Arc<Notify>,
+    wakeup: Arc<Notify>,
 }
 
-impl Log {
-    pub(crate) fn new(history: History, limits: MetaLimits) -> Arc<Log> {
-        let inner = Inner { history, watchers: BTreeMap::new(), next_watcher: 0, is_closed: false };
-        Arc::new(Log { limits, inner: Mutex::new(inner) })
+impl ChangeLog {
+    pub(crate) fn new(history: History, limits: MetaLimits) -> Arc<ChangeLog> {
+        let inner = LogState { history, watchers: BTreeMap::new(), next_watcher: 0, is_closed: false };
+        Arc::new(ChangeLog { limits, inner: Mutex::new(inner) })
     }
 
     /// Returns the revision up to which publishing these commits compacts the history.
@@ -115,14 +115,14 @@ impl Log {
     /// Appends commits and wakes the watchers of the changed keys.
     pub(crate) fn publish(&self, commits: Vec<Commit>) {
         let mut inner = self.lock();
-        let Inner { history, watchers, .. } = &mut *inner;
+        let LogState { history, watchers, .. } = &mut *inner;
         for (revision, commit) in (history.next.0..).map(Revision).zip(&commits) {
-            for place in watchers.values_mut().filter(|place| place.next <= revision) {
-                if place.next == revision && !commit.iter().any(|change| place.span.contains(change.key())) {
+            for position in watchers.values_mut().filter(|position| position.next <= revision) {
+                if position.next == revision && !commit.iter().any(|change| position.span.contains(change.key())) {
                     // The watcher has read everything before, and this commit is outside its range: it need not wake.
-                    place.next = revision.next();
+                    position.next = revision.next();
                 } else {
-                    place.news.notify_one();
+                    position.wakeup.notify_one();
                 }
             }
         }
@@ -133,10 +133,10 @@ impl Log {
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
-        inner.watchers.values().for_each(|place| place.news.notify_one());
+        inner.watchers.values().for_each(|position| position.wakeup.notify_one());
     }
 
-    pub(crate) fn watch(self: &Arc<Log>, span: &Span, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
+    pub(crate) fn watch(self: &Arc<ChangeLog>, span: &KeyRange, from: Revision) -> Result<Box<dyn Watcher>, MetaError> {
         let mut inner = self.lock();
         let from = from.max(Revision::FIRST);
         let compacted = inner.history.compacted;
@@ -144,26 +144,26 @@ impl Log {
             return Err(MetaError::Compacted { from, compacted });
         }
         if inner.watchers.len() >= self.limits.watchers_max {
-            return Err(MetaError::limit(Bound::Watchers, inner.watchers.len() + 1, self.limits.watchers_max));
+            return Err(MetaError::limit(LimitKind::Watchers, inner.watchers.len() + 1, self.limits.watchers_max));
         }
         let id = inner.next_watcher;
         inner.next_watcher += 1;
-        let news = Arc::new(Notify::new());
-        inner.watchers.insert(id, Place { span: span.clone(), next: from, news: news.clone() });
-        Ok(Box::new(LogWatcher { log: self.clone(), id, news }))
+        let wakeup = Arc::new(Notify::new());
+        inner.watchers.insert(id, WatcherPosition { span: span.clone(), next: from, wakeup: wakeup.clone() });
+        Ok(Box::new(ChangeLogWatcher { log: self.clone(), id, wakeup }))
     }
 
     /// Reads the next changes of a watcher, if there are any.
     fn read(&self, id: u64) -> Result<Option<Vec<Change>>, MetaError> {
         let mut inner = self.lock();
-        let Inner { history, watchers, is_closed, .. } = &mut *inner;
-        let Some(place) = watchers.get_mut(&id) else { return Err(MetaError::Closed) };
-        if place.next <= history.compacted {
-            return Err(MetaError::Compacted { from: place.next, compacted: history.compacted });
+        let LogState { history, watchers, is_closed, .. } = &mut *inner;
+        let Some(position) = watchers.get_mut(&id) else { return Err(MetaError::Closed) };
+        if position.next <= history.compacted {
+            return Err(MetaError::Compacted { from: position.next, compacted: history.compacted });
         }
         let (mut changes, mut bytes) = (Vec::new(), 0);
-        for (revision, commit) in history.from(place.next) {
-            let of_span = || commit.iter().filter(|change| place.span.contains(change.key()));
+        for (revision, commit) in history.from(position.next) {
+            let of_span = || commit.iter().filter(|change| position.span.contains(change.key()));
             let (more, more_bytes) = (of_span().count(), of_span().map(Change::bytes).sum::<usize>());
             let is_page =
                 changes.len() + more > self.limits.page_entries_max || bytes + more_bytes > self.limits.page_bytes_max;
@@ -172,7 +172,7 @@ impl Log {
             }
             changes.extend(of_span().cloned());
             bytes += more_bytes;
-            place.next = revision.next();
+            position.next = revision.next();
         }
         match changes.is_empty() {
             true if *is_closed => Err(MetaError::Closed),
@@ -182,43 +182,43 @@ impl Log {
     }
 
     /// No code under the lock panics between two consistent states, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for ChangeLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.lock();
-        write!(f, "Log({} watchers, compacted {})", inner.watchers.len(), inner.history.compacted)
+        write!(f, "ChangeLog({} watchers, compacted {})", inner.watchers.len(), inner.history.compacted)
     }
 }
 
 /// A watcher of the log. Dropping it removes its position.
 #[derive(Debug)]
-struct LogWatcher {
-    log: Arc<Log>,
+struct ChangeLogWatcher {
+    log: Arc<ChangeLog>,
     id: u64,
-    news: Arc<Notify>,
+    wakeup: Arc<Notify>,
 }
 
 #[async_trait]
-impl Watcher for LogWatcher {
+impl Watcher for ChangeLogWatcher {
     async fn next(&mut self) -> Result<Vec<Change>, MetaError> {
         loop {
             if let Some(changes) = self.log.read(self.id)? {
                 return Ok(changes);
             }
-            self.news.notified().await;
+            self.wakeup.notified().await;
         }
     }
 
     fn position(&self) -> Revision {
-        self.log.lock().watchers.get(&self.id).map_or(Revision::FIRST, |place| place.next)
+        self.log.lock().watchers.get(&self.id).map_or(Revision::FIRST, |position| position.next)
     }
 }
 
-impl Drop for LogWatcher {
+impl Drop for ChangeLogWatcher {
     fn drop(&mut self) {
         self.log.lock().watchers.remove(&self.id);
     }

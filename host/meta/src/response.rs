@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Key, Value};
+use crate::{Key, MetaValue};
 
 /// Number of transactions that changed something, as the store counts them; an empty store has revision 1.
 ///
@@ -45,7 +45,7 @@ pub struct Entry {
     /// The key.
     pub key: Key,
     /// Value.
-    pub value: Value,
+    pub value: MetaValue,
     /// Revision of the transaction that created the entry.
     pub create_revision: Revision,
     /// Revision of the last transaction that put the entry.
@@ -65,7 +65,7 @@ impl Entry {
 
 /// Response to a read of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Got {
+pub struct GetResponse {
     /// Revision of the store at the read.
     pub revision: Revision,
     /// Entry, if the key exists.
@@ -77,7 +77,7 @@ pub struct Got {
 /// Each page has its own revision. To follow a range: read all of its pages, then watch it from the revision after the
 /// *first* page's, and skip changes that are not newer than the entry that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Page {
+pub struct EntryPage {
     /// Revision of the store at the read.
     pub revision: Revision,
     /// Entries.
@@ -88,18 +88,18 @@ pub struct Page {
 
 /// Response to a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transacted {
+pub struct TransactResponse {
     /// Revision of the store afterwards: the transaction's own, if it changed something.
     pub revision: Revision,
     /// Whether the conditions held.
     pub succeeded: bool,
     /// One result for each operation of the executed branch.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<OperationResult>,
 }
 
 /// Result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum OperationResult {
     /// The entry was put.
     Put,
     /// This many entries were deleted.
@@ -108,7 +108,7 @@ pub enum Outcome {
 
 /// Response to a lease grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct GrantResponse {
     /// Revision of the store; leases do not change it.
     pub revision: Revision,
     /// Id of the lease.
@@ -119,7 +119,7 @@ pub struct Granted {
 
 /// Response to a lease renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptAlive {
+pub struct KeepAliveResponse {
     /// Revision of the store.
     pub revision: Revision,
     /// Remaining time to live in seconds.
@@ -128,7 +128,7 @@ pub struct KeptAlive {
 
 /// Response to a lease revocation: the lease has ended, and its keys are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revoked {
+pub struct RevokeResponse {
     /// Revision of the store afterwards: the revocation's own, if the lease had keys.
     pub revision: Revision,
 }

@@ -6,7 +6,7 @@ use sandbar_core::Seed;
 
 /// Time-outs and intervals for members of a cluster, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EtcdTimes {
+pub struct EtcdTimeouts {
     /// Time-out of connecting.
     pub connect_ms_max: u32,
     /// Time-out of one member's response. An election takes one to two seconds with etcd's defaults.
@@ -27,9 +27,9 @@ pub struct EtcdTimes {
     pub pause_ms_max: u32,
 }
 
-impl Default for EtcdTimes {
+impl Default for EtcdTimeouts {
     fn default() -> Self {
-        EtcdTimes {
+        EtcdTimeouts {
             connect_ms_max: 1000,
             attempt_ms_max: 3000,
             call_ms_max: 10_000,
@@ -49,14 +49,14 @@ pub(super) fn ms(ms: u32) -> Duration {
 
 /// Exponential back-off with a random part, so that many clients do not retry at once.
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub(super) struct Backoff {
     next_ms: u32,
     ms_max: u32,
 }
 
-impl Pauses {
-    pub(super) fn new(times: &EtcdTimes) -> Pauses {
-        Pauses { next_ms: times.pause_ms.max(1), ms_max: times.pause_ms_max.max(1) }
+impl Backoff {
+    pub(super) fn new(times: &EtcdTimeouts) -> Backoff {
+        Backoff { next_ms: times.pause_ms.max(1), ms_max: times.pause_ms_max.max(1) }
     }
 
     pub(super) fn next(&mut self, seed: &mut Seed) -> Duration {
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_bound_and_differ() {
-        let times = EtcdTimes::default();
+        let times = EtcdTimeouts::default();
         let pauses_of = |seed: u64| -> Vec<Duration> {
-            let (mut pauses, mut seed) = (Pauses::new(&times), Seed::new(seed));
+            let (mut pauses, mut seed) = (Backoff::new(&times), Seed::new(seed));
             (0..10).map(|_| pauses.next(&mut seed)).collect()
         };
         for (number, pause) in pauses_of(1).into_iter().enumerate() {
