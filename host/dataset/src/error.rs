@@ -1,112 +1,111 @@
-//! What can go wrong with data: each error names the file, the column or the
-//! limit, and says what to do.
+//! Errors of scanning, grouping and writing. Each message names the file, the column or the limit, and the remedy.
 
 use std::path::PathBuf;
 
 use sandbar_core::{Code, Fault, hint};
 
-/// Why data could not be read, grouped or written.
+/// Error while reading, grouping or writing data.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// A path, glob or URL leads to no file that can be read.
+    /// A path, glob or URL matches no readable file.
     #[error("{path}: {reason}")]
     Input {
-        /// The path as it was given.
+        /// Path as given by the user.
         path: String,
-        /// What is wrong with it, and what would be right.
+        /// Cause and remedy.
         reason: String,
     },
-    /// A file was found but its content could not be read.
+    /// The file exists, but reading its content failed.
     #[error("can't read {file}{}: {reason}", .line.map_or_else(String::new, |l| format!(", line {l}")))]
     Read {
-        /// The file.
+        /// File name.
         file: String,
-        /// The line, in formats made of lines, where it is known. The first is 1.
+        /// Line number, from 1, in line-based formats where it is known.
         line: Option<u64>,
-        /// What the reader says.
+        /// Message of the reader.
         reason: String,
     },
-    /// A column is not there.
+    /// A requested column does not exist.
     #[error("{role} `{column}` is not in {place}{hint}; its columns are {}", list(.available))]
     MissingColumn {
-        /// What asked for it: "key", "feature", "target", "column".
+        /// Role of the column: "key", "feature", "target" or "column".
         role: String,
-        /// The name that was asked for.
+        /// Requested name.
         column: String,
-        /// The file, or "the input".
+        /// File name, or "the input".
         place: String,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or empty.
         hint: String,
-        /// The columns there are.
+        /// Names of the existing columns.
         available: Vec<String>,
     },
-    /// A column has a type that does not fit.
+    /// A column has an unsupported type for its role.
     #[error("{role} `{column}` has type {data_type}, {reason}")]
     ColumnType {
-        /// What asked for it.
+        /// Role of the column, as in [`DatasetError::MissingColumn`].
         role: String,
-        /// The column.
+        /// Column name.
         column: String,
-        /// Arrow's name of its type.
+        /// Arrow's name of the column's type.
         data_type: String,
-        /// What would fit, and how to get there.
+        /// Supported types and the remedy.
         reason: String,
     },
-    /// Two files disagree about a column.
+    /// Two files have incompatible types for one column.
     #[error(
         "column `{column}` is {first_type} in {first} but {second_type} in {second}; \
          say which it is to be with [input] types, where the files are text, or read them one at a time"
     )]
     TypeConflict {
-        /// The column.
+        /// Column name.
         column: String,
-        /// A file.
+        /// First file.
         first: String,
-        /// The column's type in it.
+        /// Type of the column in the first file.
         first_type: String,
-        /// Another file.
+        /// Second file.
         second: String,
-        /// The column's type in that one.
+        /// Type of the column in the second file.
         second_type: String,
     },
-    /// Columns can't be used as they were asked for.
+    /// The requested combination of columns is invalid.
     #[error("{0}")]
     Columns(String),
-    /// The filter is no expression over the columns.
+    /// The filter is not a valid expression over the columns.
     #[error("filter `{filter}`: {reason}")]
     Filter {
-        /// The filter as it was given.
+        /// Filter text as given by the user.
         filter: String,
-        /// What is wrong with it.
+        /// Cause and remedy.
         reason: String,
     },
-    /// Something of this machine failed: the disk is full, a folder can't be written.
+    /// An I/O operation of this machine failed, e.g. because the disk is full or a folder is not writable.
     #[error("{what} {}: {source}", .path.display())]
     Io {
-        /// What was tried, e.g. "can't write".
+        /// Failed operation, e.g. "can't write".
         what: &'static str,
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// The system's own words.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A bound of this room was passed.
+    /// A limit of this crate is exceeded.
     #[error("{what} is {value}, over the bound of {bound}")]
     LimitExceeded {
-        /// What is too large, e.g. "rows of group zone=7".
+        /// Limited quantity, e.g. "rows of group zone=7".
         what: String,
-        /// Its value.
+        /// Actual value.
         value: u64,
-        /// The bound.
+        /// Limit.
         bound: u64,
     },
-    /// An engine failed in a way that no input should cause.
+    /// A dependency failed in a way that no input should cause.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
 impl DatasetError {
-    /// The stable code of the error.
+    /// Returns the stable error code.
     pub fn code(&self) -> Code {
         match self {
             DatasetError::Input { .. } | DatasetError::Read { .. } => Code::Input,
@@ -152,13 +151,13 @@ impl From<DatasetError> for Fault {
     }
 }
 
-/// The message without what DataFusion asks of those who see its internal errors: its authors can't help our users.
+/// Strips DataFusion's request to report a bug to its authors, who can't help Sandbar's users, from an internal error.
 pub(crate) fn strip_bug_report_notice(message: &str) -> &str {
     let end = message.find("This issue was likely caused by a bug");
     message[..end.unwrap_or(message.len())].trim_end()
 }
 
-/// Columns named in a message, before it says how many more there are.
+/// Maximum number of columns that a message names before it counts the rest.
 const NAMES_MAX: usize = 40;
 
 fn list(names: &[String]) -> String {

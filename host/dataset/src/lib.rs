@@ -1,18 +1,16 @@
-//! Reading, grouping and writing of record batches: the one room that knows
-//! DataFusion.
+//! Scans, groups and writes record batches: the only crate that depends on DataFusion.
 //!
-//! [`Scan`] finds files and reads them as an ordered list of morsels.
-//! [`Grouper`] takes their rows, or blocks of them that a [`BlockWriter`] made
-//! elsewhere, in memory and on disk, and [`Partitions`] gives them back as [`WorkUnit`]s: groups of rows, split into those to train on
-//! and those to test with. [`ParquetOutput`] writes models, [`RowOutput`] rows.
+//! [`Scan`] finds files and reads them as an ordered list of morsels. [`Grouper`] collects their rows, or the blocks
+//! that a [`BlockWriter`] encoded in a worker process, in memory and on disk. [`Partitions`] returns them as
+//! [`WorkUnit`]s: whole groups, split into training and test rows. [`ParquetOutput`] writes models, [`RowOutput`]
+//! writes rows.
 //!
-//! Goals: what comes out depends on the files and the arguments alone, bit for
-//! bit, whatever the number of threads and the size of batches and morsels;
-//! memory stays within a budget; no input makes it panic; each error names the
-//! file, line, column or limit. Non-goals: running user's functions (callers
-//! do, between reading and grouping), joins and SQL queries, other machines.
+//! Guarantees: the output depends on the files and the arguments alone, bit for bit, whatever the number of threads and
+//! the size of batches and morsels; memory stays within a budget; no input causes a panic; each error names the file,
+//! line, column or limit. Non-goals: running user functions (callers do, between reading and grouping), joins and SQL
+//! queries, and reading on other nodes.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input from a guest, a peer, a file or a user must not panic this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod error;

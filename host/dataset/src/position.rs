@@ -1,4 +1,4 @@
-//! Which row of a file a row of a scan is: found again when somebody has to be told.
+//! Row numbers for error messages: maps a row of a scan back to its number in its file.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -14,16 +14,16 @@ use futures::TryStreamExt as _;
 
 use crate::{DatasetError, Morsel, Scan, ScanOptions, ScanSource};
 
-/// Rows before a morsel are counted up to so many bytes of their file.
+/// Maximum bytes of a file before a morsel in which rows are counted.
 const COUNTED_BYTES_MAX: u64 = 4 << 30;
-/// A column of row numbers, among those of files.
+/// Name of the row number column, which is added to those of the file.
 const ROW: &str = "sandbar:row";
 
-/// The number in its file, from 0, of the `nth` row of a morsel of `scan`, which reads `source`: rows that the filter leaves
-/// out count. Reads what lies before it again, so that reading does not have to keep count. `temporary` is a folder for rows
-/// of the morsel.
+/// Returns the number in its file, from 0 and counting rows that the filter drops, of the `nth` row of a morsel of
+/// `scan`, which reads `source`. Rereads the file up to that row, so that normal reads keep no count. `temporary` is a
+/// folder for the morsel's rows.
 ///
-/// None where that can't be known: the files have changed, or the row lies too far behind.
+/// Returns `None` if the files have changed since, or if the row lies too far into its file.
 pub async fn find_row_in_file(
     scan: &Scan,
     source: &ScanSource,
@@ -34,7 +34,7 @@ pub async fn find_row_in_file(
     RowSearch::new(scan, (source, ScanOptions::default()), morsel, temporary).find(nth).await
 }
 
-/// What a row is looked for in.
+/// Search for a row of one morsel.
 struct RowSearch {
     source: ScanSource,
     options: ScanOptions,
@@ -46,18 +46,18 @@ struct RowSearch {
 }
 
 impl RowSearch {
-    /// In a morsel of a scan, which reads `source` with these options.
+    /// Prepares a search in `morsel` of `scan`, which reads `source` with these options.
     fn new(scan: &Scan, (source, options): (&ScanSource, ScanOptions), morsel: usize, temporary: &Path) -> RowSearch {
         let column = scan.schema().fields().first().map(|field| field.name().clone());
         let (files, morsels) = (scan.files().to_vec(), scan.morsels().to_vec());
         RowSearch { source: source.clone(), options, files, morsels, morsel, column, temporary: temporary.to_owned() }
     }
 
-    /// The number of the row in its file, on a thread that may wait.
+    /// Returns the number of the row in its file. Runs on a thread that may block.
     async fn find(self, nth: u64) -> Option<u64> {
         let runtime = tokio::runtime::Handle::current();
         let found = tokio::task::spawn_blocking(move || runtime.block_on(self.try_find(nth)));
-        // Who asks has an error to tell already.
+        // The caller already has an error to report, so a failure here becomes `None`.
         found.await.ok()?.ok().flatten()
     }
 
@@ -83,8 +83,8 @@ impl RowSearch {
         Ok(nth.map(|nth| before + nth))
     }
 
-    /// Which row of the morsel the `nth` is that passes the filter. What the filter makes of each row the engine says: it
-    /// reads them again, from a file in which they are numbered.
+    /// Returns the number within the morsel, before filtering, of the `nth` row that passes the filter. DataFusion
+    /// evaluates the filter again, over a temporary file that has a row number column.
     async fn unfiltered(&self, nth: u64) -> Result<Option<u64>, DatasetError> {
         let all = ScanSource { filter: None, columns: None, ..self.source.clone() };
         let all = Scan::open(all, self.options.clone()).await?;
@@ -116,7 +116,7 @@ async fn rows_of(scan: &Scan, morsel: usize) -> Result<u64, DatasetError> {
     scan.read(morsel)?.try_fold(0, add).await
 }
 
-/// Writes the rows of a morsel, each with its number.
+/// Writes the rows of a morsel with their numbers to an Arrow file.
 async fn write_numbered(scan: &Scan, morsel: usize, file: &File) -> Result<(), DatasetError> {
     let fields = scan.schema().fields().iter().cloned().chain([Arc::new(Field::new(ROW, DataType::UInt64, false))]);
     let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
@@ -140,7 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// For each row that a scan gives, its file, its number there, and the value that it has: the number that was written.
+    /// Returns the file, the row number there and the value of each row of a scan. The value is the row number that was
+    /// written.
     async fn found(files: &[(&str, String)], filter: Option<&str>) -> Vec<(String, u64, i64)> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -1,4 +1,4 @@
-//! Blocks of rows that are sorted by partition, and how morsels become blocks.
+//! Blocks of rows sorted by partition, and the conversion of morsels to blocks.
 
 use std::sync::Arc;
 
@@ -13,32 +13,31 @@ use super::region::BlockMemory;
 use super::rows::RowLayout;
 use crate::DatasetError;
 
-/// Partitions of a block: those that keys are hashed to, and one for a null
-/// that is the whole key.
+/// Partitions of a block: the hash partitions, and one for rows whose whole key is null.
 pub(super) const SLOTS: usize = PARTITIONS + 1;
 
-/// The partition of rows whose only key is null.
+/// Partition of rows whose only key is null.
 pub(super) const NULL_SLOT: usize = PARTITIONS;
 
-/// Bytes of a shelf, about: neighbouring partitions that share an allocation,
-/// which is freed when all of them are consumed.
+/// Approximate bytes of a segment: neighbouring partitions that share an allocation, which is freed when all of them
+/// are consumed.
 const SEGMENT_BYTES: usize = 2 << 20;
 
-/// A block, or what remains of its description when its rows were spilled.
+/// Block of rows. Its slices are in memory or in a spill file.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) sequence: u64,
     pub(super) number: u32,
     pub(super) file: u32,
-    /// Whether each feature and target is a finite number.
+    /// Whether each feature and target value is a finite number.
     pub(super) finite: bool,
     pub(super) layout: RowLayout,
-    /// The partitions that have rows, ascending.
+    /// Non-empty partitions, in ascending order.
     pub(super) slices: Vec<BlockSlice>,
     pub(super) bytes: usize,
 }
 
-/// The rows of one partition in one block.
+/// Rows of one partition in one block.
 #[derive(Debug, Clone)]
 pub(super) struct BlockSlice {
     pub(super) slot: u16,
@@ -46,14 +45,14 @@ pub(super) struct BlockSlice {
     pub(super) location: SliceLocation,
 }
 
-/// Where a slice's rows and key bytes are.
+/// Location of a slice's rows and key bytes.
 #[derive(Debug, Clone)]
 pub(super) enum SliceLocation {
     Memory {
         rows: Buffer,
         keys: Buffer,
     },
-    /// At `at`, so many bytes of rows, and those of keys behind at a multiple of eight.
+    /// `rows` bytes of rows at `at`, followed, at the next multiple of eight, by `keys` bytes of keys.
     Disk {
         file: Arc<super::spill::SpillFile>,
         at: u64,
@@ -62,7 +61,7 @@ pub(super) enum SliceLocation {
     },
 }
 
-/// Takes the rows of one morsel, in order, on one thread.
+/// Collects the rows of one morsel, in order, on one thread.
 pub struct MorselGrouper {
     shared: Arc<GrouperShared>,
     sequence: u64,
@@ -78,8 +77,8 @@ impl MorselGrouper {
         Ok(MorselGrouper { shared, sequence, file, builder, number: 0 })
     }
 
-    /// Takes the next rows of the morsel. May write spilled rows to disk, and
-    /// waits while others do and memory is used up.
+    /// Adds the next rows of the morsel. May spill rows to disk; blocks while other threads spill and memory is used
+    /// up.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         let MorselGrouper { shared, sequence, file, builder, number } = self;
         builder.push(batch, |pending| {
@@ -89,8 +88,8 @@ impl MorselGrouper {
         })
     }
 
-    /// Takes the next rows of the morsel as [`crate::BlockWriter`] made blocks of them, for the same grouping and
-    /// file. As `push` otherwise.
+    /// Adds the next rows of the morsel as blocks that a [`crate::BlockWriter`] encoded for the same grouping and file.
+    /// May spill and block like `push`.
     pub fn push_blocks(&mut self, blocks: Buffer) -> Result<(), DatasetError> {
         self.flush()?;
         for mut block in block_codec::decode(blocks, &self.shared.columns)? {
@@ -101,7 +100,7 @@ impl MorselGrouper {
         Ok(())
     }
 
-    /// Hands over the rows that are left.
+    /// Adds the remaining rows as a last block.
     pub fn finish(mut self) -> Result<(), DatasetError> {
         self.flush()
     }
@@ -115,13 +114,13 @@ impl MorselGrouper {
     }
 }
 
-/// A block in memory of this process.
+/// Builds a block in this process's memory.
 fn build_block(pending: PendingBlock, sequence: u64, number: u32, file: u32) -> Block {
     let (counts, finite, layout) = (pending.counts().to_vec(), pending.is_finite(), pending.layout());
     let (row_bytes, key_bytes) = (layout.row_bytes(pending.row_cells()), pending.key_bytes().collect::<Vec<_>>());
     let (mut words, mut keys) = (BlockMemory::zeroed(pending.words()), vec![0; key_bytes.iter().sum()]);
     pending.fill(words.as_mut_slice(), &mut keys);
-    // Each shelf is some neighbouring partitions.
+    // A segment holds neighbouring partitions.
     let (mut starts, mut end) = (vec![0], 0);
     for count in &counts {
         if end - starts[starts.len() - 1] >= SEGMENT_BYTES {

@@ -1,9 +1,8 @@
-//! Cutting rows into blocks that are sorted by partition.
+//! Building of blocks whose rows are sorted by partition.
 //!
-//! A row is copied once on the way in: from its columns to the place where its
-//! partition lies in the block. Rows lie whole, one after another, since a
-//! write then touches one cache line rather than one for each column, and a
-//! partition is one range of bytes, in memory as in a spill file.
+//! A row is copied once: from its columns to its partition's range of the block. Blocks are row-major, so that a row
+//! touches one cache line rather than one per column, and a partition is one range of bytes, in memory as in a spill
+//! file.
 
 use std::mem;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use super::keys::{KeyKind, converter, encode_words, normalised};
 use super::rows::{Cell, PackedField, PackedRow, Packing, RowLayout, cells_mut, int_range, to_f32_cells};
 use crate::DatasetError;
 
-/// Keys of bytes that are made at a time: how long they are shows then.
+/// Keys that are encoded as bytes at a time. Their length is known only afterwards.
 const BYTE_KEYS_MAX: usize = 1 << 10;
 
 enum BatchKeys {
@@ -28,7 +27,7 @@ enum BatchKeys {
     Bytes(Rows),
 }
 
-/// The rows of a batch, in columns, until there are enough for a block.
+/// Rows of a batch, in columns, until a block is full.
 struct PendingBatch {
     slots: Vec<u16>,
     columns: PendingColumns,
@@ -37,56 +36,56 @@ struct PendingBatch {
 enum PendingColumns {
     Wide {
         keys: BatchKeys,
-        /// Hashes of keys of bytes.
+        /// Hashes of byte keys.
         hashes: Vec<u64>,
         values: Vec<ScalarBuffer<f64>>,
     },
-    /// As much narrower as they can be in a block: so many more lie in the cache.
+    /// Columns in the narrow layout, so that twice as many rows fit the cache.
     Narrow {
         base: u64,
-        /// None where there are no keys.
+        /// `None` without key columns.
         keys: Option<Vec<u32>>,
         values: Vec<Vec<u32>>,
     },
 }
 
-/// The least and the largest of some words.
+/// Inclusive range of words.
 #[derive(Clone, Copy)]
 struct WordRange {
     least: u64,
     most: u64,
 }
 
-/// Collects rows until they are a block.
+/// Collects rows until they fill a block.
 pub(super) struct BlockBuilder {
     columns: Arc<Columns>,
     block_rows: usize,
     salt: u64,
     converter: Option<RowConverter>,
-    /// Whether nothing that shares a batch's buffers may be kept.
+    /// Whether values are copied, so that the builder keeps no reference to a batch's buffers.
     copies_values: bool,
     pending: PendingBlock,
 }
 
-/// The rows of a block, counted by partition and not in place yet.
+/// Rows of a block, counted by partition but not yet scattered.
 pub(super) struct PendingBlock {
     pending: Vec<PendingBatch>,
     rows: usize,
     finite: bool,
-    /// Whether the rows of each batch are narrow, and what keys of one word there are.
+    /// Whether all batches are narrow, and the range of their word keys.
     narrow: bool,
     words: WordRange,
-    /// For each column of values that has whole numbers only, the least and the largest.
+    /// Range of each value column that has integers only.
     int_range: Vec<Option<(i32, i32)>>,
     counts: Vec<u32>,
-    /// Bytes of the keys of each partition, of keys of bytes.
+    /// Bytes of the byte keys of each partition.
     key_bytes: Vec<usize>,
     key_cells: usize,
     row_cells: usize,
 }
 
 impl BlockBuilder {
-    /// Cuts blocks of up to `block_rows` rows, or of what takes as many bytes. `salt` is what keys are hashed with.
+    /// Creates a builder of blocks of up to `block_rows` rows, or the equivalent in bytes. Keys are hashed with `salt`.
     pub(super) fn new(columns: Arc<Columns>, block_rows: usize, salt: u64) -> Result<Self, DatasetError> {
         let converter = match &columns.kind {
             KeyKind::Bytes(types) => Some(converter(types)?),
@@ -96,12 +95,12 @@ impl BlockBuilder {
         Ok(BlockBuilder { columns, block_rows, salt, converter, copies_values: false, pending })
     }
 
-    /// Of batches whose buffers are somebody else's as soon as they were taken.
+    /// Copies values out of batches whose buffers are only valid during `push`.
     pub(super) fn with_copied_values(self) -> Self {
         BlockBuilder { copies_values: true, ..self }
     }
 
-    /// Takes the next rows, and gives away each block that is full. Bytes of keys take the place of rows.
+    /// Adds rows, and passes each full block to `on_full`. Bytes of byte keys count as rows of the same size.
     pub(super) fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
@@ -122,7 +121,7 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// The rows that are no full block.
+    /// Returns the remaining rows as a block.
     pub(super) fn flush(&mut self) -> Option<PendingBlock> {
         (self.pending.rows > 0).then(|| mem::replace(&mut self.pending, PendingBlock::new(&self.columns)))
     }
@@ -188,7 +187,7 @@ impl BlockBuilder {
 impl WordRange {
     const NONE: WordRange = WordRange { least: u64::MAX, most: 0 };
 
-    /// Of those that are not null.
+    /// Returns the range of the words that are not null.
     fn of(words: &[u64], nulls: Option<&NullBuffer>) -> WordRange {
         let with =
             |range: WordRange, word: &u64| WordRange { least: range.least.min(*word), most: range.most.max(*word) };
@@ -236,12 +235,12 @@ impl PendingBlock {
         }
     }
 
-    /// Rows of each partition.
+    /// Returns the rows of each partition.
     pub(super) fn counts(&self) -> &[u32] {
         &self.counts
     }
 
-    /// Whether each feature and target is a finite number.
+    /// Returns whether each feature and target value is a finite number.
     pub(super) fn is_finite(&self) -> bool {
         self.finite
     }
@@ -250,12 +249,12 @@ impl PendingBlock {
         self.row_cells
     }
 
-    /// The rows that would take as many bytes as the keys of bytes do.
+    /// Returns the number of rows that take as many bytes as the byte keys do.
     fn rows_of_keys(&self) -> usize {
         self.key_bytes.iter().sum::<usize>() / (self.row_cells * size_of::<u64>())
     }
 
-    /// How its rows will lie.
+    /// Returns the most compact layout that holds all rows.
     pub(super) fn layout(&self) -> RowLayout {
         if !self.narrow || !self.words.is_narrow() {
             return RowLayout::Wide;
@@ -269,17 +268,17 @@ impl PendingBlock {
         Packing::new(&fields).map_or(RowLayout::Narrow { base: self.words.least }, RowLayout::Packed)
     }
 
-    /// Words of memory that its rows take.
+    /// Returns the words that the rows take.
     pub(super) fn words(&self) -> usize {
         (self.rows * self.layout().row_bytes(self.row_cells)).div_ceil(size_of::<u64>())
     }
 
-    /// Bytes that the keys of each partition take, of keys of bytes.
+    /// Returns the padded bytes of the byte keys of each partition.
     pub(super) fn key_bytes(&self) -> impl Iterator<Item = usize> {
         self.key_bytes.iter().map(|bytes| padded(*bytes))
     }
 
-    /// Puts the rows in place, the partitions in their order: writes all of the memory that they take.
+    /// Scatters the rows to `words` and the byte keys to `bytes`, in the order of partitions. Writes all of both.
     pub(super) fn fill(self, words: &mut [u64], bytes: &mut [u8]) {
         match self.layout() {
             RowLayout::Wide => self.fill_cells::<u64>(0, cells_mut(words), bytes),
@@ -332,22 +331,22 @@ impl PendingBlock {
     }
 }
 
-/// Where the key bytes of a partition end that has so many: words that follow in a file stay aligned.
+/// Pads a partition's key bytes, so that words after them in a file stay aligned.
 fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
 }
 
-/// The memory of a block while it is filled.
+/// Memory of a block while it is filled.
 struct BlockBuffers<'a, C> {
     key_cells: usize,
     row_cells: usize,
-    /// What words are counted from.
+    /// Base of narrow words.
     base: u64,
     cells: &'a mut [C],
     bytes: &'a mut [u8],
-    /// Where the next row of each partition goes.
+    /// Cell offset of the next row of each partition.
     cursors: Vec<usize>,
-    /// Where the next key of each partition goes, of keys of bytes.
+    /// Byte offset of the next byte key of each partition.
     byte_cursors: Vec<usize>,
 }
 
@@ -376,7 +375,7 @@ impl<C: Cell> BlockBuffers<'_, C> {
         }
     }
 
-    /// Keys of one word or none, and values, with what makes cells of them.
+    /// Writes word keys, if any, and values. `word` and `number` convert them to cells.
     fn fill_columns<K: Copy, V: Copy>(
         &mut self,
         slots: &[u16],
@@ -399,7 +398,7 @@ impl<C: Cell> BlockBuffers<'_, C> {
         }
     }
 
-    /// One key and `N` values: the common shapes, unrolled.
+    /// Writes one key and `N` values per row: the common shapes, unrolled.
     fn fill_rows<const N: usize, K: Copy, V: Copy>(
         &mut self,
         slots: &[u16],
@@ -420,7 +419,7 @@ impl<C: Cell> BlockBuffers<'_, C> {
         }
     }
 
-    /// Where each row goes.
+    /// Returns the cell offset of each row.
     fn row_offsets(&mut self, slots: &[u16]) -> Vec<usize> {
         let next = |slot: &u16| {
             let cursor = &mut self.cursors[usize::from(*slot)];

@@ -1,11 +1,10 @@
-//! Blocks as bytes: cut where rows come to be, and taken in elsewhere.
+//! Binary encoding of blocks: worker processes write it, the node reads it.
 //!
-//! Blocks follow one another: a magic number, whether each feature and
-//! target is a finite number (1) and cells are narrow (2) or packed (4), the cells
-//! of a row, the base of narrow words, for each packed field its base and its bits
-//! (and 256 where it is a number in single precision), the rows of each partition
-//! (all of them u64), and then the rows, those of a partition side by side.
-//! Only keys of one word travel like this: there are no wrong ones.
+//! Blocks follow one another. A block is a header of u64 words and its rows. The header has: a magic number; flags (1:
+//! each feature and target is a finite number; 2: cells are narrow; 4: rows are packed); the cells of a row; the base
+//! of narrow words; for each packed field its base and its bits (plus 256 for a single-precision number); the rows of
+//! each partition. The rows of a partition are contiguous. Byte keys are not supported: every word is a valid key, but
+//! bytes may be malformed.
 
 use std::sync::Arc;
 
@@ -27,17 +26,17 @@ const FINITE: u64 = 1;
 const NARROW: u64 = 2;
 const PACKED: u64 = 4;
 const FLOAT: u64 = 256;
-/// Words before the rows.
+/// Words of a block's header.
 pub(super) const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
 
-/// Cuts the rows of a morsel, or of a part of one, into blocks for [`crate::MorselGrouper::push_blocks`].
+/// Encodes the rows of a morsel, or of a part of one, as blocks for [`crate::MorselGrouper::push_blocks`].
 pub struct BlockWriter {
     builder: BlockBuilder,
 }
 
 impl BlockWriter {
-    /// For rows of the `file`th file, in batches of `schema`: what their [`crate::Grouper`] was made with,
-    /// which [takes blocks](crate::Grouper::takes_blocks).
+    /// Creates a writer for rows of the file with index `file`, in batches of `schema`. Takes the arguments of the
+    /// receiving [`crate::Grouper`], which must [accept blocks](crate::Grouper::accepts_blocks).
     pub fn new(grouping: &Grouping, schema: &SchemaRef, file: u32) -> Result<BlockWriter, DatasetError> {
         let columns = Arc::new(Columns::new(grouping, schema)?);
         if !is_supported(&columns) {
@@ -48,10 +47,10 @@ impl BlockWriter {
         Ok(BlockWriter { builder: BlockBuilder::new(columns, block_rows, salt)?.with_copied_values() })
     }
 
-    /// Takes the next rows, and gives away each block that is full. Keeps nothing that shares the batch's buffers.
+    /// Adds rows, and passes each full block to `full`. Keeps no reference to the batch's buffers.
     ///
     /// # Errors
-    /// When the columns are not those of the schema, and those of `full`.
+    /// If the batch's columns differ from the schema, and the errors of `full`.
     pub fn push<E: From<DatasetError>>(
         &mut self,
         batch: &RecordBatch,
@@ -60,25 +59,25 @@ impl BlockWriter {
         self.builder.push(batch, |pending| full(FinishedBlock(pending)))
     }
 
-    /// The rows that are no full block.
+    /// Returns the remaining rows as a block.
     pub fn flush(&mut self) -> Option<FinishedBlock> {
         self.builder.flush().map(FinishedBlock)
     }
 }
 
-/// A block to be written where it is to be.
+/// Block that is ready to be encoded into the caller's memory.
 pub struct FinishedBlock(PendingBlock);
 
 impl FinishedBlock {
-    /// The words that it takes.
+    /// Returns the encoded size in words.
     pub fn words(&self) -> usize {
         HEADER_WORDS + self.0.words()
     }
 
-    /// Writes the block over [`FinishedBlock::words`] words that are zero.
+    /// Encodes the block into `words`, which must be zero and at least [`FinishedBlock::words`] long.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// If `words` is shorter.
     pub fn write(self, words: &mut [u64]) {
         let FinishedBlock(pending) = self;
         let layout = pending.layout();
@@ -99,12 +98,12 @@ impl FinishedBlock {
     }
 }
 
-/// Whether blocks of these columns can be made elsewhere.
+/// Returns whether blocks of these columns can be encoded.
 pub(super) fn is_supported(columns: &Columns) -> bool {
     !matches!(columns.kind, KeyKind::Bytes(_))
 }
 
-/// The blocks of bytes, which may be any.
+/// Decodes blocks from untrusted bytes.
 pub(super) fn decode(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, DatasetError> {
     let malformed = || DatasetError::Columns("blocks of rows are malformed".to_owned());
     if !is_supported(columns) || bytes.as_ptr().align_offset(align_of::<u64>()) > 0 {
@@ -122,7 +121,7 @@ pub(super) fn decode(bytes: Buffer, columns: &Columns) -> Result<Vec<Block>, Dat
     Ok(blocks)
 }
 
-/// The block at a word, and the word where it ends.
+/// Decodes the block at word `at`. Returns it with the index of the word after it.
 fn parse(all: &ScalarBuffer<u64>, at: usize, row_cells: usize) -> Option<(Block, usize)> {
     let header = all.get(at..at.checked_add(HEADER_WORDS)?)?;
     let &[magic, flags, cells_of_row, base, ref flush @ ..] = header else { return None };
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn blocks_come_back() {
-        // None, some in one block, and several blocks.
+        // No rows, one block, and several blocks.
         for (rows, blocks) in [(&[][..], 0), (&[0], 0), (&[10, 20], 1), (&[60_000, 70_001], 1), (&[200_000; 3], 4)] {
             let (words, columns) = written(rows);
             let decode = decode(Buffer::from_vec(words), &columns).expect("blocks");
@@ -216,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A worker that was taken over can write anything.
+    /// A compromised worker can write anything.
     #[test]
     fn damage_is_found_or_harmless() {
         let (good, columns) = written(&[1_000, 300_000]);

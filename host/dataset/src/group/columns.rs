@@ -1,5 +1,4 @@
-//! Which columns of a batch are keys, features and target, and features as
-//! numbers.
+//! Roles of a batch's columns (keys, features, target), and the conversion of columns to numbers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,32 +15,30 @@ use super::keys::{FILE_COLUMN, KeyKind, is_key};
 use crate::DatasetError;
 use crate::scan::plain_type;
 
-/// A null among the numbers: a NaN that no computation makes, so that messages
-/// can tell what is missing from what was not computable.
+/// Null among numbers: a NaN that no computation produces, so that messages can tell nulls from failed computations.
 const NULL_BITS: u64 = 0x7ff8_5361_6e64_6e75;
 
-/// Features of a grouping.
+/// Maximum features of a grouping.
 const FEATURES_MAX: usize = 4096;
 
-/// What of a batch is used, and how a row lies in a block: a cell for each word of
-/// the key, then the features, then the target.
+/// Columns that grouping uses. A row in a block has the cells of its key, then the features, then the target.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) kind: KeyKind,
     keys: Vec<usize>,
     values: Vec<usize>,
-    /// The schema that batches must have.
+    /// Schema of the batches.
     input: SchemaRef,
-    /// The names of features and target.
+    /// Names of the features and the target.
     pub(super) names: Vec<String>,
-    /// The schema of a unit's batch.
+    /// Schema of a unit's features and target.
     pub(super) output: SchemaRef,
-    /// The schema of a unit's keys.
+    /// Schema of a unit's keys.
     pub(super) key_schema: SchemaRef,
 }
 
 impl Columns {
-    /// Checks a grouping against the schema of what will be grouped.
+    /// Checks a grouping against the schema of its input.
     pub(super) fn new(grouping: &Grouping, schema: &SchemaRef) -> Result<Self, DatasetError> {
         check_grouping(grouping)?;
         let find = |name: &str, role: &str| {
@@ -80,7 +77,7 @@ impl Columns {
         })
     }
 
-    /// Cells of a row that are its key.
+    /// Returns the number of key cells in a row.
     pub(super) fn key_cells(&self) -> usize {
         match self.kind {
             KeyKind::None => 0,
@@ -89,12 +86,12 @@ impl Columns {
         }
     }
 
-    /// Cells of a row.
+    /// Returns the number of cells in a row.
     pub(super) fn row_cells(&self) -> usize {
         self.key_cells() + self.values.len()
     }
 
-    /// The key columns of a batch, in plain types.
+    /// Returns the key columns of a batch, in plain types.
     pub(super) fn keys_of(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>, DatasetError> {
         let plain = |index: &usize| {
             let column = batch.column(*index);
@@ -107,7 +104,7 @@ impl Columns {
         self.keys.iter().map(plain).collect()
     }
 
-    /// Features and target of a batch, and whether each value is a finite number.
+    /// Returns features and target of a batch, and whether each value is a finite number.
     pub(super) fn values_of(&self, batch: &RecordBatch) -> Result<(Vec<ScalarBuffer<f64>>, bool), DatasetError> {
         let mut finite = true;
         let mut values = Vec::with_capacity(self.values.len());
@@ -119,7 +116,7 @@ impl Columns {
         Ok((values, finite))
     }
 
-    /// Whether `batch` has the columns that were promised.
+    /// Checks that `batch` has the used columns of the schema.
     pub(super) fn check(&self, batch: &RecordBatch) -> Result<(), DatasetError> {
         let schema = batch.schema_ref();
         if Arc::ptr_eq(schema, &self.input) {
@@ -209,9 +206,8 @@ fn check_value(field: &Field, role: &str) -> Result<(), DatasetError> {
     })
 }
 
-/// A column as the numbers that models see: false and true are 0 and 1, dates
-/// are days and timestamps seconds since 1970 whatever their unit, and nulls are
-/// a NaN.
+/// Converts a column to the numbers that models see: false and true become 0 and 1, dates become days and timestamps
+/// seconds since 1970 whatever their unit, and nulls become NaN.
 pub fn to_float64(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> {
     let to = |array: &dyn Array, t: &DataType| cast(array, t).map_err(DatasetError::internal);
     let plain = plain_type(column.data_type());
@@ -246,16 +242,16 @@ pub fn to_float64(column: &ArrayRef) -> Result<ScalarBuffer<f64>, DatasetError> 
     })
 }
 
-/// The exponent of infinities and NaNs.
+/// Exponent bits of infinities and NaNs.
 const EXPONENT: u64 = 0x7ff << 52;
 
 fn all_finite(values: &[f64]) -> bool {
-    // No early exit: a loop without one is made of vector instructions.
+    // Without an early exit the loop is vectorised.
     let bad = values.iter().fold(0u64, |bad, v| bad | u64::from(v.to_bits() & EXPONENT == EXPONENT));
     bad == 0
 }
 
-/// How many values of a column can't be used, by kind.
+/// Unusable values of a column, counted by kind.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct UnusableCounts {
     null: u64,
@@ -264,7 +260,7 @@ pub(super) struct UnusableCounts {
 }
 
 impl UnusableCounts {
-    /// Counts a value of a block.
+    /// Counts a value, given as its bits, if it is not finite.
     pub(super) fn count(&mut self, bits: u64) {
         if bits & EXPONENT != EXPONENT {
             return;
@@ -282,7 +278,7 @@ impl UnusableCounts {
         self.null + self.nan + self.infinite > 0
     }
 
-    /// `3 values of column `fare` are null`.
+    /// Formats the counts: `3 values of column `fare` are null`.
     pub(super) fn describe(&self, column: &str) -> String {
         let kinds = [(self.null, "null"), (self.nan, "NaN"), (self.infinite, "infinite")];
         let part = |(count, kind): &(u64, &str)| match count {

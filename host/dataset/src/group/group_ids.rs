@@ -1,5 +1,4 @@
-//! Finding the groups of a partition: each row gets the number of its group,
-//! in order of first appearance.
+//! Assignment of rows to groups within a partition. Groups are numbered in order of first appearance.
 
 use arrow_buffer::Buffer;
 
@@ -8,40 +7,40 @@ use super::keys::KeyKind;
 use super::rows::{Cell, PackedRow, Packing, RowLayout, cells};
 use crate::DatasetError;
 
-/// What one block has for a partition.
+/// Rows of a partition from one block, in memory.
 pub(super) struct LoadedSlice {
     pub(super) file: u32,
-    /// The morsel that its rows are from.
+    /// Morsel of the rows.
     pub(super) sequence: u64,
-    /// Whether each feature and target of the block is a finite number.
+    /// Whether each feature and target value of the block is a finite number.
     pub(super) finite: bool,
     pub(super) layout: RowLayout,
     pub(super) rows: usize,
     pub(super) cells: Buffer,
-    /// The keys' bytes, of keys of bytes.
+    /// Concatenated byte keys.
     pub(super) keys: Buffer,
 }
 
-/// The keys of groups, by number.
+/// Keys of groups, by group number.
 pub(super) enum GroupKeys {
     None,
     Words(Vec<u64>),
     Bytes { bytes: Vec<u8>, ends: Vec<usize> },
 }
 
-/// The groups of a partition.
+/// Groups of a partition.
 pub(super) struct Groups {
-    /// The group of each row.
+    /// Group of each row.
     pub(super) ids: Vec<u32>,
-    /// The rows of each group.
+    /// Rows of each group.
     pub(super) rows: Vec<u32>,
-    /// The file of each group.
+    /// File of each group.
     pub(super) files: Vec<u32>,
     pub(super) keys: GroupKeys,
 }
 
 impl Groups {
-    /// The numbers of the groups, sorted by file and key.
+    /// Returns the group numbers, sorted by file and key.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.rows.len() as u32).collect();
         let file = |id: &u32| self.files[*id as usize];
@@ -55,7 +54,7 @@ impl Groups {
         order
     }
 
-    /// The key of a group whose keys are bytes.
+    /// Returns the byte key of a group.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
         match &self.keys {
             GroupKeys::Bytes { bytes, ends } => {
@@ -67,8 +66,8 @@ impl Groups {
     }
 }
 
-/// Finds the groups of a partition. Pieces of one file follow each other. Where the only key is null, there is a group
-/// for each file.
+/// Finds the groups of a partition. Slices of one file must be adjacent. If the only key is null, each file has one
+/// group.
 pub(super) fn assign(
     slices: &[LoadedSlice],
     kind: &KeyKind,
@@ -90,7 +89,7 @@ pub(super) fn assign(
     Ok(groups)
 }
 
-/// Rows of a partition: numbers of rows are of 32 bits.
+/// Maximum rows of a partition: row numbers have 32 bits.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 
 pub(super) fn too_many_rows(rows: usize) -> DatasetError {
@@ -112,7 +111,7 @@ fn by_file(slices: &[LoadedSlice], groups: &mut Groups) {
 
 const EMPTY: u32 = u32::MAX;
 
-/// Open addressing with linear steps: (key or hash, group), at most half full.
+/// Hash table with open addressing and linear probing: (key or hash, group), at most half full.
 struct Table {
     entries: Vec<(u64, u32)>,
     mask: usize,
@@ -135,8 +134,8 @@ impl Table {
         (remaining_bits(hash) >> 32) as usize & self.mask
     }
 
-    /// Puts a new entry where [`Table::slot`] led to, and grows. `hash_of`
-    /// gives the hash of an entry's first half.
+    /// Inserts an entry at the free index that probing from [`Table::slot`] found, and grows the table if needed.
+    /// `hash_of` returns the hash of an entry's first half.
     #[cold]
     fn insert(&mut self, at: usize, entry: (u64, u32), hash_of: impl Fn(u64) -> u64) {
         self.entries[at] = entry;
@@ -179,7 +178,7 @@ fn by_word(slices: &[LoadedSlice], row_cells: usize, groups: &mut Groups) {
     groups.keys = GroupKeys::Words(words.keys);
 }
 
-/// The first word of each row.
+/// Returns the key word of each row.
 fn keys_of<C: Cell>(cells: &[C], row_cells: usize, base: u64) -> impl Iterator<Item = u64> {
     cells.chunks_exact(row_cells).map(move |row| row[0].word(base))
 }
@@ -189,7 +188,7 @@ fn packed_keys_of<R: PackedRow>(rows: &[R], packing: Packing) -> impl Iterator<I
     rows.iter().map(move |row| key.word(*row))
 }
 
-/// Groups of keys of one word.
+/// Groups of word keys.
 struct WordKeyGroups<'a> {
     table: Table,
     keys: Vec<u64>,

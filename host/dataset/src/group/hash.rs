@@ -1,9 +1,9 @@
-//! Hashes that are the same on every machine and in every release: which
-//! partition a row goes to decides the order of a job's results.
+//! Hashes that are the same on every machine and in every release: the partition of a row determines the order of a
+//! job's results.
 
-/// Partitions that keys are hashed to. 512 cursors and the cache lines that
-/// they write fit the first-level cache and its page table; a million groups
-/// then make tables of two thousand, which fit the second level.
+/// Number of hash partitions. 512 write cursors and the cache lines that they point to fit the first-level cache and
+/// the TLB; with a million groups a partition's hash table then has two thousand entries, which fit the second-level
+/// cache.
 pub(super) const PARTITIONS: usize = 512;
 
 const SHIFT: u32 = 64 - PARTITIONS.trailing_zeros();
@@ -12,25 +12,25 @@ const A: u64 = 0x9e37_79b9_7f4a_7c15;
 const B: u64 = 0xd6e8_feb8_6659_fd93;
 const C: u64 = 0xa076_1d64_78bd_642f;
 
-/// Multiply and fold (wyhash, Wang Yi 2019).
+/// Multiplies and folds (wyhash, Wang Yi 2019).
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// What makes hashes of one file differ from those of another.
+/// Returns the salt that makes the hashes of one file differ from those of another.
 pub(super) fn salt(file: u32) -> u64 {
     u64::from(file).wrapping_mul(B) ^ C
 }
 
-/// The hash of a key of one word.
+/// Hashes a key of one word.
 #[inline]
 pub(super) fn hash_word(word: u64, salt: u64) -> u64 {
     fold(word ^ salt, A)
 }
 
-/// The hash of a key of bytes.
+/// Hashes a key of bytes.
 #[inline]
 pub(super) fn hash_bytes(bytes: &[u8], salt: u64) -> u64 {
     let mut hash = salt;
@@ -44,14 +44,13 @@ pub(super) fn hash_bytes(bytes: &[u8], salt: u64) -> u64 {
     fold(hash ^ u64::from_le_bytes(last), B ^ bytes.len() as u64)
 }
 
-/// The partition of a hash: its high bits. Tables within a partition use
-/// [`remaining_bits`].
+/// Returns the partition of a hash: its high bits. Hash tables within a partition use [`remaining_bits`].
 #[inline]
 pub(super) fn partition(hash: u64) -> u16 {
     (hash >> SHIFT) as u16
 }
 
-/// A hash without the bits that all of a partition share.
+/// Returns a hash without the bits that all keys of a partition share.
 #[inline]
 pub(super) fn remaining_bits(hash: u64) -> u64 {
     hash << (64 - SHIFT)

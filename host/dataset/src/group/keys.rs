@@ -1,10 +1,8 @@
-//! Keys as they travel through the partitions, and back.
+//! Encodings of keys inside blocks and partitions, and their decoding.
 //!
-//! A single key of at most eight bytes travels as one word, in an encoding
-//! whose order as an unsigned number is the order of the keys. All others
-//! travel as arrow-row's bytes, whose order as bytes is that of the keys. Both
-//! forms have one representation for each key: -0.0 is 0.0, and every NaN is
-//! the same NaN. A null is a key of its own, after all others.
+//! A single key of at most eight bytes is encoded as one word, whose unsigned order is the order of the keys. All other
+//! keys are encoded as arrow-row bytes, whose byte order is that of the keys. Both encodings are canonical: -0.0 is
+//! 0.0, and all NaNs are one NaN. Null is a key of its own and sorts last.
 
 use std::sync::Arc;
 
@@ -22,19 +20,19 @@ use arrow_schema::{DataType, SortOptions, TimeUnit};
 
 use crate::DatasetError;
 
-/// How the keys of a grouping travel.
+/// Encoding of the keys of a grouping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KeyKind {
-    /// There are none.
+    /// No key columns.
     None,
-    /// One word, of a key of this type.
+    /// One word, for a single key of this type.
     Word(DataType),
-    /// Bytes, of keys of these types.
+    /// Bytes, for keys of these types.
     Bytes(Vec<DataType>),
 }
 
 impl KeyKind {
-    /// How keys of these types travel, all of which [`is_key`].
+    /// Returns the encoding of keys of these types, for all of which [`is_key`] holds.
     pub(super) fn of(types: &[DataType]) -> KeyKind {
         match types {
             [] => KeyKind::None,
@@ -44,7 +42,7 @@ impl KeyKind {
     }
 }
 
-/// Whether rows can be grouped by values of this type.
+/// Returns whether rows can be grouped by values of this type.
 pub(super) fn is_key(data_type: &DataType) -> bool {
     use DataType::*;
     carrier(data_type).is_some()
@@ -55,7 +53,7 @@ pub(super) fn is_key(data_type: &DataType) -> bool {
         )
 }
 
-/// The type of eight bytes or less whose values stand for those of `data_type`.
+/// Returns the type of at most eight bytes that represents the values of `data_type`.
 fn carrier(data_type: &DataType) -> Option<DataType> {
     use DataType::*;
     match data_type {
@@ -67,7 +65,7 @@ fn carrier(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// Numbers that fit a word, in the order of unsigned words.
+/// Order-preserving encoding of a number as an unsigned word.
 trait KeyWord: ArrowNativeType {
     fn word(self) -> u64;
     fn from_word(word: u64) -> Self;
@@ -125,7 +123,7 @@ impl KeyWord for f32 {
     }
 }
 
-/// The one representation of a number: no -0.0, one NaN.
+/// Returns the canonical representation of a number: no -0.0, one NaN.
 fn normal(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }
@@ -148,7 +146,7 @@ macro_rules! by_carrier {
     };
 }
 
-/// The words of a key column. Those of nulls mean nothing.
+/// Encodes a key column as words. Words of nulls are arbitrary.
 pub(super) fn encode_words(column: &ArrayRef) -> Result<Vec<u64>, DatasetError> {
     fn words<T: ArrowPrimitiveType<Native: KeyWord>>(column: &ArrayRef) -> Vec<u64> {
         column.as_primitive::<T>().values().iter().map(|v| v.word()).collect()
@@ -161,7 +159,7 @@ pub(super) fn encode_words(column: &ArrayRef) -> Result<Vec<u64>, DatasetError> 
     Ok(by_carrier!(&carrier, words(&column)))
 }
 
-/// The key column that `words` were made of; `None` is a null.
+/// Decodes words to a key column; `None` is a null.
 pub(super) fn decode_words(words: &[Option<u64>], data_type: &DataType) -> Result<ArrayRef, DatasetError> {
     fn array<T: ArrowPrimitiveType<Native: KeyWord>>(words: &[Option<u64>]) -> ArrayRef {
         Arc::new(words.iter().map(|w| w.map(T::Native::from_word)).collect::<PrimitiveArray<T>>())
@@ -174,14 +172,14 @@ pub(super) fn decode_words(words: &[Option<u64>], data_type: &DataType) -> Resul
     cast(&array, data_type).map_err(DatasetError::internal)
 }
 
-/// arrow-row's converter for keys of these types.
+/// Returns arrow-row's converter for keys of these types.
 pub(super) fn converter(types: &[DataType]) -> Result<RowConverter, DatasetError> {
     let options = SortOptions { descending: false, nulls_first: false };
     let fields = types.iter().map(|t| SortField::new_with_options(t.clone(), options)).collect();
     RowConverter::new(fields).map_err(DatasetError::internal)
 }
 
-/// A key column without -0.0 and with one NaN.
+/// Returns a key column without -0.0 and with a single NaN.
 pub(super) fn normalised(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float64 => Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(normal)),
@@ -196,14 +194,13 @@ pub(super) fn normalised(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// A key column in the form that seeds are made of: independent of the width
-/// of its type, with a tag for the kind and a length where lengths differ, so
-/// that ("a", "bc") and ("ab", "c") are two keys.
+/// Key column in the form from which seeds are derived: independent of the width of its type, with a tag for the kind
+/// and a length for variable-length values, so that ("a", "bc") and ("ab", "c") are different keys.
 pub(super) enum CanonicalColumn {
     Signed(u8, PrimitiveArray<Int64Type>),
     Unsigned(PrimitiveArray<UInt64Type>),
     Float(PrimitiveArray<Float64Type>),
-    /// Nanoseconds are `i64` times this.
+    /// Multiples of a unit of this many nanoseconds.
     Instant(i128, PrimitiveArray<Int64Type>),
     Text(u8, ArrayRef),
 }
@@ -242,7 +239,7 @@ impl CanonicalColumn {
             other if other.is_integer() || *other == DataType::Boolean => {
                 CanonicalColumn::Signed(TAG_INTEGER, signed(as_type(DataType::Int64)?))
             }
-            // Those beyond a day have no text.
+            // Casts to text fail for times beyond one day.
             DataType::Time32(unit) | DataType::Time64(unit) => {
                 CanonicalColumn::Instant(nanos(*unit), signed(as_type(DataType::Int64)?))
             }
@@ -296,7 +293,7 @@ fn nanos(unit: TimeUnit) -> i128 {
     }
 }
 
-/// Appends bytes of any length, so that what follows can't be taken for them.
+/// Appends length-prefixed bytes, so that the encoding of adjacent values is unambiguous.
 pub(super) fn write_text(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(tag);
     out.extend((bytes.len() as u64).to_le_bytes());
@@ -308,11 +305,10 @@ pub(super) fn write_file(name: &str, out: &mut Vec<u8>) {
     write_text(b'F', name.as_bytes(), out);
 }
 
-/// The name of the column that says which file a group is from.
+/// Name of the column with the file of a group.
 pub(super) const FILE_COLUMN: &str = "file";
 
-/// A group in words, from its row of [`crate::WorkUnit::keys`]: `zone=7,
-/// file=2019-01.parquet`.
+/// Formats a group's key for messages, from its row of [`crate::WorkUnit::keys`]: `zone=7, file=2019-01.parquet`.
 pub fn describe_key(keys: &RecordBatch, row: usize) -> String {
     let options = FormatOptions::default().with_null("null");
     let mut words = Vec::with_capacity(keys.num_columns());

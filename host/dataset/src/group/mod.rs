@@ -1,15 +1,14 @@
-//! Grouping rows for many models.
+//! Partitioned grouping of rows for many models.
 //!
-//! Training needs all rows of a group in one place and no order among groups:
-//! so rows are not sorted and not inserted into one big table. Each block of
-//! rows is scattered to 512 partitions by the hash of its keys, one pass; then
-//! each partition, which fits a cache, finds its groups and puts every row in
-//! its final place, one more pass. Neighbouring partitions of few rows are taken
-//! together, up to a unit's worth. A hundred groups and ten million cost about
-//! the same. Blocks can be cut in other processes, where rows come to be. What does
-//! not fit the memory budget goes to disk between the passes, and no step depends
-//! on which thread or block a row came through: blocks are put in the order of
-//! their morsels again before groups are made.
+//! Training needs all rows of a group together, but groups in no particular order. So rows are neither sorted nor
+//! inserted into one large hash table. The first pass scatters each block of rows to 512 partitions by the hash of the
+//! keys. The second pass finds the groups of each partition, which fits a cache, and copies every row to its final
+//! position. Small neighbouring partitions are combined up to the size of a work unit. A hundred groups and ten million
+//! cost about the same.
+//!
+//! Blocks can be built in worker processes, where rows are produced. Blocks over the memory budget are spilled to disk
+//! between the passes. The result does not depend on which thread or block a row came through: blocks are sorted into
+//! the order of their morsels before groups are formed.
 
 mod block;
 mod block_builder;
@@ -40,44 +39,42 @@ pub use unit::{FailedGroup, HeapUnitMemory, UnitGroup, UnitMemory, UnitShape, Wo
 
 use crate::DatasetError;
 
-/// Bytes of a block: as much as still lies in a cache when its rows have come
-/// and are scattered. Twice as much takes twice the time (measured).
+/// Maximum bytes of a block: its rows should still be cached when they are scattered. Twice the size takes twice the
+/// time (measured).
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// Rows of a block, at least, however small the memory budget.
+/// Minimum rows of a block, however small the memory budget.
 const BLOCK_ROWS_MIN: usize = 1 << 10;
 
-/// Blocks that the memory budget is to hold.
+/// Minimum number of blocks that fit the memory budget.
 const BLOCKS_MIN: usize = 32;
 
-/// Rows of a block, where blocks may take so many bytes together.
+/// Returns the maximum rows of a block when all blocks share `bytes_max` bytes.
 fn block_rows(columns: &Columns, bytes_max: usize) -> usize {
     let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(block_codec::HEADER_WORDS * 8);
     (bytes / (columns.row_cells() * 8)).max(BLOCK_ROWS_MIN)
 }
 
-/// How rows are grouped, and how groups are handed out.
+/// Options of grouping.
 #[derive(Debug, Clone)]
 pub struct Grouping {
-    /// The columns whose values, taken together, name a group: numbers,
-    /// booleans, strings, binaries, dates, times, decimals. None is one group.
+    /// Key columns, whose values together identify a group: numbers, booleans, strings, binaries, dates, times or
+    /// decimals. Without keys all rows are one group.
     pub keys: Vec<String>,
-    /// The columns a model computes from: numbers, booleans, dates (as days)
-    /// and timestamps (as seconds).
+    /// Feature columns: numbers, booleans, dates (as days) and timestamps (as seconds).
     pub features: Vec<String>,
-    /// The column a model computes, of the same types.
+    /// Target column, of the same types as features.
     pub target: String,
-    /// Whether rows of different files are of different groups.
+    /// Whether the file is part of the key.
     pub per_file: bool,
-    /// The share of each group's rows that is kept for testing, from 0 to
-    /// less than 1, rounded up. Groups of two rows and more have at least one
-    /// row for training, and one for testing unless the share is 0.
+    /// Fraction of each group's rows for testing, in [0, 1), rounded up. Groups of two or more rows keep at least one
+    /// training row, and at least one test row unless the fraction is 0.
     pub test: f64,
-    /// What the choice of test rows depends on, beside the group.
+    /// Seed that, with the group's key, determines the test rows.
     pub seed: u64,
-    /// Groups of fewer rows are skipped.
+    /// Minimum rows of a group; smaller groups are skipped.
     pub min_rows: u32,
-    /// Bytes of a unit, about: a larger group is a unit by itself.
+    /// Approximate bytes of a work unit. A larger group is a unit of its own.
     pub unit_bytes: usize,
 }
 
@@ -96,13 +93,12 @@ impl Default for Grouping {
     }
 }
 
-/// How much memory grouping may use before it goes to disk.
+/// Memory limit of grouping and the location of spill files.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
-    /// Bytes of grouped rows that stay in memory. Beside them each
-    /// [`MorselGrouper`] holds about 8 MiB.
+    /// Maximum bytes of grouped rows in memory. Each [`MorselGrouper`] holds about 8 MiB in addition.
     pub bytes_max: usize,
-    /// The folder of spill files. They have no names, and vanish with the process.
+    /// Folder of spill files. Spill files are unnamed and vanish with the process.
     pub spill_dir: PathBuf,
 }
 
@@ -121,12 +117,12 @@ pub struct Grouper {
 pub(crate) struct GrouperShared {
     grouping: Grouping,
     columns: Arc<Columns>,
-    /// The names of the files, for [`Grouping::per_file`].
+    /// File names, for [`Grouping::per_file`].
     files: Vec<String>,
     budget: MemoryBudget,
     block_rows: usize,
     state: Mutex<GrouperState>,
-    /// Told when memory was freed.
+    /// Notified when memory was freed.
     freed: Condvar,
 }
 
@@ -134,7 +130,7 @@ pub(crate) struct GrouperShared {
 struct GrouperState {
     blocks: Vec<Block>,
     spilled: Vec<Block>,
-    /// Bytes of blocks in memory, those being written included.
+    /// Bytes of blocks in memory, including blocks being spilled.
     resident: usize,
     spilled_bytes: u64,
     spilling: bool,
@@ -143,10 +139,9 @@ struct GrouperState {
 }
 
 impl Grouper {
-    /// Checks the columns of `grouping` against `schema`, that of the batches
-    /// to come. `files` are the names of the files that morsels refer to by
-    /// index; they are part of a group's key, and of its seed, when groups are
-    /// per file.
+    /// Checks the columns of `grouping` against `schema`, the schema of the batches to come. `files` are the names of
+    /// the files that morsels refer to by index. With [`Grouping::per_file`] the name is part of a group's key and of
+    /// its seed.
     pub fn new(
         grouping: Grouping,
         schema: &SchemaRef,
@@ -159,14 +154,14 @@ impl Grouper {
         Ok(Grouper { shared: Arc::new(GrouperShared { grouping, columns, files, budget, block_rows, state, freed }) })
     }
 
-    /// Whether rows can come as the blocks of a [`BlockWriter`]: when the key is one column of a number, or none.
+    /// Returns whether rows can arrive as blocks of a [`BlockWriter`]: with one key column of at most eight bytes, or
+    /// no key.
     pub fn accepts_blocks(&self) -> bool {
         block_codec::is_supported(&self.shared.columns)
     }
 
-    /// Begins a morsel: `sequence` says where its rows belong among those of
-    /// all morsels, and `file` which file they are from. Several morsels may
-    /// be taken in at once, each on its own thread.
+    /// Starts a morsel. `sequence` is its position among all morsels, `file` the index of its file. Several morsels can
+    /// be open at once, each on its own thread.
     pub fn morsel(&self, sequence: u64, file: usize) -> Result<MorselGrouper, DatasetError> {
         if self.shared.grouping.per_file && file >= self.shared.files.len() {
             return Err(DatasetError::internal(format!("file {file} of {} files", self.shared.files.len())));
@@ -174,13 +169,13 @@ impl Grouper {
         MorselGrouper::new(Arc::clone(&self.shared), sequence, file as u32)
     }
 
-    /// Bytes in memory now, and bytes that were written to disk so far.
+    /// Returns the bytes in memory now and the bytes spilled to disk so far.
     pub fn usage(&self) -> (usize, u64) {
         let state = self.shared.lock();
         (state.resident, state.spilled_bytes)
     }
 
-    /// Ends the taking in: every morsel must be finished.
+    /// Ends the collection. Every morsel must be finished.
     pub fn finish(self) -> Result<Partitions, DatasetError> {
         let mut state = self.shared.lock();
         state.finished = true;
@@ -192,18 +187,17 @@ impl Grouper {
 }
 
 impl GrouperShared {
-    /// Rows of a unit, unless it is one larger group.
+    /// Returns the maximum rows of a unit that holds more than one group.
     fn unit_rows(&self) -> usize {
         (self.grouping.unit_bytes / (size_of::<f64>() * self.columns.names.len())).max(1)
     }
 
     fn lock(&self) -> MutexGuard<'_, GrouperState> {
-        // A panic elsewhere leaves the state as it was between two statements
-        // that can't panic.
+        // A panic on another thread can't leave the state inconsistent: no statement that changes it panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a block in, and makes room where there is none.
+    /// Adds a block, and spills blocks when memory is nearly used up.
     fn add(&self, block: Block) -> Result<(), DatasetError> {
         let mut state = self.lock();
         while state.spilling && state.resident + block.bytes > self.budget.bytes_max && !state.failed {
@@ -217,8 +211,8 @@ impl GrouperShared {
         if state.spilling || state.failed || state.resident <= self.budget.bytes_max / 8 * 7 {
             return Ok(());
         }
-        // Half is written, so that the others can go on meanwhile. They fill
-        // what is left, and wait if the disk is slower than they are.
+        // Half of the budget is spilled, so that other threads can fill the rest meanwhile. They wait if the disk is
+        // slower than they are.
         state.spilling = true;
         let mut spill_bytes = 0;
         let mut spill_count = 0;

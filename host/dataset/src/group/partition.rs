@@ -1,4 +1,4 @@
-//! The partitions of all rows, each of which becomes units on its own.
+//! Partitions of all rows, each of which is converted to work units on its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use super::rows::RowLayout;
 use super::unit::{UnitMemory, UnitShape, WorkUnit, build_units};
 use crate::DatasetError;
 
-/// What one block has for a partition, wherever it is.
+/// Rows of a partition in one block, in memory or in a spill file.
 struct PartitionSlice {
     file: u32,
     sequence: u64,
@@ -28,12 +28,12 @@ pub struct Partitions {
     partitions: Vec<Partition>,
 }
 
-/// Neighbouring slots that have no more rows than a unit takes, or a single one.
+/// Neighbouring slots whose rows together fit a unit, or a single slot.
 struct Partition {
     rows: u64,
-    /// Whether its rows are those whose only key is null.
+    /// Whether this is the partition of rows whose only key is null.
     key_is_null: bool,
-    /// The parts of each slot. Emptied when it is consumed, which frees their memory.
+    /// Slices of each slot. Consuming the partition empties the list and frees the memory.
     slots: Mutex<Vec<Vec<PartitionSlice>>>,
 }
 
@@ -69,38 +69,37 @@ impl Partitions {
         Partitions { shared, partitions }
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn len(&self) -> usize {
         self.partitions.len()
     }
 
-    /// Whether there are no rows.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.partitions.is_empty()
     }
 
-    /// Rows of a partition, consumed or not.
+    /// Returns the rows of a partition, consumed or not.
     pub fn rows_of(&self, partition: usize) -> u64 {
         self.partitions[partition].rows
     }
 
-    /// Rows of a unit, about: partitions of more are of a single slot.
+    /// Returns the approximate rows of a unit. A partition with more rows has a single slot.
     pub fn unit_rows(&self) -> u64 {
         self.shared.unit_rows() as u64
     }
 
-    /// The columns of units: features, then the target.
+    /// Returns the schema of units: features, then the target.
     pub fn schema(&self) -> &SchemaRef {
         &self.shared.columns.output
     }
 
-    /// The groups of a partition, in units, each in memory that `reserve` gives
-    /// for it. Consumes the partition: a second call gives none. Several
-    /// partitions may be asked for at once.
+    /// Returns the groups of a partition as units, each in memory that `reserve` provides. Consumes the partition: a
+    /// second call returns none. Several partitions can be read concurrently.
     ///
     /// # Panics
     ///
-    /// If there is no such partition, or memory has less room than its unit takes.
+    /// If the partition does not exist, or the memory is smaller than its unit.
     pub fn units<M: UnitMemory, E: From<DatasetError>>(
         &self,
         partition: usize,
@@ -115,15 +114,14 @@ impl Partitions {
         for parts in slots {
             slices.extend(self.load(parts)?);
         }
-        // Within a file the slots stay one after another: what is worked on together stays small.
+        // The sort is stable: within a file slots stay in order, which keeps the working set small.
         slices.sort_by_key(|slice| slice.file);
         let columns = &self.shared.columns;
         let groups = assign(&slices, &columns.kind, columns.row_cells(), partition.key_is_null)?;
         build_units(groups, slices, &self.shared, partition.key_is_null, reserve)
     }
 
-    /// Brings the parts of a slot to memory: those that were spilled to
-    /// one file lie there side by side and take one read.
+    /// Loads the slices of a slot into memory. Slices in one spill file are adjacent there and take one read.
     fn load(&self, parts: Vec<PartitionSlice>) -> Result<Vec<LoadedSlice>, DatasetError> {
         let folder = &self.shared.budget.spill_dir;
         let mut regions: Vec<(Arc<super::spill::SpillFile>, u64, u64, Buffer)> = Vec::new();

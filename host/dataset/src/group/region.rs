@@ -1,10 +1,9 @@
 //! Memory of blocks.
 //!
-//! A block is megabytes that are touched once, all of them: as small pages
-//! that is a thousand page faults, which cost more than the copying. So blocks
-//! are mapped for huge pages. Measured for 14 million rows on one thread:
-//! 139,000 faults and 0.89 s of processor time without, 38,000 and 0.52 s with.
-//! A mapping also gives memory back in parts, as partitions are consumed.
+//! A block is several megabytes, all of which are written once. In small pages that causes a thousand page faults,
+//! which cost more than the copy. So blocks are mapped in huge pages. Measured for 14 million rows on one thread:
+//! 139,000 faults and 0.89 s of processor time without, 38,000 and 0.52 s with. A mapping can also be freed in parts,
+//! as partitions are consumed.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,17 +16,17 @@ const HUGE: usize = 2 << 20;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// Bytes under which memory comes from the allocator.
+/// Minimum bytes of a mapping. Smaller blocks come from the allocator.
 const MAPPED_MIN: usize = HUGE;
 
-/// Words of memory, zero at first.
+/// Words of memory, initially zero.
 pub(super) enum BlockMemory {
     Heap(Vec<u64>),
     Mapped(Region),
 }
 
 impl BlockMemory {
-    /// `len` zeros.
+    /// Allocates `len` zero words.
     pub(super) fn zeroed(len: usize) -> BlockMemory {
         if len * 8 < MAPPED_MIN {
             return BlockMemory::Heap(vec![0; len]);
@@ -42,9 +41,8 @@ impl BlockMemory {
         }
     }
 
-    /// Makes the words immutable, in parts that begin at the bytes `starts`
-    /// (ascending, the first 0): the memory of a part is free when nobody
-    /// holds a slice of it any more.
+    /// Makes the words immutable and splits them at the byte offsets `starts` (ascending, the first 0). The memory of a
+    /// part is freed when no slice of it is left.
     pub(super) fn freeze(self, starts: &[usize]) -> Vec<Buffer> {
         let len = match &self {
             BlockMemory::Heap(words) => words.len() * 8,
@@ -65,21 +63,21 @@ impl BlockMemory {
     }
 }
 
-/// A private mapping that begins at a huge page.
+/// Private mapping aligned to a huge page.
 pub(super) struct Region {
     start: NonNull<u64>,
-    /// In words.
+    /// Length in words.
     len: usize,
 }
 
-// SAFETY: a region is memory that nobody else has a pointer to. It is changed through `&mut`, and by `RegionPart::drop`, which
-// says why nobody sees that.
+// SAFETY: no other pointer to a region's memory exists. It changes through `&mut self` only, and in `RegionPart::drop`,
+// whose comment shows that no reader can see the change.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: the argument for `Send` holds for shared references too, which only read.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region of `len` zeros, or nothing where the system refuses.
+    /// Maps `len` zero words, or returns `None` if the system refuses.
     fn new(len: usize) -> Option<Region> {
         let bytes = len.checked_mul(8)?.checked_next_multiple_of(PAGE)?;
         let mapped = bytes.checked_add(HUGE)?;
@@ -92,8 +90,8 @@ impl Region {
         let head = base.cast::<u8>().align_offset(HUGE);
         let start = base.wrapping_byte_add(head);
         let tail = mapped - head - bytes;
-        // SAFETY: head and tail are parts of the mapping made above that nobody uses, in whole pages since `base`, `HUGE`
-        // and `bytes` are. The advice changes no content, and may fail without harm.
+        // SAFETY: head and tail are unused parts of the mapping made above, in whole pages since `base`, `HUGE` and
+        // `bytes` are multiples of a page. The advice changes no content, and may fail without harm.
         unsafe {
             if head > 0 {
                 libc::munmap(base, head);
@@ -107,20 +105,20 @@ impl Region {
     }
 
     fn as_mut_slice(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is of at least `len` words, zero at first, lives as long as `self`, and `&mut self` says
-        // that nobody else sees it.
+        // SAFETY: the mapping has at least `len` initialised words and lives as long as `self`, and `&mut self` is
+        // exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: start and rounded length are those of the mapping, which nobody uses after its owner is gone.
+        // SAFETY: start and rounded length are those of the mapping, which nothing uses once its owner is dropped.
         unsafe { libc::munmap(self.start.as_ptr().cast(), (self.len * 8).next_multiple_of(PAGE)) };
     }
 }
 
-/// The bytes from `start` to `end` of a region: the only way to see them.
+/// Bytes from `start` to `end` of a region. Buffers of a region exist only through its parts.
 struct RegionPart {
     region: Arc<Region>,
     start: usize,
@@ -131,10 +129,10 @@ impl RegionPart {
     fn freeze(self) -> Buffer {
         let len = self.end - self.start;
         debug_assert!(self.start <= self.end && self.end <= self.region.len * 8);
-        // SAFETY: `start` and `end` are within the region, as slices of ends of `BlockMemory::freeze` are.
+        // SAFETY: `start` and `end` are within the region: `BlockMemory::freeze` requires ascending offsets within it.
         let first = unsafe { self.region.start.byte_add(self.start) };
-        // SAFETY: the mapping has these bytes, the buffer keeps it alive by holding `self`, and nobody changes them: the
-        // region is behind an `Arc` that only parts hold, and parts don't overlap.
+        // SAFETY: the mapping has these bytes, the buffer keeps it alive by owning `self`, and nothing changes them:
+        // the region is behind an `Arc` that only parts hold, and parts don't overlap.
         unsafe { Buffer::from_custom_allocation(first.cast(), len, Arc::new(self)) }
     }
 }
@@ -146,7 +144,7 @@ impl Drop for RegionPart {
         if first < end && Arc::strong_count(&self.region) > 1 {
             let start = self.region.start.as_ptr().wrapping_byte_add(first).cast();
             // SAFETY: these are whole pages of a live mapping. They hold bytes of this part alone, and the part is
-            // dropped after the last buffer that shows them: that they become zero is seen by nobody.
+            // dropped after the last buffer over it, so that nothing can read the zeros.
             unsafe { libc::madvise(start, end - first, libc::MADV_DONTNEED) };
         }
     }
@@ -160,7 +158,7 @@ mod tests {
 
     #[test]
     fn words_are_zero_and_keep_what_is_written() {
-        // Just under, at and over the bound of mapping and the ends of pages: what lies behind a region is unmapped.
+        // Lengths just below, at and above the mapping threshold and page ends: memory behind a region is unmapped.
         for len in [0, 1, HUGE / 8 - 1, HUGE / 8, HUGE / 8 + 1, 3 * HUGE / 8 + 511, 3 * HUGE / 8 + 513] {
             let mut words = BlockMemory::zeroed(len);
             assert_eq!(matches!(words, BlockMemory::Mapped(_)), len * 8 >= MAPPED_MIN);
@@ -169,7 +167,7 @@ mod tests {
             let starts = [0, len / 3, len / 3, len / 3 * 2 + len % 3];
             let parts = words.freeze(&starts.map(|start| start * 8));
             let mut parts: Vec<_> = parts.into_iter().map(|p| Some(ScalarBuffer::<u64>::from(p))).collect();
-            // Freed one after another, what remains is whole.
+            // Parts are freed one by one; the others keep their content.
             for gone in [1, 0, 3, 2] {
                 for (part, start) in parts.iter().zip(starts) {
                     assert!(
@@ -194,7 +192,7 @@ mod tests {
         let full = resident();
         let mut parts = words.freeze(&[0, len / 2 * 8]);
         parts.pop();
-        // Other tests run beside this one, and take far less.
+        // Other tests run in parallel, but use far less memory.
         assert!(resident() + 48 * HUGE < full + 24 * HUGE, "{} of {full}", resident());
         assert!(parts[0].typed_data::<u64>().iter().all(|w| *w == 1));
     }

@@ -1,25 +1,23 @@
-//! How the rows of a block lie: one after another, each a cell for each word of
-//! its key, and then one for each feature and the target.
+//! Row layouts of a block. Rows are contiguous: the cells of the key, then a cell for each feature and the target.
 //!
-//! Most columns are whole numbers, or have few digits: then half the memory holds
-//! them, and half of it has to be written and read. Rows of few whole numbers in
-//! narrow ranges, as ids, counts and seconds are, lie in a word each.
+//! Most columns have integers or numbers of few digits, which fit half the memory and halve the bytes written and read.
+//! Rows of a few integers in narrow ranges, such as ids, counts and seconds, are packed into one word each.
 
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 
-/// How wide the cells of a block are.
+/// Layout of a block's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowLayout {
-    /// Eight bytes: words, and numbers in double precision.
+    /// Eight-byte cells: key words, and numbers in double precision.
     Wide,
-    /// Four bytes: what words have over `base`, and numbers that are the same in single precision.
+    /// Four-byte cells: key words minus `base`, and numbers that single precision represents exactly.
     Narrow { base: u64 },
-    /// All of a row's cells are one word.
+    /// One word per row.
     Packed(Packing),
 }
 
 impl RowLayout {
-    /// Bytes of a row of so many cells.
+    /// Returns the bytes of a row of `cells` cells.
     pub(super) fn row_bytes(self, cells: usize) -> usize {
         match self {
             RowLayout::Wide => cells * size_of::<u64>(),
@@ -29,10 +27,10 @@ impl RowLayout {
     }
 }
 
-/// Most cells of a row that are packed.
+/// Maximum cells of a packed row.
 pub(super) const FIELDS_MAX: usize = 6;
 
-/// How the cells of a row lie in a word: those of the key first, in the lowest bits.
+/// Bit layout of a packed row. Key fields come first, in the lowest bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Packing {
     /// Four or eight.
@@ -41,20 +39,20 @@ pub(super) struct Packing {
     fields: [PackedField; FIELDS_MAX],
 }
 
-/// A cell in the word of its row.
+/// Field of a packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct PackedField {
-    /// What it holds is over this: a word, or a whole number of 32 bits in two's complement.
+    /// Value of zero bits: a key word, or a 32-bit integer in two's complement.
     pub(super) base: u64,
-    /// Its bits, at most 32: of a number in single precision, all of them.
+    /// Width in bits, at most 32. A single-precision number takes all 32.
     pub(super) bits: u32,
-    /// Whether it is a number in single precision.
+    /// Whether the field is a single-precision number.
     pub(super) is_float: bool,
     shift: u32,
 }
 
 impl Packing {
-    /// Of these fields, if a row then takes less than as narrow cells.
+    /// Returns the packing of these fields, if a row is then smaller than with narrow cells.
     pub(super) fn new(fields: &[PackedField]) -> Option<Packing> {
         let mut packing = Packing { row_bytes: 0, cells: fields.len(), fields: [PackedField::default(); FIELDS_MAX] };
         let mut shift = 0;
@@ -73,32 +71,32 @@ impl Packing {
         self.row_bytes
     }
 
-    /// The fields of a row.
+    /// Returns the fields of a row.
     pub(super) fn fields(&self) -> &[PackedField] {
         &self.fields[..self.cells]
     }
 }
 
 impl PackedField {
-    /// Of words or whole numbers from `base` to `most`, which is not before it.
+    /// Returns a field for words or integers from `base` to `most`, which must not be smaller.
     pub(super) fn of_range(base: u64, most: u64) -> PackedField {
         let bits = u64::BITS - most.wrapping_sub(base).leading_zeros();
         PackedField { base, bits, is_float: false, shift: 0 }
     }
 
-    /// Of numbers in single precision.
+    /// Returns a field for single-precision numbers.
     pub(super) fn of_floats() -> PackedField {
         PackedField { base: 0, bits: u32::BITS, is_float: true, shift: 0 }
     }
 
-    /// Puts narrow cells of words over `from` into rows.
+    /// Packs narrow key cells, which are relative to `from`, into rows.
     pub(super) fn put_words<R: PackedRow>(self, cells: &[u32], from: u64, rows: &mut [R]) {
         let (mask, over) = (self.mask(), from.wrapping_sub(self.base) as u32);
-        // A null is any word.
+        // The word of a null is arbitrary.
         self.put(cells, rows, |cell| cell.wrapping_add(over) & mask);
     }
 
-    /// Puts narrow cells of numbers into rows.
+    /// Packs narrow number cells into rows.
     pub(super) fn put_numbers<R: PackedRow>(self, cells: &[u32], rows: &mut [R]) {
         if self.is_float {
             self.put(cells, rows, |cell| cell);
@@ -118,13 +116,13 @@ impl PackedField {
         (1_u64 << self.bits).wrapping_sub(1) as u32
     }
 
-    /// The word of a row.
+    /// Extracts the key word of a row.
     #[inline]
     pub(super) fn word<R: PackedRow>(self, row: R) -> u64 {
         self.base.wrapping_add(u64::from(row.bits(self.shift) & self.mask()))
     }
 
-    /// The numbers of rows.
+    /// Extracts the numbers of rows.
     pub(super) fn numbers<R: PackedRow>(self, rows: &[R], to: &mut [f64]) {
         let (mask, base) = (self.mask(), self.base as i32);
         let both = to.iter_mut().zip(rows);
@@ -136,11 +134,11 @@ impl PackedField {
     }
 }
 
-/// A row in a word.
+/// Row packed into one word.
 pub(super) trait PackedRow: BlockWord {
-    /// With these bits as well.
+    /// Returns the row with `bits` added at `shift`.
     fn with(self, bits: u32, shift: u32) -> Self;
-    /// The bits from `shift` on, of which there are fewer than the word has.
+    /// Returns the bits from `shift` on. `shift` must be smaller than the width of the word.
     fn bits(self, shift: u32) -> u32;
 }
 
@@ -168,23 +166,22 @@ impl PackedRow for u64 {
     }
 }
 
-/// In single precision all numbers from this to its double are whole, and their bits are consecutive. A small number
-/// that is added to their middle is rounded to one of them: that needs no conversion, and none that looks for numbers
-/// that are too large.
+/// In single precision all numbers from this one to twice as much are integers with consecutive bits. Adding a small
+/// number to the middle of that range rounds it to one of them, without a conversion or a range check.
 const INT_LIMIT: f32 = 8_388_608.0;
-/// What is added to numbers from `-INT_LIMIT / 2` to less than `INT_LIMIT / 2`, to be there.
+/// Moves numbers from `-INT_LIMIT / 2` to less than `INT_LIMIT / 2` into that range.
 const ROUNDING_OFFSET: f32 = INT_LIMIT * 1.5;
 
-/// The whole number of a narrow cell that is a small one.
+/// Returns the integer in a narrow cell, which must be within the range of [`int_range`].
 #[inline]
 fn int_of(cell: u32) -> i32 {
     (f32::from_bits(cell) + ROUNDING_OFFSET).to_bits().wrapping_sub(ROUNDING_OFFSET.to_bits()) as i32
 }
 
-/// The least and the largest of narrow cells of finite numbers, if all are whole and from `-INT_LIMIT / 2` to less than
-/// `INT_LIMIT / 2`, and none is -0.0. Of no cells the least is the larger.
+/// Returns the range of narrow cells of finite numbers, if all are integers from `-INT_LIMIT / 2` to less than
+/// `INT_LIMIT / 2`, and none is -0.0. Without cells returns (`i32::MAX`, `i32::MIN`).
 pub(super) fn int_range(cells: &[u32]) -> Option<(i32, i32)> {
-    /// So many side by side, which vector instructions compare.
+    /// Cells that vector instructions compare at once.
     const LANES: usize = 8;
     let (mut least, mut most, mut lost) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0; LANES]);
     let (chunks, rest) = cells.as_chunks::<LANES>();
@@ -205,17 +202,17 @@ pub(super) fn int_range(cells: &[u32]) -> Option<(i32, i32)> {
     (small && lost == [0; LANES]).then_some((least as i32, most as i32))
 }
 
-/// What blocks are made of: any bytes are one.
+/// Word of a block. Every bit pattern is valid.
 pub(super) trait BlockWord: ArrowNativeType {}
 
 impl BlockWord for u32 {}
 impl BlockWord for u64 {}
 
-/// A cell of a row.
+/// Cell of a row.
 pub(super) trait Cell: BlockWord {
     fn of_word(word: u64, base: u64) -> Self;
     fn of_number(number: f64) -> Self;
-    /// From a narrow cell, of a word over `from`.
+    /// Converts a narrow cell, whose word is relative to `from`.
     fn of_narrow_word(cell: u32, from: u64, base: u64) -> Self;
     fn of_narrow_number(cell: u32) -> Self;
     fn word(self, base: u64) -> u64;
@@ -286,10 +283,10 @@ impl Cell for u32 {
     }
 }
 
-/// Numbers as narrow cells, if all are the same in single precision, -0.0 included.
+/// Converts numbers to narrow cells, if single precision represents all of them exactly, -0.0 included.
 pub(super) fn to_f32_cells(numbers: &[f64]) -> Option<Vec<u32>> {
     let mut lost = 0;
-    // No early exit: a loop without one is made of vector instructions.
+    // Without an early exit the loop is vectorised.
     let single = |number: &f64| {
         let single = *number as f32;
         lost |= f64::from(single).to_bits() ^ number.to_bits();
@@ -299,13 +296,14 @@ pub(super) fn to_f32_cells(numbers: &[f64]) -> Option<Vec<u32>> {
     (lost == 0).then_some(cells)
 }
 
-/// The cells, or rows in words, of memory that is zero or was written as such.
+/// Views memory as cells or as packed rows.
 pub(super) fn cells_mut<C: BlockWord>(memory: &mut [u64]) -> &mut [C] {
-    // SAFETY: cells are `u64` or `u32`: any bytes are one, and eight bytes are whole cells, aligned.
+    // SAFETY: the target is `u64` or `u32`, for which every bit pattern is valid, and eight aligned bytes are whole
+    // cells.
     unsafe { memory.align_to_mut().1 }
 }
 
-/// Rows as cells, or as words.
+/// Views rows as cells or as packed rows.
 pub(super) fn cells<C: BlockWord>(rows: &Buffer) -> ScalarBuffer<C> {
     ScalarBuffer::new(rows.clone(), 0, rows.len() / size_of::<C>())
 }
@@ -352,7 +350,7 @@ mod tests {
 
     #[test]
     fn packed_rows_come_back() {
-        // Keys and what they are over, and for each column of values its least and its largest, or none: any of them.
+        // Keys and their base; for each value column its range, or `None` for any numbers; bytes of a row.
         type Case<'a> = (&'a [u64], u64, &'a [Option<(i32, i32)>], usize);
         let cases: [Case<'_>; 7] = [
             (&[7, 8, 9], 7, &[Some((0, 1)), Some((-5, 500))], 4),
@@ -387,7 +385,7 @@ mod tests {
     fn come_back<R: PackedRow + Default>(packing: Packing, keys: &[u64], base: u64, values: &[Vec<f64>]) {
         let (of_key, of_values) = packing.fields().split_at(usize::from(!keys.is_empty()));
         let mut rows = vec![R::default(); 2];
-        // Words over another base, as a batch has them.
+        // As in a batch, words are relative to another base.
         let from = base.wrapping_sub(3);
         let narrow: Vec<u32> = keys.iter().take(2).map(|key| u32::of_word(*key, from)).collect();
         of_key.iter().for_each(|field| field.put_words(&narrow, from, &mut rows));

@@ -1,8 +1,7 @@
-//! Blocks on disk.
+//! Spill files of blocks.
 //!
-//! Several blocks are written at once, partition by partition, so that what a
-//! partition has in a file is one range and comes back with one read. The
-//! files have no name: they vanish with the process, however it ends.
+//! Several blocks are written together, partition by partition, so that all rows of a partition in one file are one
+//! range and take one read. Spill files are unnamed: they vanish with the process, however it ends.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -15,10 +14,10 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use super::block::{Block, SLOTS, SliceLocation};
 use crate::DatasetError;
 
-/// Bytes that are gathered before they are written.
+/// Bytes of the write buffer.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// A file without a name.
+/// Unnamed temporary file.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: File,
@@ -38,8 +37,7 @@ impl SpillFile {
     }
 }
 
-/// Writes the rows of `blocks` to a new file in `folder`, and puts there where
-/// they are now. The blocks' memory is free when this returns.
+/// Writes the rows of `blocks` to a new file in `folder`, and updates their locations. Frees the blocks' memory.
 pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetError> {
     write(blocks, folder).map_err(|source| DatasetError::Io {
         what: "can't spill rows to",

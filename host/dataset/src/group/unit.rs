@@ -1,5 +1,4 @@
-//! The groups of a partition as training takes them: rows side by side, those
-//! to train on first.
+//! Work units: the groups of a partition in the column-major form that training takes, training rows first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,87 +14,87 @@ use super::keys::{CanonicalColumn, KeyKind, converter, decode_words, describe_ke
 use super::rows::{Cell, FIELDS_MAX, PackedField, PackedRow, RowLayout, cells};
 use crate::DatasetError;
 
-/// Where a group lies in its unit.
+/// Position of a group in its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitGroup {
-    /// Its first row in [`WorkUnit::batch`].
+    /// First row of the group in the unit's columns.
     pub first_row: u32,
-    /// Its rows to train on, which come first, in file order.
+    /// Number of training rows, which come first, in file order.
     pub train_rows: u32,
-    /// Its rows to test with, which follow, in file order.
+    /// Number of test rows, which follow, in file order.
     pub test_rows: u32,
-    /// What everything random about the group is to depend on.
+    /// Seed of all randomness in the group's training.
     pub seed: u64,
 }
 
-/// A group whose values can't be used.
+/// Group with unusable values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedGroup {
-    /// The group in words: `zone=7, file=2019-01.parquet`.
+    /// Key of the group for messages: `zone=7, file=2019-01.parquet`.
     pub group: String,
-    /// Its rows.
+    /// Rows of the group.
     pub rows: u32,
-    /// What is wrong, and what to do.
+    /// Cause and remedy.
     pub reason: String,
-    /// The code of that.
+    /// Error code.
     pub code: Code,
-    /// The morsel with the first row whose values can't be used.
+    /// Morsel with the first row of unusable values.
     pub morsel: u64,
 }
 
-/// Some groups, ready for training.
+/// Whole groups, ready for training.
 #[derive(Debug, Clone)]
 pub struct WorkUnit<M = HeapUnitMemory> {
-    /// A row for each group: `file` when groups are per file, then the keys.
+    /// One row per group: `file` when groups are per file, then the keys.
     pub keys: RecordBatch,
-    /// Where each group lies.
+    /// Position of each group.
     pub groups: Vec<UnitGroup>,
-    /// What is in the memory.
+    /// Dimensions of the memory.
     pub shape: UnitShape,
     /// Features and target.
     pub memory: M,
-    /// Groups that are left out because their values can't be used.
+    /// Groups that are left out because of unusable values.
     pub failed: Vec<FailedGroup>,
-    /// How many groups are left out because they have too few rows.
+    /// Number of groups that are left out because they have too few rows.
     pub skipped: usize,
 }
 
-/// How much a unit has.
+/// Dimensions of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitShape {
-    /// Groups.
+    /// Number of groups.
     pub groups: usize,
-    /// Features, and the target.
+    /// Number of features, plus one for the target.
     pub columns: usize,
     /// Rows of all groups.
     pub rows: usize,
-    /// Those of them that are for testing.
+    /// Test rows of all groups.
     pub test_rows: usize,
 }
 
 impl UnitShape {
-    /// Numbers from the start of a column to that of the next, which is a multiple of 64 bytes away.
+    /// Returns the distance between the starts of two columns, in numbers: a multiple of 64 bytes.
     pub fn stride(&self) -> usize {
         self.rows.next_multiple_of(8)
     }
 
-    /// Numbers of all columns.
+    /// Returns the size of all columns, in numbers.
     pub fn numbers(&self) -> usize {
         self.columns * self.stride()
     }
 }
 
-/// Memory for the numbers of a unit, of whoever asks for the unit.
+/// Memory for the numbers of a unit, provided by the caller.
 pub trait UnitMemory {
-    /// Room for the columns, [`UnitShape::numbers`], and room for [`UnitShape::test_rows`] numbers, both of
-    /// which are written as a whole.
+    /// Returns the buffer of the columns, of at least [`UnitShape::numbers`] numbers, and the buffer of the test
+    /// targets, of at least [`UnitShape::test_rows`] numbers. Both are overwritten completely.
     ///
-    /// Columns are features, then the target, each [`UnitShape::stride`] behind the one before and zero behind
-    /// its rows. In test rows the target is NaN: what it was goes to the other room, group after group.
+    /// The columns are the features and then the target, [`UnitShape::stride`] numbers apart, with zeros behind the
+    /// rows. In test rows the target is NaN; its values are in the second buffer, group after group.
     fn buffers(&mut self) -> (&mut [f64], &mut [f64]);
 }
 
-/// Memory of this process.
+/// Unit memory on the heap of this process.
 #[derive(Debug, Clone)]
 pub struct HeapUnitMemory {
     numbers: Vec<f64>,
@@ -103,7 +102,7 @@ pub struct HeapUnitMemory {
 }
 
 impl HeapUnitMemory {
-    /// As much as a unit takes.
+    /// Allocates memory for a unit of `shape`.
     pub fn new(shape: &UnitShape) -> HeapUnitMemory {
         HeapUnitMemory { numbers: vec![0.0; shape.numbers()], test_targets: vec![0.0; shape.test_rows] }
     }
@@ -116,7 +115,7 @@ impl UnitMemory for HeapUnitMemory {
 }
 
 impl<M> WorkUnit<M> {
-    /// The unit without its memory, and the memory.
+    /// Splits the unit from its memory.
     pub fn split(self) -> (WorkUnit<()>, M) {
         let WorkUnit { keys, groups, shape, memory, failed, skipped } = self;
         (WorkUnit { keys, groups, shape, memory: (), failed, skipped }, memory)
@@ -124,32 +123,32 @@ impl<M> WorkUnit<M> {
 }
 
 impl WorkUnit {
-    /// Column `index`: a feature, or the target at the end.
+    /// Returns column `index`: a feature, or the target at the end.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// If `index` is out of bounds.
     pub fn column(&self, index: usize) -> &[f64] {
         &self.memory.numbers[index * self.shape.stride()..][..self.shape.rows]
     }
 
-    /// What the target was in the test rows, group after group.
+    /// Returns the targets of the test rows, group after group.
     pub fn test_targets(&self) -> &[f64] {
         &self.memory.test_targets
     }
 }
 
-/// Rows for testing of a group of `rows` rows.
+/// Returns the number of test rows in a group of `rows` rows.
 fn test_rows(rows: u32, share: f64) -> u32 {
     if rows < 2 || share <= 0.0 {
         return 0;
     }
-    // 0.07 of 100 is 7.000000000000001, and means 7.
+    // 0.07 * 100 is 7.000000000000001, but means 7.
     let exact = share * f64::from(rows);
     let wanted = (exact - exact * 1e-12).ceil() as u32;
     wanted.clamp(1, rows - 1)
 }
 
-/// Puts the rows of a partition in place, in memory that `reserve` gives for each unit.
+/// Copies the rows of a partition to their final positions, in memory that `reserve` provides for each unit.
 pub(super) fn build_units<M: UnitMemory, E: From<DatasetError>>(
     groups: Groups,
     slices: Vec<LoadedSlice>,
@@ -189,19 +188,19 @@ pub(super) fn build_units<M: UnitMemory, E: From<DatasetError>>(
     Ok(units.into_iter().zip(memory).map(unit).collect())
 }
 
-/// Values of a group that are no finite numbers: how many of each column, and the morsel that the first is from.
+/// Counts of a group's non-finite values by column, and the morsel of the first one.
 struct UnusableGroup {
     counts: Vec<UnusableCounts>,
     morsel: u64,
 }
 
-/// The groups with values that are no finite numbers.
+/// Finds the groups with non-finite values.
 fn count_unusable(groups: &Groups, slices: &[LoadedSlice], shared: &GrouperShared) -> HashMap<u32, UnusableGroup> {
     let mut found: HashMap<u32, UnusableGroup> = HashMap::new();
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut first = 0;
     for slice in slices {
-        // What is narrow is finite.
+        // Narrow rows are finite.
         if !slice.finite && slice.layout == RowLayout::Wide {
             for (row, id) in cells::<u64>(&slice.cells).chunks_exact(row_cells).zip(&groups.ids[first..]) {
                 let values = &row[key_cells..];
@@ -243,7 +242,7 @@ fn describe_failed(
     Ok(failed.iter().enumerate().map(describe).collect())
 }
 
-/// A row for each of the groups `ids`.
+/// Returns the keys of the groups `ids`, one row each.
 fn key_batch(ids: &[u32], groups: &Groups, shared: &GrouperShared, is_null: bool) -> Result<RecordBatch, DatasetError> {
     let mut columns: Vec<ArrayRef> = Vec::new();
     if shared.grouping.per_file {
@@ -272,7 +271,7 @@ fn batch_of(schema: &Arc<Schema>, columns: Vec<ArrayRef>, rows: usize) -> Result
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options).map_err(DatasetError::internal)
 }
 
-/// The seed of each group, from the job's and the group's keys.
+/// Derives the seed of each group from the job's seed and the group's key.
 fn seeds(keys: &RecordBatch, shared: &GrouperShared) -> Result<Vec<Seed>, DatasetError> {
     let seed = Seed::new(shared.grouping.seed);
     let per_file = usize::from(shared.grouping.per_file);
@@ -290,36 +289,36 @@ fn seeds(keys: &RecordBatch, shared: &GrouperShared) -> Result<Vec<Seed>, Datase
     Ok((0..keys.num_rows()).map(seed_of).collect())
 }
 
-/// A unit whose rows have places, and no memory yet.
+/// Unit whose rows have positions, but no memory yet.
 struct PlannedUnit {
-    /// The place of its first row, a multiple of [`PAGE_ROWS`].
+    /// Position of the unit's first row, a multiple of [`PAGE_ROWS`].
     first: u32,
     groups: Vec<UnitGroup>,
     shape: UnitShape,
 }
 
-/// Units start at multiples of so many places: a place tells its unit by a short table.
+/// Units start at multiples of this many positions, so that a short table maps a position to its unit.
 const PAGE_ROWS: u32 = 512;
 
-/// Where every row goes.
+/// Positions of all rows.
 struct RowPlacement {
     units: Vec<PlannedUnit>,
-    /// For each group by number, where its rows go.
+    /// Cursor of each group, by group number.
     cursors: Vec<Cursor>,
-    /// The place of rows that are left out, behind all others.
+    /// Position of discarded rows, after all others.
     discarded: u32,
 }
 
-/// Where the rows of a group go, one after another.
+/// Next positions of a group's rows.
 #[derive(Clone, Copy)]
 struct Cursor {
     split: Split,
-    /// The places of the next row to train on and of the next to test on: behind all others in a group that is left out.
+    /// Positions of the next training row and of the next test row. In a discarded group both are after all others.
     next: [u32; 2],
 }
 
 impl Cursor {
-    /// The place of the next row.
+    /// Returns the position of the next row.
     #[inline]
     fn position(&mut self, discarded: u32) -> u32 {
         let is_test = self.split.next() == Some(true);
@@ -330,7 +329,7 @@ impl Cursor {
     }
 }
 
-/// The place of each row, from its group.
+/// Returns the position of each row, given its group.
 fn positions(mut ids: Vec<u32>, mut cursors: Vec<Cursor>, discarded: u32) -> Vec<u32> {
     ids.iter_mut().for_each(|id| *id = cursors[*id as usize].position(discarded));
     ids
@@ -343,7 +342,7 @@ impl RowPlacement {
         let mut cursors = vec![left_out; all.rows.len()];
         let shape = UnitShape { groups: 0, columns, rows: 0, test_rows: 0 };
         let planned = |first| PlannedUnit { first, groups: Vec::new(), shape };
-        // Those that are left out are told of by the first unit, so there is one.
+        // The first unit reports the failed and skipped groups, so at least one unit exists.
         let mut units = vec![planned(0)];
         for (id, seed) in kept.iter().zip(seeds) {
             let rows = all.rows[*id as usize];
@@ -370,17 +369,17 @@ impl RowPlacement {
 }
 
 impl PlannedUnit {
-    /// The first place behind it where another may start.
+    /// Returns the first position after this unit at which another can start.
     fn end(&self) -> Result<u32, DatasetError> {
         let end = self.first as usize + self.shape.rows.next_multiple_of(PAGE_ROWS as usize);
         u32::try_from(end).ok().filter(|end| end.checked_add(PAGE_ROWS).is_some()).ok_or_else(|| too_many_rows(end))
     }
 }
 
-/// The memory of units while rows are put in, by place.
+/// Memory of the units while rows are copied, indexed by position.
 struct UnitBuffers<'a> {
     buffers: Vec<UnitBuffer<'a>>,
-    /// The shelf of each page of places.
+    /// Buffer of each page of positions.
     buffer_of_page: Vec<u32>,
 }
 
@@ -391,7 +390,7 @@ struct UnitBuffer<'a> {
 }
 
 impl<'a> UnitBuffers<'a> {
-    /// A shelf for each unit, and one for the rows that are left out.
+    /// Creates a buffer for each unit, and one for discarded rows.
     fn new<M: UnitMemory>(
         units: &[PlannedUnit],
         discarded: u32,
@@ -414,7 +413,7 @@ impl<'a> UnitBuffers<'a> {
         UnitBuffers { buffers, buffer_of_page }
     }
 
-    /// Where the columns of a row are: the numbers of its unit, the first column's, and how far the next is.
+    /// Returns the numbers of the row's unit, the index of the row's first column, and the distance to the next column.
     #[inline]
     fn at(&mut self, position: u32) -> (&mut [f64], usize, usize) {
         let buffer = &mut self.buffers[self.buffer_of_page[(position / PAGE_ROWS) as usize] as usize];
@@ -422,7 +421,7 @@ impl<'a> UnitBuffers<'a> {
     }
 }
 
-/// Puts features and target of all rows in their places.
+/// Copies features and targets of all rows to their positions.
 fn fill(positions: &[u32], slices: Vec<LoadedSlice>, mut buffers: UnitBuffers<'_>, shared: &GrouperShared) {
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut unpacked = vec![[0.0; UNPACKED_ROWS]; FIELDS_MAX];
@@ -463,7 +462,7 @@ fn fill_piece<C: Cell>(cells: &[C], to: &[u32], row_cells: usize, key_cells: usi
     }
 }
 
-/// All columns in one pass over the rows: the common shapes, unrolled.
+/// Copies all columns in one pass over the rows: the common shapes, unrolled.
 fn fill_rows<const N: usize, C: Cell>(
     cells: &[C],
     to: &[u32],
@@ -480,10 +479,10 @@ fn fill_rows<const N: usize, C: Cell>(
     }
 }
 
-/// So many rows at a time are taken out of their words.
+/// Rows that are unpacked at a time.
 const UNPACKED_ROWS: usize = 256;
 
-/// `unpacked` has room for all fields.
+/// Unpacks rows into `unpacked`, which has space for all fields, and copies them to their positions.
 fn fill_packed<R: PackedRow>(
     rows: &[R],
     to: &[u32],
@@ -504,7 +503,7 @@ fn fill_packed<R: PackedRow>(
     }
 }
 
-/// The columns from `first` on, in one pass over the rows.
+/// Copies the columns from `first` on in one pass over the rows.
 fn fill_columns<const N: usize>(
     columns: [&[f64; UNPACKED_ROWS]; N],
     to: &[u32],
@@ -520,7 +519,7 @@ fn fill_columns<const N: usize>(
     }
 }
 
-/// Hides the targets of the test rows, and writes the gaps between columns.
+/// Moves the targets of test rows to their own buffer, and zeroes the gaps between columns.
 fn finish(unit: &PlannedUnit, memory: &mut impl UnitMemory) {
     let (numbers, test_targets) = memory.buffers();
     let (rows, stride) = (unit.shape.rows, unit.shape.stride());

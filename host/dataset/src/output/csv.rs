@@ -1,4 +1,4 @@
-//! Rows as CSV: a line of names, a line for each row, quotes where a reader needs them.
+//! CSV output: a header line and a line per row, with quotes where readers need them.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{ArrowError, DataType, Schema};
 
-/// Writes batches of one schema, whose columns have [a form](refused) in CSV.
+/// Writes batches of one schema, which must have no [unsupported column](unsupported_column).
 pub(super) struct CsvWriter<W> {
     to: W,
     delimiter: u8,
@@ -15,14 +15,14 @@ pub(super) struct CsvWriter<W> {
     cell: String,
 }
 
-/// The first column that has no form in CSV.
+/// Returns the first column that CSV can't represent.
 pub(super) fn unsupported_column(schema: &Schema) -> Option<&str> {
     let nested = schema.fields().iter().find(|field| field.data_type().is_nested());
     nested.map(|field| field.name().as_str())
 }
 
 impl<W: Write> CsvWriter<W> {
-    /// Writes the line of names.
+    /// Creates a writer and writes the header line.
     pub(super) fn new(to: W, delimiter: u8, schema: &Schema) -> io::Result<CsvWriter<W>> {
         let mut writer = CsvWriter { to, delimiter, line: String::new(), cell: String::new() };
         for (at, field) in schema.fields().iter().enumerate() {
@@ -57,7 +57,7 @@ impl<W: Write> CsvWriter<W> {
         Ok(())
     }
 
-    /// Appends the cell at hand to the line. An empty text is quoted, and so told apart from a null.
+    /// Appends the current cell to the line. Empty text is quoted, which distinguishes it from null.
     fn end_cell(&mut self, is_first: bool, is_text: bool) {
         if !is_first {
             self.line.push(char::from(self.delimiter));
@@ -66,7 +66,7 @@ impl<W: Write> CsvWriter<W> {
         let needs_quotes = |c: char| c == delimiter || matches!(c, '"' | '\n' | '\r');
         let is_padded = self.cell.starts_with([' ', '\t']) || self.cell.ends_with([' ', '\t']);
         if self.cell.contains(needs_quotes) || is_text && (self.cell.is_empty() || is_padded) {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(self.line, "\"{}\"", self.cell.replace('"', "\"\""));
         } else {
             self.line.push_str(&self.cell);
@@ -74,7 +74,7 @@ impl<W: Write> CsvWriter<W> {
     }
 
     fn end_line(&mut self) -> io::Result<()> {
-        // Readers skip empty lines: the null of an only column is none.
+        // Readers skip empty lines, so a null in a single column is written as quotes.
         self.line.push_str(if self.line.is_empty() { "\"\"\n" } else { "\n" });
         let written = self.to.write_all(self.line.as_bytes());
         self.line.clear();

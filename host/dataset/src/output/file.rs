@@ -1,4 +1,4 @@
-//! One file of rows, in one of the formats.
+//! Output of rows to one file, in any of the formats.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -18,27 +18,27 @@ use super::parquet::{GROUP_BYTES_MAX, cast_to_schema, io_error, parquet_schema, 
 use crate::DatasetError;
 use crate::scan::plain_type;
 
-/// In what form rows are written.
+/// File format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputFormat {
     /// Parquet, compressed with zstd.
     Parquet,
-    /// CSV with a line of names: text that needs quotes has them, a null is nothing.
+    /// CSV with a header line. Text is quoted where necessary; a null is an empty cell.
     Csv,
-    /// As CSV, with tabs between values.
+    /// CSV with tabs as delimiters.
     Tsv,
-    /// JSON lines: an object for each row.
+    /// JSON lines: one object per row.
     Json,
-    /// An Arrow file (IPC).
+    /// Arrow IPC file.
     Arrow,
 }
 
 impl OutputFormat {
-    /// The extensions that name formats, for people.
+    /// File extensions of all formats, for messages.
     pub const EXTENSIONS: &str = ".parquet, .csv, .tsv, .json, .jsonl, .ndjson, .arrow, .feather, .ipc";
 
-    /// The format that the extension of `path` names.
+    /// Returns the format that the extension of `path` names.
     pub fn of(path: &Path) -> Option<OutputFormat> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         Some(match extension.as_str() {
@@ -51,7 +51,7 @@ impl OutputFormat {
         })
     }
 
-    /// What files of it are called at the end.
+    /// Returns the extension of files of this format.
     pub(super) fn extension(self) -> &'static str {
         match self {
             OutputFormat::Parquet => "parquet",
@@ -62,10 +62,10 @@ impl OutputFormat {
         }
     }
 
-    /// The columns of a file whose rows have `schema`.
+    /// Returns the schema of a file of rows of `schema`.
     ///
     /// # Errors
-    /// When the format has no form for one, which is named.
+    /// If the format can't represent a column; the error names it.
     pub(super) fn schema(self, schema: &Schema) -> Result<SchemaRef, DatasetError> {
         if let (OutputFormat::Csv | OutputFormat::Tsv, Some(column)) = (self, csv::unsupported_column(schema)) {
             let data_type = schema.field_with_name(column).map_or(DataType::Null, |field| field.data_type().clone());
@@ -86,7 +86,7 @@ impl OutputFormat {
     }
 }
 
-/// A file of rows that is being written.
+/// Writer of one file of rows.
 pub(super) struct FileWriter {
     inner: FormatWriter,
     schema: SchemaRef,
@@ -100,7 +100,7 @@ enum FormatWriter {
 }
 
 impl FileWriter {
-    /// Begins `file`, whose columns are `schema`, as [`OutputFormat::schema`] gives it.
+    /// Starts writing `file`, whose `schema` comes from [`OutputFormat::schema`].
     pub(super) fn new(file: File, format: OutputFormat, schema: SchemaRef) -> io::Result<FileWriter> {
         let inner = match format {
             OutputFormat::Parquet => {
@@ -117,7 +117,7 @@ impl FileWriter {
         Ok(FileWriter { inner, schema })
     }
 
-    /// Adds rows.
+    /// Appends rows.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> io::Result<()> {
         let batch = cast_to_schema(batch, &self.schema).map_err(arrow_error)?;
         match &mut self.inner {
@@ -129,7 +129,7 @@ impl FileWriter {
         if self.held_bytes() > GROUP_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
-    /// Bytes that it holds in memory: those of a row group that is not whole.
+    /// Returns the bytes of the unfinished row group, which are in memory.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.inner {
             FormatWriter::Parquet(writer) => writer.in_progress_size(),
@@ -137,7 +137,7 @@ impl FileWriter {
         }
     }
 
-    /// Ends the row group at hand.
+    /// Ends the current row group.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.inner {
             FormatWriter::Parquet(writer) => writer.flush().map_err(io_error),
@@ -145,7 +145,7 @@ impl FileWriter {
         }
     }
 
-    /// Writes the rest. Gives the file, and its length in bytes.
+    /// Writes the rest. Returns the file and its length in bytes.
     pub(super) fn finish(self) -> io::Result<(File, u64)> {
         let buffered = |buffer: BufWriter<File>| buffer.into_inner().map_err(io::IntoInnerError::into_error);
         let file = match self.inner {
@@ -166,7 +166,7 @@ impl FileWriter {
     }
 }
 
-/// The system's own error where there is one: a full disk is to be called so.
+/// Returns the operating system's error if it is the cause, so that e.g. a full disk is reported as such.
 fn arrow_error(error: ArrowError) -> io::Error {
     match error {
         ArrowError::IoError(_, source) => source,

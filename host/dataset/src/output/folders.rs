@@ -1,4 +1,4 @@
-//! Rows in folders by the values of some columns, as Hive names them: `year=2019/month=5/part-00000.parquet`.
+//! Hive-partitioned output: rows in folders named after column values, as in `year=2019/month=5/part-00000.parquet`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,32 +17,32 @@ use super::temporary::{TemporaryFolder, folder_of};
 use crate::DatasetError;
 use crate::scan::plain_type;
 
-/// Folders of one output.
+/// Maximum folders of one output.
 const FOLDERS_MAX: usize = 1 << 16;
-/// Files that are open at once. Of one that is closed for another, what follows goes to a next file.
+/// Maximum open files. Rows for a folder whose file was closed go to the folder's next file.
 const OPEN_MAX: usize = 128;
-/// The folder of nulls.
+/// Folder name of nulls.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Folders that are being written, in a temporary one.
+/// Partitioned output that is being written, in a temporary folder.
 pub(super) struct FolderOutput {
     root: TemporaryFolder,
     path: PathBuf,
     format: OutputFormat,
-    /// The columns that name folders, in their order.
+    /// Partition columns, in order.
     by: Vec<usize>,
-    /// The others, which are in the files.
+    /// Other columns, which are written to the files.
     kept: Vec<usize>,
     schema: SchemaRef,
     folders: HashMap<String, OutputFolder>,
     open: usize,
-    /// Counts batches' parts: what was written last has the highest.
+    /// Number of writes so far, by which the least recently written file is found.
     clock: u64,
     bytes: u64,
     files: u64,
 }
 
-/// One folder.
+/// Folder of one combination of partition values.
 #[derive(Default)]
 struct OutputFolder {
     writer: Option<FileWriter>,
@@ -50,11 +50,11 @@ struct OutputFolder {
     last: u64,
 }
 
-/// The split of columns into those that name folders and those that files have.
+/// Split of the columns into partition columns and columns of the files.
 pub(super) struct FolderLayout {
     by: Vec<usize>,
     kept: Vec<usize>,
-    /// The schema of the files.
+    /// Schema of the files.
     schema: SchemaRef,
 }
 
@@ -108,7 +108,7 @@ impl FolderOutput {
         self.bound_memory()
     }
 
-    /// The rows of each folder, those of a folder in their order.
+    /// Returns the rows of each folder, in order.
     fn by_folder(&self, batch: &RecordBatch) -> Result<Vec<(String, Vec<u32>)>, DatasetError> {
         let options = FormatOptions::default().with_display_error(false);
         let columns = self.by.iter().map(|at| {
@@ -128,7 +128,7 @@ impl FolderOutput {
                     formatter.value(row).write(&mut value).map_err(DatasetError::internal)?;
                 }
                 let value = if value.is_empty() { NULL.to_owned() } else { escaped(&value) };
-                // Writing to a text does not fail.
+                // Writing to a string does not fail.
                 let _ = write!(name, "{}{column_name}={value}", if name.is_empty() { "" } else { "/" });
             }
             let at = match places.get(&name) {
@@ -172,7 +172,7 @@ impl FolderOutput {
         writer.write(rows).map_err(fail)
     }
 
-    /// Ends the file that was not written to for longest.
+    /// Closes the least recently written file.
     fn close_oldest(&mut self) -> Result<(), DatasetError> {
         let open = self.folders.values_mut().filter(|folder| folder.writer.is_some());
         let oldest = open.min_by_key(|folder| folder.last).and_then(|folder| folder.writer.take());
@@ -187,7 +187,7 @@ impl FolderOutput {
         Ok(())
     }
 
-    /// Ends row groups where all files together hold as much as one may.
+    /// Ends row groups when all files together hold as many bytes as one file may.
     fn bound_memory(&mut self) -> Result<(), DatasetError> {
         let held = |folder: &OutputFolder| folder.writer.as_ref().map_or(0, FileWriter::held_bytes);
         if self.folders.values().map(held).sum::<usize>() <= GROUP_BYTES_MAX {
@@ -196,7 +196,7 @@ impl FolderOutput {
         let mut writers: Vec<(&String, &mut FileWriter)> =
             self.folders.iter_mut().filter_map(|(name, folder)| Some((name, folder.writer.as_mut()?))).collect();
         writers.sort_by(|a, b| b.1.held_bytes().cmp(&a.1.held_bytes()).then(a.0.cmp(b.0)));
-        // The larger half: small row groups are slow to read.
+        // Only the larger half is ended: small row groups are slow to read.
         let half = writers.len().div_ceil(2);
         writers
             .into_iter()
@@ -204,7 +204,7 @@ impl FolderOutput {
             .try_for_each(|(_, writer)| writer.flush().map_err(|e| write_error(&self.path, e)))
     }
 
-    /// Writes the rest, and gives the folder its name. Gives how many files there are, and their bytes.
+    /// Writes the rest and renames the folder to its final name. Returns the number of files and their bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64), DatasetError> {
         let writers: Vec<FileWriter> = self.folders.values_mut().filter_map(|folder| folder.writer.take()).collect();
         writers.into_iter().try_for_each(|writer| self.close(writer))?;
@@ -214,7 +214,7 @@ impl FolderOutput {
     }
 }
 
-/// Where a column is that is to name folders.
+/// Returns the index of a partition column, after checking its type.
 fn partition_column(schema: &Schema, name: &str) -> Result<usize, DatasetError> {
     let Some((at, field)) = schema.column_with_name(name) else {
         let there = schema.fields().iter().map(|field| field.name().as_str());
@@ -234,13 +234,13 @@ fn partition_column(schema: &Schema, name: &str) -> Result<usize, DatasetError> 
     })
 }
 
-/// A name or a value as a part of a folder's name: what paths or readers would take for something else is `%` and two
-/// hexadecimal digits, as Hive has it.
+/// Escapes a column name or value for a folder name: characters with a meaning in paths or to readers become `%` and
+/// two hexadecimal digits, as in Hive.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_ascii_control() || "\"#%'*/:=?\\{}[]^".contains(c) {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(out, "%{:02X}", u32::from(c));
         } else {
             out.push(c);

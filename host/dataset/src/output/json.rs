@@ -1,4 +1,4 @@
-//! Rows as JSON lines: an object for each, with every column.
+//! JSON lines output: one object per row, with every column.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use arrow_json::writer::{
 };
 use arrow_schema::{ArrowError, DataType, FieldRef};
 
-/// A writer of JSON lines, with NaN and infinities as texts: JSON has no numbers for them.
+/// Creates a JSON lines writer. NaN and infinities are written as strings, as JSON has no numbers for them.
 pub(super) fn writer<W: std::io::Write>(to: W) -> Writer<W, LineDelimited> {
     WriterBuilder::new().with_explicit_nulls(true).with_encoder_factory(Arc::new(FloatEncoderFactory)).build(to)
 }
@@ -54,7 +54,7 @@ where
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) {
         let value = self.values.value(index);
         let wide = (self.wide)(value);
-        // Writing to memory does not fail. `Debug` gives the fewest digits that read back as the same number.
+        // Writing to memory does not fail. `Debug` writes the fewest digits that parse to the same number.
         let _ = match wide {
             wide if wide.is_nan() => write!(out, "\"NaN\""),
             f64::INFINITY => write!(out, "\"Infinity\""),

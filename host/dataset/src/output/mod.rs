@@ -1,4 +1,4 @@
-//! Writing rows: to one file or to folders of files, whole or not at all.
+//! Atomic output of rows to a file or to a folder of files.
 
 mod csv;
 mod file;

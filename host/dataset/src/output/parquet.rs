@@ -1,4 +1,4 @@
-//! Writing Parquet files, whole or not at all.
+//! Atomic output of Parquet files.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,18 +19,17 @@ use tempfile::TempPath;
 use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
 
-/// Rows of a row group.
+/// Maximum rows of a row group.
 const GROUP_ROWS_MAX: usize = 1 << 20;
 
-/// Bytes of a row group that is being written, about: what a file of wide rows
-/// holds in memory.
+/// Approximate maximum bytes of an unfinished row group, which a file of wide rows holds in memory.
 pub(super) const GROUP_BYTES_MAX: usize = 256 << 20;
 
-/// The key under which parquet-rs keeps the Arrow schema.
+/// Metadata key under which parquet-rs stores the Arrow schema.
 const ARROW_SCHEMA: &str = "ARROW:schema";
 
-/// A Parquet file that was begun. Until it is finished it has another name, in
-/// the same folder; dropped, it vanishes.
+/// Parquet file that is being written. It has a temporary name in the same folder until it is finished, and is removed
+/// when dropped before.
 pub struct ParquetOutput {
     writer: ArrowWriter<File>,
     schema: SchemaRef,
@@ -39,8 +38,7 @@ pub struct ParquetOutput {
 }
 
 impl ParquetOutput {
-    /// Begins the file `path`, and makes the folders that it is in. `metadata`
-    /// goes into its footer.
+    /// Starts writing the file `path`, and creates its parent folders. `metadata` is written to the footer.
     pub fn create(
         path: impl Into<PathBuf>,
         schema: SchemaRef,
@@ -59,7 +57,7 @@ impl ParquetOutput {
         Ok(ParquetOutput { writer, schema, temporary, path })
     }
 
-    /// Checks that a file can be begun at `path`. Makes no folders, and leaves nothing.
+    /// Checks that a file can be created at `path`. Creates no folders and leaves no file.
     pub fn probe(path: &Path) -> Result<(), DatasetError> {
         let fail = |source| DatasetError::Io { what: "can't write", path: path.to_owned(), source };
         check_replaceable(path).map_err(fail)?;
@@ -67,7 +65,7 @@ impl ParquetOutput {
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
     }
 
-    /// Adds rows.
+    /// Appends rows.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         let batch = cast_to_schema(batch, &self.schema).map_err(|e| self.fail(io::Error::other(e)))?;
         let mut written = self.writer.write(&batch);
@@ -77,12 +75,12 @@ impl ParquetOutput {
         written.map_err(|e| self.fail(io_error(e)))
     }
 
-    /// Writes the rest, and gives the file its name. An older file of that
-    /// name is replaced. Gives the file's length in bytes.
+    /// Writes the rest and renames the file to its final name, replacing an older file. Returns the file's length in
+    /// bytes.
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.writer.finish().map_err(|e| self.fail(io_error(e)))?;
         let length = self.writer.inner().metadata().map_err(|e| self.fail(e))?.len();
-        // Open until then, and so locked.
+        // The file stays open, and so locked, until it is renamed.
         let ParquetOutput { writer: _file, temporary, path, .. } = self;
         temporary.persist(&path).map_err(|e| DatasetError::Io { what: "can't write", path, source: e.error })?;
         Ok(length)
@@ -93,8 +91,7 @@ impl ParquetOutput {
     }
 }
 
-/// The key-value metadata in the footer of a Parquet file, without what
-/// parquet-rs keeps there itself.
+/// Reads the key-value metadata in the footer of a Parquet file, without the entry of parquet-rs.
 pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, DatasetError> {
     let path = path.as_ref();
     let fail = |reason: String| DatasetError::Read { file: path.display().to_string(), line: None, reason };
@@ -106,7 +103,7 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
     Ok(pairs.into_iter().filter(own).map(|pair| (pair.key, pair.value.unwrap_or_default())).collect())
 }
 
-/// Whether `path` is free, or has a file that may be replaced.
+/// Checks that `path` does not exist or is a regular file, which may be replaced.
 pub(super) fn check_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
@@ -115,7 +112,7 @@ pub(super) fn check_replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The columns of a file. Parquet knows no seconds: other readers would take them for plain numbers.
+/// Returns the schema of a Parquet file. Parquet has no unit of seconds: other readers would see plain integers.
 pub(super) fn parquet_schema(schema: SchemaRef) -> SchemaRef {
     let field = |field: &FieldRef| match field.data_type() {
         DataType::Timestamp(TimeUnit::Second, zone) => {
@@ -148,12 +145,12 @@ pub(super) fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
         .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(metadata))
-        // The default names the library's version, which is no part of the data.
+        // The default names the library's version, which would change the bytes of equal outputs.
         .set_created_by("sandbar".to_owned())
         .build()
 }
 
-/// The system's own error where there is one: a full disk is to be called so.
+/// Returns the operating system's error if it is the cause, so that e.g. a full disk is reported as such.
 pub(super) fn io_error(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {

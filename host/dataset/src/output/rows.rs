@@ -1,4 +1,4 @@
-//! Rows to where a job has them: a file, or a folder of folders by the values of some columns.
+//! Output of rows to a file, or to a folder partitioned by column values.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,30 @@ use super::parquet::check_replaceable;
 use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
 
-/// Where rows go.
+/// Destination of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowTarget {
-    /// A file, or the folder of folders.
+    /// File, or root folder of a partitioned output.
     pub path: PathBuf,
-    /// In what form.
+    /// Format of the files.
     pub format: OutputFormat,
-    /// The columns whose values name folders (`year=2019/month=5`); without any, all rows go to one file.
+    /// Partition columns, whose values name folders (`year=2019/month=5`). Without any, all rows go to one file.
     pub partition_by: Vec<String>,
 }
 
-/// What was written.
+/// Size of a finished output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteSummary {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
 }
 
-/// Rows that are being written. Until it is finished it has another name, beside its own; dropped, it vanishes.
+/// Output that is being written. It has a temporary name beside its final one until it is finished, and is removed when
+/// dropped before.
 pub struct RowOutput {
     inner: RowSink,
     path: PathBuf,
@@ -48,10 +49,10 @@ enum RowSink {
 }
 
 impl RowTarget {
-    /// Checks that what it names can be begun. Makes no folders, and leaves nothing.
+    /// Checks that the output can be created. Creates no folders and leaves no file.
     ///
     /// # Errors
-    /// When it can't, or when something is there that is not replaced: a folder that is not empty, or no regular file.
+    /// If it can't, or if the path exists and is not replaceable: a non-empty folder, or no regular file.
     pub fn probe(&self) -> Result<(), DatasetError> {
         let fail = |source| DatasetError::Io { what: "can't write", path: self.path.clone(), source };
         if self.partition_by.is_empty() {
@@ -63,11 +64,10 @@ impl RowTarget {
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
     }
 
-    /// Checks that rows of `schema` can go there: that the format has a form for all columns, and that those which name
-    /// folders are there.
+    /// Checks that rows of `schema` can be written: the format represents all columns, and the partition columns exist.
     ///
     /// # Errors
-    /// When a column has no form in the format, or is none that names folders.
+    /// If the format can't represent a column, or a partition column is missing or has an unsupported type.
     pub fn check(&self, schema: &SchemaRef) -> Result<(), DatasetError> {
         match self.partition_by.is_empty() {
             true => self.format.schema(schema).map(drop),
@@ -75,10 +75,10 @@ impl RowTarget {
         }
     }
 
-    /// Begins it, for rows of `schema`, and makes the folders that it is in.
+    /// Starts the output, for rows of `schema`, and creates its parent folders.
     ///
     /// # Errors
-    /// As [`RowTarget::probe`], and when a column has no form in its format, or is none that names folders.
+    /// The errors of [`RowTarget::probe`] and [`RowTarget::check`].
     pub fn create(&self, schema: &SchemaRef) -> Result<RowOutput, DatasetError> {
         let RowTarget { path, format, partition_by } = self;
         let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
@@ -96,10 +96,10 @@ impl RowTarget {
 }
 
 impl RowOutput {
-    /// Adds rows, behind those before.
+    /// Appends rows.
     ///
     /// # Errors
-    /// When they can't be written.
+    /// If writing fails.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         self.rows += batch.num_rows() as u64;
         match &mut self.inner {
@@ -108,15 +108,15 @@ impl RowOutput {
         }
     }
 
-    /// Writes the rest, and gives it its name. An older file of that name is replaced.
+    /// Writes the rest and renames the output to its final name, replacing an older file.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// If writing fails.
     pub fn finish(self) -> Result<WriteSummary, DatasetError> {
         let RowOutput { inner, path, rows } = self;
         match inner {
             RowSink::File(writer, temporary) => {
-                // Open until it has its name, and so locked.
+                // The file stays open, and so locked, until it is renamed.
                 let (_file, bytes) = writer.finish().map_err(|source| write_error(&path, source))?;
                 temporary.persist(&path).map_err(|e| write_error(&path, e.error))?;
                 Ok(WriteSummary { rows, files: 1, bytes })
@@ -133,7 +133,7 @@ pub(super) fn write_error(path: &Path, source: std::io::Error) -> DatasetError {
     DatasetError::Io { what: "can't write", path: path.to_owned(), source }
 }
 
-/// Whether `path` is free, or an empty folder: rows are never mixed with those of an older output.
+/// Checks that `path` does not exist or is an empty folder: rows are never mixed with those of an older output.
 pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
     let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     if !there.is_dir() {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::{Scan, ScanOptions, ScanSource};
 
-    /// Rows of types that all formats have, with what is extreme in them.
+    /// Rows of types that all formats support, with extreme values.
     fn rows() -> RecordBatch {
         let keys = Int32Array::from(vec![Some(0), Some(1), None, Some(0)]);
         let words: ArrayRef = Arc::new(StringArray::from(vec!["über", "a,\"b\"\nc"]));

@@ -1,4 +1,4 @@
-//! Unfinished files and folders: beside what they become, locked while their writer lives.
+//! Unfinished files and folders: next to their final path, and locked while their writer lives.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{TempDir, TempPath};
 
-/// What names of unfinished files begin with.
+/// Name prefix of unfinished files.
 const FILE_PREFIX: &str = ".sandbar-";
-/// What names of unfinished folders begin with.
+/// Name prefix of unfinished folders.
 const FOLDER_PREFIX: &str = ".sandbar-folder-";
 
-/// The folder that `path` is in.
+/// Returns the parent folder of `path`.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new file, which anybody may read that may read files made the usual way. Locked for as long as it is open: an
-/// unfinished file without a lock is one whose writer was killed.
+/// Creates a file with the default permissions. It is locked while it is open: an unfinished file without a lock
+/// belonged to a killed writer.
 pub(super) fn temporary_file(folder: &Path) -> io::Result<(File, TempPath)> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     remove_abandoned(folder);
@@ -26,23 +26,23 @@ pub(super) fn temporary_file(folder: &Path) -> io::Result<(File, TempPath)> {
         let mut builder = tempfile::Builder::new();
         let (file, path) =
             builder.prefix(FILE_PREFIX).permissions(permissions.clone()).tempfile_in(folder)?.into_parts();
-        // Where there are no locks, nothing is taken for abandoned.
+        // On file systems without locks no file is considered abandoned.
         let _ = file.lock();
-        // Another writer may have found it before it was locked.
+        // Another writer may have removed the file before it was locked.
         if file.metadata()?.nlink() > 0 {
             return Ok((file, path));
         }
     }
 }
 
-/// A new folder, locked for as long as it is open. Dropped, it vanishes with what is in it.
+/// New folder, locked while it is open. Removed with its content when dropped.
 pub(super) struct TemporaryFolder {
     folder: TempDir,
     _lock: File,
 }
 
 impl TemporaryFolder {
-    /// Makes one in `folder`.
+    /// Creates a temporary folder in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<TemporaryFolder> {
         use std::os::unix::fs::PermissionsExt as _;
         remove_abandoned(folder);
@@ -51,9 +51,9 @@ impl TemporaryFolder {
             let mut builder = tempfile::Builder::new();
             let made = builder.prefix(FOLDER_PREFIX).permissions(permissions.clone()).tempdir_in(folder)?;
             let lock = File::open(made.path())?;
-            // Where there are no locks, nothing is taken for abandoned.
+            // On file systems without locks no folder is considered abandoned.
             let _ = lock.lock();
-            // Another writer may have found it before it was locked.
+            // Another writer may have removed the folder before it was locked.
             if made.path().exists() {
                 return Ok(TemporaryFolder { folder: made, _lock: lock });
             }
@@ -64,22 +64,22 @@ impl TemporaryFolder {
         self.folder.path()
     }
 
-    /// Gives the folder its name: `path` is free, or an empty folder.
+    /// Renames the folder to `path`, which must not exist or be an empty folder.
     pub(super) fn persist(self, path: &Path) -> io::Result<()> {
         fs::rename(self.folder.path(), path)?;
-        // It is another's name now.
+        // The temporary name is free for others now, so it must not be removed on drop.
         let _: PathBuf = self.folder.keep();
         Ok(())
     }
 }
 
-/// Removes what writers left behind that were killed.
+/// Removes files and folders of killed writers.
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         let begins = |prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
         let kind = entry.file_type();
-        // What can't be removed stays.
+        // Failed removals are ignored.
         if begins(FOLDER_PREFIX) && kind.as_ref().is_ok_and(fs::FileType::is_dir) {
             if let Some(_lock) = try_lock_file(&path, libc::O_DIRECTORY) {
                 let _ = fs::remove_dir_all(&path);
@@ -93,8 +93,8 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Locks what nobody has locked. It may have become something else since it was found, that is waited for or that leads
-/// elsewhere.
+/// Locks a file or folder if it is unlocked. The flags guard against its replacement since the listing: by a pipe,
+/// whose opening blocks, or by a link.
 fn try_lock_file(path: &Path, flag: libc::c_int) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let file = File::options().read(true).custom_flags(flag | libc::O_NOFOLLOW).open(path).ok()?;

@@ -1,25 +1,26 @@
-//! Whether a Parquet file is encrypted. The engine says of such files that something in their footer is missing.
+//! Detection of encrypted Parquet files. DataFusion's error for them only states that a part of their footer is
+//! missing.
 
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
-/// What ends a file whose footer is encrypted.
+/// Last bytes of a file with an encrypted footer.
 const ENCRYPTED_MAGIC: &[u8] = b"PARE";
-/// What ends any other.
+/// Last bytes of other files.
 const MAGIC: &[u8] = b"PAR1";
-/// Bytes of a footer that are looked at.
+/// Maximum bytes of a footer that is inspected.
 const FOOTER_BYTES_MAX: u64 = 64 << 20;
-/// Structs and lists within each other that are looked at.
+/// Maximum depth of nested structs and lists.
 const DEPTH_MAX: usize = 16;
-/// The field of a footer's struct that says how other parts of the file are encrypted.
+/// Field of the footer's struct with the encryption algorithm of other parts of the file.
 const ENCRYPTION_ALGORITHM: i64 = 8;
 
-/// Whether the file, which can't be read, is encrypted.
+/// Returns whether the file is encrypted.
 pub(super) async fn is_encrypted(store: &dyn ObjectStore, location: &ObjectPath, size: u64) -> bool {
     footer_of(store, location, size).await.is_some_and(|footer| footer.is_none_or(|footer| has_field(&footer)))
 }
 
-/// The bytes of the footer, or none if they are encrypted.
+/// Returns the bytes of the footer, or `Some(None)` if they are encrypted.
 async fn footer_of(store: &dyn ObjectStore, location: &ObjectPath, size: u64) -> Option<Option<Vec<u8>>> {
     let tail = store.get_range(location, size.checked_sub(8)?..size).await.ok()?;
     let (len, magic) = tail.split_at_checked(4)?;
@@ -32,7 +33,7 @@ async fn footer_of(store: &dyn ObjectStore, location: &ObjectPath, size: u64) ->
     Some(Some(store.get_range(location, begin..end).await.ok()?.to_vec()))
 }
 
-/// Whether a footer, a struct in Thrift's compact protocol, says how the file is encrypted.
+/// Returns whether a footer, a struct in Thrift's compact protocol, has the encryption algorithm.
 fn has_field(footer: &[u8]) -> bool {
     let mut reader = ThriftReader { bytes: footer };
     let mut last = 0;
@@ -77,7 +78,7 @@ impl ThriftReader<'_> {
         None
     }
 
-    /// The next field of a struct and its kind; none at its end.
+    /// Reads the next field of a struct and its kind; returns `None` at the end.
     fn field(&mut self, last: i64) -> Option<(i64, u8)> {
         let byte = self.byte().filter(|byte| *byte != 0)?;
         let field = match byte >> 4 {
@@ -95,7 +96,7 @@ impl ThriftReader<'_> {
             return None;
         }
         match kind {
-            // True and false are in the kind.
+            // Booleans are encoded in the kind.
             1 | 2 => Some(()),
             3 => self.byte().map(|_| ()),
             4..=6 => self.number().map(|_| ()),
@@ -132,7 +133,7 @@ impl ThriftReader<'_> {
     fn items(&mut self, len: u64, kinds: &[u8], depth: usize) -> Option<()> {
         for _ in 0..len {
             for kind in kinds {
-                // In lists, true and false take a byte: so that each item takes one, and there are not more than bytes.
+                // Booleans in lists take one byte, so every item takes at least one, and the loop ends with the bytes.
                 match kind {
                     1 | 2 => self.byte().map(|_| ())?,
                     kind => self.skip(*kind, depth + 1)?,
@@ -152,7 +153,7 @@ impl ThriftReader<'_> {
 mod tests {
     use super::*;
 
-    /// A footer of version 2, one row, no columns, and a field of this number and kind.
+    /// A footer of version 2 with one row, no columns, and a field of this number and kind.
     fn footer(field: u8, kind: u8) -> Vec<u8> {
         let begin = [0x15, 0x04, 0x19, 0x1c, 0x48, 0x01, b'm', 0x00, 0x16, 0x02, 0x19, 0x0c];
         let rest = [(field - 4) << 4 | kind, 0x1c, 0x00, 0x00, 0x00];
@@ -178,7 +179,7 @@ mod tests {
             }
             has_field(&bytes[random.below(4) as usize..]);
         }
-        // A list of very many items of no bytes would take for ever.
+        // A long list of zero-byte items would take forever.
         assert!(!has_field(&[0x19, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]));
         assert!(!has_field(&[[0x1c].repeat(200), vec![0; 200]].concat()));
     }

@@ -1,4 +1,4 @@
-//! Finding the files that paths, folders, globs and URLs stand for.
+//! Resolution of paths, folders, globs and URLs to files.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,34 +16,34 @@ use super::store::{Location, Stores};
 use super::text::Compression;
 use crate::DatasetError;
 
-/// Files of one dataset, or that one path stands for.
+/// Maximum files of a dataset or of one path.
 const FILES_MAX: usize = 1 << 20;
 
-/// Folders within folders that are searched.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 64;
 
-/// Names that begin with a dot are left out by [`is_hidden`].
+/// [`is_hidden`], not the glob library, excludes names with a leading dot.
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 
-/// A file of a dataset.
+/// File of a dataset.
 #[derive(Debug, Clone)]
 pub(super) struct DatasetFile {
-    /// Its name as it is shown: relative when it was given so.
+    /// Display name: relative if it was given so.
     pub(super) name: String,
-    /// Which of the stores holds it.
+    /// Index of the store.
     pub(super) store: usize,
-    /// Whether that is this machine.
+    /// Whether the file is on this machine.
     pub(super) is_local: bool,
-    /// Where in the store, and its size.
+    /// Path in the store, and size.
     pub(super) meta: ObjectMeta,
-    /// What its extension says.
+    /// Format, by extension.
     pub(super) format: Format,
-    /// How it is compressed, of text.
+    /// Compression of a text file, by extension.
     pub(super) compression: Option<Compression>,
 }
 
-/// The files that `paths` stand for, sorted by name, each once.
+/// Returns the files that `paths` match, sorted by name and without duplicates.
 pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<DatasetFile>, DatasetError> {
     if paths.is_empty() {
         return Err(DatasetError::Columns("no path of an input file is given".to_owned()));
@@ -70,11 +70,10 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Da
     Ok(files)
 }
 
-/// Files of this machine that a path, a folder or a glob stands for, whatever they hold, sorted by name. At most a mebi of
-/// them.
+/// Returns the local files that a path, a folder or a glob matches, of any content, sorted by name. At most 2^20 files.
 ///
 /// # Errors
-/// When there are none or too many, and when a folder can't be read.
+/// If no file matches or too many do, or a folder is unreadable.
 pub fn find_files(given: &str) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
     find(given, Path::new(given), &mut |path| {
@@ -94,7 +93,7 @@ fn is_glob(path: &str) -> bool {
 
 fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<DatasetFile>) -> Result<(), DatasetError> {
     find(given, path, &mut |found| {
-        // What is named itself is to be data, or is said to be none.
+        // A file that is named explicitly must be data, or is reported.
         if found == path || Format::is_data(&found.to_string_lossy()) {
             files.push(local_file(given, found, store)?);
         }
@@ -102,7 +101,7 @@ fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<DatasetFil
     })
 }
 
-/// The files that a path, a folder or a glob stands for.
+/// Visits the files that a path, a folder or a glob matches.
 fn find(given: &str, path: &Path, each: FileVisitor<'_>) -> Result<(), DatasetError> {
     let text = path.to_string_lossy();
     if is_glob(&text) && !path.exists() {
@@ -130,29 +129,27 @@ fn check_file_count(given: &str, files: usize) -> Result<(), DatasetError> {
     Ok(())
 }
 
-/// What is done with each file that is found.
+/// Callback for each file.
 type FileVisitor<'a> = &'a mut dyn FnMut(&Path) -> Result<(), DatasetError>;
 
-/// What names of files and folders begin with that are left out: others leave markers, logs and temporary files under
-/// such names.
+/// First characters of hidden names, which markers, logs and temporary files of other programs have.
 const HIDDEN: [char; 2] = ['.', '_'];
 
-/// Whether a pattern names a file or folder that would be left out for the first character of its name: with a part that
-/// begins with the same character.
+/// Returns whether a pattern names a hidden file or folder explicitly: by a part that begins with the same character.
 fn is_named(pattern: &str, name: &str) -> bool {
     let first = name.chars().next();
     let same = pattern.split('/').filter(|part| part.chars().next() == first);
     same.into_iter().any(|part| Pattern::new(part).is_ok_and(|part| part.matches(name)))
 }
 
-/// Whether a path that a pattern matches is left out for one of its names.
+/// Returns whether a path that a pattern matches has a hidden name.
 fn is_hidden(pattern: &str, path: &str) -> bool {
     let relative = |name: &&str| !matches!(*name, "." | "..");
     path.split('/').filter(relative).any(|name| name.starts_with(HIDDEN) && !is_named(pattern, name))
 }
 
-/// The files that match a glob. What follows `**` is looked for by [`walk`], which links to folders above can't keep
-/// for ever.
+/// Visits the files that a glob matches. The part after `**` is searched by [`walk`], which links to parent folders
+/// can't trap in a loop.
 fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<(), DatasetError> {
     let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is no valid glob: {e}"));
     Pattern::new(pattern).map_err(invalid)?;
@@ -177,8 +174,8 @@ fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<()
     Ok(())
 }
 
-/// Files under `folder`, without names that begin like hidden ones and are `hidden`. `above` are the folders on the way
-/// here, by device and inode.
+/// Visits the files under `folder`, except for hidden names that satisfy `hidden`. `above` has the device and inode of
+/// each folder on the way.
 fn walk(
     given: &str,
     folder: &Path,
@@ -194,7 +191,7 @@ fn walk(
     let metadata = fs::metadata(folder).map_err(fail)?;
     let id = (metadata.dev(), metadata.ino());
     if above.contains(&id) {
-        // A link to a folder that this is in: its files are found there.
+        // A link to a parent folder: its files are visited there.
         return Ok(());
     }
     above.push(id);
@@ -221,7 +218,7 @@ fn local_file(given: &str, path: &Path, store: usize) -> Result<DatasetFile, Dat
     let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
     let fail = |reason: String| DatasetError::input(given, format!("can't open {name}: {reason}"));
     let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
-    // The store refuses `.` and `..`, and links are fine: so the folder is resolved, not the file.
+    // The store rejects `.` and `..` but accepts links, so the folder is canonicalised and the file is not.
     let absolute = match (absolute.parent(), absolute.file_name()) {
         (Some(folder), Some(base)) => folder.canonicalize().map_err(|e| fail(e.to_string()))?.join(base),
         _ => absolute,
@@ -233,7 +230,7 @@ fn local_file(given: &str, path: &Path, store: usize) -> Result<DatasetFile, Dat
     Ok(DatasetFile { name, store, is_local: true, meta, format, compression })
 }
 
-/// A path without the `./` that folders bring along.
+/// Returns a path without a leading `./`.
 fn display(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.strip_prefix("./").unwrap_or(&text).to_owned()
@@ -283,7 +280,7 @@ async fn list_remote(
     let mut listing = client.list(Some(&folder));
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
         let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
-        // A folder that is named itself may have any name.
+        // The name of an explicitly named folder does not matter.
         let below = meta.location.as_ref().strip_prefix(folder.as_ref()).unwrap_or_default();
         if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);

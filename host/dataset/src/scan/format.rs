@@ -1,4 +1,4 @@
-//! The formats that are read, known by the file's extension.
+//! Input formats: recognition by extension and content, and the schemas of files.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -23,31 +23,30 @@ use super::text::{Compression, TextFile};
 use super::{ScanOptions, ScanSource, text};
 use crate::DatasetError;
 
-/// Bytes that begin an Arrow IPC file. The stream format, which can't be cut
-/// into ranges, begins otherwise.
+/// First bytes of an Arrow IPC file. The stream format, which can't be read in ranges, starts otherwise.
 const ARROW_FILE_MAGIC: &[u8] = b"ARROW1";
 
-/// Extensions of files in others, which are not read.
+/// Extensions of archives, which are not read.
 const ARCHIVES: [&str; 3] = ["zip", "tar", "7z"];
 
-/// A file format.
+/// Format of an input file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Format {
     Parquet,
-    /// Values separated by this byte, if the job does not name another one.
+    /// Values separated by this byte, unless the job names another delimiter.
     Csv(u8),
     JsonLines,
-    /// Arrow's IPC file format.
+    /// Arrow IPC file format.
     ArrowFile,
-    /// Arrow's IPC stream format.
+    /// Arrow IPC stream format.
     ArrowStream,
 }
 
 impl Format {
-    /// The extensions that are known, for messages.
+    /// Known extensions, for messages.
     pub(super) const EXTENSIONS: &str = ".parquet, .arrow, .feather, .ipc, and .csv, .tsv, .json, .jsonl, .ndjson, which .gz, .zst, .bz2 or .xz may follow";
 
-    /// The format of a file of this name and its compression, or what is wrong with the name.
+    /// Returns format and compression of a file by its name, or the reason why the name is not supported.
     pub(super) fn of(name: &str) -> Result<(Format, Option<Compression>), String> {
         let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
         let (rest, extension) = split(base);
@@ -76,8 +75,8 @@ impl Format {
         }
     }
 
-    /// Whether a file of this name in a folder is one of the dataset: one that would be but for its archive can't be read,
-    /// and is not to be missed in silence.
+    /// Returns whether a file of this name, found in a folder, belongs to the dataset. Archives of data files do: they
+    /// can't be read, and must not be skipped silently.
     pub(super) fn is_data(name: &str) -> bool {
         let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
         let (rest, extension) = split(base);
@@ -85,22 +84,22 @@ impl Format {
         Format::named(&if packed { split(rest).1 } else { extension }).is_some()
     }
 
-    /// Whether a byte range of a file of this format can be read alone.
+    /// Returns whether byte ranges of a file can be read independently.
     pub(super) fn splits(self) -> bool {
         self != Format::ArrowStream
     }
 
-    /// Whether columns are found by their position, not by their name.
+    /// Returns whether columns are matched by position instead of by name.
     pub(super) fn is_positional(self) -> bool {
         matches!(self, Format::ArrowFile | Format::ArrowStream)
     }
 
-    /// Whether types are inferred from text rather than written in the file.
+    /// Returns whether types are inferred from text rather than stored in the file.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Format::Csv(_) | Format::JsonLines)
     }
 
-    /// DataFusion's reader of a format that is no text.
+    /// Returns DataFusion's reader of a format other than text.
     pub(super) fn engine(self, state: &SessionState) -> Arc<dyn FileFormat> {
         match self {
             Format::Parquet => {
@@ -112,31 +111,32 @@ impl Format {
     }
 }
 
-/// A name without its extension, and that in small letters.
+/// Splits a name into its stem and its extension in lower case.
 fn split(name: &str) -> (&str, String) {
     let (rest, extension) = name.rsplit_once('.').unwrap_or((name, ""));
     (rest, extension.to_ascii_lowercase())
 }
 
-/// What a file says of itself.
+/// Schema and other properties of a file, known before its rows are read.
 #[derive(Debug)]
 pub(super) struct InspectedFile {
-    /// The format as its content says.
+    /// Format, by content.
     pub(super) format: Format,
     pub(super) schema: SchemaRef,
-    /// Columns that can't be used, with the line that shows it, and why.
+    /// Unusable columns, each with the reason and, if known, the line that shows it.
     pub(super) problems: HashMap<String, (Option<u64>, String)>,
-    /// What the values of columns of text have been, where their types are taken from that.
+    /// Observed values of text columns whose types are inferred.
     pub(super) evidence: HashMap<String, Evidence>,
-    /// Whether it has a say in the types of columns. It has none without rows.
+    /// Whether the file has rows. Types of files without rows are ignored.
     pub(super) has_rows: bool,
-    /// How many rows it has, where it says so without being read.
+    /// Number of rows, if the file states it.
     pub(super) rows: Option<u64>,
-    /// What there is to know of a file of text.
+    /// Properties of a text file.
     pub(super) text: Option<Arc<TextFile>>,
 }
 
-/// The format of `file` as its content says, and its schema. `source` says which columns are used.
+/// Determines the format of `file` by its content, and its schema. Only columns that `source` uses are inspected
+/// closely.
 pub(super) async fn inspect(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
@@ -161,13 +161,13 @@ pub(super) async fn inspect(
     let encrypted = || is_encrypted(store.as_ref(), &file.meta.location, file.meta.size);
     let schema = AssertUnwindSafe(schema_of(state, store, file, format)).catch_unwind().await;
     let schema = schema.unwrap_or_else(|panic| Err(reason_of_panic(&*panic)));
-    // The footer may be plain where columns are not. From afar it is not read once more.
+    // A file with encrypted columns may have a plain footer. Remote files are not read again to check.
     let is_suspect = schema.is_err() || file.is_local;
     if format == Format::Parquet && is_suspect && encrypted().await {
         return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
     }
     let FooterFacts { schema, has_rows, rows, twice } = schema.map_err(fault)?;
-    // Metadata of the writer (pandas, Spark) says nothing about the rows, and would make equal schemas differ.
+    // Metadata of the writer (pandas, Spark) does not describe the rows, and would make equal schemas differ.
     let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(Default::default());
     let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
     let schema = Arc::new(Schema::new(fields));
@@ -175,18 +175,18 @@ pub(super) async fn inspect(
     Ok(InspectedFile { format, schema, problems, evidence: HashMap::new(), has_rows, rows, text: None })
 }
 
-/// What is wrong with a file that has two columns of one name.
+/// Returns the message for a file with two columns of one name.
 pub(super) fn named_twice(name: &str) -> String {
     format!("two of its columns are named `{name}`")
 }
 
-/// Facts that the metadata of a Parquet or Arrow file states.
+/// Properties from the metadata of a Parquet or Arrow file.
 struct FooterFacts {
     schema: SchemaRef,
     has_rows: bool,
-    /// How many, if it says so.
+    /// Number of rows, if the file states it.
     rows: Option<u64>,
-    /// Names of columns that the schema has once and the file more often.
+    /// Column names that occur once in the schema but several times in the file.
     twice: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ async fn schema_of(
     let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
     let (mut has_rows, mut rows) = (true, None);
     match format {
-        // The engine would try to read it as a stream if it could not as a file, and take the first bytes for a length.
+        // DataFusion would read an invalid file as a stream, and interpret its first bytes as a length.
         Format::ArrowFile => {
             let (schema, has_rows) = bytes.schema_of_file().await.map_err(damaged)?;
             return Ok(FooterFacts { schema, has_rows, rows: None, twice: Vec::new() });
@@ -212,7 +212,7 @@ async fn schema_of(
     let schema = schema.map_err(|e| reason_of(&e))?;
     let mut twice = Vec::new();
     if format == Format::Parquet {
-        // The footer was just read, and is remembered.
+        // The footer was read above and is cached.
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
         let metadata = DFParquetMetadata::new(store.as_ref(), &file.meta)
             .with_file_metadata_cache(Some(cache))
@@ -220,7 +220,7 @@ async fn schema_of(
         let metadata = metadata.fetch_metadata().await.map_err(|e| reason_of(&e))?;
         has_rows = metadata.row_groups().iter().any(|group| group.num_rows() != 0);
         rows = u64::try_from(metadata.file_metadata().num_rows()).ok();
-        // The engine merges them.
+        // DataFusion merges columns of one name.
         let mut seen = HashSet::new();
         let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
         twice.extend(columns.iter().map(|column| column.name()).filter(|name| !seen.insert(*name)).map(str::to_owned));

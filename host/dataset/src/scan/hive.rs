@@ -1,8 +1,8 @@
-//! Columns whose values are in the names of folders: `year=2019/month=5/part.parquet`.
+//! Hive partitioning: columns whose values are in folder names, as in `year=2019/month=5/part.parquet`.
 //!
-//! A key that all files have in their paths is a column, if no file has one of that name. Its type is taken from all of
-//! its values by the rule for text, so that `month=05` stays text. Files whose folders rule them out by the filter are not
-//! opened.
+//! A key in the paths of all files becomes a column, unless the first file has a column of that name. Its type is
+//! inferred from all values by the rules for text, so that `month=05` stays text. Files that the filter rules out by
+//! their folders are not opened.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use super::inference::Evidence;
 use super::text::{TextOptions, folder_column};
 use crate::DatasetError;
 
-/// The folder of rows that have null for its key.
+/// Folder name of null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Columns of files that are in the names of their folders.
+/// Columns of folder names.
 #[derive(Debug, Default)]
 pub(super) struct HivePartitions {
     fields: Vec<FieldRef>,
-    /// For each column the values of the files.
+    /// Values of each column, one per file.
     columns: Vec<ArrayRef>,
 }
 
 impl HivePartitions {
-    /// The columns that the paths of all files have. `is_column` says which names the first file has in itself.
+    /// Finds the keys in the paths of all files. `is_column` returns whether the first file has a column of that name.
     pub(super) fn of(
         files: &[DatasetFile],
         options: &TextOptions,
@@ -58,23 +58,23 @@ impl HivePartitions {
         Ok(folders)
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub(super) fn fields(&self) -> &[FieldRef] {
         &self.fields
     }
 
-    /// Whether it is one of the columns.
+    /// Returns whether a column of this name exists.
     pub(super) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|field| field.name() == name)
     }
 
-    /// The value of a column for a file.
+    /// Returns the value of a column for a file.
     pub(super) fn value(&self, name: &str, file: usize) -> Option<ScalarValue> {
         let column = self.fields.iter().position(|field| field.name() == name)?;
         ScalarValue::try_from_array(&self.columns[column], file).ok()
     }
 
-    /// Whether each of `files` files may have rows for which a filter is true, as far as its folders say.
+    /// Returns, for each of `files` files, whether its folder names allow rows for which `filter` is true.
     pub(super) fn may_match(&self, state: &SessionState, filter: Option<&str>, files: usize) -> Vec<bool> {
         let mut kept = vec![true; files];
         let Some(filter) = filter.filter(|_| !self.fields.is_empty()) else { return kept };
@@ -87,7 +87,7 @@ impl HivePartitions {
         kept
     }
 
-    /// Whether a condition is true of all rows of the files that are kept, by their folders alone.
+    /// Returns whether folder names alone make a condition true for all rows of the files with `is_kept`.
     pub(super) fn decides(&self, state: &SessionState, condition: &Expr, is_kept: impl Fn(usize) -> bool) -> bool {
         if !condition.column_refs().iter().all(|column| self.has(&column.name)) {
             return false;
@@ -96,7 +96,7 @@ impl HivePartitions {
         evaluated.is_some_and(|is_true| (0..is_true.len()).all(|file| is_true.value(file) || !is_kept(file)))
     }
 
-    /// The columns, with a row for each file.
+    /// Returns the columns as a batch with a row per file.
     fn rows(&self) -> Option<(DFSchema, RecordBatch)> {
         let schema = Schema::new(self.fields.clone());
         let rows = RecordBatch::try_new(Arc::new(schema.clone()), self.columns.clone()).ok()?;
@@ -104,7 +104,7 @@ impl HivePartitions {
     }
 }
 
-/// Of which rows an expression is true: none if it is no condition on columns, or can't be evaluated.
+/// Evaluates a condition for each row. Returns `None` if it uses no column or can't be evaluated.
 fn evaluate(state: &SessionState, part: &Expr, schema: &DFSchema, rows: &RecordBatch) -> Option<BooleanArray> {
     if part.column_refs().is_empty() {
         return None;
@@ -115,7 +115,7 @@ fn evaluate(state: &SessionState, part: &Expr, schema: &DFSchema, rows: &RecordB
     Some(BooleanArray::from_iter((0..values.len()).map(|row| Some(values.is_valid(row) && values.value(row)))))
 }
 
-/// The keys and values of a path's folders. Keys that are there twice are none.
+/// Returns the keys and values of a path's folders. Keys that occur twice are ignored.
 fn pairs(path: &str) -> Vec<(String, Option<String>)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     let pairs = folders.split('/').filter_map(|folder| folder.split_once('=')).filter(|(key, _)| !key.is_empty());
@@ -128,7 +128,7 @@ fn pairs(path: &str) -> Vec<(String, Option<String>)> {
     pairs.iter().filter(|(key, _)| times(key) == 1).cloned().collect()
 }
 
-/// What `%41` and its like stand for; the text itself, if that is not UTF-8.
+/// Decodes percent escapes such as `%41`. Returns the text unchanged if the result is not UTF-8.
 fn percent_decode(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, after)) = rest.split_first() {

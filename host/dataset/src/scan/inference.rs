@@ -1,36 +1,37 @@
-//! The types of columns of text.
+//! Type inference for text columns.
 //!
-//! A type holds a column only if each of its values, as it is written, is the one way to write it: `01234`, `+5` and whole
-//! numbers beyond 64 bits are text, because no integer reads back like that. Decimal fractions are floats, however many
-//! digits they have.
+//! A type fits a column only if each value is in the type's canonical notation: `01234`, `+5` and integers beyond 64
+//! bits are text, because integers would be written differently. Decimal fractions are floats, however many digits they
+//! have.
 
 use arrow_array::timezone::Tz;
 use arrow_cast::parse::string_to_datetime;
 use arrow_schema::{DataType, TimeUnit};
 use chrono::NaiveDate;
 
-/// From here on floats do not tell neighbouring whole numbers apart.
+/// Floats represent every integer below this one exactly, but not all from here on.
 pub(super) const EXACT_INT_MAX: u64 = 1 << 53;
 
-/// What one value can be.
+/// Class of a single value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Bool,
-    /// A whole number below zero that fits `i64`.
+    /// Negative integer that fits `i64`.
     Negative,
-    /// A whole number from 0 to `i64::MAX`.
+    /// Integer from 0 to `i64::MAX`.
     Whole,
-    /// A whole number above that, up to `u64::MAX`.
+    /// Integer from `i64::MAX` + 1 to `u64::MAX`.
     Unsigned,
-    /// A number with a point, an exponent, or none of both that is no whole number: `-0`, `NaN`, `inf`.
+    /// Number with a decimal point or an exponent, or one of `-0`, `NaN` and `inf`.
     Float,
     Date,
-    /// A time with so fine a fraction of a second, and whether it names a time zone.
+    /// Time with the unit of its fraction of a second, and whether it has a time zone.
     Time(TimeUnit, bool),
     Text,
 }
 
-/// The class of a number as JSON and CSV write it: none if it is no number, or does not read back as it is written.
+/// Classifies a number in the notation of JSON and CSV. Returns `None` for other text and for numbers that are not in
+/// canonical notation.
 pub(super) fn number(text: &[u8]) -> Option<Class> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -58,7 +59,7 @@ pub(super) fn number(text: &[u8]) -> Option<Class> {
     } else if !exponent.is_empty() {
         return None;
     }
-    // As many digits as any exact float below 2^53 needs, and no exponent that could leave the range: nothing to check.
+    // Up to 15 integer digits and no exponent: the value is finite, and below 2^53 if it is an integer.
     if whole < 16 && exponent.is_empty() {
         return Some(Class::Float);
     }
@@ -66,7 +67,7 @@ pub(super) fn number(text: &[u8]) -> Option<Class> {
     if !value.is_finite() {
         return None;
     }
-    // `9007199254740993.0` reads back as another whole number.
+    // `9007199254740993.0` would parse to a different integer.
     let is_whole = exponent.is_empty() && after[1..].iter().all(|byte| *byte == b'0');
     let exact = !is_whole || std::str::from_utf8(&digits[..whole]).ok()?.parse() == Ok(value.abs() as u128);
     exact.then_some(Class::Float)
@@ -90,7 +91,7 @@ fn integer(text: &[u8], digits: &[u8]) -> Option<Class> {
     }
 }
 
-/// The class of a value of CSV, or of a folder's name.
+/// Classifies a CSV value or a value in a folder name.
 pub(super) fn classify(text: &[u8]) -> Class {
     match text.first() {
         Some(b'0'..=b'9') => match number(text) {
@@ -109,7 +110,7 @@ pub(super) fn is_bool(text: &[u8]) -> bool {
     text.eq_ignore_ascii_case(b"true") || text.eq_ignore_ascii_case(b"false")
 }
 
-/// The days since 1970 of `2019-05-31`.
+/// Parses a date like `2019-05-31` to days since 1970.
 pub(super) fn date(text: &[u8]) -> Option<i32> {
     let number = |at: usize, len: usize| {
         let digits = &text[at..at + len];
@@ -153,17 +154,17 @@ fn date_or_time(text: &[u8]) -> Option<Class> {
     Some(Class::Time(unit, !zone.is_empty()))
 }
 
-/// What the values of a column have been so far.
+/// Observed values of a column.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Evidence {
     seen: u16,
-    /// Where the first whole number lies that floats don't tell from its neighbours, and what it is.
+    /// Position and text of the first integer that floats can't distinguish from its neighbours.
     large: Option<(u64, String)>,
-    /// Where the first number lies that is no whole one.
+    /// Position and text of the first number that is not an integer.
     fraction: Option<(u64, String)>,
-    /// Where the first value lies that can be nothing but text.
+    /// Position and text of the first value that only text can represent.
     text: Option<(u64, String)>,
-    /// Times out of the range of nanoseconds.
+    /// Whether a time is outside of the range of 64-bit nanoseconds.
     far: bool,
 }
 
@@ -181,25 +182,25 @@ const ZONED: u16 = 1 << 10;
 const LOCAL: u16 = 1 << 11;
 const TEXT: u16 = 1 << 12;
 
-/// Why a column has no type.
+/// Reason why a column's type can't be inferred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TypeProblem {
-    /// Where the value lies that shows it: whatever the caller counts.
+    /// Position of the value that shows the problem, in the caller's unit.
     pub(super) at: u64,
     pub(super) reason: String,
-    /// Whether the column can be used once the job names its type.
+    /// Whether stating the type of the column in the job solves the problem.
     pub(super) is_of_type: bool,
 }
 
 impl Evidence {
-    /// Takes a value in that lies at `at`.
+    /// Adds the value at position `at`.
     pub(super) fn add(&mut self, text: &[u8], at: u64) {
         if self.seen & TEXT == 0 {
             self.add_class(classify(text), text, at);
         }
     }
 
-    /// The same, of a class that is known.
+    /// Adds the value at position `at`, whose class is known.
     pub(super) fn add_class(&mut self, class: Class, text: &[u8], at: u64) {
         let excerpt = || (at, excerpt(text));
         self.seen |= match class {
@@ -239,10 +240,10 @@ impl Evidence {
         };
     }
 
-    /// The type that holds all values. [`DataType::Null`] if there was none.
+    /// Returns the type that holds all values: [`DataType::Null`] without values.
     ///
     /// # Errors
-    /// When the column has whole numbers that floats don't tell apart, and fractions: one of both would be changed.
+    /// If the column has integers that floats can't distinguish as well as fractions: either type would change values.
     pub(super) fn data_type(&self) -> Result<DataType, TypeProblem> {
         const NUMBERS: u16 = NEGATIVE | WHOLE | UNSIGNED | FLOAT;
         const TIMES: u16 = DATE | SECONDS | MILLIS | MICROS | NANOS | ZONED | LOCAL;
@@ -275,7 +276,7 @@ impl Evidence {
         DataType::Timestamp(unit, (self.seen & ZONED != 0).then(|| "UTC".into()))
     }
 
-    /// What these values and those of `other` have been.
+    /// Combines the observations with those of `other`.
     pub(super) fn with(mut self, other: &Evidence) -> Evidence {
         self.seen |= other.seen;
         self.large = self.large.or_else(|| other.large.clone());
@@ -285,12 +286,12 @@ impl Evidence {
         self
     }
 
-    /// Where the first value lies that can be nothing but text, and the value for a message.
+    /// Returns the position of the first value that only text can represent, and its text for a message.
     pub(super) fn text(&self) -> Option<&(u64, String)> {
         self.text.as_ref()
     }
 
-    /// Whether nothing that comes can change the type.
+    /// Returns whether the column is text, whatever values follow.
     pub(super) fn is_text(&self) -> bool {
         self.seen & TEXT != 0
     }
@@ -304,20 +305,20 @@ fn mixed(large: &(u64, String), fraction: &(u64, String)) -> TypeProblem {
     TypeProblem { at: large.0, reason, is_of_type: true }
 }
 
-/// Whether a whole number is one that floats don't tell from its neighbours.
+/// Returns whether floats can't distinguish an integer from its neighbours.
 pub(super) fn is_large(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     digits.len() > 15
         && std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).is_none_or(|n: u64| n >= EXACT_INT_MAX)
 }
 
-/// Whether a time has no number of nanoseconds.
+/// Returns whether a time is outside of the range of 64-bit nanoseconds.
 fn is_far(text: &[u8]) -> bool {
     !(b"1678"..=b"2261").contains(&text.get(..4).and_then(|year| year.try_into().ok()).unwrap_or(b"0000"))
 }
 
-/// A time in so fine a unit, from text that may name a time zone. Times without one are of `zone`. None if the text is no
-/// time, or names a finer one.
+/// Parses a time to a count of `unit`. A time without a time zone is in `zone`. Returns `None` if the text is no time
+/// or has a finer fraction.
 pub(super) fn time(text: &str, unit: TimeUnit, zone: &Tz) -> Option<i64> {
     let value = string_to_datetime(zone, text).ok()?;
     let (time, nanos) = match unit {
@@ -329,10 +330,10 @@ pub(super) fn time(text: &str, unit: TimeUnit, zone: &Tz) -> Option<i64> {
     (value.timestamp_subsec_nanos() % nanos == 0).then_some(time)
 }
 
-/// Characters of a value that a message shows.
+/// Maximum characters of a value in a message.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// A value for a message.
+/// Formats a value for a message.
 pub(super) fn excerpt(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(SHOWN_CHARS_MAX * 4)]).into_owned();
     let mut characters = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });

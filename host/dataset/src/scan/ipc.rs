@@ -1,5 +1,5 @@
-//! Whether the lengths that an Arrow file names can be true. Its reader takes memory for what they say before it reads,
-//! and a process that asks for more than there is ends.
+//! Validation of lengths in Arrow files. The Arrow reader allocates stated lengths before it reads, and an allocation
+//! beyond the available memory aborts the process.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 
 use super::stream::reason_of;
 
-/// Bytes of a file's end that say how long its footer is.
+/// Bytes at the end of a file with the length of its footer and the magic number.
 const TAIL_BYTES: u64 = 10;
 
-/// What begins a message, but for files of before 2020.
+/// First bytes of a message, except in files from before 2020.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Bytes before a compressed buffer that say how long it is without compression.
+/// Bytes before a compressed buffer with its uncompressed length.
 const PREFIX_BYTES: u64 = 8;
 
-/// Bytes that one compressed byte may stand for: four say 128 KiB of the same one in zstd, and LZ4 needs more.
+/// Maximum bytes per compressed byte: in zstd four bytes can encode 128 KiB of one value; LZ4 compresses less.
 const RATIO_MAX: u64 = 32 << 10;
 
-/// Bytes of a buffer without compression.
+/// Maximum bytes of an uncompressed buffer.
 const BUFFER_BYTES_MAX: u64 = 4 << 30;
 
-/// An Arrow file as bytes.
+/// Arrow file as bytes.
 pub(super) struct IpcBytes<'a> {
     pub(super) store: &'a dyn ObjectStore,
     pub(super) location: &'a ObjectPath,
@@ -36,7 +36,8 @@ pub(super) struct IpcBytes<'a> {
 }
 
 impl IpcBytes<'_> {
-    /// The schema of a file whose footer names blocks that can be, and whether it has rows; or which length is wrong.
+    /// Checks the blocks that a file's footer names. Returns the schema and whether the file has rows, or which length
+    /// is wrong.
     pub(super) async fn schema_of_file(&self) -> Result<(SchemaRef, bool), String> {
         let tail = self.size.checked_sub(TAIL_BYTES).ok_or("it is too short")?;
         let len = self.get(tail, TAIL_BYTES).await?.try_into().map_err(|_| "it is too short")?;
@@ -58,7 +59,7 @@ impl IpcBytes<'_> {
         self.check_message(message, at + len, Some(body)).await.map(|(_, has_rows)| has_rows)
     }
 
-    /// Checks the messages of a stream; whether they have rows.
+    /// Checks the messages of a stream. Returns whether they have rows.
     pub(super) async fn check_stream(&self) -> Result<bool, String> {
         let (mut at, mut has_rows) = (0, false);
         while at + 4 <= self.size {
@@ -76,8 +77,8 @@ impl IpcBytes<'_> {
         Ok(has_rows)
     }
 
-    /// Checks a message whose body lies at `at`, and gives the length of that, which a file's footer says too, and whether
-    /// it has rows.
+    /// Checks a message whose body starts at `at`. Returns the length of the body, which a file's footer states too,
+    /// and whether the message has rows.
     async fn check_message(&self, message: &[u8], at: u64, body: Option<u64>) -> Result<(u64, bool), String> {
         let message = root_as_message(message).map_err(damaged)?;
         let body = body.map_or_else(|| length(message.bodyLength()), Ok)?;
@@ -105,7 +106,7 @@ impl IpcBytes<'_> {
         let prefixes = self.store.get_ranges(self.location, &prefixes).await.map_err(|e| reason_of(&e))?;
         for (prefix, (_, len)) in prefixes.iter().zip(packed) {
             let whole = prefix.as_ref().try_into().map_or(0, i64::from_le_bytes);
-            // -1 says that the buffer is not compressed.
+            // -1 marks an uncompressed buffer.
             let max = len.saturating_mul(RATIO_MAX).min(BUFFER_BYTES_MAX);
             if whole != -1 && length(whole)? > max {
                 return Err(format!("{len} bytes are said to be {whole} without compression, over the bound of {max}"));

@@ -1,4 +1,4 @@
-//! Files of this machine.
+//! Object store of this machine's files.
 
 use std::fmt;
 use std::io;
@@ -15,8 +15,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// As [`LocalFileSystem`], which takes memory for what is asked of a file before it looks for it there: a damaged file
-/// of some formats says where its parts lie in words that reach far beyond its end, or have each be nearly all of it.
+/// [`LocalFileSystem`] with checks of ranges. It would allocate a range before reading it, and a damaged file of some
+/// formats can name ranges far beyond its end, or many that each cover nearly all of it.
 #[derive(Debug)]
 pub(super) struct LocalStore(LocalFileSystem);
 
@@ -48,7 +48,7 @@ impl ObjectStore for LocalStore {
                 format!("it is damaged: something is to lie from byte {from} to {to} of {size}"),
             )));
         }
-        // No byte is of two parts, so that all are no more than there is.
+        // Valid ranges don't overlap, so they can't exceed the file in total.
         let bytes: u128 = ranges.iter().map(|range| u128::from(range.end - range.start)).sum();
         if bytes > u128::from(size) {
             return Err(failed(io::Error::new(

@@ -1,10 +1,8 @@
-//! Reading files as an ordered list of morsels.
+//! Reading of files as an ordered list of morsels.
 //!
-//! A *morsel* is a byte range of one file, about `morsel_bytes` long, that one
-//! thread reads from end to end. Morsels are chosen from the files
-//! alone, never from the number of threads: whoever reads them all and keeps
-//! their order has the rows in file order, and the same batches, on every
-//! machine. That is what makes everything built on top repeatable.
+//! A *morsel* is a byte range of one file, about `morsel_bytes` long, that one thread reads from end to end. Morsels
+//! depend on the files alone, not on the number of threads. Reading all morsels in order yields the rows in file order
+//! and the same batches on every machine, which makes all later steps repeatable.
 
 mod encryption;
 mod files;
@@ -54,49 +52,46 @@ pub use stream::BatchStream;
 use text::TextFile;
 pub use text::{TextOptions, TextSpec};
 
-/// Files whose schema is read at the same time, at most.
+/// Maximum files whose schemas are read concurrently.
 const INSPECT_CONCURRENCY_MAX: usize = 32;
-/// One of so many descriptors that this process may have is for a file whose schema is read.
+/// Divisor of the process's descriptor limit for files whose schemas are read concurrently.
 const INSPECT_DESCRIPTORS: u64 = 8;
 
-/// What to read.
+/// Files, columns and rows to read.
 #[derive(Debug, Clone, Default)]
 pub struct ScanSource {
-    /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`)
-    /// and URLs (`file`, `http`, `https`, `s3`, `gs`, `az`). The extension says
-    /// the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
-    /// (objects one after another), `.arrow`, `.feather`, `.ipc`; that of text
-    /// may be followed by `.gz`, `.zst`, `.bz2` or `.xz`.
+    /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`) and URLs (`file`, `http`, `https`, `s3`,
+    /// `gs`, `az`). The extension determines the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
+    /// (consecutive objects), `.arrow`, `.feather` or `.ipc`. Text formats may add `.gz`, `.zst`, `.bz2` or `.xz`.
     pub paths: Vec<String>,
-    /// An SQL expression over the columns; rows for which it is not true are
-    /// left out. Names keep their case, and are quoted (`"a b"`) where they
-    /// are no plain names. A blank one is none.
+    /// SQL expression over the columns; rows for which it is not true are dropped. Names are case-sensitive, and quoted
+    /// (`"a b"`) unless they are plain identifiers. A blank filter is ignored.
     pub filter: Option<String>,
-    /// The columns to read, in this order. `None` is all of them.
+    /// Columns to read, in this order; `None` reads all.
     pub columns: Option<Vec<String>>,
-    /// What is said of files of text.
+    /// Options of text files.
     pub text: TextOptions,
 }
 
 impl ScanSource {
-    /// The filter, if there is one.
+    /// Returns the filter unless it is blank.
     fn filter_text(&self) -> Option<&str> {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
     }
 
-    /// Whether the column is asked for, or may be read by the filter: whether its text has the name in it.
+    /// Returns whether the column is requested or its name occurs in the filter's text.
     fn may_use(&self, column: &str) -> bool {
         let listed = self.columns.as_ref().is_none_or(|columns| columns.iter().any(|name| name == column));
         listed || self.filter.as_ref().is_some_and(|filter| filter.contains(&column.replace('"', "\"\"")))
     }
 }
 
-/// How to read.
+/// Sizes of batches and morsels.
 #[derive(Debug, Clone)]
 pub struct ScanOptions {
-    /// Rows of a batch, about.
+    /// Approximate rows of a batch.
     pub batch_rows: usize,
-    /// Bytes of a file that make a morsel, about.
+    /// Approximate bytes of a file per morsel.
     pub morsel_bytes: u64,
 }
 
@@ -106,45 +101,45 @@ impl Default for ScanOptions {
     }
 }
 
-/// A byte range of a file, the unit of reading.
+/// Byte range of a file: the unit of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Morsel {
-    /// Which of [`Scan::files`].
+    /// Index in [`Scan::files`].
     pub file: usize,
-    /// Where in the file it begins, about: records are not cut.
+    /// Approximate start in the file: records are not split.
     pub first_byte: u64,
-    /// Where it ends, about.
+    /// Approximate end in the file.
     pub end_byte: u64,
     plan: usize,
     partition: usize,
 }
 
-/// Files that were found and understood, ready to be read.
+/// Files whose schemas are known, ready to be read.
 pub struct Scan {
     schema: SchemaRef,
     names: Vec<String>,
     files: Vec<DatasetFile>,
     morsels: Vec<Morsel>,
     plans: Vec<(Arc<dyn ExecutionPlan>, Format)>,
-    /// For each file the columns of floats that are 64-bit integers there, and a file that made them floats.
+    /// For each file the output columns that are 64-bit integers there but floats in the output, each with a file in
+    /// which the column is floats.
     widened: Vec<Vec<(usize, usize)>>,
     stores: Stores,
     context: Arc<TaskContext>,
     batch_rows: usize,
-    /// What others can read of row groups, where they can.
+    /// Planner of row groups that workers read, if the filter allows it.
     row_group_planner: Option<RowGroupPlanner>,
-    /// The filter as it was given, if there is one.
+    /// Filter as given; empty without one.
     filter: Arc<str>,
     rows: Option<u64>,
-    /// The first value that made a column text: its file, its byte offset, and the value for a message.
+    /// For each text column the first value that made it text: its file, its byte offset, and the value for a message.
     texts: HashMap<String, (Arc<TextFile>, u64, String)>,
 }
 
 impl Scan {
-    /// Finds the files, reads their schemas, checks columns and filter, and
-    /// plans. Reads no rows of Parquet and Arrow files, the first ones of CSV
-    /// files (more, where these have no value of a column that is used) and all
-    /// of JSON files. URLs need a tokio runtime.
+    /// Finds the files, reads their schemas, checks columns and filter, and plans the reads. Reads no rows of Parquet
+    /// and Arrow files, the first rows of CSV files (more, if a used column has no value in these) and all rows of JSON
+    /// files. URLs need a tokio runtime.
     pub async fn open(source: ScanSource, options: ScanOptions) -> Result<Scan, DatasetError> {
         let session = session(&options);
         let mut stores = Stores::new();
@@ -178,44 +173,43 @@ impl Scan {
         Ok(scan)
     }
 
-    /// The schema of every batch.
+    /// Returns the schema of every batch.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// The names of the files, sorted: paths as given for local files, URLs for others.
+    /// Returns the names of the files, sorted: paths as given for local files, URLs for others.
     pub fn files(&self) -> &[String] {
         &self.names
     }
 
-    /// Bytes of all files, as they are stored.
+    /// Returns the stored bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.meta.size))
     }
 
-    /// Rows of all files, those that the filter leaves out too; known where all files say so without being read.
+    /// Returns the rows of all files before filtering, if all files state their number of rows.
     pub fn rows(&self) -> Option<u64> {
         self.rows
     }
 
-    /// Stored bytes of the largest morsel. Reading it takes at least as much memory.
+    /// Returns the stored bytes of the largest morsel. Reading it takes at least as much memory.
     pub fn morsel_bytes_max(&self) -> u64 {
         let bytes = |m: &Morsel| m.end_byte.min(self.files[m.file].meta.size).saturating_sub(m.first_byte);
         self.morsels.iter().map(bytes).max().unwrap_or(0)
     }
 
-    /// The morsels, in the order of files and of rows within them.
+    /// Returns the morsels, in the order of files and of rows within them.
     pub fn morsels(&self) -> &[Morsel] {
         &self.morsels
     }
 
-    /// Reads a morsel. May be called again for the same one, and for several
-    /// at once; the stream is to be polled where there is a tokio runtime
-    /// (without one, local files are read on the polling thread).
+    /// Reads a morsel. The same morsel can be read again, and several can be read concurrently. The stream should be
+    /// polled within a tokio runtime; without one, local files are read on the polling thread.
     ///
     /// # Panics
     ///
-    /// If there is no such morsel.
+    /// If the morsel does not exist.
     pub fn read(&self, morsel: usize) -> Result<BatchStream, DatasetError> {
         let Morsel { file, plan, partition, .. } = self.morsels[morsel];
         let widened = self.widened[file].iter().map(|(column, other)| (*column, self.names[*other].clone())).collect();
@@ -226,7 +220,7 @@ impl Scan {
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
     }
 
-    /// Adds to the error of a text column that has to be a number the first value that made the column text.
+    /// Extends the error of a text column that must be numeric by the first value that made the column text.
     pub async fn explain(&self, error: DatasetError) -> DatasetError {
         let DatasetError::ColumnType { role, column, data_type, reason } = error else { return error };
         let text = self.texts.get(&column).filter(|_| data_type == DataType::Utf8.to_string());
@@ -257,7 +251,7 @@ impl Scan {
         let (table, morsels) = plan::text_table(&inputs, text, self.plans.len());
         if !morsels.is_empty() {
             let exec = plan::finish(state, table.plan()?, filter, &columns, self.batch_rows);
-            // Where files are of several formats, which of those of text says nothing.
+            // The plan covers text files of all formats; only the difference to Parquet matters.
             self.plans.push((exec.map_err(|e| resolved.explain(&e))?, Format::JsonLines));
             self.morsels.extend(morsels);
         }
@@ -273,7 +267,7 @@ impl Scan {
         Ok(())
     }
 
-    /// What DataFusion counted while it read, by the counter's name.
+    /// Returns the sum of a DataFusion metric over all plans.
     #[cfg(test)]
     pub(crate) fn counted(&self, name: &str) -> usize {
         use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
@@ -289,7 +283,7 @@ impl Scan {
     }
 }
 
-/// The first value of each text column that no other type holds, where types were inferred from values.
+/// Returns, for each text column with an inferred type, the first value that no other type holds.
 fn text_evidence(
     output: &[FieldRef],
     inspected: &[Option<InspectedFile>],
@@ -304,8 +298,8 @@ fn text_evidence(
     of_text.filter_map(|field| Some((field.name().clone(), first(field.name())?))).collect()
 }
 
-/// What the files say of themselves, and their folders. A file that the folders rule out by the filter is not opened, but
-/// for the first one.
+/// Reads the schemas of the files and the columns of their folder names. Files that the filter rules out by their
+/// folders are not opened, except for the first file.
 async fn inspect(
     state: &SessionState,
     stores: &Stores,
@@ -334,11 +328,11 @@ async fn inspect(
     Ok((folders, std::iter::once(of_first).chain(others).collect()))
 }
 
-/// What was asked for, checked against the files.
+/// Columns and filter of a [`ScanSource`], checked against the files.
 struct ResolvedSource {
-    /// The columns that come out.
+    /// Columns of the output.
     output: Vec<FieldRef>,
-    /// These and those that the filter reads.
+    /// Columns of the output, then columns that only the filter reads.
     used: Vec<FieldRef>,
     filter: Option<Filter>,
     filter_text: String,
@@ -387,7 +381,7 @@ impl ResolvedSource {
     }
 
     fn row_group_planner(&self, state: &SessionState, folders: &HivePartitions) -> Option<RowGroupPlanner> {
-        // Row groups have no values of folders.
+        // Row groups lack the columns of folder names.
         if self.used.iter().any(|field| folders.has(field.name())) {
             return None;
         }
@@ -404,14 +398,14 @@ impl ResolvedSource {
     }
 }
 
-/// Files whose schema is read at the same time: few where the process may open few.
+/// Returns the number of files whose schemas are read concurrently: few if the process has few descriptors.
 fn inspect_concurrency() -> usize {
     let share = getrlimit(Resource::Nofile).current.map(|files| files / INSPECT_DESCRIPTORS);
     let share = share.and_then(|share| usize::try_from(share).ok()).unwrap_or(INSPECT_CONCURRENCY_MAX);
     share.clamp(1, INSPECT_CONCURRENCY_MAX)
 }
 
-/// A DataFusion session that leaves the order of files and rows alone.
+/// Creates a DataFusion session that keeps the order of files and rows.
 fn session(options: &ScanOptions) -> SessionContext {
     let mut config = SessionConfig::new().with_target_partitions(1).with_batch_size(options.batch_rows.max(1));
     let settings = config.options_mut();

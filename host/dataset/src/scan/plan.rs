@@ -1,9 +1,8 @@
-//! From files to morsels: what DataFusion is asked to do.
+//! Physical plans of DataFusion for scans.
 //!
-//! Files of one format, store and layout share one physical plan, whose
-//! partitions are the morsels. We build the plan from its two nodes, scan and
-//! filter, rather than from SQL: the optimiser's freedom to repartition,
-//! reorder and steal work is what must not happen here.
+//! Files of one format, store and schema share a plan, whose partitions are the morsels. The plan is built from its
+//! nodes (scan, projection, filter) rather than from SQL, because the optimiser could repartition, reorder and steal
+//! work.
 
 use std::sync::Arc;
 
@@ -32,27 +31,27 @@ use super::text::{TextOptions, TextTable};
 use super::{Morsel, ScanOptions};
 use crate::DatasetError;
 
-/// The files that one plan reads.
+/// Files that one plan reads.
 pub(super) struct ScanGroup {
     format: Format,
     store: usize,
-    /// What the reader is told the files look like.
+    /// Schema that the reader is given.
     schema: SchemaRef,
     files: Vec<usize>,
 }
 
-/// What is read of files.
+/// Inputs of planning.
 pub(super) struct PlanInputs<'a> {
     pub(super) files: &'a [DatasetFile],
-    /// What the files say of themselves.
+    /// Schemas and properties of the files.
     pub(super) inspected: &'a [Option<InspectedFile>],
     pub(super) folders: &'a HivePartitions,
-    /// The columns that must be read, with the types that all files agree on.
+    /// Columns to read, with the types that all files agree on.
     pub(super) used: &'a Schema,
     pub(super) options: &'a ScanOptions,
 }
 
-/// Sorts files that are no text by the plan that can read them.
+/// Groups the files that are not text by format, store and schema.
 pub(super) fn scan_groups(inputs: &PlanInputs<'_>) -> Vec<ScanGroup> {
     let PlanInputs { files, inspected, folders, used, .. } = inputs;
     let in_files = used.fields().iter().filter(|field| !folders.has(field.name())).cloned().collect::<Vec<_>>();
@@ -77,8 +76,8 @@ pub(super) fn scan_groups(inputs: &PlanInputs<'_>) -> Vec<ScanGroup> {
     scan_groups
 }
 
-/// The layout of a file whose columns are found by position, in which no two columns have one name: those that are not
-/// `used` may have any.
+/// Returns the schema of a file whose columns are matched by position, with unique names: unused columns, whose names
+/// may be duplicates, are renamed.
 fn with_names(schema: &Schema, used: &Schema) -> Schema {
     let fields = schema.fields().iter().enumerate().map(|(number, field)| match used.index_of(field.name()) {
         Ok(_) => Arc::clone(field),
@@ -87,7 +86,7 @@ fn with_names(schema: &Schema, used: &Schema) -> Schema {
     Schema::new(fields.collect::<Vec<_>>())
 }
 
-/// The morsels of files of text, and the plan whose partitions they are. `plan` is the number that the plan will have.
+/// Returns the morsels of text files and the table whose partitions they are. `plan` is the index of its plan.
 pub(super) fn text_table(inputs: &PlanInputs<'_>, text: &TextOptions, plan: usize) -> (TextTable, Vec<Morsel>) {
     let PlanInputs { inspected, folders, used, options, .. } = inputs;
     let mut table = TextTable::new(used, text, options.batch_rows);
@@ -117,8 +116,7 @@ impl ScanGroup {
         self.store
     }
 
-    /// The morsels of this layout's files, and the plan whose partitions they
-    /// are. `plan` is the number that the plan will have.
+    /// Returns the scan of this group's files and its morsels. `plan` is the index of its plan.
     pub(super) async fn plan(
         &self,
         state: &SessionState,
@@ -157,7 +155,7 @@ impl ScanGroup {
         let config = FileScanConfigBuilder::new(url, source)
             .with_file_groups(groups)
             .with_batch_size(Some(options.batch_rows))
-            // Without it, whoever polls first takes the first file.
+            // Otherwise partitions take files in the order in which they are polled.
             .with_preserve_order(true)
             .build();
         let scan =
@@ -168,8 +166,8 @@ impl ScanGroup {
     }
 }
 
-/// A scan of the columns of files that are no text: those that come out in that order, where there is no `filter`; else
-/// those that it reads as well, in the types of `used`, whatever those of a file.
+/// Plans the scan of files other than text. Without `filter` the output is `columns`, in that order; otherwise it adds
+/// the columns of the filter, and casts all to the types of `used`.
 pub(super) fn scan(
     state: &SessionState,
     config: FileScanConfig,
@@ -182,8 +180,8 @@ pub(super) fn scan(
         let indices = columns.iter().map(|c| table.index_of(c)).collect::<Result<Vec<_>, _>>()?;
         return scan_of(config, indices);
     };
-    // What rules out whole parts of a file; rows are left to the filter below. Its types are those of all files: where
-    // a file has others (Arrow's, which have no statistics), it is no predicate on its columns.
+    // Pruning skips whole parts of a file; the filter node tests the rows. Its predicates have the types of `used`:
+    // they don't apply to a file with others (Arrow, which has no statistics).
     let has_type =
         |name: &String| Ok(table.field_with_name(name)?.data_type() == used.field_with_name(name)?.data_type());
     let has_types = filter.columns.iter().map(has_type).collect::<datafusion::error::Result<Vec<bool>>>()?;
@@ -199,7 +197,7 @@ pub(super) fn scan(
     cast_to(used, scan_of(config, read)?)
 }
 
-/// Adds filter and projection to a scan: `columns` come out, in that order.
+/// Adds filter and projection to a scan. The output is `columns`, in that order.
 pub(super) fn finish(
     state: &SessionState,
     scan: Arc<dyn ExecutionPlan>,
@@ -216,7 +214,7 @@ pub(super) fn finish(
     Ok(Arc::new(filter.build()?))
 }
 
-/// The parts of a filter for which statistics of the columns of `table` can rule out rows.
+/// Returns the parts of a filter for which statistics of the columns of `table` can prune rows.
 pub(super) fn prunes(
     state: &SessionState,
     filter: &Expr,
@@ -226,14 +224,14 @@ pub(super) fn prunes(
     Ok(split_conjunction(&predicate).into_iter().filter(|part| may_prune(part, table)).cloned().collect())
 }
 
-/// Whether statistics can rule out rows for which `part` is not true. Those of floats leave NaNs out, for which `f > 5`
-/// is true.
+/// Returns whether statistics can prune rows for which `part` is not true. Those of floats ignore NaN, for which `f >
+/// 5` is true.
 fn may_prune(part: &Arc<dyn PhysicalExpr>, table: &Schema) -> bool {
     let ordered = |t: &DataType| !t.is_floating() && !t.is_nested();
     collect_columns(part).iter().all(|column| ordered(table.field(column.index()).data_type()))
 }
 
-/// Casts the columns of `scan` to the types they have in `used`.
+/// Casts the columns of `scan` to their types in `used`.
 fn cast_to(used: &Schema, scan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
     let schema = scan.schema();
     let agreed = |field: &FieldRef| Ok(used.field_with_name(field.name())?.data_type().clone());
@@ -254,8 +252,8 @@ fn scan_of(config: FileScanConfig, columns: Vec<usize>) -> datafusion::error::Re
     Ok(DataSourceExec::from_data_source(config))
 }
 
-/// Cuts a file into ranges of nearly equal length, none over `bytes_max` by
-/// much. Depends on the file's size alone.
+/// Splits a file into ranges of nearly equal length, of about `bytes_max` bytes at most. Depends on the file's size
+/// alone.
 fn ranges(size: u64, bytes_max: u64, splits: bool) -> Vec<(u64, u64)> {
     let parts = if splits { size.div_ceil(bytes_max.max(1)).max(1) } else { 1 };
     (0..parts).map(|i| (cut(size, i, parts), cut(size, i + 1, parts))).collect()

@@ -1,8 +1,8 @@
-//! Row groups of Parquet files, to be decoded by someone else.
+//! Row groups of Parquet files that worker processes decode.
 //!
-//! [`Scan::row_groups`] says which there are, with a footer of their own: that of a file that has one row group, and the
-//! columns that are read. [`RowGroupReader`] decodes one, with no more than its file and that footer: so files, which
-//! may be damaged or made to do harm, can be decoded where that does none, and next to whom their rows are for.
+//! [`Scan::row_groups`] returns the row groups, each with a synthetic footer: that of a file with this row group and
+//! the columns in use alone. [`RowGroupReader`] decodes one with nothing but its file and that footer. So files, which
+//! may be damaged or malicious, are decoded behind a worker's walls, on the core that processes their rows.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,16 +47,16 @@ use super::stream::{reason_of, reason_of_panic};
 use super::{Morsel, Scan, int96, plan};
 use crate::DatasetError;
 
-/// A morsel with a row group of more rows is left to [`Scan::read`].
+/// Maximum rows of a row group. [`Scan::read`] reads morsels with larger ones.
 const ROWS_MAX: u64 = 1 << 20;
-/// One with a row group whose description takes more bytes as well.
+/// Maximum bytes of a row group's description. [`Scan::read`] reads morsels with larger ones.
 const READ_SPEC_BYTES_MAX: usize = 32 << 10;
-/// What a footer ends with, behind the metadata: its length, and a magic number.
+/// Bytes of a footer after the metadata: its length and a magic number.
 const TAIL_BYTES: usize = 8;
-/// A page's header is mostly shorter.
+/// Bytes to read for a page header; most are shorter.
 const HEADER_BYTES: usize = 256;
 
-/// A row group of a Parquet file.
+/// Row group of a Parquet file.
 #[derive(Debug)]
 pub struct RowGroup {
     file: Arc<File>,
@@ -65,17 +65,17 @@ pub struct RowGroup {
 }
 
 impl RowGroup {
-    /// Its file.
+    /// Returns the file.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 
-    /// Its rows, as its file says, those included that are left out.
+    /// Returns the number of rows before filtering, as the file states it.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// What a [`RowGroupReader`] has to know of it.
+    /// Returns the input of [`RowGroupReader::new`].
     pub fn description(&self) -> &[u8] {
         &self.description
     }
@@ -83,18 +83,18 @@ impl RowGroup {
 
 #[derive(Serialize, Deserialize)]
 struct RowGroupReadSpec {
-    /// Metadata of a file with this row group alone, and the columns that are read.
+    /// Metadata of a file with this row group and the columns in use alone.
     #[serde(with = "serde_bytes")]
     metadata: Vec<u8>,
     /// Bytes of the file.
     size: u64,
-    /// How many of the columns come out. The others are there for the conditions.
+    /// Number of output columns. Further columns are used by the conditions alone.
     columns: usize,
-    /// Rows for which one is not true are left out.
+    /// Conditions that a row must satisfy.
     conditions: Vec<Condition>,
 }
 
-/// What is to be true of a row: of a column, by its number.
+/// Condition on one column, given by its index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Condition {
     IsNull(usize),
@@ -112,25 +112,25 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// A number of the column's kind.
+/// Number of the column's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum NumberLiteral {
     Whole(i64),
     Float(f64),
 }
 
-/// What is read of a row group by whoever decodes it: if that is all there is to do.
+/// Planner of row groups, for queries that a worker can run: projection and simple conditions.
 pub(super) struct RowGroupPlanner {
-    /// The columns: those that come out, and behind them those that are there for the conditions.
+    /// Output columns, then columns that only the conditions use.
     used: SchemaRef,
     columns: usize,
     conditions: Vec<Condition>,
-    /// By what statistics rule out row groups.
+    /// Predicate that prunes row groups by their statistics.
     prunes: Option<PruningPredicate>,
 }
 
 impl RowGroupPlanner {
-    /// None if the filter has other parts than conditions on one column each.
+    /// Returns `None` if the filter has parts other than conditions on one column each.
     pub(super) fn new(
         state: &SessionState,
         used: Schema,
@@ -146,13 +146,14 @@ impl RowGroupPlanner {
         Some(RowGroupPlanner { conditions, columns, prunes: prunes.transpose().ok()?, used })
     }
 
-    /// The row groups of a range of a file of `size` bytes that have rows that are wanted: which the engine would read,
-    /// by its own rules. None where it might read less of one, which takes more than their statistics, or where one is
-    /// large or damaged.
+    /// Returns the row groups that DataFusion would read in a byte range of a file of `size` bytes, with their rows and
+    /// descriptions. Returns `None` if DataFusion might read parts of a row group only, which needs more than
+    /// statistics, or if a row group is large or damaged.
     fn row_groups(&self, metadata: &ParquetMetaData, size: u64, bytes: &FileRange) -> Option<Vec<(u64, Vec<u8>)>> {
         let kept = ProjectedColumns::of(metadata.file_metadata(), &self.used)?;
         let all = metadata.row_groups();
-        // The engine's rule: a row group is where its first page is, which has to be somewhere.
+        // DataFusion's rule: a row group belongs to the range with its first page. So the first page must be within the
+        // file.
         let first = |group: &RowGroupMetaData| Some(range(group.columns().first()?)?.start);
         if !all.iter().all(|group| first(group).is_some_and(|at| at < size)) {
             return None;
@@ -166,7 +167,7 @@ impl RowGroupPlanner {
             let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
             wanted.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
         }
-        // Floats are not pruned by.
+        // Floats are not used for pruning.
         let may_prune = |condition: &&Condition| {
             let compares = matches!(condition, Condition::Compare(..));
             compares && !self.used.field(condition.column()).data_type().is_floating()
@@ -190,7 +191,7 @@ impl RowGroupPlanner {
     }
 }
 
-/// Whether more is known of a column chunk than its statistics: of its pages, or which values it has.
+/// Returns whether a column chunk has a page index or a bloom filter.
 fn is_indexed(column: &ColumnChunkMetaData) -> bool {
     column.column_index_offset().is_some() || column.bloom_filter_offset().is_some()
 }
@@ -201,7 +202,7 @@ impl Condition {
             Expr::Column(column) => used.index_of(&column.name).ok(),
             _ => None,
         };
-        // A column and the same in a wider type compare alike with what both hold.
+        // A column cast to a wider type compares with a literal that both types hold like the column itself.
         let column = |expr: &Expr| match expr {
             Expr::Cast(Cast { expr, field }) => {
                 named(expr).filter(|of| widens(used.field(*of).data_type(), field.data_type()))
@@ -230,13 +231,13 @@ impl Condition {
         }
     }
 
-    /// The rows of its column for which it is true.
+    /// Evaluates the condition for each row of its column.
     fn evaluate(&self, column: &ArrayRef) -> Result<BooleanArray, ArrowError> {
         match self {
             Condition::IsNull(_) => is_null(column),
             Condition::IsNotNull(_) => is_not_null(column),
             Condition::Compare(_, comparison, number) => {
-                // As the engine compares floats: in their total order, but that both zeros are one.
+                // Floats are compared as in DataFusion: in total order, but with equal zeros.
                 let number = Scalar::new(normalize_float_zero(&number.to_scalar(column.data_type())?.into_inner()));
                 comparison.evaluate(&normalize_float_zero(column), &number)
             }
@@ -244,7 +245,7 @@ impl Condition {
     }
 }
 
-/// Whether each number of type `from` is the same one in type `to`.
+/// Returns whether type `to` represents each number of type `from` exactly.
 fn widens(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     match (from, to) {
@@ -282,8 +283,8 @@ impl Comparison {
 }
 
 impl NumberLiteral {
-    /// A literal that is compared with a column of this type, if both are whole numbers or both floats, and the type
-    /// holds it.
+    /// Converts a literal, if it and the column are both integers or both floats and `data_type` represents the
+    /// literal.
     fn new(literal: &ScalarValue, data_type: &DataType) -> Option<NumberLiteral> {
         let number = match literal.cast_to(&DataType::Int64) {
             Ok(ScalarValue::Int64(Some(whole))) if literal.data_type().is_integer() && data_type.is_integer() => {
@@ -302,7 +303,7 @@ impl NumberLiteral {
         same.is_ok_and(|same| same).then_some(number)
     }
 
-    /// It as a value of this type.
+    /// Converts the number to a value of `data_type`.
     fn to_scalar(self, data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
         let number: ArrayRef = match self {
             NumberLiteral::Whole(whole) => Arc::new(Int64Array::from(vec![whole])),
@@ -313,16 +314,17 @@ impl NumberLiteral {
     }
 }
 
-/// The columns that are read of a file.
+/// Columns of a file that are read.
 struct ProjectedColumns {
-    /// Where they are among the columns of the file.
+    /// Indices of the columns among the file's leaf columns.
     leaves: Vec<usize>,
     schema: Arc<SchemaDescriptor>,
     version: i32,
 }
 
 impl ProjectedColumns {
-    /// Those of `wanted`, in that order, if each is one column of just that type.
+    /// Finds the columns of `wanted`, in that order. Returns `None` unless each is one leaf column of exactly that
+    /// type.
     fn of(metadata: &FileMetaData, wanted: &Schema) -> Option<ProjectedColumns> {
         let all = metadata.schema_descr();
         let leaf = |name: &str| (0..all.num_columns()).find(|leaf| all.column(*leaf).path().parts() == [name]);
@@ -338,7 +340,7 @@ impl ProjectedColumns {
         fit.then(|| ProjectedColumns { leaves, schema, version: metadata.version() })
     }
 
-    /// These columns of a row group, where they lie in a file of `size` bytes.
+    /// Returns a row group with these columns alone, if they lie within the `size` bytes of the file.
     fn row_group(&self, group: &RowGroupMetaData, size: u64) -> Option<RowGroupMetaData> {
         let column = |(leaf, descriptor): (&usize, &_)| {
             let stored = group.columns().get(*leaf).filter(|stored| stored.file_path().is_none())?;
@@ -364,10 +366,10 @@ impl ProjectedColumns {
         only.build().ok()
     }
 
-    /// The metadata of a file that has but this row group.
+    /// Encodes the metadata of a file with this row group alone.
     fn footer(&self, group: &RowGroupMetaData) -> Option<Vec<u8>> {
         let mut group = group.clone().into_builder();
-        // Who decodes it has no use for statistics, and they may be long.
+        // Statistics are not needed for decoding, and can be long.
         let bare = |column: ColumnChunkMetaData| column.into_builder().clear_statistics().build();
         let columns = group.take_columns().into_iter().map(bare).collect::<Result<_, _>>().ok()?;
         let group = group.set_column_metadata(columns).build().ok()?;
@@ -379,7 +381,7 @@ impl ProjectedColumns {
     }
 }
 
-/// Where a column chunk lies in its file.
+/// Returns the byte range of a column chunk.
 fn range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
     let data = u64::try_from(column.data_page_offset()).ok()?;
     let start = column.dictionary_page_offset().map_or(Some(data), |at| u64::try_from(at).ok())?;
@@ -388,14 +390,14 @@ fn range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
 }
 
 impl Scan {
-    /// The row groups of a morsel that have rows that are wanted, each to be decoded by a [`RowGroupReader`]: into
-    /// batches of the columns of this scan's schema. None where there is more to do than to decode them and to leave
-    /// rows out by simple conditions, where an index may say which of their pages are wanted, where the file is not on
-    /// this machine, or where one of them is large or damaged: what [`Scan::read`] makes of it then tells.
+    /// Returns the row groups of a morsel that may have rows that pass the filter, to be decoded by [`RowGroupReader`]s
+    /// into batches of this scan's schema. Returns `None` if the morsel needs [`Scan::read`]: for conversions or a
+    /// complex filter, for a page index or bloom filter that could exclude pages, if the file is not on this machine,
+    /// or if a row group is large or damaged.
     ///
     /// # Panics
     ///
-    /// If there is no such morsel.
+    /// If the morsel does not exist.
     pub async fn row_groups(&self, morsel: usize) -> Option<Vec<RowGroup>> {
         let Morsel { file, first_byte, end_byte, plan, .. } = self.morsels[morsel];
         let planner = self.row_group_planner.as_ref().filter(|_| self.widened[file].is_empty())?;
@@ -414,21 +416,22 @@ impl Scan {
     }
 }
 
-/// Decodes a [`RowGroup`]. Both its description and its file may be any bytes; it needs no more of the system than to
-/// read the file at some offset.
+/// Decodes a [`RowGroup`] from an untrusted description and an untrusted file. The only system call it needs reads the
+/// file at an offset.
 pub struct RowGroupReader {
     reader: ParquetRecordBatchReader,
     columns: Vec<usize>,
     conditions: Vec<Condition>,
-    /// Rows that are to come.
+    /// Rows not yet decoded.
     left: usize,
 }
 
 impl RowGroupReader {
-    /// Reads batches of `batch_rows` rows or fewer: of none, where all of them are left out.
+    /// Creates a reader of batches of at most `batch_rows` rows. A batch is empty if the conditions exclude all its
+    /// rows.
     ///
     /// # Errors
-    /// When the description is none.
+    /// If the description is invalid.
     pub fn new(file: Arc<File>, description: &[u8], batch_rows: usize) -> Result<RowGroupReader, DatasetError> {
         let described = postcard::from_bytes(description).map_err(|e| damaged(e.to_string()))?;
         let RowGroupReadSpec { metadata, size, columns, conditions } = described;
@@ -451,7 +454,7 @@ impl RowGroupReader {
         })
     }
 
-    /// The next rows, those included that are left out.
+    /// Decodes the next batch, before the conditions apply.
     fn decode(&mut self) -> Result<Option<RecordBatch>, DatasetError> {
         let next = catch_damage(|| Ok(self.reader.next().transpose()?))?;
         let rows = next.as_ref().map_or(0, RecordBatch::num_rows);
@@ -463,7 +466,7 @@ impl RowGroupReader {
         Ok(next)
     }
 
-    /// What comes out of a batch: the columns, of rows that are not left out.
+    /// Returns the output columns of the rows that satisfy the conditions.
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ParquetError> {
         let mut wanted: Option<BooleanArray> = None;
         for condition in &self.conditions {
@@ -490,7 +493,7 @@ impl Iterator for RowGroupReader {
     }
 }
 
-/// A file, page by page: what was read last is in the cache of the core that decodes it.
+/// Reads a file page by page, so that a page is in the cache of the core that decodes it.
 struct PageReader {
     file: Arc<File>,
     size: u64,
@@ -510,7 +513,7 @@ impl ChunkReader for PageReader {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        // Nothing is taken for bytes that are not there.
+        // A read beyond the file must not allocate.
         if start.checked_add(length as u64).is_none_or(|end| end > self.size) {
             return Err(ParquetError::EOF(format!("{length} bytes at {start} of a file of {}", self.size)));
         }
@@ -523,13 +526,13 @@ impl ChunkReader for PageReader {
                 Err(e) => return Err(ParquetError::External(Box::new(io::Error::from(e)))),
             }
         }
-        // There may be room for more than was asked for.
+        // The capacity may be larger than requested.
         bytes.truncate(length);
         Ok(bytes.into())
     }
 }
 
-/// The header of a page.
+/// Reader of a page header.
 struct PageHeaderReader {
     file: Arc<File>,
     at: u64,
@@ -551,7 +554,7 @@ impl Read for PageHeaderReader {
     }
 }
 
-/// Damage may make the reader panic.
+/// Turns panics of the Parquet reader, which damage can cause, into errors.
 fn catch_damage<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DatasetError> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|e| damaged(reason_of(&e))),

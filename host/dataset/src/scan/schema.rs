@@ -1,9 +1,7 @@
-//! One schema of many files.
+//! Merge of the schemas of many files.
 //!
-//! Files written in different years, or whose types were guessed from text,
-//! disagree about widths. That is made good by widening. What they disagree
-//! about otherwise matters only for the columns that are used, so it is noted
-//! here and told when such a column is asked for.
+//! Files from different years, or with inferred types, differ in the widths of types, and are merged by widening. Other
+//! conflicts matter only for columns that are used: they are recorded, and reported when such a column is requested.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,37 +17,37 @@ use crate::DatasetError;
 
 struct MergedColumn {
     field: FieldRef,
-    /// The first file that has it.
+    /// First file with the column.
     first: usize,
-    /// Files that have it.
+    /// Number of files with the column.
     files: usize,
-    /// What its values have been, if all of these are of text: as if they were one file.
+    /// Observed values, if all these files are text; they are combined as if from one file.
     evidence: Option<Evidence>,
-    /// Why it can't be used.
+    /// Reason why the column is unusable.
     problem: Option<ColumnProblem>,
 }
 
-/// Why a column can't be used.
+/// Reason why a column is unusable.
 enum ColumnProblem {
-    /// A file whose type for it does not go with the others', and that type.
+    /// File with an incompatible type, and that type.
     Conflict(usize, DataType),
-    /// A file, the line of it, and what is wrong there.
-    DatasetFile(usize, Option<u64>, String),
+    /// File, line and reason.
+    File(usize, Option<u64>, String),
 }
 
-/// The columns of all files together.
+/// Columns of all files.
 pub(super) struct MergedSchema {
     columns: Vec<MergedColumn>,
     by_name: HashMap<String, usize>,
-    /// The files that have a say: those with rows, or all where none has.
+    /// Files whose schemas count: those with rows, or all if none has rows.
     files: Vec<usize>,
 }
 
 impl MergedSchema {
-    /// Merges what each file says of itself, in order; of files that were not opened there is nothing.
+    /// Merges the schemas of the files, in order. Files that were not opened are `None`.
     ///
     /// # Errors
-    /// When the job names the type of a column that is not there.
+    /// If the job states the type of a column that does not exist.
     pub(super) fn new(
         files: &[DatasetFile],
         inspected: &[Option<InspectedFile>],
@@ -65,7 +63,7 @@ impl MergedSchema {
         for (file, of_file) in &voting {
             let alike = |last: &&InspectedFile| !of_file.format.is_text() && last.schema == of_file.schema;
             if last.filter(alike).is_some() {
-                // Most files are alike: nothing to learn from this one.
+                // The common case of equal schemas needs no merge.
                 let there = |column: &&mut MergedColumn| of_file.schema.index_of(column.field.name()).is_ok();
                 merged.columns.iter_mut().filter(there).for_each(|column| column.files += 1);
                 continue;
@@ -107,7 +105,7 @@ impl MergedSchema {
                 own.or_else(|| of_file.problems.get(field.name()).cloned())
             };
             if let Some((line, reason)) = problem {
-                column.problem.get_or_insert(ColumnProblem::DatasetFile(file, line, reason));
+                column.problem.get_or_insert(ColumnProblem::File(file, line, reason));
             }
         }
     }
@@ -131,7 +129,7 @@ impl MergedSchema {
         let nullable = column.field.is_nullable() || field.is_nullable();
         column.evidence = column.evidence.take().zip(evidence).map(|(all, other)| all.with(other));
         let together = match &column.evidence {
-            // Whole numbers that floats don't hold are found where they are read.
+            // Integers that floats can't represent exactly are reported when they are read.
             Some(evidence) => Some(evidence.data_type().unwrap_or(DataType::Float64)),
             None => widen(column.field.data_type(), &plain),
         };
@@ -141,7 +139,7 @@ impl MergedSchema {
         }
     }
 
-    /// Adds a column of folders, which all files have.
+    /// Adds a column of folder names, which all files have.
     fn add_folder(&mut self, field: &FieldRef) {
         if self.by_name.contains_key(field.name()) {
             return;
@@ -151,23 +149,23 @@ impl MergedSchema {
         self.columns.push(MergedColumn { field: Arc::clone(field), first, files, evidence: None, problem: None });
     }
 
-    /// The names of all columns, in order of first appearance.
+    /// Returns the names of all columns, in order of first appearance.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|c| c.field.name().as_str())
     }
 
-    /// All columns, usable or not.
+    /// Returns all columns, including unusable ones.
     pub(super) fn fields(&self) -> impl Iterator<Item = &FieldRef> {
         self.columns.iter().map(|c| &c.field)
     }
 
-    /// The files, in a message.
+    /// Describes the files in a message.
     fn place(&self, files: &[DatasetFile]) -> String {
         if files.len() == 1 { files[0].name.clone() } else { format!("the {} input files", files.len()) }
     }
 
-    /// The column `name`, if every file has it and they agree about it.
-    /// `inspected` is what this was made of.
+    /// Returns the column `name`, if every file has it with a compatible type. `inspected` are the arguments of
+    /// [`MergedSchema::new`].
     pub(super) fn column(
         &self,
         name: &str,
@@ -179,7 +177,7 @@ impl MergedSchema {
             return Err(DatasetError::no_column(role, name, &self.place(files), self.names()));
         };
         let column = &self.columns[*at];
-        if let Some(ColumnProblem::DatasetFile(file, line, reason)) = &column.problem {
+        if let Some(ColumnProblem::File(file, line, reason)) = &column.problem {
             let (file, reason) = (files[*file].name.clone(), reason.clone());
             return Err(DatasetError::Read { file, line: *line, reason });
         }
@@ -204,8 +202,8 @@ impl MergedSchema {
     }
 }
 
-/// For each file which columns of `output` are floats but 64-bit integers in that file, and the first file where they
-/// are floats. Files of text see to that themselves.
+/// Returns, for each file, the columns of `output` that are floats but 64-bit integers in that file, each with the
+/// first file in which they are floats. Text files are excluded: their reader checks this itself.
 pub(super) fn widened(output: &[FieldRef], inspected: &[Option<InspectedFile>]) -> Vec<Vec<(usize, usize)>> {
     let in_file = |of_file: &Option<InspectedFile>, name: &str| {
         let schema = &of_file.as_ref().filter(|of_file| of_file.has_rows)?.schema;
@@ -225,8 +223,7 @@ pub(super) fn widened(output: &[FieldRef], inspected: &[Option<InspectedFile>]) 
     widened
 }
 
-/// The type as others see it: without dictionaries and views, whose only
-/// meaning is how bytes lie.
+/// Returns the logical type, without dictionaries, run ends and views, which only affect the memory layout.
 pub(crate) fn plain(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => plain(values),
@@ -237,9 +234,8 @@ pub(crate) fn plain(data_type: &DataType) -> DataType {
     }
 }
 
-/// The type that holds the values of both, if they differ by width alone. A
-/// column of integers in one file and of floats in another is one of floats:
-/// that is what many writers make of integers as soon as one is missing.
+/// Returns the common type of two types that differ in width alone. Integers in one file and floats in another become
+/// floats, because many writers convert an integer column to floats once a value is missing.
 fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType::*;
     if a == b {

@@ -1,4 +1,4 @@
-//! Where files lie: this machine, an HTTP server, S3, Google, Azure.
+//! Object stores of files: this machine, HTTP servers, S3, Google Cloud Storage and Azure.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,31 +16,31 @@ use super::local::LocalStore;
 use super::stream::reason_of;
 use crate::DatasetError;
 
-/// Where a path that was given leads.
+/// Location that a path or URL names.
 pub(super) enum Location {
-    /// A path of this machine.
+    /// Path on this machine.
     Local(PathBuf),
-    /// A path in one of the stores.
+    /// Path in a remote store.
     Remote {
-        /// Which.
+        /// Index of the store.
         store: usize,
-        /// The path in it, still with `%` escapes and globs.
+        /// Path in the store, still with `%` escapes and globs.
         path: String,
     },
 }
 
 struct Store {
-    /// `s3://bucket/`: what comes before a path.
+    /// Prefix of paths, e.g. `s3://bucket/`.
     prefix: String,
     client: Arc<dyn ObjectStore>,
     lists: bool,
 }
 
-/// The stores in use, made when a URL first names them. Credentials come from
-/// the environment, under the names that the clouds' own tools use.
+/// Stores in use, created when a URL first names them. Credentials come from the environment variables that the
+/// providers' own tools use.
 pub(super) struct Stores {
     all: Vec<Store>,
-    /// The first of them.
+    /// First store.
     files: Arc<LocalStore>,
     by_prefix: HashMap<String, usize>,
 }
@@ -52,12 +52,12 @@ impl Stores {
         Stores { all: vec![local], files, by_prefix: HashMap::new() }
     }
 
-    /// The store of this machine's files.
+    /// Returns the index of this machine's store.
     pub(super) fn local(&self) -> usize {
         0
     }
 
-    /// Where a file of this machine is.
+    /// Returns the path of a file on this machine.
     pub(super) fn path_of(&self, file: &DatasetFile) -> Option<PathBuf> {
         (file.store == self.local()).then(|| self.files.path_of(&file.meta.location)).flatten()
     }
@@ -66,22 +66,22 @@ impl Stores {
         &self.all[store].client
     }
 
-    /// What comes before a path of this store, ending in a slash.
+    /// Returns the prefix of a store's paths, which ends with a slash.
     pub(super) fn prefix(&self, store: usize) -> &str {
         &self.all[store].prefix
     }
 
-    /// Whether the store can say which files there are.
+    /// Returns whether the store can list files.
     pub(super) fn lists(&self, store: usize) -> bool {
         self.all[store].lists
     }
 
-    /// Every store's prefix and client.
+    /// Returns the prefix and client of every store.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn ObjectStore>)> {
         self.all.iter().map(|store| (store.prefix.as_str(), &store.client))
     }
 
-    /// Where `given` leads: a path, or a URL of a scheme that is known.
+    /// Resolves a path, or a URL of a known scheme.
     pub(super) fn locate(&mut self, given: &str) -> Result<Location, DatasetError> {
         let Some((scheme, rest)) = given.split_once("://") else { return Ok(Location::Local(PathBuf::from(given))) };
         if scheme == "file" {

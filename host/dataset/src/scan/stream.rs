@@ -1,4 +1,4 @@
-//! The batches of a morsel, with errors that name the file and the line.
+//! Batch stream of a morsel, with errors that name the file and the line.
 
 use std::error::Error;
 use std::panic::AssertUnwindSafe;
@@ -21,20 +21,20 @@ use super::text::TextError;
 use crate::DatasetError;
 use crate::error::strip_bug_report_notice;
 
-/// Floats hold each whole number below this one.
+/// Floats represent every integer below this one exactly.
 const EXACT_INT_MAX: f64 = (1_u64 << 53) as f64;
 
-/// Characters of a reader's message that are passed on. It may quote a row.
+/// Maximum characters of a reader's message, which may quote a row.
 const REASON_CHARS_MAX: usize = 400;
 
-/// The batches of one morsel, in file order.
+/// Batches of one morsel, in file order.
 pub struct BatchStream {
     schema: SchemaRef,
     batches: BoxStream<'static, Result<RecordBatch, DatasetError>>,
 }
 
 impl BatchStream {
-    /// The schema of every batch.
+    /// Returns the schema of every batch.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -61,7 +61,7 @@ impl BatchStream {
             };
             futures::stream::iter(split_batch.into_iter().map(Ok).chain(error.map(Err)))
         });
-        // Some damage to a Parquet or Arrow file makes its reader panic, which is no reason for us to.
+        // Some damage to a Parquet or Arrow file makes its reader panic; that must not end this process.
         let guarded = AssertUnwindSafe(flat).catch_unwind().map(move |caught| match caught {
             Ok(result) => result,
             Err(panic) => Err(DatasetError::Read { file: file.clone(), line: None, reason: reason_of_panic(&*panic) }),
@@ -78,7 +78,7 @@ impl Stream for BatchStream {
     }
 }
 
-/// Gives a batch the schema that was promised.
+/// Casts a batch to the scan's schema.
 fn conform(batch: RecordBatch, schema: &SchemaRef, origin: &MorselOrigin) -> Result<RecordBatch, DatasetError> {
     if batch.schema_ref() == schema {
         return Ok(batch);
@@ -100,7 +100,7 @@ fn conform(batch: RecordBatch, schema: &SchemaRef, origin: &MorselOrigin) -> Res
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options).map_err(DatasetError::internal)
 }
 
-/// Cuts a batch that is far larger than was asked for; an empty one vanishes.
+/// Splits a batch that is far larger than requested, and drops an empty one.
 fn split_batch(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     let rows = batch.num_rows();
     if rows <= batch_rows * 2 {
@@ -109,17 +109,17 @@ fn split_batch(batch: RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     (0..rows).step_by(batch_rows).map(|at| batch.slice(at, batch_rows.min(rows - at))).collect()
 }
 
-/// Where a morsel comes from.
+/// Origin of a morsel, for error messages.
 pub(super) struct MorselOrigin {
     pub(super) file: String,
-    /// Columns of floats that are 64-bit integers in this file, and a file where they are floats.
+    /// Columns of floats that are 64-bit integers in this file, each with a file in which they are floats.
     pub(super) widened: Vec<(usize, String)>,
-    /// The filter as it was given.
+    /// Filter as given.
     pub(super) filter: Arc<str>,
 }
 
 impl MorselOrigin {
-    /// Whole numbers from 2^53 on may have been others before they were made floats.
+    /// Rejects integers from 2^53 on in widened columns: the conversion to floats may have changed them.
     fn check_widened(&self, batch: RecordBatch) -> Result<RecordBatch, DatasetError> {
         for (index, other) in &self.widened {
             let values = batch.column(*index).as_primitive::<Float64Type>();
@@ -160,7 +160,7 @@ impl MorselOrigin {
     }
 }
 
-/// What engines put before a message to say which of them it is from.
+/// Prefixes with which libraries mark the origin of a message.
 const PREFIXES: [&str; 15] = [
     "Arrow error: ",
     "Cast error: ",
@@ -179,13 +179,13 @@ const PREFIXES: [&str; 15] = [
     "sql parser error: ",
 ];
 
-/// The innermost cause of an error, in one line of bounded length.
+/// Returns the innermost cause of an error, in one line of limited length.
 pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    // Whose fault it is says the error that this becomes part of.
+    // The error that embeds this message states whose fault it is.
     let text = cause.to_string().replace("Internal error: ", "");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = strip_bug_report_notice(&text);
@@ -198,12 +198,12 @@ pub(super) fn reason_of(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// What a panic in a reader says.
+/// Describes a panic in a reader.
 pub(super) fn reason_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
     format!("it is damaged, and the reader gave up: {}", message_of_panic(panic))
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(super) fn message_of_panic(panic: &(dyn std::any::Any + Send)) -> &str {
     let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     message.unwrap_or("no reason given")

@@ -1,11 +1,11 @@
-//! Names of column types, as `types` of a job's input spells them.
+//! Names of column types in a job's `input.types`.
 
 use std::sync::Arc;
 
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use sandbar_core::hint;
 
-/// The names without arguments.
+/// Names without arguments.
 const SIMPLE: [(&str, DataType); 26] = [
     ("bool", DataType::Boolean),
     ("boolean", DataType::Boolean),
@@ -35,13 +35,13 @@ const SIMPLE: [(&str, DataType); 26] = [
     ("null", DataType::Null),
 ];
 
-/// What a message offers where a name is unknown.
+/// Examples in the message for an unknown name.
 const EXAMPLES: &str = "utf8, int64, uint64, float64, bool, date32, timestamp[us], decimal128(p, s)";
 
-/// The type of a name: Arrow's, in any case, with its arguments in brackets or parentheses.
+/// Parses the name of a type: Arrow's names, in any case, with arguments in brackets or parentheses.
 ///
 /// # Errors
-/// When no type has the name; the message lists some that exist.
+/// If the name is unknown; the message lists examples.
 pub(super) fn parse(name: &str) -> Result<DataType, String> {
     let text: String = name.to_lowercase().chars().filter(|c| !c.is_whitespace()).collect();
     if let Some((_, data_type)) = SIMPLE.iter().find(|(simple, _)| *simple == text) {
@@ -49,7 +49,7 @@ pub(super) fn parse(name: &str) -> Result<DataType, String> {
     }
     let (base, arguments) = text.split_once(['[', '(']).unwrap_or((&text, ""));
     let arguments = arguments.trim_end_matches([']', ')']);
-    // Time zones keep their case.
+    // Time zones are case-sensitive.
     let zone = name.split_once(',').map(|(_, zone)| zone.trim().trim_end_matches([']', ')']));
     let parsed = match base {
         "timestamp" => timestamp(arguments, zone),

@@ -1,4 +1,4 @@
-//! A predicate whose failures are told from those of a file's reader.
+//! Predicate whose errors are distinguishable from those of a file's reader.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,21 +14,21 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use super::super::stream::reason_of;
 
-/// Columns of a row that an error shows, and characters of each value.
+/// Maximum columns of a row in an error, and maximum characters of each value.
 const SHOWN_COLUMNS_MAX: usize = 4;
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// A filter that could not be computed for some row.
+/// Failed evaluation of a filter.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(in super::super) struct FilterFailure {
-    /// Why not.
+    /// Cause.
     reason: String,
-    /// The row's values of the filter's columns: `a=1, b=null`. Empty where no row is to blame.
+    /// Values of the filter's columns in the failing row: `a=1, b=null`. Empty if no single row fails.
     pub(in super::super) row: String,
 }
 
-/// A predicate that fails with a [`FilterFailure`].
+/// Predicate whose errors are [`FilterFailure`]s.
 #[derive(Debug, Eq)]
 pub(in super::super) struct GuardedPredicate(Arc<dyn PhysicalExpr>);
 
@@ -37,7 +37,7 @@ impl GuardedPredicate {
         GuardedPredicate(predicate)
     }
 
-    /// The values of the predicate's columns in a batch of one row.
+    /// Formats the values of the predicate's columns in a batch of one row.
     fn describe_row(&self, row: &RecordBatch) -> String {
         let mut columns: Vec<_> = collect_columns(&self.0).into_iter().collect();
         columns.sort_by_key(|column| column.index());
@@ -53,7 +53,7 @@ impl GuardedPredicate {
     }
 }
 
-/// The first row of a batch for which `predicate` can't be computed, in a batch of its own, and why not.
+/// Finds the first row of a batch for which `predicate` fails. Returns the row as a batch, and the error.
 fn first_failing(predicate: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Option<(RecordBatch, DataFusionError)> {
     let mut failing = batch.clone();
     while failing.num_rows() > 1 {

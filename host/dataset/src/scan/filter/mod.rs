@@ -1,10 +1,10 @@
-//! A filter: an SQL expression about one row.
+//! Filters: SQL expressions that are evaluated per row.
 //!
-//! [`Filter::parse`] makes it one that the engine evaluates: what is no question about one row is refused by name,
-//! times are compared exactly (`times`), `SIMILAR TO` becomes a regular expression (`similar`), functions that stand
-//! for other expressions are replaced by them, and constants are computed once, so that a mistake in one is told
-//! before a file is read. The rest of DataFusion's simplifier is left out: it takes casts off columns (`CAST(d AS INT)
-//! = 3` becomes `d = 3`), which changes the rows.
+//! [`Filter::parse`] prepares an expression for DataFusion: it rejects constructs that concern more than one row by
+//! name, makes comparisons of times exact (`times`), translates `SIMILAR TO` to a regular expression (`patterns`),
+//! replaces functions that are shorthands, and evaluates constants once, so that errors in them are reported before a
+//! file is read. Other rules of DataFusion's simplifier are not applied: it removes casts of columns (`CAST(d AS INT) =
+//! 3` becomes `d = 3`), which changes the result.
 
 mod guard;
 mod patterns;
@@ -36,35 +36,35 @@ use super::schema::MergedSchema;
 use super::stream::{message_of_panic, reason_of};
 use crate::DatasetError;
 
-/// Bytes of a filter, at most.
+/// Maximum bytes of a filter.
 const FILTER_BYTES_MAX: usize = 4096;
 
-/// How deep the expression that the engine evaluates may nest: it does so by recursion, on threads with 2 MiB of stack.
+/// Maximum depth of the expression that DataFusion evaluates, by recursion, on threads with 2 MiB of stack.
 const DEPTH_MAX: usize = 300;
 
-/// The stack of the thread that makes the expression of a text: whatever [`FILTER_BYTES_MAX`] bytes can nest.
+/// Stack size of the parser thread: enough for any nesting in [`FILTER_BYTES_MAX`] bytes.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Conditions joined by AND, or by OR, that are joined pairwise instead of one after another.
+/// Minimum length of a chain of AND or OR that is rebuilt as a balanced tree.
 const CHAIN_MIN: usize = 16;
 
-/// How often functions are replaced by what they stand for, which may be functions.
+/// Maximum rounds of replacing functions, whose replacement may contain functions.
 const REPLACE_ROUNDS_MAX: usize = 8;
 
-/// A filter that was understood.
+/// Checked and prepared filter.
 pub(super) struct Filter {
-    /// The expression, of the types that all files agree on.
+    /// Expression over the types that all files agree on.
     pub(super) expr: Expr,
-    /// The columns that it reads.
+    /// Columns that the expression reads.
     pub(super) columns: HashSet<String>,
 }
 
 impl Filter {
-    /// Understands `text` as an SQL expression over the columns of all files.
+    /// Parses `text` as an SQL expression over the columns of all files.
     ///
     /// # Errors
-    /// [`DatasetError::Filter`] with the part that is wrong, the rule, and what to write instead;
-    /// [`DatasetError::LimitExceeded`] for one that is too long.
+    /// [`DatasetError::Filter`] with the invalid part, the rule and the remedy; [`DatasetError::LimitExceeded`] if the
+    /// filter is too long.
     pub(super) fn parse(state: &SessionState, text: &str, merged: &MergedSchema) -> Result<Filter, DatasetError> {
         if text.len() > FILTER_BYTES_MAX {
             let what = "length of the filter in bytes".to_owned();
@@ -78,8 +78,7 @@ impl Filter {
         parsed.map_err(|reason| DatasetError::Filter { filter: text.to_owned(), reason })
     }
 
-    /// What is left of it without the conditions, of those that must all be true, that `is_decided` says are: nothing, if
-    /// that is all of it.
+    /// Removes the conjuncts for which `is_decided` returns true. Returns `None` if none is left.
     pub(super) fn without(self, is_decided: impl Fn(&Expr) -> bool) -> Option<Filter> {
         let left = split_conjunction_owned(self.expr).into_iter().filter(|part| !is_decided(part));
         let expr = conjunction(left)?;
@@ -88,8 +87,8 @@ impl Filter {
     }
 }
 
-/// The conditions of a filter, of those that must all be true, that read the columns of `schema` alone. None of a filter
-/// that [`Filter::parse`] refuses.
+/// Returns the conjuncts of a filter that read only columns of `schema`; none for a filter that [`Filter::parse`]
+/// rejects.
 pub(super) fn conditions_on(state: &SessionState, text: &str, schema: DFSchema) -> Vec<Expr> {
     if text.len() > FILTER_BYTES_MAX {
         return Vec::new();
@@ -104,7 +103,7 @@ pub(super) fn conditions_on(state: &SessionState, text: &str, schema: DFSchema) 
     conditions.unwrap_or_default()
 }
 
-/// The conditions that must all be true for `expr` to be.
+/// Appends the conjuncts of `expr` to `parts`.
 fn split(expr: SqlExpr, parts: &mut Vec<SqlExpr>) {
     match expr {
         SqlExpr::BinaryOp { left, op: BinaryOperator::And, right } => {
@@ -116,7 +115,7 @@ fn split(expr: SqlExpr, parts: &mut Vec<SqlExpr>) {
     }
 }
 
-/// Runs `parse` on a thread whose stack holds what the text of a filter can nest.
+/// Runs `parse` on a thread whose stack suffices for the nesting of any filter.
 fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse);
@@ -128,7 +127,7 @@ fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, String> + Send) -> R
     })
 }
 
-/// Makes expressions of text.
+/// Translates SQL syntax to expressions.
 struct Planner<'a> {
     state: &'a SessionState,
     schema: DFSchemaRef,
@@ -144,7 +143,7 @@ impl<'a> Planner<'a> {
         Planner { state, schema, context }
     }
 
-    /// The filter that `syntax`, a part of `text`, stands for.
+    /// Translates and checks `syntax`, which is a part of `text`.
     fn filter(&self, syntax: ExprWithAlias, text: &str) -> Result<Filter, String> {
         let expr = self.state.create_logical_expr_from_sql_expr(syntax, &self.schema);
         let expr = expr.map_err(|e| syntax::reason(&e, text, &self.schema))?;
@@ -162,12 +161,12 @@ impl<'a> Planner<'a> {
         Ok(Filter { expr: self.check(expr)?, columns })
     }
 
-    /// The expression with types made to agree, and functions replaced by what they stand for.
+    /// Coerces types, and replaces functions that are shorthands.
     fn resolve(&self, expr: Expr) -> EngineResult<Expr> {
         let expr = times::compare_exactly(self, expr)?;
         let expr = patterns::as_regex(self, expr)?;
         let expr = patterns::with_backslash(self, expr)?;
-        // Its arguments need no common type, which the engine would give them.
+        // DataFusion would coerce the arguments to a common type, which they don't need.
         let mut expr = self.replace(expr, |name| name == "nvl2")?.data;
         let types = ExprSimplifier::new(self.context.clone());
         for _ in 0..REPLACE_ROUNDS_MAX {
@@ -180,7 +179,7 @@ impl<'a> Planner<'a> {
         Ok(expr)
     }
 
-    /// Replaces functions that only stand for an expression: `coalesce`, `nvl`, `arrow_cast`.
+    /// Replaces functions that are shorthands for an expression: `coalesce`, `nvl`, `arrow_cast`.
     fn replace(&self, expr: Expr, is_meant: impl Fn(&str) -> bool) -> EngineResult<Transformed<Expr>> {
         expr.transform_up(|part| match part {
             Expr::ScalarFunction(ScalarFunction { func, args }) if is_meant(func.name()) => {
@@ -195,7 +194,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Computes what depends on no column.
+    /// Evaluates subexpressions without columns.
     fn fold(&self, expr: Expr) -> EngineResult<Expr> {
         let folded = expr.transform_down(|part| {
             if matches!(part, Expr::Literal(..)) || part.any_column_refs() {
@@ -210,7 +209,7 @@ impl<'a> Planner<'a> {
         folded.data()
     }
 
-    /// The value of an expression without columns.
+    /// Evaluates an expression without columns.
     fn value_of(&self, expr: &Expr) -> EngineResult<ScalarValue> {
         let none = Planner::new(self.state, Arc::new(DFSchema::empty()));
         let physical = self.state.create_physical_expr(none.resolve(expr.clone())?, &none.schema)?;
@@ -223,7 +222,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Refuses what is not true or false of a row, and what the engine can't compute of any.
+    /// Rejects expressions that are not boolean or that DataFusion can't evaluate.
     fn check(&self, expr: Expr) -> Result<Expr, String> {
         let types = self.schema.as_arrow();
         let physical = self.state.create_physical_expr(expr.clone(), &self.schema).map_err(|e| reason_of(&e))?;
@@ -242,7 +241,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The expression with long chains of AND and of OR nested no deeper than need be.
+/// Rebuilds long chains of AND and of OR as balanced trees.
 fn balanced(expr: Expr) -> EngineResult<Expr> {
     let balanced = expr.transform_down(|part| match part {
         Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => {
@@ -258,7 +257,7 @@ fn balanced(expr: Expr) -> EngineResult<Expr> {
     balanced.data()
 }
 
-/// The parts of a chain, in order.
+/// Appends the parts of a chain in order.
 fn unchain(expr: Expr, chained: Operator, parts: &mut Vec<Expr>) {
     match expr {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if op == chained => {
@@ -281,7 +280,7 @@ fn joined(left: Expr, op: Operator, right: Expr) -> Expr {
     Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))
 }
 
-/// How deep an expression nests.
+/// Returns the depth of an expression.
 fn depth(expr: &Expr) -> usize {
     let mut deepest = 0;
     let visited = expr.apply_children(|child| {
@@ -292,7 +291,8 @@ fn depth(expr: &Expr) -> usize {
     deepest + 1
 }
 
-/// The name of a function in `expr` whose result depends on more than its arguments: on chance, the clock, the plan.
+/// Returns the name of a function in `expr` whose result depends on more than its arguments, such as chance or the
+/// clock.
 fn first_unrepeatable(expr: &Expr) -> Option<String> {
     let mut found = None;
     let visited = expr.apply(|part| match part {
@@ -305,7 +305,7 @@ fn first_unrepeatable(expr: &Expr) -> Option<String> {
     visited.ok().and(found)
 }
 
-/// A part of a filter without the casts around it that make types agree.
+/// Removes the casts around an expression that type coercion added.
 fn as_written(expr: &Expr) -> &Expr {
     match expr {
         Expr::Cast(Cast { expr, .. }) if !matches!(**expr, Expr::Literal(..)) => as_written(expr),
@@ -313,7 +313,7 @@ fn as_written(expr: &Expr) -> &Expr {
     }
 }
 
-/// A part of a filter as SQL would have it, for messages.
+/// Formats an expression as SQL, for messages.
 fn display_sql(expr: &Expr) -> String {
     match expr {
         Expr::Cast(Cast { expr, field }) => format!("CAST({} AS {})", display_sql(expr), field.data_type()),
@@ -322,7 +322,7 @@ fn display_sql(expr: &Expr) -> String {
     }
 }
 
-/// The reason of a regular expression that is none, without the drawing of where it is wrong, which takes several lines.
+/// Removes the diagram of several lines from the error of an invalid regular expression.
 fn without_regex_picture(reason: &str) -> String {
     let wrong = reason.split_once("regex parse error").and_then(|(_, picture)| picture.rsplit_once("error: "));
     match wrong {
@@ -333,12 +333,12 @@ fn without_regex_picture(reason: &str) -> String {
     }
 }
 
-/// The predicate as the engine's plans hold it: its failures say that it is the filter that failed.
+/// Wraps a predicate for a plan, so that its errors are reported as those of the filter.
 pub(super) fn guarded(predicate: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
     Ok(Arc::new(GuardedPredicate::new(without_wrapping(predicate)?)))
 }
 
-/// The same, but a sum or product of whole numbers that their type does not hold is an error, not another number.
+/// Makes overflow of integer sums, differences and products an error instead of wrapping.
 fn without_wrapping(expr: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
     let checked = expr.transform_up(|part| match part.downcast_ref::<Arithmetic>() {
         Some(of) if matches!(of.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {

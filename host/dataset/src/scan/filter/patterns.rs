@@ -1,8 +1,8 @@
-//! `SIMILAR TO`, and `LIKE` with an escape character, as SQL has them.
+//! `SIMILAR TO`, and `LIKE` with an escape character, with the semantics of SQL.
 //!
-//! Patterns of `SIMILAR TO` are between those of `LIKE` and regular expressions: `%` and `_` are any characters and any one, `|`,
-//! `*`, `+`, `?`, `{m,n}`, `(…)` and `[…]` mean what they do in a regular expression, every other character means
-//! itself, and the pattern has to match the whole text.
+//! Patterns of `SIMILAR TO` combine those of `LIKE` and regular expressions: `%` matches any characters and `_` any
+//! single one; `|`, `*`, `+`, `?`, `{m,n}`, `(…)` and `[…]` have their meaning in regular expressions; every other
+//! character matches itself. The pattern must match the whole text.
 
 use datafusion::common::tree_node::{Transformed, TransformedResult as _, TreeNode as _};
 use datafusion::common::{DataFusionError, Result, ScalarValue};
@@ -11,7 +11,7 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
 
 use super::{Planner, display_sql};
 
-/// Replaces each `SIMILAR TO` by a match of a regular expression.
+/// Replaces each `SIMILAR TO` by a regular expression match.
 pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::SimilarTo(Like { negated, expr, pattern, escape_char, .. }) => {
@@ -27,7 +27,7 @@ pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     replaced.data()
 }
 
-/// Replaces the escape character that a `LIKE` names by a backslash, the only one that the engine has.
+/// Replaces the escape character of a `LIKE` by a backslash, the only one that DataFusion supports.
 pub(super) fn with_backslash(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::Like(Like { negated, expr, pattern, escape_char: Some(escape), case_insensitive }) if escape != '\\' => {
@@ -60,7 +60,7 @@ fn escaped_by_backslash(pattern: &str, escape: char) -> std::result::Result<Stri
     Ok(escaped)
 }
 
-/// The text of the pattern of `what`, if it is not null.
+/// Evaluates the constant pattern of the operator `what`; `None` is null.
 fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<String>> {
     if pattern.any_column_refs() {
         return Err(DataFusionError::Plan(format!(
@@ -76,7 +76,7 @@ fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<
     }
 }
 
-/// The regular expression that matches what the pattern does.
+/// Translates a `SIMILAR TO` pattern to a regular expression.
 fn regex_of(pattern: &str, escape: char) -> std::result::Result<String, String> {
     let mut regex = "^(?s:".to_owned();
     let mut rest = pattern.chars().peekable();
@@ -90,7 +90,7 @@ fn regex_of(pattern: &str, escape: char) -> std::result::Result<String, String> 
             }
             '[' if in_brackets && rest.peek() != Some(&':') => regex.push_str("\\["),
             '[' if in_brackets => {
-                // A class within brackets: `[[:alpha:]]`.
+                // A character class within brackets: `[[:alpha:]]`.
                 regex.push('[');
                 while let Some(c) = rest.next() {
                     regex.push(c);
@@ -104,7 +104,7 @@ fn regex_of(pattern: &str, escape: char) -> std::result::Result<String, String> 
                 in_brackets = true;
                 regex.push('[');
                 regex.extend(rest.next_if_eq(&'^'));
-                // Right behind the bracket it means itself.
+                // A `]` right after the opening bracket is literal.
                 if rest.next_if_eq(&']').is_some() {
                     regex.push_str("\\]");
                 }

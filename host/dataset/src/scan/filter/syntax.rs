@@ -1,4 +1,4 @@
-//! What is no filter, and why: in words of the filter's writer, not of the engine.
+//! Parsing of filters, and errors in terms of the filter's text instead of DataFusion's internals.
 
 use std::ops::ControlFlow;
 
@@ -13,13 +13,13 @@ use sandbar_core::hint;
 use super::super::stream::reason_of;
 use crate::DatasetError;
 
-/// How deep an expression may nest.
+/// Maximum depth of nested expressions in the text.
 const DEPTH_MAX: usize = 50;
 
-/// Characters of a part of a filter that a message repeats.
+/// Maximum characters of a quoted part of a filter in a message.
 const PART_CHARS_MAX: usize = 60;
 
-/// The syntax of a filter, if it asks about one row.
+/// Parses a filter, and rejects constructs that concern more than one row.
 pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, String> {
     let parser = DFParserBuilder::new(text).with_dialect(&GenericDialect {}).with_recursion_limit(DEPTH_MAX).build();
     let parsed = parser.and_then(|mut parser| parser.parse_into_expr()).map_err(|error| match error {
@@ -41,7 +41,7 @@ pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, S
     }
 }
 
-/// Why a part is about more than one row, or means nothing here.
+/// Returns the reason why a part is not allowed in a filter, if it is not.
 fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
     let about_one_row = |what: &str| Some(format!("a filter is about one row: {what}"));
     match part {
@@ -74,7 +74,7 @@ fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
     }
 }
 
-/// A function's name as the engine knows it: quoted ones keep their case.
+/// Returns a function's name in DataFusion: lower case unless it is quoted.
 fn name_of(function: &Function) -> String {
     match function.name.0.as_slice() {
         [part] => match part.as_ident() {
@@ -86,7 +86,7 @@ fn name_of(function: &Function) -> String {
     }
 }
 
-/// Why the engine can't plan the filter.
+/// Returns the message for an error of DataFusion's planner.
 pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> String {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => reason(inner, text, schema),
@@ -104,7 +104,7 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
             }
             _ => reason_of(error),
         },
-        // The engine shows its own syntax tree, and names what it was built without.
+        // DataFusion's message shows its own syntax tree and its build features.
         DataFusionError::NotImplemented(_) => {
             "a part of it is SQL that filters do not have: lists, structs, or an operator of another dialect".to_owned()
         }
@@ -112,7 +112,7 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
     }
 }
 
-/// The beginning of a part of a filter.
+/// Shortens a part of a filter for a message.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(PART_CHARS_MAX) {
         Some((at, _)) => format!("{}…", &text[..at]),

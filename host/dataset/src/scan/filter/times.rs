@@ -1,10 +1,10 @@
-//! Comparisons of times, exact in any unit.
+//! Exact comparisons of times of different units.
 //!
-//! The engine brings both sides of a comparison to nanoseconds, which end in the years 1677 and 2262: a column of
-//! microseconds with the year 9999 fails, or wraps. Here a constant is brought to the column's unit instead. Where that
-//! unit can't hold it, the comparison turns into one with the time before it, or into what is true of every time: so
-//! `t < '2020-01-01 00:00:00.5'` in seconds is `t <= '2020-01-01 00:00:00'`. Columns are compared with each other as
-//! 128-bit nanoseconds ([`CompareTimes`]). Zones are those the engine would choose.
+//! DataFusion casts both sides of a comparison to nanoseconds, which end in the years 1677 and 2262: a comparison with
+//! a column of microseconds and the year 9999 fails or wraps. Here a constant is converted to the column's unit. If the
+//! unit can't represent it, the comparison becomes one with the previous representable time, or one that holds for all
+//! times or none: `t < '2020-01-01 00:00:00.5'` in seconds becomes `t <= '2020-01-01 00:00:00'`. Two columns are
+//! compared as 128-bit nanoseconds ([`CompareTimes`]). Time zones are those that DataFusion would choose.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ use super::{Planner, join};
 
 const NANOS: i128 = 1_000_000_000;
 const DAY_NANOS: i128 = 86_400 * NANOS;
-/// Nanoseconds of a microsecond.
+/// Nanoseconds per microsecond.
 const MICRO_NANOS: i128 = 1_000;
 
 type Zone = Option<Arc<str>>;
 
-/// Replaces comparisons of times in which the engine would lose some.
+/// Replaces comparisons of times that DataFusion would not compute exactly.
 pub(super) fn compare_exactly(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::Cast(Cast { expr, field }) => Ok(match time_literal(&expr, field.data_type())? {
@@ -68,7 +68,8 @@ pub(super) fn compare_exactly(planner: &Planner<'_>, expr: Expr) -> Result<Expr>
     replaced.data()
 }
 
-/// `TIMESTAMP '…'` and `CAST('…' AS TIMESTAMP)`, of nanoseconds to the engine, in a unit that holds the time.
+/// Converts `TIMESTAMP '…'` and `CAST('…' AS TIMESTAMP)`, which have nanoseconds in DataFusion, to a literal in a unit
+/// that holds the time.
 fn time_literal(text: &Expr, to: &DataType) -> Result<Option<Expr>> {
     let (Expr::Literal(value, _), DataType::Timestamp(TimeUnit::Nanosecond, zone)) = (text, to) else {
         return Ok(None);
@@ -77,7 +78,7 @@ fn time_literal(text: &Expr, to: &DataType) -> Result<Option<Expr>> {
     Ok(Some(literal_of(instant_of_text(text, zone)?, zone)))
 }
 
-/// The value of `to_timestamp` of a constant text or of constant seconds, in a unit that holds the time.
+/// Converts `to_timestamp` of constant text or constant seconds to a literal in a unit that holds the time.
 fn to_timestamp_literal(call: &ScalarFunction) -> Result<Option<Expr>> {
     let ([Expr::Literal(value, _)], "to_timestamp") = (call.args.as_slice(), call.name()) else { return Ok(None) };
     Ok(match (value, text_of(value)) {
@@ -87,14 +88,15 @@ fn to_timestamp_literal(call: &ScalarFunction) -> Result<Option<Expr>> {
     })
 }
 
-/// A time as microseconds, which hold 290,000 years, unless it is finer and nanoseconds hold it.
+/// Returns a literal in microseconds, which hold 290,000 years, or in nanoseconds if the time is finer and they hold
+/// it.
 fn literal_of(instant: i128, zone: &Zone) -> Expr {
     let nanos = i64::try_from(instant).ok().filter(|_| instant.rem_euclid(MICRO_NANOS) != 0);
     let value = match (nanos, i64::try_from(instant.div_euclid(MICRO_NANOS))) {
         (Some(nanos), _) => ScalarValue::TimestampNanosecond(Some(nanos), zone.clone()),
         (None, Ok(micros)) => ScalarValue::TimestampMicrosecond(Some(micros), zone.clone()),
         (None, Err(_)) => {
-            // Seconds hold what comes from 64-bit seconds.
+            // Only 64-bit seconds are out of the range of microseconds, and seconds hold those.
             let seconds =
                 i64::try_from(instant.div_euclid(NANOS)).unwrap_or(if instant < 0 { i64::MIN } else { i64::MAX });
             ScalarValue::TimestampSecond(Some(seconds), zone.clone())
@@ -103,7 +105,7 @@ fn literal_of(instant: i128, zone: &Zone) -> Expr {
     Expr::Literal(value, None)
 }
 
-/// `x BETWEEN a AND b` as two comparisons, if they are of times.
+/// Converts `x BETWEEN a AND b` to two comparisons, if any of them compares times.
 fn between_as_comparisons(planner: &Planner<'_>, between: &Between) -> Result<Option<Expr>> {
     let Between { expr, negated, low, high } = between;
     let (above, below) = if *negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
@@ -117,7 +119,7 @@ fn between_as_comparisons(planner: &Planner<'_>, between: &Between) -> Result<Op
     Ok(Some(if *negated { or(above, below) } else { and(above, below) }))
 }
 
-/// `x IN (a, b)` as comparisons, if they are of times.
+/// Converts `x IN (a, b)` to comparisons, if any of them compares times.
 fn in_list_as_comparisons(planner: &Planner<'_>, list: &InList) -> Result<Option<Expr>> {
     let InList { expr, list, negated } = list;
     let mut any = false;
@@ -132,7 +134,7 @@ fn in_list_as_comparisons(planner: &Planner<'_>, list: &InList) -> Result<Option
     Ok(one_of.filter(|_| any).map(|one_of| if *negated { Expr::Not(Box::new(one_of)) } else { one_of }))
 }
 
-/// `CASE x WHEN a THEN …` as `CASE WHEN x = a THEN …`, if these are times.
+/// Converts `CASE x WHEN a THEN …` to `CASE WHEN x = a THEN …`, if these compare times.
 fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transformed<Expr>> {
     let Some(base) = case.expr.take() else { return Ok(Transformed::no(Expr::Case(case))) };
     let mut compared = Vec::with_capacity(case.when_then_expr.len());
@@ -150,7 +152,7 @@ fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transfor
     Ok(Transformed::yes(Expr::Case(case)))
 }
 
-/// The comparison, where one side is a timestamp and the other is a time of another type, or a text.
+/// Returns the exact comparison, if one side is a timestamp and the other a time of another type, or text.
 fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
     let (Some(op), Some(types)) = (TimeComparison::of(op), planner.type_of(left).zip(planner.type_of(right))) else {
         return Ok(None);
@@ -173,7 +175,7 @@ fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Re
     }
 }
 
-/// The time, of type `data_type`, as one of `zone`.
+/// Casts a time of type `data_type` to the time zone `zone`.
 fn in_zone(time: &Expr, data_type: &DataType, zone: &Zone) -> Expr {
     match data_type {
         DataType::Timestamp(unit, own) if own != zone => {
@@ -183,7 +185,7 @@ fn in_zone(time: &Expr, data_type: &DataType, zone: &Zone) -> Expr {
     }
 }
 
-/// `time op constant`, in the unit of `time`.
+/// Returns `time op constant`, in the unit of `time`.
 fn against(
     planner: &Planner<'_>,
     time: &Expr,
@@ -200,14 +202,14 @@ fn against(
     };
     Ok(match op.with(instant, tick(data_type).unwrap_or(1), range(data_type)) {
         Truth::If(op, value) => with(op.operator(), ticks(Some(value), data_type, zone)),
-        // Null for null.
+        // Null stays null.
         Truth::Always => with(Operator::Eq, time.clone()),
         Truth::Never => with(Operator::NotEq, time.clone()),
         Truth::Constant(of_null) => lit(of_null),
     })
 }
 
-/// The instant of a constant, in nanoseconds since 1970.
+/// Evaluates a constant to nanoseconds since 1970.
 fn instant_of(planner: &Planner<'_>, constant: &Expr, zone: &Zone) -> Result<Option<i128>> {
     let value = planner.value_of(constant)?;
     if let Some(text) = text_of(&value) {
@@ -232,7 +234,7 @@ fn instant_of_text(text: &str, zone: &Zone) -> Result<i128> {
     }
 }
 
-/// The text of a value, if its type is one: none, if it is null.
+/// Returns the text of a value of a text type; `Some(None)` is null.
 fn text_of(value: &ScalarValue) -> Option<Option<&str>> {
     match value {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Some(text.as_deref()),
@@ -244,7 +246,7 @@ fn is_text(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-/// Nanoseconds of the unit that times of a type are counted in.
+/// Returns the nanoseconds of the unit of a time type.
 fn tick(data_type: &DataType) -> Option<i128> {
     Some(match data_type {
         DataType::Timestamp(TimeUnit::Second, _) => NANOS,
@@ -256,7 +258,7 @@ fn tick(data_type: &DataType) -> Option<i128> {
     })
 }
 
-/// The least and the greatest count that a type holds.
+/// Returns the smallest and the largest count of a time type.
 fn range(data_type: &DataType) -> (i64, i64) {
     match data_type {
         DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
@@ -264,7 +266,7 @@ fn range(data_type: &DataType) -> (i64, i64) {
     }
 }
 
-/// A literal of a type of times, of a count that it holds.
+/// Returns a literal of a time type with `count` units, which must be in range.
 fn ticks(count: Option<i64>, data_type: &DataType, zone: &Zone) -> Expr {
     let value = match data_type {
         DataType::Date32 => ScalarValue::Date32(count.and_then(|days| days.try_into().ok())),
@@ -289,16 +291,16 @@ enum TimeComparison {
     NotDistinct,
 }
 
-/// What a comparison of times with a constant is in their unit.
+/// Result of comparing times of a unit with a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Truth {
-    /// True of those that compare so with this count.
+    /// True for times that compare to this count.
     If(TimeComparison, i64),
-    /// True of all but null.
+    /// True, but null for null.
     Always,
-    /// False of all but null.
+    /// False, but null for null.
     Never,
-    /// So of all, null too.
+    /// The same for all, including null.
     Constant(bool),
 }
 
@@ -330,7 +332,7 @@ impl TimeComparison {
         }
     }
 
-    /// The one that holds of `b` and `a` when this one holds of `a` and `b`.
+    /// Returns the comparison with its sides exchanged.
     fn swapped(self) -> TimeComparison {
         match self {
             TimeComparison::Less => TimeComparison::Greater,
@@ -341,7 +343,7 @@ impl TimeComparison {
         }
     }
 
-    /// What comparing counts of `tick` nanoseconds, within `range`, with an instant is.
+    /// Converts the comparison with `instant` to counts of `tick` nanoseconds within `range`.
     fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> Truth {
         use TimeComparison::*;
         let (count, is_exact) = (instant.div_euclid(tick), instant.rem_euclid(tick) == 0);
@@ -355,7 +357,7 @@ impl TimeComparison {
             (Distinct | NotDistinct, _) => Truth::Constant(self == Distinct),
             (Less | LessOrEqual, None) => holds(count > last),
             (Greater | GreaterOrEqual, None) => holds(count < first),
-            // Between this count and the next.
+            // The instant is between this count and the next.
             (Less | LessOrEqual, Some(count)) if !is_exact => Truth::If(LessOrEqual, count),
             (Greater | GreaterOrEqual, Some(count)) if !is_exact => Truth::If(Greater, count),
             (_, Some(count)) => Truth::If(self, count),
@@ -377,11 +379,11 @@ impl TimeComparison {
     }
 }
 
-/// Compares times of any two types, and texts that are times, as instants.
+/// Compares times of any two types, or text that is a time, as instants.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct CompareTimes {
     op: TimeComparison,
-    /// The zone of texts without one.
+    /// Time zone of text without one.
     zone: Zone,
     signature: Signature,
 }
@@ -416,7 +418,7 @@ impl ScalarUDFImpl for CompareTimes {
     }
 }
 
-/// The instants of times, in nanoseconds since 1970.
+/// Converts times to nanoseconds since 1970.
 fn instants(times: &ArrayRef, zone: &Zone) -> Result<Vec<Option<i128>>> {
     let data_type = times.data_type();
     if is_text(data_type) {

@@ -1,4 +1,4 @@
-//! Files of text as bytes of UTF-8: without a byte-order mark, whatever their encoding and compression.
+//! UTF-8 bytes of text files, without a byte-order mark, from any supported encoding and compression.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,19 @@ use super::super::files::DatasetFile;
 use super::super::stream::reason_of;
 use super::options::Encoding;
 
-/// Bytes that are read, and that come out, at a time.
+/// Bytes of a chunk, read and decoded.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Chunks that are read at once, one of which is wanted next.
+/// Number of chunks that are read concurrently, including the next one.
 const CHUNKS_AHEAD: usize = 3;
 
-/// Memory that unpacking `.xz` may take: its dictionary, of 64 MiB at the highest level.
+/// Maximum memory for decompressing `.xz`: its dictionary takes 64 MiB at the highest level.
 const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
 
-/// Binary logarithm of the bytes that a `.zst` file may refer back to: 128 MiB.
+/// Binary logarithm of the maximum window of a `.zst` file: 128 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// How files begin that are no text, whatever their names say.
+/// First bytes of files that are not text, whatever their extension.
 const NO_TEXT: &[(&[u8], &str)] = &[
     (b"\x1f\x8b", "a file of gzip (.gz)"),
     (b"\x28\xb5\x2f\xfd", "a file of Zstandard (.zst)"),
@@ -33,7 +33,7 @@ const NO_TEXT: &[(&[u8], &str)] = &[
     (b"\0\0\xfe\xff", "text in UTF-32, which is not read"),
 ];
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in super::super) enum Compression {
     Gzip,
@@ -43,7 +43,7 @@ pub(in super::super) enum Compression {
 }
 
 impl Compression {
-    /// The compression that an extension names.
+    /// Returns the compression that an extension names.
     pub(in super::super) fn of(extension: &str) -> Option<Compression> {
         match extension {
             "gz" | "gzip" => Some(Compression::Gzip),
@@ -72,7 +72,7 @@ impl Compression {
     }
 }
 
-/// A file of text.
+/// Text file, as bytes.
 #[derive(Debug, Clone)]
 pub(in super::super) struct TextBytes {
     store: Arc<dyn ObjectStore>,
@@ -86,7 +86,7 @@ pub(in super::super) struct TextBytes {
 }
 
 impl TextBytes {
-    /// A file in `encoding`, if its byte-order mark does not name another one.
+    /// Opens a file in `encoding`, unless its byte-order mark names another one.
     pub(super) async fn open(
         store: &Arc<dyn ObjectStore>,
         file: &DatasetFile,
@@ -105,13 +105,14 @@ impl TextBytes {
         Ok(text)
     }
 
-    /// The bytes of text, if any range of them can be read alone.
+    /// Returns the bytes of text, if any range of them can be read independently.
     pub(super) fn len(&self) -> Option<u64> {
         let plain = self.size == 0 || (self.compression.is_none() && self.encoding == Some(Encoding::Utf8));
         plain.then(|| self.size - self.skip)
     }
 
-    /// The text from byte `from` on, up to `to`. Both are 0 and the end where ranges can't be read.
+    /// Returns the text from byte `from` to byte `to`. If ranges can't be read independently, these must be 0 and the
+    /// end.
     pub(super) fn chunks(&self, from: u64, to: u64) -> BoxStream<'static, Result<Bytes, String>> {
         let plain = self.len().is_some();
         let end = if plain { self.size.min(to.saturating_add(self.skip)) } else { self.size };
@@ -149,13 +150,14 @@ impl TextBytes {
         decoded.try_filter(|bytes| std::future::ready(!bytes.is_empty())).boxed()
     }
 
-    /// The line, from 1, of the text at byte `at`, or of the first one behind it if lines are skipped there.
+    /// Returns the number, from 1, of the line at byte `at`, or of the next line that `skipped` does not exclude by its
+    /// first byte.
     pub(super) async fn line_of(&self, at: u64, skipped: impl Fn(u8) -> bool) -> Option<u64> {
         let (mut line, mut here, mut last, mut in_skipped) = (1, 0, b'\n', false);
         let mut chunks = self.chunks(0, u64::MAX);
         while let Some(chunk) = chunks.next().await {
             for byte in chunk.ok()? {
-                // The line break of `\r` is counted where it is known that no `\n` follows.
+                // A `\r` counts as a line break once it is known that no `\n` follows.
                 line += u64::from(last == b'\r' && byte != b'\n');
                 let begins = matches!(last, b'\n' | b'\r');
                 in_skipped = (in_skipped && !begins) || (begins && skipped(byte));
@@ -170,7 +172,7 @@ impl TextBytes {
     }
 }
 
-/// What a file unpacks to, in pieces of a bounded length: nothing that a file says of its own length is believed.
+/// Decompresses a file in chunks of limited size. Lengths that the file states are not trusted.
 fn unpacked(
     raw: BoxStream<'static, Result<Bytes, String>>,
     compression: Compression,
@@ -211,7 +213,7 @@ enum MailboxContent {
     End,
 }
 
-/// What a decompressor reads: it would block until the next bytes are in the mailbox.
+/// Input of a decompressor. Returns `WouldBlock` until the mailbox has the next bytes.
 struct Feed {
     mailbox: Arc<Mutex<MailboxContent>>,
     current: Bytes,
@@ -246,12 +248,12 @@ impl Read for Feed {
     }
 }
 
-/// Makes UTF-8 of bytes in some encoding.
+/// Converts bytes of any encoding to UTF-8.
 struct Decoder {
     encoding: Option<Encoding>,
-    /// The first bytes, until there are enough to know the byte-order mark.
+    /// First bytes, until they suffice for a byte-order mark.
     head: Option<Vec<u8>>,
-    /// Bytes of a character whose others are to come.
+    /// Bytes of an incomplete character.
     rest: Vec<u8>,
 }
 
@@ -336,7 +338,7 @@ mod tests {
             (b"k".to_vec(), Some(Encoding::Latin1), "k"),
             (Vec::new(), None, ""),
         ] {
-            // However the bytes come in.
+            // Any split of the input gives the same output.
             for step in [1, 2, 3, 5, 1000] {
                 let mut decoder = Decoder { encoding, head: Some(Vec::new()), rest: Vec::new() };
                 let mut found = Vec::new();

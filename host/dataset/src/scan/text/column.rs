@@ -1,4 +1,4 @@
-//! Values as they are written, made a column of some type.
+//! Conversion of textual values to typed columns.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use super::super::inference::{self, Class, Evidence};
 use super::options::TextOptions;
 use super::{RawValue, Syntax};
 
-/// What a column is to be.
+/// Name and type of a column.
 #[derive(Debug, Clone)]
 pub(super) struct ColumnSpec {
     pub(super) name: String,
     pub(super) data_type: DataType,
-    /// Whether the job says the type: then `007` is a number.
+    /// Whether the job states the type: then `007` is a number.
     pub(super) is_declared: bool,
 }
 
-/// Why a row of a column has no value.
+/// Row whose value can't be converted, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ValueError {
     pub(super) row: usize,
     pub(super) reason: String,
 }
 
-/// The values of a batch's column, as text.
+/// Values of a batch's column, as text.
 #[derive(Debug)]
 pub(super) struct TextColumn {
     offsets: Vec<i32>,
@@ -50,12 +50,12 @@ impl TextColumn {
         TextColumn { offsets, data: Vec::new(), nulls: NullBufferBuilder::new(rows) }
     }
 
-    /// Bytes of all values.
+    /// Returns the bytes of all values.
     pub(super) fn bytes(&self) -> usize {
         self.data.len()
     }
 
-    /// Takes a value in.
+    /// Appends a value.
     pub(super) fn push(
         &mut self,
         value: RawValue<'_>,
@@ -81,13 +81,13 @@ impl TextColumn {
         if is_null {
             self.data.truncate(before);
         }
-        // A batch's values are bounded far below this.
+        // The values of a batch are limited to far less.
         self.offsets.push(i32::try_from(self.data.len()).map_err(|_| "is too long")?);
         self.nulls.append(!is_null);
         Ok(())
     }
 
-    /// The column.
+    /// Converts the values to a column.
     pub(super) fn finish(mut self, spec: &ColumnSpec) -> Result<ArrayRef, ValueError> {
         let nulls = self.nulls.finish();
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
@@ -104,15 +104,15 @@ fn not_utf8(offsets: &OffsetBuffer<i32>, data: &[u8]) -> ValueError {
     ValueError { row, reason: not_utf8_reason(value(row)) }
 }
 
-/// What is wrong with text that is not UTF-8.
+/// Returns the message for text that is not UTF-8.
 pub(super) fn not_utf8_reason(text: &[u8]) -> String {
     format!("{} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"", inference::excerpt(text))
 }
 
-/// A column of values that folders name: of the type that the job says, or that all of them have.
+/// Converts values of folder names to a column of the type that the job states, or else of the inferred type.
 ///
 /// # Errors
-/// The row whose value is not of that type, and why.
+/// The row whose value does not have the type, and why.
 pub(in super::super) fn folder_column(
     name: &str,
     evidence: &Evidence,
@@ -121,13 +121,13 @@ pub(in super::super) fn folder_column(
 ) -> Result<ArrayRef, (usize, String)> {
     let declared = options.declared(name).cloned();
     let is_declared = declared.is_some();
-    // As text they are what they are.
+    // Without a common type the values stay text.
     let found = evidence.data_type().ok().filter(|found| !found.is_null()).unwrap_or(DataType::Utf8);
     let spec = ColumnSpec { name: name.to_owned(), data_type: declared.unwrap_or(found), is_declared };
     convert(values, &spec).map_err(|fault| (fault.row, fault.reason))
 }
 
-/// Makes a column of text one of a type.
+/// Converts text to a column of the type of `spec`.
 pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef, ValueError> {
     use DataType::*;
     let declared = spec.is_declared;
@@ -149,7 +149,7 @@ pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef,
     converted.map_err(|row| ValueError { row, reason: mismatch_reason(texts.value(row), spec) })
 }
 
-/// Why a value is not of a column's type.
+/// Returns the message for a value that does not have a column's type.
 fn mismatch_reason(value: &str, spec: &ColumnSpec) -> String {
     let (name, data_type, excerpt) = (&spec.name, &spec.data_type, inference::excerpt(value.as_bytes()));
     if spec.is_declared {
@@ -169,13 +169,13 @@ fn mismatch_reason(value: &str, spec: &ColumnSpec) -> String {
     )
 }
 
-/// A key of TOML.
+/// Formats a name as a TOML key.
 pub(in super::super) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     if bare { name.to_owned() } else { format!("{name:?}") }
 }
 
-/// Parses each value, or says the first row that is none.
+/// Parses each value. Returns the first row that fails.
 fn each<T: ArrowPrimitiveType>(
     texts: &StringArray,
     parse: impl Fn(&str) -> Option<T::Native>,
@@ -246,7 +246,7 @@ fn times(texts: &StringArray, unit: TimeUnit, zone: Option<&Arc<str>>) -> Result
 }
 
 fn decimals(texts: &StringArray, scale: i8, spec: &ColumnSpec) -> Result<ArrayRef, usize> {
-    // The cast rounds.
+    // The cast would round longer fractions.
     let fits = |text: &str| {
         let digits = text.split_once('.').map_or("", |(_, digits)| digits).trim_end_matches('0');
         digits.len() <= scale.max(0) as usize && !text.contains(['e', 'E'])
@@ -257,7 +257,7 @@ fn decimals(texts: &StringArray, scale: i8, spec: &ColumnSpec) -> Result<ArrayRe
     }
 }
 
-/// Casts text, or says the first row that is none of the type.
+/// Casts text. Returns the first row that fails.
 fn cast_all(texts: &StringArray, spec: &ColumnSpec) -> Result<ArrayRef, usize> {
     let options = CastOptions { safe: true, ..CastOptions::default() };
     let column = cast_with_options(texts, &spec.data_type, &options).map_err(|_| 0_usize)?;
@@ -267,13 +267,13 @@ fn cast_all(texts: &StringArray, spec: &ColumnSpec) -> Result<ArrayRef, usize> {
     }
 }
 
-/// Casts what is already checked.
+/// Casts values that are known to fit.
 fn cast(column: &ArrayRef, spec: &ColumnSpec) -> ArrayRef {
     let options = CastOptions { safe: true, ..CastOptions::default() };
     cast_with_options(column, &spec.data_type, &options).unwrap_or_else(|_| Arc::clone(column))
 }
 
-/// Lists and objects of JSON.
+/// Parses lists and objects of JSON.
 fn nested(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, ValueError> {
     let fault = |row: usize, reason: String| ValueError { row, reason };
     let schema = Arc::new(Schema::new(vec![Field::new("c", data_type.clone(), true)]));

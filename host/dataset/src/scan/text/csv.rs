@@ -1,13 +1,13 @@
-//! Records of CSV, in bytes that lie together.
+//! CSV parser.
 //!
-//! A value that begins with a quote ends with one; in it, two quotes stand for one. A quote within another value is a
-//! character like others. `\n`, `\r` and both end a record; empty lines and comments are none.
+//! A value that starts with a quote ends with one; within it, two quotes stand for one. A quote within another value is
+//! an ordinary character. `\n`, `\r` and `\r\n` end a record. Empty lines and comments are skipped.
 
 use memchr::{memchr, memchr_iter, memchr2};
 
 use super::{RawValue, RecordError, RecordStep};
 
-/// What CSV files are made of.
+/// CSV dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct CsvSyntax {
     pub(super) delimiter: u8,
@@ -15,14 +15,14 @@ pub(in super::super) struct CsvSyntax {
     pub(super) comment: Option<u8>,
 }
 
-/// Where in a record a byte lies.
+/// Parser state after a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CsvState {
-    /// Before the first byte of a value.
+    /// At the start of a value.
     Start,
     Plain,
     Quoted,
-    /// Behind a quote that ends the value, or is the first of two that stand for one.
+    /// After a quote in a quoted value: its end, or the first of two quotes that stand for one.
     Quote,
 }
 
@@ -38,7 +38,7 @@ impl CsvSyntax {
         }
     }
 
-    /// Splits the record that begins at `from`, or is the first behind it, into `values`.
+    /// Splits the first record at or after `from` into `values`.
     pub(super) fn record<'b>(
         &self,
         bytes: &'b [u8],
@@ -68,7 +68,7 @@ impl CsvSyntax {
         Ok(RecordStep::Record { begins, ends: until })
     }
 
-    /// Where the next record begins, past empty lines and comments.
+    /// Returns the start of the next record, after empty lines and comments.
     fn begin(&self, bytes: &[u8], mut at: usize) -> Option<usize> {
         loop {
             at += bytes[at..].iter().position(|byte| !matches!(byte, b'\n' | b'\r'))?;
@@ -79,7 +79,7 @@ impl CsvSyntax {
         }
     }
 
-    /// The same as [`CsvSyntax::record`], of a line with a quote somewhere.
+    /// Splits a record like [`CsvSyntax::record`], if its line has a quote.
     fn quoted<'b>(
         &self,
         bytes: &'b [u8],
@@ -112,7 +112,7 @@ impl CsvSyntax {
         }
     }
 
-    /// A value as it stands between delimiters.
+    /// Classifies the text between two delimiters.
     fn value<'b>(&self, text: &'b [u8]) -> RawValue<'b> {
         let Some(quote) = self.quote.filter(|quote| text.first() == Some(quote)) else { return RawValue::Text(text) };
         let inner = &text[1..];
@@ -122,14 +122,14 @@ impl CsvSyntax {
         }
     }
 
-    /// The value that an escaped one stands for.
+    /// Removes the quotes of an escaped value.
     pub(super) fn unescape(&self, text: &[u8], to: &mut Vec<u8>) {
         let mut at = CsvState::Start;
         for byte in text {
             let next = self.after(at, *byte);
             let is_quote =
                 matches!((at, next), (CsvState::Start, CsvState::Quoted) | (CsvState::Quoted, CsvState::Quote));
-            // What follows a value's last quote is part of it, delimiters not: there are none.
+            // Text after the closing quote is part of the value. A delimiter can only occur in quotes here.
             at = if at == CsvState::Quoted || next != CsvState::Start { next } else { CsvState::Plain };
             if !is_quote {
                 to.push(*byte);
@@ -138,13 +138,13 @@ impl CsvSyntax {
     }
 }
 
-/// Finds where records begin, in bytes that come one chunk after another.
+/// Finds the starts of records in a sequence of chunks.
 pub(super) struct RecordBoundaries {
     syntax: CsvSyntax,
     at: CsvState,
     in_comment: bool,
     begins_line: bool,
-    /// Bytes that were seen.
+    /// Bytes consumed so far.
     seen: u64,
 }
 
@@ -157,7 +157,8 @@ impl RecordBoundaries {
         self.seen
     }
 
-    /// Takes bytes in up to the first one that begins a record: how many, and whether one begins behind them.
+    /// Consumes bytes up to the end of the current line. Returns their number, and whether a record can start after
+    /// them.
     pub(super) fn until_record(&mut self, bytes: &[u8]) -> (usize, bool) {
         for (position, byte) in bytes.iter().enumerate() {
             let in_quotes = self.at == CsvState::Quoted;
@@ -171,7 +172,7 @@ impl RecordBoundaries {
         (bytes.len(), false)
     }
 
-    /// Takes bytes in: as many steps as there are quotes.
+    /// Consumes bytes. Takes one step per quote rather than per byte, unless the dialect has comments.
     pub(super) fn skip(&mut self, bytes: &[u8]) {
         self.seen += bytes.len() as u64;
         let Some(quote) = self.syntax.quote else {
@@ -190,7 +191,7 @@ impl RecordBoundaries {
         self.past(&bytes[next..]);
     }
 
-    /// Takes bytes in that have no quote.
+    /// Consumes bytes without quotes.
     fn past(&mut self, bytes: &[u8]) {
         if let Some(last) = bytes.last().filter(|_| self.at != CsvState::Quoted) {
             self.at = self.syntax.after(CsvState::Plain, *last);
@@ -243,10 +244,10 @@ mod tests {
                 reader.records().map(|r| r.expect("a record").iter().map(str::to_owned).collect()).collect();
             match split(COMMAS, &text, true) {
                 Ok(found) => assert_eq!(found, expected, "{round}: {text:?}"),
-                // The reader above takes the end of the file for the second quote.
+                // The reference reader accepts the end of the file as a closing quote.
                 Err(stop) => assert!(text.len() > stop.at && text.contains('"'), "{text:?}"),
             }
-            // Of a part of a file, what is whole is the same.
+            // Complete records of a partial file are the same.
             let whole = split(COMMAS, &text, false).expect("records");
             assert!(whole.len() <= expected.len() && whole == expected[..whole.len()], "{text:?}");
         }

@@ -1,4 +1,4 @@
-//! The columns of a file of text, and where it can be cut.
+//! Inspection of text files: columns, types and morsel boundaries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use super::options::TextOptions;
 use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
 use crate::DatasetError;
 
-/// Bytes of a CSV file that its types are taken from, where these have a value of each column that is used. A value further
-/// on that is not of the type is an error there.
+/// Bytes of a CSV file from which types are inferred, if each used column has a value in them. A later value of another
+/// type is an error when it is read.
 const HEAD_BYTES: u64 = 64 << 20;
 
-/// A file of text that is understood.
+/// Inspected text file.
 #[derive(Debug)]
 pub(in super::super) struct TextFile {
     pub(super) name: String,
     pub(super) bytes: TextBytes,
     pub(super) syntax: Syntax,
-    /// The columns of a CSV file, in order.
+    /// Columns of a CSV file, in order.
     pub(super) columns: Vec<String>,
-    /// Where its first record begins, behind the names of columns.
+    /// Start of the first record, after the header.
     pub(super) first: u64,
-    /// Parts that can be read apart, each from one record to another.
+    /// Byte ranges that start and end at record boundaries and can be read independently.
     pub(in super::super) parts: Vec<(u64, u64)>,
 }
 
-/// Reads what is to be known of a file before its rows are.
+/// Inspects a file before its rows are read.
 pub(in super::super) async fn inspect(
     store: &Arc<dyn ObjectStore>,
     file: &DatasetFile,
@@ -63,13 +63,13 @@ pub(in super::super) async fn inspect(
 }
 
 impl TextFile {
-    /// An error that names the line of the text at `at`.
+    /// Returns an error that names the line at byte `at`.
     pub(super) async fn fault(&self, at: u64, reason: String) -> DatasetError {
         let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
         DatasetError::Read { file: self.name.clone(), line, reason }
     }
 
-    /// The line of the text at `at`, for a message.
+    /// Formats the file and the line at byte `at` for a message.
     pub(in super::super) async fn place(&self, at: u64) -> String {
         let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
         let line = line.map_or_else(String::new, |line| format!(", line {line}"));
@@ -80,7 +80,7 @@ impl TextFile {
         DatasetError::Read { file: self.name.clone(), line: None, reason }
     }
 
-    /// Where the file is cut into parts of about so many bytes, each at the first record behind.
+    /// Splits the file into ranges of about `morsel_bytes`, each extended to the next record.
     async fn cut(&self, csv: CsvSyntax, morsel_bytes: u64) -> Result<Vec<(u64, u64)>, DatasetError> {
         let Some(len) = self.bytes.len() else { return Ok(vec![(self.first, u64::MAX)]) };
         let nominal = nominal_cuts(len, morsel_bytes);
@@ -107,33 +107,33 @@ impl TextFile {
     }
 }
 
-/// Where a file of `len` bytes would be cut if records did not matter.
+/// Returns where a file of `len` bytes would be split regardless of records.
 fn nominal_cuts(len: u64, morsel_bytes: u64) -> Vec<u64> {
     let parts = len.div_ceil(morsel_bytes.max(1)).max(1);
     (1..parts).map(|part| (u128::from(len) * u128::from(part) / u128::from(parts)) as u64).collect()
 }
 
-/// The parts between cuts.
+/// Returns the ranges between cuts.
 fn parts(mut cuts: Vec<u64>, len: u64) -> Vec<(u64, u64)> {
     cuts.push(len);
     let parts: Vec<_> = cuts.windows(2).map(|pair| (pair[0], pair[1])).filter(|(from, to)| from < to).collect();
     if parts.is_empty() { vec![(len, len)] } else { parts }
 }
 
-/// What is found out of a file, record by record.
+/// State of the inspection of a file, record by record.
 struct TextInspector<'a> {
     source: &'a ScanSource,
     format: Format,
     file: TextFile,
     keys: JsonKeys,
-    /// What is known of each column.
+    /// Observed values of each column.
     columns: Vec<ColumnShape>,
-    /// Columns whose types are looked for.
+    /// Whether the type of each column is inferred.
     inferred: Vec<bool>,
     has_header: bool,
     has_rows: bool,
     morsel_bytes: u64,
-    /// Where a file of JSON is cut, and where it would be next.
+    /// Cuts of a JSON file so far.
     cuts: Vec<u64>,
     nominal: std::vec::IntoIter<u64>,
     next_cut: Option<u64>,
@@ -162,7 +162,7 @@ impl<'a> TextInspector<'a> {
         }
     }
 
-    /// Reads the file as far as there is something to know.
+    /// Reads the file until its properties are known.
     async fn read(&mut self) -> Result<(), DatasetError> {
         let mut chunks = self.file.bytes.chunks(0, u64::MAX);
         let (mut buffer, mut base) = (Vec::new(), 0_u64);
@@ -185,7 +185,7 @@ impl<'a> TextInspector<'a> {
         }
     }
 
-    /// Takes records in: the bytes that were, if there are more to read.
+    /// Processes the records in `bytes`. Returns the number of bytes consumed if more input is needed.
     fn take(&mut self, bytes: &[u8], base: u64, is_end: bool) -> Result<Option<usize>, RecordError> {
         let (mut at, mut values) = (0, Vec::new());
         loop {
@@ -265,7 +265,7 @@ impl<'a> TextInspector<'a> {
         }
     }
 
-    /// Whether no more has to be read.
+    /// Returns whether the properties are known, so that no more needs to be read.
     fn is_known(&self, here: u64) -> bool {
         if self.file.syntax == Syntax::Json || !self.has_rows {
             return false;
@@ -293,7 +293,7 @@ impl<'a> TextInspector<'a> {
             let data_type = match self.source.text.declared(name) {
                 Some(declared) => Ok(declared.clone()),
                 None => {
-                    // Strings, lists and objects of JSON are what they are.
+                    // Types of JSON strings, lists and objects do not depend on their text.
                     if shape.problem.is_none() && matches!(shape.kind, None | Some(JsonKind::Number)) {
                         evidence.insert(name.clone(), shape.scalar.clone());
                     }
@@ -320,7 +320,7 @@ impl<'a> TextInspector<'a> {
     }
 }
 
-/// The name of a column of CSV.
+/// Decodes a column name of a CSV header.
 fn name(csv: CsvSyntax, value: &RawValue<'_>) -> Result<String, String> {
     let mut name = Vec::new();
     match value {
@@ -338,15 +338,15 @@ fn name(csv: CsvSyntax, value: &RawValue<'_>) -> Result<String, String> {
     String::from_utf8(name).map_err(|e| not_utf8_reason(e.as_bytes()))
 }
 
-/// What is wrong with a record of so many values.
+/// Returns the error for a record with the wrong number of values, if it has.
 pub(super) fn value_count_error(values: usize, expected: usize) -> Option<String> {
     (values != expected).then(|| format!("the line has {values} values, but the first has {expected}"))
 }
 
-/// What the values of a column, or those within them, have been.
+/// Observed values of a column or of its nested values.
 #[derive(Debug, Clone, Default)]
 struct ColumnShape {
-    /// What was seen of values of CSV, or of numbers of JSON.
+    /// Values of CSV, or numbers of JSON.
     scalar: Evidence,
     kind: Option<JsonKind>,
     items: Option<Box<ColumnShape>>,
@@ -376,7 +376,7 @@ impl JsonKind {
 }
 
 impl ColumnShape {
-    /// Takes a value of JSON in.
+    /// Adds a JSON value.
     fn add(&mut self, value: &RawValue<'_>, at: u64, options: &TextOptions, depth: usize) {
         if self.problem.is_some() {
             return;

@@ -1,6 +1,6 @@
-//! Objects of JSON, one after another, in bytes that lie together. Mostly each has a line of its own.
+//! JSON parser for consecutive objects, usually one per line.
 //!
-//! What belongs to keys that nobody wants is skipped: it may be nearly anything.
+//! Values of unused keys are skipped with few checks.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use memchr::memchr3;
 
 use super::{RawValue, RecordError, RecordStep};
 
-/// Lists and objects within each other in a value that is used.
+/// Maximum depth of nested lists and objects in a used value.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// The keys that are looked for, or all that there are.
+/// Keys of interest: given ones, or all that occur.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JsonKeys {
     names: Vec<String>,
     by_name: HashMap<Vec<u8>, usize>,
-    /// Whether keys that are not there yet are added.
+    /// Whether unknown keys are added.
     open: bool,
 }
 
 impl JsonKeys {
-    /// All keys that there are.
+    /// Collects all keys that occur.
     pub(super) fn all() -> JsonKeys {
         JsonKeys { open: true, ..JsonKeys::default() }
     }
 
-    /// These keys.
+    /// Selects the keys `names`.
     pub(super) fn of(names: impl IntoIterator<Item = String>) -> JsonKeys {
         let mut keys = JsonKeys::default();
         names.into_iter().for_each(|name| _ = keys.add(name));
@@ -43,7 +43,7 @@ impl JsonKeys {
         self.names.len() - 1
     }
 
-    /// The number of a key. `next` is a guess: objects mostly have the same keys in the same order.
+    /// Returns the index of a key. `next` is a guess: most objects have the same keys in the same order.
     fn number(&mut self, key: &RawValue<'_>, next: usize) -> Option<usize> {
         let mut unescaped = Vec::new();
         let name = match key {
@@ -65,14 +65,14 @@ impl JsonKeys {
     }
 }
 
-/// Why a part of an object could not be read.
+/// Reason why a part of an object can't be parsed.
 enum ParseError {
-    /// It ends behind the bytes.
+    /// The input ends within the part.
     More,
     Wrong(String),
 }
 
-/// Splits the object that begins at `from`, or is the first behind it, into the values of `keys`.
+/// Splits the first object at or after `from` into the values of `keys`.
 pub(super) fn record<'b>(
     keys: &mut JsonKeys,
     bytes: &'b [u8],
@@ -126,7 +126,7 @@ fn object<'b>(
     })
 }
 
-/// Shows the members of the object at `begins`; where it ends.
+/// Passes the members of the object at `begins` to `each`. Returns the object's end.
 fn members<'b>(
     bytes: &'b [u8],
     begins: usize,
@@ -156,7 +156,7 @@ fn members<'b>(
     }
 }
 
-/// The value that begins at `at`, and where it ends.
+/// Returns the value at `at` and its end.
 fn value(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     match next(bytes, at)? {
         b'"' => string(bytes, at),
@@ -183,7 +183,7 @@ fn token(text: &[u8]) -> RawValue<'_> {
     }
 }
 
-/// Whether it is a number by JSON's grammar.
+/// Returns whether text is a number by JSON's grammar.
 fn is_number(text: &[u8]) -> bool {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let text = text.strip_prefix(b"-").unwrap_or(text);
@@ -210,7 +210,7 @@ fn is_number(text: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// The string that begins with the quote at `at`, and where it ends.
+/// Returns the string whose opening quote is at `at`, and its end.
 fn string(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     let (mut from, mut escaped) = (at + 1, false);
     loop {
@@ -227,8 +227,8 @@ fn string(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> 
     }
 }
 
-/// The list or object that begins at `at`, and where it ends: whose brackets are as many as there are to be, and no more
-/// is known of it.
+/// Returns the list or object at `at`, and its end. Counts brackets without matching their kinds; the content is not
+/// checked.
 fn nested(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
     let (mut depth, mut from) = (0_usize, at);
     while let Some(byte) = bytes.get(from) {
@@ -257,14 +257,14 @@ fn expected(what: &str, bytes: &[u8], at: usize) -> ParseError {
     ParseError::Wrong(format!("{what} is expected, not {}", excerpt(bytes, at)))
 }
 
-/// What lies somewhere, for a message.
+/// Formats the input at `at` for a message.
 fn excerpt(bytes: &[u8], at: usize) -> String {
     let rest = &bytes[at..];
     let line = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
     super::super::inference::excerpt(&rest[..line.min(20)])
 }
 
-/// What a string with escapes stands for.
+/// Decodes a string with escapes.
 pub(super) fn unescape(text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str> {
     let quoted = [b"\"", text, b"\""].concat();
     match serde_json::from_slice::<String>(&quoted) {
@@ -276,13 +276,13 @@ pub(super) fn unescape(text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str
     }
 }
 
-/// What a list or an object holds, if it is one.
+/// Content of a list or an object.
 pub(super) enum NestedValue<'b> {
     List(Vec<RawValue<'b>>),
     Object(Vec<(String, RawValue<'b>)>),
 }
 
-/// What lies in a [`RawValue::Nested`].
+/// Parses the content of a [`RawValue::Nested`].
 pub(super) fn parse_nested(text: &[u8]) -> Option<NestedValue<'_>> {
     if text.first() == Some(&b'{') {
         let mut found = Vec::new();

@@ -1,7 +1,7 @@
-//! Files of text: CSV and lines of JSON.
+//! Text files: CSV and JSON lines.
 //!
-//! [`inspect`] finds a file's columns, their types and where it can be cut; [`TextTable`] reads the parts. Both split
-//! bytes of UTF-8 ([`bytes`]) into records and these into values ([`csv`], [`json`]), as they are written.
+//! [`inspect`] finds the columns of a file, their types and its morsel boundaries. [`TextTable`] reads the morsels.
+//! Both read UTF-8 ([`bytes`]) and split it into records and textual values ([`csv`], [`json`]).
 
 mod bytes;
 mod column;
@@ -17,50 +17,50 @@ pub(super) use inspector::{TextFile, inspect};
 pub use options::{TextOptions, TextSpec};
 pub(super) use reader::{TextError, TextTable};
 
-/// Bytes of a record: a longer one is none, but a quote or bracket that is never closed.
+/// Maximum bytes of a record. Beyond it a quote or bracket is considered unclosed.
 const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// A value as it is written.
+/// Textual value of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RawValue<'b> {
-    /// The record does not have it.
+    /// The record lacks the value.
     Absent,
-    /// `null` of JSON.
+    /// JSON `null`.
     Null,
-    /// A value of CSV, or a string of JSON.
+    /// CSV value, or JSON string.
     Text(&'b [u8]),
-    /// The same, which has quotes or escapes to be read: of JSON without the quotes around it.
+    /// CSV value or JSON string with quotes or escapes to decode. JSON strings are without their outer quotes.
     Escaped(&'b [u8]),
-    /// `true` and `false` of JSON.
+    /// JSON `true` or `false`.
     Bool(&'b [u8]),
-    /// A number of JSON.
+    /// JSON number.
     Number(&'b [u8]),
-    /// A list or an object of JSON.
+    /// JSON list or object.
     Nested(&'b [u8]),
-    /// What is no value, with the reason.
+    /// Invalid value, with the reason.
     Bad(&'static str),
 }
 
-/// What comes next in some bytes.
+/// Result of looking for the next record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordStep {
-    /// A record, between these bytes.
+    /// Record in this byte range.
     Record { begins: usize, ends: usize },
-    /// One that begins here, or none yet, whose end is in bytes to come.
+    /// The input ends within the record that starts here, or before one starts.
     More(usize),
-    /// None.
+    /// The input has no more records.
     End,
 }
 
-/// Why there is no record.
+/// Malformed record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RecordError {
-    /// Where it begins.
+    /// Start of the record.
     at: usize,
     reason: String,
 }
 
-/// What the records of a file are made of.
+/// Record syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Syntax {
     Csv(csv::CsvSyntax),
@@ -68,12 +68,12 @@ pub(super) enum Syntax {
 }
 
 impl Syntax {
-    /// Whether a line that begins with this byte is left out.
+    /// Returns whether lines that start with `byte` are skipped.
     fn skips(self, byte: u8) -> bool {
         matches!(self, Syntax::Csv(csv) if csv.comment == Some(byte))
     }
 
-    /// What an escaped value stands for.
+    /// Decodes an escaped value.
     fn unescape(self, text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
             Syntax::Csv(csv) => {

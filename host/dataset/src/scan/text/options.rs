@@ -1,4 +1,4 @@
-//! What a job says of files of text.
+//! Options of text files.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use arrow_schema::DataType;
 
 use super::super::types;
 
-/// How text is encoded.
+/// Character encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Encoding {
     Utf8,
-    /// ISO 8859-1: each byte is the character of that number.
+    /// ISO 8859-1: each byte is the code point of a character.
     Latin1,
-    /// Which order its bytes have is seen in the first character.
+    /// UTF-16 whose byte order is determined by the first character.
     Utf16,
     Utf16Le,
     Utf16Be,
@@ -33,8 +33,8 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a file that begins like this, and the bytes of its byte-order mark. A mark is believed more than what
-    /// was said.
+    /// Returns the encoding of a file that starts with `head`, and the bytes of its byte-order mark. A byte-order mark
+    /// overrides the declared encoding.
     pub(super) fn of(head: &[u8], declared: Option<Encoding>) -> (Encoding, usize) {
         if head.starts_with(b"\xef\xbb\xbf") {
             return (Encoding::Utf8, 3);
@@ -54,47 +54,46 @@ impl Encoding {
     }
 }
 
-/// What a job says of files of text, as it says it.
+/// Options of text files, as the job states them.
 #[derive(Debug, Clone, Default)]
 pub struct TextSpec {
     /// Types of columns, by Arrow's names: `utf8`, `int64`, `timestamp[us]`, `decimal128(18, 2)`.
     pub types: BTreeMap<String, String>,
-    /// What stands for null: the empty value alone where nothing is said, and no string of JSON.
+    /// Values that stand for null. By default the empty value of CSV, and no JSON string.
     pub null_values: Option<Vec<String>>,
-    /// What separates the values of CSV files: a comma, or a tab in `.tsv` files, where nothing is said.
+    /// Delimiter of CSV files. By default a comma, or a tab in `.tsv` files.
     pub delimiter: Option<String>,
-    /// Whether the first line of CSV files names the columns, which it does where nothing is said. Otherwise they are
-    /// `column_1`, `column_2`, …
+    /// Whether CSV files have a header line. Defaults to true; without one the columns are `column_1`, `column_2`, …
     pub header: Option<bool>,
-    /// What values of CSV files are put in that contain delimiters or line breaks: `"` where nothing is said; empty for none.
+    /// Quote of CSV values with delimiters or line breaks. Defaults to `"`; empty disables quoting.
     pub quote: Option<String>,
-    /// What lines of CSV files begin with that are left out.
+    /// First character of comment lines in CSV files, which are skipped.
     pub comment: Option<String>,
     /// `utf-8`, `latin-1` or `utf-16`.
     pub encoding: Option<String>,
 }
 
-/// What a job says of files of text, understood.
+/// Parsed options of text files.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
-    /// Types that columns have by the job's word.
+    /// Declared types of columns, which must exist.
     pub(in super::super) types: BTreeMap<String, DataType>,
-    /// Types that columns of these names have where there are such.
+    /// Declared types of columns that need not exist.
     pub(in super::super) hints: BTreeMap<String, DataType>,
     pub(super) null_values: Option<Vec<Vec<u8>>>,
     pub(super) delimiter: Option<u8>,
     pub(super) header: Option<bool>,
-    /// `Some(None)` is no quote at all.
+    /// `Some(None)` disables quoting.
     pub(super) quote: Option<Option<u8>>,
     pub(super) comment: Option<u8>,
     pub(super) encoding: Option<Encoding>,
 }
 
 impl TextOptions {
-    /// Understands what a job says.
+    /// Parses the options of a job.
     ///
     /// # Errors
-    /// Names the key and what would be right.
+    /// The message names the key and the valid values.
     pub fn new(spec: &TextSpec) -> Result<TextOptions, String> {
         let mut options = TextOptions { header: spec.header, ..TextOptions::default() };
         for (column, name) in &spec.types {
@@ -126,8 +125,7 @@ impl TextOptions {
         }
     }
 
-    /// The same without types that must be of columns there are: these then hold where there is such a column, as do
-    /// `more`.
+    /// Allows columns with declared types to be missing, and declares the types `more` in the same way.
     #[must_use]
     pub fn as_hints(mut self, more: impl IntoIterator<Item = (String, DataType)>) -> TextOptions {
         self.hints.extend(more);
@@ -135,17 +133,17 @@ impl TextOptions {
         self
     }
 
-    /// The type that the job says a column has.
+    /// Returns the declared type of a column.
     pub(in super::super) fn declared(&self, column: &str) -> Option<&DataType> {
         self.types.get(column).or_else(|| self.hints.get(column))
     }
 
-    /// Whether a value of CSV stands for null.
+    /// Returns whether a CSV value stands for null.
     pub(super) fn is_null(&self, value: &[u8]) -> bool {
         self.null_values.as_ref().map_or(value.is_empty(), |nulls| nulls.iter().any(|null| null == value))
     }
 
-    /// Whether a string of JSON does.
+    /// Returns whether a JSON string stands for null.
     pub(super) fn is_null_string(&self, value: &[u8]) -> bool {
         self.null_values.as_ref().is_some_and(|nulls| nulls.iter().any(|null| null == value))
     }

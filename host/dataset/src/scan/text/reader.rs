@@ -1,4 +1,4 @@
-//! Parts of files of text as record batches.
+//! Reader of text files: record batches of byte ranges.
 
 use std::error::Error;
 use std::fmt;
@@ -23,10 +23,10 @@ use super::options::TextOptions;
 use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
 use crate::DatasetError;
 
-/// Bytes of a batch's values in one column: it has fewer rows than were asked for, where these are as long.
+/// Maximum bytes of one column in a batch. Long values reduce the rows of a batch.
 const COLUMN_BYTES_MAX: usize = 16 << 20;
 
-/// What is read of files of text: parts of them, all of the same columns.
+/// Partitions of text files with the same columns.
 pub(in super::super) struct TextTable {
     schema: SchemaRef,
     options: Arc<TextOptions>,
@@ -35,14 +35,14 @@ pub(in super::super) struct TextTable {
 }
 
 impl TextTable {
-    /// Reads columns of these names and types.
+    /// Creates a table with the columns `used` and no partitions.
     pub(in super::super) fn new(used: &Schema, options: &TextOptions, batch_rows: usize) -> TextTable {
         let fields: Vec<_> = used.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         let (schema, options) = (Arc::new(Schema::new(fields)), Arc::new(options.clone()));
         TextTable { schema, options, batch_rows: batch_rows.max(1), parts: Vec::new() }
     }
 
-    /// Adds a part of a file as the next partition. `folders` has values of columns that the file does not have.
+    /// Adds a byte range of a file as the next partition. `folders` has the values of columns of folder names.
     pub(in super::super) fn push(&mut self, file: &Arc<TextFile>, part: (u64, u64), folders: &[(String, ScalarValue)]) {
         let constant = |name: &str| folders.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let columns = self.schema.fields().iter().map(|field| {
@@ -64,24 +64,24 @@ impl TextTable {
         }));
     }
 
-    /// The partitions that were added.
+    /// Returns the number of partitions.
     pub(in super::super) fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// The plan whose partitions are the parts.
+    /// Returns the plan of the partitions.
     pub(in super::super) fn plan(self) -> Result<Arc<dyn ExecutionPlan>, DatasetError> {
         let exec = StreamingTableExec::try_new(self.schema, self.parts, None, [], false, None);
         Ok(Arc::new(exec.map_err(DatasetError::internal)?))
     }
 }
 
-/// Where the values of a column come from.
+/// Source of a column's values.
 #[derive(Debug, Clone)]
 enum ColumnSource {
-    /// The file's column of this number; JSON finds it by its name.
+    /// Column of the file, by index; JSON values are found by name.
     Column(Option<usize>),
-    /// The same for all rows.
+    /// Constant value of a folder name.
     Folder(ScalarValue),
 }
 
@@ -106,7 +106,7 @@ impl PartitionStream for TextPartition {
             chunks: self.file.bytes.chunks(self.range.0, self.range.1),
             keys,
             buffer: Vec::new(),
-            // Where ranges can't be read, the bytes from the file's beginning on are.
+            // If ranges can't be read independently, the reader starts at the beginning of the file.
             base: if self.file.bytes.len().is_some() { self.range.0 } else { 0 },
             at: 0,
             is_end: false,
@@ -124,7 +124,7 @@ impl PartitionStream for TextPartition {
     }
 }
 
-/// Why a file of text can't be read. It goes through the engine, and comes out as it is.
+/// Error while reading a text file. It passes through DataFusion unchanged.
 #[derive(Debug)]
 pub(in super::super) struct TextError {
     pub(in super::super) file: String,
@@ -140,7 +140,7 @@ impl fmt::Display for TextError {
 
 impl Error for TextError {}
 
-/// Reads a part from end to end.
+/// Reader of one partition.
 struct PartitionReader {
     file: Arc<TextFile>,
     chunks: BoxStream<'static, Result<Bytes, String>>,
@@ -149,19 +149,19 @@ struct PartitionReader {
     keys: JsonKeys,
     options: Arc<TextOptions>,
     batch_rows: usize,
-    /// Bytes that were read and not all split.
+    /// Bytes read but not yet split completely.
     buffer: Vec<u8>,
-    /// Where the buffer begins in the file.
+    /// Offset of the buffer in the file.
     base: u64,
-    /// The bytes of the buffer that are done with.
+    /// Bytes of the buffer that are done.
     at: usize,
     is_end: bool,
 }
 
-/// Rows that become a batch.
+/// Rows of the next batch.
 struct PendingRows {
     columns: Vec<TextColumn>,
-    /// Where each begins.
+    /// Start of each row in the file.
     begin: Vec<u64>,
 }
 
@@ -188,7 +188,7 @@ impl PartitionReader {
         }
     }
 
-    /// Reads the next bytes.
+    /// Reads the next chunk.
     async fn read(&mut self) -> Result<(), TextError> {
         self.buffer.drain(..self.at);
         (self.base, self.at) = (self.base + self.at as u64, 0);
@@ -204,7 +204,7 @@ impl PartitionReader {
         Ok(())
     }
 
-    /// Adds rows from the buffer: whether there are as many as can be.
+    /// Adds rows from the buffer. Returns whether the batch is complete.
     fn fill(&mut self, buffer: &[u8], rows: &mut PendingRows) -> Result<bool, (u64, String)> {
         let mut values = Vec::new();
         while rows.begin.len() < self.batch_rows {
@@ -221,7 +221,7 @@ impl PartitionReader {
                 RecordStep::Record { begins, ends } => {
                     self.at = ends;
                     let here = self.base + begins as u64;
-                    // The names of columns, where the file is read from its beginning.
+                    // The header is skipped here, if the file is read from its beginning.
                     if here >= self.file.first {
                         self.row(&values, rows, here).map_err(|reason| (here, reason))?;
                     }
@@ -266,7 +266,7 @@ impl PartitionReader {
             .map_err(|e| (self.base, super::super::stream::reason_of(&e)))
     }
 
-    /// An error that names the line at `at`.
+    /// Returns an error that names the line at `at`.
     fn error(&self, at: u64, reason: String) -> impl Future<Output = TextError> + Send + use<> {
         let file = Arc::clone(&self.file);
         async move {
