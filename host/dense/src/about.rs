@@ -1,4 +1,4 @@
-//! What a GPU is.
+//! GPUs, as their process describes them.
 
 use std::fmt;
 
@@ -6,65 +6,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binary, Costs, Dtype, Map, Op, Spec, Step, Unary};
 
-/// A GPU, as the process that has it describes it.
+/// A GPU with its measured performance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Described {
-    /// What is known of it.
+    /// Properties of the GPU.
     pub about: About,
-    /// What it takes for what it does, where that was measured.
+    /// Measured costs of its operations.
     pub costs: Option<Costs>,
-    /// What a processor of its machine takes for the same, measured with it.
+    /// Costs of one processor core of the same machine, measured along with it.
     pub processor: Option<Costs>,
-    /// Nanoseconds until a process has a device that was found to compute right; 0 where that was not measured.
+    /// Nanoseconds to start a process with a device that passed its checks; 0 if not measured.
     pub start_nanos: f64,
 }
 
 impl Described {
-    /// The same GPU as one of `sharers` workers finds it that use it at once: each has that part of its rates.
+    /// Returns the profile for one of `sharers` workers that use the GPU at once: each gets that fraction of its rates.
     pub fn shared_by(mut self, sharers: u32) -> Described {
         self.costs = self.costs.map(|costs| costs.shared_by(sharers));
         self
     }
 }
 
-/// What is known of a GPU without making it work.
+/// Properties of a GPU, known without running work on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// As its driver calls it.
+    /// Name from the driver.
     pub name: String,
-    /// The driver, and its release.
+    /// Driver and its release.
     pub driver: String,
-    /// What it is.
+    /// Kind of device.
     pub kind: Kind,
-    /// Bytes of its own memory, or of the part of the machine's that is its.
+    /// Bytes of its own memory, or of its part of the machine's memory.
     pub memory_bytes: u64,
-    /// The most bytes of a tensor that it works on.
+    /// Maximum bytes of one tensor.
     pub tensor_bytes_max: u64,
-    /// Whether it computes in f16 and in f64; it does in f32.
+    /// Whether it computes in f16. Every GPU computes in f32.
     pub has_f16: bool,
-    /// As above.
+    /// Whether it computes in f64.
     pub has_f64: bool,
-    /// Whether products of f16 are by units for small matrices, which were seen to multiply right.
+    /// Whether products of f16 use matrix units, which passed a check.
     pub has_matrix_units: bool,
-    /// The most columns of grouped least squares that it does.
+    /// Maximum number of columns of grouped least squares.
     pub grouped_width_max: u32,
-    /// Why it may not be used, if it may not.
+    /// Reason why the GPU must not be used; `None` if it may be.
     pub refused: Option<String>,
 }
 
-/// What a GPU is.
+/// Kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// With memory of its own.
+    /// A GPU with its own memory.
     Discrete,
-    /// With a part of the machine's memory.
+    /// A GPU that shares the machine's memory.
     Integrated,
-    /// A share of one.
+    /// A share of a GPU.
     Virtual,
-    /// A driver that computes on the processor: no GPU, unless it is asked for.
+    /// A driver that computes on the processor; used only on request.
     Software,
-    /// Its driver does not say.
+    /// The driver does not report the kind.
     Other,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Kind {
 }
 
 impl About {
-    /// Whether it does an operation on tensors that the operation takes. What it does not do is done by the processor.
+    /// Whether the GPU supports an operation on valid inputs. The processor runs the others.
     pub fn does(&self, op: &Op, inputs: &[Spec], outputs: &[Spec]) -> bool {
         let takes = |spec: &Spec| {
             spec.bytes() <= self.tensor_bytes_max
@@ -94,7 +94,7 @@ impl About {
         let is_of_f64 = inputs.iter().any(|spec| spec.dtype == Dtype::F64);
         inputs.iter().chain(outputs).all(takes)
             && match op {
-                // There are no such functions of f64 on GPUs.
+                // GPUs have no such functions of f64.
                 Op::Map(map) => !is_of_f64 || !is_transcendent(map),
                 Op::Softmax | Op::LogSumExp => !is_of_f64,
                 Op::GroupedLeastSquares(_) => inputs[0].shape.sizes()[0] <= self.grouped_width_max,
@@ -103,7 +103,7 @@ impl About {
     }
 }
 
-/// Whether a function has steps that there are for f32 alone.
+/// Whether a function has steps that exist for f32 alone.
 fn is_transcendent(map: &Map) -> bool {
     map.steps().iter().any(|step| match step {
         Step::One(Unary::Exp | Unary::Log | Unary::Tanh) | Step::Two(Binary::Pow) => true,

@@ -1,4 +1,4 @@
-//! What an operation costs, and where it costs least.
+//! Cost model: the work of an operation, and the time that a device needs for it.
 
 use std::time::Instant;
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DenseError, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
 
-/// What a device takes for what it does. Measured when it is first used.
+/// Measured rates of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Nanoseconds from asking for a little thing to having what comes of it.
+    /// Nanoseconds from a small request to its result.
     pub fixed_nanos: f64,
-    /// Bytes a second to the device, and back.
+    /// Bytes per second of transfers to the device.
     pub up_bytes_s: f64,
-    /// As above.
+    /// Bytes per second of transfers from the device.
     pub down_bytes_s: f64,
-    /// Bytes a second that it reads and writes in its own memory.
+    /// Bytes per second that the device reads and writes in its own memory.
     pub memory_bytes_s: f64,
-    /// Additions and multiplications a second in products of matrices of f16, f32 and f64; 0 of what it does not do.
+    /// Additions and multiplications per second in matrix products of f16; 0 if unsupported.
     pub f16_operations_s: f64,
-    /// As above.
+    /// The same for f32.
     pub f32_operations_s: f64,
-    /// As above.
+    /// The same for f64.
     pub f64_operations_s: f64,
 }
 
-/// What there is to do for an operation.
+/// Work of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
     /// Additions and multiplications.
     pub operations: f64,
-    /// Bytes that are read and written.
+    /// Bytes read and written.
     pub bytes: f64,
 }
 
-/// Additions that a function which is no addition counts for.
+/// Number of additions that a transcendental function counts for.
 const FUNCTION: f64 = 8.0;
 
 impl Op {
-    /// What there is to do, of inputs that it takes and what comes of them.
+    /// Estimates the work for valid inputs and their outputs.
     pub fn work(&self, inputs: &[Spec], outputs: &[Spec]) -> Work {
         let count = |spec: &Spec| spec.shape.count() as f64;
         let bytes = inputs.iter().chain(outputs).map(|spec| spec.bytes() as f64).sum();
@@ -70,8 +70,7 @@ impl Op {
 }
 
 impl Costs {
-    /// What a processor of these days takes, one core of it, where that was not measured: what it does is done where values
-    /// are.
+    /// Typical rates of one processor core, used if not measured. Transfers are free: values are in place.
     pub const PROCESSOR: Costs = Costs {
         fixed_nanos: 500.0,
         up_bytes_s: f64::MAX,
@@ -82,7 +81,7 @@ impl Costs {
         f64_operations_s: 30e9,
     };
 
-    /// Costs of a device for each of `sharers` that use it at once: a part of its rates.
+    /// Returns the costs for each of `sharers` concurrent users: a fraction of the rates.
     pub fn shared_by(self, sharers: u32) -> Costs {
         let sharers = f64::from(sharers.max(1));
         Costs {
@@ -96,7 +95,7 @@ impl Costs {
         }
     }
 
-    /// Nanoseconds that work takes in values of a type, but for the fixed part.
+    /// Returns the nanoseconds for work in values of a type, without the fixed part.
     pub fn nanos(&self, work: Work, dtype: Dtype) -> f64 {
         let rate = match dtype {
             Dtype::F16 => self.f16_operations_s,
@@ -107,15 +106,15 @@ impl Costs {
     }
 }
 
-/// Sides of matrices that are multiplied, and values that are copied, to measure a processor.
+/// Matrix size and number of copied values for measuring a processor.
 const SIDE: u32 = 256;
 const COPIED: u32 = 1 << 22;
 
 impl Costs {
-    /// What this processor takes, one core of it: measured in some tens of milliseconds.
+    /// Measures one core of this processor, in some tens of milliseconds.
     ///
     /// # Errors
-    /// None but of what is measured.
+    /// Errors of the measured operations.
     pub fn of_processor() -> Result<Costs, DenseError> {
         let op = Op::Product { first_transposed: false, second_transposed: false };
         let rate = |dtype| {
@@ -138,7 +137,7 @@ impl Costs {
     }
 }
 
-/// The least of a few times, the first not counted.
+/// Returns the minimum duration of several runs, after a warm-up.
 fn seconds(op: &Op, inputs: &[Tensor<'_>]) -> Result<f64, DenseError> {
     let mut least = f64::INFINITY;
     for turn in 0..4 {

@@ -1,44 +1,44 @@
-//! What can go wrong with dense work.
+//! Errors of dense operations.
 
-/// Why an operation does not take its inputs, or a device does not do it.
+/// Error of an operation: invalid inputs, or a failing device.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DenseError {
-    /// No tensor has such a shape.
+    /// The shape is invalid.
     #[error("{0}")]
     Shape(String),
-    /// The operation does not take these tensors.
+    /// The operation does not accept these tensors.
     #[error("`{operation}` {why}")]
     Inputs {
-        /// Its name.
+        /// Name of the operation.
         operation: &'static str,
-        /// What is wrong with them.
+        /// Reason.
         why: String,
     },
-    /// What describes the operation is none.
-    #[error("`{operation}` can't be: {why}")]
+    /// The description of the operation is invalid.
+    #[error("`{operation}` is invalid: {why}")]
     Operation {
-        /// Its name.
+        /// Name of the operation.
         operation: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// There is no tensor, or no kernel, of this number: it was dropped.
-    #[error("there is no tensor or kernel {0}: it was dropped")]
+    /// The tensor or kernel does not exist: it was dropped.
+    #[error("tensor or kernel {0} does not exist: it was dropped")]
     NoTensor(u32),
-    /// There is no room for what should come of it.
-    #[error("there is no room for tensors: {0}")]
+    /// Memory for the outputs is missing.
+    #[error("not enough memory for tensors: {0}")]
     Memory(String),
-    /// Kernels run on GPUs alone, and there is none for it.
-    #[error("a kernel needs a GPU, and there is none for it: ask for one (`gpus`), on a node that has one")]
+    /// The session has no GPU for a kernel.
+    #[error("a kernel needs a GPU, and none is available; request one (`gpus`) on a node that has a GPU")]
     NoGpu,
-    /// A kernel is none, or does not take what it is given.
+    /// A kernel is invalid, or does not accept its arguments.
     #[error("{0}")]
     Kernel(String),
-    /// What a GPU was given took too long.
+    /// Work on a GPU exceeded its time limit.
     #[error("{0}")]
     TimeOut(String),
-    /// The GPU is gone, with all that was on it.
+    /// The GPU and all of its tensors are lost.
     #[error("{0}")]
     Lost(String),
 }

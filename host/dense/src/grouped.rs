@@ -1,66 +1,67 @@
 //! Least squares of many groups on the processor.
 //!
-//! Means first, then the sums of products of what is left, then Cholesky: sums of squares of what is far from zero would
-//! lose what the groups differ by. Source: Golub and Van Loan, *Matrix Computations*, 4.2 and 5.3.
+//! Computes the means, then the sums of products of the centred values, then a Cholesky factor. Without centring, sums
+//! of squares of values far from zero would lose the differences within a group. Source: Golub and Van Loan, *Matrix
+//! Computations*, 4.2 and 5.3.
 
 use crate::Grouped;
 
-/// What became of a group.
+/// Status of a fitted group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
-    /// It has its coefficients.
+    /// The coefficients are valid.
     Solved = 0,
-    /// It has no rows, or none of a weight above zero.
+    /// The group has no rows, or no positive weight.
     Empty = 1,
-    /// Its columns depend on each other, as far as f64 can tell: there are many solutions, and none is given.
+    /// The columns are linearly dependent within the accuracy of f64; no solution is returned.
     Singular = 2,
-    /// A value of it is NaN or infinite, a weight is negative, or a sum is too large.
+    /// A value is NaN or infinite, a weight is negative, or a sum overflowed.
     NotFinite = 3,
-    /// Its offsets are no rows: they fall, or are beyond the last.
+    /// The offsets decrease or exceed the number of rows.
     OutOfRange = 4,
 }
 
 impl Status {
-    /// The status of this number.
+    /// Returns the status with this number.
     pub fn of(number: u32) -> Option<Status> {
         let all = [Status::Solved, Status::Empty, Status::Singular, Status::NotFinite, Status::OutOfRange];
         all.into_iter().find(|status| *status as u32 == number)
     }
 }
 
-/// A pivot below this share of its column's sum of squares is what rounding left of zero.
+/// Minimum share of a column's sum of squares that a pivot must have; smaller ones are rounding errors of zero.
 ///
-/// Of columns that depend on each other it is of the order of width · 2⁻⁵³; of those that are independent to within half
-/// of an f64's digits, 2⁻⁵².
+/// For dependent columns the share is of the order of width · 2⁻⁵³; for columns that are independent to half of f64's
+/// digits, 2⁻⁵².
 pub const PIVOT_MIN: f64 = 1e-13;
-/// What rounding leaves of a value less its mean, at most, where all are the same: this share of the mean.
+/// Maximum rounding error of centred constant values, as a share of their mean.
 pub const MEAN_NOISE: f64 = 4.0 * f64::EPSILON;
-/// Rows that are at hand at once: with up to 16 columns they stay in the nearest cache.
+/// Rows per block: up to 16 columns of them fit the first-level cache.
 const BLOCK: usize = 128;
-/// Sums that run side by side, whatever the processor: so that they are the same on each.
+/// Number of parallel partial sums on every processor, so that results have the same bits.
 const LANES: usize = 8;
 
-/// Rows of all groups.
+/// Input of all groups.
 pub(crate) struct Rows<'a> {
     /// Columns, one after another.
     pub(crate) columns: &'a [f64],
     pub(crate) target: &'a [f64],
     pub(crate) weights: Option<&'a [f64]>,
     pub(crate) offsets: &'a [u32],
-    /// From one group's first offset to the next one's: 1 where a group ends where the next begins, or 2.
+    /// Distance of consecutive groups in `offsets`: 1 for shared ends, 2 for separate ones.
     pub(crate) step: usize,
     pub(crate) width: usize,
 }
 
-/// Rows of the next group that are fetched from memory while one is fitted: more would drive each other out of the cache.
+/// Maximum number of the next group's rows to prefetch while one is fitted; more would evict each other from the cache.
 const FETCHED: usize = 128;
-/// Values of a line of the caches.
+/// Values per cache line.
 const LINE: usize = 8;
 
 impl Rows<'_> {
-    /// Has the processor fetch the first of these rows. Their columns lie far apart, as many as there are streams that it
-    /// follows by itself, or more.
+    /// Prefetches the first rows of a group. Its columns are far apart, and more than the streams that the hardware
+    /// prefetcher follows.
     #[inline(always)]
     fn fetch(&self, first: usize, end: usize) {
         let length = self.target.len();
@@ -79,23 +80,23 @@ fn fetch(value: &f64) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 has it, and it changes nothing.
+        // SAFETY: every x86-64 processor has the instruction, and it has no effect on memory.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
 
-/// Fits all groups: of each the coefficients, the intercept last, and its status.
+/// Fits all groups: writes the coefficients of each, the intercept last, and its status.
 pub(crate) fn solve(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX-512F.
             return unsafe { avx512(rows, options, coefficients, statuses) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX2.
             return unsafe { avx2(rows, options, coefficients, statuses) };
         }
     }
@@ -131,14 +132,14 @@ fn all(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &m
     }
 }
 
-/// What a group needs: columns are those of the features, and the target last.
+/// Buffers for fitting one group. The target is the last column.
 struct Space {
     means: Vec<f64>,
-    /// Rows less their means, columns of [`BLOCK`].
+    /// Centred rows, in columns of [`BLOCK`].
     block: Vec<[f64; BLOCK]>,
-    /// As above, times their weights.
+    /// One centred column times the weights.
     weighted: [f64; BLOCK],
-    /// Sums of products; then, of the features, the factor. The lower half, row by row, all of the same length.
+    /// Sums of products, then the factor, as a row-major lower triangle with full row stride.
     sums: Vec<f64>,
 }
 
@@ -189,7 +190,7 @@ fn one(
     let mut from = 0;
     while from < end - first {
         let count = (end - first - from).min(BLOCK);
-        // What is not there adds nothing.
+        // Padding with zeros adds nothing.
         let padded = count.next_multiple_of(LANES);
         for (at, (block, mean)) in space.block.iter_mut().zip(&space.means).enumerate() {
             for (to, value) in block.iter_mut().zip(&column(at)[from..from + count]) {
@@ -229,8 +230,8 @@ fn one(
     }
 }
 
-/// Cholesky's factor of the features' sums, and of the row of the target below what solves for it. False if there is none,
-/// as far as can be told where each sum of squares has so much noise.
+/// Computes the Cholesky factor of the features' sums in place, and the transformed target row below it. Returns false
+/// if the matrix is singular within the noise of its sums of squares.
 #[inline(always)]
 fn factor(sums: &mut [f64], width: usize, options: Grouped, noise: impl Iterator<Item = f64>) -> bool {
     let (stride, ridge, pivot_min) = (width + 1, options.ridge, options.pivot_min.max(PIVOT_MIN));
@@ -251,7 +252,7 @@ fn factor(sums: &mut [f64], width: usize, options: Grouped, noise: impl Iterator
     true
 }
 
-/// The coefficients, of the factor and the target's row below it.
+/// Computes the coefficients from the factor and the target row below it.
 #[inline(always)]
 fn substitute(sums: &[f64], width: usize, coefficients: &mut [f64]) {
     let stride = width + 1;
@@ -261,7 +262,7 @@ fn substitute(sums: &[f64], width: usize, coefficients: &mut [f64]) {
     }
 }
 
-/// The sum of products of columns whose length is a multiple of [`LANES`].
+/// Returns the dot product of columns whose length is a multiple of [`LANES`].
 #[inline(always)]
 fn lanes(left: &[f64], right: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
@@ -362,11 +363,11 @@ mod tests {
         };
         let plain = run(&|coefficients, statuses| all(&rows, options, coefficients, statuses));
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX2.
             assert_eq!(run(&|coefficients, statuses| unsafe { avx2(&rows, options, coefficients, statuses) }), plain);
         }
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX-512F.
             assert_eq!(run(&|coefficients, statuses| unsafe { avx512(&rows, options, coefficients, statuses) }), plain);
         }
     }

@@ -1,14 +1,15 @@
-//! Dense kernels, which sandboxed code does two to three times slower than the machine could, and which a GPU does faster
-//! still: products of matrices, systems of equations, least squares of many groups, functions of each value, reductions.
+//! Dense linear algebra on the processor and on GPUs: matrix products, systems of equations, least squares of many
+//! groups, element-wise functions and reductions. Sandboxed code runs these two to three times slower than native code,
+//! and a GPU is faster still.
 //!
-//! An [`Op`] and the [`Spec`]s of some tensors say what comes of it; a [`Tensor`] has its values at hand. [`cpu`] does
-//! operations on the processor, with faer and with loops of our own. Tests of functions do without faer and GPUs, which take
-//! long to compile: without the features `faer` and `remote` this room is a small one.
+//! An [`Op`] and the [`Spec`]s of its inputs determine the output specs; a [`Tensor`] also has values. [`cpu`] runs
+//! operations on the processor, with faer and with loops of our own. Without the features `faer` and `remote` the crate
+//! is small: tests of functions do not need faer and GPUs, which take long to compile.
 //!
-//! Goals: the same operations, with the same answers within stated tolerances, on every device; whatever the operation and
-//! the values, an answer or an error. Non-goals: automatic differentiation, and fusing operations by itself.
+//! Goals: the same operations on every device, with the same results within stated tolerances; a result or an error for
+//! any operation and any values. Non-goals: automatic differentiation, and automatic fusion of operations.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 #[cfg(feature = "remote")]

@@ -1,19 +1,19 @@
-//! Functions of each value of some tensors: a few steps on a stack, which a device makes a kernel of.
+//! Element-wise functions of tensors, as short stack programs that devices compile to kernels.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DenseError, Shape};
 
-/// Steps of a function at most.
+/// Maximum number of steps of a function.
 pub const STEPS_MAX: usize = 64;
-/// Values on its stack at most.
+/// Maximum number of values on the stack.
 pub const STACK_MAX: usize = 16;
 
-/// A function of one value of each input, in postfix: each step takes what it needs from a stack, and puts there what
-/// comes of it. What is left in the end, one value, is the result.
+/// A function of one value of each input, in postfix: each step pops its operands from a stack and pushes its result.
+/// The single remaining value is the result.
 ///
-/// Steps are those of IEEE 754 in the tensors' type, but for the accuracy of `Exp`, `Log`, `Tanh` and `Pow`, which is a
-/// device's (a few units in the last place of f32), and that `Min` and `Max` of a value and NaN may be either.
+/// Steps follow IEEE 754 in the tensors' type, with two exceptions: the accuracy of `Exp`, `Log`, `Tanh` and `Pow` is
+/// the device's (a few units in the last place of f32), and `Min` and `Max` of a value and NaN may return either.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Map(Vec<Step>);
 
@@ -21,19 +21,19 @@ pub struct Map(Vec<Step>);
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// The value of an input, from 0.
+    /// The value of the input with this index.
     Input(u8),
-    /// A number.
+    /// A constant.
     Constant(f64),
-    /// A function of the last value.
+    /// A function of the top value.
     One(Unary),
-    /// A function of the last two.
+    /// A function of the top two values.
     Two(Binary),
-    /// Of the last three the second if the first is not 0, or else the third.
+    /// Pops three values: pushes the second if the first is not 0, else the third.
     Select,
 }
 
-/// A function of a value.
+/// A function of one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "their names say it")]
@@ -47,7 +47,7 @@ pub enum Unary {
     Tanh,
 }
 
-/// A function of two values, of which the one that came first is the first.
+/// A function of two values; the first operand is the one that was pushed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "their names say it")]
@@ -58,27 +58,27 @@ pub enum Binary {
     Divide,
     Min,
     Max,
-    /// NaN for a first value below 0.
+    /// NaN if the first operand is below 0.
     Pow,
     /// 1 or 0.
     Less,
 }
 
-/// How a tensor is stretched to a shape.
+/// How a tensor is broadcast to a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stretch {
-    /// It has that shape.
+    /// The shapes are equal.
     Same,
-    /// One value.
+    /// One value for all.
     Value,
-    /// A row, the same for each.
+    /// The same row for all rows.
     Row,
-    /// A value for each row.
+    /// One value for each row.
     Column,
 }
 
 impl Step {
-    /// Values that it takes from the stack.
+    /// Returns the number of values popped from the stack.
     fn takes(self) -> usize {
         match self {
             Step::Input(_) | Step::Constant(_) => 0,
@@ -90,38 +90,38 @@ impl Step {
 }
 
 impl Map {
-    /// A function of these steps.
+    /// Creates a function.
     ///
     /// # Errors
-    /// [`DenseError::Operation`] when they are none: too many, or their values don't come out even.
+    /// [`DenseError::Operation`] if it has too many steps, or does not leave exactly one value.
     pub fn new(steps: Vec<Step>) -> Result<Map, DenseError> {
         let map = Map(steps);
         map.check(usize::MAX)?;
         Ok(map)
     }
 
-    /// Its steps.
+    /// Returns the steps.
     pub fn steps(&self) -> &[Step] {
         &self.0
     }
 
-    /// Whether it is a function of so many inputs.
+    /// Validates the function for a number of inputs.
     pub(crate) fn check(&self, inputs: usize) -> Result<(), DenseError> {
         let wrong = |why: String| DenseError::Operation { operation: "map", why };
         if self.0.len() > STEPS_MAX {
-            return Err(wrong(format!("it has {} steps, {STEPS_MAX} may be", self.0.len())));
+            return Err(wrong(format!("it has {} steps, the maximum is {STEPS_MAX}", self.0.len())));
         }
         let mut stack = 0_usize;
         for (at, step) in self.0.iter().enumerate() {
             if let Step::Input(input) = step
                 && usize::from(*input) >= inputs
             {
-                return Err(wrong(format!("step {at} takes input {input}, and there are {inputs}")));
+                return Err(wrong(format!("step {at} takes input {input}, the number of inputs is {inputs}")));
             }
             let left = stack.checked_sub(step.takes());
-            stack = left.ok_or_else(|| wrong(format!("step {at} takes more values than there are")))? + 1;
+            stack = left.ok_or_else(|| wrong(format!("step {at} takes more values than the stack holds")))? + 1;
             if stack > STACK_MAX {
-                return Err(wrong(format!("at step {at} there are more than {STACK_MAX} values")));
+                return Err(wrong(format!("step {at} leaves more than {STACK_MAX} values on the stack")));
             }
         }
         match stack {
@@ -130,14 +130,14 @@ impl Map {
         }
     }
 
-    /// The shape that inputs of these are stretched to: of the first to which all can be.
+    /// Returns the first input shape to which all inputs can be broadcast.
     pub(crate) fn shape(&self, inputs: &[Shape]) -> Option<Shape> {
         let takes_all = |to: &&Shape| inputs.iter().all(|shape| stretch(*shape, **to).is_some());
         inputs.iter().find(takes_all).copied()
     }
 }
 
-/// How a tensor is stretched to a shape, if it can be.
+/// Returns how a shape is broadcast to another, if it can be.
 pub fn stretch(shape: Shape, to: Shape) -> Option<Stretch> {
     if shape == to {
         return Some(Stretch::Same);

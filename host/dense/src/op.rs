@@ -1,101 +1,103 @@
-//! Operations: what each takes, and what comes of it. Whether an operation takes some tensors is decided here alone, before
-//! any device sees them.
+//! Operations: valid inputs and the specs of their outputs. This module alone validates inputs, before any device sees
+//! them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::map::Map;
 use crate::{DenseError, Dtype, Shape, Spec};
 
-/// Inputs of an operation at most.
+/// Maximum number of inputs of an operation.
 pub const INPUTS_MAX: usize = 8;
 
-/// An operation on tensors. Where not said otherwise all are of one type, which is a float's.
+/// An operation on tensors. Unless stated otherwise all tensors have the same float type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
-    /// Products of matrices: of the stacks `[.., m, k]` and `[.., k, n]`, `[.., m, n]`. Each factor may be taken
-    /// transposed. A single matrix on either side is multiplied with each of the other.
+    /// Matrix products: of the stacks `[.., m, k]` and `[.., k, n]`, `[.., m, n]`. Each factor may be transposed. A
+    /// single matrix on either side is multiplied with each matrix of the other.
     Product {
-        /// The first is `[.., k, m]`.
+        /// The first factor is `[.., k, m]`.
         first_transposed: bool,
-        /// The second is `[.., n, k]`.
+        /// The second factor is `[.., n, k]`.
         second_transposed: bool,
     },
-    /// Least squares of many groups: of columns `[width, rows]`, a target `[rows]`, offsets `[groups + 1]` (whole numbers:
-    /// group `g` has the rows from `offsets[g]` to before `offsets[g + 1]`) or `[groups, 2]` (where each begins, and where it
-    /// ends) and, perhaps, weights `[rows]`, the
-    /// coefficients `[groups, width + 1]`, of which the last is the intercept, and what became of each group `[groups]`
-    /// (see [`Status`](crate::Status)). Of f64, since sums of squares square the condition number.
+    /// Least squares of many groups, in f64, because sums of squares square the condition number.
+    ///
+    /// Inputs: columns `[width, rows]`, a target `[rows]`, offsets `[groups + 1]` (integers: group `g` has the rows
+    /// `offsets[g]` to `offsets[g + 1]`, exclusive) or `[groups, 2]` (first row and end of each), and optional weights
+    /// `[rows]`. Outputs: coefficients `[groups, width + 1]`, of which the last is the intercept, and the status of
+    /// each group `[groups]` (see [`GroupStatus`](crate::GroupStatus)).
     GroupedLeastSquares(Grouped),
-    /// The solutions of a stack of systems `[.., n, n]` that are symmetric and positive definite, for `[.., n, m]`:
-    /// `[.., n, m]`. Of a system that is not, all are NaN.
+    /// Solutions `[.., n, m]` of a stack of symmetric positive definite systems `[.., n, n]` for right sides `[.., n,
+    /// m]`. All NaN for a system that is not positive definite.
     SolveCholesky,
-    /// The least squares solutions of a stack of systems `[.., rows, n]`, at least as many rows as unknowns, for
-    /// `[.., rows, m]`: `[.., n, m]`. Of a system without full rank they may be anything, infinity and NaN among it.
+    /// Least squares solutions `[.., n, m]` of a stack of systems `[.., rows, n]` with at least as many rows as
+    /// unknowns, for right sides `[.., rows, m]`. Arbitrary for a system without full rank, including infinity and NaN.
     SolveQr,
-    /// A function of each value of up to [`INPUTS_MAX`] tensors: of the shape of one of them, the first to which
-    /// the others can be stretched. They are of that shape, one value, a row `[columns]`, or a column `[.., 1]`.
+    /// An element-wise function of up to [`INPUTS_MAX`] tensors. The output has the shape of the first input to which
+    /// all others can be broadcast: tensors of that shape, single values, rows `[columns]` and columns `[.., 1]`.
     Map(Map),
-    /// What comes of the values along a direction, which the result lacks. Places are whole numbers.
+    /// Reduces the values along a dimension, which the output lacks. Indices are integers.
     Reduce {
-        /// What comes of them.
+        /// Reduction.
         with: Reduction,
-        /// The direction, from 0.
+        /// Dimension, from 0.
         along: u8,
     },
-    /// `exp(x - max) / sum(exp(x - max))` along the last direction.
+    /// `exp(x - max) / sum(exp(x - max))` along the last dimension.
     Softmax,
-    /// `log(sum(exp(x)))` along the last direction, which the result lacks.
+    /// `log(sum(exp(x)))` along the last dimension, which the output lacks.
     LogSumExp,
-    /// Of points `[n, d]` and centres `[k, d]`: the place of the nearest centre of each point, of several the first
-    /// (whole numbers, `[n]`), and the squares of the distances to them, `[n]`.
+    /// For points `[n, d]` and centres `[k, d]`: the index of each point's nearest centre, the first of several
+    /// (integers, `[n]`), and the squared distances to them, `[n]`.
     Nearest,
-    /// Of bins (whole numbers, `[features, rows]`) and values `[rows, channels]`: the sums of the values of each bin,
-    /// `[features, bins, channels]`. A row whose bin is not below `bins` is of none.
+    /// For bins (integers, `[features, rows]`) and values `[rows, channels]`: the sums of the values of each bin,
+    /// `[features, bins, channels]`. Ignores rows whose bin is not below `bins`.
     Histogram {
-        /// How many bins each feature has.
+        /// Number of bins of each feature.
         bins: u32,
     },
-    /// The rows of `[n, ..]` at these places (whole numbers, `[m]`): `[m, ..]`. A place that is none gives zeros.
+    /// The rows `[m, ..]` of `[n, ..]` at these indices (integers, `[m]`). Indices out of range give zeros.
     Take,
-    /// The values of a tensor of any type as floats of this one, rounded where it has not as many digits.
+    /// Converts values of any type to this float type, with rounding.
     Convert(Dtype),
 }
 
-/// Least squares of many groups.
+/// Options of least squares of many groups.
 ///
 /// Minimises `Σ wᵢ (yᵢ - xᵢ·c - c₀)² + ridge · ‖c‖²`; the intercept `c₀` is not penalised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Grouped {
-    /// Whether there is an intercept. Otherwise it is zero.
+    /// Whether to fit an intercept; without, it is zero.
     pub intercept: bool,
-    /// The weight of the penalty, at least 0.
+    /// Weight of the penalty, at least 0.
     pub ridge: f64,
-    /// A group is singular if of the sum of squares of one of its columns less than this share is left by those before it,
-    /// from 0 to 1. Less than [`PIVOT_MIN`](crate::PIVOT_MIN) is what rounding leaves of zero.
+    /// Minimum pivot, from 0 to 1: a group is singular if the columns before leave less than this share of a column's
+    /// sum of squares. Values below [`PIVOT_MIN`](crate::PIVOT_MIN) have no effect, because rounding leaves such a
+    /// share of zero.
     pub pivot_min: f64,
 }
 
-/// What comes of values along a direction.
+/// Reduction of the values along a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reduction {
-    /// Their sum; of none 0.
+    /// Sum; 0 without values.
     Sum,
-    /// Their mean; of none NaN.
+    /// Mean; NaN without values.
     Mean,
-    /// The largest, which is NaN if one is; of none -∞.
+    /// Maximum, NaN if any value is NaN; -∞ without values.
     Max,
-    /// The smallest, which is NaN if one is; of none ∞.
+    /// Minimum, NaN if any value is NaN; ∞ without values.
     Min,
-    /// The place of the largest, of several the first; NaN counts as the largest. There has to be one.
+    /// Index of the maximum, the first of several; NaN counts as the maximum. Requires a value.
     ArgMax,
-    /// The place of the smallest, of several the first; NaN counts as the smallest. There has to be one.
+    /// Index of the minimum, the first of several; NaN counts as the minimum. Requires a value.
     ArgMin,
 }
 
 impl Op {
-    /// What it is called.
+    /// Returns the name of the operation.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Product { .. } => "product",
@@ -113,10 +115,10 @@ impl Op {
         }
     }
 
-    /// What comes of it.
+    /// Returns the specs of the outputs.
     ///
     /// # Errors
-    /// When it does not take these, or what comes of it is too large.
+    /// Fails if the operation does not accept the inputs, or an output is too large.
     pub fn outputs(&self, inputs: &[Spec]) -> Result<Vec<Spec>, DenseError> {
         let wrong = |why: String| DenseError::inputs(self.name(), why);
         self.check_number(inputs)?;
@@ -154,15 +156,15 @@ impl Op {
                     return Err(disagree());
                 }
                 if !(grouped.ridge.is_finite() && grouped.ridge >= 0.0) {
-                    let why = format!("its ridge is {}, it is at least 0 and finite", grouped.ridge);
+                    let why = format!("its ridge is {}, it must be finite and at least 0", grouped.ridge);
                     return Err(DenseError::Operation { operation: self.name(), why });
                 }
                 if !(0.0..=1.0).contains(&grouped.pivot_min) {
-                    let why = format!("its least pivot is {}, it is from 0 to 1", grouped.pivot_min);
+                    let why = format!("its minimum pivot is {}, it must be from 0 to 1", grouped.pivot_min);
                     return Err(DenseError::Operation { operation: self.name(), why });
                 }
                 if *width > GROUPED_WIDTH_MAX {
-                    return Err(wrong(format!("takes {GROUPED_WIDTH_MAX} columns at most, not {width}")));
+                    return Err(wrong(format!("takes at most {GROUPED_WIDTH_MAX} columns, not {width}")));
                 }
                 let status = Spec { dtype: Dtype::U32, shape: Shape::of([groups]) };
                 Ok(vec![Spec { dtype, shape: Shape::new(&[groups, width + 1])? }, status])
@@ -188,11 +190,11 @@ impl Op {
             Op::Reduce { with, along } => {
                 let (along, sizes) = (usize::from(*along), shapes[0].sizes());
                 let Some(size) = sizes.get(along) else {
-                    return Err(wrong(format!("reduces along direction {along} of {}, which it lacks", inputs[0])));
+                    return Err(wrong(format!("can't reduce along dimension {along} of {}, which does not exist", inputs[0])));
                 };
                 let is_place = matches!(with, Reduction::ArgMax | Reduction::ArgMin);
                 if is_place && *size == 0 {
-                    return Err(wrong(format!("finds no place along an empty direction of {}", inputs[0])));
+                    return Err(wrong(format!("finds no index along an empty dimension of {}", inputs[0])));
                 }
                 let dtype = if is_place { Dtype::U32 } else { dtype };
                 let sizes: Vec<u32> = sizes[..along].iter().chain(&sizes[along + 1..]).copied().collect();
@@ -227,7 +229,7 @@ impl Op {
                 one(Shape::new(&[&[*places], rest].concat())?)
             }
             Op::Convert(to) if to.is_float() => Ok(vec![Spec { dtype: *to, shape: shapes[0] }]),
-            Op::Convert(to) => Err(wrong(format!("does not make {to}, but floats"))),
+            Op::Convert(to) => Err(wrong(format!("converts to floats, not to {to}"))),
         }
     }
 
@@ -246,7 +248,7 @@ impl Op {
     }
 
     fn check_types(&self, inputs: &[Spec]) -> Result<(), DenseError> {
-        // Which of them are whole numbers.
+        // Index of the input of integers.
         let whole = match self {
             Op::GroupedLeastSquares(_) => Some(2),
             Op::Histogram { .. } => Some(0),
@@ -264,19 +266,19 @@ impl Op {
         }
         let types: Vec<&str> = inputs.iter().map(|spec| spec.dtype.as_str()).collect();
         let due = match self {
-            Op::GroupedLeastSquares(_) => "f64, f64, u32 and, perhaps, f64",
+            Op::GroupedLeastSquares(_) => "f64, f64, u32 and optionally f64",
             Op::Histogram { .. } => "u32 and floats",
-            Op::Take => "anything and u32",
+            Op::Take => "any type and u32",
             _ => "floats of one type",
         };
         Err(DenseError::inputs(self.name(), format!("takes tensors of {due}, not of {}", types.join(", "))))
     }
 }
 
-/// Columns of grouped least squares at most.
+/// Maximum number of columns of grouped least squares.
 pub const GROUPED_WIDTH_MAX: u32 = 64;
 
-/// What stands before the matrices of two stacks, of which one may be a single matrix.
+/// Returns the common leading dimensions of two stacks; one of them may be a single matrix.
 fn stack(shapes: &[Shape]) -> Option<&[u32]> {
     let [first, second] = shapes else { return None };
     let (first, second) = (&first.sizes()[..first.rank() - 2], &second.sizes()[..second.rank() - 2]);
@@ -287,6 +289,6 @@ fn stack(shapes: &[Shape]) -> Option<&[u32]> {
 }
 
 fn matrices(stack: &[u32], rows: usize, columns: usize) -> Result<Shape, DenseError> {
-    // Each was the size of a direction.
+    // Both were the size of a dimension.
     Shape::new(&[stack, &[rows as u32, columns as u32]].concat())
 }

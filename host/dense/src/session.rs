@@ -1,4 +1,4 @@
-//! The tensors of one guest, and what it has done with them: on the processor, or on a GPU.
+//! The tensors of one guest, and the placement of its operations on processor and GPU.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,47 +9,47 @@ use serde::{Deserialize, Serialize};
 use crate::remote::{Broker, MOVED_BYTES_MAX, ReadNumber, Remote, RemoteError, RemoteErrorKind};
 use crate::{About, Costs, DenseError, Described, Dtype, Op, Owned, Spec, Tensor, Values, cpu};
 
-/// Tensors of a guest at most.
+/// Maximum number of tensors of a guest.
 pub const TENSORS_MAX: usize = 1 << 16;
-/// Parts of a tensor that are on their way back side by side.
+/// Number of concurrent transfers of one read.
 const READS: usize = 2;
 
-/// Where operations are to be done.
+/// The device that runs operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// Where they are done soonest.
+    /// The device that finishes first, by the cost model.
     #[default]
     Auto,
-    /// On the processor.
+    /// The processor.
     Cpu,
-    /// On a GPU, but for what it does not do.
+    /// The GPU, for all operations that it supports.
     Gpu,
 }
 
-/// A GPU that several guests use.
+/// A GPU that several guests share.
 #[derive(Debug, Clone)]
 pub struct Gpu {
-    /// The way to it.
+    /// Connection to its process.
     pub remote: Arc<Mutex<Remote>>,
-    /// The guest that uses it.
+    /// Number of the guest that uses it.
     user: u32,
 }
 
 impl Gpu {
-    /// A GPU that nobody uses yet.
+    /// Wraps a connection without users.
     pub fn new(remote: Remote) -> Gpu {
         Gpu { remote: Arc::new(Mutex::new(remote)), user: 0 }
     }
 
-    /// To have it do something for its guest.
+    /// Locks the connection for requests of this guest.
     fn lock(&self) -> MutexGuard<'_, Remote> {
         let mut remote = lock(&self.remote);
         remote.is_for(self.user);
         remote
     }
 
-    /// Whether it is of no use any more.
+    /// Whether the connection is lost.
     pub fn is_lost(&self) -> bool {
         let mut remote = lock(&self.remote);
         remote.look();
@@ -60,7 +60,7 @@ impl Gpu {
 /// The tensors of one guest.
 #[derive(Debug)]
 pub struct Session {
-    /// Whom to ask for a GPU, and for which job; what it is, and the way to it once something is to be done there.
+    /// Source of GPUs, and the job to request one for. The profile is known before a connection exists.
     broker: Option<(Broker, u64)>,
     described: Option<Arc<Described>>,
     gpu: Option<Gpu>,
@@ -71,12 +71,12 @@ pub struct Session {
     numbers: u32,
     bytes: u64,
     bytes_max: u64,
-    /// Nanoseconds that GPUs worked for it that are lost.
+    /// Nanoseconds of work on connections that were lost.
     gpu_nanos: u64,
     reading: Option<Reading>,
 }
 
-/// A tensor: here, there, or both.
+/// A tensor in host memory, device memory, or both.
 #[derive(Debug)]
 struct Held {
     spec: Spec,
@@ -84,22 +84,22 @@ struct Held {
     there: Option<u32>,
 }
 
-/// What an operation takes.
+/// An input of an operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Operand<'a> {
-    /// A tensor, by its number.
+    /// A tensor of the session.
     Tensor(u32),
-    /// Values that are somebody else's until the operation is asked for.
+    /// Borrowed values, used during the call alone.
     Values(Spec, &'a [u8]),
 }
 
-/// Values of a tensor that are on their way back.
+/// A read of a tensor's values in progress.
 #[derive(Debug)]
 struct Reading {
-    /// The tensor's number there, or here, where they only have to be copied.
+    /// The tensor's number on the device, or in the session if its values are in host memory.
     there: u32,
     is_here: bool,
-    /// Where they begin in it, and how many were asked for and have come, in bytes.
+    /// Start of the range in the tensor, and the requested and received bytes.
     first: u64,
     asked: usize,
     came: usize,
@@ -107,8 +107,8 @@ struct Reading {
 }
 
 impl Session {
-    /// A session of a guest whose tensors may take so many bytes, and where operations are to be done if that was said. If it
-    /// may use a GPU, who is asked for one, for which job.
+    /// Creates a session with a limit of tensor bytes and a device preference, if one was given. With a broker it may
+    /// use a GPU for the given job.
     pub fn new(broker: Option<(Broker, u64)>, said: Option<Choice>, bytes_max: u64) -> Session {
         let described = broker.as_ref().and_then(|(broker, _)| broker.described());
         Session {
@@ -127,36 +127,36 @@ impl Session {
         }
     }
 
-    /// Where operations are to be done, as far as that was said.
+    /// Returns the device preference that was given at the start.
     pub fn said(&self) -> Option<Choice> {
         self.said
     }
 
-    /// The GPU that it has, if it has one.
+    /// Returns the properties of the available GPU, if any.
     pub fn about(&self) -> Option<&About> {
         self.described.as_ref().map(|described| &described.about)
     }
 
-    /// Where operations are to be done from here on. Without a GPU they are done by the processor.
+    /// Sets the device preference. Without a GPU the processor runs everything.
     pub fn choose(&mut self, choice: Choice) {
         self.choice = choice;
     }
 
-    /// Whether its GPU is gone, with what was on it.
+    /// Whether the GPU is lost.
     pub fn is_lost(&self) -> bool {
         self.gpu
             .as_ref()
             .is_some_and(|gpu| lock(&gpu.remote).lost().is_some_and(|lost| lost.kind == RemoteErrorKind::Lost))
     }
 
-    /// Whether something that it made is gone with its GPU, whatever for.
+    /// Whether tensors or kernels of the session are lost with their GPU, for any reason.
     pub fn has_lost_tensors(&self) -> bool {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
         is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()))
     }
 
-    /// The way to its GPU, if it has one: made when something is first to be done there, and anew if it was lost and nothing was
-    /// there.
+    /// Returns the connection to the GPU. Connects on first use, and reconnects if a connection was lost without
+    /// tensors on it.
     fn connected(&mut self) -> Option<Gpu> {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
         if is_lost && !self.has_lost_tensors() {
@@ -172,27 +172,27 @@ impl Session {
         self.gpu.clone()
     }
 
-    /// Bytes of its tensors.
+    /// Returns the bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Nanoseconds that its GPU worked for it, at what was waited for.
+    /// Returns the nanoseconds that the GPU worked for the session, as far as results arrived.
     pub fn gpu_nanos(&self) -> u64 {
         let now = self.gpu.as_ref().map_or(0, |gpu| lock(&gpu.remote).worked_nanos(gpu.user));
         self.gpu_nanos.saturating_add(now)
     }
 
-    /// A tensor of values, or of zeros.
+    /// Creates a tensor from values, or of zeros.
     ///
     /// # Errors
-    /// When there is no room, or the values are too few or too many.
+    /// Fails without enough memory, or if the number of bytes does not match.
     pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, DenseError> {
         if let Some(values) = values
             && values.len() as u64 != spec.bytes()
         {
             return Err(DenseError::Shape(format!(
-                "{} bytes are no {spec}, which takes {}",
+                "{} bytes do not form a {spec}, which takes {}",
                 values.len(),
                 spec.bytes()
             )));
@@ -209,10 +209,10 @@ impl Session {
         self.numbers
     }
 
-    /// Type and shape of a tensor.
+    /// Returns type and shape of a tensor.
     ///
     /// # Errors
-    /// When there is none of this number.
+    /// Fails if the tensor does not exist.
     pub fn spec(&self, tensor: u32) -> Result<Spec, DenseError> {
         Ok(self.held(tensor)?.spec)
     }
@@ -221,7 +221,7 @@ impl Session {
         self.tensors.get(&tensor).ok_or(DenseError::NoTensor(tensor))
     }
 
-    /// Whether so many bytes and tensors more may be.
+    /// Checks the limits for more bytes and tensors.
     fn has_room(&self, bytes: u64, tensors: usize) -> Result<(), DenseError> {
         if self.tensors.len() + tensors > TENSORS_MAX {
             return Err(DenseError::Memory(format!("more than {TENSORS_MAX} tensors")));
@@ -229,13 +229,13 @@ impl Session {
         match self.bytes.checked_add(bytes).is_some_and(|all| all <= self.bytes_max) {
             true => Ok(()),
             false => Err(DenseError::Memory(format!(
-                "{bytes} bytes more than the {} that tensors take, the limit is {} (tensor_bytes_max)",
+                "{bytes} bytes do not fit beside the {} bytes of other tensors, the limit is {} (tensor_bytes_max)",
                 self.bytes, self.bytes_max
             ))),
         }
     }
 
-    /// A tensor is not used any more.
+    /// Drops a tensor.
     pub fn drop_tensor(&mut self, tensor: u32) {
         if let Some(held) = self.tensors.remove(&tensor) {
             self.bytes -= held.spec.bytes();
@@ -245,21 +245,21 @@ impl Session {
         }
     }
 
-    /// The same values in another shape.
+    /// Returns a tensor with the same values in another shape.
     ///
     /// # Errors
-    /// When it has another number of them, or there is no room for a copy.
+    /// Fails if the number of values differs, or a copy does not fit.
     pub fn reshaped(&mut self, tensor: u32, sizes: &[u32]) -> Result<u32, DenseError> {
         let held = self.held(tensor)?;
         let spec = Spec::new(held.spec.dtype, sizes)?;
         if spec.shape.count() != held.spec.shape.count() {
-            return Err(DenseError::Shape(format!("{} can't be {spec}: it has other values", held.spec)));
+            return Err(DenseError::Shape(format!("{} can't be reshaped to {spec}: it has another number of values", held.spec)));
         }
         if let Some(here) = held.here.clone() {
             self.has_room(spec.bytes(), 1)?;
             return Ok(self.hold(Held { spec, here: Some(here), there: None }));
         }
-        // There a tensor has one shape: its values are copied.
+        // A device tensor has one shape: its values are copied.
         self.has_room(spec.bytes(), 1)?;
         let there = held.there.ok_or(DenseError::NoTensor(tensor))?;
         let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
@@ -267,23 +267,23 @@ impl Session {
         Ok(self.hold(Held { spec, here: None, there: Some(made) }))
     }
 
-    /// Does an operation, or has it done some time later.
+    /// Runs an operation, or queues it on the GPU.
     ///
     /// # Errors
-    /// When it does not take these, or there is no room for what comes of it. What goes wrong later is said to who reads
-    /// what should have come of it.
+    /// Fails if the operation does not accept the inputs, or its outputs do not fit. Errors of queued operations are
+    /// reported by reads of their outputs.
     pub fn run(&mut self, op: &Op, operands: &[Operand<'_>]) -> Result<Vec<u32>, DenseError> {
         let spec = |operand: &Operand<'_>| match operand {
             Operand::Tensor(tensor) => self.spec(*tensor),
             Operand::Values(spec, bytes) if spec.bytes() == bytes.len() as u64 => Ok(*spec),
             Operand::Values(spec, bytes) => {
-                let words = format!("{} bytes are no {spec}, which takes {}", bytes.len(), spec.bytes());
+                let words = format!("{} bytes do not form a {spec}, which takes {}", bytes.len(), spec.bytes());
                 Err(DenseError::Shape(words))
             }
         };
         let specs: Vec<Spec> = operands.iter().map(spec).collect::<Result<_, _>>()?;
         let outputs = op.outputs(&specs)?;
-        // In f16 the processor computes with copies in f32.
+        // The processor computes f16 with copies in f32.
         let copied = |spec: &&Spec| spec.dtype == Dtype::F16;
         let copies: u64 = specs.iter().chain(&outputs).filter(copied).map(|spec| 2 * spec.bytes()).sum();
         let bytes: u64 = outputs.iter().map(Spec::bytes).sum();
@@ -295,7 +295,7 @@ impl Session {
         }
     }
 
-    /// Whether the GPU is to do it: for [`Choice::Auto`] where it is done soonest, with what is to be moved for it.
+    /// Whether the GPU should run the operation: for [`DeviceChoice::Auto`] if it finishes first, including transfers.
     fn goes_there(&self, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
         let Some(described) = &self.described else { return false };
         if self.choice == Choice::Cpu || !described.about.does(op, specs, outputs) {
@@ -314,7 +314,7 @@ impl Session {
             }
         }
         let (work, dtype) = (op.work(specs, outputs), float(specs));
-        // What comes of it will be wanted here, if all that it was made of was here.
+        // Outputs are needed on the host if all inputs came from there.
         let back = if down > 0.0 { 0.0 } else { outputs.iter().map(|spec| spec.bytes() as f64).sum() };
         let move_nanos = |bytes: f64, rate: f64| 1e9 * bytes / rate;
         let waits = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
@@ -328,7 +328,7 @@ impl Session {
         there < here && (self.gpu.is_some() || self.is_worth_start(here - there, described.start_nanos))
     }
 
-    /// Whether what is saved by this operation and others before it is worth a start of its GPU's process.
+    /// Whether the time saved by this and earlier operations justifies starting the GPU's process.
     fn is_worth_start(&self, saved_nanos: f64, start_nanos: f64) -> bool {
         self.broker.as_ref().is_none_or(|(broker, job)| broker.is_worth_start(*job, saved_nanos, start_nanos))
     }
@@ -360,7 +360,7 @@ impl Session {
         Ok(held.into_iter().map(|held| self.hold(held)).collect())
     }
 
-    /// A tensor's number there, where it is brought if it is not.
+    /// Returns a tensor's number on the device, and uploads it if needed.
     fn there(&mut self, gpu: &Gpu, tensor: u32) -> Result<u32, DenseError> {
         let held = self.held(tensor)?;
         if let Some(there) = held.there {
@@ -375,7 +375,7 @@ impl Session {
     }
 
     fn run_here(&mut self, op: &Op, operands: &[Operand<'_>], outputs: Vec<Spec>) -> Result<Vec<u32>, DenseError> {
-        // Those that lie where they should are looked at in place, others are copied.
+        // Uses aligned values in place, and copies others.
         let mut copies: Vec<(usize, Spec, Arc<Owned>)> = Vec::new();
         for (at, operand) in operands.iter().enumerate() {
             match operand {
@@ -393,7 +393,7 @@ impl Session {
                 (Some((_, spec, owned)), _) => Tensor::new(*spec, owned.values()),
                 (None, Operand::Values(spec, bytes)) => match Values::of(spec.dtype, bytes) {
                     Some(values) => Tensor::new(*spec, values),
-                    None => Err(DenseError::Shape(format!("values of {spec} that lie nowhere"))),
+                    None => Err(DenseError::Shape(format!("the values of {spec} are misaligned"))),
                 },
                 (None, Operand::Tensor(tensor)) => Err(DenseError::NoTensor(*tensor)),
             })
@@ -404,7 +404,7 @@ impl Session {
         Ok(held.into_iter().map(|held| self.hold(held)).collect())
     }
 
-    /// A tensor's values here, where they are brought if they are not.
+    /// Returns a tensor's values in host memory, and downloads them if needed.
     fn here(&mut self, tensor: u32) -> Result<Arc<Owned>, DenseError> {
         let held = self.held(tensor)?;
         if let Some(here) = &held.here {
@@ -424,17 +424,17 @@ impl Session {
         Ok(here)
     }
 
-    /// Begins to read a tensor's values, so many bytes from one on, which is a multiple of four: then
+    /// Starts a read of `bytes` bytes of a tensor's values from `offset` on, a multiple of four, for
     /// [`Session::poll_read`].
     ///
     /// # Errors
-    /// When there is no such tensor, or they don't lie within it.
+    /// Fails if the tensor does not exist, or the range is invalid.
     pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: u64) -> Result<(), DenseError> {
         self.end_read();
         let held = self.held(tensor)?;
         let end = offset.checked_add(bytes);
         if end.is_none_or(|end| end > held.spec.bytes()) || !offset.is_multiple_of(4) {
-            let words = format!("{bytes} bytes at {offset} are not within {}, or begin at no multiple of 4", held.spec);
+            let words = format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", held.spec);
             return Err(DenseError::Shape(words));
         }
         let there = match (&held.here, held.there) {
@@ -449,10 +449,11 @@ impl Session {
         Ok(())
     }
 
-    /// Reads what was begun to be read, as many bytes; `waits` until they are there. Otherwise it is to be called again.
+    /// Continues the read into `to`, which has the requested length. With `waits` it blocks until the read is complete;
+    /// otherwise the caller polls again.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Errors of the operations that computed the tensor, or of the connection.
     pub fn poll_read(&mut self, to: &mut [u8], waits: bool) -> Poll<Result<(), DenseError>> {
         let Some(reading) = &mut self.reading else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
         if reading.is_here {
@@ -489,15 +490,15 @@ impl Session {
         }
     }
 
-    /// A kernel, of a text in WGSL.
+    /// Creates a kernel from WGSL text.
     ///
     /// # Errors
-    /// When there is no GPU. Whether it is a kernel is said to who reads what it should have written.
+    /// Fails without a GPU. Errors of the text are reported by reads of the kernel's outputs.
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, DenseError> {
         let gpu = self.connected().ok_or(DenseError::NoGpu)?;
         if wgsl.len() > crate::remote::KERNEL_BYTES_MAX {
             let most = crate::remote::KERNEL_BYTES_MAX;
-            return Err(DenseError::Kernel(format!("a kernel of {} bytes, {most} may be", wgsl.len())));
+            return Err(DenseError::Kernel(format!("a kernel of {} bytes, the maximum is {most}", wgsl.len())));
         }
         if self.kernels.len() >= KERNELS_MAX {
             return Err(DenseError::Kernel(format!("more than {KERNELS_MAX} kernels")));
@@ -508,16 +509,16 @@ impl Session {
         Ok(self.numbers)
     }
 
-    /// Runs a kernel bound to tensors, which it may change, in so many groups of threads; some time later.
+    /// Queues a run of a kernel on a grid of thread groups. The kernel may change the bound tensors.
     ///
     /// # Errors
-    /// When one of them is none.
+    /// Fails if the kernel or a tensor does not exist.
     pub fn dispatch(&mut self, kernel: u32, tensors: &[u32], grid: [u32; 3]) -> Result<(), DenseError> {
         let gpu = self.connected().ok_or(DenseError::NoGpu)?;
         let kernel = *self.kernels.get(&kernel).ok_or(DenseError::NoTensor(kernel))?;
         if tensors.len() > crate::remote::BINDINGS_MAX {
             let most = crate::remote::BINDINGS_MAX;
-            return Err(DenseError::Kernel(format!("{} tensors, {most} may be", tensors.len())));
+            return Err(DenseError::Kernel(format!("{} tensors, the maximum is {most}", tensors.len())));
         }
         let mut bindings = Vec::new();
         for tensor in tensors {
@@ -525,7 +526,7 @@ impl Session {
         }
         gpu.lock().dispatch(kernel, &bindings, grid).map_err(of_remote)?;
         for tensor in tensors {
-            // What it was here may not be what it is there.
+            // The host's copy is outdated.
             if let Some(held) = self.tensors.get_mut(tensor) {
                 held.here = None;
             }
@@ -533,7 +534,7 @@ impl Session {
         Ok(())
     }
 
-    /// A kernel is not used any more.
+    /// Drops a kernel.
     pub fn drop_kernel(&mut self, kernel: u32) {
         if let (Some(there), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
             gpu.lock().drop_kernel(there);
@@ -541,7 +542,7 @@ impl Session {
     }
 }
 
-/// Kernels of a guest at most.
+/// Maximum number of kernels of a guest.
 pub const KERNELS_MAX: usize = 64;
 
 impl Reading {
@@ -549,7 +550,7 @@ impl Reading {
         Reading { there: tensor, is_here: true, first, asked: 0, came: 0, on_their_way: VecDeque::new() }
     }
 
-    /// Asks for more, or takes what has come. Says whether there was anything to do.
+    /// Requests the next part, or receives one. Returns whether it made progress.
     fn step(&mut self, remote: &mut Remote, to: &mut [u8], waits: bool) -> Result<bool, RemoteError> {
         if self.came == to.len() {
             return Ok(true);
@@ -562,7 +563,7 @@ impl Reading {
                 return Ok(true);
             }
         }
-        // Without any of its own it waits for others to take theirs.
+        // Without a transfer of its own, it waits until others receive theirs.
         let Some((number, bytes)) = self.on_their_way.front().copied() else { return Ok(false) };
         match remote.poll_read(number, &mut to[self.came..self.came + bytes], waits) {
             Poll::Pending => Ok(false),
@@ -586,7 +587,7 @@ impl Drop for Session {
     }
 }
 
-/// The type that is computed in.
+/// Returns the type that the operation computes in.
 fn float(specs: &[Spec]) -> Dtype {
     specs.iter().map(|spec| spec.dtype).find(|dtype| dtype.is_float()).unwrap_or(Dtype::F32)
 }
@@ -610,7 +611,7 @@ mod tests {
     use super::*;
     use crate::{Grouped, Kind};
 
-    /// An NVIDIA H100 and a core beside it, as measured, and how long a process takes to start.
+    /// Profile of an NVIDIA H100 and a core beside it, as measured, with the start time of a process.
     fn described(sharers: u32) -> Arc<Described> {
         let about = About {
             name: "a GPU".to_owned(),
@@ -643,7 +644,7 @@ mod tests {
         session
     }
 
-    /// After how many of the same operations in a row the GPU is to do it, if ever.
+    /// Returns the number of equal operations in a row after which the GPU runs them, if ever.
     fn turns(sharers: u32, op: &Op, specs: &[Spec]) -> Option<u32> {
         let mut session = session(sharers);
         let inputs: Vec<u32> = specs.iter().map(|spec| session.tensor(*spec, None).unwrap()).collect();
@@ -659,8 +660,8 @@ mod tests {
         let square = |side| [spec(Dtype::F32, &[side, side]), spec(Dtype::F32, &[side, side])];
         let fits = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
         let groups = [spec(Dtype::F64, &[8, 64_000]), spec(Dtype::F64, &[64_000]), spec(Dtype::U32, &[1001])];
-        // A product of 4096 takes a core 2.3 s, one of 1024 36 ms, one of 64 9 us. A thousand fits take it a few
-        // milliseconds, and a GPU alone hardly less; when sixteen workers share the way to it, they take longer.
+        // On one core a product of size 4096 takes 2.3 s, of size 1024 36 ms, and of size 64 9 µs. A thousand fits take
+        // a few milliseconds, on an unshared GPU little less; with sixteen workers sharing the bus, they take longer.
         for (name, sharers, op, specs, expected) in [
             ("a product that takes longer than a start", 1, &product, &square(4096)[..], Some(1)),
             ("products that take as long together", 1, &product, &square(1024), Some(60)),

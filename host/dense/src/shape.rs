@@ -1,4 +1,4 @@
-//! What a tensor is: the type of its values, and how many there are in each direction.
+//! Types and shapes of tensors.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::DenseError;
 
-/// Directions of a tensor at most.
+/// Maximum number of dimensions of a tensor.
 pub const RANK_MAX: usize = 4;
-/// Values of a tensor at most: each has a number of 32 bits on a device.
+/// Maximum number of values of a tensor: devices index them by 32-bit numbers.
 pub const VALUES_MAX: u64 = 1 << 31;
 
 /// The type of a tensor's values.
@@ -20,12 +20,12 @@ pub enum Dtype {
     F32,
     /// IEEE 754 binary64.
     F64,
-    /// Whole numbers of 32 bits: places and bins.
+    /// Unsigned 32-bit integers: indices and bins.
     U32,
 }
 
 impl Dtype {
-    /// Bytes of a value.
+    /// Returns the bytes of one value.
     pub fn bytes(self) -> u64 {
         match self {
             Dtype::F16 => 2,
@@ -34,12 +34,12 @@ impl Dtype {
         }
     }
 
-    /// Whether its values are not whole numbers.
+    /// Whether the type is a float.
     pub fn is_float(self) -> bool {
         self != Dtype::U32
     }
 
-    /// Its name.
+    /// Returns the name of the type.
     pub fn as_str(self) -> &'static str {
         match self {
             Dtype::F16 => "f16",
@@ -56,9 +56,9 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// How many values a tensor has in each direction. They lie row by row: those of the last direction beside each other.
+/// The size of a tensor in each dimension, in row-major order: values of the last dimension are adjacent.
 ///
-/// Its product is within [`VALUES_MAX`], and a direction may be empty.
+/// The product of the sizes is at most [`VALUES_MAX`]. Sizes may be zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
 pub struct Shape {
@@ -67,14 +67,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of these sizes; none at all is that of a single value.
+    /// Creates a shape; no sizes at all are the shape of a single value.
     ///
     /// # Errors
-    /// [`DenseError::Shape`] when there are more than [`RANK_MAX`], or more values than [`VALUES_MAX`].
+    /// [`DenseError::Shape`] for more than [`RANK_MAX`] dimensions or more than [`VALUES_MAX`] values.
     pub fn new(sizes: &[u32]) -> Result<Shape, DenseError> {
-        let wrong = |why: String| DenseError::Shape(format!("{sizes:?} is no tensor's shape: {why}"));
+        let wrong = |why: String| DenseError::Shape(format!("{sizes:?} is not a valid shape: {why}"));
         if sizes.len() > RANK_MAX {
-            return Err(wrong(format!("it has {} directions, {RANK_MAX} may be", sizes.len())));
+            return Err(wrong(format!("it has {} dimensions, the maximum is {RANK_MAX}", sizes.len())));
         }
         let count = sizes.iter().try_fold(1_u64, |count, size| count.checked_mul((*size).into()));
         if count.is_none_or(|count| count > VALUES_MAX) {
@@ -85,7 +85,7 @@ impl Shape {
         Ok(Shape { rank: sizes.len() as u8, sizes: all })
     }
 
-    /// As above, of what is known to be one.
+    /// Creates a shape whose sizes are known to be valid.
     pub(crate) fn of<const N: usize>(sizes: [u32; N]) -> Shape {
         const { assert!(N <= RANK_MAX) };
         let mut all = [1; RANK_MAX];
@@ -93,27 +93,27 @@ impl Shape {
         Shape { rank: N as u8, sizes: all }
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn sizes(&self) -> &[u32] {
         &self.sizes[..self.rank.into()]
     }
 
-    /// How many directions it has.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.rank.into()
     }
 
-    /// How many values it has.
+    /// Returns the number of values.
     pub fn count(&self) -> usize {
         self.sizes().iter().map(|size| *size as usize).product()
     }
 
-    /// The size of the last direction, 1 if there is none.
+    /// Returns the size of the last dimension; 1 for a single value.
     pub fn last(&self) -> usize {
         self.sizes().last().map_or(1, |size| *size as usize)
     }
 
-    /// As a stack of matrices: how many, and the rows and columns of each. None if it has no two directions.
+    /// Interprets the shape as a stack of matrices: their number, rows and columns. `None` below two dimensions.
     pub fn matrices(&self) -> Option<(usize, usize, usize)> {
         let [stack @ .., rows, columns] = self.sizes() else { return None };
         Some((stack.iter().map(|size| *size as usize).product(), *rows as usize, *columns as usize))
@@ -146,25 +146,25 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// A tensor, but for its values.
+/// Type and shape of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spec {
-    /// The type of its values.
+    /// Type of the values.
     pub dtype: Dtype,
-    /// How many there are.
+    /// Shape.
     pub shape: Shape,
 }
 
 impl Spec {
-    /// A tensor of these sizes.
+    /// Creates a spec.
     ///
     /// # Errors
-    /// As [`Shape::new`].
+    /// Errors of [`Shape::new`].
     pub fn new(dtype: Dtype, sizes: &[u32]) -> Result<Spec, DenseError> {
         Ok(Spec { dtype, shape: Shape::new(sizes)? })
     }
 
-    /// Bytes of its values.
+    /// Returns the bytes of the values.
     pub fn bytes(&self) -> u64 {
         self.shape.count() as u64 * self.dtype.bytes()
     }

@@ -5,33 +5,33 @@ use half::slice::HalfFloatSliceExt as _;
 
 use crate::{DenseError, Dtype, Spec};
 
-/// Values of a tensor that others own.
+/// Borrowed values of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Values<'a> {
-    /// Of [`Dtype::F16`].
+    /// Values of [`Dtype::F16`].
     F16(&'a [f16]),
-    /// Of [`Dtype::F32`].
+    /// Values of [`Dtype::F32`].
     F32(&'a [f32]),
-    /// Of [`Dtype::F64`].
+    /// Values of [`Dtype::F64`].
     F64(&'a [f64]),
-    /// Of [`Dtype::U32`].
+    /// Values of [`Dtype::U32`].
     U32(&'a [u32]),
 }
 
-/// Values of a tensor.
+/// Owned values of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Owned {
-    /// Of [`Dtype::F16`].
+    /// Values of [`Dtype::F16`].
     F16(Vec<f16>),
-    /// Of [`Dtype::F32`].
+    /// Values of [`Dtype::F32`].
     F32(Vec<f32>),
-    /// Of [`Dtype::F64`].
+    /// Values of [`Dtype::F64`].
     F64(Vec<f64>),
-    /// Of [`Dtype::U32`].
+    /// Values of [`Dtype::U32`].
     U32(Vec<u32>),
 }
 
-/// A tensor whose values are at hand: as many as its shape wants, of its type.
+/// A tensor with its values, whose number and type match its shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tensor<'a> {
     spec: Spec,
@@ -39,7 +39,7 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Values of a type, as they lie in memory: none if they don't lie where such values may, or are no whole ones.
+    /// Casts bytes in place. Returns `None` if they are misaligned or do not divide into whole values.
     pub fn of(dtype: Dtype, bytes: &'a [u8]) -> Option<Values<'a>> {
         match dtype {
             Dtype::F16 => bytemuck::try_cast_slice(bytes).ok().map(Values::F16),
@@ -49,7 +49,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// As they lie in memory.
+    /// Returns the bytes of the values.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Values::F16(values) => bytemuck::cast_slice(values),
@@ -70,7 +70,7 @@ impl Values<'_> {
         }
     }
 
-    /// The same as another type has them, rounded; in whole numbers what is between 0 and the largest, towards 0.
+    /// Converts to another type with rounding; to whole numbers by truncation and saturation.
     pub(crate) fn converted(self, to: Dtype) -> Owned {
         fn each<T: Copy>(values: &[T], to: Dtype, wide: impl Fn(T) -> f64) -> Owned {
             let values = values.iter().map(|value| wide(*value));
@@ -82,7 +82,7 @@ impl Values<'_> {
             }
         }
         match (self, to) {
-            // Many at once.
+            // Vectorized conversions.
             (Values::F16(values), Dtype::F32) => Owned::F32(values.to_f32_vec()),
             (Values::F32(values), Dtype::F16) => {
                 let mut all = vec![f16::ZERO; values.len()];
@@ -96,7 +96,7 @@ impl Values<'_> {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         match self {
             Values::F16(values) => values.len(),
@@ -106,14 +106,14 @@ impl Values<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Owned {
-    /// So many zeros.
+    /// Creates a tensor of zeros.
     pub fn zeros(spec: Spec) -> Owned {
         let count = spec.shape.count();
         match spec.dtype {
@@ -124,7 +124,7 @@ impl Owned {
         }
     }
 
-    /// Values of a type, of the bytes in which they lie; of what is no whole value at the end nothing is made.
+    /// Copies values from their bytes, and drops an incomplete value at the end.
     pub fn from_bytes(dtype: Dtype, bytes: &[u8]) -> Owned {
         match dtype {
             Dtype::F16 => Owned::F16(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect()),
@@ -134,7 +134,7 @@ impl Owned {
         }
     }
 
-    /// To look at.
+    /// Borrows the values.
     pub fn values(&self) -> Values<'_> {
         match self {
             Owned::F16(values) => Values::F16(values),
@@ -146,24 +146,24 @@ impl Owned {
 }
 
 impl<'a> Tensor<'a> {
-    /// A tensor of these values.
+    /// Creates a tensor from values.
     ///
     /// # Errors
-    /// When they are too few or too many, or of another type.
+    /// Fails if their number or type does not match `spec`.
     pub fn new(spec: Spec, values: Values<'a>) -> Result<Tensor<'a>, DenseError> {
         if (values.dtype(), values.len()) != (spec.dtype, spec.shape.count()) {
             let (count, dtype) = (values.len(), values.dtype());
-            return Err(DenseError::Shape(format!("{count} values of {dtype} are no tensor {spec}")));
+            return Err(DenseError::Shape(format!("{count} values of {dtype} do not form a tensor {spec}")));
         }
         Ok(Tensor { spec, values })
     }
 
-    /// Its type and shape.
+    /// Returns type and shape.
     pub fn spec(&self) -> Spec {
         self.spec
     }
 
-    /// Its values, row by row.
+    /// Returns the values in row-major order.
     pub fn values(&self) -> Values<'a> {
         self.values
     }

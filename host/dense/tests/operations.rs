@@ -1,4 +1,4 @@
-//! What the processor makes of operations.
+//! The processor's results of operations.
 
 use sandbar_dense::{Spec, Tensor, cpu};
 

@@ -1,8 +1,8 @@
-//! What operations take, and what comes of it: hostile shapes and functions among them.
+//! Validation of operations and shapes, including hostile ones.
 
 use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Reduction, Shape, Spec, Step, Unary};
 
-/// A tensor as people write it: `f32[2, 3]`.
+/// Parses a tensor spec like `f32[2, 3]`.
 fn spec(text: &str) -> Spec {
     let (dtype, sizes) = text.trim_end_matches(']').split_once('[').unwrap();
     let dtypes = [Dtype::F16, Dtype::F32, Dtype::F64, Dtype::U32];
@@ -11,7 +11,7 @@ fn spec(text: &str) -> Spec {
     Spec::new(dtype, &sizes.collect::<Vec<u32>>()).unwrap()
 }
 
-/// What comes of an operation on some tensors, or words of why nothing does.
+/// Expects the outputs of an operation, or a part of its error message.
 #[track_caller]
 fn check(op: &Op, inputs: &[&str], expected: Result<&[&str], &str>) {
     let inputs: Vec<Spec> = inputs.iter().map(|text| spec(text)).collect();
@@ -42,7 +42,7 @@ fn what_comes_of_operations() {
     );
     check(&product(false, false), &["u32[2, 3]", "u32[3, 5]"], Err("floats of one type"));
     check(&product(false, false), &["f32[2, 3]"], Err("takes 2 tensors, not 1"));
-    // What comes of small ones may be too large.
+    // Outputs of small inputs may be too large.
     check(&product(false, false), &["f32[65536, 0]", "f32[0, 65536]"], Err("has more than 2147483648 values"));
     let three = ["f64[8, 90]", "f64[90]", "u32[11]"];
     check(&grouped(0.0), &three, Ok(&["f64[10, 9]", "u32[10]"]));
@@ -50,7 +50,7 @@ fn what_comes_of_operations() {
     check(&grouped(0.0), &["f64[8, 90]", "f64[90]", "u32[11]", "f64[91]"], disagree);
     check(&grouped(0.0), &["f64[8, 90]", "f64[90]", "u32[0]"], disagree);
     check(&grouped(0.0), &["f32[8, 90]", "f32[90]", "u32[11]"], Err("f64, f64, u32"));
-    check(&grouped(0.0), &["f64[65, 90]", "f64[90]", "u32[11]"], Err("takes 64 columns at most"));
+    check(&grouped(0.0), &["f64[65, 90]", "f64[90]", "u32[11]"], Err("takes at most 64 columns"));
     check(&grouped(-1.0), &three, Err("its ridge is -1"));
     check(&grouped(f64::NAN), &three, Err("its ridge is NaN"));
     check(&Op::SolveCholesky, &["f64[4, 3, 3]", "f64[4, 3, 2]"], Ok(&["f64[4, 3, 2]"]));
@@ -60,13 +60,13 @@ fn what_comes_of_operations() {
     check(&Op::SolveQr, &["f64[5, 4, 3]", "f64[4, 2]"], disagree);
     check(&Op::Reduce { with: Reduction::Sum, along: 1 }, &["f32[2, 3, 4]"], Ok(&["f32[2, 4]"]));
     check(&Op::Reduce { with: Reduction::ArgMax, along: 0 }, &["f32[2]"], Ok(&["u32[]"]));
-    check(&Op::Reduce { with: Reduction::ArgMax, along: 0 }, &["f32[0]"], Err("finds no place"));
-    check(&Op::Reduce { with: Reduction::Sum, along: 3 }, &["f32[2, 3, 4]"], Err("direction 3"));
+    check(&Op::Reduce { with: Reduction::ArgMax, along: 0 }, &["f32[0]"], Err("finds no index"));
+    check(&Op::Reduce { with: Reduction::Sum, along: 3 }, &["f32[2, 3, 4]"], Err("along dimension 3"));
     check(&Op::Softmax, &["f32[]"], disagree);
     check(&Op::LogSumExp, &["f32[2, 3]"], Ok(&["f32[2]"]));
     check(&Op::Convert(Dtype::F16), &["f64[2, 3]"], Ok(&["f16[2, 3]"]));
     check(&Op::Convert(Dtype::F64), &["u32[]"], Ok(&["f64[]"]));
-    check(&Op::Convert(Dtype::U32), &["f64[2, 3]"], Err("does not make u32, but floats"));
+    check(&Op::Convert(Dtype::U32), &["f64[2, 3]"], Err("converts to floats, not to u32"));
     check(&Op::Nearest, &["f32[9, 3]", "f32[2, 3]"], Ok(&["u32[9]", "f32[9]"]));
     check(&Op::Nearest, &["f32[9, 3]", "f32[0, 3]"], disagree);
     check(&Op::Histogram { bins: 16 }, &["u32[4, 90]", "f32[90, 2]"], Ok(&["f32[4, 16, 2]"]));
@@ -92,7 +92,7 @@ fn what_tensors_are_stretched_to() {
         let expected = expected.as_ref().map(std::slice::from_ref).map_err(|words| *words);
         check(&sum, &inputs, expected);
     }
-    check(&sum, &["f32[2, 3]"], Err("step 1 takes input 1, and there are 1"));
+    check(&sum, &["f32[2, 3]"], Err("step 1 takes input 1, the number of inputs is 1"));
 }
 
 #[test]
@@ -100,11 +100,11 @@ fn functions_that_are_none() {
     for (steps, words) in [
         (vec![], "it leaves 0 values"),
         (vec![Step::Input(0), Step::Input(0)], "it leaves 2 values"),
-        (vec![Step::One(Unary::Exp)], "step 0 takes more values than there are"),
+        (vec![Step::One(Unary::Exp)], "step 0 takes more values than the stack holds"),
         (vec![Step::Input(0), Step::Two(Binary::Add)], "step 1 takes more values"),
         (vec![Step::Input(0), Step::Input(0), Step::Select], "step 2 takes more values"),
-        ([vec![Step::Input(0); 17], vec![Step::Two(Binary::Add); 16]].concat(), "there are more than 16 values"),
-        (vec![Step::One(Unary::Abs); 65], "it has 65 steps, 64 may be"),
+        ([vec![Step::Input(0); 17], vec![Step::Two(Binary::Add); 16]].concat(), "leaves more than 16 values"),
+        (vec![Step::One(Unary::Abs); 65], "it has 65 steps, the maximum is 64"),
     ] {
         let found = Map::new(steps).unwrap_err().to_string();
         assert!(found.contains(words), "{found}");

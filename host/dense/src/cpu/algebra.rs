@@ -7,13 +7,13 @@ use super::plain as kernels;
 use super::real::Real;
 use crate::Shape;
 
-/// Values that are added up one after another.
+/// Number of values per partial sum.
 const SUMMED: usize = 256;
-/// Points whose distances are at hand at once, and distances, unless one point has more.
+/// Points per block of distances, and distances per block, unless one point has more.
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
 
-/// A matrix, row by row, or its transpose: then rows and columns are those of what is stored.
+/// A row-major matrix, or the transpose of one. Rows and columns are those in storage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a, T> {
     pub(super) values: &'a [T],
@@ -23,16 +23,16 @@ pub(super) struct Matrix<'a, T> {
 }
 
 impl<T> Matrix<'_, T> {
-    /// Rows and columns of the matrix that it stands for.
+    /// Returns the rows and columns of the matrix after transposition.
     pub(super) fn sizes(&self) -> (usize, usize) {
         if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
     }
 }
 
-/// Products of two stacks of matrices, each perhaps transposed.
+/// Multiplies two stacks of matrices, each optionally transposed.
 pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &mut [T]) {
     let (of_first, of_second) = (count(first.1), count(second.1));
-    // A matrix alone is multiplied with each of the other's.
+    // A single matrix is multiplied with each matrix of the other stack.
     let at_most = |shape: Shape, at: usize| if shape.rank() > 2 { at } else { 0 };
     for at in 0..if first.1.rank() > 2 { of_first } else { of_second } {
         let left = matrix(first, at_most(first.1, at));
@@ -42,28 +42,28 @@ pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &
     }
 }
 
-/// Matrices of a stack.
+/// Returns the number of matrices in a stack.
 fn count(shape: Shape) -> usize {
     shape.matrices().map_or(0, |(count, ..)| count)
 }
 
-/// A matrix of a stack.
+/// Returns a matrix of a stack.
 fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> Matrix<'_, T> {
     let (_, rows, columns) = shape.matrices().unwrap_or_default();
     Matrix { values: &values[at * rows * columns..][..rows * columns], rows, columns, is_transposed }
 }
 
-/// Solves a stack of systems by Cholesky's factors; what has none gives NaN.
+/// Solves a stack of systems by Cholesky factors; NaN for systems without one.
 pub(super) fn solve_cholesky<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
     solve(systems, right, out, kernels::solve_cholesky);
 }
 
-/// Solves a stack of least squares by QR.
+/// Solves a stack of least squares problems by QR.
 pub(super) fn solve_qr<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
     solve(systems, right, out, kernels::solve_qr);
 }
 
-/// Has each system's right side solved in place; its first rows are the solution.
+/// Solves each system in place of its right side, whose first rows become the solution.
 fn solve<T: Real>(
     (systems, shape): (&[T], Shape),
     right: &[T],
@@ -84,13 +84,13 @@ fn solve<T: Real>(
     }
 }
 
-/// The nearest centre of each point, and the square of the distance to it.
+/// Returns the nearest centre of each point, and the squared distance to it.
 ///
-/// As `‖p‖² - 2 p·c + ‖c‖²`, whose product is the quick part; the distance to the one that is nearest by that is then summed
-/// of differences, which loses nothing of small ones.
+/// Finds the centre by `‖p‖² - 2 p·c + ‖c‖²`, whose product is fast, and then sums squared differences for the distance
+/// to it, which keeps the digits of small distances.
 pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], width: usize) -> (Vec<u32>, Vec<T>) {
     if width == 0 {
-        // All of them are the same point.
+        // Points of width 0 are all equal.
         return (vec![0; count], vec![T::zero(); count]);
     }
     let of_centres = centres.len() / width;
@@ -126,7 +126,7 @@ fn dot<T: Real>(left: &[T], right: &[T]) -> T {
     summed(left, right, |left, right| left * right)
 }
 
-/// The sum of a function of pairs. It is one of sums of few, so that little is lost by rounding.
+/// Sums a function of pairs, as a sum of short partial sums for little rounding error.
 fn summed<T: Real>(left: &[T], right: &[T], of: impl Fn(T, T) -> T) -> T {
     let parts = left.chunks(SUMMED).zip(right.chunks(SUMMED));
     let sums = parts.map(|(left, right)| left.iter().zip(right).fold(T::zero(), |sum, (l, r)| sum + of(*l, *r)));

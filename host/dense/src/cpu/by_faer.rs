@@ -7,13 +7,13 @@ use faer::{Accum, MatMut, MatRef, Par, Side};
 use super::algebra::Matrix;
 use super::real::Real;
 
-/// The product of two matrices, row by row.
+/// Multiplies two matrices into a row-major result.
 pub(super) fn multiply<T: Real>(left: Matrix<'_, T>, right: Matrix<'_, T>, out: &mut [T]) {
     let out = MatMut::from_row_major_slice_mut(out, left.sizes().0, right.sizes().1);
     matmul(out, Accum::Replace, view(left), view(right), T::one(), Par::Seq);
 }
 
-/// Solves a symmetric system in place, by Cholesky's factor; NaN if it has none.
+/// Solves a symmetric system in place by its Cholesky factor; NaN if it has none.
 pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     match view(system).llt(Side::Lower) {
         Ok(factor) => factor.solve_in_place(columns(system, right)),
@@ -21,7 +21,7 @@ pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     }
 }
 
-/// Solves least squares in place, by QR: the first rows are the solution.
+/// Solves least squares in place by QR: the first rows become the solution.
 pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     view(system).qr().solve_lstsq_in_place(columns(system, right));
 }
@@ -31,7 +31,7 @@ fn view<T>(matrix: Matrix<'_, T>) -> MatRef<'_, T> {
     if matrix.is_transposed { stored.transpose() } else { stored }
 }
 
-/// The right sides of a system.
+/// Returns the right sides of a system.
 fn columns<'a, T>(system: Matrix<'_, T>, right: &'a mut [T]) -> MatMut<'a, T> {
     let columns = right.len() / system.rows;
     MatMut::from_row_major_slice_mut(right, system.rows, columns)

@@ -1,12 +1,12 @@
-//! Functions of each value, block by block: a step does a block at once.
+//! Element-wise functions, evaluated block by block: each step processes a whole block.
 
 use super::real::Real;
 use crate::map::{Binary, Map, STACK_MAX, Step, Stretch, Unary};
 
-/// Values of a block: a stack of them stays in the nearest cache.
+/// Values per block: a stack of blocks fits the first-level cache.
 const BLOCK: usize = 128;
 
-/// `columns` is the size of the result's last direction.
+/// Evaluates a function. `columns` is the size of the output's last dimension.
 pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize, out: &mut [T]) {
     let mut stack = [[T::zero(); BLOCK]; STACK_MAX];
     for (at, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -41,7 +41,7 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize
     }
 }
 
-/// Values of an input, those that stand for the result's from `first` on.
+/// Loads the broadcast values of an input for the output's values from `first` on.
 fn load<T: Real>((values, stretch): (&[T], Stretch), first: usize, columns: usize, to: &mut [T]) {
     match stretch {
         Stretch::Same => to.copy_from_slice(&values[first..first + to.len()]),

@@ -1,6 +1,6 @@
-//! Operations on the processor, on one core: who has more of them has more workers.
+//! Operations on one core of the processor: parallelism comes from the number of workers.
 //!
-//! What is of f16 is computed in f32 and rounded in the end.
+//! Computes f16 in f32, and rounds at the end.
 
 mod algebra;
 #[cfg(feature = "faer")]
@@ -20,14 +20,14 @@ use crate::grouped::{self, Rows};
 use crate::map::{Stretch, stretch};
 use crate::{DenseError, Dtype, Op, Owned, Reduction, Shape, Spec, Tensor, Values};
 
-/// Does an operation. It takes memory for what comes of it, which [`Op::outputs`] says, and in f16 for its inputs as f32.
+/// Runs an operation. Allocates the outputs of [`Op::outputs`], and f32 copies of f16 inputs.
 ///
 /// # Errors
-/// As [`Op::outputs`].
+/// Errors of [`Op::outputs`].
 pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<Owned>, DenseError> {
     let specs: Vec<Spec> = inputs.iter().map(Tensor::spec).collect();
     let outputs = op.outputs(&specs)?;
-    // What is no whole number.
+    // Type of the inputs that are not integers.
     let dtype = match op {
         Op::Histogram { .. } => specs[1].dtype,
         _ => specs[0].dtype,
@@ -45,7 +45,7 @@ pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<Owned>, DenseError> {
     }
 }
 
-/// An operation that computes in `T`.
+/// Runs an operation that computes in `T`.
 fn of<T: Real>(
     op: &Op,
     inputs: &[Tensor<'_>],
@@ -56,7 +56,7 @@ fn of<T: Real>(
     let all: Vec<Cow<'_, [T]>> = inputs.iter().map(|tensor| values(tensor.values())).collect();
     let whole = |at: usize| match inputs[at].values() {
         Values::U32(values) => values,
-        // Types were looked at.
+        // The types were validated.
         _ => &[],
     };
     let first = outputs[0];

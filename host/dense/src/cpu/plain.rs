@@ -1,11 +1,12 @@
-//! Products and systems of equations by loops, for tests of functions: faer takes longer to compile than those run.
+//! Products and systems of equations by simple loops, for tests of functions: faer takes longer to compile than those
+//! run.
 //!
-//! They have faer's results within rounding, which a test below holds.
+//! The results equal faer's within rounding, which a test below verifies.
 
 use super::algebra::Matrix;
 use super::real::Real;
 
-/// The product of two matrices, row by row.
+/// Multiplies two matrices into a row-major result.
 pub(super) fn multiply<T: Real>(left: Matrix<'_, T>, right: Matrix<'_, T>, out: &mut [T]) {
     let ((rows, inner), columns) = (left.sizes(), right.sizes().1);
     for i in 0..rows {
@@ -20,7 +21,7 @@ fn at<T: Copy>(matrix: Matrix<'_, T>, row: usize, column: usize) -> T {
     matrix.values[row * matrix.columns + column]
 }
 
-/// Solves a symmetric system in place, by Cholesky's factor; NaN if it has none.
+/// Solves a symmetric system in place by its Cholesky factor; NaN if it has none.
 pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     let (n, columns) = (system.rows, right.len() / system.rows);
     let mut factor = system.values.to_vec();
@@ -44,7 +45,7 @@ pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     }
 }
 
-/// Solves least squares in place, by QR: the first rows are the solution.
+/// Solves least squares in place by QR: the first rows become the solution.
 pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     let (rows, unknowns, columns) = (system.rows, system.columns, right.len() / system.rows);
     let mut factor = system.values.to_vec();
@@ -54,7 +55,7 @@ pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
         if norm == T::zero() {
             continue;
         }
-        // Householder's reflection takes the column to a multiple of the first direction.
+        // The Householder reflection maps the column to a multiple of the first unit vector.
         let mut normal: Vec<T> = column.iter().map(|value| *value / norm).collect();
         normal[0] = normal[0] + T::one().copysign(normal[0]);
         reflect(&mut factor[j * unknowns..], unknowns, &normal);
@@ -65,7 +66,7 @@ pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     }
 }
 
-/// Row `i` of the solution, when those of `known` are there.
+/// Returns row `i` of the solution, given the rows in `known`.
 fn substitute<T: Real>(
     right: &mut [T],
     columns: usize,
@@ -79,7 +80,7 @@ fn substitute<T: Real>(
     }
 }
 
-/// Mirrors each column of a matrix at the plane of this normal.
+/// Reflects each column of a matrix at the hyperplane with this normal.
 fn reflect<T: Real>(values: &mut [T], columns: usize, normal: &[T]) {
     let square = normal.iter().fold(T::zero(), |sum, value| sum + *value * *value);
     for c in 0..columns {
@@ -96,7 +97,7 @@ mod tests {
     use super::super::by_faer;
     use super::*;
 
-    /// Values between -1 and 1 that look random.
+    /// Returns pseudo-random values between -1 and 1.
     fn values(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
         let mut next = || {
@@ -110,7 +111,7 @@ mod tests {
         Matrix { values, rows, columns, is_transposed }
     }
 
-    /// Has both do the same, in place.
+    /// Runs both implementations in place.
     #[track_caller]
     fn check(out: &[f64], plain: impl FnOnce(&mut [f64]), faer: impl FnOnce(&mut [f64])) {
         let [mut found, mut expected] = [out.to_vec(), out.to_vec()];
@@ -162,7 +163,7 @@ mod tests {
             let first = |solve: fn(Matrix<'_, f64>, &mut [f64])| {
                 move |out: &mut [f64]| {
                     solve(system, out);
-                    // What lies behind the solution is anything.
+                    // Rows behind the solution are arbitrary.
                     out[unknowns * columns..].fill(0.0);
                 }
             };

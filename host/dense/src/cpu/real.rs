@@ -1,4 +1,4 @@
-//! The two types that are computed in.
+//! The two types for computation.
 
 #[cfg(feature = "faer")]
 use faer::traits::RealField;
@@ -10,7 +10,7 @@ use num_traits::NumAssign;
 
 use crate::{Dtype, Owned};
 
-/// What faer computes in, where it does.
+/// The bound that faer needs, where it is enabled.
 #[cfg(not(feature = "faer"))]
 pub(super) trait RealField: NumAssign {}
 
@@ -21,7 +21,7 @@ impl<T: Float + NumAssign> RealField for T {}
 pub(super) trait Real: RealField + Float {
     fn of(value: f64) -> Self;
     fn wide(self) -> f64;
-    /// As values of a type of floats.
+    /// Wraps values as a float type.
     fn owned(values: Vec<Self>, dtype: Dtype) -> Owned;
 }
 

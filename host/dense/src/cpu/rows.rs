@@ -1,22 +1,22 @@
-//! What comes of the values along a direction; rows that are taken, and rows that are counted.
+//! Reductions along a dimension, row selection, and histograms.
 
 use super::real::Real;
 use crate::{Owned, Reduction, Shape, Spec, Tensor, Values};
 
-/// A shape around a direction: what is before it, it, and what is behind it.
+/// Splits a shape at a dimension: the product of the sizes before it, its size, and the product of those behind it.
 fn around(shape: Shape, along: usize) -> (usize, usize, usize) {
     let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product();
     let sizes = shape.sizes();
     (product(&sizes[..along]), sizes[along] as usize, product(&sizes[along + 1..]))
 }
 
-/// Sums are of f64, whatever the values are.
+/// Reduces along a dimension. Sums are in f64 for every type.
 pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Reduction, out: &mut [T]) {
     let (_, size, behind) = around(shape, along);
     if matches!(with, Reduction::Sum | Reduction::Mean) {
         let divisor = if with == Reduction::Mean { size as f64 } else { 1.0 };
         if behind == 1 {
-            // A line lies in one piece.
+            // Each line is contiguous.
             for (at, out) in out.iter_mut().enumerate() {
                 *out = T::of(sum(&values[at * size..][..size]) / divisor);
             }
@@ -43,7 +43,7 @@ pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Re
     }
 }
 
-/// Sums that run side by side: one alone waits for each addition.
+/// Number of parallel partial sums: a single one waits for each addition.
 const LANES: usize = 16;
 
 fn sum<T: Real>(values: &[T]) -> f64 {
@@ -55,12 +55,12 @@ fn sum<T: Real>(values: &[T]) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|value| value.wide()).sum::<f64>()
 }
 
-/// Whether a value is larger, or smaller, than what was found. NaN is beyond all, and what comes first stays.
+/// Whether a value is beyond the best so far. NaN is beyond all, and the first of equals stays.
 fn is_beyond<T: Real>(is_max: bool, value: T, found: T) -> bool {
     !found.is_nan() && (value.is_nan() || if is_max { value > found } else { value < found })
 }
 
-/// The place of the largest, or the smallest.
+/// Returns the index of the maximum or minimum.
 pub(super) fn place<T: Real>(values: &[T], shape: Shape, along: usize, is_max: bool) -> Vec<u32> {
     let (before, size, behind) = around(shape, along);
     let mut places = Vec::with_capacity(before * behind);
@@ -93,19 +93,19 @@ pub(super) fn log_sum_exp<T: Real>(values: &[T], columns: usize, out: &mut [T]) 
     }
     for (row, out) in values.chunks_exact(columns).zip(out) {
         let (largest, sum) = exponents(row);
-        // Of infinities nothing is left to add to.
+        // Avoids subtracting infinities.
         *out = if largest.wide().is_infinite() { largest } else { largest + T::of(sum.ln()) };
     }
 }
 
-/// The largest value, and the sum of the exponentials of what the others are less.
+/// Returns the maximum, and the sum of the exponentials of the differences to it.
 fn exponents<T: Real>(row: &[T]) -> (T, f64) {
     let beyond = |found: T, value: &T| if is_beyond(true, *value, found) { *value } else { found };
     let largest = row.iter().fold(T::neg_infinity(), beyond);
     (largest, row.iter().map(|value| (*value - largest).exp().wide()).sum())
 }
 
-/// Sums of the values of each bin, of f64 whatever the values are.
+/// Sums the values of each bin, in f64 for every type.
 pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, bins: usize, out: &mut [T]) {
     if bins * channels == 0 {
         return;
@@ -123,7 +123,7 @@ pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, 
     }
 }
 
-/// Rows at some places.
+/// Selects rows by index.
 pub(super) fn take(from: &Tensor<'_>, places: &[u32], out: Spec) -> Owned {
     fn rows<T: Copy>(values: &[T], places: &[u32], zero: T, count: usize) -> Vec<T> {
         let width = count.checked_div(places.len()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! How a worker gets a connection: it asks its node.
+//! Connections of a worker to GPU processes, requested from its node.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -12,52 +12,51 @@ use super::Remote;
 use super::process::wait;
 use crate::{Described, Gpu};
 
-/// A driver that makes no device within this is given up: there is no GPU then.
+/// Maximum wait for a connection: a driver that creates no device until then is given up.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
 
-/// Where there was none, one is asked for again after this.
+/// Interval between requests for a GPU after one was refused.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// What a worker says.
+/// Request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBroker {
-    /// It wants to know what GPU there is.
+    /// Describe the available GPU.
     Describe,
-    /// It wants one.
+    /// Connect to a GPU.
     Connect {
-        /// The job that it is for, which has it for itself.
+        /// Job that has the GPU's process for itself.
         job: u64,
     },
 }
 
-/// What is answered: what the GPU is, if there is one. Files of who wants one: its process's socket, and memory shared with
-/// it.
+/// Response: the profile of the GPU, if there is one. A connection's files are its socket and its shared memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FromBroker(pub Option<Described>);
 
-/// Whom a worker asks for GPUs, and those that it has got.
+/// A worker's source of GPUs, with its open connections.
 #[derive(Debug, Clone)]
 pub struct Broker(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// None where nobody has any.
+    /// Socket to the node; `None` if the node provides no GPUs.
     socket: Option<OwnedFd>,
-    /// What GPU there is, once that was asked.
+    /// Profile of the GPU, once requested.
     described: Option<Option<Arc<Described>>>,
-    /// By the job that has it.
+    /// Connections by job.
     gpus: HashMap<u64, Gpu>,
-    /// When one was asked for in vain.
+    /// Time of the last refused request.
     refused: Option<Instant>,
-    /// By the job: nanoseconds that its operations would have saved on a GPU so far, while it has none.
+    /// Nanoseconds that a GPU would have saved so far, by job without a connection.
     missed: HashMap<u64, f64>,
 }
 
-/// Jobs of which a broker remembers what they missed.
+/// Maximum number of jobs in `missed`.
 const MISSED_MAX: usize = 1024;
 
 impl Broker {
-    /// One who is asked by a socket, or has none to give.
+    /// Creates a broker that uses a socket, or one without GPUs.
     pub fn new(socket: Option<OwnedFd>) -> Broker {
         Broker(Arc::new(Mutex::new(State {
             socket,
@@ -68,7 +67,7 @@ impl Broker {
         })))
     }
 
-    /// What GPU there is, if there is one. Several of a machine are taken to be like the first.
+    /// Returns the profile of the GPU, if there is one. Several GPUs of a machine are assumed to equal the first.
     pub fn described(&self) -> Option<Arc<Described>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let State { socket, described, .. } = &mut *state;
@@ -76,8 +75,8 @@ impl Broker {
         described.get_or_insert_with(ask).clone()
     }
 
-    /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it would do `saved_nanos` sooner:
-    /// once the operations of the job in this worker would have saved the start together.
+    /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it finishes `saved_nanos`
+    /// earlier: once the job's operations in this worker would have saved the start time in total.
     pub fn is_worth_start(&self, job: u64, saved_nanos: f64, start_nanos: f64) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.gpus.contains_key(&job) {
@@ -91,10 +90,10 @@ impl Broker {
         *missed >= start_nanos
     }
 
-    /// A GPU for a job, if there is one: the one that was got before, while that is there. Waits for it.
+    /// Returns a GPU for a job, if there is one: the existing connection, or a new one. Blocks until connected.
     pub fn gpu(&self, job: u64) -> Option<Gpu> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody has the others any more.
+        // Drops connections that no session uses.
         state.gpus.retain(|of, gpu| !gpu.is_lost() && (*of == job || Arc::strong_count(&gpu.remote) > 1));
         if !state.gpus.contains_key(&job) {
             let gpu = state.connect(job)?;
@@ -110,7 +109,7 @@ impl State {
             return None;
         }
         let Some((_, files)) = ask(self.socket.as_ref()?, ToBroker::Connect { job }) else {
-            // Who does not answer now will not the next time.
+            // A node that does not respond now will not respond later.
             self.socket = None;
             return None;
         };

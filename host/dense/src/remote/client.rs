@@ -1,4 +1,4 @@
-//! Who asks.
+//! The client side of a connection to a GPU's process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,26 +17,25 @@ use super::{
 };
 use crate::{Op, Spec};
 
-/// A connection to the process that has a GPU.
+/// A connection to the process that owns a GPU.
 #[derive(Debug)]
 pub struct Remote {
     socket: OwnedFd,
     area: SharedMemory,
-    /// Messages that were sent, and those that are done.
+    /// Number of messages sent, and completed.
     sent: u64,
     done: u64,
-    /// Numbers that were given.
+    /// Last allocated number of a tensor, kernel or user.
     numbers: u32,
-    /// Values to the GPU: how many took a place, and the messages of those that still have theirs.
+    /// Uploads: number of slots used so far, and the messages whose slots are still in use.
     placed: usize,
     writes: VecDeque<u64>,
-    /// Reads that were asked for, by the number of the message, and how many places values back have had.
+    /// Reads by their message's number, and the number of slots used for downloads so far.
     reads: VecDeque<(u64, Asked)>,
     placed_back: usize,
-    /// Tensors that are to be dropped.
+    /// Tensors to drop with the next message.
     dropped: Vec<u32>,
-    /// For whom messages are from now on, and were, each with the first of them; and for how many nanoseconds the GPU worked
-    /// for each.
+    /// Current user, the first message of each recent user, and the nanoseconds of GPU work for each user.
     user: u32,
     users: VecDeque<(u64, u32)>,
     worked: HashMap<u32, u64>,
@@ -45,24 +44,24 @@ pub struct Remote {
     received: Vec<u8>,
 }
 
-/// A read that was asked for.
+/// State of a read.
 #[derive(Debug)]
 enum Asked {
     Waits,
-    /// Its values, and the place where they are if they are not with the message.
+    /// The values, with their slot if they are not inline.
     Answered(Result<(Moved, usize), RemoteError>),
     Taken,
 }
 
-/// Values that were asked for: to be [polled](Remote::poll_read) until they are there.
+/// A requested read, to be [polled](GpuClient::poll_read) until it completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadNumber(u64);
 
 impl Remote {
-    /// A connection that the node made: a socket that does not block.
+    /// Wraps a connection that the node created; the socket is non-blocking.
     ///
     /// # Errors
-    /// When the shared memory is none.
+    /// Fails if the shared memory is invalid.
     pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<Remote> {
         Ok(Remote {
             socket,
@@ -84,12 +83,12 @@ impl Remote {
         })
     }
 
-    /// Why it is of no use any more, if it is not.
+    /// Returns the error with which the connection was lost, if it was.
     pub fn lost(&self) -> Option<&RemoteError> {
         self.lost.as_ref()
     }
 
-    /// One more guest uses it: gives its number. The process of a connection that nobody uses may be ended.
+    /// Registers a guest and returns its number. The node may end the process of a connection without users.
     pub fn begin_use(&mut self) -> u32 {
         self.area.atomic(words::USERS).fetch_add(1, AcqRel);
         let user = self.number();
@@ -97,24 +96,24 @@ impl Remote {
         user
     }
 
-    /// What is asked for from here on is for this guest.
+    /// Attributes the following requests to this guest.
     pub fn is_for(&mut self, user: u32) {
         self.user = user;
     }
 
-    /// For how many nanoseconds the GPU has worked for a guest: at what is done of what it asked for, as the GPU's process
-    /// says.
+    /// Returns the nanoseconds that the GPU worked for a guest, for completed requests, as the GPU's process reports
+    /// them.
     pub fn worked_nanos(&self, user: u32) -> u64 {
         self.worked.get(&user).copied().unwrap_or_default()
     }
 
-    /// A guest does not use it any more. Of what is not done yet nobody learns how long it takes.
+    /// Unregisters a guest. The duration of its pending work is not reported.
     pub fn end_use(&mut self, user: u32) {
         self.worked.remove(&user);
         self.area.atomic(words::USERS).fetch_sub(1, AcqRel);
     }
 
-    /// Looks whether it is still there.
+    /// Processes pending messages, to detect a lost connection.
     pub(crate) fn look(&mut self) {
         let _ = self.listen(false);
     }
@@ -124,10 +123,10 @@ impl Remote {
         self.numbers
     }
 
-    /// A tensor of these values, or of zeros. Waits while too much is on its way.
+    /// Creates a tensor from values, or of zeros. Blocks while too many messages are in flight.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// Fails if the connection is lost.
     pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, RemoteError> {
         let tensor = self.number();
         self.send(&ToGpu::Tensor { tensor, spec, is_written: values.is_some() })?;
@@ -153,49 +152,49 @@ impl Remote {
         Ok(tensor)
     }
 
-    /// A tensor of the values of another, in another shape.
+    /// Creates a tensor with the values of another in another shape.
     ///
     /// # Errors
-    /// As [`Remote::tensor`].
+    /// Fails if the connection is lost.
     pub fn reshaped(&mut self, from: u32, spec: Spec) -> Result<u32, RemoteError> {
         let tensor = self.number();
         self.send(&ToGpu::Reshape { from, tensor, spec })?;
         Ok(tensor)
     }
 
-    /// An operation, of which so many tensors come.
+    /// Queues an operation with this number of outputs.
     ///
     /// # Errors
-    /// As [`Remote::tensor`].
+    /// Fails if the connection is lost.
     pub fn run(&mut self, op: &Op, inputs: &[u32], outputs: usize) -> Result<Vec<u32>, RemoteError> {
         let outputs: Vec<u32> = (0..outputs).map(|_| self.number()).collect();
         self.send(&ToGpu::Run { op: op.clone(), inputs: inputs.to_vec(), outputs: outputs.clone() })?;
         Ok(outputs)
     }
 
-    /// A kernel of this text.
+    /// Creates a kernel from its text.
     ///
     /// # Errors
-    /// As [`Remote::tensor`].
+    /// Fails if the connection is lost.
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, RemoteError> {
         let kernel = self.number();
         self.send(&ToGpu::Kernel { kernel, wgsl: wgsl.to_owned() })?;
         Ok(kernel)
     }
 
-    /// Runs a kernel.
+    /// Queues a run of a kernel.
     ///
     /// # Errors
-    /// As [`Remote::tensor`].
+    /// Fails if the connection is lost.
     pub fn dispatch(&mut self, kernel: u32, bindings: &[u32], grid: [u32; 3]) -> Result<(), RemoteError> {
         self.send(&ToGpu::Dispatch { kernel, bindings: bindings.to_vec(), grid })
     }
 
-    /// Asks for values of a tensor, [`MOVED_BYTES_MAX`] bytes at most. None while as many others are on their way, or were
-    /// not taken, as may be.
+    /// Requests at most [`TRANSFER_BYTES_MAX`] bytes of a tensor's values. Returns `None` while all slots are occupied
+    /// by reads that are pending or not received.
     ///
     /// # Errors
-    /// As [`Remote::tensor`].
+    /// Fails if the connection is lost.
     pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: usize) -> Result<Option<ReadNumber>, RemoteError> {
         if self.reads.len() >= PLACES {
             self.listen(false)?;
@@ -208,10 +207,10 @@ impl Remote {
         Ok(Some(ReadNumber(self.sent)))
     }
 
-    /// Takes values that were asked for, once, if they are there; `waits` until they are.
+    /// Receives the values of a read, once, if they have arrived; with `waits` it blocks until then.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Errors of the operations that computed the tensor, or of the connection.
     pub fn poll_read(&mut self, read: ReadNumber, to: &mut [u8], waits: bool) -> Poll<Result<(), RemoteError>> {
         loop {
             let twice = || Poll::Ready(Err(of_peer("values were taken twice")));
@@ -240,9 +239,9 @@ impl Remote {
         self.reads.iter_mut().find(|(number, _)| *number == read.0).map(|(_, asked)| asked)
     }
 
-    /// Nobody will take these values.
+    /// Abandons a read.
     pub fn abandon(&mut self, read: ReadNumber) {
-        // Their place is in use until they have come.
+        // The slot is occupied until the values arrive.
         while matches!(self.asked(read), Some(Asked::Waits)) && self.listen(true).is_ok() {}
         if let Some(asked) = self.asked(read) {
             *asked = Asked::Taken;
@@ -254,7 +253,8 @@ impl Remote {
         match moved {
             Moved::Inline(values) if values.len() == to.len() => to.copy_from_slice(values),
             Moved::Placed(bytes) if *bytes as usize == to.len() && to.len() <= MOVED_BYTES_MAX => {
-                // SAFETY: bytes that are initialised already may be written as such that are not.
+                // SAFETY: writing initialised bytes through a view of possibly uninitialised ones keeps them
+                // initialised.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
                 self.area.read(place, to);
             }
@@ -269,16 +269,16 @@ impl Remote {
         }
     }
 
-    /// A tensor is not used any more. It is told so with others, before what is asked for next but not at once.
+    /// Drops a tensor. Drops are batched, and sent before the next request at the latest.
     pub fn drop_tensor(&mut self, tensor: u32) {
         self.dropped.push(tensor);
         if self.dropped.len() >= DROPPED_MAX {
-            // Where it is lost, they are as well.
+            // A lost connection has lost its tensors as well.
             let _ = self.send_dropped();
         }
     }
 
-    /// A kernel is not used any more.
+    /// Drops a kernel.
     pub fn drop_kernel(&mut self, kernel: u32) {
         let _ = self.send(&ToGpu::DropKernel { kernel });
     }
@@ -296,7 +296,7 @@ impl Remote {
         if self.users.back().is_none_or(|(_, last)| *last != self.user) {
             self.put(&ToGpu::User)?;
             self.users.push_back((self.sent + 1, self.user));
-            // Of messages that are done nothing more is said.
+            // Later reports never concern messages that are that old.
             while self.users.len() > MESSAGES_MAX as usize + 1 {
                 self.users.pop_front();
             }
@@ -304,7 +304,7 @@ impl Remote {
         self.put(message)
     }
 
-    /// Sends a message once it may be on its way as well.
+    /// Sends a message once the number of messages in flight allows it.
     fn put(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
         while self.sent - self.done >= MESSAGES_MAX {
             self.listen(true)?;
@@ -334,7 +334,7 @@ impl Remote {
         }
     }
 
-    /// Takes in what the GPU's process has said; `waits` until that is something. Says whether it was.
+    /// Handles messages of the GPU's process; with `waits` it blocks until there is one. Returns whether there was any.
     fn listen(&mut self, waits: bool) -> Result<bool, RemoteError> {
         let mut has_heard = false;
         loop {
@@ -357,7 +357,7 @@ impl Remote {
         match message {
             FromGpu::Done { message, nanos } if message <= self.sent => {
                 self.has_worked(message, nanos);
-                // Several threads say so, and not in turn.
+                // Several threads of the process report completions, possibly out of order.
                 self.done = self.done.max(message);
                 while self.writes.front().is_some_and(|message| *message <= self.done) {
                     self.writes.pop_front();
@@ -379,7 +379,7 @@ impl Remote {
         }
     }
 
-    /// The GPU has worked for who asked for this message.
+    /// Adds GPU time to the user that sent this message.
     fn has_worked(&mut self, message: u64, nanos: u64) {
         let user = self.users.iter().rfind(|(first, _)| *first <= message);
         if let Some(worked) = user.and_then(|(_, user)| self.worked.get_mut(user)) {
@@ -399,24 +399,24 @@ impl Remote {
         self.lost.get_or_insert_with(|| of_peer("it makes no sense")).clone()
     }
 
-    /// The process has ended: of itself, or because the node has ended it.
+    /// Records the loss of the process, which ended by itself or was killed by the node.
     fn is_lost(&mut self) -> RemoteError {
         if let Some(lost) = &self.lost {
             return lost.clone();
         }
         let since = self.area.atomic(words::SINCE).load(Acquire);
         if since > 0 {
-            // It was at work, of the first that is not done.
+            // The GPU was working on the first message that is not completed.
             self.has_worked(self.done + 1, now_nanos().saturating_sub(since));
         }
         let why = self.area.atomic(words::LOST).load(Acquire);
         let error = if why == Lost::OwnWork as u64 {
-            let message = "what the GPU was given took longer than it may: it was ended".to_owned();
+            let message = "the GPU's work took longer than its limit (--gpu-time) and was killed".to_owned();
             RemoteError { kind: RemoteErrorKind::TimeOut, message }
         } else if why == Lost::OthersWork as u64 {
-            of_peer("it was ended, as other work of this job on it took longer than it may")
+            of_peer("its process was killed because other work of this job on it took longer than its limit (--gpu-time)")
         } else {
-            of_peer("its process has ended")
+            of_peer("its process ended")
         };
         self.lost.get_or_insert(error).clone()
     }

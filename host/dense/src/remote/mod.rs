@@ -1,13 +1,13 @@
-//! How the process that has a GPU is asked to work, and answers.
+//! The protocol between workers and the process that owns a GPU.
 //!
-//! Over a Unix SEQPACKET socket, one message a datagram, in postcard, and in memory that both have: its first page has words
-//! ([`words`]), then come values on their way, at first those that go to the GPU. Who asks gives tensors and kernels
-//! their numbers, which it uses once, and asks for one thing after another without waiting, up to [`MESSAGES_MAX`]: messages are
-//! counted from 1 on, and [`FromGpu::Done`] says up to which of them all is done. Work that has gone wrong is not answered:
-//! what would have come of it has failed, and so has what is made of that; who reads it is told why.
+//! Messages are datagrams of a Unix SEQPACKET socket, in postcard. Larger values pass through shared memory: its first
+//! page has control words ([`words`]), followed by slots for uploads and slots for downloads. The client allocates the
+//! numbers of tensors and kernels, uses each once, and sends up to [`MESSAGES_MAX`] requests without waiting. Messages
+//! are counted from 1; [`GpuResponse::Done`] reports the message up to which all are completed. A failing request gets
+//! no response: its outputs fail, as does everything computed from them, and a read reports the error.
 //!
-//! Neither side trusts the other: values are copied before they are looked at, and numbers are looked up. The node, which
-//! made the connection, has the memory too, and looks at how long the work at hand has taken.
+//! Neither side trusts the other: values are copied before they are interpreted, and numbers are looked up. The node,
+//! which creates the connection, maps the memory as well and supervises the duration of the current work.
 
 mod broker;
 mod client;
@@ -22,214 +22,214 @@ pub use broker::{Broker, FromBroker, ToBroker};
 pub use client::{ReadNumber, Remote};
 pub use process::{GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SERVE_ARGUMENT, SOFTWARE_ARGUMENT};
 
-/// Words of the shared memory, as indices of u64, a line of the caches apart.
+/// Control words in the shared memory, as indices of u64, each on its own cache line.
 pub mod words {
-    /// Since when the GPU has been at work of this connection, in nanoseconds of the monotonic clock; 0 if it is not.
+    /// Start of the GPU's current work for this connection, in nanoseconds of the monotonic clock; 0 when idle.
     pub const SINCE: usize = 0;
-    /// As above, of the process, which makes kernels.
+    /// Start of the process's current kernel compilation, likewise.
     pub const MAKING_SINCE: usize = 8;
-    /// Set by the node before it ends the process: what for, as [`Lost`](super::Lost)'s number.
+    /// Set by the node before it kills the process: the number of a [`KillReason`](super::KillReason).
     pub const LOST: usize = 24;
-    /// How many guests use the connection, as the worker says.
+    /// Number of guests that use the connection, set by the worker.
     pub const USERS: usize = 40;
     /// Not 0 once the GPU's process has closed the connection.
     pub const CLOSED: usize = 32;
 }
 
-/// Bytes of the shared memory before values.
+/// Bytes of control words, before the slots.
 pub const CONTROL_BYTES: usize = 4096;
-/// Values that are moved by one message at most.
+/// Maximum bytes of values per message, and size of a slot.
 pub const MOVED_BYTES_MAX: usize = 2 << 20;
-/// Places for so many values to the GPU, and behind these as many for values back. They are used in turn.
+/// Number of slots for uploads, and of slots for downloads behind them. Slots are used in turn.
 pub const PLACES: usize = 4;
-/// All of it.
+/// Size of the shared memory, in bytes.
 pub const AREA_BYTES: usize = CONTROL_BYTES + 2 * PLACES * MOVED_BYTES_MAX;
-/// Values up to so many bytes travel in the message.
+/// Maximum size of values inside a message, in bytes.
 pub const INLINE_BYTES_MAX: usize = 4096;
-/// Messages that are not done, at most.
+/// Maximum number of incomplete messages.
 pub const MESSAGES_MAX: u64 = 64;
-/// Text of a kernel at most.
+/// Maximum size of a kernel's text, in bytes.
 pub const KERNEL_BYTES_MAX: usize = 64 << 10;
-/// Tensors that a kernel is bound to at most.
+/// Maximum number of tensors bound to a kernel.
 pub const BINDINGS_MAX: usize = 8;
-/// Tensors that are dropped by one message at most.
+/// Maximum number of tensors dropped per message.
 pub const DROPPED_MAX: usize = 256;
 
-/// Where a place of the shared memory begins.
+/// Returns the offset of a slot in the shared memory.
 pub fn place(number: usize, is_back: bool) -> usize {
     CONTROL_BYTES + (number % PLACES + if is_back { PLACES } else { 0 }) * MOVED_BYTES_MAX
 }
 
-/// Nanoseconds of the monotonic clock, of which the shared memory tells.
+/// Returns the time of the monotonic clock in nanoseconds, as used in the shared memory.
 pub fn now_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What the GPU is to do.
+/// A request to the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToGpu {
-    /// What follows is for another user: its time is told apart.
+    /// The following requests belong to another user, whose time is measured separately.
     User,
-    /// There is a tensor, of zeros.
+    /// Creates a tensor of zeros.
     Tensor {
-        /// Its number.
+        /// Number of the tensor.
         tensor: u32,
-        /// Its type and shape.
+        /// Type and shape.
         spec: Spec,
-        /// Whether all of it will be written.
+        /// Whether the tensor will be overwritten completely.
         is_written: bool,
     },
-    /// Values of a tensor.
+    /// Writes values of a tensor.
     Write {
-        /// Which one.
+        /// Tensor.
         tensor: u32,
-        /// The byte from which on they are, a multiple of four.
+        /// Offset in bytes, a multiple of four.
         offset: u64,
-        /// They.
+        /// Values.
         values: Moved,
     },
-    /// There is a tensor of the same values as another, in another shape.
+    /// Creates a tensor with the values of another in another shape.
     Reshape {
-        /// The other.
+        /// Source.
         from: u32,
-        /// Its number.
+        /// Number of the new tensor.
         tensor: u32,
-        /// Its type, and its shape.
+        /// Type and new shape.
         spec: Spec,
     },
-    /// An operation.
+    /// Runs an operation.
     Run {
-        /// Which one.
+        /// Operation.
         op: Op,
-        /// What it takes.
+        /// Inputs.
         inputs: Vec<u32>,
-        /// The numbers of what comes of it.
+        /// Numbers of the outputs.
         outputs: Vec<u32>,
     },
-    /// There is a kernel of a guest's.
+    /// Creates a guest's kernel.
     Kernel {
-        /// Its number.
+        /// Number of the kernel.
         kernel: u32,
-        /// Its text.
+        /// WGSL text.
         wgsl: String,
     },
-    /// A kernel is to be run.
+    /// Runs a kernel.
     Dispatch {
-        /// Which one.
+        /// Kernel.
         kernel: u32,
-        /// What is bound to it, from place 0 of group 0 on.
+        /// Tensors to bind, from binding 0 of group 0 on.
         bindings: Vec<u32>,
-        /// Groups of threads in each direction.
+        /// Thread groups in each dimension.
         grid: [u32; 3],
     },
-    /// Values of a tensor are wanted.
+    /// Reads values of a tensor.
     Read {
-        /// Which one.
+        /// Tensor.
         tensor: u32,
-        /// The byte from which on, a multiple of four.
+        /// Offset in bytes, a multiple of four.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// These are not used any more.
+    /// Drops tensors.
     Drop {
         /// Tensors.
         tensors: Vec<u32>,
     },
-    /// As above.
+    /// Drops a kernel.
     DropKernel {
-        /// The kernel.
+        /// Kernel.
         kernel: u32,
     },
 }
 
-/// Values on their way.
+/// Values in transit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Moved {
-    /// Here, up to [`INLINE_BYTES_MAX`].
+    /// Inline, at most [`INLINE_BYTES_MAX`].
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// So many bytes in the next place.
+    /// This many bytes in the next slot.
     Placed(u32),
 }
 
-/// What the GPU's process says.
+/// A response of the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromGpu {
-    /// All up to this message is done.
+    /// All requests up to this message are completed.
     Done {
-        /// Which one.
+        /// Number of the message.
         message: u64,
-        /// For how many nanoseconds the GPU worked at what was not said to be done before.
+        /// Nanoseconds of GPU work since the last report.
         nanos: u64,
     },
-    /// Values that were asked for, or why there are none.
+    /// Result of a read.
     Values {
-        /// By which message.
+        /// Number of the read's message.
         read: u64,
-        /// They.
+        /// Values, or the error.
         values: Result<Moved, RemoteError>,
     },
 }
 
-/// Why there are no values.
+/// Error of a GPU request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct RemoteError {
-    /// What happened.
+    /// Kind.
     pub kind: RemoteErrorKind,
-    /// In words.
+    /// Message.
     pub message: String,
 }
 
-/// What happened.
+/// Kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteErrorKind {
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     Request,
-    /// There is not enough memory, of the limit or of the device.
+    /// The limit or the device's memory is exhausted.
     Memory,
-    /// A kernel is none, or over a limit.
+    /// A kernel is invalid, or exceeds a limit.
     Kernel,
-    /// It took longer than it may.
+    /// The work exceeded its time limit.
     TimeOut,
-    /// The device is gone, with all that was on it.
+    /// The device and all of its tensors are lost.
     Lost,
 }
 
-/// What for a process was ended, as far as one of its connections is concerned.
+/// Reason for which the node killed the process, for one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Lost {
-    /// What this connection had it do took too long.
+    /// Work of this connection exceeded its time limit.
     OwnWork = 1,
-    /// What another connection had it do did.
+    /// Work of another connection exceeded its time limit.
     OthersWork = 2,
 }
 
-/// What the node says to the process that is to have a GPU.
+/// A message of the node to the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToServer {
-    /// The first message.
+    /// First message.
     Hello {
-        /// Which GPU, of those that there are.
+        /// Index of the GPU.
         place: usize,
-        /// Bytes that tensors may take.
+        /// Maximum bytes of all tensors.
         memory_bytes_max: u64,
-        /// What it takes for what it does, if that was measured before.
+        /// Costs of the GPU, if measured before.
         costs: Option<Costs>,
-        /// What the processor takes, to be handed on.
+        /// Costs of the processor, to include in the profile.
         processor: Option<Costs>,
     },
-    /// Somebody who is to be served. Files: a socket, and shared memory.
+    /// A new client. Files: its socket, and its shared memory.
     Connect,
 }
 
-/// What it answers, once it is ready.
+/// A response to the first message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromServer {
-    /// It takes connections.
+    /// The process accepts connections.
     Ready(Box<Described>),
-    /// It has no GPU to serve with, and why.
+    /// The process has no usable GPU, for this reason.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! The process that has a GPU, as its node holds it.
+//! The node's side of a GPU process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,60 +14,60 @@ use sandbar_store::SharedMemory;
 use super::{AREA_BYTES, FromServer, Lost, ToServer, now_nanos, words};
 use crate::{Costs, Described};
 
-/// The argument with which `host-gpu` serves; its socket is standard input.
+/// Argument with which `host-gpu` serves; its socket is standard input.
 pub const SERVE_ARGUMENT: &str = "serve";
-/// The argument with which it describes the GPUs that there are, as JSON on standard output.
+/// Argument with which `host-gpu` describes the GPUs, as JSON on standard output.
 pub const LIST_ARGUMENT: &str = "list";
-/// With which it uses a driver that computes on the processor, and no other.
+/// Argument for using drivers that compute on the processor, and no others.
 pub const SOFTWARE_ARGUMENT: &str = "--software";
 
-/// Kernels are made by the processor, which others may be using: that may take so long in any case.
+/// Minimum limit of compiling a kernel: the processor compiles, and may be busy.
 const MAKING_TIME_MIN: Duration = Duration::from_secs(10);
-/// A driver that has not made a device by then never will.
+/// Maximum time until a driver creates a device.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How such a process is made.
+/// Options of a GPU process.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuOptions {
-    /// Which GPU, of those that there are.
+    /// Index of the GPU.
     pub place: usize,
-    /// Whether of those that compute on the processor.
+    /// Whether to use drivers that compute on the processor.
     pub is_software: bool,
-    /// Bytes that tensors may take.
+    /// Maximum bytes of all tensors.
     pub memory_bytes_max: u64,
-    /// What it takes for what it does, if that is known.
+    /// Measured costs of the GPU, if known.
     pub costs: Option<Costs>,
-    /// What the processor takes, if that is known.
+    /// Measured costs of the processor, if known.
     pub processor: Option<Costs>,
 }
 
-/// A process that has a GPU. Dropping it kills it.
+/// A process that owns a GPU. Dropping it kills it.
 #[derive(Debug)]
 pub struct GpuProcess {
     child: Child,
     socket: OwnedFd,
     described: Described,
-    /// The shared memory of each connection.
+    /// Shared memory of each connection.
     areas: Vec<SharedMemory>,
     frame: Vec<u8>,
 }
 
-/// How the work of a process is.
+/// State of a GPU process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Looked {
-    /// Within its time.
+    /// All work is within its time limit.
     Well,
-    /// It was over its time, and the process was ended.
+    /// Work exceeded its time limit, and the process was killed.
     Ended,
-    /// The process has ended by itself, or its driver has.
+    /// The process or its driver ended by itself.
     Gone,
 }
 
 impl GpuProcess {
-    /// Starts `program` with these arguments before the usual ones, and waits until it is ready.
+    /// Starts `program`, with its arguments before the usual ones, and waits until it is ready.
     ///
     /// # Errors
-    /// When it can't be started, or has no such GPU.
+    /// Fails if it can't be started, or has no such GPU.
     pub fn start(program: &mut Command, options: &GpuOptions) -> io::Result<GpuProcess> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         program.arg(SERVE_ARGUMENT);
@@ -76,18 +76,18 @@ impl GpuProcess {
         }
         program.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         let child = spawn::in_own_group(|| program.spawn());
-        // It alone has its end: that is how its own end is seen.
+        // The process alone holds its end of the socket, so that its exit closes the connection.
         program.stdin(Stdio::null());
         let child = child?;
-        // From here on it is ended whatever goes wrong.
+        // The guard kills the process on errors.
         let mut process = Starting(Some(child));
         let (mut frame, mut received) = (Vec::new(), Vec::new());
         let GpuOptions { place, memory_bytes_max, costs, processor, .. } = *options;
         let hello = ToServer::Hello { place, memory_bytes_max, costs, processor };
         socket::send(&ours, socket::frame(&hello, &mut frame)?, &[])?;
-        let ended = |process: &mut Starting| io::Error::other(format!("the GPU's process ended: {}", process.end()));
+        let ended = |process: &mut Starting| io::Error::other(format!("the GPU process ended: {}", process.end()));
         if !wait(&ours, START_TIME_MAX)? {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the GPU's driver makes no device"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the GPU's driver created no device in time"));
         }
         match socket::receive(&ours, &mut received)? {
             Some((FromServer::Ready(described), _)) => match process.0.take() {
@@ -99,18 +99,18 @@ impl GpuProcess {
         }
     }
 
-    /// What its GPU is.
+    /// Returns the profile of its GPU.
     pub fn described(&self) -> &Described {
         &self.described
     }
 
-    /// A connection to it, for a [`Remote`](super::Remote): its socket, and shared memory.
+    /// Opens a connection for a [`GpuClient`](super::GpuClient): its socket and its shared memory.
     ///
     /// # Errors
-    /// When the process is gone, or there is no memory.
+    /// Fails if the process ended, or no memory is available.
     pub fn connect(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // Whoever gets it may not be allowed to set that.
+        // The receiver's seccomp filter may not allow this call.
         rustix::io::ioctl_fionbio(&ours, true)?;
         let area = SharedMemory::new(AREA_BYTES)?;
         let file = area.as_fd().try_clone_to_owned()?;
@@ -123,20 +123,20 @@ impl GpuProcess {
         Ok((ours, file))
     }
 
-    /// Whether a guest uses it, or what it has done for one is not over.
+    /// Whether a guest uses the process, or work for one is in progress.
     pub fn is_used(&self) -> bool {
         let words = [words::USERS, words::SINCE, words::MAKING_SINCE];
         self.areas.iter().any(|area| words.into_iter().any(|word| area.atomic(word).load(Acquire) != 0))
     }
 
-    /// Connections that it had when it was looked at, and those made since.
+    /// Returns the number of connections at the last check, plus those made since.
     pub fn connections(&self) -> usize {
         self.areas.len()
     }
 
-    /// Ends it if what it has to do for one of its connections takes longer than `time_max`.
+    /// Kills the process if work for one of its connections takes longer than `time_max`.
     pub fn look(&mut self, time_max: Duration) -> Looked {
-        // What who is gone has left to do counts as well.
+        // Unfinished work of closed connections counts as well.
         let is_used = |area: &SharedMemory| {
             area.atomic(words::CLOSED).load(Acquire) == 0 || area.atomic(words::SINCE).load(Acquire) != 0
         };
@@ -160,13 +160,13 @@ impl GpuProcess {
         Looked::Ended
     }
 
-    /// Ends it.
+    /// Kills the process.
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
@@ -178,7 +178,7 @@ impl Drop for GpuProcess {
     }
 }
 
-/// A process that is ended unless it is taken.
+/// Guard that kills the process unless it is taken.
 struct Starting(Option<Child>);
 
 impl Starting {
@@ -195,7 +195,7 @@ impl Drop for Starting {
     }
 }
 
-/// Waits for something to read. Says whether there is.
+/// Waits until the socket is readable. Returns whether it is.
 pub(super) fn wait(socket: &OwnedFd, time: Duration) -> io::Result<bool> {
     let until = Instant::now() + time;
     loop {
