@@ -1,23 +1,23 @@
-//! What GPUs there are, and which of them may be used.
+//! Discovery of GPUs, and the checks for using them.
 
-use sandbar_dense::{About, Kind};
+use sandbar_dense::{DeviceInfo, DeviceKind};
 
 use crate::{GpuError, kernels};
 
-/// Mesa's drivers before this release are refused: 22.3's lavapipe gives wrong answers above 65,535 turns of a loop.
+/// Oldest supported release of Mesa's drivers: 22.3's lavapipe gives wrong results beyond 65,535 iterations of a loop.
 const MESA_MIN: u32 = 25;
 
-/// A GPU that was found.
+/// A discovered GPU.
 #[derive(Debug, Clone)]
 pub struct Adapter {
     pub(crate) inner: wgpu::Adapter,
-    about: About,
+    about: DeviceInfo,
 }
 
 impl Adapter {
-    /// All that there are, the quickest kinds first.
+    /// Returns all GPUs, the fastest kinds first.
     ///
-    /// It loads drivers into this process.
+    /// Loads drivers into this process.
     pub fn all() -> Vec<Adapter> {
         let mut options = wgpu::InstanceDescriptor::new_without_display_handle();
         options.backends = wgpu::Backends::VULKAN;
@@ -29,14 +29,14 @@ impl Adapter {
         adapters
     }
 
-    /// The one in this place of [`Adapter::all`].
+    /// Returns the GPU at an index of [`Adapter::all`].
     ///
     /// # Errors
-    /// When there is none, or it may not be used.
+    /// Fails if it does not exist, or must not be used.
     pub fn at(place: usize) -> Result<Adapter, GpuError> {
         let mut all = Adapter::all();
         if place >= all.len() {
-            return Err(GpuError::Unusable(format!("there is no GPU {place}, there are {}", all.len())));
+            return Err(GpuError::Unusable(format!("GPU {place} does not exist, the number of GPUs is {}", all.len())));
         }
         let adapter = all.swap_remove(place);
         match &adapter.about.refused {
@@ -48,11 +48,11 @@ impl Adapter {
     fn new(inner: wgpu::Adapter) -> Adapter {
         let (info, features, limits) = (inner.get_info(), inner.features(), inner.limits());
         let kind = match info.device_type {
-            wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
-            wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
-            wgpu::DeviceType::VirtualGpu => Kind::Virtual,
-            wgpu::DeviceType::Cpu => Kind::Software,
-            wgpu::DeviceType::Other => Kind::Other,
+            wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+            wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+            wgpu::DeviceType::Cpu => DeviceKind::Software,
+            wgpu::DeviceType::Other => DeviceKind::Other,
         };
         let refused = match mesa(&info.driver_info) {
             Some(release) if release < MESA_MIN => {
@@ -61,7 +61,7 @@ impl Adapter {
             _ if !features.contains(wgpu::Features::IMMEDIATES) => Some("its driver has no push constants".to_owned()),
             _ => None,
         };
-        let about = About {
+        let about = DeviceInfo {
             memory_bytes: memory_bytes(&inner),
             name: info.name,
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
@@ -69,7 +69,7 @@ impl Adapter {
             tensor_bytes_max: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             has_f16: features.contains(wgpu::Features::SHADER_F16),
             has_f64: features.contains(wgpu::Features::SHADER_F64),
-            // Who opens a device of it finds out.
+            // Determined when a device is opened.
             has_matrix_units: false,
             grouped_width_max: kernels::grouped_width_max(&limits),
             refused,
@@ -77,23 +77,23 @@ impl Adapter {
         Adapter { inner, about }
     }
 
-    /// What is known of it.
-    pub fn about(&self) -> &About {
+    /// Returns the properties of the GPU.
+    pub fn about(&self) -> &DeviceInfo {
         &self.about
     }
 }
 
-/// The release of Mesa that a driver says it is of, if it is.
+/// Returns the Mesa release in a driver's description, if it is Mesa's.
 fn mesa(driver: &str) -> Option<u32> {
     let (_, release) = driver.split_once("Mesa ")?;
     release.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Bytes of the memory that is the device's own; 0 if it can't be told.
+/// Returns the bytes of device-local memory; 0 if unknown.
 fn memory_bytes(adapter: &wgpu::Adapter) -> u64 {
-    // SAFETY: the handles are looked at while the adapter lives, and nothing is destroyed by them.
+    // SAFETY: the handles are read while the adapter lives, and nothing is destroyed through them.
     let Some(vulkan) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return 0 };
-    // SAFETY: as above; the physical device is of this instance.
+    // SAFETY: the handles are read while the adapter lives; the physical device belongs to this instance.
     let memory = unsafe {
         vulkan.shared_instance().raw_instance().get_physical_device_memory_properties(vulkan.raw_physical_device())
     };

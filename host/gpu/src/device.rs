@@ -1,33 +1,33 @@
-//! A device of one tenant's: its memory, its kernels, and how it is found lost.
+//! A logical device of one tenant: its memory, its kernels, and detection of its loss.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbar_dense::{About, Spec};
+use sandbar_dense::{DeviceInfo, Spec};
 
 use crate::GpuError;
 use crate::adapter::Adapter;
 use crate::kernels::{Kernel, Step, Units};
 use crate::memory::{Memory, Taken};
 
-/// A device, which several [streams](crate::Stream) work on.
+/// A device, shared by several [streams](crate::Stream).
 #[derive(Debug)]
 pub struct Device {
     pub(crate) inner: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) memory: Arc<Memory>,
-    about: About,
+    about: DeviceInfo,
     limits: wgpu::Limits,
     units: Option<Units>,
-    /// Whether it was seen that they multiply right.
+    /// Whether the matrix units passed their check.
     uses_units: AtomicBool,
     kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
-    /// What became of it, once something has.
+    /// The first error that made the device unusable.
     trouble: Arc<Mutex<Option<String>>>,
 }
 
-/// A tensor on a device.
+/// A tensor in device memory.
 #[derive(Debug, Clone)]
 pub struct DeviceTensor {
     pub(crate) spec: Spec,
@@ -35,12 +35,12 @@ pub struct DeviceTensor {
 }
 
 impl DeviceTensor {
-    /// Its type and shape.
+    /// Returns type and shape.
     pub fn spec(&self) -> Spec {
         self.spec
     }
 
-    /// For guests' kernels: its values, and nothing of the memory behind them.
+    /// Binds the tensor's bytes alone, without the memory behind them, for guests' kernels.
     pub(crate) fn binding(&self) -> wgpu::BindingResource<'_> {
         let size = std::num::NonZero::new(self.spec.bytes().next_multiple_of(4));
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.taken.buffer(), offset: 0, size })
@@ -48,10 +48,10 @@ impl DeviceTensor {
 }
 
 impl Device {
-    /// A device of a GPU, of whose memory tensors may take so many bytes.
+    /// Opens a device of a GPU with a limit of tensor memory.
     ///
     /// # Errors
-    /// When its driver does not give one.
+    /// Fails if the driver creates none.
     pub fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<Device, GpuError> {
         use wgpu::Features;
         let wanted = Features::IMMEDIATES
@@ -63,10 +63,9 @@ impl Device {
         let units = Units::of(&adapter.inner);
         let wanted = if units.is_some() { wanted | Units::FEATURES } else { wanted };
         let experimental_features = match units {
-            // SAFETY: it is known that wgpu's code for what is experimental may have errors, undefined behaviour among them.
-            // Of that matrix units alone are enabled, which one kernel of ours uses, within the bounds of what it is bound
-            // to; it is used where it was seen to multiply right (`Stream::check_device`), and guests' kernels are refused
-            // that name them.
+            // SAFETY: wgpu documents that its experimental features may have errors, including undefined behaviour.
+            // This enables matrix units alone. One kernel of this crate uses them, within the bounds of its bindings,
+            // and only after they passed a check (`Stream::check_device`); guests' kernels that name them are rejected.
             Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
             None => wgpu::ExperimentalFeatures::disabled(),
         };
@@ -91,22 +90,22 @@ impl Device {
         Ok(Device { inner, queue, memory, about, limits, units, uses_units, kernels, trouble })
     }
 
-    /// What is known of its GPU.
-    pub fn about(&self) -> &About {
+    /// Returns the properties of the GPU.
+    pub fn about(&self) -> &DeviceInfo {
         &self.about
     }
 
-    /// As above, with what [`crate::Stream::check_device`] saw.
-    pub fn describe(&self) -> About {
-        About { has_matrix_units: self.units().is_some(), ..self.about.clone() }
+    /// Returns the properties with the results of [`crate::Stream::check_device`].
+    pub fn describe(&self) -> DeviceInfo {
+        DeviceInfo { has_matrix_units: self.units().is_some(), ..self.about.clone() }
     }
 
-    /// Bytes that tensors take.
+    /// Returns the bytes of all tensors.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.taken()
     }
 
-    /// Whether it can note the time between what it does.
+    /// Whether the device supports timestamps between commands.
     pub(crate) fn has_stamps(&self) -> bool {
         self.inner.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
     }
@@ -115,17 +114,17 @@ impl Device {
         &self.limits
     }
 
-    /// Its matrix units, where they are used.
+    /// Returns the matrix units, if they are in use.
     pub(crate) fn units(&self) -> Option<Units> {
         self.units.filter(|_| self.uses_units.load(Ordering::Relaxed))
     }
 
-    /// Has its matrix units used from now on, if it has any, or not.
+    /// Enables or disables the use of matrix units.
     pub(crate) fn use_units(&self, uses: bool) {
         self.uses_units.store(uses, Ordering::Relaxed);
     }
 
-    /// A tensor whose values are yet to be written.
+    /// Allocates a tensor with arbitrary values.
     pub(crate) fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
         let (bytes, most) = (spec.bytes(), self.about.tensor_bytes_max);
         if bytes > most {
@@ -134,7 +133,7 @@ impl Device {
         Ok(DeviceTensor { spec, taken: self.memory.take(spec.bytes())? })
     }
 
-    /// A kernel of our own, made the first time that it is wanted.
+    /// Returns the pipeline of one of this crate's kernels, compiled on first use.
     pub(crate) fn pipeline(&self, step: &Step) -> wgpu::ComputePipeline {
         let mut kernels = lock(&self.kernels);
         if let Some(pipeline) = kernels.get(&step.kernel) {
@@ -143,9 +142,9 @@ impl Device {
         let source = step.kernel.source();
         let descriptor =
             wgpu::ShaderModuleDescriptor { label: None, source: wgpu::ShaderSource::Wgsl(source.as_str().into()) };
-        // SAFETY: our kernels' loops end, and their indices are within what they are bound to: shapes were checked
-        // (`Op::outputs`), and whatever is read as an index is compared with a size first. Tests run all of them with
-        // checks as well.
+        // SAFETY: the loops of this crate's kernels terminate, and their indices are within their bindings:
+        // `Op::outputs` validated the shapes, and kernels compare every index that they read with a size. Tests run all
+        // kernels with checks as well.
         let module =
             unsafe { self.inner.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
         let pipeline = self.inner.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
@@ -163,7 +162,7 @@ impl Device {
         pipeline
     }
 
-    /// What is bound to a kernel, all of which its text declares, and may not use.
+    /// Returns the layout of a kernel's bindings, including those that its text declares but does not use.
     fn layout(&self, step: &Step) -> wgpu::PipelineLayout {
         let read = step.bindings.len() - step.written;
         let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..step.bindings.len())
@@ -187,7 +186,7 @@ impl Device {
         })
     }
 
-    /// An error if it is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
         match &*lock(&self.trouble) {
             Some(why) => Err(GpuError::Lost(why.clone())),
@@ -196,7 +195,7 @@ impl Device {
     }
 }
 
-/// The first trouble says most.
+/// Records the first error, which is the most specific.
 fn say(trouble: &Mutex<Option<String>>, what: String) {
     lock(trouble).get_or_insert(what);
 }

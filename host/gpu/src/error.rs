@@ -1,44 +1,44 @@
-//! What can go wrong with a GPU.
+//! Errors of GPUs.
 
 use sandbar_dense::{DenseError, Spec};
 
-/// Why a GPU does not do what it was asked to.
+/// Error of a request to a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// There is none, or it may not be used.
+    /// The GPU does not exist, or must not be used.
     #[error("{0}")]
     Unusable(String),
-    /// The operation does not take its inputs.
+    /// The operation does not accept its inputs.
     #[error(transparent)]
     Dense(#[from] DenseError),
-    /// It does not do this one: the processor does.
-    #[error("the GPU does not do `{0}` of such tensors")]
+    /// The GPU does not support the operation; the processor does.
+    #[error("the GPU does not support `{0}` for these tensors")]
     NotHere(&'static str),
-    /// A tensor is larger than the device takes.
-    #[error("{spec} takes {bytes} bytes, the GPU takes tensors of {most} at most")]
+    /// A tensor exceeds the device's maximum size.
+    #[error("{spec} takes {bytes} bytes, the GPU's maximum for one tensor is {most}")]
     Size {
-        /// The tensor.
+        /// Tensor.
         spec: Spec,
-        /// Its bytes.
+        /// Bytes of the tensor.
         bytes: u64,
-        /// Those of the largest.
+        /// Maximum bytes of a tensor.
         most: u64,
     },
-    /// There is not enough memory: of what may be taken, or of what there is.
-    #[error("{wanted} bytes more are over the GPU's memory for this tenant: {taken} of {limit} bytes are taken")]
+    /// The memory limit or the device's memory is exhausted.
+    #[error("{wanted} more bytes exceed the GPU memory limit: {taken} of {limit} bytes are in use")]
     Memory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         wanted: u64,
-        /// Bytes that are taken.
+        /// Bytes in use.
         taken: u64,
-        /// Bytes that may be.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// A kernel is none, or is over a limit.
+    /// A kernel is invalid, or exceeds a limit.
     #[error("{0}")]
     Kernel(String),
-    /// The device is lost: what was on it is gone.
+    /// The device and all of its tensors are lost.
     #[error("the GPU is lost: {0}")]
     Lost(String),
 }

@@ -1,7 +1,7 @@
-//! Kernels that guests wrote.
+//! Guests' kernels.
 //!
-//! wgpu validates them, and compiles them with checks: what is out of bounds reads and writes what is within the same
-//! tensor, or nothing, and memory that threads share begins as zeros. A loop without an end is for who runs the process.
+//! wgpu validates them, and compiles them with bounds checks: accesses out of bounds touch the same tensor or nothing,
+//! and workgroup memory starts as zeros. Endless loops are handled by the owner of the process.
 
 use sandbar_dense::remote::{BINDINGS_MAX, KERNEL_BYTES_MAX};
 use wgpu::naga;
@@ -9,11 +9,11 @@ use wgpu::naga;
 use crate::device::{Device, DeviceTensor};
 use crate::{GpuError, Stream};
 
-/// Groups of threads of a kernel at most.
+/// Maximum number of thread groups of a launch.
 const GROUPS_MAX: u64 = 1 << 24;
-/// Bytes of variables that each thread has for itself.
+/// Maximum bytes of one thread's variables.
 const THREAD_BYTES_MAX: u64 = 64 << 10;
-/// Longest words of an error.
+/// Maximum bytes of an error message.
 const WORDS_MAX: usize = 2048;
 
 /// A kernel that a guest wrote.
@@ -23,13 +23,13 @@ pub struct GuestKernel {
 }
 
 impl Device {
-    /// Makes a kernel of a text in WGSL, which has one entry point, for tensors in group 0.
+    /// Compiles a kernel from WGSL text with one entry point, for tensors in group 0.
     ///
     /// # Errors
-    /// [`GpuError::Kernel`] when it is none.
+    /// [`GpuError::Kernel`] if it is invalid.
     pub fn guest_kernel(&self, wgsl: &str) -> Result<GuestKernel, GpuError> {
         if wgsl.len() > KERNEL_BYTES_MAX {
-            let message = format!("a kernel of {} bytes, {KERNEL_BYTES_MAX} may be", wgsl.len());
+            let message = format!("a kernel of {} bytes, the maximum is {KERNEL_BYTES_MAX}", wgsl.len());
             return Err(GpuError::Kernel(message));
         }
         check(wgsl, self.limits())?;
@@ -47,27 +47,27 @@ impl Device {
         });
         let errors = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
         match errors.into_iter().flatten().next() {
-            Some(error) => Err(of_guest("the kernel is none", &error)),
+            Some(error) => Err(of_guest("the kernel is invalid", &error)),
             None => Ok(GuestKernel { pipeline }),
         }
     }
 }
 
-/// What wgpu leaves to drivers to find out: variables that are too large for threads, or for those that share them; and
-/// what it would take because a kernel of ours uses it.
+/// Checks what wgpu leaves to drivers: the sizes of thread-local and shared variables. Rejects a feature that wgpu
+/// accepts because a kernel of this crate uses it.
 fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let mut options = naga::front::wgsl::Options::new();
-    // What such matrices are loaded from and stored to, nobody checks.
+    // Nothing checks the bounds of loads and stores of cooperative matrices.
     options.capabilities.remove(naga::valid::Capabilities::COOPERATIVE_MATRIX);
     let module = naga::front::wgsl::Frontend::new_with_options(options)
         .parse(wgsl)
-        .map_err(|error| GpuError::Kernel(shortened(format!("the kernel is none: {}", error.emit_to_string(wgsl)))))?;
+        .map_err(|error| GpuError::Kernel(shortened(format!("the kernel is invalid: {}", error.emit_to_string(wgsl)))))?;
     let bytes = |of: naga::Handle<naga::Type>| match module.types[of].inner.try_size(module.to_ctx()) {
         Some(bytes) => u64::from(bytes),
         None => u64::MAX,
     };
     if !module.overrides.is_empty() {
-        return Err(GpuError::Kernel("the kernel is none: it has constants that are to be overridden".to_owned()));
+        return Err(GpuError::Kernel("the kernel is invalid: override constants are not supported".to_owned()));
     }
     let global = |space| module.global_variables.iter().filter(move |(_, of)| of.space == space).map(|(_, of)| of.ty);
     let shared = global(naga::AddressSpace::WorkGroup).map(bytes).fold(0, u64::saturating_add);
@@ -76,21 +76,21 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, of)| of.ty));
     let own = global(naga::AddressSpace::Private).chain(local).map(bytes).fold(0, u64::saturating_add);
     for (what, bytes, most) in [
-        ("threads share", shared, u64::from(limits.max_compute_workgroup_storage_size)),
-        ("a thread has", own, THREAD_BYTES_MAX),
+        ("shared variables", shared, u64::from(limits.max_compute_workgroup_storage_size)),
+        ("variables of a thread", own, THREAD_BYTES_MAX),
     ] {
         if bytes > most {
-            return Err(GpuError::Kernel(format!("the kernel is none: {what} {bytes} bytes, {most} may be")));
+            return Err(GpuError::Kernel(format!("the kernel is invalid: {what} take {bytes} bytes, the maximum is {most}")));
         }
     }
     Ok(())
 }
 
 impl Stream {
-    /// Runs a guest's kernel, bound to these tensors from place 0 on, in so many groups of threads; some time later.
+    /// Queues a guest's kernel, with tensors bound from binding 0 on, on a grid of thread groups.
     ///
     /// # Errors
-    /// [`GpuError::Kernel`] when it does not take these.
+    /// [`GpuError::Kernel`] if it does not accept these.
     pub fn dispatch(
         &mut self,
         kernel: &GuestKernel,
@@ -101,10 +101,10 @@ impl Stream {
         let most = device.limits().max_compute_workgroups_per_dimension;
         let groups: u64 = grid.iter().map(|groups| u64::from(*groups)).product();
         if bindings.len() > BINDINGS_MAX {
-            return Err(GpuError::Kernel(format!("{} tensors, {BINDINGS_MAX} may be", bindings.len())));
+            return Err(GpuError::Kernel(format!("{} tensors, the maximum is {BINDINGS_MAX}", bindings.len())));
         }
         if grid.iter().any(|groups| *groups > most) || groups > GROUPS_MAX {
-            let message = format!("a grid of {grid:?}, {most} in a direction and {GROUPS_MAX} in all may be");
+            let message = format!("a grid of {grid:?}, the maximum is {most} per dimension and {GROUPS_MAX} in total");
             return Err(GpuError::Kernel(message));
         }
         self.submit();

@@ -1,13 +1,13 @@
-//! Dense operations on GPUs, by kernels of our own in WGSL and by guests' ones.
+//! Dense operations on GPUs, by WGSL kernels of this crate and by guests' kernels.
 //!
-//! An [`Adapter`] is a GPU, a [`Device`] what one tenant has of it, and a [`Stream`] what somebody has the device do, one thing
-//! after another.
+//! An [`Adapter`] is a GPU, a [`Device`] one tenant's logical device on it, and a [`Stream`] a sequence of work on the
+//! device.
 //!
-//! Goals: what [`sandbar_dense::cpu`] gives, within stated tolerances; whatever a guest says, an error or an answer; memory
-//! that is counted before it is taken. Non-goals: to be right on drivers that are known not to be, and sharing a device
-//! between tenants.
+//! Goals: the results of [`sandbar_dense::cpu`] within stated tolerances; an error or a result for any request of a
+//! guest; memory that is counted before it is allocated. Non-goals: correctness on drivers with known errors, and
+//! sharing a device between tenants.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input of a guest, a peer, a file or a user must not end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod adapter;

@@ -1,46 +1,46 @@
-//! Whether a device computes right, and how fast.
+//! Correctness check and performance measurement of a device.
 
 use std::time::{Duration, Instant};
 
-use sandbar_dense::{Costs, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
+use sandbar_dense::{Costs, Dtype, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
 
 use crate::{DeviceTensor, GpuError, Stream};
 
-/// Something is done more often, or with more, until it takes so long.
+/// Minimum duration of a measurement; smaller ones are repeated or enlarged.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// How long a device multiplies before it is measured: the clocks of an idle GPU are a fraction of those of a busy one.
+/// Duration of work before a measurement: the clock rates of an idle GPU are a fraction of a busy one's.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Sides of matrices that are multiplied: the first, and the last that is tried.
+/// Initial and maximum side of the measured matrix products.
 const SIDE: u32 = 256;
 const SIDE_MAX: u32 = 4096;
-/// Values that are copied, of four bytes each.
+/// Initial and maximum number of copied values, of four bytes each.
 const COPIED: u32 = 1 << 18;
 const COPIED_MAX: u32 = 1 << 26;
-/// Bytes of what is moved to the device and back.
+/// Maximum bytes of measured transfers.
 const MOVED_BYTES_MAX: usize = 1 << 24;
-/// How often something is done that is over quickly.
+/// Repetitions of short operations.
 const TIMES: u32 = 16;
-/// Centres of the canary: more turns of a loop than some drivers take right.
+/// Number of centres in the loop check: more iterations than some drivers execute correctly.
 const TURNS: u32 = 70_000;
-/// Products of the canary of matrix units: the sizes of what is multiplied, none of them whole tiles, and whether it is
-/// transposed. So they have tiles of both sizes, and operands in all the ways in which they may lie.
+/// Products for checking matrix units: sizes, none of them whole tiles, and transpositions. They cover both tile sizes
+/// and all operand layouts.
 const PRODUCTS: [[(&[u32], bool); 2]; 4] = [
     [(&[70, 90], false), (&[68, 90], true)],
     [(&[72, 65], true), (&[72, 81], false)],
     [(&[32, 129, 40], false), (&[32, 40, 132], false)],
     [(&[32, 41, 136], true), (&[130, 41], true)],
 ];
-/// From -3 to 3, in f16.
+/// Whole numbers from -3 to 3, in f16.
 const WHOLE: [u16; 7] = [0xc200, 0xc000, 0xbc00, 0, 0x3c00, 0x4000, 0x4200];
 
 impl Stream {
-    /// Does a little of what devices and drivers are known to do wrong. From then on matrix units are used, if there are any
-    /// and they multiply right.
+    /// Runs small operations that devices and drivers are known to compute wrong. Afterwards matrix units are in use,
+    /// if the device has them and they passed.
     ///
     /// # Errors
-    /// [`GpuError::Unusable`] when something else comes of it than there should, and when it can't be done.
+    /// [`GpuError::Unusable`] for a wrong result, and errors of the operations.
     pub fn check_device(&mut self) -> Result<(), GpuError> {
-        let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong: {what}"));
+        let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong results: {what}"));
         // The nearest of many points on a line is the last.
         let line: Vec<f32> = (1..=TURNS).rev().map(|at| at as f32).collect();
         let (points, centres) = (self.of(&[1, 1], &[0.0])?, self.of(&[TURNS, 1], &line)?);
@@ -48,9 +48,9 @@ impl Stream {
         let found = self.run(&Op::Nearest, &[&points, &centres])?;
         self.download(&found[0], 0, &mut place)?;
         if u32::from_le_bytes(place) != TURNS - 1 {
-            return Err(wrong("a loop of many turns"));
+            return Err(wrong("a long loop"));
         }
-        // Whole numbers, whose products are exact.
+        // Whole numbers have exact products.
         let side = 65_u32;
         let whole = |at: u32| (at * 7919 % 13) as f32 - 6.0;
         let values: Vec<f32> = (0..side * side).map(whole).collect();
@@ -70,14 +70,14 @@ impl Stream {
         self.check_units()
     }
 
-    /// Has matrix units used if they multiply right: without them the device is as good as others.
+    /// Enables matrix units if they multiply correctly; the device is usable without them.
     fn check_units(&mut self) -> Result<(), GpuError> {
         let device = self.device().clone();
         device.use_units(true);
         if device.units().is_none() {
             return Ok(());
         }
-        // Nor is it lost when its driver does not take their kernels.
+        // A driver that rejects the kernels does not make the device unusable.
         let scope = device.inner.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = device.inner.push_error_scope(wgpu::ErrorFilter::Internal);
         let is_right = self.multiplies_right();
@@ -86,7 +86,7 @@ impl Stream {
         device.check()
     }
 
-    /// Whether products of f16 are those of the processor: of whole numbers they are exact.
+    /// Whether products of f16 equal the processor's. Products of whole numbers are exact.
     fn multiplies_right(&mut self) -> Result<bool, GpuError> {
         for [(first, first_transposed), (second, second_transposed)] in PRODUCTS {
             let op = Op::Product { first_transposed, second_transposed };
@@ -95,7 +95,7 @@ impl Stream {
                 let bits = (0..spec.shape.count()).map(|at| WHOLE[at * 7919 % 6151 % WHOLE.len()]);
                 bits.flat_map(u16::to_le_bytes).collect::<Vec<u8>>()
             });
-            let owned = values.each_ref().map(|bytes| Owned::from_bytes(Dtype::F16, bytes));
+            let owned = values.each_ref().map(|bytes| OwnedValues::from_bytes(Dtype::F16, bytes));
             let inputs = [Tensor::new(specs[0], owned[0].values())?, Tensor::new(specs[1], owned[1].values())?];
             let due = cpu::run(&op, &inputs)?;
             let tensors = [self.tensor(specs[0])?, self.tensor(specs[1])?];
@@ -105,7 +105,7 @@ impl Stream {
             let found = self.run(&op, &tensors.each_ref())?;
             let mut bytes = vec![0; found[0].spec().bytes() as usize];
             self.download(&found[0], 0, &mut bytes)?;
-            if due[0] != Owned::from_bytes(Dtype::F16, &bytes) {
+            if due[0] != OwnedValues::from_bytes(Dtype::F16, &bytes) {
                 return Ok(false);
             }
         }
@@ -118,10 +118,10 @@ impl Stream {
         Ok(tensor)
     }
 
-    /// Measures what the device takes for what it does: within a second or two, on a software driver too.
+    /// Measures the device's costs, within one or two seconds even on a software driver.
     ///
     /// # Errors
-    /// Those of the operations.
+    /// Errors of the operations.
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
         let begun = Instant::now();
         while begun.elapsed() < WARM_UP {
@@ -135,10 +135,10 @@ impl Stream {
         })?;
         let (copied, taken) = self.copied(&copy)?;
         let memory = 2.0 * copied as f64 / taken.as_secs_f64();
-        // Far fewer bytes go over a bus in that time.
+        // Transfers over a bus move far fewer bytes in that time.
         let mut bytes = vec![0; copied.min(MOVED_BYTES_MAX)];
         let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
-        // Where it takes hardly longer than a little thing, that says nothing of the rest.
+        // A transfer that takes hardly longer than the fixed cost says nothing about the rate.
         let rate = |bytes: &[u8], taken: Duration| {
             bytes.len() as f64 / taken.saturating_sub(fixed).max(taken / 4).as_secs_f64()
         };
@@ -163,7 +163,7 @@ impl Stream {
         })
     }
 
-    /// Bytes of the largest copy within the limit of memory, or of the first one that takes long enough, and how long it takes.
+    /// Returns size and duration of the largest copy within the memory limit, or of the first that takes long enough.
     fn copied(&mut self, copy: &Op) -> Result<(usize, Duration), GpuError> {
         let mut last = None;
         let mut count = COPIED;
@@ -184,8 +184,8 @@ impl Stream {
         self.often(copy, &[&values])
     }
 
-    /// Additions and multiplications a second in products of square matrices: the largest within the limit of memory, or
-    /// the first that take long enough.
+    /// Returns the operations per second in products of square matrices: of the largest within the memory limit, or of
+    /// the first that takes long enough.
     fn product_rate(&mut self, dtype: Dtype) -> Result<f64, GpuError> {
         let mut last = None;
         let mut side = SIDE;
@@ -206,7 +206,7 @@ impl Stream {
     fn product_duration(&mut self, dtype: Dtype, side: u32) -> Result<Duration, GpuError> {
         let op = Op::Product { first_transposed: false, second_transposed: false };
         let square = self.tensor(Spec::new(dtype, &[side, side])?)?;
-        // Memory that was in use may hold numbers that are slow.
+        // Stale memory may contain denormal numbers, which are slow.
         self.write(&square, 0, &vec![0; square.spec().bytes() as usize])?;
         self.least(|stream| {
             stream.run(&op, &[&square, &square])?;
@@ -214,7 +214,7 @@ impl Stream {
         })
     }
 
-    /// What one of several in a row takes.
+    /// Returns the average duration of several runs in a row.
     fn often(&mut self, op: &Op, inputs: &[&DeviceTensor]) -> Result<Duration, GpuError> {
         let taken = self.least(|stream| {
             for _ in 0..TIMES {
@@ -225,7 +225,7 @@ impl Stream {
         Ok(taken / TIMES)
     }
 
-    /// The least that something took, the first time not counted.
+    /// Returns the minimum duration of several runs, after a warm-up.
     fn least(&mut self, mut act: impl FnMut(&mut Stream) -> Result<(), GpuError>) -> Result<Duration, GpuError> {
         act(self)?;
         let mut least = Duration::MAX;

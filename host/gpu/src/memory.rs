@@ -1,14 +1,14 @@
-//! Memory of the device: what is taken is counted before it is, and what is given back is kept for who wants as much.
+//! Device memory: a pool of buffers that counts bytes before it allocates them, and reuses returned buffers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::GpuError;
 
-/// Buffers are multiples of this.
+/// Size granularity of buffers, in bytes.
 const ALIGNMENT: u64 = 16;
 
-/// The memory of a device that may be taken.
+/// The buffer pool of a device.
 #[derive(Debug)]
 pub(crate) struct Memory {
     device: wgpu::Device,
@@ -18,15 +18,16 @@ pub(crate) struct Memory {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes of buffers that are in use.
+    /// Bytes of buffers in use.
     taken: u64,
-    /// Bytes of those that are not.
+    /// Bytes of free buffers.
     spare: u64,
-    /// By their size.
+    /// Free buffers by size.
     spares: BTreeMap<u64, Vec<wgpu::Buffer>>,
 }
 
-/// A buffer that is in use. It goes back when nobody refers to it any more, commands that were not submitted among them.
+/// A buffer in use. It returns to the pool when its last reference is dropped, including those of commands that were
+/// not submitted.
 #[derive(Debug)]
 pub(crate) struct Taken {
     buffer: wgpu::Buffer,
@@ -38,10 +39,10 @@ impl Memory {
         Arc::new(Memory { device, limit, state: Mutex::default() })
     }
 
-    /// Takes a buffer of so many bytes or a few more. What is in it may be anything that was on this device.
+    /// Takes a buffer of at least `bytes` bytes. It may contain any data that was on this device.
     ///
     /// # Errors
-    /// [`GpuError::Memory`] when it would be over the limit, or the device has no more.
+    /// [`GpuError::Memory`] if it would exceed the limit, or the device has no memory left.
     pub(crate) fn take(self: &Arc<Memory>, bytes: u64) -> Result<Arc<Taken>, GpuError> {
         let size = class(bytes);
         let mut state = self.lock();
@@ -77,7 +78,7 @@ impl Memory {
         pollster::block_on(scope.pop()).is_none().then_some(buffer)
     }
 
-    /// Bytes that are in use.
+    /// Returns the bytes in use.
     pub(crate) fn taken(&self) -> u64 {
         self.lock().taken
     }
@@ -88,7 +89,7 @@ impl Memory {
 }
 
 impl State {
-    /// Gives up the largest buffer that is not in use.
+    /// Frees the largest free buffer.
     fn drop_spares(&mut self) {
         let Some(mut largest) = self.spares.last_entry() else {
             self.spare = 0;
@@ -117,7 +118,7 @@ impl Drop for Taken {
     }
 }
 
-/// What so many bytes take: the next of eight sizes from one power of two to the next.
+/// Rounds up to one of eight size classes between two powers of two.
 fn class(bytes: u64) -> u64 {
     let bytes = bytes.max(1);
     let step = (bytes.next_power_of_two() / 16).max(ALIGNMENT);

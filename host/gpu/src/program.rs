@@ -1,4 +1,4 @@
-//! What the program `host-gpu` does.
+//! The program `host-gpu`.
 
 use std::io::{self, Write as _};
 
@@ -6,13 +6,13 @@ use sandbar_dense::remote::{LIST_ARGUMENT, SERVE_ARGUMENT, SOFTWARE_ARGUMENT};
 
 use crate::{server, software};
 
-/// With which the GPUs that are listed are measured as well.
+/// Argument for measuring the listed GPUs.
 const MEASURE_ARGUMENT: &str = "--measure";
 
-/// Serves a node, or lists GPUs, as these arguments say.
+/// Serves a node, or lists GPUs, according to the arguments.
 ///
 /// # Errors
-/// When they say neither, and those of what is done.
+/// Fails for other arguments, and with the errors of the command.
 pub fn run_gpu(arguments: &[String]) -> io::Result<()> {
     let Some((command, options)) = arguments.split_first() else {
         return Err(io::Error::other("this program is started by `host`"));

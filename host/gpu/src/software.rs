@@ -1,5 +1,5 @@
-//! The software driver, lavapipe, as `cargo xtask setup` puts it into the user's cache folder: for tests, and for machines
-//! whose users want it.
+//! The software driver lavapipe, as `cargo xtask setup` installs it into the user's cache folder: for tests, and for
+//! machines whose users request it.
 
 use std::env;
 use std::io;
@@ -7,15 +7,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where the loader looks for drivers, and where it finds the libraries that they need.
+/// Environment variables of the Vulkan loader's drivers, and of the libraries that they need.
 const DRIVERS: &str = "VK_DRIVER_FILES";
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
-/// Makes lavapipe the only driver of this process: by `SANDBAR_LAVAPIPE`, a folder, or else the one in the cache folder. If
-/// it is not yet, the process begins anew with the same arguments, as libraries are looked for where it began.
+/// Makes lavapipe the only driver of this process: from the folder in `SANDBAR_LAVAPIPE`, else from the cache folder.
+/// Re-executes the process with the same arguments if needed, because the library path is read at its start.
 ///
 /// # Errors
-/// When it is not there. What began anew does not return from here.
+/// Fails if lavapipe is not installed. A re-executed process does not return.
 pub fn use_software() -> io::Result<()> {
     let folder =
         folder().ok_or_else(|| io::Error::other("neither SANDBAR_LAVAPIPE, XDG_CACHE_HOME nor HOME is set"))?;
@@ -29,12 +29,12 @@ pub fn use_software() -> io::Result<()> {
     }
     let mut again = Command::new(env::current_exe()?);
     again.args(env::args_os().skip(1)).env(DRIVERS, &manifest).env(LIBRARIES, &folder);
-    // It would write compiled kernels to the user's home.
+    // The driver would write compiled kernels to the user's home.
     again.env("MESA_SHADER_CACHE_DISABLE", "1");
     Err(again.exec())
 }
 
-/// Where it is, if it is anywhere.
+/// Returns lavapipe's folder, if the environment determines one.
 pub(crate) fn folder() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(folder) = set("SANDBAR_LAVAPIPE") {

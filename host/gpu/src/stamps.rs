@@ -1,26 +1,26 @@
-//! How long the device works: it notes the time before and after what is submitted.
+//! Measurement of GPU time: timestamps before and after each submission.
 
 use std::sync::{Arc, Mutex};
 
 use crate::device::{Device, lock};
 
-/// Submissions that are timed together at most. A connection's are fewer, since it has few messages on their way.
+/// Maximum number of submissions per measurement. A connection has fewer, because its messages in flight are limited.
 const SPANS_MAX: u32 = 128;
-/// Sets that are used again, at most.
+/// Maximum number of query sets kept for reuse.
 const SETS_KEPT: usize = 8;
 const STAMP_BYTES: u64 = size_of::<u64>() as u64;
 
-/// What is told, once all is done, for how many nanoseconds the device worked, where it can tell.
+/// Callback that receives the nanoseconds of GPU work, if the device can measure them.
 pub(crate) type Then = Box<dyn FnOnce(Option<u64>) + Send>;
 
-/// The times of a stream.
+/// Timestamps of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     current: Option<Set>,
     kept: Arc<Mutex<Vec<Set>>>,
 }
 
-/// Of each submission two times, and where they come back.
+/// Two timestamps per submission, and the buffers for reading them.
 #[derive(Debug)]
 struct Set {
     queries: wgpu::QuerySet,
@@ -30,7 +30,7 @@ struct Set {
 }
 
 impl Stamps {
-    /// What follows is timed.
+    /// Writes the start timestamp of a submission.
     pub(crate) fn begin(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) {
         if !device.has_stamps() {
             return;
@@ -41,7 +41,7 @@ impl Stamps {
         }
     }
 
-    /// What came since it began is to be submitted.
+    /// Writes the end timestamp of a submission.
     pub(crate) fn end(&mut self, encoder: &mut wgpu::CommandEncoder) {
         if let Some(set) = self.current.as_mut().filter(|set| set.spans < SPANS_MAX) {
             encoder.write_timestamp(&set.queries, 2 * set.spans + 1);
@@ -49,7 +49,7 @@ impl Stamps {
         }
     }
 
-    /// All times since they were told last are to be told: [`Told::then`], once that is submitted.
+    /// Resolves all timestamps since the last call. [`PendingTimestamps::then`] reports them after the submission.
     pub(crate) fn tell(&mut self, encoder: &mut wgpu::CommandEncoder) -> Told {
         let set = self.current.take();
         if let Some(set) = &set {
@@ -81,7 +81,7 @@ impl Set {
     }
 }
 
-/// Times that were submitted.
+/// Submitted timestamps.
 pub(crate) struct Told {
     set: Option<Set>,
     kept: Arc<Mutex<Vec<Set>>>,
@@ -98,7 +98,7 @@ impl Told {
             let mapped = done.is_ok().then(|| set.back.get_mapped_range(0..bytes).ok()).flatten();
             let nanos = mapped.map(|stamps| {
                 let stamps: &[[u64; 2]] = bytemuck::cast_slice(&stamps);
-                // The clock of a driver that is reset meanwhile goes back.
+                // The clock goes back if the driver is reset meanwhile.
                 let ticks: u64 = stamps.iter().map(|[begun, ended]| ended.saturating_sub(*begun)).sum();
                 (ticks as f64 * nanos_each) as u64
             });

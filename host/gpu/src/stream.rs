@@ -1,4 +1,4 @@
-//! Work on a device, one thing after another.
+//! Sequential work on a device.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -10,24 +10,24 @@ use crate::kernels::{self, Step};
 use crate::memory::Taken;
 use crate::stamps::{Stamps, Then};
 
-/// Dispatches that are submitted together at most.
+/// Maximum number of dispatches per submission.
 const TOGETHER_MAX: usize = 64;
-/// Bytes that are downloaded at once.
+/// Bytes per download.
 const STAGING_BYTES: usize = 8 << 20;
-/// Memory that values came back by, and that is used again, at most.
+/// Maximum number of staging buffers kept for reuse.
 const STAGING_KEPT: usize = 4;
-/// Copies are of whole words.
+/// Copies consist of whole words.
 const WORD: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
 
-/// What somebody has a device do. Results are there when they are [downloaded](Stream::download); until then nothing waits.
+/// A sequence of work on a device. Nothing waits for results until they are [downloaded](Stream::download).
 pub struct Stream {
     device: Arc<Device>,
-    /// What was not submitted yet.
+    /// Dispatches that are not submitted yet.
     recorded: Vec<Dispatch>,
-    /// Where values come back.
+    /// Buffers for downloads.
     staging: Arc<Mutex<Vec<wgpu::Buffer>>>,
     stamps: Stamps,
-    /// Who is told when the next submission is done.
+    /// Callback for the completion of the next submission.
     then: Option<Then>,
 }
 
@@ -37,33 +37,33 @@ struct Dispatch {
     bind_group: wgpu::BindGroup,
     immediates: Vec<u8>,
     grid: [u32; 3],
-    /// What it refers to: nobody else gets it before this is submitted.
+    /// The referenced buffers, kept from reuse until the submission.
     taken: Vec<Arc<Taken>>,
 }
 
 impl Stream {
-    /// A stream of a device.
+    /// Creates a stream of a device.
     pub fn new(device: Arc<Device>) -> Stream {
         Stream { device, recorded: Vec::new(), staging: Arc::default(), stamps: Stamps::default(), then: None }
     }
 
-    /// Its device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// A tensor whose values are to be [written](Stream::write): until then they may be any that were in this device.
+    /// Allocates a tensor to be [written](Stream::write). Until then it may contain any data that was on this device.
     ///
     /// # Errors
-    /// [`GpuError::Memory`], or when the device takes no tensors that large.
+    /// [`GpuError::Memory`], or [`GpuError::Size`] if the tensor is too large.
     pub fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
         self.device.tensor(spec)
     }
 
-    /// A tensor of zeros.
+    /// Allocates a tensor of zeros.
     ///
     /// # Errors
-    /// As [`Stream::tensor`].
+    /// Errors of [`Stream::tensor`].
     pub fn zeros(&mut self, spec: Spec) -> Result<DeviceTensor, GpuError> {
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
@@ -73,13 +73,13 @@ impl Stream {
         Ok(tensor)
     }
 
-    /// A copy of a tensor in another shape.
+    /// Copies a tensor into another shape.
     ///
     /// # Errors
-    /// As [`Stream::tensor`], and when it has another type, or another number of values.
+    /// Errors of [`Stream::tensor`], and if the type or the number of values differs.
     pub fn reshaped(&mut self, from: &DeviceTensor, spec: Spec) -> Result<DeviceTensor, GpuError> {
         if (spec.dtype, spec.shape.count()) != (from.spec.dtype, from.spec.shape.count()) {
-            return Err(DenseError::Shape(format!("{} can't be {spec}: it has other values", from.spec)).into());
+            return Err(DenseError::Shape(format!("{} can't be reshaped to {spec}: it has other values", from.spec)).into());
         }
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
@@ -95,7 +95,7 @@ impl Stream {
         encoder
     }
 
-    /// Submits what was encoded, and what it refers to was kept for.
+    /// Submits encoded commands, and releases the buffers that were kept for them.
     fn finish(&mut self, mut encoder: wgpu::CommandEncoder, kept: Vec<Arc<Taken>>) -> wgpu::SubmissionIndex {
         self.stamps.end(&mut encoder);
         let told = self.then.take().map(|then| (self.stamps.tell(&mut encoder), then));
@@ -107,22 +107,23 @@ impl Stream {
         index
     }
 
-    /// When the next submission is done, `then` is told how long the device worked since somebody was told last, in
-    /// nanoseconds, where it can tell: by whoever waits for the device, before he is given values of that submission.
+    /// Calls `then` when the next submission is completed, with the nanoseconds of GPU work since the last such report,
+    /// if the device can measure them. The thread that waits for the device calls it before it delivers values of that
+    /// submission.
     pub(crate) fn tell_when_done(&mut self, then: impl FnOnce(Option<u64>) + Send + 'static) {
         self.then = Some(Box::new(then));
     }
 
-    /// Writes values into a tensor, from a byte on which is a multiple of four.
+    /// Writes values into a tensor at an offset in bytes, a multiple of four.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// Fails if the device is lost.
     ///
     /// # Panics
-    /// When they don't lie within it.
+    /// Panics if the range is out of bounds.
     pub fn write(&mut self, tensor: &DeviceTensor, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         assert!(is_within(tensor, offset, bytes.len()), "{} bytes at {offset} of {}", bytes.len(), tensor.spec);
-        // What is written this way is written before what is submitted next.
+        // The queue writes these values before the next submission.
         self.submit();
         let (words, rest) = bytes.split_at(bytes.len() - bytes.len() % WORD as usize);
         let buffer = tensor.taken.buffer();
@@ -137,11 +138,11 @@ impl Stream {
         self.device.check()
     }
 
-    /// Does an operation, some time later.
+    /// Queues an operation.
     ///
     /// # Errors
-    /// [`GpuError::Dense`] when it does not take these, [`GpuError::NotHere`] when the device does not do it,
-    /// [`GpuError::Memory`], and when the device is lost.
+    /// [`GpuError::Dense`] if it does not accept the inputs, [`GpuError::Unsupported`] if the device does not support
+    /// it, [`GpuError::Memory`], and if the device is lost.
     pub fn run(&mut self, op: &Op, inputs: &[&DeviceTensor]) -> Result<Vec<DeviceTensor>, GpuError> {
         let specs: Vec<Spec> = inputs.iter().map(|tensor| tensor.spec).collect();
         let outputs = op.outputs(&specs)?;
@@ -181,7 +182,7 @@ impl Stream {
         }
     }
 
-    /// Has the device begin what was asked for.
+    /// Submits the queued work to the device.
     pub fn submit(&mut self) {
         if !self.recorded.is_empty() || self.then.is_some() {
             let mut encoder = self.encoder();
@@ -190,7 +191,8 @@ impl Stream {
         }
     }
 
-    /// Gives what the commands refer to, which is to be kept until they are submitted: another stream would write to it.
+    /// Encodes the queued dispatches. Returns the buffers that they refer to, to be kept until the submission: another
+    /// stream would write to them.
     #[must_use]
     fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) -> Vec<Arc<Taken>> {
         if self.recorded.is_empty() {
@@ -211,14 +213,14 @@ impl Stream {
         kept
     }
 
-    /// Waits until all that was asked for is done.
+    /// Waits for all queued work.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// Fails if the device is lost.
     pub fn wait(&mut self) -> Result<(), GpuError> {
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
-        // With it goes what was written.
+        // The submission includes pending writes.
         let index = self.finish(encoder, kept);
         self.wait_for(index)
     }
@@ -229,13 +231,13 @@ impl Stream {
         waited.map(drop).map_err(lost)
     }
 
-    /// Waits for a tensor's values, and copies those from a byte on which is a multiple of four.
+    /// Waits for a tensor's values, and copies them from an offset in bytes on, a multiple of four.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// Fails if the device is lost.
     ///
     /// # Panics
-    /// When they don't lie within it.
+    /// Panics if the range is out of bounds.
     pub fn download(&mut self, tensor: &DeviceTensor, offset: u64, to: &mut [u8]) -> Result<(), GpuError> {
         let mut from = offset;
         for part in to.chunks_mut(STAGING_BYTES) {
@@ -249,11 +251,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Asks for a tensor's values, so many bytes from one on which is a multiple of four. They are given to `then` once they
-    /// are there, by whoever waits for the device.
+    /// Requests `bytes` bytes of a tensor's values from an offset on, a multiple of four. The thread that waits for the
+    /// device passes them to `then`.
     ///
     /// # Panics
-    /// When they don't lie within it.
+    /// Panics if the range is out of bounds.
     pub fn begin_download(
         &mut self,
         tensor: &DeviceTensor,

@@ -1,6 +1,6 @@
-//! The process that has a GPU, and those that it serves: what they ask for comes, whatever others do.
+//! The GPU process and its clients: each gets its results, whatever the others do.
 //!
-//! The process is this test's program, which serves when it is told to.
+//! The process is this test program, started as a server.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -9,11 +9,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use dense_cases::{Case, Random};
-use sandbar_dense::remote::{GpuOptions, GpuProcess, Looked, Moved, Remote, RemoteError, RemoteErrorKind, ToGpu};
-use sandbar_dense::{Binary, Dtype, Map, Op, Owned, Spec, Step};
+use sandbar_dense::remote::{GpuOptions, GpuProcess, ProcessState, TransferData, GpuClient, RemoteError, RemoteErrorKind, GpuRequest};
+use sandbar_dense::{Binary, Dtype, Map, Op, OwnedValues, Spec, Step};
 use sandbar_process::socket;
 
-/// Set in a process that is to serve.
+/// Set in the environment of a server process.
 const SERVES: &str = "SANDBAR_TEST_SERVES";
 const TIME_MAX: Duration = Duration::from_millis(300);
 
@@ -31,31 +31,31 @@ fn start(memory_bytes_max: u64) -> GpuProcess {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "serve", "--nocapture", "--"]).env(SERVES, "1").stderr(std::process::Stdio::null());
     let costs = sandbar_dense::Costs::PROCESSOR;
-    let options = GpuOptions { place: 0, is_software: false, memory_bytes_max, costs: Some(costs), processor: None };
-    // What is behind `--` are patterns to libtest, which match no other test.
+    let options = GpuOptions { index: 0, is_software: false, memory_bytes_max, costs: Some(costs), processor: None };
+    // Arguments behind `--` are test filters to libtest; they match no other test.
     GpuProcess::start(&mut program, &options).unwrap()
 }
 
-fn connect(process: &mut GpuProcess) -> Remote {
+fn connect(process: &mut GpuProcess) -> GpuClient {
     let (socket, area): (OwnedFd, OwnedFd) = process.connect().unwrap();
-    Remote::new(socket, area).unwrap()
+    GpuClient::new(socket, area).unwrap()
 }
 
-fn of(remote: &mut Remote, values: &[f32]) -> u32 {
+fn of(remote: &mut GpuClient, values: &[f32]) -> u32 {
     let spec = Spec::new(Dtype::F32, &[values.len() as u32]).unwrap();
-    remote.tensor(spec, Some(Owned::F32(values.to_vec()).values().bytes())).unwrap()
+    remote.tensor(spec, Some(OwnedValues::F32(values.to_vec()).values().bytes())).unwrap()
 }
 
-fn read(remote: &mut Remote, tensor: u32, count: usize) -> Result<Vec<f32>, RemoteError> {
+fn read(remote: &mut GpuClient, tensor: u32, count: usize) -> Result<Vec<f32>, RemoteError> {
     let mut bytes = vec![0; 4 * count];
     let mut offset = 0;
-    for part in bytes.chunks_mut(sandbar_dense::remote::MOVED_BYTES_MAX) {
+    for part in bytes.chunks_mut(sandbar_dense::remote::TRANSFER_BYTES_MAX) {
         let number = remote.begin_read(tensor, offset, part.len())?.expect("a place");
         let Poll::Ready(done) = remote.poll_read(number, part, true) else { panic!("it waits") };
         done?;
         offset += part.len() as u64;
     }
-    let Owned::F32(values) = Owned::from_bytes(Dtype::F32, &bytes) else { unreachable!() };
+    let OwnedValues::F32(values) = OwnedValues::from_bytes(Dtype::F32, &bytes) else { unreachable!() };
     Ok(values)
 }
 
@@ -80,8 +80,8 @@ fn what_is_asked_for_comes() {
     let mut process = start(1 << 30);
     let mut remotes = [connect(&mut process), connect(&mut process)];
     let users = remotes.each_mut().map(|remote| {
-        let user = remote.begin_use();
-        remote.is_for(user);
+        let user = remote.add_user();
+        remote.set_user(user);
         user
     });
     for count in [1, 3, 1000, 5000, 600_000, 3_000_001] {
@@ -99,24 +99,24 @@ fn what_is_asked_for_comes() {
         }
     }
     for (remote, user) in remotes.iter().zip(users) {
-        assert!(remote.worked_nanos(user) > 0);
+        assert!(remote.busy_nanos(user) > 0);
     }
-    assert_eq!(process.look(TIME_MAX), Looked::Well);
+    assert_eq!(process.check(TIME_MAX), ProcessState::Healthy);
     assert_eq!(process.connections(), 2);
     drop(remotes);
     let gone = Instant::now();
     while process.connections() > 0 && gone.elapsed() < Duration::from_secs(10) {
-        process.look(TIME_MAX);
+        process.check(TIME_MAX);
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(process.connections(), 0);
 }
 
-/// What one connection drops another gets, but not before it was used.
+/// A connection may reuse memory that another one dropped, but not before the other's work has used it.
 #[test]
 fn connections_beside_each_other() {
     let mut process = start(1 << 30);
-    let remotes: Vec<Remote> = (0..3).map(|_| connect(&mut process)).collect();
+    let remotes: Vec<GpuClient> = (0..3).map(|_| connect(&mut process)).collect();
     std::thread::scope(|scope| {
         for (at, mut remote) in remotes.into_iter().enumerate() {
             scope.spawn(move || {
@@ -140,23 +140,23 @@ fn what_goes_wrong_is_said_to_who_reads_what_should_come_of_it() {
     let mut process = start(64 << 20);
     let mut remote = connect(&mut process);
     let good = of(&mut remote, &[1.0, 2.0]);
-    // Each is a tensor that is none, and why.
+    // Invalid tensors, with their errors.
     let memory = remote.tensor(Spec::new(Dtype::F32, &[1 << 24]).unwrap(), None).unwrap();
     let after = remote.run(&twice(), &[memory], 1).unwrap()[0];
     let unknown = remote.run(&twice(), &[12345], 1).unwrap()[0];
     let wrong = remote.run(&Op::SolveQr, &[good, good], 1).unwrap()[0];
     for (tensor, kind, words) in [
-        (memory, RemoteErrorKind::Memory, "over the GPU's memory"),
-        (after, RemoteErrorKind::Memory, "over the GPU's memory"),
-        (unknown, RemoteErrorKind::Request, "a tensor that is none"),
+        (memory, RemoteErrorKind::Memory, "exceed the GPU memory limit"),
+        (after, RemoteErrorKind::Memory, "exceed the GPU memory limit"),
+        (unknown, RemoteErrorKind::Request, "unknown tensor"),
         (wrong, RemoteErrorKind::Request, "shapes don't agree"),
-        (777, RemoteErrorKind::Request, "a tensor that is none"),
+        (777, RemoteErrorKind::Request, "unknown tensor"),
     ] {
         let error = read(&mut remote, tensor, 1).unwrap_err();
         assert!(error.kind == kind && error.message.contains(words), "{error:?}");
     }
     assert_eq!(read(&mut remote, good, 2), Ok(vec![1.0, 2.0]));
-    // What is outside of a tensor ends the connection.
+    // A read out of bounds closes the connection.
     assert_eq!(read(&mut remote, good, 3).unwrap_err().kind, RemoteErrorKind::Lost);
     let mut other = connect(&mut process);
     let fine = of(&mut other, &[5.0]);
@@ -183,11 +183,11 @@ fn guests_kernels() {
     let bad = remote.kernel("fn main() { this is no kernel }").unwrap();
     remote.dispatch(bad, &[out], [1, 1, 1]).unwrap();
     let error = read(&mut remote, out, 3).unwrap_err();
-    assert!(error.kind == RemoteErrorKind::Kernel && error.message.contains("the kernel is none"), "{error:?}");
+    assert!(error.kind == RemoteErrorKind::Kernel && error.message.contains("the kernel is invalid"), "{error:?}");
 }
 
-/// An endless kernel costs its process its life within its time, who asked for it is told so, and whoever has another
-/// process does not notice. `SANDBAR_TURNS` says how often that is tried.
+/// An endless kernel is killed with its process within its time limit. Its client gets the reason, and clients of other
+/// processes notice nothing. `SANDBAR_TURNS` is the number of repetitions.
 #[test]
 fn work_without_end() {
     let mut neighbour = start(1 << 30);
@@ -204,7 +204,7 @@ fn work_without_end() {
         let (begun, mut ended) = (Instant::now(), None);
         while ended.is_none() {
             std::thread::sleep(Duration::from_millis(10));
-            ended = (process.look(TIME_MAX) == Looked::Ended).then(|| begun.elapsed());
+            ended = (process.check(TIME_MAX) == ProcessState::TimedOut).then(|| begun.elapsed());
             assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
             let tensor = of(&mut other, &[3.0]);
             assert_eq!(read(&mut other, tensor, 1), Ok(vec![3.0]));
@@ -227,51 +227,50 @@ fn work_without_end_of_who_is_gone() {
     let values = of(&mut remote, &[0.5; 64]);
     let kernel = remote.kernel(ENDLESS).unwrap();
     remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
-    // The process takes it in before it sees that nobody is there.
+    // The process receives the request before it sees that the client is gone.
     drop(remote);
     let begun = Instant::now();
-    while process.look(TIME_MAX) != Looked::Ended {
+    while process.check(TIME_MAX) != ProcessState::TimedOut {
         std::thread::sleep(Duration::from_millis(10));
         assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
     }
 }
 
-fn of_result(remote: &mut Remote) -> Result<Vec<f32>, RemoteError> {
+fn of_result(remote: &mut GpuClient) -> Result<Vec<f32>, RemoteError> {
     let tensor = remote.tensor(Spec::new(Dtype::F32, &[1]).unwrap(), Some(&[0; 4]))?;
     read(remote, tensor, 1)
 }
 
-/// What guests have one connection's GPU do is told apart, however they take turns.
+/// GPU time is attributed to the right guest of a connection, in any interleaving.
 #[test]
 fn time_is_whose_it_is() {
     let mut process = start(1 << 30);
     let mut remote = connect(&mut process);
     let side = 512_u32;
     let spec = Spec::new(Dtype::F32, &[side, side]).unwrap();
-    let [busy, idle] = [(); 2].map(|()| remote.begin_use());
+    let [busy, idle] = [(); 2].map(|()| remote.add_user());
     let square = remote.tensor(spec, None).unwrap();
     let product = Op::Product { first_transposed: false, second_transposed: false };
     let begun = Instant::now();
     for _ in 0..4 {
-        remote.is_for(busy);
+        remote.set_user(busy);
         let made = remote.run(&product, &[square, square], 1).unwrap()[0];
-        remote.is_for(idle);
+        remote.set_user(idle);
         let little = of(&mut remote, &[1.0]);
         read(&mut remote, little, 1).unwrap();
-        remote.is_for(busy);
+        remote.set_user(busy);
         read(&mut remote, made, 1).unwrap();
         remote.drop_tensor(made);
     }
     let all = begun.elapsed().as_nanos() as u64;
-    let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.worked_nanos(user));
+    let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.busy_nanos(user));
     assert!(busy_nanos > 10 * idle_nanos && idle_nanos > 0, "{busy_nanos} and {idle_nanos}");
     assert!((all / 2..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
-    remote.end_use(busy);
-    assert_eq!(remote.worked_nanos(busy), 0);
+    remote.remove_user(busy);
+    assert_eq!(remote.busy_nanos(busy), 0);
 }
 
-/// What a client says that makes no sense costs it its connection, and nobody else anything. `SANDBAR_SEED` says the same
-/// again.
+/// Invalid messages close the sender's connection, and affect no other. `SANDBAR_SEED` replays them.
 #[test]
 fn messages_that_make_no_sense() {
     let seed = std::env::var("SANDBAR_SEED").map_or(std::process::id().into(), |seed| seed.parse().expect("a number"));
@@ -290,7 +289,7 @@ fn messages_that_make_no_sense() {
                 let at = random.below(bytes.len());
                 bytes[at] = random.below(256) as u8;
             }
-            // Where it is closed, or does not come after.
+            // The connection is closed, or its socket is full.
             if socket::send(&socket, &bytes, &[]).is_err() {
                 break;
             }
@@ -298,52 +297,52 @@ fn messages_that_make_no_sense() {
         let values = of(&mut neighbour, &[1.0, 2.0]);
         let made = neighbour.run(&twice(), &[values], 1).unwrap()[0];
         assert_eq!(read(&mut neighbour, made, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
-        assert_eq!(process.look(Duration::from_secs(60)), Looked::Well, "SANDBAR_SEED={seed}");
+        assert_eq!(process.check(Duration::from_secs(60)), ProcessState::Healthy, "SANDBAR_SEED={seed}");
         neighbour.drop_tensor(values);
         neighbour.drop_tensor(made);
         drop((socket, area));
     }
 }
 
-/// Of few tensors, so that they are often there.
-fn any_message(random: &mut Random) -> ToGpu {
+/// Uses few tensor numbers, so that they often exist.
+fn any_message(random: &mut Random) -> GpuRequest {
     let number = |random: &mut Random| random.below(6) as u32;
     let numbers = |random: &mut Random, most| (0..random.below(most)).map(|_| number(random)).collect::<Vec<_>>();
     match random.below(12) {
         0..3 => {
             let Case { inputs, .. } = Case::random(random);
-            ToGpu::Tensor { tensor: number(random), spec: inputs[0].0, is_written: random.below(2) == 0 }
+            GpuRequest::Tensor { tensor: number(random), spec: inputs[0].0, is_written: random.below(2) == 0 }
         }
         3..6 => {
             let outputs = numbers(random, 4);
-            ToGpu::Run { op: Case::random(random).op, inputs: numbers(random, 5), outputs }
+            GpuRequest::Run { op: Case::random(random).op, inputs: numbers(random, 5), outputs }
         }
         6 => {
             let spec = Case::random(random).inputs[0].0;
-            ToGpu::Reshape { from: number(random), tensor: number(random), spec }
+            GpuRequest::Reshape { from: number(random), tensor: number(random), spec }
         }
         7 => {
             let moved = match random.below(3) {
-                0 => Moved::Placed(random.below(4 << 20) as u32),
-                _ => Moved::Inline(vec![1; random.below(64)]),
+                0 => TransferData::Slot(random.below(4 << 20) as u32),
+                _ => TransferData::Inline(vec![1; random.below(64)]),
             };
-            ToGpu::Write { tensor: number(random), offset: 4 * random.below(5) as u64, values: moved }
+            GpuRequest::Write { tensor: number(random), offset: 4 * random.below(5) as u64, values: moved }
         }
         8 => {
             let wgsl = ["no kernel", "@compute @workgroup_size(8) fn main() {}"][random.below(2)];
-            ToGpu::Kernel { kernel: number(random), wgsl: wgsl.to_owned() }
+            GpuRequest::Kernel { kernel: number(random), wgsl: wgsl.to_owned() }
         }
         9 => {
             let grid = [(); 3].map(|()| random.below(3) as u32 * if random.below(9) == 0 { 1 << 20 } else { 1 });
-            ToGpu::Dispatch { kernel: number(random), bindings: numbers(random, 10), grid }
+            GpuRequest::Dispatch { kernel: number(random), bindings: numbers(random, 10), grid }
         }
         10 => {
-            ToGpu::Read { tensor: number(random), offset: 4 * random.below(5) as u64, bytes: random.below(64) as u32 }
+            GpuRequest::Read { tensor: number(random), offset: 4 * random.below(5) as u64, bytes: random.below(64) as u32 }
         }
         _ => match random.below(3) {
-            0 => ToGpu::User,
-            1 => ToGpu::Drop { tensors: numbers(random, 4) },
-            _ => ToGpu::DropKernel { kernel: number(random) },
+            0 => GpuRequest::User,
+            1 => GpuRequest::Drop { tensors: numbers(random, 4) },
+            _ => GpuRequest::DropKernel { kernel: number(random) },
         },
     }
 }

@@ -1,30 +1,30 @@
-//! Random operations with tensors that they take.
+//! Random operations with valid inputs.
 
 use std::fmt;
 
 use half::f16;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
-use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary};
+use sandbar_dense::{Binary, Dtype, GroupedOptions, Map, Op, OwnedValues, Reduction, Spec, Step, Unary};
 
-/// Sizes of directions: none, one, odd ones, and such as fill a block or just don't.
+/// Sizes of dimensions: zero, one, odd ones, and those around the size of a block.
 const SIZES: [u32; 12] = [0, 1, 2, 3, 4, 5, 8, 16, 17, 31, 64, 70];
-/// Long directions, beside which others are short: such as are cut into parts, and more than a grid has groups.
+/// Long dimensions, combined with short ones: for operations cut into parts, and beyond the maximum grid.
 const LONG: [u32; 4] = [257, 1025, 5003, 70_001];
 const SHORT: [u32; 4] = [1, 2, 3, 9];
-/// Sides of matrices of f16 that are worth a GPU's matrix units.
+/// Sides of f16 matrices that matrix units are used for.
 const LARGE: [u32; 5] = [64, 65, 72, 100, 130];
 
-/// Where they come from.
+/// The random source.
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// By a seed.
+    /// Creates a source from a seed.
     pub fn new(seed: u64) -> Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// From 0 to below `end`.
+    /// Returns a number from 0 to below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.0.next_u64() % end as u64) as usize
     }
@@ -41,7 +41,7 @@ impl Random {
         self.of(&SIZES)
     }
 
-    /// Sizes of so many directions, of which now and then one is long.
+    /// Returns sizes of dimensions, one of which is sometimes long.
     fn sizes<const N: usize>(&mut self) -> [u32; N] {
         if !self.is(12) {
             return [(); N].map(|()| self.size());
@@ -52,18 +52,18 @@ impl Random {
         sizes
     }
 
-    /// From -2 to 2.
+    /// Returns a value from -2 to 2.
     fn value(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 51) as f64 - 2.0
     }
 }
 
-/// An operation, and what it is done to.
+/// An operation with its inputs.
 pub struct Case {
-    /// The operation.
+    /// Operation.
     pub op: Op,
-    /// What it takes.
-    pub inputs: Vec<(Spec, Owned)>,
+    /// Inputs.
+    pub inputs: Vec<(Spec, OwnedValues)>,
 }
 
 impl fmt::Display for Case {
@@ -74,7 +74,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// One that is taken.
+    /// Returns a random case with valid inputs.
     pub fn random(random: &mut Random) -> Case {
         let dtype = random.of(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
         match random.below(12) {
@@ -112,33 +112,33 @@ impl Case {
     }
 }
 
-/// Values as a type has them.
-fn values(dtype: Dtype, values: impl Iterator<Item = f64>) -> Owned {
+/// Converts values to a type.
+fn values(dtype: Dtype, values: impl Iterator<Item = f64>) -> OwnedValues {
     match dtype {
-        Dtype::F16 => Owned::F16(values.map(f16::from_f64).collect()),
-        Dtype::F32 => Owned::F32(values.map(|value| value as f32).collect()),
-        Dtype::F64 => Owned::F64(values.collect()),
-        Dtype::U32 => Owned::U32(values.map(|value| value as u32).collect()),
+        Dtype::F16 => OwnedValues::F16(values.map(f16::from_f64).collect()),
+        Dtype::F32 => OwnedValues::F32(values.map(|value| value as f32).collect()),
+        Dtype::F64 => OwnedValues::F64(values.collect()),
+        Dtype::U32 => OwnedValues::U32(values.map(|value| value as u32).collect()),
     }
 }
 
-fn tensor(dtype: Dtype, sizes: &[u32], all: impl Iterator<Item = f64>) -> (Spec, Owned) {
+fn tensor(dtype: Dtype, sizes: &[u32], all: impl Iterator<Item = f64>) -> (Spec, OwnedValues) {
     let spec = Spec::new(dtype, sizes).unwrap();
     (spec, values(dtype, all.take(spec.shape.count())))
 }
 
-fn floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, Owned) {
+fn floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, OwnedValues) {
     tensor(dtype, sizes, std::iter::repeat_with(|| random.value()))
 }
 
-/// As above, with a value now and then that is none.
-fn any_floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, Owned) {
+/// Returns floats that are sometimes NaN or infinite.
+fn any_floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, OwnedValues) {
     let often = random.of(&[3, 100, 1_000_000]);
     let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e30, 5e4];
     tensor(dtype, sizes, std::iter::repeat_with(|| if random.is(often) { random.of(&special) } else { random.value() }))
 }
 
-fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, Owned) {
+fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, OwnedValues) {
     tensor(Dtype::U32, sizes, std::iter::repeat_with(|| random.below(end as usize) as f64))
 }
 
@@ -164,7 +164,7 @@ fn grouped(random: &mut Random) -> Case {
     let intercept = random.is(2);
     let mut offsets = vec![random.below(3) as f64];
     for _ in 0..random.of(&[0, 1, 3, 40]) {
-        // None, too few to tell, or well enough to do so.
+        // No rows, too few for a solution, or enough for a well-conditioned one.
         let rows = random.of(&[0, 1, 4 * width as usize + 20, 300]);
         offsets.push(offsets[offsets.len() - 1] + rows as f64);
     }
@@ -172,7 +172,7 @@ fn grouped(random: &mut Random) -> Case {
     let far = random.of(&[0.0, 1000.0]);
     let features = tensor(Dtype::F64, &[width, rows], std::iter::repeat_with(|| far + random.value()));
     let target = floats(random, Dtype::F64, &[rows]);
-    // As pairs, with rows between them that are of no group.
+    // Offsets as pairs, with rows of no group between them.
     let offsets = match random.is(2) {
         true => tensor(Dtype::U32, &[count], offsets.into_iter()),
         false => {
@@ -185,7 +185,7 @@ fn grouped(random: &mut Random) -> Case {
         inputs.push(tensor(Dtype::F64, &[rows], std::iter::repeat_with(|| (random.value() + 1.0).max(0.0))));
     }
     Case {
-        op: Op::GroupedLeastSquares(Grouped {
+        op: Op::GroupedLeastSquares(GroupedOptions {
             intercept,
             ridge: random.of(&[0.0, 0.0, 0.5]),
             pivot_min: random.of(&[0.0, 1e-9]),
@@ -195,13 +195,13 @@ fn grouped(random: &mut Random) -> Case {
 }
 
 fn solve(random: &mut Random, dtype: Dtype) -> Case {
-    // What f16 makes of a system is too far from it.
+    // The error of solving in f16 is too large.
     let dtype = if dtype == Dtype::F16 { Dtype::F32 } else { dtype };
     let (unknowns, columns, stack) = (random.of(&[0, 1, 2, 5, 16, 33]), random.of(&[0, 1, 3]), random.of(&[0, 1, 4]));
     let is_cholesky = random.is(2);
     let rows = if is_cholesky { unknowns } else { unknowns + random.of(&[0, 1, 20]) };
     let n = unknowns as usize;
-    // Far from singular: symmetric if it is to be, with a large diagonal.
+    // A well-conditioned matrix with a large diagonal, symmetric for Cholesky.
     let mut all = vec![0.0; stack as usize * rows as usize * n];
     for system in all.chunks_exact_mut((rows as usize * n).max(1)) {
         for (at, value) in system.iter_mut().enumerate() {
@@ -225,7 +225,7 @@ fn map(random: &mut Random, dtype: Dtype) -> Case {
         let shape = random.of(&shapes);
         floats(random, dtype, shape)
     }));
-    // What chooses is the same to the last bit wherever it is computed.
+    // The condition of a selection has the same bits on every device.
     let chooses = [Step::Input(0), Step::Constant(0.5), Step::Two(Binary::Less), Step::Input(0), Step::Constant(-1.0)];
     let (mut steps, mut stack) = match random.is(3) {
         true => ([&chooses[..], &[Step::Select]].concat(), 1),
@@ -248,7 +248,7 @@ fn map(random: &mut Random, dtype: Dtype) -> Case {
         steps.push(step);
     }
     steps.extend((1..stack).map(|_| Step::Two(Binary::Add)));
-    // Of what is far from where they are steep.
+    // Keeps arguments away from steep parts of these functions.
     match random.below(4) {
         0 => steps.extend([Step::One(Unary::Tanh), Step::One(Unary::Exp)]),
         at @ (1 | 2) => steps.extend([

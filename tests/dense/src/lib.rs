@@ -1,24 +1,24 @@
-//! Operations beside what their words say, done the slow way in f64: on tensors of all types and sizes, empty ones, and with
-//! NaN and infinities among the values. Each device is tried by the same cases.
+//! Compares operations with a slow reference implementation in f64: on tensors of all types and sizes, including empty
+//! ones, with NaN and infinities. All devices run the same cases.
 //!
-//! `SANDBAR_SEED` is where the seeds of cases begin, and `SANDBAR_CASES` is how many there are.
+//! `SANDBAR_SEED` is the first seed, and `SANDBAR_CASES` the number of cases.
 
 mod cases;
 mod naive;
 
 pub use cases::{Case, Random};
 use half::f16;
-use sandbar_dense::{Dtype, Op, Owned, Spec};
+use sandbar_dense::{Dtype, Op, OwnedValues, Spec};
 
-/// What a result may be off by, in units of its type's last place at the size of the largest values that it was summed of.
+/// Maximum error of a result, in units in the last place of its type at the magnitude of its largest summand.
 const ULPS_MAX: f64 = 64.0;
 
-/// Compares what a device gives of many random operations, as many as `usual` if nothing else is said; of those that it
-/// does not take it gives none. Says how many it took.
+/// Compares the results of a device for random operations, `usual` of them by default. The device returns `None` for
+/// operations that it does not support. Returns the number of supported ones.
 ///
 /// # Panics
-/// When something else comes of one, with its seed.
-pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, Owned)>>) -> u64 {
+/// Panics with the seed of a case whose result differs.
+pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, OwnedValues)>>) -> u64 {
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let first = number("SANDBAR_SEED", u64::from(std::process::id()) << 32);
     let mut taken = 0;
@@ -44,17 +44,18 @@ pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, Owned)>
     taken
 }
 
-/// Of centres that are as near as rounding can tell, any may be the nearest.
-fn as_near(case: &Case, found: &Owned, expected: &mut [naive::Found]) {
+/// Accepts any of several centres that are equally near within rounding.
+fn as_near(case: &Case, found: &OwnedValues, expected: &mut [naive::Found]) {
     let values: Vec<Vec<f64>> = case.inputs.iter().map(|(_, values)| wide(values)).collect();
     let width = case.inputs[0].0.shape.sizes()[1] as usize;
     let [places, squares] = expected else { panic!("two results") };
     for (point, place) in wide(found).into_iter().enumerate().filter(|(_, place)| *place < values[1].len() as f64) {
         let square = naive::square(&values, width, point, place as usize);
-        // What is taken from each other is as large as this.
+        // Magnitude of the values that are subtracted.
         let size = 16.0 * width as f64;
         if is_close(Dtype::F32, square, squares[point].0, size) {
-            // The one that is nearest may be far nearer than this one: what is looked for is told by this one's size.
+            // The nearest centre may be much nearer than this one: the magnitude of this one's distance determines the
+            // tolerance.
             (places[point].0, squares[point]) = (place, (square, square));
         }
     }
@@ -74,11 +75,11 @@ fn is_close(dtype: Dtype, found: f64, value: f64, size: f64) -> bool {
     (found - value).abs() <= ULPS_MAX * rounding + smallest || found.abs() >= largest && size >= largest
 }
 
-fn wide(values: &Owned) -> Vec<f64> {
+fn wide(values: &OwnedValues) -> Vec<f64> {
     match values {
-        Owned::F16(values) => values.iter().map(|value| value.to_f64()).collect(),
-        Owned::F32(values) => values.iter().copied().map(f64::from).collect(),
-        Owned::F64(values) => values.clone(),
-        Owned::U32(values) => values.iter().copied().map(f64::from).collect(),
+        OwnedValues::F16(values) => values.iter().map(|value| value.to_f64()).collect(),
+        OwnedValues::F32(values) => values.iter().copied().map(f64::from).collect(),
+        OwnedValues::F64(values) => values.clone(),
+        OwnedValues::U32(values) => values.iter().copied().map(f64::from).collect(),
     }
 }

@@ -1,11 +1,11 @@
-//! Operations as their words say them, in f64: each value, and how large what it was made of is.
+//! Reference implementations of operations in f64, with the magnitude of each value's summands.
 
-use sandbar_dense::{Binary, Grouped, Map, Op, Reduction, Spec, Step, Unary};
+use sandbar_dense::{Binary, GroupedOptions, Map, Op, Reduction, Spec, Step, Unary};
 
 use crate::cases::Case;
 use crate::wide;
 
-/// Values, and how large what each was made of is.
+/// Values, each with the magnitude of its summands.
 pub type Found = Vec<(f64, f64)>;
 
 pub fn run(case: &Case) -> Vec<Found> {
@@ -34,7 +34,7 @@ pub fn run(case: &Case) -> Vec<Found> {
         }
         Op::Nearest => nearest(&values, &sizes),
         Op::Histogram { bins } => vec![histogram(&values, &sizes, *bins as usize)],
-        // What does not fit is as far off as its type has to be.
+        // A value out of range differs by as much as its type requires.
         Op::Convert(_) => vec![values[0].iter().map(|value| (*value, value.abs())).collect()],
         Op::Take => {
             let width = sizes[0][1];
@@ -67,12 +67,12 @@ fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[
     found
 }
 
-/// Normal equations of the shifted and weighted rows, by elimination.
-fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: Grouped) -> Vec<Found> {
+/// Solves the normal equations of the shifted and weighted rows by elimination.
+fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: GroupedOptions) -> Vec<Found> {
     let (target, offsets, weights) = (&values[1], &values[2], values.get(3));
     let column = |j: usize, row: usize| if j < width { values[0][j * target.len() + row] } else { target[row] };
     let (mut coefficients, mut statuses) = (Vec::new(), Vec::new());
-    // Where they are pairs, a group ends where the next need not begin.
+    // With pairs, the end of a group need not be the start of the next.
     let all = if is_pairs { offsets.chunks(2).collect::<Vec<_>>() } else { offsets.windows(2).collect() };
     for ends in all {
         let rows: Vec<usize> = (ends[0] as usize..ends[1] as usize).collect();
@@ -102,7 +102,7 @@ fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: Group
             .collect();
         let found = eliminate(&mut system, 1);
         let at_means: f64 = found.iter().zip(&means).map(|(row, mean)| row[0] * mean).sum();
-        // How far from zero columns are counts, where nothing is taken off.
+        // The distance of the columns from zero determines the error if no mean is subtracted.
         let far = means.iter().chain(&values[0]).fold(1.0_f64, |far, value| far.max(value.abs()));
         coefficients.extend(found.iter().map(|row| (row[0], 1e4 * far)));
         coefficients.push((if options.intercept { means[width] - at_means } else { 0.0 }, 1e4 * far * far));
@@ -116,7 +116,7 @@ fn solve(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Found {
     for at in 0..stack {
         let of = |row: usize, column: usize| values[0][(at * rows + row) * unknowns + column];
         let right = |row: usize, column: usize| values[1][(at * rows + row) * columns + column];
-        // Least squares, by normal equations; of a square system that is far from singular its solution.
+        // Solves least squares by normal equations; for a well-conditioned square system this is its solution.
         let mut system: Vec<Vec<f64>> = (0..unknowns)
             .map(|i| {
                 let left = (0..unknowns).map(|j| (0..rows).map(|row| of(row, i) * of(row, j)).sum());
@@ -129,7 +129,7 @@ fn solve(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Found {
     all
 }
 
-/// Gauss and Jordan, with the largest pivots.
+/// Gauss-Jordan elimination with maximum pivots.
 fn eliminate(system: &mut [Vec<f64>], right: usize) -> Vec<Vec<f64>> {
     let unknowns = system.len();
     for at in 0..unknowns {
@@ -203,7 +203,7 @@ fn two(function: Binary, first: f64, second: f64) -> f64 {
     }
 }
 
-/// The values along a direction, for each place of the others.
+/// Returns the values along a dimension, for each index of the others.
 fn lines(values: &[f64], sizes: &[usize], along: usize) -> Vec<Vec<f64>> {
     let (before, size, behind): (usize, usize, usize) =
         (sizes[..along].iter().product(), sizes[along], sizes[along + 1..].iter().product());
@@ -255,7 +255,7 @@ fn nearest(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Vec<Found> {
     vec![places, squares]
 }
 
-/// The square of the distance between a point and a centre.
+/// Returns the squared distance between a point and a centre.
 pub fn square(values: &[Vec<f64>], width: usize, point: usize, centre: usize) -> f64 {
     summed((0..width).map(|k| (values[0][point * width + k] - values[1][centre * width + k]).powi(2)))
 }
@@ -274,8 +274,8 @@ fn histogram(values: &[Vec<f64>], sizes: &[Vec<usize>], bins: usize) -> Found {
     found
 }
 
-/// A sum of which rounding takes nothing, however many they are: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur
-/// Summation endlicher Summen* (1974).
+/// Returns a compensated sum for any number of values: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur Summation
+/// endlicher Summen* (1974).
 fn summed(values: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut lost, mut plain) = (0.0_f64, 0.0, 0.0);
     for value in values {
@@ -283,6 +283,6 @@ fn summed(values: impl Iterator<Item = f64>) -> f64 {
         lost += if sum.abs() >= value.abs() { (sum - next) + value } else { (value - next) + sum };
         (sum, plain) = (next, plain + value);
     }
-    // Infinities have nothing that could be lost.
+    // Infinities have no rounding error to compensate.
     if plain.is_finite() { sum + lost } else { plain }
 }

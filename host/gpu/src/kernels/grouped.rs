@@ -1,17 +1,17 @@
-//! Least squares of many groups: a group of threads each.
+//! Least squares of many groups, with one thread group each.
 //!
-//! As on the processor: means, then sums of products of what is left, then Cholesky.
+//! The algorithm is the processor's: means, then sums of products of centred values, then a Cholesky factor.
 
-use sandbar_dense::{Grouped, MEAN_NOISE, PIVOT_MIN, Spec};
+use sandbar_dense::{GroupedOptions, MEAN_NOISE, PIVOT_MIN, Spec};
 
 use super::{Immediates, Kernel, Step, binding, grid, head};
 use crate::device::DeviceTensor;
 
-/// Threads of a group.
+/// Threads per group.
 const THREADS: u32 = 64;
 const F64: sandbar_dense::Dtype = sandbar_dense::Dtype::F64;
 
-/// A kernel for so many features.
+/// A kernel for a number of features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Fit {
     width: u32,
@@ -23,7 +23,7 @@ impl Fit {
         Fit { width: inputs[0].shape.sizes()[0], is_weighted: inputs.len() > 3 }
     }
 
-    /// Rows that are at hand at once.
+    /// Returns the number of rows per block.
     fn rows(self) -> u32 {
         match self.width {
             0..16 => 64,
@@ -61,14 +61,14 @@ impl Fit {
     }
 }
 
-/// Bytes that the threads of a group share.
+/// Returns the bytes of memory that the threads of a group share.
 pub(super) fn shared_bytes(width: u32) -> u64 {
     let fit = Fit { width, is_weighted: true };
     let (columns, rows) = (u64::from(width) + 1, u64::from(fit.rows()));
     8 * (columns * rows + columns + rows + u64::from(fit.pairs()) + u64::from(THREADS)) + 16
 }
 
-pub(super) fn plan(options: Grouped, inputs: &[&DeviceTensor], outputs: &[&DeviceTensor]) -> Vec<Step> {
+pub(super) fn plan(options: GroupedOptions, inputs: &[&DeviceTensor], outputs: &[&DeviceTensor]) -> Vec<Step> {
     let groups = outputs[1].spec.shape.count();
     if groups == 0 {
         return Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn plan(options: Grouped, inputs: &[&DeviceTensor], outputs: &[&Devic
     let immediates = immediates.size(groups).size(specs[1].shape.count()).size(options.intercept.into());
     let immediates = immediates.size(specs[2].shape.rank());
     vec![Step {
-        kernel: Kernel::Grouped(Fit::of(&specs)),
+        kernel: Kernel::GroupedOptions(Fit::of(&specs)),
         bindings: inputs.iter().chain(outputs).map(|tensor| tensor.taken.clone()).collect(),
         written: 2,
         immediates: immediates.bytes(F64),
@@ -88,7 +88,7 @@ pub(super) fn plan(options: Grouped, inputs: &[&DeviceTensor], outputs: &[&Devic
     }]
 }
 
-/// `block` holds columns less their means, `sums` the lower half of their products: then the factor.
+/// `block` holds centred columns, `sums` the lower triangle of their products, then the factor.
 const FIT: &str = "
 var<workgroup> block: array<A, N * ROWS>;
 var<workgroup> scales: array<A, ROWS>;
@@ -134,7 +134,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     for (var j = t; j < N; j += THREADS) { means[j] = A(0); }
     workgroupBarrier();
 
-    // Weights: their sum, and whether all are.
+    // The sum of the weights, and whether all are valid.
     var part = A(0);
     for (var row = first + t; row < first + count; row += THREADS) {
         let weight = WEIGHT;
@@ -152,7 +152,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     workgroupBarrier();
 
     if told.intercept != 0u {
-        // A column for each thread: its sum over each block of rows, which is at hand.
+        // Each thread sums a column over one block of rows at a time.
         var own: array<A, (N + THREADS - 1) / THREADS>;
         for (var k = 0u; k < (N + THREADS - 1) / THREADS; k++) { own[k] = A(0); }
         for (var begin = 0u; begin < count; begin += ROWS) {
@@ -181,7 +181,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         own[k] = A(0);
         let pair = min(t + k * THREADS, PAIRS - 1);
         var i = u32((sqrt(8.0 * f32(pair) + 1.0) - 1.0) / 2.0);
-        // Where the root was rounded.
+        // Corrects a rounded root.
         if lower(i, 0u) > pair { i -= 1u; }
         if lower(i + 1, 0u) <= pair { i += 1u; }
         pairs[k] = vec2(i, pair - lower(i, 0u));
@@ -207,7 +207,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     }
     workgroupBarrier();
 
-    // The factor, column by column, and the target's row below it.
+    // Computes the factor column by column, and the target's row below it.
     for (var j = 0u; j < W; j++) {
         let whole = sums[lower(j, j)] + told.ridge;
         var behind = A(0);
@@ -230,7 +230,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         workgroupBarrier();
     }
     if t != 0u { return; }
-    // Coefficients, which take the places of the target's row.
+    // Computes the coefficients in place of the target's row.
     let at = group * N;
     var intercept = means[W];
     for (var back = 0u; back < W; back++) {

@@ -1,30 +1,30 @@
-//! Functions of each value: a kernel for each sequence of steps, whatever its constants are.
+//! Element-wise functions: one kernel per sequence of steps, independent of its constants.
 
-use sandbar_dense::{Binary, Dtype, Map, Step as Of, Stretch, Unary, stretch};
+use sandbar_dense::{Binary, Dtype, Map, Step as Of, Broadcast, Unary, broadcast};
 
 use super::{Immediates, Kernel, Step, binding, grid, head};
 use crate::device::DeviceTensor;
 
-/// Threads of a group, and values of each.
+/// Threads per group, and values per thread.
 const THREADS: u64 = 256;
 const EACH: u64 = 4;
-/// Constants that a kernel is told; others stand in its text.
+/// Maximum number of constants that are passed as parameters; further ones are part of the text.
 const CONSTANTS_MAX: usize = 12;
 
-/// A kernel for these steps.
+/// A kernel for a sequence of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Each {
     dtype: Dtype,
-    inputs: Vec<Stretch>,
+    inputs: Vec<Broadcast>,
     steps: Vec<Word>,
 }
 
-/// A step, but for constants that it is told.
+/// A step, with parameters in place of constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Word {
     Input(u8),
     Told(u8),
-    /// The bits of an f64.
+    /// A constant, as the bits of an f64.
     Constant(u64),
     One(Unary),
     Two(Binary),
@@ -50,7 +50,7 @@ pub(super) fn plan(map: &Map, inputs: &[&DeviceTensor], output: &DeviceTensor) -
         Of::Select => Word::Select,
     });
     let steps = steps.collect();
-    let stretches = inputs.iter().map(|tensor| stretch(tensor.spec.shape, shape).unwrap_or(Stretch::Same)).collect();
+    let stretches = inputs.iter().map(|tensor| broadcast(tensor.spec.shape, shape).unwrap_or(Broadcast::Same)).collect();
     let immediates = told.iter().fold(Immediates::default(), |all, value| all.value(dtype, *value));
     let mut bindings: Vec<_> = inputs.iter().map(|tensor| tensor.taken.clone()).collect();
     bindings.push(output.taken.clone());
@@ -83,7 +83,7 @@ impl Each {
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
     let first = place(w, n) * {} + t;
     if first + {} < told.count {{
-        // All are read before one is written: that they don't wait for each other.
+        // Reads all values before any is written, so that the reads do not wait for each other.
 {all}    }} else {{
         for (var i = first; i < told.count; i += {THREADS}) {{ out[i] = U(value(i)); }}
     }}
@@ -94,7 +94,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         )
     }
 
-    /// The function: what is on the stack is a name each.
+    /// Returns the function's text: each value on the stack has a name.
     fn value(&self) -> String {
         let mut text = String::from("fn value(i: u32) -> A {\n");
         let mut stack: Vec<usize> = Vec::new();
@@ -103,10 +103,10 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
             let value = match *step {
                 Word::Input(input) => {
                     let index = match self.inputs[usize::from(input)] {
-                        Stretch::Same => "i",
-                        Stretch::Value => "0u",
-                        Stretch::Row => "i % told.columns",
-                        Stretch::Column => "i / told.columns",
+                        Broadcast::Same => "i",
+                        Broadcast::Value => "0u",
+                        Broadcast::Row => "i % told.columns",
+                        Broadcast::Column => "i / told.columns",
                     };
                     format!("A(in{input}[{index}])")
                 }
@@ -155,7 +155,7 @@ fn two(function: Binary, first: usize, second: usize) -> String {
     }
 }
 
-/// A number as text; what is none is made of ones that are.
+/// Formats a number. NaN and infinities are composed from finite ones.
 fn constant(value: f64, dtype: Dtype) -> String {
     if dtype == Dtype::F64 {
         return format!("A({value:e}lf)");
@@ -163,7 +163,7 @@ fn constant(value: f64, dtype: Dtype) -> String {
     format!("bitcast<f32>({}u)", (value as f32).to_bits())
 }
 
-/// What devices leave open: `pow` below zero and at it, `tanh` where its exponentials are too large.
+/// Cases that devices leave undefined: `pow` of bases below and at zero, `tanh` where its exponentials overflow.
 const POW: &str = "
 fn tanh_(x: A) -> A { return select(tanh(clamp(x, A(-20), A(20))), x, is_nan(x)); }
 fn pow_(x: A, y: A) -> A {

@@ -1,4 +1,4 @@
-//! Kernels of our own: which of them an operation takes, and what each is given.
+//! Kernels of this crate: selection for an operation, and their parameters.
 
 mod cooperative;
 mod grouped;
@@ -17,15 +17,15 @@ use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 use crate::memory::Taken;
 
-/// Groups of threads in one direction of a grid, at most.
+/// Maximum number of thread groups in one dimension of a grid.
 const GRID_MAX: u64 = 65_535;
 
-/// A kernel, and all that its text depends on.
+/// A kernel, with all parameters that its text depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Product(product::Product),
     Cooperative(cooperative::Cooperative),
-    /// As above, without matrix units.
+    /// The cooperative kernel with emulated matrix units.
     #[cfg(test)]
     Emulated(cooperative::Cooperative),
     Map(maps::Each),
@@ -36,11 +36,11 @@ pub(crate) enum Kernel {
     Points(points::Points),
 }
 
-/// A kernel to be run once.
+/// One launch of a kernel.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) kernel: Kernel,
-    /// What is bound to it, from place 0 on; it writes to the last ones, so many.
+    /// Buffers bound from binding 0 on. The kernel writes to the last `written` ones.
     pub(crate) bindings: Vec<Arc<Taken>>,
     pub(crate) written: usize,
     pub(crate) immediates: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) struct Step {
 }
 
 impl Kernel {
-    /// Its text, in WGSL.
+    /// Returns the WGSL text.
     pub(crate) fn source(&self) -> String {
         match self {
             Kernel::Product(product) => product.source(),
@@ -65,13 +65,13 @@ impl Kernel {
     }
 }
 
-/// The most columns of grouped least squares for which threads share enough memory.
+/// Returns the maximum number of columns of grouped least squares that fit the shared memory.
 pub(crate) fn grouped_width_max(limits: &wgpu::Limits) -> u32 {
     let has_room = |width: &u32| grouped::shared_bytes(*width) <= u64::from(limits.max_compute_workgroup_storage_size);
     (0..=GROUPED_WIDTH_MAX).rev().find(has_room).unwrap_or(0)
 }
 
-/// What is to be run for an operation that takes these.
+/// Returns the launches for an operation on valid inputs.
 pub(crate) fn plan(
     device: &Device,
     op: &Op,
@@ -96,15 +96,15 @@ pub(crate) fn plan(
     }
 }
 
-/// The type that values of one are computed in.
+/// Returns the type in which values of a type are computed.
 fn arithmetic(dtype: Dtype) -> Dtype {
     if dtype == Dtype::F16 { Dtype::F32 } else { dtype }
 }
 
-/// How a text begins that reads values of one type, `T`, computes in `A` and writes others, `U`.
+/// Returns the start of a text that reads type `T`, computes in `A` and writes `U`.
 fn head(reads: Dtype, writes: Dtype) -> String {
     let enable = if [reads, writes].contains(&Dtype::F16) { "enable f16;\n" } else { "" };
-    // What is compared with itself may be taken for equal; naga's `!=` is false where one is NaN.
+    // Comparisons of a value with itself may be optimised away; naga's `!=` is false if one operand is NaN.
     let is_nan = match arithmetic(reads) {
         Dtype::F64 => "!(x == x)",
         _ => "(bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u",
@@ -117,20 +117,20 @@ fn head(reads: Dtype, writes: Dtype) -> String {
     )
 }
 
-/// A binding's declaration.
+/// Returns the declaration of a binding.
 fn binding(at: usize, name: &str, values: &str, is_written: bool) -> String {
     let access = if is_written { "read_write" } else { "read" };
     format!("@group(0) @binding({at}) var<storage, {access}> {name}: array<{values}>;\n")
 }
 
-/// A grid of so many groups.
+/// Returns a grid of at least this many groups.
 fn grid(groups: u64) -> [u32; 3] {
-    // Counts of values are below 2³¹, so both fit.
+    // The number of values is at most 2³¹, so both dimensions are within the limit.
     let x = groups.clamp(1, GRID_MAX);
     [x as u32, groups.div_ceil(x).max(1) as u32, 1]
 }
 
-/// What a kernel is told, in the order in which its text declares it: values in the type that it computes in come first.
+/// Parameters of a kernel in the order of its text: values in the arithmetic type come first.
 #[derive(Debug, Default)]
 struct Immediates(Vec<u8>);
 
@@ -148,7 +148,7 @@ impl Immediates {
         self
     }
 
-    /// All of them, in a multiple of what a struct of them is aligned to.
+    /// Returns the bytes, padded to the alignment of their struct.
     fn bytes(mut self, dtype: Dtype) -> Vec<u8> {
         let alignment = if dtype == Dtype::F64 { 8 } else { 4 };
         self.0.resize(self.0.len().next_multiple_of(alignment), 0);

@@ -1,4 +1,4 @@
-//! Nearest centres, histograms, rows that are taken, and other types of values.
+//! Nearest centres, histograms, row selection, and type conversions.
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
@@ -6,13 +6,13 @@ use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 
-/// Threads of a group.
+/// Threads per group.
 const THREADS: usize = 64;
-/// Squares that are added up one after another.
+/// Number of squares per partial sum.
 const SUMMED: u32 = 256;
-/// Bins of a group, and rows that it looks at together.
+/// Bins per group, and rows that it processes together.
 const BINS: usize = 256;
-/// Rows of a slice at least, and slices at most: their histograms are added up.
+/// Minimum rows of a slice, and maximum number of slices, whose histograms are summed.
 const SLICE: usize = 8192;
 const SLICES_MAX: usize = 64;
 
@@ -126,7 +126,7 @@ impl Points {
                     + HISTOGRAM
             }
             Points::Take(dtype) => {
-                // Nothing is computed with them.
+                // Rows are copied without arithmetic.
                 let (enable, of) = if dtype == Dtype::F16 { ("enable f16;\n", "f16") } else { ("", dtype.as_str()) };
                 format!("{enable}alias T = {of};\n")
                     + "struct Told { count: u32, width: u32, rows: u32 }\nvar<immediate> told: Told;\n"
@@ -137,7 +137,7 @@ impl Points {
             }
             Points::Convert(from, to) => {
                 let enable = if [from, to].contains(&Dtype::F16) { "enable f16;\n" } else { "" };
-                // Between the narrowest and the widest type drivers have no way.
+                // Drivers lack conversions between the narrowest and the widest type.
                 let value = match (from, to) {
                     (Dtype::F16, Dtype::F64) | (Dtype::F64, Dtype::F16) => "U(f32(values[i]))",
                     _ => "U(values[i])",
@@ -165,7 +165,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     for (var c = 0u; c < told.centres; c++) {
         var square = A(0);
         for (var begin = 0u; begin < told.width; begin += SUMMED) {
-            // Sums of sums: each is of few, so that little is lost by rounding.
+            // Sums of short partial sums, for little rounding error.
             var part = A(0);
             for (var k = begin; k < min(begin + SUMMED, told.width); k++) {
                 let by = A(points[point * told.width + k]) - A(centres[c * told.width + k]);
@@ -180,7 +180,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         }
     }
     places[point] = best;
-    // Where none is below infinity, it is the first one's, NaN or not.
+    // If no distance is below infinity, uses the first centre's distance, NaN or not.
     squares[point] = U(select(least, own, best == 0u));
 }
 ";

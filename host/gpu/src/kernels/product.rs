@@ -1,4 +1,4 @@
-//! Products of matrices: tiles of the result, of which each thread has a few values in its registers.
+//! Matrix products: tiles of the result, with a few values per thread in registers.
 
 use std::fmt::Write as _;
 
@@ -9,21 +9,22 @@ use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 
-/// Threads of a group, in each direction.
+/// Threads per group in each dimension.
 const SIDE: u32 = 16;
-/// Values of a row that are multiplied with those of a column at once.
+/// Depth of the staged part of a tile.
 const DEPTH: u32 = 16;
-/// Where tiles are fewer than these, they are cut in depth: parts of at least so many values are added up afterwards.
+/// If the result has fewer tiles than this, its depth is cut into parts of at least this many values, which are summed
+/// afterwards.
 const TILES_FEW: usize = 128;
 const PART: usize = 512;
 
-/// What a kernel is told.
+/// Parameters of a kernel.
 pub(super) const TOLD: &str = "struct Told { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, \
                                down: u32, across: u32, parts: u32, length: u32, count: u32 }\n\
                                var<immediate> told: Told;\n";
 
-/// Which tile of which product a group has, and which part of its depth. No function: in what that gives, naga does not see
-/// that it is the same for all threads, as matrix units need it.
+/// Computes a group's tile, product and part of the depth. Not a function, because naga does not see that a function's
+/// result is uniform across threads, which matrix units require.
 pub(super) const WHOSE: &str = "    let tile = group % (told.down * told.across);
     let stacked = group / (told.down * told.across) / told.parts;
     let part = group / (told.down * told.across) % told.parts;
@@ -31,14 +32,14 @@ pub(super) const WHOSE: &str = "    let tile = group % (told.down * told.across)
     let top = tile / told.across * TILE;
     let leftmost = tile % told.across * TILE;";
 
-/// A kernel for tiles of a size.
+/// A kernel for one tile size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     from: Dtype,
     to: Dtype,
     first_transposed: bool,
     second_transposed: bool,
-    /// How many times four rows and four columns each thread has.
+    /// Number of 4×4 blocks per thread in each dimension.
     blocks: u32,
 }
 
@@ -50,7 +51,7 @@ pub(super) fn plan(
     plan_with(device, device.units(), operands, output)
 }
 
-/// As above, by matrix units where there are any and the product is worth it.
+/// Like [`plan`], by matrix units if available and worthwhile.
 pub(super) fn plan_with(
     device: &Device,
     units: Option<Units>,
@@ -67,7 +68,7 @@ pub(super) fn plan_with(
     let units = units.filter(|_| cooperative::takes(from, rows, columns));
     let blocks = match units {
         Some(_) => cooperative::blocks(count, rows, columns, TILES_FEW),
-        // Of f64, two tiles of the larger size are more than threads share on some devices.
+        // In f64, two large tiles exceed the shared memory of some devices.
         None if from != Dtype::F64 && rows >= 128 && columns >= 128 => 2,
         None => 1,
     };
@@ -79,7 +80,7 @@ pub(super) fn plan_with(
         1 => None,
         _ => {
             let shape = Shape::new(&[count as u32, parts as u32, (rows * columns) as u32]);
-            // Where there is no room for parts there are none.
+            // Without memory for parts, the depth is not cut.
             shape.ok().map(|shape| device.tensor(Spec { dtype: arithmetic(from), shape })).transpose()?
         }
     };
@@ -95,7 +96,7 @@ pub(super) fn plan_with(
         down,
         across,
         parts,
-        // No step of a kernel is of two parts.
+        // No step of a kernel spans two parts.
         depth.div_ceil(parts).next_multiple_of(cooperative::DEPTH as usize),
         count,
     ];
@@ -126,7 +127,7 @@ impl Product {
         text += TOLD;
         text += "alias V = vec4<A>;\n";
         text += &(binding(0, "first", "T", false) + &binding(1, "second", "T", false) + &binding(2, "out", "U", true));
-        // Whichever direction lies in memory, neighbours in it are read by neighbours.
+        // Adjacent threads read adjacent values in either layout.
         let (first_lane, first_at) = lanes(!self.first_transposed, "row", "told.rows");
         let (second_lane, second_at) = lanes(self.second_transposed, "column", "told.columns");
         let loaded = 4 * self.blocks * DEPTH / SIDE;
@@ -145,7 +146,7 @@ impl Product {
             .replace("DEPTH", &format!("{DEPTH}u"))
     }
 
-    /// The rows of a thread: a name, and which one of the tile.
+    /// Returns the names of a thread's rows, and their index in the tile.
     fn rows(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let blocks = self.blocks;
         (0..blocks).flat_map(|block| (0..4).map(move |row| (block, row)))
@@ -189,8 +190,8 @@ impl Product {
     }
 }
 
-/// How threads share the loading of a tile, and where a value of it is. `is_deep` says whether values of different depths
-/// lie beside each other, or those of different `lines`.
+/// Returns how threads share the loading of a tile, and the position of a value in it. `is_deep` says whether values of
+/// consecutive depths are adjacent, instead of those of consecutive `lines`.
 fn lanes(is_deep: bool, line: &str, lines: &str) -> (&'static str, String) {
     match is_deep {
         true => ("let line = at / DEPTH; let k = at % DEPTH;", format!("{line} * told.depth + depth")),

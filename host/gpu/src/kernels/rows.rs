@@ -1,4 +1,4 @@
-//! What comes of the values along a direction.
+//! Reductions along a dimension.
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
@@ -6,14 +6,14 @@ use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 
-/// Threads of a group that works on one line of values, and of one in which each thread has a line.
+/// Threads of a group that reduces one line, and of a group whose threads reduce a line each.
 const THREADS: usize = 256;
 const LINES: usize = 64;
-/// Lines shorter than this are for one thread each.
+/// Lines shorter than this are reduced by one thread each.
 const SHORT: usize = 64;
-/// As many lines keep a device busy.
+/// Number of lines that keep a device busy.
 const MANY: usize = 1 << 14;
-/// Where lines are few, they are cut into slices of at least so many values, so many of all of them.
+/// Minimum values of a slice, and maximum number of slices of all lines: few long lines are cut into slices.
 const SLICE: usize = 4096;
 const SLICES_MAX: usize = 1024;
 
@@ -23,11 +23,11 @@ pub(crate) struct Reduce {
     from: Dtype,
     to: Dtype,
     with: Reduction,
-    /// Whether a group has a line, or each thread.
+    /// Whether a group reduces a line, instead of each thread.
     by_group: bool,
-    /// Whether places are given with the values that are to be reduced.
+    /// Whether the input has indices beside the values.
     takes_places: bool,
-    /// Whether values are to be given with their places.
+    /// Whether the output has values beside the indices.
     gives_values: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn reduce(
         0 | 1 => return Ok(vec![lay.step(input, None, output, None, 1)]),
         slices => slices,
     };
-    // The slices of a line are reduced to a value each, and these to one.
+    // Reduces each slice of a line to a value, and these values to one.
     let parts = |dtype| device.tensor(Spec { dtype, shape: shape(before, slices, behind)? });
     let values = parts(arithmetic(input.spec.dtype))?;
     let places = if is_place(with) { Some(parts(Dtype::U32)?) } else { None };
@@ -67,19 +67,19 @@ fn shape(before: usize, size: usize, behind: usize) -> Result<Shape, GpuError> {
     Ok(Shape::new(&[before as u32, size as u32, behind as u32])?)
 }
 
-/// Lines of values.
+/// Geometry of the lines.
 #[derive(Clone, Copy)]
 struct Lay {
     with: Reduction,
     size: usize,
     behind: usize,
     lines: usize,
-    /// What a mean is divided by.
+    /// Divisor of a mean.
     divisor: f64,
 }
 
 impl Lay {
-    /// Reduces so many slices of each line. Of places, where values are to be given, too.
+    /// Returns the launch that reduces slices of each line, with indices and values as requested.
     fn step(
         self,
         input: &DeviceTensor,
@@ -166,7 +166,7 @@ fn load(at: u32, s: u32) -> State { return A(values[at]); }
     }
 }
 
-/// The largest or smallest value, and where it is: of several the first.
+/// Finds the maximum or minimum and its index, the first of several.
 const PLACES: &str = "
 struct State { value: A, place: u32 }
 const NONE = 0xffffffffu;
@@ -206,7 +206,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     let to = min(begin + told.length, told.size);
     var state = start();
     var s = begin + t;
-    // Four are read at once: none waits for the other.
+    // Reads four values at once, so that the reads do not wait for each other.
     for (; s + 3 * THREADS < to; s += 4 * THREADS) {
         let a = load(first + s * told.behind, s);
         let b = load(first + (s + THREADS) * told.behind, s + THREADS);
@@ -229,7 +229,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Softmax {
     dtype: Dtype,
-    /// Whether the logarithm of their sum is wanted, not their shares of it.
+    /// Whether to compute the logarithm of the sum, instead of shares of it.
     is_log_sum: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Systems of equations: a group of threads each, in the device's memory.
+//! Systems of equations, one thread group each, in device memory.
 
 use sandbar_dense::Dtype;
 
@@ -7,7 +7,7 @@ use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 use sandbar_dense::{Shape, Spec};
 
-/// Threads of a group.
+/// Threads per group.
 const THREADS: usize = 64;
 
 /// One of these kernels.
@@ -29,7 +29,7 @@ pub(super) fn plan(
         return Ok(Vec::new());
     }
     let columns = right.spec.shape.last();
-    // Systems and right sides side by side, which are worked on in place.
+    // Copies of systems and right sides side by side, solved in place.
     let space = Shape::new(&[count as u32, rows as u32, (unknowns + columns) as u32])?;
     let space = device.tensor(Spec { dtype: arithmetic(dtype), shape: space })?;
     let immediates = Immediates::default().value(dtype, f64::NAN).size(count).size(rows).size(unknowns).size(columns);
@@ -55,7 +55,7 @@ impl Solve {
     }
 }
 
-/// Afterwards the upper half of what was factored and the right sides are a triangular system.
+/// Afterwards the upper triangle of the factored matrix and the right sides form a triangular system.
 const SOLVE: &str = "
 var<workgroup> parts: array<A, THREADS>;
 var<workgroup> is_bad: u32;
@@ -79,7 +79,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     storageBarrier();
     workgroupBarrier();
     FACTOR
-    // A right side for each thread.
+    // Each thread solves a right side.
     for (var column = told.unknowns + t; column < wide; column += THREADS) {
         for (var back = 0u; back < told.unknowns; back++) {
             let i = told.unknowns - 1 - back;
@@ -96,9 +96,9 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 }
 ";
 
-/// Of the lower half the factor, row by row above the diagonal: `Lᵀ`, and `L⁻¹` times the right sides.
+/// Factors by rows above the diagonal: `Lᵀ`, and `L⁻¹` times the right sides.
 const CHOLESKY: &str = "
-    // What is read of a system is its lower half; it is worked on as columns of the upper one.
+    // Reads the lower triangle of a system, and works on the columns of the upper one.
     for (var at = t; at < told.unknowns * told.unknowns; at += THREADS) {
         let row = at / told.unknowns;
         let column = at % told.unknowns;
@@ -117,7 +117,7 @@ const CHOLESKY: &str = "
         }
         storageBarrier();
         workgroupBarrier();
-        // What is left of the rows below.
+        // Updates the rows below.
         for (var column = j + 1 + t; column < wide; column += THREADS) {
             let times = space[base + j * wide + column];
             let last = select(told.unknowns, column + 1, column < told.unknowns);
@@ -128,7 +128,7 @@ const CHOLESKY: &str = "
     }
 ";
 
-/// Householder's reflections. Source: Golub and Van Loan, *Matrix Computations*, 5.2.
+/// Householder reflections. Source: Golub and Van Loan, *Matrix Computations*, 5.2.
 const QR: &str = "
     for (var j = 0u; j < told.unknowns; j++) {
         var part = A(0);
@@ -145,7 +145,7 @@ const QR: &str = "
         let norm = sqrt(parts[0]);
         let x = space[base + j * wide + j];
         let diagonal = select(-norm, norm, x < A(0));
-        // The reflection is by the column with this in the place of its first value.
+        // The reflection vector is the column with this first value.
         let v = x - diagonal;
         storageBarrier();
         workgroupBarrier();

@@ -1,4 +1,4 @@
-//! What the device has to do, in the order in which it does it, and for whom.
+//! The device's queue of submissions, and the client of each.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Release;
@@ -10,19 +10,19 @@ use sandbar_store::SharedMemory;
 use crate::Device;
 use crate::device::lock;
 
-/// Work that was submitted.
+/// Pending submissions of a device.
 pub(super) struct Queue {
     pub(super) device: Arc<Device>,
     state: Mutex<State>,
-    /// Rung when there is some to wait for.
+    /// Signals that there is a submission to wait for.
     bell: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whose each submission is. The device is at the first.
+    /// Shared memory of each submission's client. The device works on the first.
     submitted: VecDeque<Arc<SharedMemory>>,
-    /// Since when.
+    /// Start of the current work, in nanoseconds of the monotonic clock.
     since: u64,
 }
 
@@ -31,7 +31,7 @@ impl Queue {
         Queue { device, state: Mutex::default(), bell: Condvar::new() }
     }
 
-    /// Work for the owner of this memory is submitted now.
+    /// Registers a submission for the client of this memory.
     pub(super) fn submits(&self, area: &Arc<SharedMemory>) {
         let mut state = lock(&self.state);
         state.submitted.push_back(area.clone());
@@ -42,23 +42,23 @@ impl Queue {
         self.bell.notify_one();
     }
 
-    /// The first of it is done. Gives for how many nanoseconds it was the first.
+    /// Removes the first submission, which is completed. Returns the nanoseconds for which it was the first.
     pub(super) fn done(&self) -> u64 {
         let mut state = lock(&self.state);
         let took = now_nanos().saturating_sub(state.since);
         if let Some(area) = state.submitted.pop_front() {
-            area.atomic(words::SINCE).store(0, Release);
+            area.atomic(words::BUSY_SINCE).store(0, Release);
         }
         state.begin();
         took
     }
 
-    /// Has what is done by now be done with.
+    /// Runs the callbacks of completed submissions.
     pub(super) fn look(&self) {
         let _ = self.device.inner.poll(wgpu::PollType::Poll);
     }
 
-    /// Waits for the device, again and again, which has what is to be done then done.
+    /// Waits for the device in a loop, and runs the callbacks of completed submissions.
     pub(super) fn wait_for_device(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -68,7 +68,7 @@ impl Queue {
             drop(state);
             let _ = self.device.inner.poll(wgpu::PollType::wait_indefinitely());
             if self.device.check().is_err() {
-                // All that was on it is gone: those who are connected find that out by this.
+                // All tensors are lost; the closed sockets tell the clients.
                 std::process::exit(1);
             }
         }
@@ -76,11 +76,11 @@ impl Queue {
 }
 
 impl State {
-    /// The device begins with what is first.
+    /// Starts the time of the first submission.
     fn begin(&mut self) {
         self.since = now_nanos();
         if let Some(area) = self.submitted.front() {
-            area.atomic(words::SINCE).store(self.since, Release);
+            area.atomic(words::BUSY_SINCE).store(self.since, Release);
         }
     }
 }

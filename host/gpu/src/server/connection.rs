@@ -1,4 +1,4 @@
-//! A connection: its tensors and kernels, and what it has on its way.
+//! A client connection: its tensors and kernels, and its requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
 
 use sandbar_dense::remote::{
-    DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, MOVED_BYTES_MAX, Moved, RemoteError, RemoteErrorKind, ToGpu, now_nanos,
-    place, words,
+    DROPS_PER_MESSAGE_MAX, GpuResponse, INLINE_BYTES_MAX, TRANSFER_BYTES_MAX, TransferData, RemoteError, RemoteErrorKind, GpuRequest, now_nanos,
+    slot_offset, words,
 };
 use sandbar_dense::{INPUTS_MAX, Spec};
 use sandbar_process::socket;
@@ -19,13 +19,13 @@ use super::busy::Queue;
 use crate::device::lock;
 use crate::{DeviceTensor, GpuError, GuestKernel, Stream};
 
-/// Tensors and kernels of a connection at most.
+/// Maximum numbers of tensors and kernels of a connection.
 const TENSORS_MAX: usize = 1 << 20;
 const KERNELS_MAX: usize = 256;
 
 type Failed<T> = Result<T, RemoteError>;
 
-/// Somebody who is served.
+/// A connected client.
 pub(super) struct Connection {
     answers: Arc<Answers>,
     area: Arc<SharedMemory>,
@@ -33,23 +33,23 @@ pub(super) struct Connection {
     stream: Stream,
     tensors: HashMap<u32, Failed<DeviceTensor>>,
     kernels: HashMap<u32, Failed<GuestKernel>>,
-    /// Messages that came, and that are said to be done once what was submitted is.
+    /// Number of messages received, and of those covered by the last submission.
     came: u64,
     submitted: u64,
-    /// Values that took a place.
+    /// Number of upload slots used so far.
     placed: usize,
 }
 
-/// What is said to a client, by several threads.
+/// Sender of responses, shared by several threads.
 struct Answers {
     socket: OwnedFd,
-    /// Values back that took a place.
+    /// Number of download slots used so far.
     placed: Mutex<usize>,
 }
 
 impl Answers {
-    /// A client that does not take its answers, of which few may be on their way, is none.
-    fn say(&self, message: &FromGpu) {
+    /// Sends a response. Disconnects a client that does not receive its responses, whose number is limited.
+    fn say(&self, message: &GpuResponse) {
         let mut frame = Vec::new();
         let said = socket::frame(message, &mut frame).and_then(|frame| socket::send(&self.socket, frame, &[]));
         if said.is_err() {
@@ -57,19 +57,19 @@ impl Answers {
         }
     }
 
-    /// Values are there, of the read of this message.
+    /// Sends the values of a read.
     fn values(&self, read: u64, area: &SharedMemory, values: Failed<&[u8]>) {
-        // Places are told in the order in which they are taken.
+        // The client assigns slots in the order of the messages.
         let mut placed = lock(&self.placed);
         let values = values.map(|values| {
             if values.len() <= INLINE_BYTES_MAX {
-                return Moved::Inline(values.to_vec());
+                return TransferData::Inline(values.to_vec());
             }
-            area.write(place(*placed, true), values);
+            area.write(slot_offset(*placed, true), values);
             *placed += 1;
-            Moved::Placed(values.len() as u32)
+            TransferData::Slot(values.len() as u32)
         });
-        self.say(&FromGpu::Values { read, values });
+        self.say(&GpuResponse::Values { read, values });
     }
 }
 
@@ -89,7 +89,7 @@ impl Connection {
         })
     }
 
-    /// Does what it is asked for until it is closed, or makes no sense.
+    /// Handles requests until the connection closes or a request is invalid.
     pub(super) fn serve(mut self) {
         self.serve_until_closed();
         self.area.atomic(words::CLOSED).store(1, Release);
@@ -101,21 +101,21 @@ impl Connection {
             match socket::receive(&self.answers.socket, &mut received) {
                 Ok(Some((message, _))) => {
                     self.came += 1;
-                    self.area.atomic(words::MAKING_SINCE).store(now_nanos(), Release);
+                    self.area.atomic(words::COMPILING_SINCE).store(now_nanos(), Release);
                     let done = self.handle(message);
-                    self.area.atomic(words::MAKING_SINCE).store(0, Release);
+                    self.area.atomic(words::COMPILING_SINCE).store(0, Release);
                     if done.is_err() {
                         return;
                     }
                 }
-                // Nothing more is asked for at once: what was goes to the device.
+                // No request is waiting: submits the received ones to the device.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.submitted < self.came => self.submit(),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if self.wait().is_err() {
                         return;
                     }
                 }
-                // It is gone, or makes no sense.
+                // The client disconnected, or sent an invalid message.
                 Ok(None) | Err(_) => return,
             }
         }
@@ -129,43 +129,43 @@ impl Connection {
         }
     }
 
-    /// Has the device begin all that was asked for. Once it is done the client is told so.
+    /// Submits all received requests, and reports their completion to the client.
     fn submit(&mut self) {
         self.submits();
         self.stream.submit();
     }
 
-    /// What the stream submits next is all that was asked for.
+    /// Registers the next submission of the stream, which covers all received requests.
     fn submits(&mut self) {
         self.submitted = self.came;
         let (answers, queue, message) = (self.answers.clone(), self.queue.clone(), self.came);
         self.stream.tell_when_done(move |nanos| {
             let was_first = queue.done();
-            answers.say(&FromGpu::Done { message, nanos: nanos.unwrap_or(was_first) });
+            answers.say(&GpuResponse::Done { message, nanos: nanos.unwrap_or(was_first) });
         });
         self.queue.submits(&self.area);
     }
 
-    /// An error of a client that makes no sense.
-    fn handle(&mut self, message: ToGpu) -> Failed<()> {
+    /// Handles a request. An error closes the connection.
+    fn handle(&mut self, message: GpuRequest) -> Failed<()> {
         match message {
-            ToGpu::Tensor { tensor, spec, is_written } => {
+            GpuRequest::Tensor { tensor, spec, is_written } => {
                 let made = if is_written { self.stream.tensor(spec) } else { self.stream.zeros(spec) };
                 self.keep(tensor, made.map_err(said))
             }
-            ToGpu::User => {
-                // What was asked for before is another's time.
+            GpuRequest::User => {
+                // Earlier work counts for the previous user.
                 self.submit();
                 Ok(())
             }
-            ToGpu::Reshape { from, tensor, spec } => {
+            GpuRequest::Reshape { from, tensor, spec } => {
                 let made = self.tensor(from).and_then(|from| self.stream.reshaped(&from, spec).map_err(said));
                 self.keep(tensor, made)
             }
-            ToGpu::Write { tensor, offset, values } => self.write(tensor, offset, &values),
-            ToGpu::Run { op, inputs, outputs } => {
+            GpuRequest::Write { tensor, offset, values } => self.write(tensor, offset, &values),
+            GpuRequest::Run { op, inputs, outputs } => {
                 if inputs.len() > INPUTS_MAX || outputs.len() > INPUTS_MAX {
-                    return Err(senseless("so many tensors"));
+                    return Err(senseless("too many tensors"));
                 }
                 let found: Failed<Vec<DeviceTensor>> = inputs.iter().map(|input| self.tensor(*input)).collect();
                 let made = found.and_then(|inputs| {
@@ -179,42 +179,42 @@ impl Connection {
                     Err(error) => outputs.into_iter().try_for_each(|output| self.keep(output, Err(error.clone()))),
                 }
             }
-            ToGpu::Kernel { kernel, wgsl } => {
+            GpuRequest::Kernel { kernel, wgsl } => {
                 if self.kernels.len() >= KERNELS_MAX {
-                    return Err(senseless("so many kernels"));
+                    return Err(senseless("too many kernels"));
                 }
                 let made = self.queue.device.guest_kernel(&wgsl).map_err(said);
                 self.kernels.insert(kernel, made);
                 Ok(())
             }
-            ToGpu::Dispatch { kernel, bindings, grid } => {
+            GpuRequest::Dispatch { kernel, bindings, grid } => {
                 let found: Failed<Vec<DeviceTensor>> = bindings.iter().map(|tensor| self.tensor(*tensor)).collect();
-                let kernel = self.kernels.get(&kernel).ok_or_else(|| senseless("a kernel that is none"))?;
+                let kernel = self.kernels.get(&kernel).ok_or_else(|| senseless("unknown kernel"))?;
                 let done = found.and_then(|tensors| {
                     let kernel = kernel.as_ref().map_err(Clone::clone)?;
                     self.stream.dispatch(kernel, &tensors.iter().collect::<Vec<_>>(), grid).map_err(said)
                 });
                 if let Err(error) = done {
-                    // Nobody can tell what it would have written: all that it was bound to.
+                    // The kernel may have written to any of its bindings: all of them fail.
                     for tensor in bindings {
                         self.tensors.insert(tensor, Err(error.clone()));
                     }
                 }
-                // What takes long is to be seen by itself.
+                // A separate submission makes a long run visible by itself.
                 self.submit();
                 Ok(())
             }
-            ToGpu::Read { tensor, offset, bytes } => self.read(tensor, offset, bytes as usize),
-            ToGpu::Drop { tensors } => {
-                if tensors.len() > DROPPED_MAX {
-                    return Err(senseless("so many tensors"));
+            GpuRequest::Read { tensor, offset, bytes } => self.read(tensor, offset, bytes as usize),
+            GpuRequest::Drop { tensors } => {
+                if tensors.len() > DROPS_PER_MESSAGE_MAX {
+                    return Err(senseless("too many tensors"));
                 }
                 for tensor in tensors {
                     self.tensors.remove(&tensor);
                 }
                 Ok(())
             }
-            ToGpu::DropKernel { kernel } => {
+            GpuRequest::DropKernel { kernel } => {
                 self.kernels.remove(&kernel);
                 Ok(())
             }
@@ -223,44 +223,44 @@ impl Connection {
 
     fn keep(&mut self, number: u32, tensor: Failed<DeviceTensor>) -> Failed<()> {
         if self.tensors.len() >= TENSORS_MAX {
-            return Err(senseless("so many tensors"));
+            return Err(senseless("too many tensors"));
         }
         self.tensors.insert(number, tensor);
         Ok(())
     }
 
     fn tensor(&self, number: u32) -> Failed<DeviceTensor> {
-        self.tensors.get(&number).cloned().unwrap_or_else(|| Err(senseless("a tensor that is none")))
+        self.tensors.get(&number).cloned().unwrap_or_else(|| Err(senseless("unknown tensor")))
     }
 
-    fn write(&mut self, number: u32, offset: u64, values: &Moved) -> Failed<()> {
+    fn write(&mut self, number: u32, offset: u64, values: &TransferData) -> Failed<()> {
         let mut placed = Vec::new();
         let values = match values {
-            Moved::Inline(values) => values.as_slice(),
-            Moved::Placed(bytes) => {
+            TransferData::Inline(values) => values.as_slice(),
+            TransferData::Slot(bytes) => {
                 let bytes = *bytes as usize;
-                if bytes > MOVED_BYTES_MAX {
-                    return Err(senseless("so many bytes"));
+                if bytes > TRANSFER_BYTES_MAX {
+                    return Err(senseless("too many bytes"));
                 }
-                let at = place(self.placed, false);
+                let at = slot_offset(self.placed, false);
                 self.placed += 1;
                 placed.reserve_exact(bytes);
                 let space: &mut [MaybeUninit<u8>] = &mut placed.spare_capacity_mut()[..bytes];
                 &*self.area.read(at, space)
             }
         };
-        // A tensor that failed takes nothing; who reads it is told why.
+        // A failed tensor ignores writes; reads report its error.
         let Ok(tensor) = self.tensor(number) else { return Ok(()) };
         is_within(tensor.spec(), offset, values.len())?;
         let written = self.stream.write(&tensor, offset, values).map_err(said);
-        // Memory for values on their way is given back as they arrive.
+        // Frees the queue's upload memory as values arrive.
         self.submit();
         written
     }
 
     fn read(&mut self, number: u32, offset: u64, bytes: usize) -> Failed<()> {
-        if bytes > MOVED_BYTES_MAX {
-            return Err(senseless("so many bytes"));
+        if bytes > TRANSFER_BYTES_MAX {
+            return Err(senseless("too many bytes"));
         }
         let read = self.came;
         let tensor = match self.tensor(number) {
@@ -276,7 +276,7 @@ impl Connection {
         self.stream.begin_download(&tensor, offset, bytes, move |values| {
             answers.values(read, &area, values.map_err(said));
         });
-        // It may have been done before its values were asked for: nobody waits for the device then.
+        // The download may have completed already, while no thread waits for the device.
         self.queue.look();
         Ok(())
     }
@@ -285,12 +285,12 @@ impl Connection {
 fn is_within(spec: Spec, offset: u64, bytes: usize) -> Failed<()> {
     match offset.is_multiple_of(4) && offset.checked_add(bytes as u64).is_some_and(|end| end <= spec.bytes()) {
         true => Ok(()),
-        false => Err(senseless("values that are outside of their tensor")),
+        false => Err(senseless("values out of bounds of their tensor")),
     }
 }
 
 fn senseless(what: &str) -> RemoteError {
-    RemoteError { kind: RemoteErrorKind::Request, message: format!("the GPU was asked for {what}") }
+    RemoteError { kind: RemoteErrorKind::Request, message: format!("invalid GPU request: {what}") }
 }
 
 fn said(error: GpuError) -> RemoteError {

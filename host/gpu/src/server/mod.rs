@@ -1,8 +1,8 @@
-//! The process that has a device: it serves those that its node connects to it.
+//! The process that owns a device and serves the clients that its node connects.
 //!
-//! A thread for each connection hands the device what it is asked for; one more waits for the device. Nothing here waits
-//! for a client: what a connection has on its way is bounded, and one that does not take its answers is ended. Work
-//! without an end, of the device or in a driver that makes a kernel, is seen by the node in the shared memory.
+//! One thread per connection passes requests to the device; one more thread waits for the device. Nothing waits for a
+//! client: its requests in flight are limited, and a client that does not receive its responses is disconnected.
+//! Endless work, on the device or in a driver's compiler, is visible to the node in the shared memory.
 
 mod busy;
 mod connection;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sandbar_dense::remote::{AREA_BYTES, FromServer, ToServer};
-use sandbar_dense::{Costs, Described};
+use sandbar_dense::remote::{AREA_BYTES, ServerResponse, ServerRequest};
+use sandbar_dense::{Costs, DeviceProfile};
 use sandbar_process::{confine, socket};
 use sandbar_store::SharedMemory;
 
@@ -23,13 +23,13 @@ use self::busy::Queue;
 use self::connection::Connection;
 use crate::{Adapter, Device, GpuError, Stream, software};
 
-/// Sockets and memory of connections, and what drivers open.
+/// File descriptor limit: sockets and memory of connections, and files that drivers open.
 const FILES_MAX: u64 = 4096;
-/// Deeply nested text of a kernel takes stack to read.
+/// Stack size of threads: deeply nested kernel text takes stack to parse.
 const STACK_BYTES: usize = 16 << 20;
 
-/// Describes the GPUs that there are; `measures` those that may be used.
-pub fn list(measures: bool) -> Vec<Described> {
+/// Describes all GPUs; `measures` the usable ones.
+pub fn list(measures: bool) -> Vec<DeviceProfile> {
     let begun = Instant::now();
     let adapters = Adapter::all();
     let finding = begun.elapsed();
@@ -48,12 +48,12 @@ pub fn list(measures: bool) -> Vec<Described> {
             }
             None => None,
         };
-        Described { about, costs, processor: costs.and_then(|_| Costs::of_processor().ok()), start_nanos }
+        DeviceProfile { about, costs, processor: costs.and_then(|_| Costs::of_processor().ok()), start_nanos }
     };
     adapters.into_iter().map(describe).collect()
 }
 
-/// A device that computes right, its costs, and how long it takes until it is there.
+/// Opens and checks a device, and measures its costs. Returns its start time as well.
 fn measured(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), GpuError> {
     let begun = Instant::now();
     let (device, mut stream) = open(adapter, u64::MAX)?;
@@ -61,9 +61,9 @@ fn measured(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), GpuErro
     Ok((device, stream.measure()?, start))
 }
 
-/// A device that computes right.
+/// Opens and checks a device.
 fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream), GpuError> {
-    // The rest is the driver's, and other programs'.
+    // The rest of the memory is for the driver and other programs.
     let most = match adapter.about().memory_bytes {
         0 => u64::MAX,
         bytes => bytes / 10 * 9,
@@ -74,22 +74,23 @@ fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream
     Ok((device, stream))
 }
 
-/// Serves a node until it closes the socket, as a process that drives a device and does no more.
+/// Serves a node until it closes the socket, in a process that does nothing else.
 ///
 /// # Errors
-/// Of its set-up, and of what its node says.
+/// Errors of the set-up, and invalid messages of the node.
 pub fn serve(node: impl AsFd) -> io::Result<()> {
-    // It waits for the device, and not for whom it serves.
+    // A panic ends the process, because other threads would wait for the device forever.
     std::panic::set_hook(Box::new(|_| std::process::exit(1)));
-    confine::leave_signals_to_node()?;
-    // It ends when its node closes the socket. By then the thread that started it may be long gone.
+    confine::ignore_termination_signals()?;
+    // The process ends when its node closes the socket. It can't use a parent-death signal, because the thread that
+    // started it may have exited.
     confine::limit_resources(FILES_MAX)?;
     let own = [software::folder(), std::env::current_exe()?.parent().map(Path::to_owned)];
-    confine::files_of_drivers(&own.iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    confine::restrict_driver_files(&own.iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
     let node = node.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     let Some((hello, _)) = socket::receive(node, &mut received)? else { return Ok(()) };
-    let ToServer::Hello { place, memory_bytes_max, costs, processor } = hello else {
+    let ServerRequest::Hello { index: place, memory_bytes_max, costs, processor } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let opened = Adapter::at(place).and_then(|adapter| {
@@ -98,19 +99,19 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     });
     let (device, costs) = match opened {
         Ok(opened) => opened,
-        Err(e) => return socket::send(node, socket::frame(&FromServer::Failed(e.to_string()), &mut frame)?, &[]),
+        Err(e) => return socket::send(node, socket::frame(&ServerResponse::Failed(e.to_string()), &mut frame)?, &[]),
     };
     let queue = Arc::new(Queue::new(device.clone()));
     let waits = queue.clone();
     let named = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     named("wait").spawn(move || waits.wait_for_device())?;
-    confine::drivers()?;
-    // It has started.
-    let described = Described { about: device.describe(), costs: Some(costs), processor, start_nanos: 0.0 };
-    socket::send(node, socket::frame(&FromServer::Ready(Box::new(described)), &mut frame)?, &[])?;
+    confine::restrict_driver_syscalls()?;
+    // The start time is unknown here.
+    let described = DeviceProfile { about: device.describe(), costs: Some(costs), processor, start_nanos: 0.0 };
+    socket::send(node, socket::frame(&ServerResponse::Ready(Box::new(described)), &mut frame)?, &[])?;
     while let Some((message, files)) = socket::receive(node, &mut received)? {
-        let (ToServer::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {
-            return Err(io::Error::other("it was told something else than whom to serve"));
+        let (ServerRequest::Connect, Ok([socket, area])) = (message, <[OwnedFd; 2]>::try_from(files)) else {
+            return Err(io::Error::other("the node sent another message than a connection with two files"));
         };
         let area = Arc::new(SharedMemory::open(area, AREA_BYTES)?);
         let connection = Connection::new(socket, area, queue.clone())?;

@@ -1,5 +1,5 @@
-//! Products of matrices of f16 by a GPU's matrix units: tiles of the result, of which each subgroup has a few small matrices.
-//! What these are summed of lies, for some values of depth at once, in memory that a group's threads share.
+//! Products of f16 matrices by a GPU's matrix units: tiles of the result, with a few small matrices per subgroup. Their
+//! operands are staged in shared memory, a few values of depth at a time.
 
 use std::fmt::Write as _;
 
@@ -11,39 +11,39 @@ use super::product::{TOLD, WHOSE};
 #[cfg(test)]
 pub(super) mod tests;
 
-/// Values of a row that are staged at once, and multiplied with those of a column.
+/// Depth of the staged part of a tile.
 pub(super) const DEPTH: u32 = 32;
-/// A tile's side, for each block that it has in either direction.
+/// Side of a tile per block.
 const TILE: u32 = 64;
-/// Blocks of the largest tile, in each direction.
+/// Maximum blocks per tile in each dimension.
 const BLOCKS_MAX: u32 = 2;
-/// Subgroups of a group: so many down, and as many across for each block.
+/// Subgroups per thread group: this many vertically, and as many horizontally per block.
 const SUBGROUPS: u32 = 2;
-/// Values between lines that are staged. Without them, those that are read at once would be in the same banks of memory.
+/// Padding between staged lines, in values: without it, concurrent reads would hit the same memory banks.
 const GAP: u32 = 8;
-/// Matrices with a shorter side than this would leave most of a tile empty.
+/// Minimum side of matrices: smaller ones would leave most of a tile empty.
 const SIDE_MIN: usize = 64;
 
-/// A GPU's units for small square matrices of f16, whose products are summed in f32.
+/// A GPU's units for products of small square f16 matrices with sums in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Units {
-    /// Rows of a small matrix, and columns.
+    /// Rows and columns of a small matrix.
     side: u32,
-    /// Threads of a subgroup, which has a small matrix together.
+    /// Threads of a subgroup, which together hold a small matrix.
     lanes: u32,
 }
 
 impl Units {
-    /// What a device has to be opened with for them.
+    /// Device features that matrix units require.
     pub(crate) const FEATURES: wgpu::Features =
         wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
 
-    /// Those of a GPU, if it has any that the kernel is written for.
+    /// Returns the matrix units of a GPU, if the kernel supports them.
     pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<Units> {
         let (info, limits) = (adapter.get_info(), adapter.limits());
-        // A software driver's are slower than what it does without.
+        // A software driver's matrix units are slower than its plain arithmetic.
         let is_worth_it = info.device_type != wgpu::DeviceType::Cpu;
-        // How threads are grouped is known where subgroups are of one size.
+        // The mapping of threads to subgroups is known only if all subgroups have the same size.
         let is_known = info.subgroup_min_size == info.subgroup_max_size;
         if !is_worth_it || !is_known || !adapter.features().contains(Units::FEATURES) {
             return None;
@@ -64,7 +64,7 @@ impl Units {
         let threads = self.lanes * SUBGROUPS * SUBGROUPS * BLOCKS_MAX;
         let staged = 2 * 2 * TILE * BLOCKS_MAX * (DEPTH + GAP);
         let sums = 4 * self.side * self.side * SUBGROUPS * SUBGROUPS * BLOCKS_MAX;
-        // Each thread has four values of a line at once.
+        // Each thread processes four values of a line at once.
         self.lanes.is_power_of_two()
             && (4..=64).contains(&self.lanes)
             && threads <= limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x)
@@ -72,24 +72,24 @@ impl Units {
     }
 }
 
-/// A kernel for tiles of a size.
+/// A kernel for one tile size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cooperative {
     pub(super) units: Units,
     pub(super) to: Dtype,
-    /// How many times [`TILE`] rows and columns a tile has.
+    /// Tile size as a multiple of [`TILE`].
     pub(super) blocks: u32,
     pub(super) first: Layout,
     pub(super) second: Layout,
 }
 
-/// How an operand lies in memory.
+/// Memory layout of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Layout {
-    /// Whether values of different depths lie beside each other, or those of different lines: of rows of the first operand,
-    /// and columns of the second.
+    /// Whether values of consecutive depths are adjacent, instead of those of consecutive lines: rows of the first
+    /// operand, columns of the second.
     is_deep: bool,
-    /// Whether four values that lie beside each other are always read at once.
+    /// Whether reads always cover four adjacent values.
     is_by_four: bool,
 }
 
@@ -100,30 +100,30 @@ impl Layout {
     }
 }
 
-/// Whether products of such matrices are worth it.
+/// Whether matrix units are worthwhile for such a product.
 pub(super) fn takes(from: Dtype, rows: usize, columns: usize) -> bool {
     from == Dtype::F16 && rows >= SIDE_MIN && columns >= SIDE_MIN
 }
 
-/// Blocks of tiles, for so many results: larger tiles are quicker where there are enough of them.
+/// Returns the blocks per tile: larger tiles are faster if there are enough of them.
 pub(super) fn blocks(count: usize, rows: usize, columns: usize, tiles_few: usize) -> u32 {
     let side = (TILE * BLOCKS_MAX) as usize;
     let tiles = count * rows.div_ceil(side) * columns.div_ceil(side);
     if rows >= side && columns >= side && tiles >= tiles_few { BLOCKS_MAX } else { 1 }
 }
 
-/// An operand, in the text of a kernel.
+/// An operand in a kernel's text.
 struct Operand {
     name: &'static str,
-    /// What its small matrices are.
+    /// Alias of its small matrices.
     alias: &'static str,
-    /// How many lines it has.
+    /// Number of lines.
     lines: &'static str,
     layout: Layout,
-    /// Where a tile's lines begin, and those of a subgroup within it.
+    /// First line of a tile, and of a subgroup within it.
     tile_begin: &'static str,
     begin: &'static str,
-    /// How many small matrices a subgroup has of it, and what they are called.
+    /// Number of small matrices per subgroup, and the letter that names them.
     small: u32,
     letter: char,
 }
@@ -196,7 +196,7 @@ impl Cooperative {
         self.units.lanes * SUBGROUPS * SUBGROUPS * self.blocks
     }
 
-    /// Small matrices of a subgroup, in each direction.
+    /// Returns the number of a subgroup's small matrices vertically.
     fn small_down(&self) -> u32 {
         self.tile() / SUBGROUPS / self.units.side
     }
@@ -205,12 +205,13 @@ impl Cooperative {
         self.tile() / (SUBGROUPS * self.blocks) / self.units.side
     }
 
-    /// Values of an operand that are staged beside each other, and how many of these lines there are.
+    /// Returns the number of adjacent staged values of an operand, and the number of such lines.
     fn staged(&self, operand: &Operand) -> (u32, u32) {
         if operand.layout.is_deep { (DEPTH, self.tile()) } else { (self.tile(), DEPTH) }
     }
 
-    /// Where an operand is staged, and how four values of it are read: zeros where there are none.
+    /// Returns the text of the staging memory and of the function that reads four values of an operand, with zeros out
+    /// of bounds.
     fn fetch_function(&self, operand: &Operand) -> String {
         let Operand { name, lines, layout, .. } = operand;
         let (length, count) = self.staged(operand);
@@ -235,7 +236,7 @@ impl Cooperative {
         )
     }
 
-    /// Which values a thread fetches: the first four, of a line that is staged.
+    /// Returns the text for the first four values that a thread fetches.
     fn places(&self, operand: &Operand) -> String {
         let (name, four) = (operand.name, self.staged(operand).0 / 4);
         format!(
@@ -244,10 +245,10 @@ impl Cooperative {
         )
     }
 
-    /// Of which lines a thread has four values, counted from its first.
+    /// Iterates over the lines from which a thread fetches four values, relative to its first.
     fn lines(&self, operand: &Operand) -> impl Iterator<Item = u32> + use<> {
         let (length, count) = self.staged(operand);
-        // Lines have no more than threads times four values, and as a power of two they divide these.
+        // Lines have at most four values per thread, and are powers of two, so that they divide them.
         (0..count).step_by((self.threads() * 4 / length) as usize)
     }
 
@@ -294,7 +295,7 @@ impl Cooperative {
             for operand in operands {
                 let (name, letter, begin) = (operand.name, operand.letter, operand.begin);
                 let stride = (self.staged(operand).0 + GAP) / 4;
-                // Of the first operand lines are rows.
+                // Lines of the first operand are rows.
                 let loads = if operand.layout.is_deep == (letter == 'a') { "coopLoadT" } else { "coopLoad" };
                 for small in 0..operand.small {
                     let line = small * self.units.side;
@@ -334,7 +335,7 @@ impl Cooperative {
         text
     }
 
-    /// The small matrices of a subgroup.
+    /// Iterates over a subgroup's small matrices.
     fn small(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let across = self.small_across();
         (0..self.small_down()).flat_map(move |row| (0..across).map(move |column| (row, column)))
@@ -369,7 +370,7 @@ ZERO
     for (; begin < to; begin += DEPTH) {
 STAGE
         workgroupBarrier();
-        // What comes next is on its way while this is multiplied.
+        // Fetches the next values while these are multiplied.
 NEXT_FETCH
 MULTIPLY
         workgroupBarrier();

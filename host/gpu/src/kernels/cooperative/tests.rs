@@ -1,8 +1,8 @@
-//! Products of the kernel beside ones in f64, with matrix units and with their operations in plain WGSL.
+//! Products of the kernel compared with f64, with matrix units and with emulated ones in plain WGSL.
 
 use std::sync::Arc;
 
-use sandbar_dense::{Owned, Spec};
+use sandbar_dense::{OwnedValues, Spec};
 use wgpu::naga;
 
 use super::*;
@@ -12,8 +12,8 @@ use crate::{Adapter, Stream, use_software};
 
 const UNITS: Units = Units { side: 16, lanes: 32 };
 
-/// Small matrices without units for them. Those that are multiplied are where they were loaded from; of sums each thread of
-/// a subgroup has eight.
+/// Emulated small matrices. Operands stay in the memory that they were loaded from; sums are eight values per thread of
+/// a subgroup.
 const EMULATED: &str = "
 struct Small { at: u32, stride: u32, is_by_rows: bool }
 alias First = Small;
@@ -26,7 +26,7 @@ fn place_of(small: Small, row: u32, column: u32) -> u32 {
 }
 fn coopMultiplyAdd(a: First, b: Second, c: Sums) -> Sums {
     var sums = c;
-    // Compilers would unroll what they know the end of, and take minutes.
+    // Compilers would unroll loops with known bounds, and take minutes.
     let is_any = min(told.count, 1);
     for (var at = 0u; at < 128 * is_any; at++) {
         let i = at / 16;
@@ -42,14 +42,14 @@ fn store(c: Sums, at: u32, stride: u32) {
 }
 ";
 
-/// A kernel's text with matrix units' operations in WGSL that all devices have.
+/// Replaces the operations of matrix units in a kernel's text by plain WGSL.
 pub(in crate::kernels) fn emulated(text: &str) -> String {
     let is_of_units = |line: &&str| line.contains("wgpu_cooperative_matrix") || line.contains("= coop_mat16x16<");
     let mut text: String = text.lines().filter(|line| !is_of_units(line)).map(|line| format!("{line}\n")).collect();
     for name in ["first", "second"] {
         let alias = if name == "first" { "First" } else { "Second" };
         for (load, is_by_rows) in [("coopLoadT", true), ("coopLoad", false)] {
-            // Each begins a line's expression, and ends the line.
+            // Each operation starts an expression, and ends its line.
             let begins = format!("{load}<{alias}>(&staged_{name}[");
             let lines = text.lines().map(|line| match line.split_once(&begins) {
                 Some((before, after)) => {
@@ -105,7 +105,7 @@ fn there_is_room_within_usual_limits() {
     assert!(!Units { lanes: 64, ..UNITS }.has_room(&limits), "it has 512 threads");
 }
 
-/// Products of matrices in all ways in which they may lie, on a device without matrix units.
+/// Products in all layouts, on a device without matrix units.
 #[test]
 fn products_are_right() {
     use_software().unwrap();
@@ -117,7 +117,7 @@ fn products_are_right() {
     });
 }
 
-/// The same, and the canary, on a GPU with such units: `SANDBAR_GPU` says which one it is, 0 for the first of this machine.
+/// The same products and the check, on a GPU with matrix units: `SANDBAR_GPU` is its index, 0 for the machine's first.
 #[test]
 fn products_of_units_are_right() {
     let Ok(place) = std::env::var("SANDBAR_GPU") else { return };
@@ -130,8 +130,8 @@ fn products_of_units_are_right() {
 
 fn check_on(device: Arc<Device>, units: Units, run: fn(Kernel) -> Kernel) {
     let mut checked = Checked { stream: Stream::new(device), units, run, seed: 1 };
-    // What is multiplied: how many of each, 0 for one that is no stack; and rows, depth and columns. All that can be read
-    // by four is, or nothing: each kernel takes a second to make.
+    // Operands: the number of matrices of each, 0 for a single matrix, and rows, depth and columns. Either all reads
+    // cover four values or none: each kernel takes a second to compile.
     for (stacks, sizes) in [
         ([0, 0], [65, 1, 127]),
         ([0, 0], [127, 15, 66]),
@@ -149,12 +149,12 @@ fn check_on(device: Arc<Device>, units: Units, run: fn(Kernel) -> Kernel) {
         }
     }
     for (stacks, sizes, turned) in [
-        // One of the two by four.
+        // One operand is read by four.
         ([0, 0], [64, 33, 65], [true, false]),
-        // Parts, which are added up in f32.
+        // Parts that are summed in f32.
         ([2, 0], [65, 1091, 66], [true, true]),
         ([3, 3], [64, 2000, 68], [false, true]),
-        // Tiles of the larger size.
+        // Large tiles.
         ([128, 128], [128, 16, 128], [false, true]),
         ([64, 0], [129, 33, 131], [false, true]),
         ([0, 32], [132, 36, 200], [true, false]),
@@ -167,13 +167,13 @@ fn check_on(device: Arc<Device>, units: Units, run: fn(Kernel) -> Kernel) {
 struct Checked {
     stream: Stream,
     units: Units,
-    /// What is run in a kernel's place.
+    /// Replacement of each kernel.
     run: fn(Kernel) -> Kernel,
     seed: u64,
 }
 
 impl Checked {
-    /// Compares a product with one in f64: it is rounded to f16 once, and its sum in f32 at each step.
+    /// Compares a product with one in f64. The result is rounded to f16 once, and the sum to f32 at each step.
     fn check(&mut self, stacks: [usize; 2], [rows, depth, columns]: [usize; 3], turned: [bool; 2]) {
         let (first, a) = self.operand(stacks[0], [rows, depth], turned[0]);
         let (second, b) = self.operand(stacks[1], [depth, columns], turned[1]);
@@ -198,7 +198,8 @@ impl Checked {
         self.stream.tensor(Spec::new(Dtype::F16, &sizes).unwrap()).unwrap()
     }
 
-    /// One of values from 1/4 to 4, of either sign; and the value in a row and a column of one in the stack.
+    /// Returns an operand with values from 1/4 to 4 of either sign, and a function for the value at a row and column of
+    /// a matrix in the stack.
     fn operand(
         &mut self,
         stack: usize,
@@ -235,6 +236,6 @@ impl Checked {
 }
 
 fn wide(bytes: &[u8]) -> Vec<f64> {
-    let Owned::F16(values) = Owned::from_bytes(Dtype::F16, bytes) else { panic!("of f16") };
+    let OwnedValues::F16(values) = OwnedValues::from_bytes(Dtype::F16, bytes) else { panic!("of f16") };
     values.iter().map(|value| value.to_f64()).collect()
 }
