@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::{DescribedGpu, GpuCosts, paths};
+use sandbar_node::{GpuProfile, GpuCosts, paths};
 use serde::Serialize;
 
 use crate::args::GpuCommand;
@@ -15,7 +15,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let machine = paths::gpus(options).map_err(CliError::Failed)?;
     let all = match &machine {
         Some(machine) => {
-            machine.look_again().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?
+            machine.measure_again().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?
         }
         None => &[],
     };
@@ -46,13 +46,13 @@ struct Gpu<'a> {
     /// Whether jobs use it.
     is_used: bool,
     #[serde(flatten)]
-    about: &'a sandbar_node::AboutGpu,
+    about: &'a sandbar_node::GpuInfo,
     costs: Option<GpuCosts>,
 }
 
 impl<'a> Listed<'a> {
-    fn of(all: &'a [DescribedGpu], usable: &[usize]) -> Listed<'a> {
-        let gpu = |(place, gpu): (usize, &'a DescribedGpu)| Gpu {
+    fn of(all: &'a [GpuProfile], usable: &[usize]) -> Listed<'a> {
+        let gpu = |(place, gpu): (usize, &'a GpuProfile)| Gpu {
             is_used: usable.contains(&place),
             about: &gpu.about,
             costs: gpu.costs,
@@ -61,10 +61,10 @@ impl<'a> Listed<'a> {
     }
 }
 
-fn table(all: &[DescribedGpu], usable: &[usize]) -> String {
+fn table(all: &[GpuProfile], usable: &[usize]) -> String {
     let header = ["gpu", "kind", "used", "memory", "GB/s", "up", "down", "f32 GFLOP/s", "f64", "f16", "driver"];
     let mut columns = Columns::new(&header);
-    for (place, DescribedGpu { about, costs, .. }) in all.iter().enumerate() {
+    for (place, GpuProfile { about, costs, .. }) in all.iter().enumerate() {
         let rate = |of: fn(&GpuCosts) -> f64| {
             let rate = costs.as_ref().map(of).filter(|rate| *rate > 0.0);
             cell(rate.map(|rate| format!("{:.1}", rate / 1e9)))

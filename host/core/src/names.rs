@@ -1,19 +1,19 @@
 //! Suggestions for mistyped names.
 
-/// Returns ` (did you mean `NAME`?)` for the name among `there` that is close to `asked`, or an empty string.
-pub fn hint<S: AsRef<str>>(asked: &str, there: &[S]) -> String {
-    did_you_mean(asked, there).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+/// Returns ` (did you mean `NAME`?)` for the name among `known` that is close to `typed`, or an empty string.
+pub fn hint<S: AsRef<str>>(typed: &str, known: &[S]) -> String {
+    did_you_mean(typed, known).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
-/// Returns the name that differs from `asked` by case alone, else by one edit, else, for longer names, by two.
-pub fn did_you_mean<'a, S: AsRef<str>>(asked: &str, there: &'a [S]) -> Option<&'a str> {
-    let folded: Vec<char> = asked.to_lowercase().chars().collect();
+/// Returns the name that differs from `typed` by case alone, else by one edit, else, for longer names, by two.
+pub fn did_you_mean<'a, S: AsRef<str>>(typed: &str, known: &'a [S]) -> Option<&'a str> {
+    let folded: Vec<char> = typed.to_lowercase().chars().collect();
     let within = |name: &str| {
         let name: Vec<char> = name.to_lowercase().chars().collect();
         let edits_max = if folded.len().min(name.len()) < TWO_EDITS_CHARS { 1 } else { 2 };
         edits(&folded, &name, edits_max)
     };
-    let near = there.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
+    let near = known.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
     // `min_by_key` returns the first of several equally close names.
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn names_that_nearly_fit_are_suggested() {
-        let there = ["fare_amount", "PULocationID", "tip", "a", "models"];
-        for (asked, expected) in [
+        let known = ["fare_amount", "PULocationID", "tip", "a", "models"];
+        for (typed, expected) in [
             ("pulocationid", Some("PULocationID")),
             ("fare_amont", Some("fare_amount")),
             ("fare_amounts", Some("fare_amount")),
@@ -70,10 +70,10 @@ mod tests {
             ("b", None),
             ("", None),
         ] {
-            assert_eq!(did_you_mean(asked, &there), expected, "{asked}");
+            assert_eq!(did_you_mean(typed, &known), expected, "{typed}");
         }
-        assert_eq!(hint("tpi", &there), " (did you mean `tip`?)");
-        assert_eq!(hint("fare", &there), "");
+        assert_eq!(hint("tpi", &known), " (did you mean `tip`?)");
+        assert_eq!(hint("fare", &known), "");
         assert_eq!(did_you_mean(&"x".repeat(1 << 20), &["y".repeat(1 << 20)]), None);
     }
 }

@@ -8,9 +8,9 @@ use crate::{Binary, Costs, Dtype, Map, Op, Spec, Step, Unary};
 
 /// A GPU with its measured performance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Described {
+pub struct DeviceProfile {
     /// Properties of the GPU.
-    pub about: About,
+    pub about: DeviceInfo,
     /// Measured costs of its operations.
     pub costs: Option<Costs>,
     /// Costs of one processor core of the same machine, measured along with it.
@@ -19,9 +19,9 @@ pub struct Described {
     pub start_nanos: f64,
 }
 
-impl Described {
+impl DeviceProfile {
     /// Returns the profile for one of `sharers` workers that use the GPU at once: each gets that fraction of its rates.
-    pub fn shared_by(mut self, sharers: u32) -> Described {
+    pub fn shared_by(mut self, sharers: u32) -> DeviceProfile {
         self.costs = self.costs.map(|costs| costs.shared_by(sharers));
         self
     }
@@ -29,13 +29,13 @@ impl Described {
 
 /// Properties of a GPU, known without running work on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub struct DeviceInfo {
     /// Name from the driver.
     pub name: String,
     /// Driver and its release.
     pub driver: String,
     /// Kind of device.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Bytes of its own memory, or of its part of the machine's memory.
     pub memory_bytes: u64,
     /// Maximum bytes of one tensor.
@@ -55,7 +55,7 @@ pub struct About {
 /// Kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum DeviceKind {
     /// A GPU with its own memory.
     Discrete,
     /// A GPU that shares the machine's memory.
@@ -68,19 +68,19 @@ pub enum Kind {
     Other,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Kind::Discrete => "discrete",
-            Kind::Integrated => "integrated",
-            Kind::Virtual => "virtual",
-            Kind::Software => "software",
-            Kind::Other => "other",
+            DeviceKind::Discrete => "discrete",
+            DeviceKind::Integrated => "integrated",
+            DeviceKind::Virtual => "virtual",
+            DeviceKind::Software => "software",
+            DeviceKind::Other => "other",
         })
     }
 }
 
-impl About {
+impl DeviceInfo {
     /// Whether the GPU supports an operation on valid inputs. The processor runs the others.
     pub fn does(&self, op: &Op, inputs: &[Spec], outputs: &[Spec]) -> bool {
         let takes = |spec: &Spec| {
@@ -95,7 +95,7 @@ impl About {
         inputs.iter().chain(outputs).all(takes)
             && match op {
                 // GPUs have no such functions of f64.
-                Op::Map(map) => !is_of_f64 || !is_transcendent(map),
+                Op::Map(map) => !is_of_f64 || !is_f32_only(map),
                 Op::Softmax | Op::LogSumExp => !is_of_f64,
                 Op::GroupedLeastSquares(_) => inputs[0].shape.sizes()[0] <= self.grouped_width_max,
                 _ => true,
@@ -104,7 +104,7 @@ impl About {
 }
 
 /// Whether a function has steps that exist for f32 alone.
-fn is_transcendent(map: &Map) -> bool {
+fn is_f32_only(map: &Map) -> bool {
     map.steps().iter().any(|step| match step {
         Step::One(Unary::Exp | Unary::Log | Unary::Tanh) | Step::Two(Binary::Pow) => true,
         Step::Constant(value) => !value.is_finite(),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DenseError, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
+use crate::{DenseError, Dtype, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
 
 /// Measured rates of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Costs {
 
 /// Work of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Work {
+pub struct Workload {
     /// Additions and multiplications.
     pub operations: f64,
     /// Bytes read and written.
@@ -35,11 +35,11 @@ pub struct Work {
 }
 
 /// Number of additions that a transcendental function counts for.
-const FUNCTION: f64 = 8.0;
+const FUNCTION_ADDITIONS: f64 = 8.0;
 
 impl Op {
     /// Estimates the work for valid inputs and their outputs.
-    pub fn work(&self, inputs: &[Spec], outputs: &[Spec]) -> Work {
+    pub fn work(&self, inputs: &[Spec], outputs: &[Spec]) -> Workload {
         let count = |spec: &Spec| spec.shape.count() as f64;
         let bytes = inputs.iter().chain(outputs).map(|spec| spec.bytes() as f64).sum();
         let last = |at: usize| inputs[at].shape.last() as f64;
@@ -58,14 +58,14 @@ impl Op {
                 let (n, rows) = (unknowns as f64, rows as f64);
                 2.0 * stack as f64 * rows * n * (n + last(1))
             }
-            Op::Map(map) => count(&outputs[0]) * map.steps().len() as f64 * FUNCTION / 2.0,
+            Op::Map(map) => count(&outputs[0]) * map.steps().len() as f64 * FUNCTION_ADDITIONS / 2.0,
             Op::Reduce { .. } => count(&inputs[0]),
-            Op::Softmax | Op::LogSumExp => 2.0 * FUNCTION * count(&inputs[0]),
+            Op::Softmax | Op::LogSumExp => 2.0 * FUNCTION_ADDITIONS * count(&inputs[0]),
             Op::Nearest => 3.0 * count(&inputs[0]) * f64::from(inputs[1].shape.sizes()[0]),
             Op::Histogram { .. } => count(&inputs[0]) * last(1),
             Op::Take | Op::Convert(_) => count(&outputs[0]),
         };
-        Work { operations, bytes }
+        Workload { operations, bytes }
     }
 }
 
@@ -96,7 +96,7 @@ impl Costs {
     }
 
     /// Returns the nanoseconds for work in values of a type, without the fixed part.
-    pub fn nanos(&self, work: Work, dtype: Dtype) -> f64 {
+    pub fn nanos(&self, work: Workload, dtype: Dtype) -> f64 {
         let rate = match dtype {
             Dtype::F16 => self.f16_operations_s,
             Dtype::F32 | Dtype::U32 => self.f32_operations_s,
@@ -108,7 +108,7 @@ impl Costs {
 
 /// Matrix size and number of copied values for measuring a processor.
 const SIDE: u32 = 256;
-const COPIED: u32 = 1 << 22;
+const COPY_VALUES: u32 = 1 << 22;
 
 impl Costs {
     /// Measures one core of this processor, in some tens of milliseconds.
@@ -119,12 +119,12 @@ impl Costs {
         let op = Op::Product { first_transposed: false, second_transposed: false };
         let rate = |dtype| {
             let spec = Spec::new(dtype, &[SIDE, SIDE])?;
-            let square = Owned::zeros(spec);
+            let square = OwnedValues::zeros(spec);
             let inputs = [Tensor::new(spec, square.values())?, Tensor::new(spec, square.values())?];
             Ok::<_, DenseError>(2.0 * f64::from(SIDE).powi(3) / seconds(&op, &inputs)?)
         };
-        let spec = Spec::new(Dtype::F32, &[COPIED])?;
-        let values = Owned::zeros(spec);
+        let spec = Spec::new(Dtype::F32, &[COPY_VALUES])?;
+        let values = OwnedValues::zeros(spec);
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
         let copied = seconds(&copy, &[Tensor::new(spec, values.values())?])?;
         Ok(Costs {
@@ -141,10 +141,10 @@ impl Costs {
 fn seconds(op: &Op, inputs: &[Tensor<'_>]) -> Result<f64, DenseError> {
     let mut least = f64::INFINITY;
     for turn in 0..4 {
-        let begun = Instant::now();
+        let started = Instant::now();
         cpu::run(op, inputs)?;
         if turn > 0 {
-            least = least.min(begun.elapsed().as_secs_f64());
+            least = least.min(started.elapsed().as_secs_f64());
         }
     }
     Ok(least)

@@ -4,12 +4,12 @@
 //! of squares of values far from zero would lose the differences within a group. Source: Golub and Van Loan, *Matrix
 //! Computations*, 4.2 and 5.3.
 
-use crate::Grouped;
+use crate::GroupedOptions;
 
 /// Status of a fitted group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Status {
+pub enum GroupStatus {
     /// The coefficients are valid.
     Solved = 0,
     /// The group has no rows, or no positive weight.
@@ -22,10 +22,16 @@ pub enum Status {
     OutOfRange = 4,
 }
 
-impl Status {
+impl GroupStatus {
     /// Returns the status with this number.
-    pub fn of(number: u32) -> Option<Status> {
-        let all = [Status::Solved, Status::Empty, Status::Singular, Status::NotFinite, Status::OutOfRange];
+    pub fn of(number: u32) -> Option<GroupStatus> {
+        let all = [
+            GroupStatus::Solved,
+            GroupStatus::Empty,
+            GroupStatus::Singular,
+            GroupStatus::NotFinite,
+            GroupStatus::OutOfRange,
+        ];
         all.into_iter().find(|status| *status as u32 == number)
     }
 }
@@ -43,7 +49,7 @@ const BLOCK: usize = 128;
 const LANES: usize = 8;
 
 /// Input of all groups.
-pub(crate) struct Rows<'a> {
+pub(crate) struct GroupRows<'a> {
     /// Columns, one after another.
     pub(crate) columns: &'a [f64],
     pub(crate) target: &'a [f64],
@@ -55,28 +61,28 @@ pub(crate) struct Rows<'a> {
 }
 
 /// Maximum number of the next group's rows to prefetch while one is fitted; more would evict each other from the cache.
-const FETCHED: usize = 128;
+const PREFETCH_ROWS: usize = 128;
 /// Values per cache line.
 const LINE: usize = 8;
 
-impl Rows<'_> {
+impl GroupRows<'_> {
     /// Prefetches the first rows of a group. Its columns are far apart, and more than the streams that the hardware
     /// prefetcher follows.
     #[inline(always)]
-    fn fetch(&self, first: usize, end: usize) {
+    fn prefetch(&self, first: usize, end: usize) {
         let length = self.target.len();
-        let end = end.min(length).min(first.saturating_add(FETCHED));
+        let end = end.min(length).min(first.saturating_add(PREFETCH_ROWS));
         for column in 0..=self.width {
             for row in (first..end).step_by(LINE) {
                 let value = if column < self.width { &self.columns[column * length + row] } else { &self.target[row] };
-                fetch(value);
+                prefetch(value);
             }
         }
     }
 }
 
 #[inline(always)]
-fn fetch(value: &f64) {
+fn prefetch(value: &f64) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -88,7 +94,7 @@ fn fetch(value: &f64) {
 }
 
 /// Fits all groups: writes the coefficients of each, the intercept last, and its status.
-pub(crate) fn solve(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
+pub(crate) fn solve(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
@@ -100,32 +106,32 @@ pub(crate) fn solve(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64],
             return unsafe { avx2(rows, options, coefficients, statuses) };
         }
     }
-    all(rows, options, coefficients, statuses);
+    fit_groups(rows, options, coefficients, statuses);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn avx512(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
-    all(rows, options, coefficients, statuses);
+fn avx512(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
+    fit_groups(rows, options, coefficients, statuses);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
-    all(rows, options, coefficients, statuses);
+fn avx2(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
+    fit_groups(rows, options, coefficients, statuses);
 }
 
 #[inline(always)]
-fn all(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &mut [u32]) {
-    let mut space = Space::new(rows.width);
+fn fit_groups(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
+    let mut workspace = Workspace::new(rows.width);
     let groups = coefficients.chunks_exact_mut(rows.width + 1).zip(statuses);
     for (group, (coefficients, status)) in groups.enumerate() {
         let ends = &rows.offsets[group * rows.step..][..2];
         if let Some(next) = rows.offsets.get((group + 1) * rows.step..).and_then(|ends| ends.get(..2)) {
-            rows.fetch(next[0] as usize, next[1] as usize);
+            rows.prefetch(next[0] as usize, next[1] as usize);
         }
-        let found = one(rows, (ends[0] as usize, ends[1] as usize), options, &mut space, coefficients);
-        if found != Status::Solved {
+        let found = fit_group(rows, (ends[0] as usize, ends[1] as usize), options, &mut workspace, coefficients);
+        if found != GroupStatus::Solved {
             coefficients.fill(f64::NAN);
         }
         *status = found as u32;
@@ -133,7 +139,7 @@ fn all(rows: &Rows<'_>, options: Grouped, coefficients: &mut [f64], statuses: &m
 }
 
 /// Buffers for fitting one group. The target is the last column.
-struct Space {
+struct Workspace {
     means: Vec<f64>,
     /// Centred rows, in columns of [`BLOCK`].
     block: Vec<[f64; BLOCK]>,
@@ -143,10 +149,10 @@ struct Space {
     sums: Vec<f64>,
 }
 
-impl Space {
-    fn new(width: usize) -> Space {
+impl Workspace {
+    fn new(width: usize) -> Workspace {
         let columns = width + 1;
-        Space {
+        Workspace {
             means: vec![0.0; columns],
             block: vec![[0.0; BLOCK]; columns],
             weighted: [0.0; BLOCK],
@@ -156,43 +162,43 @@ impl Space {
 }
 
 #[inline(always)]
-fn one(
-    rows: &Rows<'_>,
+fn fit_group(
+    rows: &GroupRows<'_>,
     (first, end): (usize, usize),
-    options: Grouped,
-    space: &mut Space,
+    options: GroupedOptions,
+    workspace: &mut Workspace,
     coefficients: &mut [f64],
-) -> Status {
+) -> GroupStatus {
     let (width, length) = (rows.width, rows.target.len());
     if first > end || end > length {
-        return Status::OutOfRange;
+        return GroupStatus::OutOfRange;
     }
     let weights = rows.weights.map(|weights| &weights[first..end]);
     let weight = weights.map_or((end - first) as f64, sum);
     if weights.is_some_and(|weights| weights.iter().any(|weight| weight.is_nan() || *weight < 0.0)) {
-        return Status::NotFinite;
+        return GroupStatus::NotFinite;
     }
     if weight == 0.0 {
-        return Status::Empty;
+        return GroupStatus::Empty;
     }
     let column = |at: usize| match at < width {
         true => &rows.columns[at * length + first..at * length + end],
         false => &rows.target[first..end],
     };
-    space.means.fill(0.0);
+    workspace.means.fill(0.0);
     if options.intercept {
-        for (at, mean) in space.means.iter_mut().enumerate() {
+        for (at, mean) in workspace.means.iter_mut().enumerate() {
             let sum = weights.map_or_else(|| sum(column(at)), |weights| dot(column(at), weights));
             *mean = sum / weight;
         }
     }
-    space.sums.fill(0.0);
+    workspace.sums.fill(0.0);
     let mut from = 0;
     while from < end - first {
         let count = (end - first - from).min(BLOCK);
         // Padding with zeros adds nothing.
         let padded = count.next_multiple_of(LANES);
-        for (at, (block, mean)) in space.block.iter_mut().zip(&space.means).enumerate() {
+        for (at, (block, mean)) in workspace.block.iter_mut().zip(&workspace.means).enumerate() {
             for (to, value) in block.iter_mut().zip(&column(at)[from..from + count]) {
                 *to = value - mean;
             }
@@ -200,53 +206,53 @@ fn one(
         }
         for i in 0..=width {
             let left = match weights {
-                None => &space.block[i][..padded],
+                None => &workspace.block[i][..padded],
                 Some(weights) => {
-                    let both = space.block[i].iter().zip(&weights[from..from + count]);
-                    space.weighted.iter_mut().zip(both).for_each(|(to, (value, weight))| *to = value * weight);
-                    space.weighted[count..padded].fill(0.0);
-                    &space.weighted[..padded]
+                    let both = workspace.block[i].iter().zip(&weights[from..from + count]);
+                    workspace.weighted.iter_mut().zip(both).for_each(|(to, (value, weight))| *to = value * weight);
+                    workspace.weighted[count..padded].fill(0.0);
+                    &workspace.weighted[..padded]
                 }
             };
             for j in 0..=i {
-                space.sums[i * (width + 1) + j] += lanes(left, &space.block[j][..padded]);
+                workspace.sums[i * (width + 1) + j] += dot_lanes(left, &workspace.block[j][..padded]);
             }
         }
         from += count;
     }
-    if space.sums.iter().any(|sum| !sum.is_finite()) {
-        return Status::NotFinite;
+    if workspace.sums.iter().any(|sum| !sum.is_finite()) {
+        return GroupStatus::NotFinite;
     }
-    let noise = space.means.iter().map(|mean| (mean * MEAN_NOISE).powi(2) * weight);
-    if !factor(&mut space.sums, width, options, noise) {
-        return Status::Singular;
+    let noise = workspace.means.iter().map(|mean| (mean * MEAN_NOISE).powi(2) * weight);
+    if !factor(&mut workspace.sums, width, options, noise) {
+        return GroupStatus::Singular;
     }
-    substitute(&space.sums, width, coefficients);
-    let at_means: f64 = coefficients.iter().zip(&space.means[..width]).map(|(c, mean)| c * mean).sum();
-    coefficients[width] = if options.intercept { space.means[width] - at_means } else { 0.0 };
+    substitute(&workspace.sums, width, coefficients);
+    let at_means: f64 = coefficients.iter().zip(&workspace.means[..width]).map(|(c, mean)| c * mean).sum();
+    coefficients[width] = if options.intercept { workspace.means[width] - at_means } else { 0.0 };
     match coefficients.iter().all(|c| c.is_finite()) {
-        true => Status::Solved,
-        false => Status::NotFinite,
+        true => GroupStatus::Solved,
+        false => GroupStatus::NotFinite,
     }
 }
 
 /// Computes the Cholesky factor of the features' sums in place, and the transformed target row below it. Returns false
 /// if the matrix is singular within the noise of its sums of squares.
 #[inline(always)]
-fn factor(sums: &mut [f64], width: usize, options: Grouped, noise: impl Iterator<Item = f64>) -> bool {
+fn factor(sums: &mut [f64], width: usize, options: GroupedOptions, noise: impl Iterator<Item = f64>) -> bool {
     let (stride, ridge, pivot_min) = (width + 1, options.ridge, options.pivot_min.max(PIVOT_MIN));
     for (j, noise) in (0..width).zip(noise) {
         let whole = sums[j * stride + j] + ridge;
-        let behind: f64 = (0..j).map(|k| sums[j * stride + k] * sums[j * stride + k]).sum();
-        let pivot = whole - behind;
+        let previous: f64 = (0..j).map(|k| sums[j * stride + k] * sums[j * stride + k]).sum();
+        let pivot = whole - previous;
         if pivot <= (whole * pivot_min).max(noise) {
             return false;
         }
         let root = pivot.sqrt();
         sums[j * stride + j] = root;
         for i in j + 1..stride {
-            let behind: f64 = (0..j).map(|k| sums[i * stride + k] * sums[j * stride + k]).sum();
-            sums[i * stride + j] = (sums[i * stride + j] - behind) / root;
+            let previous: f64 = (0..j).map(|k| sums[i * stride + k] * sums[j * stride + k]).sum();
+            sums[i * stride + j] = (sums[i * stride + j] - previous) / root;
         }
     }
     true
@@ -257,14 +263,14 @@ fn factor(sums: &mut [f64], width: usize, options: Grouped, noise: impl Iterator
 fn substitute(sums: &[f64], width: usize, coefficients: &mut [f64]) {
     let stride = width + 1;
     for i in (0..width).rev() {
-        let behind: f64 = (i + 1..width).map(|k| sums[k * stride + i] * coefficients[k]).sum();
-        coefficients[i] = (sums[width * stride + i] - behind) / sums[i * stride + i];
+        let previous: f64 = (i + 1..width).map(|k| sums[k * stride + i] * coefficients[k]).sum();
+        coefficients[i] = (sums[width * stride + i] - previous) / sums[i * stride + i];
     }
 }
 
 /// Returns the dot product of columns whose length is a multiple of [`LANES`].
 #[inline(always)]
-fn lanes(left: &[f64], right: &[f64]) -> f64 {
+fn dot_lanes(left: &[f64], right: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
     for (left, right) in left.as_chunks::<LANES>().0.iter().zip(right.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
@@ -278,7 +284,7 @@ fn lanes(left: &[f64], right: &[f64]) -> f64 {
 fn dot(left: &[f64], right: &[f64]) -> f64 {
     let whole = left.len() - left.len() % LANES;
     let rest: f64 = left[whole..].iter().zip(&right[whole..]).map(|(left, right)| left * right).sum();
-    lanes(&left[..whole], &right[..whole]) + rest
+    dot_lanes(&left[..whole], &right[..whole]) + rest
 }
 
 #[inline(always)]
@@ -297,12 +303,12 @@ fn sum(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn fit(columns: &[f64], target: &[f64], weights: Option<&[f64]>, ridge: f64) -> (Vec<f64>, Status) {
+    fn fit(columns: &[f64], target: &[f64], weights: Option<&[f64]>, ridge: f64) -> (Vec<f64>, GroupStatus) {
         let width = columns.len().checked_div(target.len()).unwrap_or(1);
-        let rows = Rows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
+        let rows = GroupRows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
         let (mut coefficients, mut status) = (vec![0.0; width + 1], [9]);
-        solve(&rows, Grouped { intercept: true, ridge, pivot_min: 0.0 }, &mut coefficients, &mut status);
-        (coefficients, Status::of(status[0]).unwrap())
+        solve(&rows, GroupedOptions { intercept: true, ridge, pivot_min: 0.0 }, &mut coefficients, &mut status);
+        (coefficients, GroupStatus::of(status[0]).unwrap())
     }
 
     #[test]
@@ -310,36 +316,47 @@ mod tests {
         let (line, far): (Vec<f64>, Vec<f64>) = (0..9).map(|at| (f64::from(at), 1e8 + f64::from(at))).unzip();
         let [twice, target] = [2.0, 3.0].map(|times| line.iter().map(|x| 1.0 + times * x).collect::<Vec<f64>>());
         for (name, columns, weights, ridge, status) in [
-            ("a line", line.clone(), None, 0.0, Status::Solved),
-            ("far from zero", far.clone(), None, 0.0, Status::Solved),
-            ("a column and its double", [line.clone(), twice.clone()].concat(), None, 0.0, Status::Singular),
-            ("the same, with a ridge", [line.clone(), twice].concat(), None, 1.0, Status::Solved),
-            ("a constant", vec![0.1; 9], None, 0.0, Status::Singular),
-            ("weights of zero", line.clone(), Some(vec![0.0; 9]), 0.0, Status::Empty),
-            ("one weight", line.clone(), Some([vec![0.0; 8], vec![3.0]].concat()), 0.0, Status::Singular),
-            ("a weight below zero", line.clone(), Some([vec![1.0; 8], vec![-3.0]].concat()), 0.0, Status::NotFinite),
-            ("a weight that is none", line.clone(), Some(vec![f64::NAN; 9]), 0.0, Status::NotFinite),
-            ("NaN", [vec![f64::NAN], line[1..].to_vec()].concat(), None, 0.0, Status::NotFinite),
-            ("infinity", [vec![f64::INFINITY], line[1..].to_vec()].concat(), None, 0.0, Status::NotFinite),
-            ("sums that are too large", line.iter().map(|x| x * 1e200).collect(), None, 0.0, Status::NotFinite),
+            ("a line", line.clone(), None, 0.0, GroupStatus::Solved),
+            ("far from zero", far.clone(), None, 0.0, GroupStatus::Solved),
+            ("a column and its double", [line.clone(), twice.clone()].concat(), None, 0.0, GroupStatus::Singular),
+            ("the same, with a ridge", [line.clone(), twice].concat(), None, 1.0, GroupStatus::Solved),
+            ("a constant", vec![0.1; 9], None, 0.0, GroupStatus::Singular),
+            ("weights of zero", line.clone(), Some(vec![0.0; 9]), 0.0, GroupStatus::Empty),
+            ("one weight", line.clone(), Some([vec![0.0; 8], vec![3.0]].concat()), 0.0, GroupStatus::Singular),
+            (
+                "a weight below zero",
+                line.clone(),
+                Some([vec![1.0; 8], vec![-3.0]].concat()),
+                0.0,
+                GroupStatus::NotFinite,
+            ),
+            ("a weight that is none", line.clone(), Some(vec![f64::NAN; 9]), 0.0, GroupStatus::NotFinite),
+            ("NaN", [vec![f64::NAN], line[1..].to_vec()].concat(), None, 0.0, GroupStatus::NotFinite),
+            ("infinity", [vec![f64::INFINITY], line[1..].to_vec()].concat(), None, 0.0, GroupStatus::NotFinite),
+            ("sums that are too large", line.iter().map(|x| x * 1e200).collect(), None, 0.0, GroupStatus::NotFinite),
         ] {
             let (coefficients, found) = fit(&columns, &target, weights.as_deref(), ridge);
             assert_eq!(found, status, "{name}");
-            assert_eq!(coefficients.iter().any(|c| c.is_nan()), status != Status::Solved, "{name}: {coefficients:?}");
-            if status == Status::Solved && ridge == 0.0 {
+            assert_eq!(
+                coefficients.iter().any(|c| c.is_nan()),
+                status != GroupStatus::Solved,
+                "{name}: {coefficients:?}"
+            );
+            if status == GroupStatus::Solved && ridge == 0.0 {
                 assert!((coefficients[0] - 3.0).abs() < 1e-9, "{name}: {coefficients:?}");
             }
         }
-        assert_eq!(fit(&[], &[], None, 0.0).1, Status::Empty);
+        assert_eq!(fit(&[], &[], None, 0.0).1, GroupStatus::Empty);
     }
 
     #[test]
     fn offsets_that_are_no_rows() {
         let line: Vec<f64> = (0..9).map(f64::from).collect();
-        let rows = Rows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
+        let rows =
+            GroupRows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
         let (mut coefficients, mut statuses) = ([0.0; 8], [9; 4]);
-        solve(&rows, Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 }, &mut coefficients, &mut statuses);
-        assert_eq!(statuses.map(Status::of), [0, 4, 0, 4].map(Status::of));
+        solve(&rows, GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 }, &mut coefficients, &mut statuses);
+        assert_eq!(statuses.map(GroupStatus::of), [0, 4, 0, 4].map(GroupStatus::of));
         assert_eq!(coefficients.map(f64::is_nan), [false, false, true, true, false, false, true, true]);
     }
 
@@ -347,7 +364,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn bits_are_the_same_on_all_processors() {
         let values: Vec<f64> = (0..4000).map(|at| f64::from(at * 7919 % 1009) / 17.0).collect();
-        let rows = Rows {
+        let rows = GroupRows {
             columns: &values[..3000],
             target: &values[3000..],
             weights: None,
@@ -355,13 +372,13 @@ mod tests {
             step: 1,
             width: 3,
         };
-        let options = Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 };
+        let options = GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 };
         let run = |way: &dyn Fn(&mut [f64], &mut [u32])| {
             let (mut coefficients, mut statuses) = (vec![0.0; 16], vec![9; 4]);
             way(&mut coefficients, &mut statuses);
             (coefficients.iter().map(|c| c.to_bits()).collect::<Vec<u64>>(), statuses)
         };
-        let plain = run(&|coefficients, statuses| all(&rows, options, coefficients, statuses));
+        let plain = run(&|coefficients, statuses| fit_groups(&rows, options, coefficients, statuses));
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
             assert_eq!(run(&|coefficients, statuses| unsafe { avx2(&rows, options, coefficients, statuses) }), plain);

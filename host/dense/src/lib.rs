@@ -29,14 +29,14 @@ mod shape;
 mod tensor;
 
 #[cfg(feature = "remote")]
-pub use about::{About, Described, Kind};
+pub use about::{DeviceInfo, DeviceKind, DeviceProfile};
 #[cfg(feature = "remote")]
-pub use cost::{Costs, Work};
+pub use cost::{Costs, Workload};
 pub use error::DenseError;
-pub use grouped::{MEAN_NOISE, PIVOT_MIN, Status};
-pub use map::{Binary, Map, STACK_MAX, STEPS_MAX, Step, Stretch, Unary, stretch};
-pub use op::{GROUPED_WIDTH_MAX, Grouped, INPUTS_MAX, Op, Reduction};
+pub use grouped::{GroupStatus, MEAN_NOISE, PIVOT_MIN};
+pub use map::{Binary, Broadcast, Map, STACK_MAX, STEPS_MAX, Step, Unary, broadcast};
+pub use op::{GROUPED_WIDTH_MAX, GroupedOptions, INPUTS_MAX, Op, Reduction};
 #[cfg(feature = "remote")]
-pub use session::{Choice, Gpu, KERNELS_MAX, Operand, Session, TENSORS_MAX};
+pub use session::{DeviceChoice, Gpu, KERNELS_MAX, Operand, Session, TENSORS_MAX};
 pub use shape::{Dtype, RANK_MAX, Shape, Spec, VALUES_MAX};
-pub use tensor::{Owned, Tensor, Values};
+pub use tensor::{OwnedValues, Tensor, Values};

@@ -66,7 +66,7 @@ pub enum Binary {
 
 /// How a tensor is broadcast to a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stretch {
+pub enum Broadcast {
     /// The shapes are equal.
     Same,
     /// One value for all.
@@ -79,7 +79,7 @@ pub enum Stretch {
 
 impl Step {
     /// Returns the number of values popped from the stack.
-    fn takes(self) -> usize {
+    fn arity(self) -> usize {
         match self {
             Step::Input(_) | Step::Constant(_) => 0,
             Step::One(_) => 1,
@@ -118,7 +118,7 @@ impl Map {
             {
                 return Err(wrong(format!("step {at} takes input {input}, the number of inputs is {inputs}")));
             }
-            let left = stack.checked_sub(step.takes());
+            let left = stack.checked_sub(step.arity());
             stack = left.ok_or_else(|| wrong(format!("step {at} takes more values than the stack holds")))? + 1;
             if stack > STACK_MAX {
                 return Err(wrong(format!("step {at} leaves more than {STACK_MAX} values on the stack")));
@@ -132,22 +132,22 @@ impl Map {
 
     /// Returns the first input shape to which all inputs can be broadcast.
     pub(crate) fn shape(&self, inputs: &[Shape]) -> Option<Shape> {
-        let takes_all = |to: &&Shape| inputs.iter().all(|shape| stretch(*shape, **to).is_some());
+        let takes_all = |to: &&Shape| inputs.iter().all(|shape| broadcast(*shape, **to).is_some());
         inputs.iter().find(takes_all).copied()
     }
 }
 
 /// Returns how a shape is broadcast to another, if it can be.
-pub fn stretch(shape: Shape, to: Shape) -> Option<Stretch> {
+pub fn broadcast(shape: Shape, to: Shape) -> Option<Broadcast> {
     if shape == to {
-        return Some(Stretch::Same);
+        return Some(Broadcast::Same);
     }
     if shape.count() == 1 {
-        return Some(Stretch::Value);
+        return Some(Broadcast::Value);
     }
     match (shape.sizes(), to.sizes()) {
-        ([columns], [.., of_to]) if columns == of_to => Some(Stretch::Row),
-        ([rows @ .., 1], [of_to @ .., _]) if rows == of_to => Some(Stretch::Column),
+        ([columns], [.., of_to]) if columns == of_to => Some(Broadcast::Row),
+        ([rows @ .., 1], [of_to @ .., _]) if rows == of_to => Some(Broadcast::Column),
         _ => None,
     }
 }

@@ -27,7 +27,7 @@ pub enum Op {
     /// `offsets[g]` to `offsets[g + 1]`, exclusive) or `[groups, 2]` (first row and end of each), and optional weights
     /// `[rows]`. Outputs: coefficients `[groups, width + 1]`, of which the last is the intercept, and the status of
     /// each group `[groups]` (see [`GroupStatus`](crate::GroupStatus)).
-    GroupedLeastSquares(Grouped),
+    GroupedLeastSquares(GroupedOptions),
     /// Solutions `[.., n, m]` of a stack of symmetric positive definite systems `[.., n, n]` for right sides `[.., n,
     /// m]`. All NaN for a system that is not positive definite.
     SolveCholesky,
@@ -67,7 +67,7 @@ pub enum Op {
 ///
 /// Minimises `Σ wᵢ (yᵢ - xᵢ·c - c₀)² + ridge · ‖c‖²`; the intercept `c₀` is not penalised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Grouped {
+pub struct GroupedOptions {
     /// Whether to fit an intercept; without, it is zero.
     pub intercept: bool,
     /// Weight of the penalty, at least 0.
@@ -190,7 +190,10 @@ impl Op {
             Op::Reduce { with, along } => {
                 let (along, sizes) = (usize::from(*along), shapes[0].sizes());
                 let Some(size) = sizes.get(along) else {
-                    return Err(wrong(format!("can't reduce along dimension {along} of {}, which does not exist", inputs[0])));
+                    return Err(wrong(format!(
+                        "can't reduce along dimension {along} of {}, which does not exist",
+                        inputs[0]
+                    )));
                 };
                 let is_place = matches!(with, Reduction::ArgMax | Reduction::ArgMin);
                 if is_place && *size == 0 {

@@ -6,18 +6,18 @@ use std::task::Poll;
 
 use serde::{Deserialize, Serialize};
 
-use crate::remote::{Broker, MOVED_BYTES_MAX, ReadNumber, Remote, RemoteError, RemoteErrorKind};
-use crate::{About, Costs, DenseError, Described, Dtype, Op, Owned, Spec, Tensor, Values, cpu};
+use crate::remote::{Broker, GpuClient, ReadNumber, RemoteError, RemoteErrorKind, TRANSFER_BYTES_MAX};
+use crate::{Costs, DenseError, DeviceInfo, DeviceProfile, Dtype, Op, OwnedValues, Spec, Tensor, Values, cpu};
 
 /// Maximum number of tensors of a guest.
 pub const TENSORS_MAX: usize = 1 << 16;
 /// Number of concurrent transfers of one read.
-const READS: usize = 2;
+const TRANSFERS_MAX: usize = 2;
 
 /// The device that runs operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Choice {
+pub enum DeviceChoice {
     /// The device that finishes first, by the cost model.
     #[default]
     Auto,
@@ -31,28 +31,28 @@ pub enum Choice {
 #[derive(Debug, Clone)]
 pub struct Gpu {
     /// Connection to its process.
-    pub remote: Arc<Mutex<Remote>>,
+    pub remote: Arc<Mutex<GpuClient>>,
     /// Number of the guest that uses it.
     user: u32,
 }
 
 impl Gpu {
     /// Wraps a connection without users.
-    pub fn new(remote: Remote) -> Gpu {
+    pub fn new(remote: GpuClient) -> Gpu {
         Gpu { remote: Arc::new(Mutex::new(remote)), user: 0 }
     }
 
     /// Locks the connection for requests of this guest.
-    fn lock(&self) -> MutexGuard<'_, Remote> {
+    fn lock(&self) -> MutexGuard<'_, GpuClient> {
         let mut remote = lock(&self.remote);
-        remote.is_for(self.user);
+        remote.set_user(self.user);
         remote
     }
 
     /// Whether the connection is lost.
     pub fn is_lost(&self) -> bool {
         let mut remote = lock(&self.remote);
-        remote.look();
+        remote.poll_messages();
         remote.lost().is_some()
     }
 }
@@ -62,26 +62,26 @@ impl Gpu {
 pub struct Session {
     /// Source of GPUs, and the job to request one for. The profile is known before a connection exists.
     broker: Option<(Broker, u64)>,
-    described: Option<Arc<Described>>,
+    described: Option<Arc<DeviceProfile>>,
     gpu: Option<Gpu>,
-    said: Option<Choice>,
-    choice: Choice,
-    tensors: HashMap<u32, Held>,
+    preference: Option<DeviceChoice>,
+    choice: DeviceChoice,
+    tensors: HashMap<u32, TensorEntry>,
     kernels: HashMap<u32, u32>,
     numbers: u32,
     bytes: u64,
     bytes_max: u64,
     /// Nanoseconds of work on connections that were lost.
     gpu_nanos: u64,
-    reading: Option<Reading>,
+    reading: Option<PendingRead>,
 }
 
 /// A tensor in host memory, device memory, or both.
 #[derive(Debug)]
-struct Held {
+struct TensorEntry {
     spec: Spec,
-    here: Option<Arc<Owned>>,
-    there: Option<u32>,
+    host: Option<Arc<OwnedValues>>,
+    device: Option<u32>,
 }
 
 /// An input of an operation.
@@ -95,28 +95,28 @@ pub enum Operand<'a> {
 
 /// A read of a tensor's values in progress.
 #[derive(Debug)]
-struct Reading {
+struct PendingRead {
     /// The tensor's number on the device, or in the session if its values are in host memory.
-    there: u32,
-    is_here: bool,
+    device: u32,
+    is_on_host: bool,
     /// Start of the range in the tensor, and the requested and received bytes.
     first: u64,
-    asked: usize,
-    came: usize,
-    on_their_way: VecDeque<(ReadNumber, usize)>,
+    requested_bytes: usize,
+    received_bytes: usize,
+    in_flight: VecDeque<(ReadNumber, usize)>,
 }
 
 impl Session {
     /// Creates a session with a limit of tensor bytes and a device preference, if one was given. With a broker it may
     /// use a GPU for the given job.
-    pub fn new(broker: Option<(Broker, u64)>, said: Option<Choice>, bytes_max: u64) -> Session {
+    pub fn new(broker: Option<(Broker, u64)>, preference: Option<DeviceChoice>, bytes_max: u64) -> Session {
         let described = broker.as_ref().and_then(|(broker, _)| broker.described());
         Session {
             broker,
             described,
             gpu: None,
-            said,
-            choice: said.unwrap_or_default(),
+            preference,
+            choice: preference.unwrap_or_default(),
             tensors: HashMap::new(),
             kernels: HashMap::new(),
             numbers: 0,
@@ -128,17 +128,17 @@ impl Session {
     }
 
     /// Returns the device preference that was given at the start.
-    pub fn said(&self) -> Option<Choice> {
-        self.said
+    pub fn preference(&self) -> Option<DeviceChoice> {
+        self.preference
     }
 
     /// Returns the properties of the available GPU, if any.
-    pub fn about(&self) -> Option<&About> {
+    pub fn about(&self) -> Option<&DeviceInfo> {
         self.described.as_ref().map(|described| &described.about)
     }
 
     /// Sets the device preference. Without a GPU the processor runs everything.
-    pub fn choose(&mut self, choice: Choice) {
+    pub fn choose(&mut self, choice: DeviceChoice) {
         self.choice = choice;
     }
 
@@ -152,12 +152,12 @@ impl Session {
     /// Whether tensors or kernels of the session are lost with their GPU, for any reason.
     pub fn has_lost_tensors(&self) -> bool {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
-        is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|held| held.there.is_none()))
+        is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|held| held.device.is_none()))
     }
 
     /// Returns the connection to the GPU. Connects on first use, and reconnects if a connection was lost without
     /// tensors on it.
-    fn connected(&mut self) -> Option<Gpu> {
+    fn connect(&mut self) -> Option<Gpu> {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
         if is_lost && !self.has_lost_tensors() {
             self.gpu_nanos = self.gpu_nanos();
@@ -166,7 +166,7 @@ impl Session {
         if self.gpu.is_none() {
             let (broker, job) = self.broker.as_ref()?;
             let mut gpu = broker.gpu(*job)?;
-            gpu.user = lock(&gpu.remote).begin_use();
+            gpu.user = lock(&gpu.remote).add_user();
             self.gpu = Some(gpu);
         }
         self.gpu.clone()
@@ -179,7 +179,7 @@ impl Session {
 
     /// Returns the nanoseconds that the GPU worked for the session, as far as results arrived.
     pub fn gpu_nanos(&self) -> u64 {
-        let now = self.gpu.as_ref().map_or(0, |gpu| lock(&gpu.remote).worked_nanos(gpu.user));
+        let now = self.gpu.as_ref().map_or(0, |gpu| lock(&gpu.remote).busy_nanos(gpu.user));
         self.gpu_nanos.saturating_add(now)
     }
 
@@ -197,12 +197,13 @@ impl Session {
                 spec.bytes()
             )));
         }
-        self.has_room(spec.bytes(), 1)?;
-        let owned = values.map_or_else(|| Owned::zeros(spec), |values| Owned::from_bytes(spec.dtype, values));
-        Ok(self.hold(Held { spec, here: Some(Arc::new(owned)), there: None }))
+        self.check_capacity(spec.bytes(), 1)?;
+        let owned =
+            values.map_or_else(|| OwnedValues::zeros(spec), |values| OwnedValues::from_bytes(spec.dtype, values));
+        Ok(self.hold(TensorEntry { spec, host: Some(Arc::new(owned)), device: None }))
     }
 
-    fn hold(&mut self, held: Held) -> u32 {
+    fn hold(&mut self, held: TensorEntry) -> u32 {
         self.numbers += 1;
         self.bytes += held.spec.bytes();
         self.tensors.insert(self.numbers, held);
@@ -217,12 +218,12 @@ impl Session {
         Ok(self.held(tensor)?.spec)
     }
 
-    fn held(&self, tensor: u32) -> Result<&Held, DenseError> {
+    fn held(&self, tensor: u32) -> Result<&TensorEntry, DenseError> {
         self.tensors.get(&tensor).ok_or(DenseError::NoTensor(tensor))
     }
 
     /// Checks the limits for more bytes and tensors.
-    fn has_room(&self, bytes: u64, tensors: usize) -> Result<(), DenseError> {
+    fn check_capacity(&self, bytes: u64, tensors: usize) -> Result<(), DenseError> {
         if self.tensors.len() + tensors > TENSORS_MAX {
             return Err(DenseError::Memory(format!("more than {TENSORS_MAX} tensors")));
         }
@@ -239,8 +240,8 @@ impl Session {
     pub fn drop_tensor(&mut self, tensor: u32) {
         if let Some(held) = self.tensors.remove(&tensor) {
             self.bytes -= held.spec.bytes();
-            if let (Some(there), Some(gpu)) = (held.there, &self.gpu) {
-                gpu.lock().drop_tensor(there);
+            if let (Some(device), Some(gpu)) = (held.device, &self.gpu) {
+                gpu.lock().drop_tensor(device);
             }
         }
     }
@@ -249,22 +250,25 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the number of values differs, or a copy does not fit.
-    pub fn reshaped(&mut self, tensor: u32, sizes: &[u32]) -> Result<u32, DenseError> {
+    pub fn reshape(&mut self, tensor: u32, sizes: &[u32]) -> Result<u32, DenseError> {
         let held = self.held(tensor)?;
         let spec = Spec::new(held.spec.dtype, sizes)?;
         if spec.shape.count() != held.spec.shape.count() {
-            return Err(DenseError::Shape(format!("{} can't be reshaped to {spec}: it has another number of values", held.spec)));
+            return Err(DenseError::Shape(format!(
+                "{} can't be reshape to {spec}: it has another number of values",
+                held.spec
+            )));
         }
-        if let Some(here) = held.here.clone() {
-            self.has_room(spec.bytes(), 1)?;
-            return Ok(self.hold(Held { spec, here: Some(here), there: None }));
+        if let Some(host) = held.host.clone() {
+            self.check_capacity(spec.bytes(), 1)?;
+            return Ok(self.hold(TensorEntry { spec, host: Some(host), device: None }));
         }
         // A device tensor has one shape: its values are copied.
-        self.has_room(spec.bytes(), 1)?;
-        let there = held.there.ok_or(DenseError::NoTensor(tensor))?;
+        self.check_capacity(spec.bytes(), 1)?;
+        let device = held.device.ok_or(DenseError::NoTensor(tensor))?;
         let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
-        let made = gpu.lock().reshaped(there, spec).map_err(of_remote)?;
-        Ok(self.hold(Held { spec, here: None, there: Some(made) }))
+        let made = gpu.lock().reshape(device, spec).map_err(convert_error)?;
+        Ok(self.hold(TensorEntry { spec, host: None, device: Some(made) }))
     }
 
     /// Runs an operation, or queues it on the GPU.
@@ -287,28 +291,28 @@ impl Session {
         let copied = |spec: &&Spec| spec.dtype == Dtype::F16;
         let copies: u64 = specs.iter().chain(&outputs).filter(copied).map(|spec| 2 * spec.bytes()).sum();
         let bytes: u64 = outputs.iter().map(Spec::bytes).sum();
-        self.has_room(bytes.saturating_add(copies), outputs.len())?;
-        let goes_there = self.goes_there(op, operands, &specs, &outputs);
-        match if goes_there { self.connected() } else { None } {
-            Some(gpu) => self.run_there(&gpu, op, operands, outputs),
-            None => self.run_here(op, operands, outputs),
+        self.check_capacity(bytes.saturating_add(copies), outputs.len())?;
+        let prefers_device = self.prefers_device(op, operands, &specs, &outputs);
+        match if prefers_device { self.connect() } else { None } {
+            Some(gpu) => self.run_on_device(&gpu, op, operands, outputs),
+            None => self.run_on_host(op, operands, outputs),
         }
     }
 
     /// Whether the GPU should run the operation: for [`DeviceChoice::Auto`] if it finishes first, including transfers.
-    fn goes_there(&self, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
+    fn prefers_device(&self, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
         let Some(described) = &self.described else { return false };
-        if self.choice == Choice::Cpu || !described.about.does(op, specs, outputs) {
+        if self.choice == DeviceChoice::Cpu || !described.about.does(op, specs, outputs) {
             return false;
         }
-        let Some(costs) = described.costs.filter(|_| self.choice == Choice::Auto) else { return true };
+        let Some(costs) = described.costs.filter(|_| self.choice == DeviceChoice::Auto) else { return true };
         let (mut up, mut down) = (0.0, 0.0);
         for (operand, spec) in operands.iter().zip(specs) {
             match operand {
                 Operand::Values(..) => up += spec.bytes() as f64,
                 Operand::Tensor(tensor) => match self.tensors.get(tensor) {
-                    Some(Held { there: None, .. }) => up += spec.bytes() as f64,
-                    Some(Held { here: None, .. }) => down += spec.bytes() as f64,
+                    Some(TensorEntry { device: None, .. }) => up += spec.bytes() as f64,
+                    Some(TensorEntry { host: None, .. }) => down += spec.bytes() as f64,
                     _ => {}
                 },
             }
@@ -317,15 +321,17 @@ impl Session {
         // Outputs are needed on the host if all inputs came from there.
         let back = if down > 0.0 { 0.0 } else { outputs.iter().map(|spec| spec.bytes() as f64).sum() };
         let move_nanos = |bytes: f64, rate: f64| 1e9 * bytes / rate;
-        let waits = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
-        let there =
-            waits + costs.nanos(work, dtype) + move_nanos(up, costs.up_bytes_s) + move_nanos(back, costs.down_bytes_s);
+        let is_blocking = if up > 0.0 || down == 0.0 { costs.fixed_nanos } else { 0.0 };
+        let device = is_blocking
+            + costs.nanos(work, dtype)
+            + move_nanos(up, costs.up_bytes_s)
+            + move_nanos(back, costs.down_bytes_s);
         let processor = described.processor.unwrap_or(Costs::PROCESSOR);
-        let here = processor.fixed_nanos
+        let host = processor.fixed_nanos
             + processor.nanos(work, dtype)
             + move_nanos(down, costs.down_bytes_s)
             + if down > 0.0 { costs.fixed_nanos } else { 0.0 };
-        there < here && (self.gpu.is_some() || self.is_worth_start(here - there, described.start_nanos))
+        device < host && (self.gpu.is_some() || self.is_worth_start(host - device, described.start_nanos))
     }
 
     /// Whether the time saved by this and earlier operations justifies starting the GPU's process.
@@ -333,7 +339,7 @@ impl Session {
         self.broker.as_ref().is_none_or(|(broker, job)| broker.is_worth_start(*job, saved_nanos, start_nanos))
     }
 
-    fn run_there(
+    fn run_on_device(
         &mut self,
         gpu: &Gpu,
         op: &Op,
@@ -343,45 +349,46 @@ impl Session {
         let (mut inputs, mut lent) = (Vec::new(), Vec::new());
         for operand in operands {
             inputs.push(match operand {
-                Operand::Tensor(tensor) => self.there(gpu, *tensor)?,
+                Operand::Tensor(tensor) => self.upload(gpu, *tensor)?,
                 Operand::Values(spec, bytes) => {
-                    let there = gpu.lock().tensor(*spec, Some(bytes)).map_err(of_remote)?;
-                    lent.push(there);
-                    there
+                    let device = gpu.lock().tensor(*spec, Some(bytes)).map_err(convert_error)?;
+                    lent.push(device);
+                    device
                 }
             });
         }
         let mut remote = gpu.lock();
-        let made = remote.run(op, &inputs, outputs.len()).map_err(of_remote)?;
-        lent.into_iter().for_each(|there| remote.drop_tensor(there));
+        let made = remote.run(op, &inputs, outputs.len()).map_err(convert_error)?;
+        lent.into_iter().for_each(|device| remote.drop_tensor(device));
         drop(remote);
-        let held = made.into_iter().zip(outputs).map(|(there, spec)| Held { spec, here: None, there: Some(there) });
-        let held: Vec<Held> = held.collect();
+        let held =
+            made.into_iter().zip(outputs).map(|(device, spec)| TensorEntry { spec, host: None, device: Some(device) });
+        let held: Vec<TensorEntry> = held.collect();
         Ok(held.into_iter().map(|held| self.hold(held)).collect())
     }
 
     /// Returns a tensor's number on the device, and uploads it if needed.
-    fn there(&mut self, gpu: &Gpu, tensor: u32) -> Result<u32, DenseError> {
+    fn upload(&mut self, gpu: &Gpu, tensor: u32) -> Result<u32, DenseError> {
         let held = self.held(tensor)?;
-        if let Some(there) = held.there {
-            return Ok(there);
+        if let Some(device) = held.device {
+            return Ok(device);
         }
-        let here = held.here.as_ref().ok_or(DenseError::NoTensor(tensor))?;
-        let there = gpu.lock().tensor(held.spec, Some(here.values().bytes())).map_err(of_remote)?;
+        let host = held.host.as_ref().ok_or(DenseError::NoTensor(tensor))?;
+        let device = gpu.lock().tensor(held.spec, Some(host.values().bytes())).map_err(convert_error)?;
         if let Some(held) = self.tensors.get_mut(&tensor) {
-            held.there = Some(there);
+            held.device = Some(device);
         }
-        Ok(there)
+        Ok(device)
     }
 
-    fn run_here(&mut self, op: &Op, operands: &[Operand<'_>], outputs: Vec<Spec>) -> Result<Vec<u32>, DenseError> {
+    fn run_on_host(&mut self, op: &Op, operands: &[Operand<'_>], outputs: Vec<Spec>) -> Result<Vec<u32>, DenseError> {
         // Uses aligned values in place, and copies others.
-        let mut copies: Vec<(usize, Spec, Arc<Owned>)> = Vec::new();
+        let mut copies: Vec<(usize, Spec, Arc<OwnedValues>)> = Vec::new();
         for (at, operand) in operands.iter().enumerate() {
             match operand {
-                Operand::Tensor(tensor) => copies.push((at, self.spec(*tensor)?, self.here(*tensor)?)),
+                Operand::Tensor(tensor) => copies.push((at, self.spec(*tensor)?, self.download(*tensor)?)),
                 Operand::Values(spec, bytes) if Values::of(spec.dtype, bytes).is_none() => {
-                    copies.push((at, *spec, Arc::new(Owned::from_bytes(spec.dtype, bytes))));
+                    copies.push((at, *spec, Arc::new(OwnedValues::from_bytes(spec.dtype, bytes))));
                 }
                 Operand::Values(..) => {}
             }
@@ -400,15 +407,15 @@ impl Session {
             .collect::<Result<_, _>>()?;
         let made = cpu::run(op, &inputs)?;
         let held = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
-        let held: Vec<Held> = held.map(|(spec, here)| Held { spec, here, there: None }).collect();
+        let held: Vec<TensorEntry> = held.map(|(spec, host)| TensorEntry { spec, host, device: None }).collect();
         Ok(held.into_iter().map(|held| self.hold(held)).collect())
     }
 
     /// Returns a tensor's values in host memory, and downloads them if needed.
-    fn here(&mut self, tensor: u32) -> Result<Arc<Owned>, DenseError> {
+    fn download(&mut self, tensor: u32) -> Result<Arc<OwnedValues>, DenseError> {
         let held = self.held(tensor)?;
-        if let Some(here) = &held.here {
-            return Ok(here.clone());
+        if let Some(host) = &held.host {
+            return Ok(host.clone());
         }
         let spec = held.spec;
         let mut bytes = vec![0; spec.bytes() as usize];
@@ -417,11 +424,11 @@ impl Session {
             Poll::Ready(read) => read?,
             Poll::Pending => return Err(DenseError::NoTensor(tensor)),
         }
-        let here = Arc::new(Owned::from_bytes(spec.dtype, &bytes));
+        let host = Arc::new(OwnedValues::from_bytes(spec.dtype, &bytes));
         if let Some(held) = self.tensors.get_mut(&tensor) {
-            held.here = Some(here.clone());
+            held.host = Some(host.clone());
         }
-        Ok(here)
+        Ok(host)
     }
 
     /// Starts a read of `bytes` bytes of a tensor's values from `offset` on, a multiple of four, for
@@ -430,63 +437,71 @@ impl Session {
     /// # Errors
     /// Fails if the tensor does not exist, or the range is invalid.
     pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: u64) -> Result<(), DenseError> {
-        self.end_read();
+        self.cancel_read();
         let held = self.held(tensor)?;
         let end = offset.checked_add(bytes);
         if end.is_none_or(|end| end > held.spec.bytes()) || !offset.is_multiple_of(4) {
-            let words = format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", held.spec);
+            let words =
+                format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", held.spec);
             return Err(DenseError::Shape(words));
         }
-        let there = match (&held.here, held.there) {
-            (None, Some(there)) => there,
+        let device = match (&held.host, held.device) {
+            (None, Some(device)) => device,
             _ => {
-                self.reading = Some(Reading::here(tensor, offset));
+                self.reading = Some(PendingRead::on_host(tensor, offset));
                 return Ok(());
             }
         };
-        let on_their_way = VecDeque::new();
-        self.reading = Some(Reading { there, is_here: false, first: offset, asked: 0, came: 0, on_their_way });
+        let in_flight = VecDeque::new();
+        self.reading = Some(PendingRead {
+            device,
+            is_on_host: false,
+            first: offset,
+            requested_bytes: 0,
+            received_bytes: 0,
+            in_flight,
+        });
         Ok(())
     }
 
-    /// Continues the read into `to`, which has the requested length. With `waits` it blocks until the read is complete;
+    /// Continues the read into `to`, which has the requested length. With `is_blocking` it blocks until the read is complete;
     /// otherwise the caller polls again.
     ///
     /// # Errors
     /// Errors of the operations that computed the tensor, or of the connection.
-    pub fn poll_read(&mut self, to: &mut [u8], waits: bool) -> Poll<Result<(), DenseError>> {
+    pub fn poll_read(&mut self, to: &mut [u8], is_blocking: bool) -> Poll<Result<(), DenseError>> {
         let Some(reading) = &mut self.reading else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
-        if reading.is_here {
-            let (tensor, first) = (reading.there, reading.first as usize);
+        if reading.is_on_host {
+            let (tensor, first) = (reading.device, reading.first as usize);
             self.reading = None;
             let copied = self.held(tensor).map(|held| {
                 if let Some(from) =
-                    held.here.as_ref().and_then(|here| here.values().bytes().get(first..first + to.len()))
+                    held.host.as_ref().and_then(|host| host.values().bytes().get(first..first + to.len()))
                 {
                     to.copy_from_slice(from);
                 }
             });
             return Poll::Ready(copied);
         }
-        let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(reading.there))) };
+        let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(reading.device))) };
         let mut remote = gpu.lock();
         let read = loop {
-            match reading.step(&mut remote, to, waits) {
-                Err(error) => break Err(of_remote(error)),
-                Ok(true) if reading.came == to.len() => break Ok(()),
+            match reading.step(&mut remote, to, is_blocking) {
+                Err(error) => break Err(convert_error(error)),
+                Ok(true) if reading.received_bytes == to.len() => break Ok(()),
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
             }
         };
         drop(remote);
-        self.end_read();
+        self.cancel_read();
         Poll::Ready(read)
     }
 
-    fn end_read(&mut self) {
+    fn cancel_read(&mut self) {
         if let (Some(reading), Some(gpu)) = (self.reading.take(), &self.gpu) {
             let mut remote = gpu.lock();
-            reading.on_their_way.into_iter().for_each(|(number, _)| remote.abandon(number));
+            reading.in_flight.into_iter().for_each(|(number, _)| remote.abandon(number));
         }
     }
 
@@ -495,7 +510,7 @@ impl Session {
     /// # Errors
     /// Fails without a GPU. Errors of the text are reported by reads of the kernel's outputs.
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, DenseError> {
-        let gpu = self.connected().ok_or(DenseError::NoGpu)?;
+        let gpu = self.connect().ok_or(DenseError::NoGpu)?;
         if wgsl.len() > crate::remote::KERNEL_BYTES_MAX {
             let most = crate::remote::KERNEL_BYTES_MAX;
             return Err(DenseError::Kernel(format!("a kernel of {} bytes, the maximum is {most}", wgsl.len())));
@@ -503,9 +518,9 @@ impl Session {
         if self.kernels.len() >= KERNELS_MAX {
             return Err(DenseError::Kernel(format!("more than {KERNELS_MAX} kernels")));
         }
-        let there = gpu.lock().kernel(wgsl).map_err(of_remote)?;
+        let device = gpu.lock().kernel(wgsl).map_err(convert_error)?;
         self.numbers += 1;
-        self.kernels.insert(self.numbers, there);
+        self.kernels.insert(self.numbers, device);
         Ok(self.numbers)
     }
 
@@ -514,7 +529,7 @@ impl Session {
     /// # Errors
     /// Fails if the kernel or a tensor does not exist.
     pub fn dispatch(&mut self, kernel: u32, tensors: &[u32], grid: [u32; 3]) -> Result<(), DenseError> {
-        let gpu = self.connected().ok_or(DenseError::NoGpu)?;
+        let gpu = self.connect().ok_or(DenseError::NoGpu)?;
         let kernel = *self.kernels.get(&kernel).ok_or(DenseError::NoTensor(kernel))?;
         if tensors.len() > crate::remote::BINDINGS_MAX {
             let most = crate::remote::BINDINGS_MAX;
@@ -522,13 +537,13 @@ impl Session {
         }
         let mut bindings = Vec::new();
         for tensor in tensors {
-            bindings.push(self.there(&gpu, *tensor)?);
+            bindings.push(self.upload(&gpu, *tensor)?);
         }
-        gpu.lock().dispatch(kernel, &bindings, grid).map_err(of_remote)?;
+        gpu.lock().dispatch(kernel, &bindings, grid).map_err(convert_error)?;
         for tensor in tensors {
             // The host's copy is outdated.
             if let Some(held) = self.tensors.get_mut(tensor) {
-                held.here = None;
+                held.host = None;
             }
         }
         Ok(())
@@ -536,8 +551,8 @@ impl Session {
 
     /// Drops a kernel.
     pub fn drop_kernel(&mut self, kernel: u32) {
-        if let (Some(there), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
-            gpu.lock().drop_kernel(there);
+        if let (Some(device), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
+            gpu.lock().drop_kernel(device);
         }
     }
 }
@@ -545,31 +560,38 @@ impl Session {
 /// Maximum number of kernels of a guest.
 pub const KERNELS_MAX: usize = 64;
 
-impl Reading {
-    fn here(tensor: u32, first: u64) -> Reading {
-        Reading { there: tensor, is_here: true, first, asked: 0, came: 0, on_their_way: VecDeque::new() }
+impl PendingRead {
+    fn on_host(tensor: u32, first: u64) -> PendingRead {
+        PendingRead {
+            device: tensor,
+            is_on_host: true,
+            first,
+            requested_bytes: 0,
+            received_bytes: 0,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// Requests the next part, or receives one. Returns whether it made progress.
-    fn step(&mut self, remote: &mut Remote, to: &mut [u8], waits: bool) -> Result<bool, RemoteError> {
-        if self.came == to.len() {
+    fn step(&mut self, remote: &mut GpuClient, to: &mut [u8], is_blocking: bool) -> Result<bool, RemoteError> {
+        if self.received_bytes == to.len() {
             return Ok(true);
         }
-        if self.asked < to.len() && self.on_their_way.len() < READS {
-            let bytes = (to.len() - self.asked).min(MOVED_BYTES_MAX);
-            if let Some(number) = remote.begin_read(self.there, self.first + self.asked as u64, bytes)? {
-                self.on_their_way.push_back((number, bytes));
-                self.asked += bytes;
+        if self.requested_bytes < to.len() && self.in_flight.len() < TRANSFERS_MAX {
+            let bytes = (to.len() - self.requested_bytes).min(TRANSFER_BYTES_MAX);
+            if let Some(number) = remote.begin_read(self.device, self.first + self.requested_bytes as u64, bytes)? {
+                self.in_flight.push_back((number, bytes));
+                self.requested_bytes += bytes;
                 return Ok(true);
             }
         }
-        // Without a transfer of its own, it waits until others receive theirs.
-        let Some((number, bytes)) = self.on_their_way.front().copied() else { return Ok(false) };
-        match remote.poll_read(number, &mut to[self.came..self.came + bytes], waits) {
+        // Without a transfer of its own, it is_blocking until others receive theirs.
+        let Some((number, bytes)) = self.in_flight.front().copied() else { return Ok(false) };
+        match remote.poll_read(number, &mut to[self.received_bytes..self.received_bytes + bytes], is_blocking) {
             Poll::Pending => Ok(false),
             Poll::Ready(read) => {
-                self.on_their_way.pop_front();
-                self.came += bytes;
+                self.in_flight.pop_front();
+                self.received_bytes += bytes;
                 read.map(|()| true)
             }
         }
@@ -578,12 +600,12 @@ impl Reading {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.end_read();
+        self.cancel_read();
         let Some(gpu) = &self.gpu else { return };
         let mut remote = gpu.lock();
-        self.tensors.values().filter_map(|held| held.there).for_each(|there| remote.drop_tensor(there));
-        self.kernels.values().for_each(|there| remote.drop_kernel(*there));
-        remote.end_use(gpu.user);
+        self.tensors.values().filter_map(|held| held.device).for_each(|device| remote.drop_tensor(device));
+        self.kernels.values().for_each(|device| remote.drop_kernel(*device));
+        remote.remove_user(gpu.user);
     }
 }
 
@@ -592,7 +614,7 @@ fn float(specs: &[Spec]) -> Dtype {
     specs.iter().map(|spec| spec.dtype).find(|dtype| dtype.is_float()).unwrap_or(Dtype::F32)
 }
 
-fn of_remote(error: RemoteError) -> DenseError {
+fn convert_error(error: RemoteError) -> DenseError {
     match error.kind {
         RemoteErrorKind::Memory => DenseError::Memory(error.message),
         RemoteErrorKind::Kernel => DenseError::Kernel(error.message),
@@ -602,21 +624,21 @@ fn of_remote(error: RemoteError) -> DenseError {
     }
 }
 
-fn lock(remote: &Mutex<Remote>) -> MutexGuard<'_, Remote> {
+fn lock(remote: &Mutex<GpuClient>) -> MutexGuard<'_, GpuClient> {
     remote.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Grouped, Kind};
+    use crate::{DeviceKind, GroupedOptions};
 
     /// Profile of an NVIDIA H100 and a core beside it, as measured, with the start time of a process.
-    fn described(sharers: u32) -> Arc<Described> {
-        let about = About {
+    fn described(sharers: u32) -> Arc<DeviceProfile> {
+        let about = DeviceInfo {
             name: "a GPU".to_owned(),
             driver: String::new(),
-            kind: Kind::Discrete,
+            kind: DeviceKind::Discrete,
             memory_bytes: 80 << 30,
             tensor_bytes_max: 2 << 30,
             has_f16: true,
@@ -634,7 +656,8 @@ mod tests {
             f32_operations_s: 25e12,
             f64_operations_s: 8e12,
         };
-        let described = Described { about, costs: Some(costs), processor: Some(Costs::PROCESSOR), start_nanos: 2e9 };
+        let described =
+            DeviceProfile { about, costs: Some(costs), processor: Some(Costs::PROCESSOR), start_nanos: 2e9 };
         Arc::new(described.shared_by(sharers))
     }
 
@@ -645,12 +668,12 @@ mod tests {
     }
 
     /// Returns the number of equal operations in a row after which the GPU runs them, if ever.
-    fn turns(sharers: u32, op: &Op, specs: &[Spec]) -> Option<u32> {
+    fn operations_until_device(sharers: u32, op: &Op, specs: &[Spec]) -> Option<u32> {
         let mut session = session(sharers);
         let inputs: Vec<u32> = specs.iter().map(|spec| session.tensor(*spec, None).unwrap()).collect();
         let operands: Vec<Operand<'_>> = inputs.into_iter().map(Operand::Tensor).collect();
         let outputs = op.outputs(specs).unwrap();
-        (1..=1000).find(|_| session.goes_there(op, &operands, specs, &outputs))
+        (1..=1000).find(|_| session.prefers_device(op, &operands, specs, &outputs))
     }
 
     #[test]
@@ -658,7 +681,7 @@ mod tests {
         let spec = |dtype, sizes: &[u32]| Spec::new(dtype, sizes).unwrap();
         let product = Op::Product { first_transposed: false, second_transposed: false };
         let square = |side| [spec(Dtype::F32, &[side, side]), spec(Dtype::F32, &[side, side])];
-        let fits = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
+        let fits = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 });
         let groups = [spec(Dtype::F64, &[8, 64_000]), spec(Dtype::F64, &[64_000]), spec(Dtype::U32, &[1001])];
         // On one core a product of size 4096 takes 2.3 s, of size 1024 36 ms, and of size 64 9 µs. A thousand fits take
         // a few milliseconds, on an unshared GPU little less; with sixteen workers sharing the bus, they take longer.
@@ -668,7 +691,7 @@ mod tests {
             ("small products", 1, &product, &square(64), None),
             ("fits whose values are moved, shared by all workers", 16, &fits, &groups, None),
         ] {
-            assert_eq!(turns(sharers, op, specs), expected, "{name}");
+            assert_eq!(operations_until_device(sharers, op, specs), expected, "{name}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Values<'a> {
 
 /// Owned values of a tensor.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Owned {
+pub enum OwnedValues {
     /// Values of [`Dtype::F16`].
     F16(Vec<f16>),
     /// Values of [`Dtype::F32`].
@@ -71,23 +71,23 @@ impl Values<'_> {
     }
 
     /// Converts to another type with rounding; to whole numbers by truncation and saturation.
-    pub(crate) fn converted(self, to: Dtype) -> Owned {
-        fn each<T: Copy>(values: &[T], to: Dtype, wide: impl Fn(T) -> f64) -> Owned {
+    pub(crate) fn convert(self, to: Dtype) -> OwnedValues {
+        fn each<T: Copy>(values: &[T], to: Dtype, wide: impl Fn(T) -> f64) -> OwnedValues {
             let values = values.iter().map(|value| wide(*value));
             match to {
-                Dtype::F16 => Owned::F16(values.map(f16::from_f64).collect()),
-                Dtype::F32 => Owned::F32(values.map(|value| value as f32).collect()),
-                Dtype::F64 => Owned::F64(values.collect()),
-                Dtype::U32 => Owned::U32(values.map(|value| value as u32).collect()),
+                Dtype::F16 => OwnedValues::F16(values.map(f16::from_f64).collect()),
+                Dtype::F32 => OwnedValues::F32(values.map(|value| value as f32).collect()),
+                Dtype::F64 => OwnedValues::F64(values.collect()),
+                Dtype::U32 => OwnedValues::U32(values.map(|value| value as u32).collect()),
             }
         }
         match (self, to) {
             // Vectorized conversions.
-            (Values::F16(values), Dtype::F32) => Owned::F32(values.to_f32_vec()),
+            (Values::F16(values), Dtype::F32) => OwnedValues::F32(values.to_f32_vec()),
             (Values::F32(values), Dtype::F16) => {
                 let mut all = vec![f16::ZERO; values.len()];
                 all.convert_from_f32_slice(values);
-                Owned::F16(all)
+                OwnedValues::F16(all)
             }
             (Values::F16(values), _) => each(values, to, f16::to_f64),
             (Values::F32(values), _) => each(values, to, f64::from),
@@ -112,35 +112,43 @@ impl Values<'_> {
     }
 }
 
-impl Owned {
+impl OwnedValues {
     /// Creates a tensor of zeros.
-    pub fn zeros(spec: Spec) -> Owned {
+    pub fn zeros(spec: Spec) -> OwnedValues {
         let count = spec.shape.count();
         match spec.dtype {
-            Dtype::F16 => Owned::F16(vec![f16::ZERO; count]),
-            Dtype::F32 => Owned::F32(vec![0.0; count]),
-            Dtype::F64 => Owned::F64(vec![0.0; count]),
-            Dtype::U32 => Owned::U32(vec![0; count]),
+            Dtype::F16 => OwnedValues::F16(vec![f16::ZERO; count]),
+            Dtype::F32 => OwnedValues::F32(vec![0.0; count]),
+            Dtype::F64 => OwnedValues::F64(vec![0.0; count]),
+            Dtype::U32 => OwnedValues::U32(vec![0; count]),
         }
     }
 
     /// Copies values from their bytes, and drops an incomplete value at the end.
-    pub fn from_bytes(dtype: Dtype, bytes: &[u8]) -> Owned {
+    pub fn from_bytes(dtype: Dtype, bytes: &[u8]) -> OwnedValues {
         match dtype {
-            Dtype::F16 => Owned::F16(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect()),
-            Dtype::F32 => Owned::F32(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
-            Dtype::F64 => Owned::F64(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()),
-            Dtype::U32 => Owned::U32(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()),
+            Dtype::F16 => {
+                OwnedValues::F16(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect())
+            }
+            Dtype::F32 => {
+                OwnedValues::F32(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+            }
+            Dtype::F64 => {
+                OwnedValues::F64(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+            }
+            Dtype::U32 => {
+                OwnedValues::U32(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+            }
         }
     }
 
     /// Borrows the values.
     pub fn values(&self) -> Values<'_> {
         match self {
-            Owned::F16(values) => Values::F16(values),
-            Owned::F32(values) => Values::F32(values),
-            Owned::F64(values) => Values::F64(values),
-            Owned::U32(values) => Values::U32(values),
+            OwnedValues::F16(values) => Values::F16(values),
+            OwnedValues::F32(values) => Values::F32(values),
+            OwnedValues::F64(values) => Values::F64(values),
+            OwnedValues::U32(values) => Values::U32(values),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Validation of operations and shapes, including hostile ones.
 
-use sandbar_dense::{Binary, Dtype, Grouped, Map, Op, Reduction, Shape, Spec, Step, Unary};
+use sandbar_dense::{Binary, Dtype, GroupedOptions, Map, Op, Reduction, Shape, Spec, Step, Unary};
 
 /// Parses a tensor spec like `f32[2, 3]`.
 fn spec(text: &str) -> Spec {
@@ -27,7 +27,7 @@ fn check(op: &Op, inputs: &[&str], expected: Result<&[&str], &str>) {
 #[test]
 fn what_comes_of_operations() {
     let product = |first_transposed, second_transposed| Op::Product { first_transposed, second_transposed };
-    let grouped = |ridge| Op::GroupedLeastSquares(Grouped { intercept: true, ridge, pivot_min: 0.0 });
+    let grouped = |ridge| Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge, pivot_min: 0.0 });
     let disagree = Err("their shapes don't agree");
     check(&product(false, false), &["f32[2, 3]", "f32[3, 5]"], Ok(&["f32[2, 5]"]));
     check(&product(true, true), &["f16[3, 2]", "f16[5, 3]"], Ok(&["f16[2, 5]"]));

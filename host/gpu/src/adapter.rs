@@ -33,12 +33,12 @@ impl Adapter {
     ///
     /// # Errors
     /// Fails if it does not exist, or must not be used.
-    pub fn at(place: usize) -> Result<Adapter, GpuError> {
+    pub fn at(index: usize) -> Result<Adapter, GpuError> {
         let mut all = Adapter::all();
-        if place >= all.len() {
-            return Err(GpuError::Unusable(format!("GPU {place} does not exist, the number of GPUs is {}", all.len())));
+        if index >= all.len() {
+            return Err(GpuError::Unusable(format!("GPU {index} does not exist, the number of GPUs is {}", all.len())));
         }
-        let adapter = all.swap_remove(place);
+        let adapter = all.swap_remove(index);
         match &adapter.about.refused {
             Some(why) => Err(GpuError::Unusable(format!("{}: {why}", adapter.about.name))),
             None => Ok(adapter),

@@ -9,14 +9,14 @@ use sandbar_dense::{DeviceInfo, Spec};
 use crate::GpuError;
 use crate::adapter::Adapter;
 use crate::kernels::{Kernel, Step, Units};
-use crate::memory::{Memory, Taken};
+use crate::memory::{BufferPool, PooledBuffer};
 
 /// A device, shared by several [streams](crate::Stream).
 #[derive(Debug)]
 pub struct Device {
     pub(crate) inner: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<BufferPool>,
     about: DeviceInfo,
     limits: wgpu::Limits,
     units: Option<Units>,
@@ -24,14 +24,14 @@ pub struct Device {
     uses_units: AtomicBool,
     kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
     /// The first error that made the device unusable.
-    trouble: Arc<Mutex<Option<String>>>,
+    loss: Arc<Mutex<Option<String>>>,
 }
 
 /// A tensor in device memory.
 #[derive(Debug, Clone)]
 pub struct DeviceTensor {
     pub(crate) spec: Spec,
-    pub(crate) taken: Arc<Taken>,
+    pub(crate) buffer: Arc<PooledBuffer>,
 }
 
 impl DeviceTensor {
@@ -43,7 +43,7 @@ impl DeviceTensor {
     /// Binds the tensor's bytes alone, without the memory behind them, for guests' kernels.
     pub(crate) fn binding(&self) -> wgpu::BindingResource<'_> {
         let size = std::num::NonZero::new(self.spec.bytes().next_multiple_of(4));
-        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.taken.buffer(), offset: 0, size })
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.buffer.raw(), offset: 0, size })
     }
 }
 
@@ -79,15 +79,15 @@ impl Device {
         };
         let made = pollster::block_on(adapter.inner.request_device(&descriptor));
         let (inner, queue) = made.map_err(|e| GpuError::Unusable(format!("{}: {e}", adapter.about().name)))?;
-        let trouble = Arc::new(Mutex::new(None));
-        let said = trouble.clone();
-        inner.set_device_lost_callback(move |reason, message| say(&said, format!("{reason:?}: {message}")));
-        let said = trouble.clone();
-        inner.on_uncaptured_error(Arc::new(move |error: wgpu::Error| say(&said, error.to_string())));
-        let memory = Memory::new(inner.clone(), memory_bytes_max);
+        let loss = Arc::new(Mutex::new(None));
+        let recorded = loss.clone();
+        inner.set_device_lost_callback(move |reason, message| record_loss(&recorded, format!("{reason:?}: {message}")));
+        let recorded = loss.clone();
+        inner.on_uncaptured_error(Arc::new(move |error: wgpu::Error| record_loss(&recorded, error.to_string())));
+        let memory = BufferPool::new(inner.clone(), memory_bytes_max);
         let about = adapter.about().clone();
         let (uses_units, kernels) = (AtomicBool::new(false), Mutex::default());
-        Ok(Device { inner, queue, memory, about, limits, units, uses_units, kernels, trouble })
+        Ok(Device { inner, queue, memory, about, limits, units, uses_units, kernels, loss })
     }
 
     /// Returns the properties of the GPU.
@@ -102,11 +102,11 @@ impl Device {
 
     /// Returns the bytes of all tensors.
     pub fn memory_bytes(&self) -> u64 {
-        self.memory.taken()
+        self.memory.used_bytes()
     }
 
     /// Whether the device supports timestamps between commands.
-    pub(crate) fn has_stamps(&self) -> bool {
+    pub(crate) fn has_timestamps(&self) -> bool {
         self.inner.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
     }
 
@@ -130,7 +130,7 @@ impl Device {
         if bytes > most {
             return Err(GpuError::Size { spec, bytes, most });
         }
-        Ok(DeviceTensor { spec, taken: self.memory.take(spec.bytes())? })
+        Ok(DeviceTensor { spec, buffer: self.memory.take(spec.bytes())? })
     }
 
     /// Returns the pipeline of one of this crate's kernels, compiled on first use.
@@ -188,7 +188,7 @@ impl Device {
 
     /// Returns an error if the device is lost.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
-        match &*lock(&self.trouble) {
+        match &*lock(&self.loss) {
             Some(why) => Err(GpuError::Lost(why.clone())),
             None => Ok(()),
         }
@@ -196,8 +196,8 @@ impl Device {
 }
 
 /// Records the first error, which is the most specific.
-fn say(trouble: &Mutex<Option<String>>, what: String) {
-    lock(trouble).get_or_insert(what);
+fn record_loss(loss: &Mutex<Option<String>>, what: String) {
+    lock(loss).get_or_insert(what);
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,7 +14,7 @@ pub enum GpuError {
     Dense(#[from] DenseError),
     /// The GPU does not support the operation; the processor does.
     #[error("the GPU does not support `{0}` for these tensors")]
-    NotHere(&'static str),
+    Unsupported(&'static str),
     /// A tensor exceeds the device's maximum size.
     #[error("{spec} takes {bytes} bytes, the GPU's maximum for one tensor is {most}")]
     Size {
@@ -26,12 +26,12 @@ pub enum GpuError {
         most: u64,
     },
     /// The memory limit or the device's memory is exhausted.
-    #[error("{wanted} more bytes exceed the GPU memory limit: {taken} of {limit} bytes are in use")]
+    #[error("{wanted} more bytes exceed the GPU memory limit: {used} of {limit} bytes are in use")]
     Memory {
         /// Requested bytes.
         wanted: u64,
         /// Bytes in use.
-        taken: u64,
+        used: u64,
         /// Limit in bytes.
         limit: u64,
     },

@@ -13,20 +13,21 @@
 mod adapter;
 mod device;
 mod error;
-mod guests;
+mod guest_kernel;
 mod kernels;
 mod measure;
 mod memory;
 mod program;
 mod server;
 mod software;
-mod stamps;
+
 mod stream;
+mod timer;
 
 pub use adapter::Adapter;
 pub use device::{Device, DeviceTensor};
 pub use error::GpuError;
-pub use guests::GuestKernel;
+pub use guest_kernel::GuestKernel;
 pub use program::run_gpu;
 pub use software::use_software;
 pub use stream::Stream;

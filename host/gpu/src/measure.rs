@@ -14,14 +14,14 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const SIDE: u32 = 256;
 const SIDE_MAX: u32 = 4096;
 /// Initial and maximum number of copied values, of four bytes each.
-const COPIED: u32 = 1 << 18;
-const COPIED_MAX: u32 = 1 << 26;
+const COPY_VALUES: u32 = 1 << 18;
+const COPY_VALUES_MAX: u32 = 1 << 26;
 /// Maximum bytes of measured transfers.
-const MOVED_BYTES_MAX: usize = 1 << 24;
+const TRANSFER_BYTES_MAX: usize = 1 << 24;
 /// Repetitions of short operations.
-const TIMES: u32 = 16;
+const REPETITIONS: u32 = 16;
 /// Number of centres in the loop check: more iterations than some drivers execute correctly.
-const TURNS: u32 = 70_000;
+const LOOP_ITERATIONS: u32 = 70_000;
 /// Products for checking matrix units: sizes, none of them whole tiles, and transpositions. They cover both tile sizes
 /// and all operand layouts.
 const PRODUCTS: [[(&[u32], bool); 2]; 4] = [
@@ -42,12 +42,12 @@ impl Stream {
     pub fn check_device(&mut self) -> Result<(), GpuError> {
         let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong results: {what}"));
         // The nearest of many points on a line is the last.
-        let line: Vec<f32> = (1..=TURNS).rev().map(|at| at as f32).collect();
-        let (points, centres) = (self.of(&[1, 1], &[0.0])?, self.of(&[TURNS, 1], &line)?);
+        let line: Vec<f32> = (1..=LOOP_ITERATIONS).rev().map(|at| at as f32).collect();
+        let (points, centres) = (self.of(&[1, 1], &[0.0])?, self.of(&[LOOP_ITERATIONS, 1], &line)?);
         let mut place = [0; 4];
         let found = self.run(&Op::Nearest, &[&points, &centres])?;
         self.download(&found[0], 0, &mut place)?;
-        if u32::from_le_bytes(place) != TURNS - 1 {
+        if u32::from_le_bytes(place) != LOOP_ITERATIONS - 1 {
             return Err(wrong("a long loop"));
         }
         // Whole numbers have exact products.
@@ -62,8 +62,8 @@ impl Stream {
         let row = |at: usize| &values[at * side as usize..][..side as usize];
         for (at, bytes) in bytes.as_chunks().0.iter().enumerate() {
             let (left, right) = (row(at / side as usize), row(at % side as usize));
-            let due: f32 = left.iter().zip(right).map(|(left, right)| left * right).sum();
-            if f32::from_le_bytes(*bytes) != due {
+            let expected: f32 = left.iter().zip(right).map(|(left, right)| left * right).sum();
+            if f32::from_le_bytes(*bytes) != expected {
                 return Err(wrong("a product of matrices"));
             }
         }
@@ -97,7 +97,7 @@ impl Stream {
             });
             let owned = values.each_ref().map(|bytes| OwnedValues::from_bytes(Dtype::F16, bytes));
             let inputs = [Tensor::new(specs[0], owned[0].values())?, Tensor::new(specs[1], owned[1].values())?];
-            let due = cpu::run(&op, &inputs)?;
+            let expected = cpu::run(&op, &inputs)?;
             let tensors = [self.tensor(specs[0])?, self.tensor(specs[1])?];
             for (tensor, bytes) in tensors.iter().zip(&values) {
                 self.write(tensor, 0, bytes)?;
@@ -105,7 +105,7 @@ impl Stream {
             let found = self.run(&op, &tensors.each_ref())?;
             let mut bytes = vec![0; found[0].spec().bytes() as usize];
             self.download(&found[0], 0, &mut bytes)?;
-            if due[0] != OwnedValues::from_bytes(Dtype::F16, &bytes) {
+            if expected[0] != OwnedValues::from_bytes(Dtype::F16, &bytes) {
                 return Ok(false);
             }
         }
@@ -123,8 +123,8 @@ impl Stream {
     /// # Errors
     /// Errors of the operations.
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
-        let begun = Instant::now();
-        while begun.elapsed() < WARM_UP {
+        let started = Instant::now();
+        while started.elapsed() < WARM_UP {
             self.product_duration(Dtype::F32, 4 * SIDE)?;
         }
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
@@ -133,22 +133,22 @@ impl Stream {
             let out = stream.run(&copy, &[&little])?;
             stream.download(&out[0], 0, &mut [0; 4])
         })?;
-        let (copied, taken) = self.copied(&copy)?;
-        let memory = 2.0 * copied as f64 / taken.as_secs_f64();
+        let (copied, duration) = self.largest_copy(&copy)?;
+        let memory = 2.0 * copied as f64 / duration.as_secs_f64();
         // Transfers over a bus move far fewer bytes in that time.
-        let mut bytes = vec![0; copied.min(MOVED_BYTES_MAX)];
+        let mut bytes = vec![0; copied.min(TRANSFER_BYTES_MAX)];
         let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
         // A transfer that takes hardly longer than the fixed cost says nothing about the rate.
-        let rate = |bytes: &[u8], taken: Duration| {
-            bytes.len() as f64 / taken.saturating_sub(fixed).max(taken / 4).as_secs_f64()
+        let rate = |bytes: &[u8], duration: Duration| {
+            bytes.len() as f64 / duration.saturating_sub(fixed).max(duration / 4).as_secs_f64()
         };
-        let taken = self.least(|stream| {
+        let duration = self.least(|stream| {
             stream.write(&values, 0, &bytes)?;
             stream.wait()
         })?;
-        let up = rate(&bytes, taken);
-        let taken = self.least(|stream| stream.download(&values, 0, &mut bytes))?;
-        let down = rate(&bytes, taken);
+        let up = rate(&bytes, duration);
+        let duration = self.least(|stream| stream.download(&values, 0, &mut bytes))?;
+        let down = rate(&bytes, duration);
         let f32_operations_s = self.product_rate(Dtype::F32)?;
         let (has_f16, has_f64) = (self.device().about().has_f16, self.device().about().has_f64);
         let mut rate = |dtype, is_there| if is_there { self.product_rate(dtype) } else { Ok(0.0) };
@@ -164,14 +164,16 @@ impl Stream {
     }
 
     /// Returns size and duration of the largest copy within the memory limit, or of the first that takes long enough.
-    fn copied(&mut self, copy: &Op) -> Result<(usize, Duration), GpuError> {
+    fn largest_copy(&mut self, copy: &Op) -> Result<(usize, Duration), GpuError> {
         let mut last = None;
-        let mut count = COPIED;
+        let mut count = COPY_VALUES;
         loop {
             let bytes = 4 * count as usize;
             match self.copy_duration(copy, count) {
-                Ok(taken) if taken > LONG_ENOUGH / TIMES || count == COPIED_MAX => return Ok((bytes, taken)),
-                Ok(taken) => last = Some((bytes, taken)),
+                Ok(duration) if duration > LONG_ENOUGH / REPETITIONS || count == COPY_VALUES_MAX => {
+                    return Ok((bytes, duration));
+                }
+                Ok(duration) => last = Some((bytes, duration)),
                 Err(error) => return last.ok_or(error),
             }
             count *= 2;
@@ -190,12 +192,12 @@ impl Stream {
         let mut last = None;
         let mut side = SIDE;
         loop {
-            let taken = match self.product_duration(dtype, side) {
-                Ok(taken) => taken,
+            let duration = match self.product_duration(dtype, side) {
+                Ok(duration) => duration,
                 Err(error) => return last.ok_or(error),
             };
-            let rate = 2.0 * f64::from(side).powi(3) / taken.as_secs_f64();
-            if taken > LONG_ENOUGH || side == SIDE_MAX {
+            let rate = 2.0 * f64::from(side).powi(3) / duration.as_secs_f64();
+            if duration > LONG_ENOUGH || side == SIDE_MAX {
                 return Ok(rate);
             }
             last = Some(rate);
@@ -216,13 +218,13 @@ impl Stream {
 
     /// Returns the average duration of several runs in a row.
     fn often(&mut self, op: &Op, inputs: &[&DeviceTensor]) -> Result<Duration, GpuError> {
-        let taken = self.least(|stream| {
-            for _ in 0..TIMES {
+        let duration = self.least(|stream| {
+            for _ in 0..REPETITIONS {
                 stream.run(op, inputs)?;
             }
             stream.wait()
         })?;
-        Ok(taken / TIMES)
+        Ok(duration / REPETITIONS)
     }
 
     /// Returns the minimum duration of several runs, after a warm-up.
@@ -230,9 +232,9 @@ impl Stream {
         act(self)?;
         let mut least = Duration::MAX;
         for _ in 0..3 {
-            let begun = Instant::now();
+            let started = Instant::now();
             act(self)?;
-            least = least.min(begun.elapsed());
+            least = least.min(started.elapsed());
             if least > LONG_ENOUGH {
                 break;
             }

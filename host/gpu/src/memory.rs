@@ -10,67 +10,67 @@ const ALIGNMENT: u64 = 16;
 
 /// The buffer pool of a device.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct BufferPool {
     device: wgpu::Device,
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     /// Bytes of buffers in use.
-    taken: u64,
+    used: u64,
     /// Bytes of free buffers.
-    spare: u64,
+    free_bytes: u64,
     /// Free buffers by size.
-    spares: BTreeMap<u64, Vec<wgpu::Buffer>>,
+    free: BTreeMap<u64, Vec<wgpu::Buffer>>,
 }
 
 /// A buffer in use. It returns to the pool when its last reference is dropped, including those of commands that were
 /// not submitted.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PooledBuffer {
     buffer: wgpu::Buffer,
-    memory: Arc<Memory>,
+    memory: Arc<BufferPool>,
 }
 
-impl Memory {
-    pub(crate) fn new(device: wgpu::Device, limit: u64) -> Arc<Memory> {
-        Arc::new(Memory { device, limit, state: Mutex::default() })
+impl BufferPool {
+    pub(crate) fn new(device: wgpu::Device, limit: u64) -> Arc<BufferPool> {
+        Arc::new(BufferPool { device, limit, state: Mutex::default() })
     }
 
     /// Takes a buffer of at least `bytes` bytes. It may contain any data that was on this device.
     ///
     /// # Errors
     /// [`GpuError::Memory`] if it would exceed the limit, or the device has no memory left.
-    pub(crate) fn take(self: &Arc<Memory>, bytes: u64) -> Result<Arc<Taken>, GpuError> {
+    pub(crate) fn take(self: &Arc<BufferPool>, bytes: u64) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = class(bytes);
         let mut state = self.lock();
-        if let Some(buffer) = state.spares.get_mut(&size).and_then(Vec::pop) {
-            state.spare -= size;
-            state.taken += size;
-            return Ok(Arc::new(Taken { buffer, memory: self.clone() }));
+        if let Some(buffer) = state.free.get_mut(&size).and_then(Vec::pop) {
+            state.free_bytes -= size;
+            state.used += size;
+            return Ok(Arc::new(PooledBuffer { buffer, memory: self.clone() }));
         }
-        let over = GpuError::Memory { wanted: size, taken: state.taken, limit: self.limit };
-        if state.taken.saturating_add(size) > self.limit {
+        let over = GpuError::Memory { wanted: size, used: state.used, limit: self.limit };
+        if state.used.saturating_add(size) > self.limit {
             return Err(over);
         }
-        while state.taken + state.spare + size > self.limit {
-            state.drop_spares();
+        while state.used + state.free_bytes + size > self.limit {
+            state.drop_largest();
         }
-        let mut made = self.make(size);
-        if made.is_none() && state.spare > 0 {
-            while state.spare > 0 {
-                state.drop_spares();
+        let mut created = self.create(size);
+        if created.is_none() && state.free_bytes > 0 {
+            while state.free_bytes > 0 {
+                state.drop_largest();
             }
-            made = self.make(size);
+            created = self.create(size);
         }
-        let buffer = made.ok_or(over)?;
-        state.taken += size;
-        Ok(Arc::new(Taken { buffer, memory: self.clone() }))
+        let buffer = created.ok_or(over)?;
+        state.used += size;
+        Ok(Arc::new(PooledBuffer { buffer, memory: self.clone() }))
     }
 
-    fn make(&self, size: u64) -> Option<wgpu::Buffer> {
+    fn create(&self, size: u64) -> Option<wgpu::Buffer> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let buffer =
@@ -79,42 +79,42 @@ impl Memory {
     }
 
     /// Returns the bytes in use.
-    pub(crate) fn taken(&self) -> u64 {
-        self.lock().taken
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.lock().used
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     /// Frees the largest free buffer.
-    fn drop_spares(&mut self) {
-        let Some(mut largest) = self.spares.last_entry() else {
-            self.spare = 0;
+    fn drop_largest(&mut self) {
+        let Some(mut largest) = self.free.last_entry() else {
+            self.free_bytes = 0;
             return;
         };
         match largest.get_mut().pop() {
-            Some(buffer) => self.spare -= buffer.size(),
+            Some(buffer) => self.free_bytes -= buffer.size(),
             None => drop(largest.remove()),
         }
     }
 }
 
-impl Taken {
-    pub(crate) fn buffer(&self) -> &wgpu::Buffer {
+impl PooledBuffer {
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
         &self.buffer
     }
 }
 
-impl Drop for Taken {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let size = self.buffer.size();
         let mut state = self.memory.lock();
-        state.taken -= size;
-        state.spare += size;
-        state.spares.entry(size).or_default().push(self.buffer.clone());
+        state.used -= size;
+        state.free_bytes += size;
+        state.free.entry(size).or_default().push(self.buffer.clone());
     }
 }
 
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn what_bytes_take() {
-        for (bytes, taken) in
+        for (bytes, used) in
             [(0, 16), (1, 16), (16, 16), (17, 32), (256, 256), (257, 288), (1000, 1024), (1 << 30, 1 << 30)]
         {
-            assert_eq!(class(bytes), taken, "{bytes}");
+            assert_eq!(class(bytes), used, "{bytes}");
         }
         for bytes in (0..100_000).chain([u64::from(u32::MAX), 1 << 34]) {
             assert!(class(bytes) >= bytes && class(bytes) <= bytes + bytes / 8 + ALIGNMENT, "{bytes}");

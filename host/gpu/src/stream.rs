@@ -7,15 +7,15 @@ use sandbar_dense::{DenseError, Op, Spec};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor, lock};
 use crate::kernels::{self, Step};
-use crate::memory::Taken;
-use crate::stamps::{Stamps, Then};
+use crate::memory::PooledBuffer;
+use crate::timer::{DoneCallback, GpuTimer};
 
 /// Maximum number of dispatches per submission.
-const TOGETHER_MAX: usize = 64;
+const DISPATCHES_MAX: usize = 64;
 /// Bytes per download.
 const STAGING_BYTES: usize = 8 << 20;
 /// Maximum number of staging buffers kept for reuse.
-const STAGING_KEPT: usize = 4;
+const REUSABLE_STAGING_MAX: usize = 4;
 /// Copies consist of whole words.
 const WORD: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
 
@@ -26,9 +26,9 @@ pub struct Stream {
     recorded: Vec<Dispatch>,
     /// Buffers for downloads.
     staging: Arc<Mutex<Vec<wgpu::Buffer>>>,
-    stamps: Stamps,
+    timer: GpuTimer,
     /// Callback for the completion of the next submission.
-    then: Option<Then>,
+    then: Option<DoneCallback>,
 }
 
 #[derive(Debug)]
@@ -38,13 +38,13 @@ struct Dispatch {
     immediates: Vec<u8>,
     grid: [u32; 3],
     /// The referenced buffers, kept from reuse until the submission.
-    taken: Vec<Arc<Taken>>,
+    buffers: Vec<Arc<PooledBuffer>>,
 }
 
 impl Stream {
     /// Creates a stream of a device.
     pub fn new(device: Arc<Device>) -> Stream {
-        Stream { device, recorded: Vec::new(), staging: Arc::default(), stamps: Stamps::default(), then: None }
+        Stream { device, recorded: Vec::new(), staging: Arc::default(), timer: GpuTimer::default(), then: None }
     }
 
     /// Returns the device.
@@ -68,7 +68,7 @@ impl Stream {
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
-        encoder.clear_buffer(tensor.taken.buffer(), 0, None);
+        encoder.clear_buffer(tensor.buffer.raw(), 0, None);
         self.finish(encoder, kept);
         Ok(tensor)
     }
@@ -77,32 +77,34 @@ impl Stream {
     ///
     /// # Errors
     /// Errors of [`Stream::tensor`], and if the type or the number of values differs.
-    pub fn reshaped(&mut self, from: &DeviceTensor, spec: Spec) -> Result<DeviceTensor, GpuError> {
+    pub fn reshape(&mut self, from: &DeviceTensor, spec: Spec) -> Result<DeviceTensor, GpuError> {
         if (spec.dtype, spec.shape.count()) != (from.spec.dtype, from.spec.shape.count()) {
-            return Err(DenseError::Shape(format!("{} can't be reshaped to {spec}: it has other values", from.spec)).into());
+            return Err(
+                DenseError::Shape(format!("{} can't be reshape to {spec}: it has other values", from.spec)).into()
+            );
         }
         let tensor = self.device.tensor(spec)?;
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
-        encoder.copy_buffer_to_buffer(from.taken.buffer(), 0, tensor.taken.buffer(), 0, None);
+        encoder.copy_buffer_to_buffer(from.buffer.raw(), 0, tensor.buffer.raw(), 0, None);
         self.finish(encoder, kept);
         Ok(tensor)
     }
 
     fn encoder(&mut self) -> wgpu::CommandEncoder {
         let mut encoder = self.device.inner.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        self.stamps.begin(&self.device, &mut encoder);
+        self.timer.begin(&self.device, &mut encoder);
         encoder
     }
 
     /// Submits encoded commands, and releases the buffers that were kept for them.
-    fn finish(&mut self, mut encoder: wgpu::CommandEncoder, kept: Vec<Arc<Taken>>) -> wgpu::SubmissionIndex {
-        self.stamps.end(&mut encoder);
-        let told = self.then.take().map(|then| (self.stamps.tell(&mut encoder), then));
+    fn finish(&mut self, mut encoder: wgpu::CommandEncoder, kept: Vec<Arc<PooledBuffer>>) -> wgpu::SubmissionIndex {
+        self.timer.end(&mut encoder);
+        let pending = self.then.take().map(|then| (self.timer.tell(&mut encoder), then));
         let index = self.device.queue.submit([encoder.finish()]);
         drop(kept);
-        if let Some((told, then)) = told {
-            told.then(&self.device, then);
+        if let Some((pending, then)) = pending {
+            pending.then(&self.device, then);
         }
         index
     }
@@ -110,7 +112,7 @@ impl Stream {
     /// Calls `then` when the next submission is completed, with the nanoseconds of GPU work since the last such report,
     /// if the device can measure them. The thread that waits for the device calls it before it delivers values of that
     /// submission.
-    pub(crate) fn tell_when_done(&mut self, then: impl FnOnce(Option<u64>) + Send + 'static) {
+    pub(crate) fn on_next_completion(&mut self, then: impl FnOnce(Option<u64>) + Send + 'static) {
         self.then = Some(Box::new(then));
     }
 
@@ -126,7 +128,7 @@ impl Stream {
         // The queue writes these values before the next submission.
         self.submit();
         let (words, rest) = bytes.split_at(bytes.len() - bytes.len() % WORD as usize);
-        let buffer = tensor.taken.buffer();
+        let buffer = tensor.buffer.raw();
         if !words.is_empty() {
             self.device.queue.write_buffer(buffer, offset, words);
         }
@@ -147,7 +149,7 @@ impl Stream {
         let specs: Vec<Spec> = inputs.iter().map(|tensor| tensor.spec).collect();
         let outputs = op.outputs(&specs)?;
         if !self.device.about().does(op, &specs, &outputs) {
-            return Err(GpuError::NotHere(op.name()));
+            return Err(GpuError::Unsupported(op.name()));
         }
         let outputs: Vec<DeviceTensor> =
             outputs.into_iter().map(|spec| self.device.tensor(spec)).collect::<Result<_, _>>()?;
@@ -165,10 +167,7 @@ impl Stream {
             .bindings
             .iter()
             .enumerate()
-            .map(|(at, taken)| wgpu::BindGroupEntry {
-                binding: at as u32,
-                resource: taken.buffer().as_entire_binding(),
-            })
+            .map(|(at, buffer)| wgpu::BindGroupEntry { binding: at as u32, resource: buffer.raw().as_entire_binding() })
             .collect();
         let bind_group = self.device.inner.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
@@ -176,8 +175,8 @@ impl Stream {
             entries: &entries,
         });
         let Step { immediates, grid, bindings, .. } = step;
-        self.recorded.push(Dispatch { pipeline, bind_group, immediates, grid, taken: bindings });
-        if self.recorded.len() >= TOGETHER_MAX {
+        self.recorded.push(Dispatch { pipeline, bind_group, immediates, grid, buffers: bindings });
+        if self.recorded.len() >= DISPATCHES_MAX {
             self.submit();
         }
     }
@@ -194,7 +193,7 @@ impl Stream {
     /// Encodes the queued dispatches. Returns the buffers that they refer to, to be kept until the submission: another
     /// stream would write to them.
     #[must_use]
-    fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) -> Vec<Arc<Taken>> {
+    fn encode(&mut self, encoder: &mut wgpu::CommandEncoder) -> Vec<Arc<PooledBuffer>> {
         if self.recorded.is_empty() {
             return Vec::new();
         }
@@ -208,7 +207,7 @@ impl Stream {
             }
             let [x, y, z] = dispatch.grid;
             pass.dispatch_workgroups(x, y, z);
-            kept.extend(dispatch.taken);
+            kept.extend(dispatch.buffers);
         }
         kept
     }
@@ -241,11 +240,11 @@ impl Stream {
     pub fn download(&mut self, tensor: &DeviceTensor, offset: u64, to: &mut [u8]) -> Result<(), GpuError> {
         let mut from = offset;
         for part in to.chunks_mut(STAGING_BYTES) {
-            let (tell, told) = mpsc::channel();
+            let (tell, pending) = mpsc::channel();
             let tell = move |values: Result<&[u8], GpuError>| drop(tell.send(values.map(<[u8]>::to_vec)));
             let index = self.begin_download(tensor, from, part.len(), tell);
             self.wait_for(index)?;
-            part.copy_from_slice(&told.recv().map_err(lost)??);
+            part.copy_from_slice(&pending.recv().map_err(lost)??);
             from += part.len() as u64;
         }
         Ok(())
@@ -269,7 +268,7 @@ impl Stream {
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         if copied > 0 {
-            encoder.copy_buffer_to_buffer(tensor.taken.buffer(), offset, &staging, 0, copied);
+            encoder.copy_buffer_to_buffer(tensor.buffer.raw(), offset, &staging, 0, copied);
         }
         let index = self.finish(encoder, kept);
         let (kept, mapped) = (self.staging.clone(), staging.clone());
@@ -281,7 +280,7 @@ impl Stream {
             }
             mapped.unmap();
             let mut kept = lock(&kept);
-            if kept.len() < STAGING_KEPT {
+            if kept.len() < REUSABLE_STAGING_MAX {
                 kept.push(mapped);
             }
         });

@@ -9,7 +9,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use dense_cases::{Case, Random};
-use sandbar_dense::remote::{GpuOptions, GpuProcess, ProcessState, TransferData, GpuClient, RemoteError, RemoteErrorKind, GpuRequest};
+use sandbar_dense::remote::{
+    GpuClient, GpuOptions, GpuProcess, GpuRequest, ProcessState, RemoteError, RemoteErrorKind, TransferData,
+};
 use sandbar_dense::{Binary, Dtype, Map, Op, OwnedValues, Spec, Step};
 use sandbar_process::socket;
 
@@ -336,9 +338,11 @@ fn any_message(random: &mut Random) -> GpuRequest {
             let grid = [(); 3].map(|()| random.below(3) as u32 * if random.below(9) == 0 { 1 << 20 } else { 1 });
             GpuRequest::Dispatch { kernel: number(random), bindings: numbers(random, 10), grid }
         }
-        10 => {
-            GpuRequest::Read { tensor: number(random), offset: 4 * random.below(5) as u64, bytes: random.below(64) as u32 }
-        }
+        10 => GpuRequest::Read {
+            tensor: number(random),
+            offset: 4 * random.below(5) as u64,
+            bytes: random.below(64) as u32,
+        },
         _ => match random.below(3) {
             0 => GpuRequest::User,
             1 => GpuRequest::Drop { tensors: numbers(random, 4) },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 use sandbar_core::FunctionKind;
 use sandbar_dataset::{Grouper, MemoryBudget, OutputFormat, Scan};
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use serde::Serialize;
 
 use crate::function::{Callable, Components};
@@ -39,7 +39,7 @@ pub struct JobPlan {
     /// The file or folder to write.
     pub output: OutputPlan,
     /// The device for dense algebra, if the job names one.
-    pub device: Option<Choice>,
+    pub device: Option<DeviceChoice>,
     /// Worker processes.
     pub workers: usize,
     /// Memory for grouped rows before they go to disk, in bytes.

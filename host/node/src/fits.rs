@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::{BoxFuture, FutureExt as _, select_all};
 use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
 use sandbar_dataset::UnitShape;
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use sandbar_store::SegmentDraft;
 use sandbar_worker::{Binding, Groups, Payload, Pool, CallRequest, CallWork};
 use serde::{Deserialize, Serialize};
@@ -148,7 +148,7 @@ pub(crate) struct Trainer {
     params: String,
     /// For errors.
     name: String,
-    device: Option<Choice>,
+    device: Option<DeviceChoice>,
 }
 
 impl Trainer {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use arrow_schema::Schema;
 use sandbar_core::Limits;
 use sandbar_dataset::{OutputFormat, ScanSource, TextOptions, TextSpec};
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
 pub use parse::{JobFileError, Override, set};
@@ -35,7 +35,7 @@ pub struct Job {
     /// Where functions have dense algebra done, and trainers that can leave it to the host do: on the processor, a GPU, or
     /// where it is done soonest. Otherwise trainers do it themselves.
     #[serde(default)]
-    pub device: Option<Choice>,
+    pub device: Option<DeviceChoice>,
     /// What each call may use.
     #[serde(default)]
     pub limits: Limits,

@@ -74,10 +74,10 @@ pub use train::Summary;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use sandbar_worker::{Compiler, Gpus, Native, Pool, PoolOptions};
+use sandbar_worker::{Compiler, GpuProcesses, NativeHandlers, Pool, PoolOptions};
 
-pub use sandbar_dense::{About as AboutGpu, Costs as GpuCosts, Described as DescribedGpu};
-pub use sandbar_worker::Machine as GpuMachine;
+pub use sandbar_dense::{DeviceInfo as GpuInfo, Costs as GpuCosts, DeviceProfile as GpuProfile};
+pub use sandbar_worker::GpuMachine;
 pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
 pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 
@@ -86,7 +86,7 @@ pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 /// # Errors
 /// Of its set-up and its socket.
 pub fn run_worker() -> std::io::Result<()> {
-    sandbar_worker::run_worker(Native { collectors: blocks::collector, readers: stored::reader })
+    sandbar_worker::run_worker(NativeHandlers { collectors: blocks::collector, readers: stored::reader })
 }
 
 /// Where a node keeps things, and how many workers it has.
@@ -141,7 +141,7 @@ pub struct Node {
     pool: Arc<Pool>,
     compiler: Compiler,
     options: NodeOptions,
-    gpus: Option<Arc<Gpus>>,
+    gpus: Option<Arc<GpuProcesses>>,
     progress: Arc<Progress>,
     /// What runs programs, once there was one.
     hub: Mutex<Option<Arc<program::Hub>>>,
@@ -150,7 +150,7 @@ pub struct Node {
 impl Node {
     /// Starts the workers, unless they start on demand. Call it inside a tokio runtime.
     pub fn start(options: NodeOptions) -> Node {
-        let gpus = options.gpus.clone().map(Gpus::new);
+        let gpus = options.gpus.clone().map(GpuProcesses::new);
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             limits: options.limits,

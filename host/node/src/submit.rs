@@ -9,7 +9,7 @@ use std::time::Instant;
 use arrow_schema::SchemaRef;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::function::Components;
@@ -105,10 +105,10 @@ impl Node {
     /// Whether what the job says of GPUs can be.
     pub(crate) async fn check_device(&self, job: &Job) -> Result<(), NodeError> {
         let has_gpu = match &self.options.gpus {
-            Some(gpus) if job.device == Some(Choice::Gpu) => !gpus.usable().await.is_empty(),
+            Some(gpus) if job.device == Some(DeviceChoice::Gpu) => !gpus.usable().await.is_empty(),
             _ => false,
         };
-        if job.device == Some(Choice::Gpu) && !has_gpu {
+        if job.device == Some(DeviceChoice::Gpu) && !has_gpu {
             let why = "`device` is \"gpu\", and this node has no GPU that can be used (see `host gpu list`); \
                        \"auto\" takes the processor where there is none";
             return Err(NodeError::Job(why.to_owned()));

@@ -1,24 +1,24 @@
-//! The imports for dense algebra: from the contract's words to a [`Session`]'s.
+//! Imports for dense algebra: translates the contract's types to those of a [`Session`].
 
 use std::future::poll_fn;
 use std::task::Poll;
 
 use sandbar_core::ObjectId;
 use sandbar_dense::{
-    Binary, Choice, DenseError, Dtype, Grouped, Map, Op, Operand, Reduction, Session, Spec, Step, Unary,
+    Binary, DenseError, DeviceChoice, Dtype, GroupedOptions, Map, Op, Operand, Reduction, Session, Spec, Step, Unary,
 };
 use wasmtime::component::{ComponentType, Lift, LinkerInstance, Lower, Resource, ResourceType, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
 use crate::imports::{Context, detached, range};
 use crate::services::Refusal;
-use crate::state::State;
+use crate::state::SandboxState;
 
-/// Operands of one operation, and steps of a function; more are refused before they are looked at.
+/// Maximum number of operands of an operation, and of steps of a function.
 const OPERANDS_MAX: usize = 64;
 const STEPS_MAX: usize = 4096;
 
-/// A tensor, and a kernel, of a session. Their numbers are the session's.
+/// A tensor and a kernel of a session. Their handles are the session's numbers.
 struct Tensor;
 struct Kernel;
 
@@ -64,22 +64,22 @@ enum WitDevice {
     Gpu,
 }
 
-impl From<WitDevice> for Choice {
-    fn from(device: WitDevice) -> Choice {
+impl From<WitDevice> for DeviceChoice {
+    fn from(device: WitDevice) -> DeviceChoice {
         match device {
-            WitDevice::Auto => Choice::Auto,
-            WitDevice::Cpu => Choice::Cpu,
-            WitDevice::Gpu => Choice::Gpu,
+            WitDevice::Auto => DeviceChoice::Auto,
+            WitDevice::Cpu => DeviceChoice::Cpu,
+            WitDevice::Gpu => DeviceChoice::Gpu,
         }
     }
 }
 
-impl From<Choice> for WitDevice {
-    fn from(choice: Choice) -> WitDevice {
+impl From<DeviceChoice> for WitDevice {
+    fn from(choice: DeviceChoice) -> WitDevice {
         match choice {
-            Choice::Auto => WitDevice::Auto,
-            Choice::Cpu => WitDevice::Cpu,
-            Choice::Gpu => WitDevice::Gpu,
+            DeviceChoice::Auto => WitDevice::Auto,
+            DeviceChoice::Cpu => WitDevice::Cpu,
+            DeviceChoice::Gpu => WitDevice::Gpu,
         }
     }
 }
@@ -219,11 +219,11 @@ struct WitGpu {
     has_f64: bool,
 }
 
-/// What a guest gets: a result, or an error that is its to handle.
-type Answer<T> = (std::result::Result<T, WitError>,);
+/// The return value of an import: a result, or an error for the guest to handle.
+type GuestAnswer<T> = (std::result::Result<T, WitError>,);
 type Tensors = Vec<Resource<Tensor>>;
 
-pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Result<()> {
+pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool) -> Result<()> {
     linker.resource("tensor", ResourceType::host::<Tensor>(), |mut store, number| {
         dropped(store.data_mut(), |session| session.drop_tensor(number));
         Ok(())
@@ -236,38 +236,38 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         "[static]tensor.make",
         |mut store: Context<'_>,
          (dtype, sizes, values): (WitDtype, WasmList<u32>, Option<WasmList<u8>>)|
-         -> Result<Answer<Resource<Tensor>>> {
-            let sizes = directions(&store, &sizes);
+         -> Result<GuestAnswer<Resource<Tensor>>> {
+            let sizes = shape_sizes(&store, &sizes);
             // SAFETY: the guest waits for this call.
             let values = values.map(|values| unsafe { detached(&store, &values) });
             let made = Spec::new(dtype.into(), &sizes).map(|spec| (spec, values));
-            made_tensor(store.data_mut(), |session| made.and_then(|(spec, values)| session.tensor(spec, values)))
+            new_tensor(store.data_mut(), |session| made.and_then(|(spec, values)| session.tensor(spec, values)))
         },
     )?;
     linker.func_wrap(
         "[static]tensor.from-input",
         |mut store: Context<'_>, (dtype, sizes, offset): (WitDtype, WasmList<u32>, u64)| {
-            let sizes = directions(&store, &sizes);
-            // SAFETY: the input stays as it is while its guest waits for this call.
+            let sizes = shape_sizes(&store, &sizes);
+            // SAFETY: the input does not change while its guest waits for this call.
             let part = unsafe { part(&store.data().services.input().bytes, dtype, &sizes, offset) };
-            made_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
+            new_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
         },
     )?;
     linker.func_wrap(
         "[static]tensor.from-object",
         |mut store: Context<'_>, (dtype, sizes, object, offset): (WitDtype, WasmList<u32>, u64, u64)| {
-            let sizes = directions(&store, &sizes);
+            let sizes = shape_sizes(&store, &sizes);
             let (_, object) = store.data_mut().services.object(ObjectId(object))?;
-            // SAFETY: the services keep the object that was asked for last.
+            // SAFETY: the services keep the object that was read last.
             let part = unsafe { part(&object.bytes, dtype, &sizes, offset) };
-            made_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
+            new_tensor(store.data_mut(), |session| part.and_then(|(spec, part)| session.tensor(spec, Some(part))))
         },
     )?;
     linker.func_wrap(
         "[method]tensor.reshaped",
         |mut store: Context<'_>, (tensor, sizes): (Resource<Tensor>, WasmList<u32>)| {
-            let sizes = directions(&store, &sizes);
-            made_tensor(store.data_mut(), |session| session.reshaped(tensor.rep(), &sizes))
+            let sizes = shape_sizes(&store, &sizes);
+            new_tensor(store.data_mut(), |session| session.reshape(tensor.rep(), &sizes))
         },
     )?;
     linker.func_wrap("run", run)?;
@@ -285,7 +285,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         "[method]kernel.dispatch",
         |mut store: Context<'_>,
          (kernel, tensors, x, y, z): (Resource<Kernel>, Vec<Resource<Tensor>>, u32, u32, u32)|
-         -> Result<Answer<()>> {
+         -> Result<GuestAnswer<()>> {
             let tensors: Vec<u32> = tensors.iter().map(Resource::rep).collect();
             let done = session(store.data_mut())?.dispatch(kernel.rep(), &tensors, [x, y, z]);
             Ok((done.map_err(WitError::from),))
@@ -301,7 +301,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
         Ok((gpu,))
     })?;
     linker.func_wrap("job-device", |mut store: Context<'_>, (): ()| -> Result<(Option<WitDevice>,)> {
-        let said = store.data_mut().services.dense().and_then(|session| session.said());
+        let said = store.data_mut().services.dense().and_then(|session| session.preference());
         Ok((said.map(WitDevice::from),))
     })?;
     linker.func_wrap("use-device", |mut store: Context<'_>, (device,): (WitDevice,)| -> Result<()> {
@@ -311,15 +311,15 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
     if waits { reading_later(linker) } else { reading(linker) }
 }
 
-fn reading(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn reading(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("[method]tensor.read", |mut store: Context<'_>, (tensor, offset, region): Read| {
         let (to, len) = range(&store, &region);
         let session = session(store.data_mut())?;
         let read = session.begin_read(tensor.rep(), offset, len as u64).and_then(|()| {
-            // SAFETY: the guest's own bytes, to which nothing else refers while it waits for this call.
+            // SAFETY: the guest's own bytes, which nothing else references while it waits for this call.
             match session.poll_read(unsafe { std::slice::from_raw_parts_mut(to, len) }, true) {
                 Poll::Ready(read) => read,
-                Poll::Pending => Err(DenseError::Lost("it was not waited for".to_owned())),
+                Poll::Pending => Err(DenseError::Lost("the read did not finish".to_owned())),
             }
         });
         Ok((read.map_err(WitError::from),))
@@ -328,11 +328,11 @@ fn reading(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
 
 type Read = (Resource<Tensor>, u64, WasmList<u8>);
 
-fn reading_later(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn reading_later(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap_async("[method]tensor.read", |mut store: Context<'_>, (tensor, offset, region): Read| {
         Box::new(async move {
             let (to, len) = range(&store, &region);
-            // A pointer may not wait here.
+            // Stored as an integer, because a pointer may not be held across a wait.
             let to = to as usize;
             if let Err(error) = session(store.data_mut())?.begin_read(tensor.rep(), offset, len as u64) {
                 return Ok((Err(WitError::from(error)),));
@@ -340,10 +340,10 @@ fn reading_later(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
             let read = poll_fn(|_| {
                 let services = &mut store.data_mut().services;
                 let Some(session) = services.dense() else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
-                // SAFETY: the guest's own bytes, which stay where they are while it waits for this call.
+                // SAFETY: the guest's own bytes, which do not move while it waits for this call.
                 let read = session.poll_read(unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) }, false);
                 if read.is_pending() {
-                    services.waits_for_gpu();
+                    services.wait_for_gpu();
                 }
                 read
             });
@@ -352,9 +352,15 @@ fn reading_later(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     })
 }
 
-fn run(mut store: Context<'_>, (operation, operands): (WitOperation, WasmList<WitOperand>)) -> Result<Answer<Tensors>> {
+fn run(
+    mut store: Context<'_>,
+    (operation, operands): (WitOperation, WasmList<WitOperand>),
+) -> Result<GuestAnswer<Tensors>> {
     if operands.len() > OPERANDS_MAX {
-        return Err(Error::from(Refusal::bad_request(format!("an operation on {} operands", operands.len()))));
+        return Err(Error::from(Refusal::bad_request(format!(
+            "it runs an operation on {} operands, the limit is {OPERANDS_MAX}",
+            operands.len()
+        ))));
     }
     let lifted = operands.iter(&mut store)?.collect::<Result<Vec<_>>>()?;
     let op = match op(&mut store, operation)? {
@@ -365,7 +371,7 @@ fn run(mut store: Context<'_>, (operation, operands): (WitOperation, WasmList<Wi
     for operand in &lifted {
         operands.push(match operand {
             WitOperand::Tensor(tensor) => Operand::Tensor(tensor.rep()),
-            WitOperand::Values(values) => match Spec::new(values.dtype.into(), &directions(&store, &values.sizes)) {
+            WitOperand::Values(values) => match Spec::new(values.dtype.into(), &shape_sizes(&store, &values.sizes)) {
                 // SAFETY: the guest waits for this call.
                 Ok(spec) => Operand::Values(spec, unsafe { detached(&store, &values.bytes) }),
                 Err(error) => return Ok((Err(error.into()),)),
@@ -387,13 +393,16 @@ fn op(store: &mut Context<'_>, operation: WitOperation) -> Result<std::result::R
             Op::Product { first_transposed: first, second_transposed: second }
         }
         WitOperation::GroupedLeastSquares(WitGrouped { intercept, ridge, pivot_min }) => {
-            Op::GroupedLeastSquares(Grouped { intercept, ridge, pivot_min })
+            Op::GroupedLeastSquares(GroupedOptions { intercept, ridge, pivot_min })
         }
         WitOperation::SolveCholesky => Op::SolveCholesky,
         WitOperation::SolveQr => Op::SolveQr,
         WitOperation::Map(steps) => {
             if steps.len() > STEPS_MAX {
-                return Err(Error::from(Refusal::bad_request(format!("a function of {} steps", steps.len()))));
+                return Err(Error::from(Refusal::bad_request(format!(
+                    "it maps a function of {} steps, the limit is {STEPS_MAX}",
+                    steps.len()
+                ))));
             }
             let steps = steps.iter(store)?.collect::<Result<Vec<WitStep>>>()?;
             let steps = steps.into_iter().map(|step| match step {
@@ -418,16 +427,16 @@ fn op(store: &mut Context<'_>, operation: WitOperation) -> Result<std::result::R
     }))
 }
 
-/// The tensors of a guest.
-fn session(state: &mut State) -> Result<&mut Session> {
+/// Returns the tensors of a guest.
+fn session(state: &mut SandboxState) -> Result<&mut Session> {
     let refused = || Refusal::bad_request("this call has no tensors: it only describes its functions");
     state.services.dense().ok_or_else(|| Error::from(refused()))
 }
 
-fn made_tensor(
-    state: &mut State,
+fn new_tensor(
+    state: &mut SandboxState,
     make: impl FnOnce(&mut Session) -> std::result::Result<u32, DenseError>,
-) -> Result<Answer<Resource<Tensor>>> {
+) -> Result<GuestAnswer<Resource<Tensor>>> {
     let made = make(session(state)?);
     let made = made.map(|number| {
         state.handles += 1;
@@ -436,24 +445,24 @@ fn made_tensor(
     Ok((made.map_err(WitError::from),))
 }
 
-/// A guest has no handle of it any more.
-fn dropped(state: &mut State, drop: impl FnOnce(&mut Session)) {
+/// Handles the drop of a guest's handle.
+fn dropped(state: &mut SandboxState, drop: impl FnOnce(&mut Session)) {
     state.handles = state.handles.saturating_sub(1);
     if let Some(session) = state.services.dense() {
         drop(session);
     }
 }
 
-/// The sizes of a shape; of too many some, which are as wrong.
-fn directions(store: &Context<'_>, sizes: &WasmList<u32>) -> Vec<u32> {
+/// Returns the sizes of a shape, truncated to one more than the maximum rank, which is rejected all the same.
+fn shape_sizes(store: &Context<'_>, sizes: &WasmList<u32>) -> Vec<u32> {
     let sizes = sizes.as_le_slice(store);
     sizes[..sizes.len().min(sandbar_dense::RANK_MAX + 1)].to_vec()
 }
 
-/// A tensor among other bytes, no longer tied to the store.
+/// Returns the bytes of a tensor within other bytes, no longer tied to the store.
 ///
 /// # Safety
-/// They are whoever has the store's, and stay there until the part has been copied.
+/// The bytes belong to the owner of the store, and stay valid until the tensor has been copied.
 unsafe fn part<'a>(
     bytes: &[u8],
     dtype: WitDtype,
@@ -464,6 +473,6 @@ unsafe fn part<'a>(
     let part = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..spec.bytes() as usize));
     let outside = || DenseError::Shape(format!("{spec} at byte {offset} is not within {} bytes", bytes.len()));
     let part = part.ok_or_else(outside)?;
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller guarantees that the bytes stay valid.
     Ok((spec, unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) }))
 }

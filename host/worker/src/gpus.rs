@@ -1,9 +1,9 @@
-//! The processes that have GPUs, as the node holds them: one for each job and GPU, started when a worker first wants one for
-//! that job, and ended when none has had one for a while.
+//! The node's handles of GPU processes: one process per job and GPU, started on the job's first request and stopped
+//! when idle.
 //!
-//! So what a job's work does to its process, others do not notice. A process is looked at as long as it is
-//! there: what takes longer than it may costs it its life, and so does a driver that is lost. Who was connected finds the
-//! connection closed, and may get another, to a new process.
+//! A separate process per job isolates jobs from each other's GPU faults. Each process is checked periodically: it is
+//! killed when a piece of work exceeds its time limit or when its driver is lost. Its clients then see a closed
+//! connection and may request another one, to a new process.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,8 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sandbar_dense::remote::{FromBroker, GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SOFTWARE_ARGUMENT, ToBroker};
-use sandbar_dense::{Described, Kind};
+use sandbar_dense::remote::{
+    BrokerRequest, BrokerResponse, GpuOptions, GpuProcess, LIST_ARGUMENT, ProcessState, SOFTWARE_ARGUMENT,
+};
+use sandbar_dense::{DeviceKind, DeviceProfile};
 use sandbar_process::{socket, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -25,163 +27,163 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use crate::compiler::keep;
+use crate::compiler::write_atomically;
 
-/// Processes are looked at so often.
-const LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
-/// A process that no guest uses is kept for so long: the next one need not wait.
-const KEPT_FOR: Duration = Duration::from_secs(10);
-/// Drivers that have not said by then which GPUs there are never will.
+/// Interval between checks of the processes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after which an idle process is stopped. Until then, a new client need not wait for a start.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum time for drivers to list the GPUs.
 const LIST_TIME_MAX: Duration = Duration::from_secs(60);
-/// Processes of a node at most, and connections of one.
+/// Maximum number of processes per node, and of connections per process.
 const PROCESSES_MAX: usize = 32;
 const CONNECTIONS_MAX: usize = 256;
-/// A process that ends before one is connected to it is started again, so often.
+/// Number of attempts to start a process and connect to it.
 const CONNECT_TRIES: u32 = 3;
-/// Longest description of all GPUs.
+/// Maximum bytes of the description of all GPUs.
 const LIST_BYTES_MAX: usize = 1 << 20;
-/// What a process of drivers finds in its environment: where they are, and what they leave alone.
-const PASSED_ON: &[&str] =
+/// Environment variables that a GPU process inherits: locations of drivers, and their settings.
+const ENVIRONMENT_PASSED: &[&str] =
     &["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "LD_LIBRARY_PATH", "SANDBAR_LAVAPIPE", "HOME", "XDG_CACHE_HOME"];
 
-/// Which GPUs a node's jobs may use, and how.
+/// The GPUs that the jobs of a node may use, and their limits.
 #[derive(Debug, Clone)]
 pub struct GpuLimits {
-    /// The program `host-gpu`.
+    /// Path of the program `host-gpu`.
     pub program: PathBuf,
-    /// Whether drivers that compute on the processor count as GPUs: then they alone do.
+    /// Whether software drivers count as GPUs. If so, only they do.
     pub is_software: bool,
-    /// Bytes that the tensors of a job may take on one GPU.
+    /// Maximum bytes of a job's tensors on one GPU.
     pub memory_bytes_max: u64,
-    /// How long a piece of work may take.
+    /// Maximum time of one piece of work.
     pub time_max: Duration,
 }
 
 /// The GPUs of a machine.
 #[derive(Debug)]
-pub struct Machine {
+pub struct GpuMachine {
     limits: GpuLimits,
-    /// The file that says what was found before.
-    kept: PathBuf,
-    found: OnceCell<Vec<Described>>,
+    /// The cache file of the listed GPUs.
+    cache_file: PathBuf,
+    found: OnceCell<Vec<DeviceProfile>>,
 }
 
-/// What was found, and what that is true of.
+/// Cached list of GPUs, with the identity of the machine for which it holds.
 #[derive(Serialize, Deserialize)]
-struct Found {
+struct CachedGpus {
     of: String,
-    gpus: Vec<Described>,
+    gpus: Vec<DeviceProfile>,
 }
 
-/// The processes that have GPUs.
+/// The GPU processes of a node.
 #[derive(Debug)]
-pub struct Gpus {
-    machine: Arc<Machine>,
-    processes: Mutex<Vec<Kept>>,
-    /// Whose turn it is to start one.
+pub struct GpuProcesses {
+    machine: Arc<GpuMachine>,
+    processes: Mutex<Vec<JobProcess>>,
+    /// Serializes starts of processes.
     starting: Mutex<()>,
-    /// Where they are looked after, whoever asks.
+    /// The runtime that drives the connections, whichever thread requests them.
     runtime: Handle,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct JobProcess {
     job: u64,
-    /// The GPU's place.
+    /// Index of the GPU.
     place: usize,
     process: GpuProcess,
     idle_since: Option<Instant>,
 }
 
-/// A way to a GPU: what that is, its process's socket, and memory that is shared with it.
-type Connection = (Described, [OwnedFd; 2]);
+/// A connection to a GPU: its description, the socket of its process, and the memory shared with it.
+type Connection = (DeviceProfile, [OwnedFd; 2]);
 
-impl Machine {
-    /// The GPUs of this machine, which are looked for when somebody first asks; what is found is kept in `folder`.
-    pub fn new(limits: GpuLimits, folder: &Path) -> Arc<Machine> {
+impl GpuMachine {
+    /// Creates the list of GPUs, which is filled on first use and cached in `folder`.
+    pub fn new(limits: GpuLimits, folder: &Path) -> Arc<GpuMachine> {
         let name = if limits.is_software { "gpus-software.json" } else { "gpus.json" };
-        Arc::new(Machine { limits, kept: folder.join(name), found: OnceCell::new() })
+        Arc::new(GpuMachine { limits, cache_file: folder.join(name), found: OnceCell::new() })
     }
 
-    /// Those that there are, measured, each with its place: those that may not be used as well, with why. As they were found
-    /// since the machine began, or else now, which takes drivers a second or more.
+    /// Returns all GPUs with their measured costs, including refused GPUs with the reason. The list comes from the
+    /// cache if the machine has not restarted since; otherwise drivers are queried, which takes a second or more.
     ///
     /// # Errors
-    /// When drivers can't be asked.
-    pub async fn all(&self) -> io::Result<&[Described]> {
-        let find = async || match self.found_before() {
+    /// When the drivers cannot be queried.
+    pub async fn all(&self) -> io::Result<&[DeviceProfile]> {
+        let find = async || match self.cached() {
             Some(gpus) => Ok(gpus),
             None => self.find().await,
         };
         self.found.get_or_try_init(find).await.map(Vec::as_slice)
     }
 
-    /// As [`Machine::all`], found and measured now.
+    /// Like [`GpuMachine::all`], but lists and measures the GPUs anew.
     ///
     /// # Errors
-    /// As [`Machine::all`].
-    pub async fn look_again(&self) -> io::Result<&[Described]> {
+    /// Those of [`GpuMachine::all`].
+    pub async fn measure_again(&self) -> io::Result<&[DeviceProfile]> {
         self.found.get_or_try_init(|| self.find()).await.map(Vec::as_slice)
     }
 
-    /// All GPUs, with costs if they were measured since the machine started. Measures and stores nothing.
+    /// Returns all GPUs, with costs if they were measured since the machine started. Measures and stores nothing.
     ///
     /// # Errors
-    /// As [`Machine::all`].
-    pub async fn glance(&self) -> io::Result<Vec<Described>> {
-        match self.found_before() {
+    /// Those of [`GpuMachine::all`].
+    pub async fn list_unmeasured(&self) -> io::Result<Vec<DeviceProfile>> {
+        match self.cached() {
             Some(gpus) => Ok(gpus),
             None => list(&self.limits, false).await,
         }
     }
 
-    async fn find(&self) -> io::Result<Vec<Described>> {
+    async fn find(&self) -> io::Result<Vec<DeviceProfile>> {
         let gpus = list(&self.limits, true).await?;
-        // A driver that is installed next is to be found.
+        // An empty list is not cached, so that a driver that is installed later is found.
         if !gpus.is_empty() {
-            let found = Found { of: self.identity(), gpus };
-            // Where it can't be kept it is found again.
-            let _ = serde_json::to_vec(&found).map(|bytes| keep(&self.kept, &bytes));
+            let found = CachedGpus { of: self.identity(), gpus };
+            // Without a cache file, the next process lists the GPUs again.
+            let _ = serde_json::to_vec(&found).map(|bytes| write_atomically(&self.cache_file, &bytes));
             return Ok(found.gpus);
         }
         Ok(gpus)
     }
 
-    fn found_before(&self) -> Option<Vec<Described>> {
-        let found: Found = serde_json::from_slice(&std::fs::read(&self.kept).ok()?).ok()?;
+    fn cached(&self) -> Option<Vec<DeviceProfile>> {
+        let found: CachedGpus = serde_json::from_slice(&std::fs::read(&self.cache_file).ok()?).ok()?;
         (found.of == self.identity()).then_some(found.gpus)
     }
 
-    /// What a machine was found to have is true of: this run of it, this program, and these drivers.
+    /// Returns the identity for which a cached list holds: this boot of the machine, this program and these drivers.
     fn identity(&self) -> String {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let program =
             std::fs::metadata(&self.limits.program).and_then(|program| Ok((program.len(), program.modified()?)));
-        let drivers: Vec<_> = PASSED_ON.iter().map(std::env::var_os).collect();
+        let drivers: Vec<_> = ENVIRONMENT_PASSED.iter().map(std::env::var_os).collect();
         format!("{} {:?} {drivers:?}", boot.trim(), program.ok())
     }
 
-    /// The first of those that jobs may use.
-    async fn first(&self) -> Option<Described> {
+    /// Returns the first GPU that jobs may use.
+    async fn first(&self) -> Option<DeviceProfile> {
         let place = *self.usable().await.first()?;
         self.all().await.ok()?.get(place).cloned()
     }
 
-    /// The places of those that jobs may use.
+    /// Returns the indices of the GPUs that jobs may use.
     pub async fn usable(&self) -> Vec<usize> {
-        // Where they can't be asked there are none.
+        // A machine whose drivers cannot be queried has no usable GPU.
         let all = self.all().await.unwrap_or_default().iter().enumerate();
         all.filter(|(_, gpu)| self.is_usable(gpu)).map(|(place, _)| place).collect()
     }
 
-    /// Whether jobs may use a GPU.
-    pub fn is_usable(&self, gpu: &Described) -> bool {
-        gpu.about.refused.is_none() && (gpu.about.kind == Kind::Software) == self.limits.is_software
+    /// Returns whether jobs may use a GPU.
+    pub fn is_usable(&self, gpu: &DeviceProfile) -> bool {
+        gpu.about.refused.is_none() && (gpu.about.kind == DeviceKind::Software) == self.limits.is_software
     }
 }
 
-/// The GPUs that the program lists, measured if that is wanted.
-async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<Described>> {
+/// Runs the program to list the GPUs, with measurements if `measured`.
+async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<DeviceProfile>> {
     let mut command = tokio::process::Command::from(command(limits));
     command
         .arg(LIST_ARGUMENT)
@@ -190,7 +192,7 @@ async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<Described>> 
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let output = spawn::in_own_group(|| command.spawn())?.wait_with_output();
     let output = tokio::time::timeout(LIST_TIME_MAX, output).await;
-    let output = output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a GPU's driver does not come back"))??;
+    let output = output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the GPU drivers did not answer in time"))??;
     if !output.status.success() || output.stdout.len() > LIST_BYTES_MAX {
         let words = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!("{}: {}", output.status, words.trim())));
@@ -198,91 +200,92 @@ async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<Described>> 
     serde_json::from_slice(&output.stdout).map_err(io::Error::other)
 }
 
-/// `host-gpu`, with what drivers need of the environment and no more.
+/// Returns the command of `host-gpu`, with only the environment that drivers need.
 fn command(limits: &GpuLimits) -> Command {
     let mut command = Command::new(&limits.program);
-    // In a group of its own, as workers: see `pool/link.rs`.
+    // Its own process group, for the same reason as workers: see `pool/worker.rs`.
     command.env_clear().stderr(Stdio::null()).process_group(0);
-    for name in PASSED_ON {
+    for name in ENVIRONMENT_PASSED {
         if let Some(value) = std::env::var_os(name) {
             command.env(OsStr::new(name), value);
         }
     }
-    // Drivers keep what they compiled in the user's folders.
+    // Disables the drivers' shader caches, which lie in the user's folders.
     command.env("MESA_SHADER_CACHE_DISABLE", "1").env("__GL_SHADER_DISK_CACHE", "0");
     command
 }
 
-impl Gpus {
-    /// Those of a machine. To be made within a runtime.
-    pub fn new(machine: Arc<Machine>) -> Arc<Gpus> {
+impl GpuProcesses {
+    /// Creates the handles for the GPUs of a machine. Must be called within a tokio runtime.
+    pub fn new(machine: Arc<GpuMachine>) -> Arc<GpuProcesses> {
         let (processes, starting) = (Mutex::default(), Mutex::default());
-        let gpus = Arc::new(Gpus { machine, processes, starting, runtime: Handle::current() });
-        tokio::spawn(look(Arc::downgrade(&gpus)));
+        let gpus = Arc::new(GpuProcesses { machine, processes, starting, runtime: Handle::current() });
+        tokio::spawn(watch(Arc::downgrade(&gpus)));
         gpus
     }
 
-    /// A socket for a worker's [`Broker`](sandbar_dense::remote::Broker): by it the worker gets connections. `sharers`
-    /// workers use a GPU at once, for what costs are told to each.
+    /// Returns a socket for a worker's [`Broker`](sandbar_dense::remote::Broker), through which the worker obtains
+    /// connections. `sharers` is the number of workers that use a GPU at once; the costs reported to each are scaled by
+    /// it.
     ///
     /// # Errors
-    /// When there are no more files.
-    pub fn broker(self: &Arc<Gpus>, sharers: usize) -> io::Result<OwnedFd> {
+    /// When no more files can be opened.
+    pub fn broker(self: &Arc<GpuProcesses>, sharers: usize) -> io::Result<OwnedFd> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let _entered = self.runtime.enter();
-        // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
+        // SAFETY: an owned descriptor that only the `AsyncFd` closes or replaces.
         let ours = unsafe { AsyncFd::register_with_interest(ours, Interest::READABLE) }.map_err(io::Error::other)?;
         self.runtime.spawn(broker(self.clone(), ours, u32::try_from(sharers).unwrap_or(u32::MAX)));
         Ok(theirs)
     }
 
-    /// A connection for a job to the GPU that has the fewest. None where there is no GPU, or no room for a process more, or
-    /// where the driver makes no device.
+    /// Connects a job to the usable GPU with the fewest connections. Returns `None` if there is no usable GPU, no room
+    /// for another process, or no device from the driver.
     async fn connect(&self, job: u64) -> Option<Connection> {
         let places = self.machine.usable().await;
         for _ in 0..CONNECT_TRIES {
             let mut processes = self.processes.lock().await;
             let place = least_used(&processes, job, &places)?;
-            if let Some(at) = of(&processes, job, place) {
-                let kept = &mut processes[at];
-                if kept.process.connections() >= CONNECTIONS_MAX {
+            if let Some(at) = position(&processes, job, place) {
+                let entry = &mut processes[at];
+                if entry.process.connections() >= CONNECTIONS_MAX {
                     return None;
                 }
-                kept.idle_since = None;
-                match kept.process.connect() {
-                    Ok((socket, area)) => return Some((kept.process.described().clone(), [socket, area])),
-                    // It has ended, and was not looked at since.
+                entry.idle_since = None;
+                match entry.process.connect() {
+                    Ok((socket, area)) => return Some((entry.process.described().clone(), [socket, area])),
+                    // The process has ended since the last check.
                     Err(_) => drop(processes.remove(at)),
                 }
             }
-            // Those that there are, are looked at while another starts.
+            // Releases the lock, so that the other processes are checked while one starts.
             drop(processes);
-            if self.start(job, place).await == Started::NoRoom {
+            if self.start(job, place).await == StartResult::NoRoom {
                 return None;
             }
         }
         None
     }
 
-    /// Starts a process for a job, unless another has meanwhile.
-    async fn start(&self, job: u64, place: usize) -> Started {
+    /// Starts a process for a job, unless another caller has started it meanwhile.
+    async fn start(&self, job: u64, place: usize) -> StartResult {
         let _turn = self.starting.lock().await;
         let mut processes = self.processes.lock().await;
-        if of(&processes, job, place).is_some() {
-            return Started::Ready;
+        if position(&processes, job, place).is_some() {
+            return StartResult::Ready;
         }
         if processes.len() >= PROCESSES_MAX {
-            // One that nobody uses makes room.
-            let Some(unused) = processes.iter().position(|kept| !kept.process.is_used()) else {
-                return Started::NoRoom;
+            // Stops an unused process to make room.
+            let Some(unused) = processes.iter().position(|entry| !entry.process.is_used()) else {
+                return StartResult::NoRoom;
             };
             processes.remove(unused);
         }
         drop(processes);
-        let Ok(process) = self.process(place).await else { return Started::Failed };
-        self.processes.lock().await.push(Kept { job, place, process, idle_since: None });
-        Started::Ready
+        let Ok(process) = self.process(place).await else { return StartResult::Failed };
+        self.processes.lock().await.push(JobProcess { job, place, process, idle_since: None });
+        StartResult::Ready
     }
 
     async fn process(&self, place: usize) -> io::Result<GpuProcess> {
@@ -290,38 +293,38 @@ impl Gpus {
         let found = self.machine.all().await?.get(place);
         let (costs, processor) = (found.and_then(|gpu| gpu.costs), found.and_then(|gpu| gpu.processor));
         let GpuLimits { is_software, memory_bytes_max, .. } = limits;
-        let options = GpuOptions { place, is_software, memory_bytes_max, costs, processor };
+        let options = GpuOptions { index: place, is_software, memory_bytes_max, costs, processor };
         let started = tokio::task::spawn_blocking(move || GpuProcess::start(&mut command(&limits), &options));
         started.await.map_err(io::Error::other)?
     }
 }
 
-/// What came of starting a process.
+/// Result of starting a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Started {
+enum StartResult {
     Ready,
-    /// It ended while it began, or makes no device.
+    /// The process ended during its start, or cannot create a device.
     Failed,
     NoRoom,
 }
 
-/// The process of a job for a GPU, if there is one.
-fn of(processes: &[Kept], job: u64, place: usize) -> Option<usize> {
-    processes.iter().position(|kept| (kept.job, kept.place) == (job, place))
+/// Returns the position of a job's process for a GPU, if there is one.
+fn position(processes: &[JobProcess], job: u64, place: usize) -> Option<usize> {
+    processes.iter().position(|entry| (entry.job, entry.place) == (job, place))
 }
 
-/// The GPU with the fewest connections; of several the one where the job has some already.
-fn least_used(processes: &[Kept], job: u64, places: &[usize]) -> Option<usize> {
-    let connections = |place: usize, is_counted: &dyn Fn(&Kept) -> bool| -> usize {
-        let there = processes.iter().filter(|kept| kept.place == place && is_counted(kept));
-        there.map(|kept| kept.process.connections()).sum()
+/// Returns the GPU with the fewest connections; among several, the one that the job already uses.
+fn least_used(processes: &[JobProcess], job: u64, places: &[usize]) -> Option<usize> {
+    let connections = |place: usize, is_counted: &dyn Fn(&JobProcess) -> bool| -> usize {
+        let there = processes.iter().filter(|entry| entry.place == place && is_counted(entry));
+        there.map(|entry| entry.process.connections()).sum()
     };
-    let use_of = |place: &&usize| (connections(**place, &|_| true), connections(**place, &|kept| kept.job != job));
+    let use_of = |place: &&usize| (connections(**place, &|_| true), connections(**place, &|entry| entry.job != job));
     places.iter().min_by_key(use_of).copied()
 }
 
-/// Gives a worker connections, until it closes its socket.
-async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>, sharers: u32) {
+/// Hands connections to a worker until it closes its socket.
+async fn broker(gpus: Arc<GpuProcesses>, worker: AsyncFd<OwnedFd>, sharers: u32) {
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     loop {
         let Ok(mut ready) = worker.readable().await else { return };
@@ -331,32 +334,32 @@ async fn broker(gpus: Arc<Gpus>, worker: AsyncFd<OwnedFd>, sharers: u32) {
             Ok(_) => return,
         };
         let (described, connection) = match asked {
-            ToBroker::Describe => (gpus.machine.first().await.map(|gpu| gpu.shared_by(sharers)), None),
-            ToBroker::Connect { job } => gpus.connect(job).await.unzip(),
+            BrokerRequest::Describe => (gpus.machine.first().await.map(|gpu| gpu.shared_by(sharers)), None),
+            BrokerRequest::Connect { job } => gpus.connect(job).await.unzip(),
         };
         let files = connection.iter().flatten().map(AsFd::as_fd);
-        let said = socket::frame(&FromBroker(described), &mut frame)
+        let sent = socket::frame(&BrokerResponse(described), &mut frame)
             .and_then(|frame| socket::send(&worker, frame, &files.collect::<Vec<_>>()));
-        if said.is_err() {
+        if sent.is_err() {
             return;
         }
     }
 }
 
-/// Looks at processes until nobody can ask for one any more.
-async fn look(gpus: Weak<Gpus>) {
-    let mut tick = tokio::time::interval(LOOKED_AT_EVERY);
+/// Checks the processes until their owner is dropped.
+async fn watch(gpus: Weak<GpuProcesses>) {
+    let mut tick = tokio::time::interval(CHECK_INTERVAL);
     loop {
         tick.tick().await;
         let Some(gpus) = gpus.upgrade() else { return };
         let time_max = gpus.machine.limits.time_max;
-        gpus.processes.lock().await.retain_mut(|kept| {
-            let is_well = kept.process.look(time_max) == Looked::Well;
-            if kept.process.is_used() {
-                kept.idle_since = None;
+        gpus.processes.lock().await.retain_mut(|entry| {
+            let is_well = entry.process.check(time_max) == ProcessState::Healthy;
+            if entry.process.is_used() {
+                entry.idle_since = None;
                 return is_well;
             }
-            is_well && kept.idle_since.get_or_insert_with(Instant::now).elapsed() < KEPT_FOR
+            is_well && entry.idle_since.get_or_insert_with(Instant::now).elapsed() < IDLE_TIME_MAX
         });
     }
 }

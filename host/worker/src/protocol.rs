@@ -1,22 +1,19 @@
-//! What node and worker say to each other.
+//! Messages between a node and the workers of a pool.
 //!
-//! Over a Unix SEQPACKET socket, one message a datagram of at most
-//! [`FRAME_BYTES_MAX`](sandbar_process::socket::FRAME_BYTES_MAX), in postcard. The node says [`ToWorker::Hello`] with the
-//! files of the shared memory (progress, then the output slots), the worker
-//! answers [`FromWorker::Ready`] once it is confined. From then on the node
-//! sends programs, bindings and calls; the worker answers each message of calls,
-//! in order. Small calls travel many to a message: a message costs as much as a
-//! call that does little. Whichever sees the socket closed ends.
+//! The messages are datagrams on a Unix SEQPACKET socket, each of at most
+//! [`FRAME_BYTES_MAX`](sandbar_process::socket::FRAME_BYTES_MAX), encoded with postcard. The node sends
+//! [`ToWorker::Hello`] with the files of the shared memory (progress, then the output slots); the worker answers
+//! [`FromWorker::Ready`] once it is confined. After that the node sends programs, bindings and calls, and the worker
+//! answers each message of calls in order. Small calls are batched into one message, because a message costs as much as
+//! a call that does little. Each side ends when it sees the socket closed.
 //!
-//! Data does not travel in messages, unless it is small: inputs are memory files
-//! that the node lends to the call and writes no more until it has its answer,
-//! outputs are written into the message's slot, as they are or as what the worker
-//! collects of them.
+//! Only small data travels in messages. Inputs are memory files that the node lends to the call and does not write
+//! until it has the answer. Outputs are written into the slot of the message, either as batches or as the collected
+//! form.
 //!
-//! An input file is `body | header | groups | test targets`, each part starting
-//! at a page, or for a scalar or batch function `body | header` of one batch
-//! after another. A guest sees a body only, and none of what its results are put
-//! beside.
+//! An input file has the layout `body | header | groups | test targets`, each part starting at a page. The file of a
+//! scalar or batch function holds `body | header` of one batch after another. A guest sees only a body, and none of the
+//! columns that its results are combined with.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,33 +21,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{Fault, Limits};
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use sandbar_store::LentSegment;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Inputs and outputs up to this many bytes travel in the message.
+/// Maximum bytes of an input or output that travels inside the message.
 pub const INLINE_BYTES_MAX: usize = 2 << 10;
-/// What is collected may take this many times what a guest may hand back, and so many bytes besides: a byte may
-/// become a number, and there are headers.
+/// Bounds of collected output: this many times the output limit of the guest, plus a constant. A byte may become a
+/// number, and there are headers.
 pub(crate) const COLLECTED_BYTES_A_BYTE: u64 = 8;
 pub(crate) const COLLECTED_BYTES_MIN: u64 = 1 << 20;
-/// Most calls in a message, and most bytes of their inputs.
+/// Maximum number of calls in a message, and maximum bytes of their inputs.
 pub(crate) const CALLS_MAX: usize = 1024;
 pub(crate) const CALLS_BYTES_MAX: usize = 64 << 10;
-/// Calls of a message that were not begun after this go back, for nobody to wait long for the answers of the others.
+/// Time after which the remaining calls of a message go back to the queue, so that finished calls do not wait for their
+/// answers.
 pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_millis(10);
-/// Parts of an input file start at a multiple of this.
+/// Alignment in bytes of the parts of an input file.
 pub const PART_ALIGNMENT: usize = 4096;
 
-/// What the node says. It sends calls as they wait, and the worker gets them as [`Call`]s.
+/// A message from the node. The node serializes calls from its queue; the worker deserializes them as [`Call`]s.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToWorker<C = Vec<Call>> {
     /// Files: progress, then `slots` output slots of `slot_bytes` each.
     Hello { limits: Limits, slots: u32, slot_bytes: u64 },
-    /// File: compiled code of `code_bytes`.
+    /// File: compiled code of `code_bytes` bytes.
     Program { program: u32, code_bytes: u64, image_end: u64 },
-    /// Names a function with its parameters (a JSON object), the limits of its calls, and the plan of what collects
-    /// their batches.
+    /// Binds a function to parameters (a JSON object), limits of its calls, and the plan of the collector of their
+    /// batches.
     Binding {
         binding: u32,
         program: u32,
@@ -59,25 +57,26 @@ pub(crate) enum ToWorker<C = Vec<Call>> {
         limits: Limits,
         #[serde(with = "serde_bytes")]
         plan: Vec<u8>,
-        device: Option<Choice>,
+        device: Option<DeviceChoice>,
     },
-    /// Calls to be run one after another, with a slot for their output; their ids count from `first`.
-    /// File: the payload of the only call, if it is one.
+    /// Calls to run one after another, with one slot for their output; ids count from `first`. File: the payload, if
+    /// there is only one call and it has one.
     Calls { slot: u32, first: u64, calls: C },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromWorker {
     Ready,
-    /// What came of the first of the calls that the message with this slot asked for, in order: of all
-    /// of them, unless they hand back more than a message and one slot hold. The others were not begun.
+    /// Replies to the first calls of the message with this slot, in order. The worker stops early when an output
+    /// occupies the slot, the replies fill a message, or [`MESSAGE_TIME_MAX`] has passed; the remaining calls were not
+    /// started.
     Replies {
         slot: u32,
         done: Vec<CallReply>,
     },
 }
 
-/// A call as the worker has it; the node sends what lies in its queue.
+/// A call as the worker receives it; the node serializes the entries of its queue.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call<W = CallWork<u64>> {
     pub binding: u32,
@@ -85,45 +84,44 @@ pub(crate) struct Call<W = CallWork<u64>> {
     pub work: W,
 }
 
-/// Where a batch lies in an input file.
+/// Location of a batch in an input file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchLocation {
-    /// Where its body starts, a multiple of [`PART_ALIGNMENT`].
+    /// Offset of the body in bytes, a multiple of [`PART_ALIGNMENT`].
     pub body_at: u64,
-    /// Length of the body.
+    /// Length of the body in bytes.
     pub body_bytes: u64,
-    /// Length of the header, in the part behind the body.
+    /// Length of the header in bytes; the header is the part after the body.
     pub header_bytes: u64,
 }
 
-/// The most that a call under these limits may make of its batches.
+/// Returns the maximum bytes that a call under these limits may collect.
 pub(crate) fn collected_bytes_max(limits: &Limits) -> u64 {
     limits.output_bytes_max.saturating_mul(COLLECTED_BYTES_A_BYTE).saturating_add(COLLECTED_BYTES_MIN)
 }
 
-/// The groups of a training or prediction call, and where they are in its input file.
+/// The groups of a training or prediction call, and their location in the input file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
-    /// Number of groups, those before the first included.
+    /// Number of groups, including those before `first`.
     pub count: u32,
-    /// The first that is to be run.
+    /// Index of the first group to run.
     pub first: u32,
-    /// Where their table starts: for each group 24 bytes, little-endian: first
-    /// row, training rows, test rows, zero (u32 each), seed (u64).
+    /// Offset of the group table in bytes. Each entry has 24 bytes, little-endian: first row, training rows, test rows,
+    /// zero (u32 each), seed (u64).
     pub table_at: u64,
-    /// Where what belongs to each group starts. For training: its test targets,
-    /// f64, all groups' one after another. For prediction: `count + 1` offsets
-    /// (u64) and then the stored models.
+    /// Offset of the data of the groups in bytes. For training: their test targets, f64, group after group. For
+    /// prediction: `count + 1` offsets (u64), then the stored models.
     pub extra_at: u64,
-    /// Length of that.
+    /// Length of that data in bytes.
     pub extra_bytes: u64,
-    /// Groups that are not to be run: they are settled already.
+    /// Groups to skip, because they are settled already.
     #[serde(with = "ranges")]
     pub without: BTreeSet<u32>,
 }
 
-/// Sets of numbers most of which follow each other, as those of groups do that were settled in turn: as the first and the
-/// count of each run, so that a message holds many.
+/// Serializes sets of mostly consecutive numbers as runs, each with its first number and length, so that a message
+/// holds many. Groups that were settled in order are such numbers.
 mod ranges {
     use super::{BTreeSet, Deserialize, Serialize, Serializer};
     use serde::Deserializer;
@@ -145,11 +143,11 @@ mod ranges {
     }
 }
 
-/// Bytes of a group in the table.
+/// Bytes of an entry of the group table.
 pub const GROUP_BYTES: usize = 24;
 
 impl Groups {
-    /// Appends a group to a table.
+    /// Appends an entry to a group table.
     pub fn append(table: &mut Vec<u8>, first_row: u32, train_rows: u32, test_rows: u32, seed: u64) {
         for number in [first_row, train_rows, test_rows, 0] {
             table.extend_from_slice(&number.to_le_bytes());
@@ -158,30 +156,30 @@ impl Groups {
     }
 }
 
-/// What a call does, and with what. To a worker the file of an input is its length: the file itself travels beside
+/// The operation of a call with its input. A worker sees the length of an input file; the file itself travels beside
 /// the message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
 pub enum CallWork<F = Arc<LentSegment>> {
-    /// Asks the component for its functions.
+    /// Returns the functions of the component.
     Describe,
     /// Runs a scalar or batch function over each batch.
     Process(Payload<F>),
-    /// Runs a scalar or batch function over each batch, and collects what it hands back by the binding's plan.
+    /// Runs a scalar or batch function over each batch, and collects its output by the plan of the binding.
     Collect(Payload<F>, Box<CollectSpec>),
-    /// Fits groups, and scores them on their test rows.
+    /// Fits groups and scores them on their test rows.
     Fit(Payload<F>, Box<Groups>),
     /// Predicts groups with their stored models.
     Predict(Payload<F>, Box<Groups>),
 }
 
-/// How batches are collected.
+/// How to collect the output of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectSpec {
-    /// What the collector gets beside its plan.
+    /// Argument for the collector, in addition to its plan.
     pub argument: u64,
-    /// Of a scalar function, for each batch of the input, the columns that its results stand beside: in the same file,
-    /// where the guest does not see them. Empty for a batch function.
+    /// For a scalar function, the companion columns of each input batch: columns of the same rows, in the same file,
+    /// that the guest does not see. Empty for a batch function.
     pub beside: Vec<BatchLocation>,
 }
 
@@ -189,39 +187,39 @@ pub struct CollectSpec {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "F: InputFile", deserialize = "F: Deserialize<'de>"))]
 pub enum Payload<F = Arc<LentSegment>> {
-    /// A small one.
+    /// A small input, inside the message.
     Inline {
-        /// The batch's header.
+        /// Header of the batch.
         #[serde(with = "serde_bytes")]
         header: Box<[u8]>,
-        /// The batch's body.
+        /// Body of the batch.
         #[serde(with = "serde_bytes")]
         body: Box<[u8]>,
     },
-    /// Lent memory: batches, and what the call needs besides.
+    /// Lent memory with batches and the other data of the call.
     File {
         /// The memory.
         #[serde(serialize_with = "serialize_bytes")]
         file: F,
-        /// Its batches: one, or for [`CallWork::Process`] any number, which one sandbox is given one after another.
+        /// Its batches: one, or for [`CallWork::Process`] any number, which one sandbox processes one after another.
         batches: Box<[BatchLocation]>,
     },
-    /// A file of this machine, for [`CallWork::Process`] and [`CallWork::Collect`]: a worker reads rows of it
+    /// A file of this machine, for [`CallWork::Process`] and [`CallWork::Collect`], of which a worker reads rows
     /// ([`crate::StoredReaders`]).
     Stored {
         /// The file, which travels beside the message.
         #[serde(skip)]
         file: Option<Arc<File>>,
-        /// How it is to be read.
+        /// Encoded description of the rows to read.
         #[serde(with = "serde_bytes")]
-        how: Box<[u8]>,
-        /// In how many batches, at most.
+        spec: Box<[u8]>,
+        /// Maximum number of batches.
         batches: u64,
     },
 }
 
 impl<F> Payload<F> {
-    /// How many batches there are, at most.
+    /// Returns the maximum number of batches.
     pub(crate) fn batches(&self) -> u64 {
         match self {
             Payload::Inline { .. } => 1,
@@ -231,9 +229,9 @@ impl<F> Payload<F> {
     }
 }
 
-/// What the file of an input is known by.
+/// A file of an input, reduced to what is serialized.
 pub trait InputFile {
-    /// Its length.
+    /// Returns its length in bytes.
     fn bytes(&self) -> u64;
 }
 
@@ -253,12 +251,12 @@ fn serialize_bytes<S: Serializer>(file: &impl InputFile, serializer: S) -> Resul
     serializer.serialize_u64(file.bytes())
 }
 
-/// What came of a call. As small as can be where that is nothing: then a thousand of them are in a message.
+/// Result of a call. The encoding of an empty result is small, so that a message holds a thousand of them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CallReply {
-    /// None of a call that went well and has nothing to hand back.
+    /// `None` for a successful call without output.
     pub delivered: Option<Box<CallDelivery>>,
-    /// Most linear memory of its sandbox, in bytes.
+    /// Peak linear memory of the sandbox, in bytes.
     pub memory_bytes: u64,
     pub nanos: u64,
 }
@@ -267,14 +265,14 @@ pub(crate) struct CallReply {
 pub(crate) struct CallDelivery {
     pub result: Result<(), Box<Fault>>,
     pub output: Output,
-    /// Length of the log behind the output's data, as postcard.
+    /// Length in bytes of the log after the output's data, encoded with postcard.
     pub log_bytes: u64,
-    /// Rows of a stored input that the function was given.
+    /// Number of rows of a stored input that the function received.
     pub rows: u64,
 }
 
 impl CallDelivery {
-    /// What came of a call that did no more than fail, or not.
+    /// Returns a delivery without output.
     pub(crate) fn empty(result: Result<(), Fault>) -> CallDelivery {
         CallDelivery { result: result.map_err(Box::new), output: Output::Inline(Vec::new()), log_bytes: 0, rows: 0 }
     }
@@ -283,19 +281,19 @@ impl CallDelivery {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Output {
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// So many bytes from the start of the message's slot.
+    /// Number of bytes from the start of the message's slot.
     Slot(u64),
 }
 
-/// Where the progress of a worker is in its shared memory, as indices of u64. The journal follows.
+/// Layout of a worker's progress in shared memory, as indices of u64. The journal follows.
 pub(crate) mod progress {
-    /// The call at hand.
+    /// Id of the current call.
     pub const CALL: usize = 0;
-    /// The group at hand, or [`NO_GROUP`].
+    /// Index of the current group, or [`NO_GROUP`].
     pub const GROUP: usize = 1;
-    /// Counts calls, batches and groups begun.
+    /// Number of calls, batches and groups started.
     pub const STEPS: usize = 2;
-    /// Bytes of the [journal](crate::journal).
+    /// Length of the [journal](crate::journal) in bytes.
     pub const JOURNAL: usize = 3;
     pub const NO_GROUP: u64 = u64::MAX;
 }

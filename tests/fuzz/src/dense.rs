@@ -3,8 +3,10 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use sandbar_dense::remote::{AREA_BYTES, FromGpu, Moved, Remote, RemoteError, RemoteErrorKind};
-use sandbar_dense::{Binary, DenseError, Dtype, Grouped, Map, Op, Operand, Reduction, Session, Spec, Step as Of};
+use sandbar_dense::remote::{AREA_BYTES, GpuClient, GpuResponse, RemoteError, RemoteErrorKind, TransferData};
+use sandbar_dense::{
+    Binary, DenseError, Dtype, GroupedOptions, Map, Op, Operand, Reduction, Session, Spec, Step as Of,
+};
 use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 use serde::{Deserialize, Serialize};
@@ -51,7 +53,7 @@ fn does(session: &mut Session, wanted: Wanted) -> Result<(), DenseError> {
     match wanted {
         Wanted::Make(spec, values) => session.tensor(spec, values.as_deref()).map(drop),
         Wanted::Reshape(tensor, sizes) => {
-            let made = session.reshaped(tensor, &sizes)?;
+            let made = session.reshape(tensor, &sizes)?;
             assert_eq!(session.spec(made)?.shape.sizes(), sizes);
             Ok(())
         }
@@ -97,7 +99,7 @@ pub fn wanted() -> Vec<Vec<u8>> {
     let product = |first_transposed| Op::Product { first_transposed, second_transposed: false };
     let steps = vec![Of::Input(0), Of::Constant(2.0), Of::Two(Binary::Multiply), Of::Input(1), Of::Two(Binary::Add)];
     let offsets: Vec<u8> = [0_u32, 3, 4, 6].iter().flat_map(|at| at.to_le_bytes()).collect();
-    let grouped = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.5, pivot_min: 0.0 });
+    let grouped = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.5, pivot_min: 0.0 });
     let places = Given::Values(of(Dtype::U32, &[2]), vec![1, 0, 0, 0, 9, 9, 9, 9]);
     let all = [
         vec![
@@ -148,7 +150,7 @@ pub fn gpu(bytes: &[u8]) -> bool {
     let (ours, theirs) = pair.expect("there are sockets");
     let area = SharedMemory::new(AREA_BYTES).expect("there is memory");
     let area: OwnedFd = area.as_fd().try_clone_to_owned().expect("there are files");
-    let mut remote = Remote::new(ours, area).expect("it is one");
+    let mut remote = GpuClient::new(ours, area).expect("it is one");
     let asked = asks(&mut remote);
     for frame in frames {
         // Nobody takes more than fit.
@@ -167,9 +169,9 @@ pub fn gpu(bytes: &[u8]) -> bool {
 const ANSWERED: usize = 64;
 
 /// Asks for the values of a tensor, twice. The messages are numbered: a user's, a tensor, an operation, two reads.
-fn asks(remote: &mut Remote) -> Result<[sandbar_dense::remote::ReadNumber; 2], RemoteError> {
-    let user = remote.begin_use();
-    remote.is_for(user);
+fn asks(remote: &mut GpuClient) -> Result<[sandbar_dense::remote::ReadNumber; 2], RemoteError> {
+    let user = remote.add_user();
+    remote.set_user(user);
     let spec = Spec::new(Dtype::F32, &[16]).expect("it is small");
     let tensor = remote.tensor(spec, None)?;
     let made = remote.run(&Op::Softmax, &[tensor], 1)?[0];
@@ -179,18 +181,18 @@ fn asks(remote: &mut Remote) -> Result<[sandbar_dense::remote::ReadNumber; 2], R
 
 /// Answers that are right.
 pub fn answered() -> Vec<Vec<u8>> {
-    let framed = |message: &FromGpu| {
+    let framed = |message: &GpuResponse| {
         let mut buffer = Vec::new();
         socket::frame(message, &mut buffer).expect("it is short").to_vec()
     };
-    let values = |read, values| FromGpu::Values { read, values };
-    let done = |message| FromGpu::Done { message, nanos: 1000 };
-    let inline = || Ok(Moved::Inline(vec![1; ANSWERED]));
+    let values = |read, values| GpuResponse::Values { read, values };
+    let done = |message| GpuResponse::Done { message, nanos: 1000 };
+    let inline = || Ok(TransferData::Inline(vec![1; ANSWERED]));
     let error = || RemoteError { kind: RemoteErrorKind::TimeOut, message: "too long".to_owned() };
     let all = [
         vec![done(3), values(4, inline()), done(4), values(5, inline()), done(5)],
         vec![values(5, inline()), values(4, inline()), done(5), done(4)],
-        vec![done(5), values(4, Ok(Moved::Placed(ANSWERED as u32))), values(5, inline())],
+        vec![done(5), values(4, Ok(TransferData::Slot(ANSWERED as u32))), values(5, inline())],
         vec![values(4, Err(error())), values(5, Err(error()))],
     ];
     all.iter().map(|frames| bytes_of(&frames.iter().map(framed).collect::<Vec<_>>())).collect()

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use models::linear::LinearParams;
 use sandbar_core::Seed;
-use sandbar_dense::{Choice, Dtype, Grouped, Op, Session, Spec, Tensor, Values};
+use sandbar_dense::{DeviceChoice, Dtype, GroupedOptions, Op, Session, Spec, Tensor, Values};
 use sandbar_guest::Features;
-use sandbar_sandbox::{GroupAt, Input, Predictions, Refusal, Services};
+use sandbar_sandbox::{GroupRange, Input, Predictions, Refusal, Services};
 
 use crate::Failure;
 use crate::places;
@@ -29,7 +29,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
 
     let offsets: Vec<u32> = (0..=groups).map(|group| (group * ROWS) as u32).collect();
     let (all, target) = (columns[..WIDTH].concat(), &columns[WIDTH]);
-    let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
+    let op = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 });
     let tensor = |dtype, sizes: &[usize], values| -> Result<Tensor<'_>, Failure> {
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
         Ok(Tensor::new(Spec::new(dtype, &sizes)?, values)?)
@@ -56,7 +56,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let encoded = sandbar_batch::encode(&batch)?;
     let data = Data::new(&encoded.body())?;
     let linear = guest.function("linear")?;
-    let fit = |device: Option<Choice>| {
+    let fit = |device: Option<DeviceChoice>| {
         let session = Session::new(None, device, u64::MAX);
         let services = Handing { data: data.clone(), groups, fitted: 0, session };
         let made = guest.program.instantiate(Box::new(services), &guest.limits, 0);
@@ -64,7 +64,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         instance.open(linear, "{}", 0).expect("it is a trainer");
         instance.fit(&encoded.header).expect("it fits them");
     };
-    let (mut sandboxed, mut together) = (|| fit(None), || fit(Some(Choice::Cpu)));
+    let (mut sandboxed, mut together) = (|| fit(None), || fit(Some(DeviceChoice::Cpu)));
     let all: [&mut dyn FnMut(); 4] = [&mut host, &mut native, &mut sandboxed, &mut together];
     let [host, native, sandboxed, together] = least_in_turn(effort.time, all).map(|seconds| groups as f64 / seconds);
     let name = format!("dense/{groups} fits of {ROWS} x {WIDTH}");
@@ -84,8 +84,8 @@ struct Handing {
 }
 
 impl Handing {
-    fn at(&self, group: usize) -> GroupAt {
-        GroupAt { first_row: (group * ROWS) as u32, train_rows: ROWS as u32, test_rows: 0, seed: 0 }
+    fn at(&self, group: usize) -> GroupRange {
+        GroupRange { first_row: (group * ROWS) as u32, train_rows: ROWS as u32, test_rows: 0, seed: 0 }
     }
 }
 
@@ -94,11 +94,11 @@ impl Services for Handing {
         self.data.input()
     }
 
-    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+    fn next_group(&mut self) -> Result<Option<GroupRange>, Refusal> {
         Ok((self.fitted < self.groups).then(|| self.at(self.fitted)))
     }
 
-    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+    fn groups_ahead(&self) -> Result<Vec<GroupRange>, Refusal> {
         Ok((self.fitted..self.groups).map(|group| self.at(group)).collect())
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
-use sandbar_dense::{Binary, Dtype, Grouped, Kind, Map, Op, Owned, Reduction, Spec, Step, Tensor, cpu};
+use sandbar_dense::{
+    Binary, DeviceKind, Dtype, GroupedOptions, Map, Op, OwnedValues, Reduction, Spec, Step, Tensor, cpu,
+};
 use sandbar_gpu::{Adapter, Device, DeviceTensor, Stream};
 
 use crate::peers::Torch;
@@ -34,10 +36,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(is_brief: bool, kind: Kind) -> Sizes {
+    fn new(is_brief: bool, kind: DeviceKind) -> Sizes {
         match (is_brief, kind) {
             (true, _) => Sizes { fits: 100, batch: 100, all_fits: 200, side: 64, values: 1 << 16 },
-            (_, Kind::Software) => {
+            (_, DeviceKind::Software) => {
                 Sizes { fits: 10_000, batch: 10_000, all_fits: 1_000_000, side: 1024, values: 1 << 24 }
             }
             // Vectors of 1 GiB: what is kept near a GPU's processors is less.
@@ -58,7 +60,7 @@ pub fn is_apart() -> bool {
 }
 
 pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> Result<(), Failure> {
-    let adapter = match Adapter::all().iter().position(|gpu| gpu.about().kind != Kind::Software) {
+    let adapter = match Adapter::all().iter().position(|gpu| gpu.about().kind != DeviceKind::Software) {
         Some(place) => Adapter::at(place)?,
         None => {
             sandbar_gpu::use_software()?;
@@ -79,7 +81,7 @@ pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> R
         bench.peers(sizes)?;
     }
     drop(bench);
-    jobs::on_devices(report, effort, kind == Kind::Software)
+    jobs::on_devices(report, effort, kind == DeviceKind::Software)
 }
 
 struct Bench {
@@ -100,7 +102,7 @@ struct Measured {
     rate: f64,
 }
 
-type Values = (Spec, Owned);
+type Values = (Spec, OwnedValues);
 
 impl Bench {
     fn products(&mut self, Sizes { side, values, .. }: Sizes) -> Result<(), Failure> {
@@ -166,7 +168,7 @@ impl Bench {
             }
             _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         };
-        Ok((spec, Owned::from_bytes(dtype, &bytes)))
+        Ok((spec, OwnedValues::from_bytes(dtype, &bytes)))
     }
 
     fn there(&mut self, inputs: &[Values]) -> Result<Vec<DeviceTensor>, Failure> {
@@ -201,13 +203,13 @@ impl Bench {
         let rows = groups * ROWS;
         let columns = self.floats(Dtype::F64, &[WIDTH, rows])?;
         let target = self.floats(Dtype::F64, &[rows])?;
-        let offsets = Owned::U32((0..=groups).map(|at| at * ROWS).collect());
+        let offsets = OwnedValues::U32((0..=groups).map(|at| at * ROWS).collect());
         Ok([columns, target, (Spec::new(Dtype::U32, &[groups + 1])?, offsets)])
     }
 
     /// Least squares of many groups, with values brought to the device and what comes of them brought back.
     fn fits(&mut self, Sizes { fits, batch, all_fits, .. }: Sizes) -> Result<(), Failure> {
-        let op = Op::GroupedLeastSquares(Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 });
+        let op = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 });
         let mut inputs = self.groups(fits)?;
         let name = |groups: u32| format!("gpu/{groups} fits of {ROWS} x {WIDTH}");
         self.op(&name(fits), &op, &inputs, f64::from(fits), "/s")?;

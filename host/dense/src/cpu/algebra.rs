@@ -8,7 +8,7 @@ use super::real::Real;
 use crate::Shape;
 
 /// Number of values per partial sum.
-const SUMMED: usize = 256;
+const PARTIAL_SUM_VALUES: usize = 256;
 /// Points per block of distances, and distances per block, unless one point has more.
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
@@ -113,7 +113,7 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
                 }
             }
             places.push(best as u32);
-            squares.push(summed(point, &centres[best * width..][..width], |point, centre| {
+            squares.push(sum_pairs(point, &centres[best * width..][..width], |point, centre| {
                 let by = point - centre;
                 by * by
             }));
@@ -123,12 +123,12 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
 }
 
 fn dot<T: Real>(left: &[T], right: &[T]) -> T {
-    summed(left, right, |left, right| left * right)
+    sum_pairs(left, right, |left, right| left * right)
 }
 
 /// Sums a function of pairs, as a sum of short partial sums for little rounding error.
-fn summed<T: Real>(left: &[T], right: &[T], of: impl Fn(T, T) -> T) -> T {
-    let parts = left.chunks(SUMMED).zip(right.chunks(SUMMED));
+fn sum_pairs<T: Real>(left: &[T], right: &[T], of: impl Fn(T, T) -> T) -> T {
+    let parts = left.chunks(PARTIAL_SUM_VALUES).zip(right.chunks(PARTIAL_SUM_VALUES));
     let sums = parts.map(|(left, right)| left.iter().zip(right).fold(T::zero(), |sum, (l, r)| sum + of(*l, *r)));
     sums.fold(T::zero(), |sum, part| sum + part)
 }

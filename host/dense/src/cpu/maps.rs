@@ -1,13 +1,13 @@
 //! Element-wise functions, evaluated block by block: each step processes a whole block.
 
 use super::real::Real;
-use crate::map::{Binary, Map, STACK_MAX, Step, Stretch, Unary};
+use crate::map::{Binary, Broadcast, Map, STACK_MAX, Step, Unary};
 
 /// Values per block: a stack of blocks fits the first-level cache.
 const BLOCK: usize = 128;
 
 /// Evaluates a function. `columns` is the size of the output's last dimension.
-pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize, out: &mut [T]) {
+pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Broadcast)], columns: usize, out: &mut [T]) {
     let mut stack = [[T::zero(); BLOCK]; STACK_MAX];
     for (at, out) in out.chunks_mut(BLOCK).enumerate() {
         let first = at * BLOCK;
@@ -42,15 +42,15 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Stretch)], columns: usize
 }
 
 /// Loads the broadcast values of an input for the output's values from `first` on.
-fn load<T: Real>((values, stretch): (&[T], Stretch), first: usize, columns: usize, to: &mut [T]) {
-    match stretch {
-        Stretch::Same => to.copy_from_slice(&values[first..first + to.len()]),
-        Stretch::Value => to.fill(values[0]),
-        Stretch::Row => {
+fn load<T: Real>((values, broadcast): (&[T], Broadcast), first: usize, columns: usize, to: &mut [T]) {
+    match broadcast {
+        Broadcast::Same => to.copy_from_slice(&values[first..first + to.len()]),
+        Broadcast::Value => to.fill(values[0]),
+        Broadcast::Row => {
             let all = values.iter().cycle().skip(first % columns);
             to.iter_mut().zip(all).for_each(|(to, value)| *to = *value);
         }
-        Stretch::Column => to.iter_mut().enumerate().for_each(|(at, to)| *to = values[(first + at) / columns]),
+        Broadcast::Column => to.iter_mut().enumerate().for_each(|(at, to)| *to = values[(first + at) / columns]),
     }
 }
 

@@ -16,15 +16,15 @@ use std::borrow::Cow;
 use half::slice::HalfFloatSliceExt as _;
 
 use self::real::Real;
-use crate::grouped::{self, Rows};
-use crate::map::{Stretch, stretch};
-use crate::{DenseError, Dtype, Op, Owned, Reduction, Shape, Spec, Tensor, Values};
+use crate::grouped::{self, GroupRows};
+use crate::map::{Broadcast, broadcast};
+use crate::{DenseError, Dtype, Op, OwnedValues, Reduction, Shape, Spec, Tensor, Values};
 
 /// Runs an operation. Allocates the outputs of [`Op::outputs`], and f32 copies of f16 inputs.
 ///
 /// # Errors
 /// Errors of [`Op::outputs`].
-pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<Owned>, DenseError> {
+pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<OwnedValues>, DenseError> {
     let specs: Vec<Spec> = inputs.iter().map(Tensor::spec).collect();
     let outputs = op.outputs(&specs)?;
     // Type of the inputs that are not integers.
@@ -33,25 +33,25 @@ pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<Owned>, DenseError> {
         _ => specs[0].dtype,
     };
     match dtype {
-        Dtype::F64 => of::<f64>(op, inputs, &outputs, |values| match values {
+        Dtype::F64 => run_as::<f64>(op, inputs, &outputs, |values| match values {
             Values::F64(values) => Cow::Borrowed(values),
             _ => Cow::Borrowed(&[]),
         }),
-        _ => of::<f32>(op, inputs, &outputs, |values| match values {
+        _ => run_as::<f32>(op, inputs, &outputs, |values| match values {
             Values::F32(values) => Cow::Borrowed(values),
-            Values::F16(values) => Cow::Owned(values.to_f32_vec()),
+            Values::F16(values) => Cow::OwnedValues(values.to_f32_vec()),
             _ => Cow::Borrowed(&[]),
         }),
     }
 }
 
 /// Runs an operation that computes in `T`.
-fn of<T: Real>(
+fn run_as<T: Real>(
     op: &Op,
     inputs: &[Tensor<'_>],
     outputs: &[Spec],
     values: impl for<'a> Fn(Values<'a>) -> Cow<'a, [T]>,
-) -> Result<Vec<Owned>, DenseError> {
+) -> Result<Vec<OwnedValues>, DenseError> {
     let shapes: Vec<Shape> = inputs.iter().map(|tensor| tensor.spec().shape).collect();
     let all: Vec<Cow<'_, [T]>> = inputs.iter().map(|tensor| values(tensor.values())).collect();
     let whole = |at: usize| match inputs[at].values() {
@@ -61,7 +61,7 @@ fn of<T: Real>(
     };
     let first = outputs[0];
     let mut out = vec![T::zero(); if first.dtype.is_float() { first.shape.count() } else { 0 }];
-    let mut places = Vec::new();
+    let mut indices = Vec::new();
     match op {
         Op::Product { first_transposed, second_transposed } => {
             algebra::product(
@@ -69,17 +69,17 @@ fn of<T: Real>(
                 &mut out,
             );
         }
-        Op::GroupedLeastSquares(options) => return Ok(fits(*options, inputs, outputs, whole(2))),
+        Op::GroupedLeastSquares(options) => return Ok(grouped_least_squares(*options, inputs, outputs, whole(2))),
         Op::SolveCholesky => algebra::solve_cholesky((&all[0], shapes[0]), &all[1], &mut out),
         Op::SolveQr => algebra::solve_qr((&all[0], shapes[0]), &all[1], &mut out),
         Op::Map(map) => {
             let all = all.iter().zip(&shapes);
-            let stretched = all.filter_map(|(values, shape)| Some((&**values, stretch(*shape, first.shape)?)));
-            let inputs: Vec<(&[T], Stretch)> = stretched.collect();
+            let stretched = all.filter_map(|(values, shape)| Some((&**values, broadcast(*shape, first.shape)?)));
+            let inputs: Vec<(&[T], Broadcast)> = stretched.collect();
             maps::map(map, &inputs, first.shape.last(), &mut out);
         }
         Op::Reduce { with: with @ (Reduction::ArgMax | Reduction::ArgMin), along } => {
-            places = rows::place(&all[0], shapes[0], usize::from(*along), *with == Reduction::ArgMax);
+            indices = rows::arg_extremum(&all[0], shapes[0], usize::from(*along), *with == Reduction::ArgMax);
         }
         Op::Reduce { with, along } => rows::reduce(&all[0], shapes[0], usize::from(*along), *with, &mut out),
         Op::Softmax => rows::softmax(&all[0], shapes[0].last(), &mut out),
@@ -88,24 +88,29 @@ fn of<T: Real>(
             let (found, squares) =
                 algebra::nearest((&all[0], shapes[0].sizes()[0] as usize), &all[1], shapes[0].last());
             let squares = T::owned(squares, outputs[1].dtype);
-            return Ok(vec![Owned::U32(found), squares]);
+            return Ok(vec![OwnedValues::U32(found), squares]);
         }
         Op::Histogram { bins } => rows::histogram(whole(0), &all[1], shapes[1].last(), *bins as usize, &mut out),
         Op::Take => return Ok(vec![rows::take(&inputs[0], whole(1), first)]),
-        Op::Convert(to) => return Ok(vec![inputs[0].values().converted(*to)]),
+        Op::Convert(to) => return Ok(vec![inputs[0].values().convert(*to)]),
     }
     Ok(vec![match first.dtype {
-        Dtype::U32 => Owned::U32(places),
+        Dtype::U32 => OwnedValues::U32(indices),
         dtype => T::owned(out, dtype),
     }])
 }
 
-fn fits(options: crate::Grouped, inputs: &[Tensor<'_>], outputs: &[Spec], offsets: &[u32]) -> Vec<Owned> {
+fn grouped_least_squares(
+    options: crate::GroupedOptions,
+    inputs: &[Tensor<'_>],
+    outputs: &[Spec],
+    offsets: &[u32],
+) -> Vec<OwnedValues> {
     let values = |at: usize| match inputs.get(at).map(Tensor::values) {
         Some(Values::F64(values)) => Some(values),
         _ => None,
     };
-    let rows = Rows {
+    let rows = GroupRows {
         columns: values(0).unwrap_or_default(),
         target: values(1).unwrap_or_default(),
         weights: values(3),
@@ -116,5 +121,5 @@ fn fits(options: crate::Grouped, inputs: &[Tensor<'_>], outputs: &[Spec], offset
     let mut coefficients = vec![0.0; outputs[0].shape.count()];
     let mut statuses = vec![0; outputs[1].shape.count()];
     grouped::solve(&rows, options, &mut coefficients, &mut statuses);
-    vec![Owned::F64(coefficients), Owned::U32(statuses)]
+    vec![OwnedValues::F64(coefficients), OwnedValues::U32(statuses)]
 }

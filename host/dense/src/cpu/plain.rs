@@ -27,8 +27,8 @@ pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
     let mut factor = system.values.to_vec();
     for j in 0..n {
         for i in j..n {
-            let behind = (0..j).fold(T::zero(), |sum, k| sum + factor[i * n + k] * factor[j * n + k]);
-            factor[i * n + j] -= behind;
+            let previous = (0..j).fold(T::zero(), |sum, k| sum + factor[i * n + k] * factor[j * n + k]);
+            factor[i * n + j] -= previous;
         }
         let pivot = factor[j * n + j].sqrt();
         if pivot.is_nan() || pivot == T::zero() {
@@ -75,8 +75,8 @@ fn substitute<T: Real>(
     entry: impl Fn(usize, usize) -> T,
 ) {
     for c in 0..columns {
-        let behind = known.clone().fold(T::zero(), |sum, k| sum + entry(i, k) * right[k * columns + c]);
-        right[i * columns + c] = (right[i * columns + c] - behind) / entry(i, i);
+        let previous = known.clone().fold(T::zero(), |sum, k| sum + entry(i, k) * right[k * columns + c]);
+        right[i * columns + c] = (right[i * columns + c] - previous) / entry(i, i);
     }
 }
 

@@ -8,7 +8,7 @@ use num_traits::Float;
 #[cfg(not(feature = "faer"))]
 use num_traits::NumAssign;
 
-use crate::{Dtype, Owned};
+use crate::{Dtype, OwnedValues};
 
 /// The bound that faer needs, where it is enabled.
 #[cfg(not(feature = "faer"))]
@@ -22,7 +22,7 @@ pub(super) trait Real: RealField + Float {
     fn of(value: f64) -> Self;
     fn wide(self) -> f64;
     /// Wraps values as a float type.
-    fn owned(values: Vec<Self>, dtype: Dtype) -> Owned;
+    fn owned(values: Vec<Self>, dtype: Dtype) -> OwnedValues;
 }
 
 impl Real for f64 {
@@ -34,8 +34,8 @@ impl Real for f64 {
         self
     }
 
-    fn owned(values: Vec<f64>, _: Dtype) -> Owned {
-        Owned::F64(values)
+    fn owned(values: Vec<f64>, _: Dtype) -> OwnedValues {
+        OwnedValues::F64(values)
     }
 }
 
@@ -48,12 +48,12 @@ impl Real for f32 {
         self.into()
     }
 
-    fn owned(values: Vec<f32>, dtype: Dtype) -> Owned {
+    fn owned(values: Vec<f32>, dtype: Dtype) -> OwnedValues {
         if dtype == Dtype::F32 {
-            return Owned::F32(values);
+            return OwnedValues::F32(values);
         }
         let mut halves = vec![f16::ZERO; values.len()];
         halves.convert_from_f32_slice(&values);
-        Owned::F16(halves)
+        OwnedValues::F16(halves)
     }
 }

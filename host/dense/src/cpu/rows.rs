@@ -1,9 +1,9 @@
 //! Reductions along a dimension, row selection, and histograms.
 
 use super::real::Real;
-use crate::{Owned, Reduction, Shape, Spec, Tensor, Values};
+use crate::{OwnedValues, Reduction, Shape, Spec, Tensor, Values};
 
-/// Splits a shape at a dimension: the product of the sizes before it, its size, and the product of those behind it.
+/// Splits a shape at a dimension: the product of the sizes before it, its size, and the product of those after it.
 fn around(shape: Shape, along: usize) -> (usize, usize, usize) {
     let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product();
     let sizes = shape.sizes();
@@ -12,20 +12,20 @@ fn around(shape: Shape, along: usize) -> (usize, usize, usize) {
 
 /// Reduces along a dimension. Sums are in f64 for every type.
 pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Reduction, out: &mut [T]) {
-    let (_, size, behind) = around(shape, along);
+    let (_, size, after) = around(shape, along);
     if matches!(with, Reduction::Sum | Reduction::Mean) {
         let divisor = if with == Reduction::Mean { size as f64 } else { 1.0 };
-        if behind == 1 {
+        if after == 1 {
             // Each line is contiguous.
             for (at, out) in out.iter_mut().enumerate() {
                 *out = T::of(sum(&values[at * size..][..size]) / divisor);
             }
             return;
         }
-        let mut sums = vec![0.0; behind];
-        for (at, out) in out.chunks_mut(behind.max(1)).enumerate() {
+        let mut sums = vec![0.0; after];
+        for (at, out) in out.chunks_mut(after.max(1)).enumerate() {
             sums.fill(0.0);
-            for row in values[at * size * behind..][..size * behind].chunks(behind) {
+            for row in values[at * size * after..][..size * after].chunks(after) {
                 sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.wide());
             }
             out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::of(sum / divisor));
@@ -33,9 +33,9 @@ pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Re
         return;
     }
     let is_max = with == Reduction::Max;
-    for (at, out) in out.chunks_mut(behind.max(1)).enumerate() {
+    for (at, out) in out.chunks_mut(after.max(1)).enumerate() {
         out.fill(if is_max { T::neg_infinity() } else { T::infinity() });
-        for row in values[at * size * behind..][..size * behind].chunks(behind) {
+        for row in values[at * size * after..][..size * after].chunks(after) {
             for (out, value) in out.iter_mut().zip(row).filter(|(out, value)| is_beyond(is_max, **value, **out)) {
                 *out = *value;
             }
@@ -61,19 +61,19 @@ fn is_beyond<T: Real>(is_max: bool, value: T, found: T) -> bool {
 }
 
 /// Returns the index of the maximum or minimum.
-pub(super) fn place<T: Real>(values: &[T], shape: Shape, along: usize, is_max: bool) -> Vec<u32> {
-    let (before, size, behind) = around(shape, along);
-    let mut places = Vec::with_capacity(before * behind);
-    for first in (0..before).flat_map(|at| (0..behind).map(move |column| at * size * behind + column)) {
+pub(super) fn arg_extremum<T: Real>(values: &[T], shape: Shape, along: usize, is_max: bool) -> Vec<u32> {
+    let (before, size, after) = around(shape, along);
+    let mut indices = Vec::with_capacity(before * after);
+    for first in (0..before).flat_map(|at| (0..after).map(move |column| at * size * after + column)) {
         let mut best = 0;
         for at in 1..size {
-            if is_beyond(is_max, values[first + at * behind], values[first + best * behind]) {
+            if is_beyond(is_max, values[first + at * after], values[first + best * after]) {
                 best = at;
             }
         }
-        places.push(best as u32);
+        indices.push(best as u32);
     }
-    places
+    indices
 }
 
 pub(super) fn softmax<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
@@ -106,7 +106,7 @@ fn exponents<T: Real>(row: &[T]) -> (T, f64) {
 }
 
 /// Sums the values of each bin, in f64 for every type.
-pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, bins: usize, out: &mut [T]) {
+pub(super) fn histogram<T: Real>(indices: &[u32], values: &[T], channels: usize, bins: usize, out: &mut [T]) {
     if bins * channels == 0 {
         return;
     }
@@ -114,8 +114,8 @@ pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, 
     let mut sums = vec![0.0; bins * channels];
     for (feature, out) in out.chunks_exact_mut(bins * channels).enumerate() {
         sums.fill(0.0);
-        let places = &places[feature * rows..][..rows];
-        for (bin, values) in places.iter().zip(values.chunks_exact(channels)) {
+        let indices = &indices[feature * rows..][..rows];
+        for (bin, values) in indices.iter().zip(values.chunks_exact(channels)) {
             let Some(sums) = sums.chunks_exact_mut(channels).nth(*bin as usize) else { continue };
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.wide());
         }
@@ -124,12 +124,12 @@ pub(super) fn histogram<T: Real>(places: &[u32], values: &[T], channels: usize, 
 }
 
 /// Selects rows by index.
-pub(super) fn take(from: &Tensor<'_>, places: &[u32], out: Spec) -> Owned {
-    fn rows<T: Copy>(values: &[T], places: &[u32], zero: T, count: usize) -> Vec<T> {
-        let width = count.checked_div(places.len()).unwrap_or(0);
+pub(super) fn take(from: &Tensor<'_>, indices: &[u32], out: Spec) -> OwnedValues {
+    fn rows<T: Copy>(values: &[T], indices: &[u32], zero: T, count: usize) -> Vec<T> {
+        let width = count.checked_div(indices.len()).unwrap_or(0);
         let mut out = vec![zero; count];
-        for (out, place) in out.chunks_exact_mut(width.max(1)).zip(places) {
-            let row = (*place as usize).checked_mul(width).and_then(|first| values.get(first..first + width));
+        for (out, index) in out.chunks_exact_mut(width.max(1)).zip(indices) {
+            let row = (*index as usize).checked_mul(width).and_then(|first| values.get(first..first + width));
             if let Some(row) = row {
                 out.copy_from_slice(row);
             }
@@ -138,9 +138,9 @@ pub(super) fn take(from: &Tensor<'_>, places: &[u32], out: Spec) -> Owned {
     }
     let count = out.shape.count();
     match from.values() {
-        Values::F16(values) => Owned::F16(rows(values, places, half::f16::ZERO, count)),
-        Values::F32(values) => Owned::F32(rows(values, places, 0.0, count)),
-        Values::F64(values) => Owned::F64(rows(values, places, 0.0, count)),
-        Values::U32(values) => Owned::U32(rows(values, places, 0, count)),
+        Values::F16(values) => OwnedValues::F16(rows(values, indices, half::f16::ZERO, count)),
+        Values::F32(values) => OwnedValues::F32(rows(values, indices, 0.0, count)),
+        Values::F64(values) => OwnedValues::F64(rows(values, indices, 0.0, count)),
+        Values::U32(values) => OwnedValues::U32(rows(values, indices, 0, count)),
     }
 }

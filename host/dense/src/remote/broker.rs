@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use sandbar_process::socket;
 use serde::{Deserialize, Serialize};
 
-use super::Remote;
+use super::GpuClient;
 use super::process::wait;
-use crate::{Described, Gpu};
+use crate::{DeviceProfile, Gpu};
 
 /// Maximum wait for a connection: a driver that creates no device until then is given up.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
 
 /// Interval between requests for a GPU after one was refused.
-const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ToBroker {
+pub enum BrokerRequest {
     /// Describe the available GPU.
     Describe,
     /// Connect to a GPU.
@@ -32,46 +32,46 @@ pub enum ToBroker {
 
 /// Response: the profile of the GPU, if there is one. A connection's files are its socket and its shared memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FromBroker(pub Option<Described>);
+pub struct BrokerResponse(pub Option<DeviceProfile>);
 
 /// A worker's source of GPUs, with its open connections.
 #[derive(Debug, Clone)]
-pub struct Broker(Arc<Mutex<State>>);
+pub struct Broker(Arc<Mutex<BrokerState>>);
 
 #[derive(Debug)]
-struct State {
+struct BrokerState {
     /// Socket to the node; `None` if the node provides no GPUs.
     socket: Option<OwnedFd>,
     /// Profile of the GPU, once requested.
-    described: Option<Option<Arc<Described>>>,
+    described: Option<Option<Arc<DeviceProfile>>>,
     /// Connections by job.
     gpus: HashMap<u64, Gpu>,
     /// Time of the last refused request.
     refused: Option<Instant>,
     /// Nanoseconds that a GPU would have saved so far, by job without a connection.
-    missed: HashMap<u64, f64>,
+    missed_nanos: HashMap<u64, f64>,
 }
 
-/// Maximum number of jobs in `missed`.
-const MISSED_MAX: usize = 1024;
+/// Maximum number of jobs in `missed_nanos`.
+const MISSED_JOBS_MAX: usize = 1024;
 
 impl Broker {
     /// Creates a broker that uses a socket, or one without GPUs.
     pub fn new(socket: Option<OwnedFd>) -> Broker {
-        Broker(Arc::new(Mutex::new(State {
+        Broker(Arc::new(Mutex::new(BrokerState {
             socket,
             described: None,
             gpus: HashMap::new(),
             refused: None,
-            missed: HashMap::new(),
+            missed_nanos: HashMap::new(),
         })))
     }
 
     /// Returns the profile of the GPU, if there is one. Several GPUs of a machine are assumed to equal the first.
-    pub fn described(&self) -> Option<Arc<Described>> {
+    pub fn described(&self) -> Option<Arc<DeviceProfile>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { socket, described, .. } = &mut *state;
-        let ask = || ask(socket.as_ref()?, ToBroker::Describe)?.0.map(Arc::new);
+        let BrokerState { socket, described, .. } = &mut *state;
+        let ask = || ask(socket.as_ref()?, BrokerRequest::Describe)?.0.map(Arc::new);
         described.get_or_insert_with(ask).clone()
     }
 
@@ -82,12 +82,12 @@ impl Broker {
         if state.gpus.contains_key(&job) {
             return true;
         }
-        if state.missed.len() >= MISSED_MAX && !state.missed.contains_key(&job) {
-            state.missed.clear();
+        if state.missed_nanos.len() >= MISSED_JOBS_MAX && !state.missed_nanos.contains_key(&job) {
+            state.missed_nanos.clear();
         }
-        let missed = state.missed.entry(job).or_default();
-        *missed += saved_nanos;
-        *missed >= start_nanos
+        let missed_nanos = state.missed_nanos.entry(job).or_default();
+        *missed_nanos += saved_nanos;
+        *missed_nanos >= start_nanos
     }
 
     /// Returns a GPU for a job, if there is one: the existing connection, or a new one. Blocks until connected.
@@ -103,19 +103,19 @@ impl Broker {
     }
 }
 
-impl State {
+impl BrokerState {
     fn connect(&mut self, job: u64) -> Option<Gpu> {
-        if self.refused.is_some_and(|refused| refused.elapsed() < ASKED_AGAIN_AFTER) {
+        if self.refused.is_some_and(|refused| refused.elapsed() < RETRY_INTERVAL) {
             return None;
         }
-        let Some((_, files)) = ask(self.socket.as_ref()?, ToBroker::Connect { job }) else {
+        let Some((_, files)) = ask(self.socket.as_ref()?, BrokerRequest::Connect { job }) else {
             // A node that does not respond now will not respond later.
             self.socket = None;
             return None;
         };
         let connect = |files| {
             let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
-            Some(Gpu::new(Remote::new(socket, area).ok()?))
+            Some(Gpu::new(GpuClient::new(socket, area).ok()?))
         };
         let gpu = connect(files);
         self.refused = gpu.is_none().then(Instant::now);
@@ -123,12 +123,12 @@ impl State {
     }
 }
 
-fn ask(socket: &OwnedFd, what: ToBroker) -> Option<(Option<Described>, Vec<OwnedFd>)> {
+fn ask(socket: &OwnedFd, what: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
     let (mut frame, mut received) = (Vec::new(), Vec::new());
     socket::send(socket, socket::frame(&what, &mut frame).ok()?, &[]).ok()?;
     if !wait(socket, CONNECT_TIME_MAX).ok()? {
         return None;
     }
-    let (FromBroker(described), files) = socket::receive(socket, &mut received).ok()??;
+    let (BrokerResponse(described), files) = socket::receive(socket, &mut received).ok()??;
     Some((described, files))
 }

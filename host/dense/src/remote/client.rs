@@ -12,14 +12,14 @@ use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 
 use super::{
-    AREA_BYTES, DROPPED_MAX, FromGpu, INLINE_BYTES_MAX, Lost, MESSAGES_MAX, MOVED_BYTES_MAX, Moved, PLACES,
-    RemoteError, RemoteErrorKind, ToGpu, now_nanos, place, words,
+    AREA_BYTES, DROPS_PER_MESSAGE_MAX, GpuRequest, GpuResponse, INLINE_BYTES_MAX, KillReason, MESSAGES_MAX,
+    RemoteError, RemoteErrorKind, SLOTS, TRANSFER_BYTES_MAX, TransferData, now_nanos, slot_offset, words,
 };
 use crate::{Op, Spec};
 
 /// A connection to the process that owns a GPU.
 #[derive(Debug)]
-pub struct Remote {
+pub struct GpuClient {
     socket: OwnedFd,
     area: SharedMemory,
     /// Number of messages sent, and completed.
@@ -28,17 +28,17 @@ pub struct Remote {
     /// Last allocated number of a tensor, kernel or user.
     numbers: u32,
     /// Uploads: number of slots used so far, and the messages whose slots are still in use.
-    placed: usize,
+    upload_slots: usize,
     writes: VecDeque<u64>,
     /// Reads by their message's number, and the number of slots used for downloads so far.
-    reads: VecDeque<(u64, Asked)>,
-    placed_back: usize,
+    reads: VecDeque<(u64, ReadState)>,
+    download_slots: usize,
     /// Tensors to drop with the next message.
     dropped: Vec<u32>,
     /// Current user, the first message of each recent user, and the nanoseconds of GPU work for each user.
     user: u32,
     users: VecDeque<(u64, u32)>,
-    worked: HashMap<u32, u64>,
+    busy: HashMap<u32, u64>,
     lost: Option<RemoteError>,
     frame: Vec<u8>,
     received: Vec<u8>,
@@ -46,10 +46,10 @@ pub struct Remote {
 
 /// State of a read.
 #[derive(Debug)]
-enum Asked {
-    Waits,
+enum ReadState {
+    Pending,
     /// The values, with their slot if they are not inline.
-    Answered(Result<(Moved, usize), RemoteError>),
+    Answered(Result<(TransferData, usize), RemoteError>),
     Taken,
 }
 
@@ -57,26 +57,26 @@ enum Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadNumber(u64);
 
-impl Remote {
+impl GpuClient {
     /// Wraps a connection that the node created; the socket is non-blocking.
     ///
     /// # Errors
     /// Fails if the shared memory is invalid.
-    pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<Remote> {
-        Ok(Remote {
+    pub fn new(socket: OwnedFd, area: OwnedFd) -> io::Result<GpuClient> {
+        Ok(GpuClient {
             socket,
             area: SharedMemory::open(area, AREA_BYTES)?,
             sent: 0,
             done: 0,
             numbers: 0,
-            placed: 0,
+            upload_slots: 0,
             writes: VecDeque::new(),
             reads: VecDeque::new(),
-            placed_back: 0,
+            download_slots: 0,
             dropped: Vec::new(),
             user: 0,
             users: VecDeque::new(),
-            worked: HashMap::new(),
+            busy: HashMap::new(),
             lost: None,
             frame: Vec::new(),
             received: Vec::new(),
@@ -89,33 +89,33 @@ impl Remote {
     }
 
     /// Registers a guest and returns its number. The node may end the process of a connection without users.
-    pub fn begin_use(&mut self) -> u32 {
+    pub fn add_user(&mut self) -> u32 {
         self.area.atomic(words::USERS).fetch_add(1, AcqRel);
         let user = self.number();
-        self.worked.insert(user, 0);
+        self.busy.insert(user, 0);
         user
     }
 
     /// Attributes the following requests to this guest.
-    pub fn is_for(&mut self, user: u32) {
+    pub fn set_user(&mut self, user: u32) {
         self.user = user;
     }
 
     /// Returns the nanoseconds that the GPU worked for a guest, for completed requests, as the GPU's process reports
     /// them.
-    pub fn worked_nanos(&self, user: u32) -> u64 {
-        self.worked.get(&user).copied().unwrap_or_default()
+    pub fn busy_nanos(&self, user: u32) -> u64 {
+        self.busy.get(&user).copied().unwrap_or_default()
     }
 
     /// Unregisters a guest. The duration of its pending work is not reported.
-    pub fn end_use(&mut self, user: u32) {
-        self.worked.remove(&user);
+    pub fn remove_user(&mut self, user: u32) {
+        self.busy.remove(&user);
         self.area.atomic(words::USERS).fetch_sub(1, AcqRel);
     }
 
     /// Processes pending messages, to detect a lost connection.
-    pub(crate) fn look(&mut self) {
-        let _ = self.listen(false);
+    pub(crate) fn poll_messages(&mut self) {
+        let _ = self.receive(false);
     }
 
     fn number(&mut self) -> u32 {
@@ -129,21 +129,21 @@ impl Remote {
     /// Fails if the connection is lost.
     pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, RemoteError> {
         let tensor = self.number();
-        self.send(&ToGpu::Tensor { tensor, spec, is_written: values.is_some() })?;
+        self.send(&GpuRequest::Tensor { tensor, spec, is_written: values.is_some() })?;
         let mut offset = 0;
-        for part in values.unwrap_or_default().chunks(MOVED_BYTES_MAX) {
+        for part in values.unwrap_or_default().chunks(TRANSFER_BYTES_MAX) {
             let values = if part.len() <= INLINE_BYTES_MAX {
-                Moved::Inline(part.to_vec())
+                TransferData::Inline(part.to_vec())
             } else {
-                while self.writes.len() >= PLACES {
-                    self.listen(true)?;
+                while self.writes.len() >= SLOTS {
+                    self.receive(true)?;
                 }
-                self.area.write(place(self.placed, false), part);
-                self.placed += 1;
-                Moved::Placed(part.len() as u32)
+                self.area.write(slot_offset(self.upload_slots, false), part);
+                self.upload_slots += 1;
+                TransferData::Slot(part.len() as u32)
             };
-            let is_placed = matches!(values, Moved::Placed(_));
-            self.send(&ToGpu::Write { tensor, offset, values })?;
+            let is_placed = matches!(values, TransferData::Slot(_));
+            self.send(&GpuRequest::Write { tensor, offset, values })?;
             if is_placed {
                 self.writes.push_back(self.sent);
             }
@@ -156,9 +156,9 @@ impl Remote {
     ///
     /// # Errors
     /// Fails if the connection is lost.
-    pub fn reshaped(&mut self, from: u32, spec: Spec) -> Result<u32, RemoteError> {
+    pub fn reshape(&mut self, from: u32, spec: Spec) -> Result<u32, RemoteError> {
         let tensor = self.number();
-        self.send(&ToGpu::Reshape { from, tensor, spec })?;
+        self.send(&GpuRequest::Reshape { from, tensor, spec })?;
         Ok(tensor)
     }
 
@@ -168,7 +168,7 @@ impl Remote {
     /// Fails if the connection is lost.
     pub fn run(&mut self, op: &Op, inputs: &[u32], outputs: usize) -> Result<Vec<u32>, RemoteError> {
         let outputs: Vec<u32> = (0..outputs).map(|_| self.number()).collect();
-        self.send(&ToGpu::Run { op: op.clone(), inputs: inputs.to_vec(), outputs: outputs.clone() })?;
+        self.send(&GpuRequest::Run { op: op.clone(), inputs: inputs.to_vec(), outputs: outputs.clone() })?;
         Ok(outputs)
     }
 
@@ -178,7 +178,7 @@ impl Remote {
     /// Fails if the connection is lost.
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, RemoteError> {
         let kernel = self.number();
-        self.send(&ToGpu::Kernel { kernel, wgsl: wgsl.to_owned() })?;
+        self.send(&GpuRequest::Kernel { kernel, wgsl: wgsl.to_owned() })?;
         Ok(kernel)
     }
 
@@ -187,7 +187,7 @@ impl Remote {
     /// # Errors
     /// Fails if the connection is lost.
     pub fn dispatch(&mut self, kernel: u32, bindings: &[u32], grid: [u32; 3]) -> Result<(), RemoteError> {
-        self.send(&ToGpu::Dispatch { kernel, bindings: bindings.to_vec(), grid })
+        self.send(&GpuRequest::Dispatch { kernel, bindings: bindings.to_vec(), grid })
     }
 
     /// Requests at most [`TRANSFER_BYTES_MAX`] bytes of a tensor's values. Returns `None` while all slots are occupied
@@ -196,14 +196,14 @@ impl Remote {
     /// # Errors
     /// Fails if the connection is lost.
     pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: usize) -> Result<Option<ReadNumber>, RemoteError> {
-        if self.reads.len() >= PLACES {
-            self.listen(false)?;
-            if self.reads.len() >= PLACES {
+        if self.reads.len() >= SLOTS {
+            self.receive(false)?;
+            if self.reads.len() >= SLOTS {
                 return Ok(None);
             }
         }
-        self.send(&ToGpu::Read { tensor, offset, bytes: bytes as u32 })?;
-        self.reads.push_back((self.sent, Asked::Waits));
+        self.send(&GpuRequest::Read { tensor, offset, bytes: bytes as u32 })?;
+        self.reads.push_back((self.sent, ReadState::Pending));
         Ok(Some(ReadNumber(self.sent)))
     }
 
@@ -213,58 +213,60 @@ impl Remote {
     /// Errors of the operations that computed the tensor, or of the connection.
     pub fn poll_read(&mut self, read: ReadNumber, to: &mut [u8], waits: bool) -> Poll<Result<(), RemoteError>> {
         loop {
-            let twice = || Poll::Ready(Err(of_peer("values were taken twice")));
-            match self.asked(read) {
-                None | Some(Asked::Taken) => return twice(),
-                Some(Asked::Waits) => {
-                    let heard = self.listen(waits);
-                    let still_waits = matches!(self.asked(read), Some(Asked::Waits));
-                    match heard {
-                        Err(lost) if still_waits => return Poll::Ready(Err(lost)),
-                        Ok(false) if still_waits => return Poll::Pending,
+            let twice = || Poll::Ready(Err(lost_error("values were taken twice")));
+            match self.read_state(read) {
+                None | Some(ReadState::Taken) => return twice(),
+                Some(ReadState::Pending) => {
+                    let received = self.receive(waits);
+                    let still_pending = matches!(self.read_state(read), Some(ReadState::Pending));
+                    match received {
+                        Err(lost) if still_pending => return Poll::Ready(Err(lost)),
+                        Ok(false) if still_pending => return Poll::Pending,
                         _ => {}
                     }
                 }
-                Some(asked) => {
-                    let Asked::Answered(answer) = std::mem::replace(asked, Asked::Taken) else { return twice() };
-                    let taken = answer.and_then(|(moved, place)| self.take(&moved, place, to));
-                    self.forget_taken();
+                Some(read_state) => {
+                    let ReadState::Answered(answer) = std::mem::replace(read_state, ReadState::Taken) else {
+                        return twice();
+                    };
+                    let taken = answer.and_then(|(data, slot)| self.take(&data, slot, to));
+                    self.remove_taken();
                     return Poll::Ready(taken);
                 }
             }
         }
     }
 
-    fn asked(&mut self, read: ReadNumber) -> Option<&mut Asked> {
-        self.reads.iter_mut().find(|(number, _)| *number == read.0).map(|(_, asked)| asked)
+    fn read_state(&mut self, read: ReadNumber) -> Option<&mut ReadState> {
+        self.reads.iter_mut().find(|(number, _)| *number == read.0).map(|(_, read_state)| read_state)
     }
 
     /// Abandons a read.
     pub fn abandon(&mut self, read: ReadNumber) {
         // The slot is occupied until the values arrive.
-        while matches!(self.asked(read), Some(Asked::Waits)) && self.listen(true).is_ok() {}
-        if let Some(asked) = self.asked(read) {
-            *asked = Asked::Taken;
+        while matches!(self.read_state(read), Some(ReadState::Pending)) && self.receive(true).is_ok() {}
+        if let Some(read_state) = self.read_state(read) {
+            *read_state = ReadState::Taken;
         }
-        self.forget_taken();
+        self.remove_taken();
     }
 
-    fn take(&mut self, moved: &Moved, place: usize, to: &mut [u8]) -> Result<(), RemoteError> {
-        match moved {
-            Moved::Inline(values) if values.len() == to.len() => to.copy_from_slice(values),
-            Moved::Placed(bytes) if *bytes as usize == to.len() && to.len() <= MOVED_BYTES_MAX => {
+    fn take(&mut self, data: &TransferData, slot: usize, to: &mut [u8]) -> Result<(), RemoteError> {
+        match data {
+            TransferData::Inline(values) if values.len() == to.len() => to.copy_from_slice(values),
+            TransferData::Slot(bytes) if *bytes as usize == to.len() && to.len() <= TRANSFER_BYTES_MAX => {
                 // SAFETY: writing initialised bytes through a view of possibly uninitialised ones keeps them
                 // initialised.
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
-                self.area.read(place, to);
+                self.area.read(slot, to);
             }
-            _ => return Err(of_peer("it sent other values than were asked for")),
+            _ => return Err(lost_error("it sent other values than were read_state for")),
         }
         Ok(())
     }
 
-    fn forget_taken(&mut self) {
-        while matches!(self.reads.front(), Some((_, Asked::Taken))) {
+    fn remove_taken(&mut self) {
+        while matches!(self.reads.front(), Some((_, ReadState::Taken))) {
             self.reads.pop_front();
         }
     }
@@ -272,7 +274,7 @@ impl Remote {
     /// Drops a tensor. Drops are batched, and sent before the next request at the latest.
     pub fn drop_tensor(&mut self, tensor: u32) {
         self.dropped.push(tensor);
-        if self.dropped.len() >= DROPPED_MAX {
+        if self.dropped.len() >= DROPS_PER_MESSAGE_MAX {
             // A lost connection has lost its tensors as well.
             let _ = self.send_dropped();
         }
@@ -280,7 +282,7 @@ impl Remote {
 
     /// Drops a kernel.
     pub fn drop_kernel(&mut self, kernel: u32) {
-        let _ = self.send(&ToGpu::DropKernel { kernel });
+        let _ = self.send(&GpuRequest::DropKernel { kernel });
     }
 
     fn send_dropped(&mut self) -> Result<(), RemoteError> {
@@ -288,31 +290,31 @@ impl Remote {
             return Ok(());
         }
         let tensors = std::mem::take(&mut self.dropped);
-        self.put(&ToGpu::Drop { tensors })
+        self.send_message(&GpuRequest::Drop { tensors })
     }
 
-    fn send(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
+    fn send(&mut self, message: &GpuRequest) -> Result<(), RemoteError> {
         self.send_dropped()?;
         if self.users.back().is_none_or(|(_, last)| *last != self.user) {
-            self.put(&ToGpu::User)?;
+            self.send_message(&GpuRequest::User)?;
             self.users.push_back((self.sent + 1, self.user));
             // Later reports never concern messages that are that old.
             while self.users.len() > MESSAGES_MAX as usize + 1 {
                 self.users.pop_front();
             }
         }
-        self.put(message)
+        self.send_message(message)
     }
 
     /// Sends a message once the number of messages in flight allows it.
-    fn put(&mut self, message: &ToGpu) -> Result<(), RemoteError> {
+    fn send_message(&mut self, message: &GpuRequest) -> Result<(), RemoteError> {
         while self.sent - self.done >= MESSAGES_MAX {
-            self.listen(true)?;
+            self.receive(true)?;
         }
         let mut frame = std::mem::take(&mut self.frame);
         let sent = match socket::frame(message, &mut frame) {
-            Ok(frame) => self.put_frame(frame),
-            Err(e) => Err(of_peer(&e.to_string())),
+            Ok(frame) => self.send_frame(frame),
+            Err(e) => Err(lost_error(&e.to_string())),
         };
         self.frame = frame;
         sent?;
@@ -320,7 +322,7 @@ impl Remote {
         Ok(())
     }
 
-    fn put_frame(&mut self, frame: &[u8]) -> Result<(), RemoteError> {
+    fn send_frame(&mut self, frame: &[u8]) -> Result<(), RemoteError> {
         loop {
             if let Some(lost) = &self.lost {
                 return Err(lost.clone());
@@ -328,35 +330,35 @@ impl Remote {
             match socket::send(&self.socket, frame, &[]) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN | PollFlags::OUT)?,
-                Err(_) => return Err(self.is_lost()),
+                Err(_) => return Err(self.mark_lost()),
             }
-            self.listen(false)?;
+            self.receive(false)?;
         }
     }
 
     /// Handles messages of the GPU's process; with `waits` it blocks until there is one. Returns whether there was any.
-    fn listen(&mut self, waits: bool) -> Result<bool, RemoteError> {
-        let mut has_heard = false;
+    fn receive(&mut self, waits: bool) -> Result<bool, RemoteError> {
+        let mut received_any = false;
         loop {
             if let Some(lost) = &self.lost {
                 return Err(lost.clone());
             }
             match socket::receive(&self.socket, &mut self.received) {
                 Ok(Some((message, _))) => {
-                    self.heard(message)?;
-                    has_heard = true;
+                    self.handle(message)?;
+                    received_any = true;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && (has_heard || !waits) => return Ok(has_heard),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && (received_any || !waits) => return Ok(received_any),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
-                Ok(None) | Err(_) => return Err(self.is_lost()),
+                Ok(None) | Err(_) => return Err(self.mark_lost()),
             }
         }
     }
 
-    fn heard(&mut self, message: FromGpu) -> Result<(), RemoteError> {
+    fn handle(&mut self, message: GpuResponse) -> Result<(), RemoteError> {
         match message {
-            FromGpu::Done { message, nanos } if message <= self.sent => {
-                self.has_worked(message, nanos);
+            GpuResponse::Done { message, nanos } if message <= self.sent => {
+                self.add_busy_time(message, nanos);
                 // Several threads of the process report completions, possibly out of order.
                 self.done = self.done.max(message);
                 while self.writes.front().is_some_and(|message| *message <= self.done) {
@@ -364,26 +366,26 @@ impl Remote {
                 }
                 Ok(())
             }
-            FromGpu::Values { read, values } => {
-                let place = place(self.placed_back, true);
-                self.placed_back += usize::from(matches!(values, Ok(Moved::Placed(_))));
-                match self.asked(ReadNumber(read)) {
-                    Some(asked @ Asked::Waits) => {
-                        *asked = Asked::Answered(values.map(|moved| (moved, place)));
+            GpuResponse::Values { read, values } => {
+                let slot = slot_offset(self.download_slots, true);
+                self.download_slots += usize::from(matches!(values, Ok(TransferData::Slot(_))));
+                match self.read_state(ReadNumber(read)) {
+                    Some(read_state @ ReadState::Pending) => {
+                        *read_state = ReadState::Answered(values.map(|data| (data, slot)));
                         Ok(())
                     }
-                    _ => Err(self.is_senseless()),
+                    _ => Err(self.protocol_error()),
                 }
             }
-            FromGpu::Done { .. } => Err(self.is_senseless()),
+            GpuResponse::Done { .. } => Err(self.protocol_error()),
         }
     }
 
     /// Adds GPU time to the user that sent this message.
-    fn has_worked(&mut self, message: u64, nanos: u64) {
+    fn add_busy_time(&mut self, message: u64, nanos: u64) {
         let user = self.users.iter().rfind(|(first, _)| *first <= message);
-        if let Some(worked) = user.and_then(|(_, user)| self.worked.get_mut(user)) {
-            *worked = worked.saturating_add(nanos);
+        if let Some(busy) = user.and_then(|(_, user)| self.busy.get_mut(user)) {
+            *busy = busy.saturating_add(nanos);
         }
     }
 
@@ -391,37 +393,39 @@ impl Remote {
         let socket = self.socket.as_fd();
         match poll(&mut [PollFd::new(&socket, flags)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(_) => Err(self.is_lost()),
+            Err(_) => Err(self.mark_lost()),
         }
     }
 
-    fn is_senseless(&mut self) -> RemoteError {
-        self.lost.get_or_insert_with(|| of_peer("it makes no sense")).clone()
+    fn protocol_error(&mut self) -> RemoteError {
+        self.lost.get_or_insert_with(|| lost_error("it makes no sense")).clone()
     }
 
     /// Records the loss of the process, which ended by itself or was killed by the node.
-    fn is_lost(&mut self) -> RemoteError {
+    fn mark_lost(&mut self) -> RemoteError {
         if let Some(lost) = &self.lost {
             return lost.clone();
         }
-        let since = self.area.atomic(words::SINCE).load(Acquire);
+        let since = self.area.atomic(words::BUSY_SINCE).load(Acquire);
         if since > 0 {
             // The GPU was working on the first message that is not completed.
-            self.has_worked(self.done + 1, now_nanos().saturating_sub(since));
+            self.add_busy_time(self.done + 1, now_nanos().saturating_sub(since));
         }
-        let why = self.area.atomic(words::LOST).load(Acquire);
-        let error = if why == Lost::OwnWork as u64 {
+        let why = self.area.atomic(words::KILL_REASON).load(Acquire);
+        let error = if why == KillReason::OwnWork as u64 {
             let message = "the GPU's work took longer than its limit (--gpu-time) and was killed".to_owned();
             RemoteError { kind: RemoteErrorKind::TimeOut, message }
-        } else if why == Lost::OthersWork as u64 {
-            of_peer("its process was killed because other work of this job on it took longer than its limit (--gpu-time)")
+        } else if why == KillReason::OthersWork as u64 {
+            lost_error(
+                "its process was killed because other work of this job on it took longer than its limit (--gpu-time)",
+            )
         } else {
-            of_peer("its process ended")
+            lost_error("its process ended")
         };
         self.lost.get_or_insert(error).clone()
     }
 }
 
-fn of_peer(what: &str) -> RemoteError {
-    RemoteError { kind: RemoteErrorKind::Lost, message: format!("the GPU is lost: {what}") }
+fn lost_error(what: &str) -> RemoteError {
+    RemoteError { kind: RemoteErrorKind::KillReason, message: format!("the GPU is lost: {what}") }
 }

@@ -16,20 +16,20 @@ mod process;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::{Costs, Described, Op, Spec};
+use crate::{Costs, DeviceProfile, Op, Spec};
 
-pub use broker::{Broker, FromBroker, ToBroker};
-pub use client::{ReadNumber, Remote};
-pub use process::{GpuOptions, GpuProcess, LIST_ARGUMENT, Looked, SERVE_ARGUMENT, SOFTWARE_ARGUMENT};
+pub use broker::{Broker, BrokerRequest, BrokerResponse};
+pub use client::{GpuClient, ReadNumber};
+pub use process::{GpuOptions, GpuProcess, LIST_ARGUMENT, ProcessState, SERVE_ARGUMENT, SOFTWARE_ARGUMENT};
 
 /// Control words in the shared memory, as indices of u64, each on its own cache line.
 pub mod words {
     /// Start of the GPU's current work for this connection, in nanoseconds of the monotonic clock; 0 when idle.
-    pub const SINCE: usize = 0;
+    pub const BUSY_SINCE: usize = 0;
     /// Start of the process's current kernel compilation, likewise.
-    pub const MAKING_SINCE: usize = 8;
+    pub const COMPILING_SINCE: usize = 8;
     /// Set by the node before it kills the process: the number of a [`KillReason`](super::KillReason).
-    pub const LOST: usize = 24;
+    pub const KILL_REASON: usize = 24;
     /// Number of guests that use the connection, set by the worker.
     pub const USERS: usize = 40;
     /// Not 0 once the GPU's process has closed the connection.
@@ -39,11 +39,11 @@ pub mod words {
 /// Bytes of control words, before the slots.
 pub const CONTROL_BYTES: usize = 4096;
 /// Maximum bytes of values per message, and size of a slot.
-pub const MOVED_BYTES_MAX: usize = 2 << 20;
+pub const TRANSFER_BYTES_MAX: usize = 2 << 20;
 /// Number of slots for uploads, and of slots for downloads behind them. Slots are used in turn.
-pub const PLACES: usize = 4;
+pub const SLOTS: usize = 4;
 /// Size of the shared memory, in bytes.
-pub const AREA_BYTES: usize = CONTROL_BYTES + 2 * PLACES * MOVED_BYTES_MAX;
+pub const AREA_BYTES: usize = CONTROL_BYTES + 2 * SLOTS * TRANSFER_BYTES_MAX;
 /// Maximum size of values inside a message, in bytes.
 pub const INLINE_BYTES_MAX: usize = 4096;
 /// Maximum number of incomplete messages.
@@ -53,11 +53,11 @@ pub const KERNEL_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of tensors bound to a kernel.
 pub const BINDINGS_MAX: usize = 8;
 /// Maximum number of tensors dropped per message.
-pub const DROPPED_MAX: usize = 256;
+pub const DROPS_PER_MESSAGE_MAX: usize = 256;
 
 /// Returns the offset of a slot in the shared memory.
-pub fn place(number: usize, is_back: bool) -> usize {
-    CONTROL_BYTES + (number % PLACES + if is_back { PLACES } else { 0 }) * MOVED_BYTES_MAX
+pub fn slot_offset(number: usize, is_back: bool) -> usize {
+    CONTROL_BYTES + (number % SLOTS + if is_back { SLOTS } else { 0 }) * TRANSFER_BYTES_MAX
 }
 
 /// Returns the time of the monotonic clock in nanoseconds, as used in the shared memory.
@@ -68,7 +68,7 @@ pub fn now_nanos() -> u64 {
 
 /// A request to the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum ToGpu {
+pub enum GpuRequest {
     /// The following requests belong to another user, whose time is measured separately.
     User,
     /// Creates a tensor of zeros.
@@ -87,7 +87,7 @@ pub enum ToGpu {
         /// Offset in bytes, a multiple of four.
         offset: u64,
         /// Values.
-        values: Moved,
+        values: TransferData,
     },
     /// Creates a tensor with the values of another in another shape.
     Reshape {
@@ -146,16 +146,16 @@ pub enum ToGpu {
 
 /// Values in transit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Moved {
+pub enum TransferData {
     /// Inline, at most [`INLINE_BYTES_MAX`].
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
     /// This many bytes in the next slot.
-    Placed(u32),
+    Slot(u32),
 }
 
 /// A response of the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum FromGpu {
+pub enum GpuResponse {
     /// All requests up to this message are completed.
     Done {
         /// Number of the message.
@@ -168,7 +168,7 @@ pub enum FromGpu {
         /// Number of the read's message.
         read: u64,
         /// Values, or the error.
-        values: Result<Moved, RemoteError>,
+        values: Result<TransferData, RemoteError>,
     },
 }
 
@@ -200,7 +200,7 @@ pub enum RemoteErrorKind {
 /// Reason for which the node killed the process, for one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Lost {
+pub enum KillReason {
     /// Work of this connection exceeded its time limit.
     OwnWork = 1,
     /// Work of another connection exceeded its time limit.
@@ -209,11 +209,11 @@ pub enum Lost {
 
 /// A message of the node to the GPU's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum ToServer {
+pub enum ServerRequest {
     /// First message.
     Hello {
         /// Index of the GPU.
-        place: usize,
+        index: usize,
         /// Maximum bytes of all tensors.
         memory_bytes_max: u64,
         /// Costs of the GPU, if measured before.
@@ -227,9 +227,9 @@ pub enum ToServer {
 
 /// A response to the first message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum FromServer {
+pub enum ServerResponse {
     /// The process accepts connections.
-    Ready(Box<Described>),
+    Ready(Box<DeviceProfile>),
     /// The process has no usable GPU, for this reason.
     Failed(String),
 }

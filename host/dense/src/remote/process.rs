@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbar_process::{socket, spawn};
 use sandbar_store::SharedMemory;
 
-use super::{AREA_BYTES, FromServer, Lost, ToServer, now_nanos, words};
-use crate::{Costs, Described};
+use super::{AREA_BYTES, KillReason, ServerRequest, ServerResponse, now_nanos, words};
+use crate::{Costs, DeviceProfile};
 
 /// Argument with which `host-gpu` serves; its socket is standard input.
 pub const SERVE_ARGUMENT: &str = "serve";
@@ -22,7 +22,7 @@ pub const LIST_ARGUMENT: &str = "list";
 pub const SOFTWARE_ARGUMENT: &str = "--software";
 
 /// Minimum limit of compiling a kernel: the processor compiles, and may be busy.
-const MAKING_TIME_MIN: Duration = Duration::from_secs(10);
+const COMPILE_TIME_MIN: Duration = Duration::from_secs(10);
 /// Maximum time until a driver creates a device.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy)]
 pub struct GpuOptions {
     /// Index of the GPU.
-    pub place: usize,
+    pub index: usize,
     /// Whether to use drivers that compute on the processor.
     pub is_software: bool,
     /// Maximum bytes of all tensors.
@@ -46,7 +46,7 @@ pub struct GpuOptions {
 pub struct GpuProcess {
     child: Child,
     socket: OwnedFd,
-    described: Described,
+    described: DeviceProfile,
     /// Shared memory of each connection.
     areas: Vec<SharedMemory>,
     frame: Vec<u8>,
@@ -54,13 +54,13 @@ pub struct GpuProcess {
 
 /// State of a GPU process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Looked {
+pub enum ProcessState {
     /// All work is within its time limit.
-    Well,
+    Healthy,
     /// Work exceeded its time limit, and the process was killed.
-    Ended,
+    TimedOut,
     /// The process or its driver ended by itself.
-    Gone,
+    Exited,
 }
 
 impl GpuProcess {
@@ -80,27 +80,27 @@ impl GpuProcess {
         program.stdin(Stdio::null());
         let child = child?;
         // The guard kills the process on errors.
-        let mut process = Starting(Some(child));
+        let mut process = ChildGuard(Some(child));
         let (mut frame, mut received) = (Vec::new(), Vec::new());
-        let GpuOptions { place, memory_bytes_max, costs, processor, .. } = *options;
-        let hello = ToServer::Hello { place, memory_bytes_max, costs, processor };
+        let GpuOptions { index, memory_bytes_max, costs, processor, .. } = *options;
+        let hello = ServerRequest::Hello { index, memory_bytes_max, costs, processor };
         socket::send(&ours, socket::frame(&hello, &mut frame)?, &[])?;
-        let ended = |process: &mut Starting| io::Error::other(format!("the GPU process ended: {}", process.end()));
+        let ended = |process: &mut ChildGuard| io::Error::other(format!("the GPU process ended: {}", process.kill()));
         if !wait(&ours, START_TIME_MAX)? {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the GPU's driver created no device in time"));
         }
         match socket::receive(&ours, &mut received)? {
-            Some((FromServer::Ready(described), _)) => match process.0.take() {
+            Some((ServerResponse::Ready(described), _)) => match process.0.take() {
                 Some(child) => Ok(GpuProcess { child, socket: ours, described: *described, areas: Vec::new(), frame }),
                 None => Err(ended(&mut process)),
             },
-            Some((FromServer::Failed(why), _)) => Err(io::Error::other(why)),
+            Some((ServerResponse::Failed(why), _)) => Err(io::Error::other(why)),
             None => Err(ended(&mut process)),
         }
     }
 
     /// Returns the profile of its GPU.
-    pub fn described(&self) -> &Described {
+    pub fn described(&self) -> &DeviceProfile {
         &self.described
     }
 
@@ -116,7 +116,7 @@ impl GpuProcess {
         let file = area.as_fd().try_clone_to_owned()?;
         socket::send(
             &self.socket,
-            socket::frame(&ToServer::Connect, &mut self.frame)?,
+            socket::frame(&ServerRequest::Connect, &mut self.frame)?,
             &[theirs.as_fd(), file.as_fd()],
         )?;
         self.areas.push(area);
@@ -125,7 +125,7 @@ impl GpuProcess {
 
     /// Whether a guest uses the process, or work for one is in progress.
     pub fn is_used(&self) -> bool {
-        let words = [words::USERS, words::SINCE, words::MAKING_SINCE];
+        let words = [words::USERS, words::BUSY_SINCE, words::COMPILING_SINCE];
         self.areas.iter().any(|area| words.into_iter().any(|word| area.atomic(word).load(Acquire) != 0))
     }
 
@@ -135,14 +135,14 @@ impl GpuProcess {
     }
 
     /// Kills the process if work for one of its connections takes longer than `time_max`.
-    pub fn look(&mut self, time_max: Duration) -> Looked {
+    pub fn check(&mut self, time_max: Duration) -> ProcessState {
         // Unfinished work of closed connections counts as well.
         let is_used = |area: &SharedMemory| {
-            area.atomic(words::CLOSED).load(Acquire) == 0 || area.atomic(words::SINCE).load(Acquire) != 0
+            area.atomic(words::CLOSED).load(Acquire) == 0 || area.atomic(words::BUSY_SINCE).load(Acquire) != 0
         };
         self.areas.retain(is_used);
         let now = now_nanos();
-        let limits = [(words::SINCE, time_max), (words::MAKING_SINCE, time_max.max(MAKING_TIME_MIN))];
+        let limits = [(words::BUSY_SINCE, time_max), (words::COMPILING_SINCE, time_max.max(COMPILE_TIME_MIN))];
         let is_over = |area: &SharedMemory| {
             limits.into_iter().any(|(word, most)| {
                 let since = area.atomic(word).load(Acquire);
@@ -150,18 +150,18 @@ impl GpuProcess {
             })
         };
         if !self.areas.iter().any(is_over) {
-            return if socket::is_closed(&self.socket) { Looked::Gone } else { Looked::Well };
+            return if socket::is_closed(&self.socket) { ProcessState::Exited } else { ProcessState::Healthy };
         }
         for area in &self.areas {
-            let why = if is_over(area) { Lost::OwnWork } else { Lost::OthersWork };
-            area.atomic(words::LOST).store(why as u64, Release);
+            let why = if is_over(area) { KillReason::OwnWork } else { KillReason::OthersWork };
+            area.atomic(words::KILL_REASON).store(why as u64, Release);
         }
-        self.end();
-        Looked::Ended
+        self.kill();
+        ProcessState::TimedOut
     }
 
     /// Kills the process.
-    fn end(&mut self) {
+    fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -174,24 +174,24 @@ impl GpuProcess {
 
 impl Drop for GpuProcess {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 
 /// Guard that kills the process unless it is taken.
-struct Starting(Option<Child>);
+struct ChildGuard(Option<Child>);
 
-impl Starting {
-    fn end(&mut self) -> String {
+impl ChildGuard {
+    fn kill(&mut self) -> String {
         let Some(mut child) = self.0.take() else { return "it was taken".to_owned() };
         let _ = child.kill();
         child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
     }
 }
 
-impl Drop for Starting {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 

@@ -13,14 +13,14 @@ const F64: sandbar_dense::Dtype = sandbar_dense::Dtype::F64;
 
 /// A kernel for a number of features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Fit {
+pub(crate) struct GroupedKernel {
     width: u32,
     is_weighted: bool,
 }
 
-impl Fit {
-    pub(super) fn of(inputs: &[Spec]) -> Fit {
-        Fit { width: inputs[0].shape.sizes()[0], is_weighted: inputs.len() > 3 }
+impl GroupedKernel {
+    pub(super) fn of(inputs: &[Spec]) -> GroupedKernel {
+        GroupedKernel { width: inputs[0].shape.sizes()[0], is_weighted: inputs.len() > 3 }
     }
 
     /// Returns the number of rows per block.
@@ -38,8 +38,8 @@ impl Fit {
 
     pub(super) fn source(self) -> String {
         let mut text = head(F64, F64);
-        text += "struct Told { ridge: A, nan: A, largest: A, pivot_min: A, noise: A, groups: u32, rows: u32, intercept: u32, step: u32 }\n\
-                 var<immediate> told: Told;\n";
+        text += "struct Params { ridge: A, nan: A, largest: A, pivot_min: A, noise: A, groups: u32, rows: u32, intercept: u32, step: u32 }\n\
+                 var<immediate> params: Params;\n";
         text += &binding(0, "columns", "A", false);
         text += &binding(1, "goal", "A", false);
         text += &binding(2, "offsets", "u32", false);
@@ -63,7 +63,7 @@ impl Fit {
 
 /// Returns the bytes of memory that the threads of a group share.
 pub(super) fn shared_bytes(width: u32) -> u64 {
-    let fit = Fit { width, is_weighted: true };
+    let fit = GroupedKernel { width, is_weighted: true };
     let (columns, rows) = (u64::from(width) + 1, u64::from(fit.rows()));
     8 * (columns * rows + columns + rows + u64::from(fit.pairs()) + u64::from(THREADS)) + 16
 }
@@ -80,8 +80,8 @@ pub(super) fn plan(options: GroupedOptions, inputs: &[&DeviceTensor], outputs: &
     let immediates = immediates.size(groups).size(specs[1].shape.count()).size(options.intercept.into());
     let immediates = immediates.size(specs[2].shape.rank());
     vec![Step {
-        kernel: Kernel::GroupedOptions(Fit::of(&specs)),
-        bindings: inputs.iter().chain(outputs).map(|tensor| tensor.taken.clone()).collect(),
+        kernel: Kernel::GroupedOptions(GroupedKernel::of(&specs)),
+        bindings: inputs.iter().chain(outputs).map(|tensor| tensor.buffer.clone()).collect(),
         written: 2,
         immediates: immediates.bytes(F64),
         grid: grid(groups as u64),
@@ -98,7 +98,7 @@ var<workgroup> parts: array<A, THREADS>;
 var<workgroup> state: u32;
 
 fn lower(i: u32, j: u32) -> u32 { return i * (i + 1) / 2 + j; }
-fn is_finite(x: A) -> bool { return abs(x) <= told.largest; }
+fn is_finite(x: A) -> bool { return abs(x) <= params.largest; }
 
 fn load(first: u32, count: u32, t: u32) {
     for (var at = t; at < N * ROWS; at += THREADS) {
@@ -107,7 +107,7 @@ fn load(first: u32, count: u32, t: u32) {
         var x = A(0);
         if r < count {
             let row = first + r;
-            if column < W { x = columns[column * told.rows + row]; } else { x = goal[row]; }
+            if column < W { x = columns[column * params.rows + row]; } else { x = goal[row]; }
             x -= means[column];
         }
         block[at] = x;
@@ -124,11 +124,11 @@ fn load(first: u32, count: u32, t: u32) {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let group = place(w, n);
-    if group >= told.groups { return; }
-    let first = offsets[group * told.step];
-    let end = offsets[group * told.step + 1];
-    let is_rows = first <= end && end <= told.rows;
+    let group = group_index(w, n);
+    if group >= params.groups { return; }
+    let first = offsets[group * params.step];
+    let end = offsets[group * params.step + 1];
+    let is_rows = first <= end && end <= params.rows;
     let count = select(0u, end - first, is_rows);
     if t == 0u { state = select(4u, 0u, is_rows); }
     for (var j = t; j < N; j += THREADS) { means[j] = A(0); }
@@ -151,7 +151,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     if t == 0u && state == 0u && total == A(0) { state = 1u; }
     workgroupBarrier();
 
-    if told.intercept != 0u {
+    if params.intercept != 0u {
         // Each thread sums a column over one block of rows at a time.
         var own: array<A, (N + THREADS - 1) / THREADS>;
         for (var k = 0u; k < (N + THREADS - 1) / THREADS; k++) { own[k] = A(0); }
@@ -209,12 +209,12 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 
     // Computes the factor column by column, and the target's row below it.
     for (var j = 0u; j < W; j++) {
-        let whole = sums[lower(j, j)] + told.ridge;
-        var behind = A(0);
-        for (var k = 0u; k < j; k++) { behind += sums[lower(j, k)] * sums[lower(j, k)]; }
-        let pivot = whole - behind;
-        let rounding = means[j] * told.noise;
-        let is_good = pivot > max(whole * told.pivot_min, rounding * rounding * total);
+        let whole = sums[lower(j, j)] + params.ridge;
+        var previous = A(0);
+        for (var k = 0u; k < j; k++) { previous += sums[lower(j, k)] * sums[lower(j, k)]; }
+        let pivot = whole - previous;
+        let rounding = means[j] * params.noise;
+        let is_good = pivot > max(whole * params.pivot_min, rounding * rounding * total);
         let root = sqrt(max(pivot, A(0)));
         workgroupBarrier();
         if t == 0u && state == 0u && !is_good { state = 2u; }
@@ -242,12 +242,12 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         intercept -= c * means[i];
         if !is_finite(c) && state == 0u { state = 3u; }
     }
-    if told.intercept == 0u { intercept = A(0); }
+    if params.intercept == 0u { intercept = A(0); }
     if !is_finite(intercept) && state == 0u { state = 3u; }
     for (var j = 0u; j < W; j++) {
-        coefficients[at + j] = select(told.nan, sums[lower(W, j)], state == 0u);
+        coefficients[at + j] = select(params.nan, sums[lower(W, j)], state == 0u);
     }
-    coefficients[at + W] = select(told.nan, intercept, state == 0u);
+    coefficients[at + W] = select(params.nan, intercept, state == 0u);
     statuses[group] = state;
 }
 ";

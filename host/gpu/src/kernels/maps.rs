@@ -1,6 +1,6 @@
 //! Element-wise functions: one kernel per sequence of steps, independent of its constants.
 
-use sandbar_dense::{Binary, Dtype, Map, Step as Of, Broadcast, Unary, broadcast};
+use sandbar_dense::{Binary, Broadcast, Dtype, Map, Step as Of, Unary, broadcast};
 
 use super::{Immediates, Kernel, Step, binding, grid, head};
 use crate::device::DeviceTensor;
@@ -13,17 +13,17 @@ const CONSTANTS_MAX: usize = 12;
 
 /// A kernel for a sequence of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Each {
+pub(crate) struct ElementwiseKernel {
     dtype: Dtype,
     inputs: Vec<Broadcast>,
-    steps: Vec<Word>,
+    steps: Vec<MapStep>,
 }
 
 /// A step, with parameters in place of constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Word {
+enum MapStep {
     Input(u8),
-    Told(u8),
+    Parameter(u8),
     /// A constant, as the bits of an f64.
     Constant(u64),
     One(Unary),
@@ -37,25 +37,26 @@ pub(super) fn plan(map: &Map, inputs: &[&DeviceTensor], output: &DeviceTensor) -
     if count == 0 {
         return Vec::new();
     }
-    let mut told = Vec::new();
+    let mut params = Vec::new();
     let steps = map.steps().iter().map(|step| match *step {
-        Of::Input(input) => Word::Input(input),
-        Of::Constant(value) if told.len() < CONSTANTS_MAX => {
-            told.push(value);
-            Word::Told(told.len() as u8 - 1)
+        Of::Input(input) => MapStep::Input(input),
+        Of::Constant(value) if params.len() < CONSTANTS_MAX => {
+            params.push(value);
+            MapStep::Parameter(params.len() as u8 - 1)
         }
-        Of::Constant(value) => Word::Constant(value.to_bits()),
-        Of::One(function) => Word::One(function),
-        Of::Two(function) => Word::Two(function),
-        Of::Select => Word::Select,
+        Of::Constant(value) => MapStep::Constant(value.to_bits()),
+        Of::One(function) => MapStep::One(function),
+        Of::Two(function) => MapStep::Two(function),
+        Of::Select => MapStep::Select,
     });
     let steps = steps.collect();
-    let stretches = inputs.iter().map(|tensor| broadcast(tensor.spec.shape, shape).unwrap_or(Broadcast::Same)).collect();
-    let immediates = told.iter().fold(Immediates::default(), |all, value| all.value(dtype, *value));
-    let mut bindings: Vec<_> = inputs.iter().map(|tensor| tensor.taken.clone()).collect();
-    bindings.push(output.taken.clone());
+    let broadcasts =
+        inputs.iter().map(|tensor| broadcast(tensor.spec.shape, shape).unwrap_or(Broadcast::Same)).collect();
+    let immediates = params.iter().fold(Immediates::default(), |all, value| all.value(dtype, *value));
+    let mut bindings: Vec<_> = inputs.iter().map(|tensor| tensor.buffer.clone()).collect();
+    bindings.push(output.buffer.clone());
     vec![Step {
-        kernel: Kernel::Map(Each { dtype, inputs: stretches, steps }),
+        kernel: Kernel::Map(ElementwiseKernel { dtype, inputs: broadcasts, steps }),
         bindings,
         written: 1,
         immediates: immediates.value(dtype, f64::NAN).size(count).size(shape.last()).bytes(dtype),
@@ -63,12 +64,14 @@ pub(super) fn plan(map: &Map, inputs: &[&DeviceTensor], output: &DeviceTensor) -
     }]
 }
 
-impl Each {
+impl ElementwiseKernel {
     pub(super) fn source(&self) -> String {
         let mut text = head(self.dtype, self.dtype);
-        let told = self.steps.iter().filter(|step| matches!(step, Word::Told(_))).count();
-        let constants: String = (0..told).map(|at| format!("c{at}: A, ")).collect();
-        text += &format!("struct Told {{ {constants}nan: A, count: u32, columns: u32 }}\nvar<immediate> told: Told;\n");
+        let params = self.steps.iter().filter(|step| matches!(step, MapStep::Parameter(_))).count();
+        let constants: String = (0..params).map(|at| format!("c{at}: A, ")).collect();
+        text += &format!(
+            "struct Params {{ {constants}nan: A, count: u32, columns: u32 }}\nvar<immediate> params: Params;\n"
+        );
         for at in 0..self.inputs.len() {
             text += &binding(at, &format!("in{at}"), "T", false);
         }
@@ -81,11 +84,11 @@ impl Each {
         text + &format!(
             "@compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-    let first = place(w, n) * {} + t;
-    if first + {} < told.count {{
+    let first = group_index(w, n) * {} + t;
+    if first + {} < params.count {{
         // Reads all values before any is written, so that the reads do not wait for each other.
 {all}    }} else {{
-        for (var i = first; i < told.count; i += {THREADS}) {{ out[i] = U(value(i)); }}
+        for (var i = first; i < params.count; i += {THREADS}) {{ out[i] = U(value(i)); }}
     }}
 }}
 ",
@@ -101,23 +104,23 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         for (at, step) in self.steps.iter().enumerate() {
             let mut pop = || stack.pop().unwrap_or_default();
             let value = match *step {
-                Word::Input(input) => {
+                MapStep::Input(input) => {
                     let index = match self.inputs[usize::from(input)] {
                         Broadcast::Same => "i",
                         Broadcast::Value => "0u",
-                        Broadcast::Row => "i % told.columns",
-                        Broadcast::Column => "i / told.columns",
+                        Broadcast::Row => "i % params.columns",
+                        Broadcast::Column => "i / params.columns",
                     };
                     format!("A(in{input}[{index}])")
                 }
-                Word::Told(at) => format!("told.c{at}"),
-                Word::Constant(bits) => constant(f64::from_bits(bits), self.dtype),
-                Word::One(function) => one(function, pop()),
-                Word::Two(function) => {
+                MapStep::Parameter(at) => format!("params.c{at}"),
+                MapStep::Constant(bits) => constant(f64::from_bits(bits), self.dtype),
+                MapStep::One(function) => one(function, pop()),
+                MapStep::Two(function) => {
                     let second = pop();
                     two(function, pop(), second)
                 }
-                Word::Select => {
+                MapStep::Select => {
                     let (third, second, first) = (pop(), pop(), pop());
                     format!("select(v{second}, v{third}, v{first} == A(0))")
                 }
@@ -168,7 +171,7 @@ const POW: &str = "
 fn tanh_(x: A) -> A { return select(tanh(clamp(x, A(-20), A(20))), x, is_nan(x)); }
 fn pow_(x: A, y: A) -> A {
     if y == A(0) { return A(1); }
-    if x < A(0) { return told.nan; }
+    if x < A(0) { return params.nan; }
     if x == A(0) { return select(A(1) / x, A(0), y > A(0)); }
     return pow(x, y);
 }

@@ -15,7 +15,7 @@ use sandbar_dense::{Dtype, GROUPED_WIDTH_MAX, Op};
 pub(crate) use self::cooperative::Units;
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
-use crate::memory::Taken;
+use crate::memory::PooledBuffer;
 
 /// Maximum number of thread groups in one dimension of a grid.
 const GRID_MAX: u64 = 65_535;
@@ -28,10 +28,10 @@ pub(crate) enum Kernel {
     /// The cooperative kernel with emulated matrix units.
     #[cfg(test)]
     Emulated(cooperative::Cooperative),
-    Map(maps::Each),
+    Map(maps::ElementwiseKernel),
     Reduce(rows::Reduce),
     Softmax(rows::Softmax),
-    Grouped(grouped::Fit),
+    Grouped(grouped::GroupedKernel),
     Solve(solve::Solve),
     Points(points::Points),
 }
@@ -41,7 +41,7 @@ pub(crate) enum Kernel {
 pub(crate) struct Step {
     pub(crate) kernel: Kernel,
     /// Buffers bound from binding 0 on. The kernel writes to the last `written` ones.
-    pub(crate) bindings: Vec<Arc<Taken>>,
+    pub(crate) bindings: Vec<Arc<PooledBuffer>>,
     pub(crate) written: usize,
     pub(crate) immediates: Vec<u8>,
     pub(crate) grid: [u32; 3],
@@ -67,8 +67,9 @@ impl Kernel {
 
 /// Returns the maximum number of columns of grouped least squares that fit the shared memory.
 pub(crate) fn grouped_width_max(limits: &wgpu::Limits) -> u32 {
-    let has_room = |width: &u32| grouped::shared_bytes(*width) <= u64::from(limits.max_compute_workgroup_storage_size);
-    (0..=GROUPED_WIDTH_MAX).rev().find(has_room).unwrap_or(0)
+    let fits_limits =
+        |width: &u32| grouped::shared_bytes(*width) <= u64::from(limits.max_compute_workgroup_storage_size);
+    (0..=GROUPED_WIDTH_MAX).rev().find(fits_limits).unwrap_or(0)
 }
 
 /// Returns the launches for an operation on valid inputs.
@@ -112,7 +113,7 @@ fn head(reads: Dtype, writes: Dtype) -> String {
     format!(
         "{enable}alias T = {reads};\nalias A = {};\nalias U = {writes};\n\
          fn is_nan(x: A) -> bool {{ return {is_nan}; }}\n\
-         fn place(w: vec3<u32>, n: vec3<u32>) -> u32 {{ return w.x + w.y * n.x; }}\n",
+         fn group_index(w: vec3<u32>, n: vec3<u32>) -> u32 {{ return w.x + w.y * n.x; }}\n",
         arithmetic(reads),
     )
 }

@@ -25,7 +25,7 @@ pub(crate) enum Points {
     Convert(Dtype, Dtype),
 }
 
-pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [places, squares]: [&DeviceTensor; 2]) -> Vec<Step> {
+pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [indices, squares]: [&DeviceTensor; 2]) -> Vec<Step> {
     let dtype = points.spec.dtype;
     let (count, width) = (points.spec.shape.sizes()[0] as usize, points.spec.shape.last());
     if count == 0 {
@@ -34,7 +34,7 @@ pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [places, squares]: 
     let immediates = Immediates::default().value(dtype, f64::INFINITY).size(count).size(width);
     vec![Step {
         kernel: Kernel::Points(Points::Nearest(dtype)),
-        bindings: [points, centres, places, squares].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [points, centres, indices, squares].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 2,
         immediates: immediates.size(centres.spec.shape.sizes()[0] as usize).bytes(dtype),
         grid: grid(count.div_ceil(THREADS) as u64),
@@ -63,7 +63,7 @@ pub(super) fn histogram(
     let immediates = Immediates::default().size(features).size(rows).size(channels).size(bins);
     let mut steps = vec![Step {
         kernel: Kernel::Points(Points::Histogram(from, to.spec.dtype)),
-        bindings: [bins_of, values, to].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [bins_of, values, to].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 1,
         immediates: immediates.size(blocks).size(slices).size(rows.div_ceil(slices)).bytes(Dtype::U32),
         grid: grid((slices * features * channels * blocks) as u64),
@@ -74,16 +74,16 @@ pub(super) fn histogram(
     Ok(steps)
 }
 
-pub(super) fn take([from, places]: [&DeviceTensor; 2], output: &DeviceTensor) -> Vec<Step> {
+pub(super) fn take([from, indices]: [&DeviceTensor; 2], output: &DeviceTensor) -> Vec<Step> {
     let count = output.spec.shape.count();
-    let taken = places.spec.shape.count();
+    let taken = indices.spec.shape.count();
     if count == 0 {
         return Vec::new();
     }
     let immediates = Immediates::default().size(count).size(count / taken).size(from.spec.shape.sizes()[0] as usize);
     vec![Step {
         kernel: Kernel::Points(Points::Take(from.spec.dtype)),
-        bindings: [from, places, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [from, indices, output].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 1,
         immediates: immediates.bytes(Dtype::U32),
         grid: grid(count.div_ceil(THREADS) as u64),
@@ -97,7 +97,7 @@ pub(super) fn convert(from: &DeviceTensor, output: &DeviceTensor) -> Vec<Step> {
     }
     vec![Step {
         kernel: Kernel::Points(Points::Convert(from.spec.dtype, output.spec.dtype)),
-        bindings: [from, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [from, output].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 1,
         immediates: Immediates::default().size(count).bytes(Dtype::U32),
         grid: grid(count.div_ceil(THREADS) as u64),
@@ -109,18 +109,18 @@ impl Points {
         let text = match *self {
             Points::Nearest(dtype) => {
                 head(dtype, dtype)
-                    + "struct Told { start: A, count: u32, width: u32, centres: u32 }\nvar<immediate> told: Told;\n"
+                    + "struct Params { start: A, count: u32, width: u32, centres: u32 }\nvar<immediate> params: Params;\n"
                     + &binding(0, "points", "T", false)
                     + &binding(1, "centres", "T", false)
-                    + &binding(2, "places", "u32", true)
+                    + &binding(2, "indices", "u32", true)
                     + &binding(3, "squares", "U", true)
                     + NEAREST
             }
             Points::Histogram(from, to) => {
                 head(from, to)
-                    + "struct Told { features: u32, rows: u32, channels: u32, bins: u32, blocks: u32, slices: u32, length: u32 }\n\
-                       var<immediate> told: Told;\n"
-                    + &binding(0, "places", "u32", false)
+                    + "struct Params { features: u32, rows: u32, channels: u32, bins: u32, blocks: u32, slices: u32, length: u32 }\n\
+                       var<immediate> params: Params;\n"
+                    + &binding(0, "indices", "u32", false)
                     + &binding(1, "values", "T", false)
                     + &binding(2, "out", "U", true)
                     + HISTOGRAM
@@ -129,9 +129,9 @@ impl Points {
                 // Rows are copied without arithmetic.
                 let (enable, of) = if dtype == Dtype::F16 { ("enable f16;\n", "f16") } else { ("", dtype.as_str()) };
                 format!("{enable}alias T = {of};\n")
-                    + "struct Told { count: u32, width: u32, rows: u32 }\nvar<immediate> told: Told;\n"
+                    + "struct Params { count: u32, width: u32, rows: u32 }\nvar<immediate> params: Params;\n"
                     + &binding(0, "values", "T", false)
-                    + &binding(1, "places", "u32", false)
+                    + &binding(1, "indices", "u32", false)
                     + &binding(2, "out", "T", true)
                     + TAKE
             }
@@ -142,7 +142,7 @@ impl Points {
                     (Dtype::F16, Dtype::F64) | (Dtype::F64, Dtype::F16) => "U(f32(values[i]))",
                     _ => "U(values[i])",
                 };
-                format!("{enable}struct Told {{ count: u32 }}\nvar<immediate> told: Told;\nalias U = {to};\n")
+                format!("{enable}struct Params {{ count: u32 }}\nvar<immediate> params: Params;\nalias U = {to};\n")
                     + &binding(0, "values", from.as_str(), false)
                     + &binding(1, "out", "U", true)
                     + &CONVERT.replace("VALUE", value)
@@ -157,18 +157,18 @@ impl Points {
 const NEAREST: &str = "
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let point = place(w, n) * THREADS + t;
-    if point >= told.count { return; }
+    let point = group_index(w, n) * THREADS + t;
+    if point >= params.count { return; }
     var best = 0u;
-    var least = told.start;
+    var least = params.start;
     var own = A(0);
-    for (var c = 0u; c < told.centres; c++) {
+    for (var c = 0u; c < params.centres; c++) {
         var square = A(0);
-        for (var begin = 0u; begin < told.width; begin += SUMMED) {
+        for (var begin = 0u; begin < params.width; begin += SUMMED) {
             // Sums of short partial sums, for little rounding error.
             var part = A(0);
-            for (var k = begin; k < min(begin + SUMMED, told.width); k++) {
-                let by = A(points[point * told.width + k]) - A(centres[c * told.width + k]);
+            for (var k = begin; k < min(begin + SUMMED, params.width); k++) {
+                let by = A(points[point * params.width + k]) - A(centres[c * params.width + k]);
                 part += by * by;
             }
             square += part;
@@ -179,7 +179,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
             least = square;
         }
     }
-    places[point] = best;
+    indices[point] = best;
     // If no distance is below infinity, uses the first centre's distance, NaN or not.
     squares[point] = U(select(least, own, best == 0u));
 }
@@ -190,21 +190,21 @@ var<workgroup> bin: array<u32, BINS>;
 var<workgroup> value: array<A, BINS>;
 @compute @workgroup_size(BINS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let at = place(w, n);
-    let block = at % told.blocks;
-    let channel = at / told.blocks % told.channels;
-    let feature = at / told.blocks / told.channels % told.features;
-    let slice = at / told.blocks / told.channels / told.features;
-    if slice >= told.slices { return; }
+    let at = group_index(w, n);
+    let block = at % params.blocks;
+    let channel = at / params.blocks % params.channels;
+    let feature = at / params.blocks / params.channels % params.features;
+    let slice = at / params.blocks / params.channels / params.features;
+    if slice >= params.slices { return; }
     let own = block * BINS + t;
-    let begin = slice * told.length;
-    let to = min(begin + told.length, told.rows);
+    let begin = slice * params.length;
+    let to = min(begin + params.length, params.rows);
     var sum = A(0);
     for (var first = begin; first < to; first += BINS) {
         let row = first + t;
         if row < to {
-            bin[t] = places[feature * told.rows + row];
-            value[t] = A(values[row * told.channels + channel]);
+            bin[t] = indices[feature * params.rows + row];
+            value[t] = A(values[row * params.channels + channel]);
         }
         workgroupBarrier();
         let count = min(BINS, to - first);
@@ -213,8 +213,8 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         }
         workgroupBarrier();
     }
-    if own < told.bins {
-        out[((slice * told.features + feature) * told.bins + own) * told.channels + channel] = U(sum);
+    if own < params.bins {
+        out[((slice * params.features + feature) * params.bins + own) * params.channels + channel] = U(sum);
     }
 }
 ";
@@ -223,9 +223,9 @@ const TAKE: &str = "
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let i = (w.x + w.y * n.x) * THREADS + t;
-    if i >= told.count { return; }
-    let row = places[i / told.width];
-    if row < told.rows { out[i] = values[row * told.width + i % told.width]; } else { out[i] = T(0); }
+    if i >= params.count { return; }
+    let row = indices[i / params.width];
+    if row < params.rows { out[i] = values[row * params.width + i % params.width]; } else { out[i] = T(0); }
 }
 ";
 
@@ -233,6 +233,6 @@ const CONVERT: &str = "
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let i = (w.x + w.y * n.x) * THREADS + t;
-    if i < told.count { out[i] = VALUE; }
+    if i < params.count { out[i] = VALUE; }
 }
 ";

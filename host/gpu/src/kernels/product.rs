@@ -19,18 +19,18 @@ const TILES_FEW: usize = 128;
 const PART: usize = 512;
 
 /// Parameters of a kernel.
-pub(super) const TOLD: &str = "struct Told { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, \
+pub(super) const PARAMS: &str = "struct Params { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, \
                                down: u32, across: u32, parts: u32, length: u32, count: u32 }\n\
-                               var<immediate> told: Told;\n";
+                               var<immediate> params: Params;\n";
 
 /// Computes a group's tile, product and part of the depth. Not a function, because naga does not see that a function's
 /// result is uniform across threads, which matrix units require.
-pub(super) const WHOSE: &str = "    let tile = group % (told.down * told.across);
-    let stacked = group / (told.down * told.across) / told.parts;
-    let part = group / (told.down * told.across) % told.parts;
-    if stacked >= told.count { return; }
-    let top = tile / told.across * TILE;
-    let leftmost = tile % told.across * TILE;";
+pub(super) const TILE_INDEX: &str = "    let tile = group % (params.down * params.across);
+    let stacked = group / (params.down * params.across) / params.parts;
+    let part = group / (params.down * params.across) % params.parts;
+    if stacked >= params.count { return; }
+    let top = tile / params.across * TILE;
+    let leftmost = tile % params.across * TILE;";
 
 /// A kernel for one tile size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ pub(super) fn plan_with(
     };
     let mut steps = vec![Step {
         kernel,
-        bindings: [first, second, to].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [first, second, to].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 1,
         immediates: immediates.into_iter().fold(Immediates::default(), Immediates::size).bytes(Dtype::U32),
         grid: grid((tiles * parts) as u64),
@@ -124,15 +124,15 @@ pub(super) fn plan_with(
 impl Product {
     pub(super) fn source(&self) -> String {
         let mut text = head(self.from, self.to);
-        text += TOLD;
+        text += PARAMS;
         text += "alias V = vec4<A>;\n";
         text += &(binding(0, "first", "T", false) + &binding(1, "second", "T", false) + &binding(2, "out", "U", true));
         // Adjacent threads read adjacent values in either layout.
-        let (first_lane, first_at) = lanes(!self.first_transposed, "row", "told.rows");
-        let (second_lane, second_at) = lanes(self.second_transposed, "column", "told.columns");
+        let (first_lane, first_at) = lanes(!self.first_transposed, "row", "params.rows");
+        let (second_lane, second_at) = lanes(self.second_transposed, "column", "params.columns");
         let loaded = 4 * self.blocks * DEPTH / SIDE;
         text + &TILE
-            .replace("WHOSE", WHOSE)
+            .replace("TILE_INDEX", TILE_INDEX)
             .replace("FIRST_LANE", first_lane)
             .replace("SECOND_LANE", second_lane)
             .replace("FIRST_AT", &first_at)
@@ -194,7 +194,7 @@ impl Product {
 /// consecutive depths are adjacent, instead of those of consecutive `lines`.
 fn lanes(is_deep: bool, line: &str, lines: &str) -> (&'static str, String) {
     match is_deep {
-        true => ("let line = at / DEPTH; let k = at % DEPTH;", format!("{line} * told.depth + depth")),
+        true => ("let line = at / DEPTH; let k = at % DEPTH;", format!("{line} * params.depth + depth")),
         false => ("let line = at % TILE; let k = at / TILE;", format!("depth * {lines} + {line}")),
     }
 }
@@ -204,25 +204,25 @@ var<workgroup> left: array<V, DEPTH * TILE / 4>;
 var<workgroup> right: array<V, DEPTH * TILE / 4>;
 
 fn store(base: u32, row: u32, column: u32, values: V) {
-    if row >= told.rows { return; }
-    let at = base + row * told.columns + column;
-    if column < told.columns { out[at] = U(values.x); }
-    if column + 1 < told.columns { out[at + 1] = U(values.y); }
-    if column + 2 < told.columns { out[at + 2] = U(values.z); }
-    if column + 3 < told.columns { out[at + 3] = U(values.w); }
+    if row >= params.rows { return; }
+    let at = base + row * params.columns + column;
+    if column < params.columns { out[at] = U(values.x); }
+    if column + 1 < params.columns { out[at + 1] = U(values.y); }
+    if column + 2 < params.columns { out[at + 2] = U(values.z); }
+    if column + 3 < params.columns { out[at + 3] = U(values.w); }
 }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let group = place(w, n);
-WHOSE
+    let group = group_index(w, n);
+TILE_INDEX
     let down = t / SIDE;
     let across = t % SIDE;
-    let first_base = stacked * told.first_step;
-    let second_base = stacked * told.second_step;
-    let to = min((part + 1) * told.length, told.depth);
+    let first_base = stacked * params.first_step;
+    let second_base = stacked * params.second_step;
+    let to = min((part + 1) * params.length, params.depth);
 ZERO
-    for (var begin = part * told.length; begin < to; begin += DEPTH) {
+    for (var begin = part * params.length; begin < to; begin += DEPTH) {
         for (var l = 0u; l < LOADED; l++) {
             let at = t + l * 256;
             {
@@ -230,7 +230,7 @@ ZERO
                 let row = top + line;
                 let depth = begin + k;
                 var value = A(0);
-                if row < told.rows && depth < to { value = A(first[first_base + FIRST_AT]); }
+                if row < params.rows && depth < to { value = A(first[first_base + FIRST_AT]); }
                 left[(k * TILE + line) / 4][line % 4] = value;
             }
             {
@@ -238,7 +238,7 @@ ZERO
                 let column = leftmost + line;
                 let depth = begin + k;
                 var value = A(0);
-                if column < told.columns && depth < to { value = A(second[second_base + SECOND_AT]); }
+                if column < params.columns && depth < to { value = A(second[second_base + SECOND_AT]); }
                 right[(k * TILE + line) / 4][line % 4] = value;
             }
         }
@@ -248,7 +248,7 @@ MULTIPLY
         }
         workgroupBarrier();
     }
-    let base = (stacked * told.parts + part) * told.rows * told.columns;
+    let base = (stacked * params.parts + part) * params.rows * params.columns;
 STORE
 }
 ";

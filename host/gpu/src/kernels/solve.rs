@@ -35,7 +35,7 @@ pub(super) fn plan(
     let immediates = Immediates::default().value(dtype, f64::NAN).size(count).size(rows).size(unknowns).size(columns);
     Ok(vec![Step {
         kernel: Kernel::Solve(Solve { dtype, is_cholesky }),
-        bindings: [systems, right, &space, output].map(|tensor| tensor.taken.clone()).to_vec(),
+        bindings: [systems, right, &space, output].map(|tensor| tensor.buffer.clone()).to_vec(),
         written: 2,
         immediates: immediates.bytes(dtype),
         grid: grid(count as u64),
@@ -45,7 +45,7 @@ pub(super) fn plan(
 impl Solve {
     pub(super) fn source(&self) -> String {
         let text = head(self.dtype, self.dtype)
-            + "struct Told { nan: A, count: u32, rows: u32, unknowns: u32, columns: u32 }\nvar<immediate> told: Told;\n"
+            + "struct Params { nan: A, count: u32, rows: u32, unknowns: u32, columns: u32 }\nvar<immediate> params: Params;\n"
             + &binding(0, "systems", "T", false)
             + &binding(1, "right", "T", false)
             + &binding(2, "space", "A", true)
@@ -62,35 +62,35 @@ var<workgroup> is_bad: u32;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let system = place(w, n);
-    if system >= told.count { return; }
-    let wide = told.unknowns + told.columns;
-    let base = system * told.rows * wide;
+    let system = group_index(w, n);
+    if system >= params.count { return; }
+    let wide = params.unknowns + params.columns;
+    let base = system * params.rows * wide;
     if t == 0u { is_bad = 0u; }
-    for (var at = t; at < told.rows * wide; at += THREADS) {
+    for (var at = t; at < params.rows * wide; at += THREADS) {
         let row = at / wide;
         let column = at % wide;
-        if column < told.unknowns {
-            space[base + at] = A(systems[(system * told.rows + row) * told.unknowns + column]);
+        if column < params.unknowns {
+            space[base + at] = A(systems[(system * params.rows + row) * params.unknowns + column]);
         } else {
-            space[base + at] = A(right[(system * told.rows + row) * told.columns + column - told.unknowns]);
+            space[base + at] = A(right[(system * params.rows + row) * params.columns + column - params.unknowns]);
         }
     }
     storageBarrier();
     workgroupBarrier();
     FACTOR
     // Each thread solves a right side.
-    for (var column = told.unknowns + t; column < wide; column += THREADS) {
-        for (var back = 0u; back < told.unknowns; back++) {
-            let i = told.unknowns - 1 - back;
+    for (var column = params.unknowns + t; column < wide; column += THREADS) {
+        for (var back = 0u; back < params.unknowns; back++) {
+            let i = params.unknowns - 1 - back;
             var sum = space[base + i * wide + column];
-            for (var k = i + 1; k < told.unknowns; k++) {
+            for (var k = i + 1; k < params.unknowns; k++) {
                 sum -= space[base + i * wide + k] * space[base + k * wide + column];
             }
             let x = sum / space[base + i * wide + i];
             space[base + i * wide + column] = x;
-            let at = (system * told.unknowns + i) * told.columns + column - told.unknowns;
-            out[at] = U(select(x, told.nan, is_bad != 0u));
+            let at = (system * params.unknowns + i) * params.columns + column - params.unknowns;
+            out[at] = U(select(x, params.nan, is_bad != 0u));
         }
     }
 }
@@ -99,14 +99,14 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 /// Factors by rows above the diagonal: `Lᵀ`, and `L⁻¹` times the right sides.
 const CHOLESKY: &str = "
     // Reads the lower triangle of a system, and works on the columns of the upper one.
-    for (var at = t; at < told.unknowns * told.unknowns; at += THREADS) {
-        let row = at / told.unknowns;
-        let column = at % told.unknowns;
+    for (var at = t; at < params.unknowns * params.unknowns; at += THREADS) {
+        let row = at / params.unknowns;
+        let column = at % params.unknowns;
         if row < column { space[base + row * wide + column] = space[base + column * wide + row]; }
     }
     storageBarrier();
     workgroupBarrier();
-    for (var j = 0u; j < told.unknowns; j++) {
+    for (var j = 0u; j < params.unknowns; j++) {
         let pivot = space[base + j * wide + j];
         if !(pivot > A(0)) { is_bad = 1u; }
         let root = sqrt(pivot);
@@ -120,7 +120,7 @@ const CHOLESKY: &str = "
         // Updates the rows below.
         for (var column = j + 1 + t; column < wide; column += THREADS) {
             let times = space[base + j * wide + column];
-            let last = select(told.unknowns, column + 1, column < told.unknowns);
+            let last = select(params.unknowns, column + 1, column < params.unknowns);
             for (var i = j + 1; i < last; i++) { space[base + i * wide + column] -= space[base + j * wide + i] * times; }
         }
         storageBarrier();
@@ -130,9 +130,9 @@ const CHOLESKY: &str = "
 
 /// Householder reflections. Source: Golub and Van Loan, *Matrix Computations*, 5.2.
 const QR: &str = "
-    for (var j = 0u; j < told.unknowns; j++) {
+    for (var j = 0u; j < params.unknowns; j++) {
         var part = A(0);
-        for (var i = j + t; i < told.rows; i += THREADS) {
+        for (var i = j + t; i < params.rows; i += THREADS) {
             let x = space[base + i * wide + j];
             part += x * x;
         }
@@ -152,10 +152,10 @@ const QR: &str = "
         if norm > A(0) {
             for (var column = j + 1 + t; column < wide; column += THREADS) {
                 var sum = v * space[base + j * wide + column];
-                for (var i = j + 1; i < told.rows; i++) { sum += space[base + i * wide + j] * space[base + i * wide + column]; }
+                for (var i = j + 1; i < params.rows; i++) { sum += space[base + i * wide + j] * space[base + i * wide + column]; }
                 let times = sum / (diagonal * v);
                 space[base + j * wide + column] += times * v;
-                for (var i = j + 1; i < told.rows; i++) { space[base + i * wide + column] += times * space[base + i * wide + j]; }
+                for (var i = j + 1; i < params.rows; i++) { space[base + i * wide + column] += times * space[base + i * wide + j]; }
             }
         }
         if t == 0u { space[base + j * wide + j] = diagonal; }

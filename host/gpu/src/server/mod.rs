@@ -4,8 +4,8 @@
 //! client: its requests in flight are limited, and a client that does not receive its responses is disconnected.
 //! Endless work, on the device or in a driver's compiler, is visible to the node in the shared memory.
 
-mod busy;
 mod connection;
+mod submissions;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sandbar_dense::remote::{AREA_BYTES, ServerResponse, ServerRequest};
+use sandbar_dense::remote::{AREA_BYTES, ServerRequest, ServerResponse};
 use sandbar_dense::{Costs, DeviceProfile};
 use sandbar_process::{confine, socket};
 use sandbar_store::SharedMemory;
 
-use self::busy::Queue;
 use self::connection::Connection;
+use self::submissions::SubmissionQueue;
 use crate::{Adapter, Device, GpuError, Stream, software};
 
 /// File descriptor limit: sockets and memory of connections, and files that drivers open.
@@ -30,13 +30,13 @@ const STACK_BYTES: usize = 16 << 20;
 
 /// Describes all GPUs; `measures` the usable ones.
 pub fn list(measures: bool) -> Vec<DeviceProfile> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let adapters = Adapter::all();
-    let finding = begun.elapsed();
+    let finding = started.elapsed();
     let describe = |adapter: Adapter| {
         let mut about = adapter.about().clone();
         let mut start_nanos = 0.0;
-        let costs = match (measures && about.refused.is_none()).then(|| measured(&adapter)) {
+        let costs = match (measures && about.refused.is_none()).then(|| measure_device(&adapter)) {
             Some(Ok((device, costs, start))) => {
                 about = device.describe();
                 start_nanos = (finding + start).as_nanos() as f64;
@@ -54,10 +54,10 @@ pub fn list(measures: bool) -> Vec<DeviceProfile> {
 }
 
 /// Opens and checks a device, and measures its costs. Returns its start time as well.
-fn measured(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), GpuError> {
-    let begun = Instant::now();
+fn measure_device(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), GpuError> {
+    let started = Instant::now();
     let (device, mut stream) = open(adapter, u64::MAX)?;
-    let start = begun.elapsed();
+    let start = started.elapsed();
     Ok((device, stream.measure()?, start))
 }
 
@@ -90,10 +90,10 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
     let node = node.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     let Some((hello, _)) = socket::receive(node, &mut received)? else { return Ok(()) };
-    let ServerRequest::Hello { index: place, memory_bytes_max, costs, processor } = hello else {
+    let ServerRequest::Hello { index, memory_bytes_max, costs, processor } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
-    let opened = Adapter::at(place).and_then(|adapter| {
+    let opened = Adapter::at(index).and_then(|adapter| {
         let (device, mut stream) = open(&adapter, memory_bytes_max)?;
         Ok((device, costs.map_or_else(|| stream.measure(), Ok)?))
     });
@@ -101,10 +101,10 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
         Ok(opened) => opened,
         Err(e) => return socket::send(node, socket::frame(&ServerResponse::Failed(e.to_string()), &mut frame)?, &[]),
     };
-    let queue = Arc::new(Queue::new(device.clone()));
-    let waits = queue.clone();
-    let named = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-    named("wait").spawn(move || waits.wait_for_device())?;
+    let queue = Arc::new(SubmissionQueue::new(device.clone()));
+    let waiter = queue.clone();
+    let thread_builder = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    thread_builder("wait").spawn(move || waiter.wait_for_device())?;
     confine::restrict_driver_syscalls()?;
     // The start time is unknown here.
     let described = DeviceProfile { about: device.describe(), costs: Some(costs), processor, start_nanos: 0.0 };
@@ -115,7 +115,7 @@ pub fn serve(node: impl AsFd) -> io::Result<()> {
         };
         let area = Arc::new(SharedMemory::open(area, AREA_BYTES)?);
         let connection = Connection::new(socket, area, queue.clone())?;
-        named("serve").spawn(move || connection.serve())?;
+        thread_builder("serve").spawn(move || connection.serve())?;
     }
     Ok(())
 }

@@ -58,18 +58,18 @@ pub(super) fn decode_changes(revision: Revision, bytes: &[u8]) -> Result<Vec<Cha
     Ok(changes)
 }
 
-fn seal<T: Serialize + ?Sized>(place: &[u8], what: &T) -> Result<Vec<u8>, String> {
+fn seal<T: Serialize + ?Sized>(location: &[u8], what: &T) -> Result<Vec<u8>, String> {
     let mut bytes = postcard::to_extend(what, vec![0; CHECKSUM_BYTES]).map_err(|e| e.to_string())?;
-    let sum = checksum(place, &bytes[CHECKSUM_BYTES..]);
+    let sum = checksum(location, &bytes[CHECKSUM_BYTES..]);
     bytes[..CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
     Ok(bytes)
 }
 
-fn open<'a, T: Deserialize<'a>>(place: &[u8], bytes: &'a [u8]) -> Result<T, String> {
+fn open<'a, T: Deserialize<'a>>(location: &[u8], bytes: &'a [u8]) -> Result<T, String> {
     let Some((sum, rest)) = bytes.split_first_chunk::<CHECKSUM_BYTES>() else {
         return Err(format!("a record has {} bytes, at least {CHECKSUM_BYTES} are required", bytes.len()));
     };
-    if u32::from_le_bytes(*sum) != checksum(place, rest) {
+    if u32::from_le_bytes(*sum) != checksum(location, rest) {
         return Err("a record has a wrong checksum".to_owned());
     }
     match postcard::take_from_bytes(rest) {
@@ -79,9 +79,9 @@ fn open<'a, T: Deserialize<'a>>(place: &[u8], bytes: &'a [u8]) -> Result<T, Stri
     }
 }
 
-fn checksum(place: &[u8], bytes: &[u8]) -> u32 {
+fn checksum(location: &[u8], bytes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
-    sum.update(place);
+    sum.update(location);
     sum.update(bytes);
     sum.finalize()
 }
@@ -143,7 +143,7 @@ mod tests {
             let mut seed = Seed::new(number);
             let count = seed.below(64);
             let rest: Vec<u8> = (0..count).map(|_| seed.below(256) as u8).collect();
-            let sealed = |place: &[u8]| [&checksum(place, &rest).to_le_bytes()[..], &rest].concat();
+            let sealed = |location: &[u8]| [&checksum(location, &rest).to_le_bytes()[..], &rest].concat();
             if let Ok(entry) = decode_entry(b"key", &sealed(b"key")) {
                 assert_eq!(entry.key.as_bytes(), b"key", "seed {number}");
             }

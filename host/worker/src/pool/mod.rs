@@ -1,9 +1,9 @@
-//! The node's side: a pool of workers that takes calls from one queue.
+//! The node's pool of workers, which take calls from one queue.
 
 mod answer;
 mod drive;
-mod worker;
 mod queue;
+mod worker;
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault, Function, Limits};
-use sandbar_dense::Choice;
+use sandbar_dense::DeviceChoice;
 use sandbar_store::{SegmentDraft, SegmentPool};
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,45 +25,45 @@ use crate::GpuProcesses;
 use crate::compiler::CompiledComponent;
 use crate::protocol::CallWork;
 
-/// How a pool is made.
+/// Options of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: usize,
-    /// The most that a call may ask for.
+    /// Upper bound of the limits of a call.
     pub limits: Limits,
-    /// The program `host-worker`, which [`crate::WORKER_ARGUMENT`] makes a worker.
+    /// Path of the program `host-worker`, which runs as a worker when it gets [`crate::WORKER_ARGUMENT`].
     pub program: PathBuf,
-    /// GPUs for those whose functions have dense algebra done.
+    /// GPUs for functions that use dense algebra.
     pub gpus: Option<Arc<GpuProcesses>>,
-    /// Whether a worker starts with the first call instead of with the pool.
+    /// Whether workers start with the first call instead of with the pool.
     pub on_demand: bool,
 }
 
-/// A function with its parameters, to be called many times.
+/// A function with bound parameters, which can be called many times.
 #[derive(Debug)]
 pub struct Binding {
     id: u64,
     /// The component.
     pub program: Arc<CompiledComponent>,
-    /// The function's place among the component's functions.
+    /// Index of the function among the component's functions.
     pub function: u32,
-    /// Its parameters, a JSON object.
+    /// Parameters, a JSON object.
     pub params: String,
-    /// What each call may use.
+    /// Limits of each call.
     pub limits: Limits,
     /// `component#function`, for errors.
     pub name: String,
-    /// Where dense algebra is to be done, if that is reported: otherwise by the processor.
-    pub device: Option<Choice>,
-    /// What the workers' [`crate::Collectors`] make of batches, for [`CallWork::Collect`].
+    /// Device for dense algebra. Without one, the processor is used.
+    pub device: Option<DeviceChoice>,
+    /// Plan for the workers' [`crate::Collectors`], for [`CallWork::Collect`].
     plan: Vec<u8>,
 }
 
-/// Longest plan of a binding.
+/// Maximum bytes of a binding's plan.
 pub const PLAN_BYTES_MAX: usize = 32 << 10;
 
-/// Longest text of a binding's parameters.
+/// Maximum bytes of a binding's parameters.
 const PARAMS_BYTES_MAX: usize = 64 << 10;
 static BINDINGS: AtomicU64 = AtomicU64::new(0);
 
@@ -94,15 +94,15 @@ impl Binding {
         Ok(Binding { id: new_id(), program, function, params, limits, name, device, plan: Vec::new() }.into())
     }
 
-    /// The same, whose dense algebra is done elsewhere.
-    pub fn on(&self, device: Option<Choice>) -> Arc<Binding> {
+    /// Returns a copy of the binding that does dense algebra on another device.
+    pub fn on(&self, device: Option<DeviceChoice>) -> Arc<Binding> {
         let Binding { program, function, params, limits, name, plan, .. } = self;
         let (program, function, params) = (program.clone(), *function, params.clone());
         let (name, plan) = (name.clone(), plan.clone());
         Binding { id: new_id(), program, function, params, limits: *limits, name, device, plan }.into()
     }
 
-    /// The same, whose calls can [collect](CallWork::Collect) by `plan`.
+    /// Returns a copy of the binding whose calls can [collect](CallWork::Collect) by `plan`.
     ///
     /// # Errors
     /// When the plan is longer than [`PLAN_BYTES_MAX`].
@@ -117,14 +117,14 @@ impl Binding {
     }
 }
 
-/// A call to be run by some worker.
+/// A call for any worker of the pool.
 #[derive(Debug, Clone)]
 pub struct CallRequest {
-    /// What is called.
+    /// The bound function.
     pub binding: Arc<Binding>,
-    /// The call's seed.
+    /// Seed of the call.
     pub seed: u64,
-    /// What it does, and with what.
+    /// Operation, with its input.
     pub work: CallWork,
 }
 
@@ -133,19 +133,19 @@ pub struct CallRequest {
 pub struct LogLine {
     /// `debug`, `info`, `warn` or `error`.
     pub level: &'static str,
-    /// The line.
+    /// Text of the line.
     pub message: String,
 }
 
-/// What a call handed back.
+/// Output of a call.
 #[derive(Debug)]
 pub enum CallProduct {
-    /// Batches, checked.
+    /// Validated batches.
     Batches(Vec<RecordBatch>),
-    /// What its batches were collected into, for [`CallWork::Collect`], and how many rows of a [stored](Payload::Stored)
-    /// input there were: what a worker says, which may be anything.
+    /// Collected output of [`CallWork::Collect`], and the number of rows of a [stored](Payload::Stored) input. Both are
+    /// reported by the worker and untrusted.
     Collected(Buffer, u64),
-    /// What it described, for [`CallWork::Describe`].
+    /// Descriptions of functions, for [`CallWork::Describe`].
     Functions(Vec<Function>),
 }
 
@@ -159,69 +159,69 @@ impl CallProduct {
     fn other(&self) -> Fault {
         let what = match self {
             CallProduct::Batches(_) => "batches",
-            CallProduct::Collected(..) => "what was collected",
+            CallProduct::Collected(..) => "collected output",
             CallProduct::Functions(_) => "functions",
         };
-        Fault::new(Code::Host, format!("it hands back {what}, which it was not called for"))
+        Fault::new(Code::Host, format!("it returned {what} for a call of another kind"))
     }
 
-    /// The batches.
+    /// Returns the batches.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the output is of another kind.
     pub fn into_batches(self) -> Result<Vec<RecordBatch>, Fault> {
         if let CallProduct::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
     }
 
-    /// What was collected, and how many rows of a stored input there were.
+    /// Returns the collected output, and the number of rows of a stored input.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the output is of another kind.
     pub fn into_collected(self) -> Result<(Buffer, u64), Fault> {
         if let CallProduct::Collected(collected, rows) = self { Ok((collected, rows)) } else { Err(self.other()) }
     }
 
-    /// The functions.
+    /// Returns the descriptions of functions.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the output is of another kind.
     pub fn into_functions(self) -> Result<Vec<Function>, Fault> {
         if let CallProduct::Functions(functions) = self { Ok(functions) } else { Err(self.other()) }
     }
 }
 
-/// What came of a call that was not refused as a whole.
+/// Result of a call that did not fail as a whole.
 #[derive(Debug, Default)]
 pub struct CompletedCall {
-    /// What it handed back.
+    /// Its output.
     pub product: CallProduct,
-    /// Groups that took a worker's life, each with why.
+    /// Groups that ended a worker, each with its fault.
     pub lost_groups: Vec<(u32, Fault)>,
-    /// Most linear memory it had, in bytes.
+    /// Peak linear memory of the sandbox, in bytes.
     pub memory_bytes: u64,
-    /// How long it ran, in nanoseconds, in the worker.
+    /// Run time in the worker, in nanoseconds.
     pub nanos: u64,
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Debug)]
 pub struct CallResult {
-    /// What it logged; where it took a worker's life, what the group that did had logged by then.
+    /// Log of the call. If the call ended a worker, the log of the group that did so.
     pub log: Vec<LogLine>,
-    /// What it handed back.
+    /// Its output, or its fault.
     pub result: Result<CompletedCall, Fault>,
 }
 
-/// What came of a call that was [submitted](Pool::submit).
+/// Result of a [submitted](Pool::submit) call.
 #[derive(Debug)]
 pub struct CallAnswer {
-    /// What it was submitted with.
+    /// Token from the submission.
     pub token: u64,
-    /// What came of it.
+    /// Result of the call.
     pub called: CallResult,
 }
 
-/// A function that is called, and where what comes of it goes: what many calls have in common.
+/// A bound function and the receiver of its results, shared by many calls.
 #[derive(Debug)]
 pub struct Caller {
     binding: Arc<Binding>,
@@ -230,13 +230,13 @@ pub struct Caller {
 
 #[derive(Debug)]
 enum ReplyTo {
-    /// For one call. Taken by its answer.
+    /// Receiver of one result, which is taken when the result is sent.
     One(Mutex<Option<oneshot::Sender<CallResult>>>),
     Many(mpsc::UnboundedSender<Vec<CallAnswer>>),
 }
 
 impl Caller {
-    /// Calls `binding`, and has the answers go to `answers`, several at a time.
+    /// Creates a caller of `binding` that sends its results to `answers`, several at a time.
     pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<CallAnswer>>) -> Arc<Caller> {
         Arc::new(Caller { binding, to: ReplyTo::Many(answers) })
     }
@@ -252,15 +252,17 @@ impl Caller {
         CallAnswer { token, called }
     }
 
-    /// Whether no one waits for answers any more.
+    /// Returns whether the receiver of the results has been dropped.
     fn is_gone(&self) -> bool {
         match &self.to {
-            ReplyTo::One(to) => to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed()),
+            ReplyTo::One(to) => {
+                to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed())
+            }
             ReplyTo::Many(to) => to.is_closed(),
         }
     }
 
-    /// Whoever asked may have gone; then nobody wants the answers.
+    /// Sends results. The receiver may have been dropped, in which case they are discarded.
     fn answer(&self, answers: Vec<CallAnswer>) {
         match &self.to {
             ReplyTo::One(to) => {
@@ -272,19 +274,19 @@ impl Caller {
     }
 }
 
-/// A call to be [submitted](Pool::submit).
+/// A call to [submit](Pool::submit).
 #[derive(Debug)]
 pub struct CallSubmission {
-    /// What its answer is known by.
+    /// Token that identifies its result.
     pub token: u64,
-    /// The call's seed.
+    /// Seed of the call.
     pub seed: u64,
-    /// What it does, and with what.
+    /// Operation, with its input.
     pub work: CallWork,
 }
 
 fn no_workers() -> Fault {
-    Fault::new(Code::Host, "the workers are gone")
+    Fault::new(Code::Host, "the pool has no workers left")
 }
 
 impl From<Fault> for CallResult {
@@ -293,7 +295,7 @@ impl From<Fault> for CallResult {
     }
 }
 
-/// Workers and the queue before them. Dropping it ends the workers.
+/// Workers and their queue. Dropping it ends the workers.
 #[derive(Debug)]
 pub struct Pool {
     queue: Arc<Queue>,
@@ -302,14 +304,14 @@ pub struct Pool {
     segments: SegmentPool,
 }
 
-/// Process ids of the workers, and the peak memory of those that have ended.
+/// Process ids of the running workers, and the peak memory of ended ones.
 #[derive(Debug, Default)]
 struct PeakMemory {
     processes: Mutex<HashMap<usize, u32>>,
     ended_bytes_max: AtomicU64,
 }
 
-/// Most memory that a process ever had resident, in bytes; zero when it is gone.
+/// Returns the peak resident memory of a process in bytes; zero when it has ended.
 pub fn peak_memory_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -317,11 +319,11 @@ pub fn peak_memory_bytes(process: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Calls of one caller, which wait one behind another: at least one, and one only of [`ReplyTo::One`].
+/// Consecutive calls of one caller: at least one, and exactly one for [`ReplyTo::One`].
 #[derive(Debug)]
 struct CallRun {
     caller: Arc<Caller>,
-    /// From which they are taken at the front.
+    /// Calls, taken from the front.
     calls: std::vec::IntoIter<PendingCall>,
 }
 
@@ -330,17 +332,17 @@ struct PendingCall {
     token: u64,
     seed: u64,
     work: CallWork,
-    /// Most have none: a queue is the faster the smaller its items are.
+    /// `None` for most calls. Boxed, because small entries make the queue faster.
     losses: Option<Box<Losses>>,
 }
 
-/// What an item has cost.
+/// Failures of a call so far.
 #[derive(Debug, Default)]
 struct Losses {
-    /// Workers that died while they ran it.
+    /// Number of workers that died while they ran it.
     deaths: u32,
     groups: Vec<(u32, Fault)>,
-    /// What these groups had logged.
+    /// Log of these groups.
     log: Vec<LogLine>,
 }
 
@@ -349,12 +351,12 @@ impl CallRun {
         CallRun { caller, calls: calls.into_iter() }
     }
 
-    /// Takes the first `calls` out.
+    /// Splits off the first `calls` calls.
     fn split(&mut self, calls: usize) -> CallRun {
         CallRun::new(self.caller.clone(), self.calls.by_ref().take(calls).collect())
     }
 
-    /// Answers all alike.
+    /// Fails all calls with the same fault.
     fn refuse(self, fault: &Fault) {
         let CallRun { caller, calls } = self;
         caller.answer(calls.map(|item| caller.answer_of(item.token, fault.clone().into())).collect());
@@ -366,7 +368,7 @@ impl PeakMemory {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, process);
     }
 
-    /// To be called before the process is waited for.
+    /// Records the peak memory of a worker. Must be called before its process is reaped.
     fn ending(&self, worker: usize) {
         let process = self.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
         self.ended_bytes_max.fetch_max(process.map_or(0, peak_memory_bytes), Ordering::Relaxed);
@@ -380,7 +382,7 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// Starts the workers, unless they start on demand. They set themselves up while this returns.
+    /// Starts the workers, unless they start on demand. Returns before they are ready.
     pub fn start(options: PoolOptions) -> Pool {
         let queue = Arc::new(Queue::default());
         let memory = Arc::new(PeakMemory::default());
@@ -390,21 +392,20 @@ impl Pool {
         Pool { queue, options, memory, segments: SegmentPool::default() }
     }
 
-    /// Number of workers.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.options.workers.max(1)
     }
 
-    /// The peak memory of the workers, added up: an upper bound of what they had
-    /// at once, since what they share is counted for each.
+    /// Returns the sum of the workers' peak memory in bytes: an upper bound of their memory at any time, since shared
+    /// pages count for each.
     pub fn peak_memory_bytes(&self) -> u64 {
         let processes = self.memory.processes.lock().unwrap_or_else(PoisonError::into_inner);
         let alive: u64 = processes.values().map(|process| peak_memory_bytes(*process)).sum();
         alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// PeakMemory for the input of a call. It is used again when the call's request
-    /// is no more.
+    /// Returns memory for the input of a call. It is reused once the call's request is dropped.
     ///
     /// # Errors
     /// When there is no memory.
@@ -412,7 +413,7 @@ impl Pool {
         self.segments.draft(bytes)
     }
 
-    /// Runs a call. Cancelled when dropped: a call that waits is not begun.
+    /// Runs a call. Dropping the future cancels the call if it has not started.
     pub async fn call(&self, request: CallRequest) -> CallResult {
         let (to, answer) = oneshot::channel();
         let CallRequest { binding, seed, work } = request;
@@ -422,12 +423,12 @@ impl Pool {
         }
     }
 
-    /// Has calls run whose answers are wanted as they come, several at a time. Cancelled when the other end of what the
-    /// caller has its answers go to is dropped.
+    /// Submits calls whose results are sent to the caller's receiver as they complete, several at a time. Dropping the
+    /// receiver cancels them.
     ///
     /// # Errors
-    /// When there are no workers any more.
-    pub fn submit(&self, caller: &Arc<Caller>, calls: impl IntoIterator<PendingCall = CallSubmission>) -> Result<(), Fault> {
+    /// When no workers are left.
+    pub fn submit(&self, caller: &Arc<Caller>, calls: impl IntoIterator<Item = CallSubmission>) -> Result<(), Fault> {
         let item = |CallSubmission { token, seed, work }| PendingCall { token, seed, work, losses: None };
         self.enqueue(caller.clone(), calls.into_iter().map(item).collect())
     }

@@ -1,4 +1,4 @@
-//! The worker's side: one thread that answers calls until its socket closes.
+//! The worker process of a pool: one thread that answers calls until its socket closes.
 
 mod call;
 mod collect;
@@ -7,7 +7,7 @@ mod input;
 mod outcome;
 mod stored;
 
-pub use collect::{Collect, BatchCollector, CollectBuffer, Collectors, not_a_column};
+pub use collect::{BatchCollector, Collect, CollectBuffer, Collectors, not_a_column};
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome, shortened};
 pub use stored::{StoredReader, StoredReaders, StoredRows};
 
@@ -20,56 +20,56 @@ use std::time::Instant;
 
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_dense::remote::Broker;
-use sandbar_dense::{Choice, Session};
+use sandbar_dense::{DeviceChoice, Session};
 use sandbar_process::socket::FRAME_BYTES_MAX;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, SharedMemory};
 
 use crate::journal;
-use crate::protocol::{Call, CallDelivery, CallReply, FromWorker, Output, MESSAGE_TIME_MAX, ToWorker, progress};
+use crate::protocol::{Call, CallDelivery, CallReply, FromWorker, MESSAGE_TIME_MAX, Output, ToWorker, progress};
 
-/// The argument with which `host-worker` is a worker; its socket is standard input.
+/// The argument with which `host-worker` runs as a worker; standard input is its socket.
 pub const WORKER_ARGUMENT: &str = "worker";
 
-/// Answers of a message are together not much longer than this.
+/// Approximate maximum bytes of the replies of one message.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
-/// A pool's workers have one job.
+/// Job id for GPU connections: the workers of a pool belong to one job.
 const NO_JOB: u64 = u64::MAX;
 
-/// What a worker does besides running functions.
+/// Native code that a worker runs besides guest functions.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeHandlers {
-    /// Collects what functions hand back.
+    /// Creates collectors of output.
     pub collectors: Collectors,
-    /// Reads stored inputs.
+    /// Creates readers of stored inputs.
     pub readers: StoredReaders,
 }
 
-/// Runs a worker until its node closes the socket. Returns only errors of the set-up
-/// and of the socket; a hostile node is not defended against.
+/// Runs a worker until its node closes the socket. Returns only errors of the set-up and of the socket. The node is
+/// trusted.
 pub fn run_worker(native: NativeHandlers) -> io::Result<()> {
-    confine::leave_signals_to_node()?;
-    confine::end_with_parent()?;
-    confine::limit_resources(confine::FEW_FILES)?;
+    confine::ignore_termination_signals()?;
+    confine::exit_with_parent()?;
+    confine::limit_resources(confine::WORKER_FILES_MAX)?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
-    // None where the node has ended already.
+    // `None` if the node has already ended.
     let Some((hello, files)) = socket::receive::<ToWorker>(socket, &mut received)? else { return Ok(()) };
     let ToWorker::Hello { limits, slots, slot_bytes } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
     let shared = Shared::open(files, slots, slot_bytes)?;
-    // WASI's synchronous calls look for a runtime; without this one they would start threads.
+    // WASI's synchronous calls require a tokio runtime; without this one they would start threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let _entered = runtime.enter();
     let engine = Engine::new(&limits).map_err(io::Error::other)?;
     let journal = shared.progress.clone();
     std::panic::set_hook(Box::new(move |panic| journal::append(&journal, journal::ERROR, &panic.to_string())));
-    confine::silence()?;
-    confine::seccomp()?;
+    confine::redirect_stderr_to_null()?;
+    confine::restrict_worker_syscalls()?;
     socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
     let mut worker =
@@ -84,7 +84,7 @@ pub fn run_worker(native: NativeHandlers) -> io::Result<()> {
 struct Shared {
     progress: Arc<SharedMemory>,
     slots: Vec<Arc<SharedMemory>>,
-    /// Whom to ask for a GPU.
+    /// Connection to the node's GPU broker.
     broker: Broker,
 }
 
@@ -92,7 +92,10 @@ impl Shared {
     fn open(files: Vec<OwnedFd>, slots: u32, slot_bytes: u64) -> io::Result<Shared> {
         let mut files = files.into_iter();
         let mut next = |bytes| {
-            SharedMemory::open(files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?, bytes)
+            SharedMemory::open(
+                files.next().ok_or_else(|| io::Error::other("a file of shared memory is missing"))?,
+                bytes,
+            )
         };
         let progress = Arc::new(next(journal::BYTES)?);
         let slots = (0..slots).map(|_| next(slot_bytes as usize).map(Arc::new)).collect::<io::Result<_>>()?;
@@ -107,7 +110,7 @@ struct Worker<'e> {
     programs: HashMap<u32, Result<Program, Fault>>,
     bindings: HashMap<u32, Binding>,
     broker: Broker,
-    /// The last message that was sent.
+    /// Buffer of the last sent message.
     frame: Vec<u8>,
 }
 
@@ -117,13 +120,13 @@ struct Binding {
     params: String,
     limits: Limits,
     plan: Vec<u8>,
-    device: Option<Choice>,
+    device: Option<DeviceChoice>,
 }
 
-/// Where the tensors of a call may be.
+/// Dense algebra of a call.
 struct Dense {
     broker: Broker,
-    device: Option<Choice>,
+    device: Option<DeviceChoice>,
     tensor_bytes_max: u64,
     session: Option<Session>,
 }
@@ -134,12 +137,12 @@ impl Dense {
         Dense { broker: broker.clone(), device, tensor_bytes_max, session: None }
     }
 
-    /// The tensors of the call, once it has some.
+    /// Returns the session with the call's tensors, created on first use.
     fn session(&mut self) -> &mut Session {
         let Dense { broker, device, tensor_bytes_max, session } = self;
         session.get_or_insert_with(|| {
-            // Unless a job says otherwise the same bits come of it everywhere.
-            let is_here = matches!(device, None | Some(Choice::Cpu));
+            // Without a device in the job file, results must have the same bits on every machine.
+            let is_here = matches!(device, None | Some(DeviceChoice::Cpu));
             let broker = (!is_here).then(|| (broker.clone(), NO_JOB));
             Session::new(broker, *device, *tensor_bytes_max)
         })
@@ -149,8 +152,8 @@ impl Dense {
 impl Drop for Dense {
     fn drop(&mut self) {
         if self.session.as_ref().is_some_and(Session::is_lost) {
-            // What was on a GPU is gone for a reason that is not the guest's: the call is run again by another worker, as calls are
-            // whose worker dies.
+            // The tensors on a GPU were lost through no fault of the guest. Another worker runs the call again, as
+            // after the death of a worker.
             std::process::exit(1);
         }
     }
@@ -166,7 +169,7 @@ impl Worker<'_> {
                     .ok_or_else(|| io::Error::other("a program without its code"))
                     .and_then(|file| Mapping::sealed(file.as_fd(), code_bytes));
                 let loaded = match loaded {
-                    // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
+                    // SAFETY: the node sends code that this build compiled (see `compiler`), in a sealed file.
                     Ok(code) => unsafe { self.engine.load_in_place(code, image_end) },
                     Err(e) => Err(Fault::new(Code::Host, format!("its code can't be read: {e}"))),
                 };
@@ -201,7 +204,7 @@ impl Worker<'_> {
         let steps = self.shared.progress.atomic(progress::STEPS);
         self.shared.progress.atomic(progress::CALL).store(id, Relaxed);
         self.shared.progress.atomic(progress::GROUP).store(progress::NO_GROUP, Relaxed);
-        journal::begin(&self.shared.progress);
+        journal::clear(&self.shared.progress);
         steps.fetch_add(1, Relaxed);
         let start = Instant::now();
         let done = self.program(call).map(|(program, binding)| {
@@ -237,7 +240,7 @@ impl Worker<'_> {
 }
 
 impl CallReply {
-    /// About what it takes in a message.
+    /// Returns the approximate bytes of the reply in a message.
     fn inline_bytes(&self) -> usize {
         64 + self.delivered.as_ref().map_or(0, |delivered| {
             let output = match &delivered.output {

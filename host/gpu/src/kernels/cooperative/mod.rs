@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use sandbar_dense::Dtype;
 
 use super::binding;
-use super::product::{TOLD, WHOSE};
+use super::product::{PARAMS, TILE_INDEX};
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -57,10 +57,10 @@ impl Units {
             })
         };
         let units = Units { side: [16, 8].into_iter().find(multiplies)?, lanes: info.subgroup_max_size };
-        units.has_room(&limits).then_some(units)
+        units.fits_limits(&limits).then_some(units)
     }
 
-    fn has_room(self, limits: &wgpu::Limits) -> bool {
+    fn fits_limits(self, limits: &wgpu::Limits) -> bool {
         let threads = self.lanes * SUBGROUPS * SUBGROUPS * BLOCKS_MAX;
         let staged = 2 * 2 * TILE * BLOCKS_MAX * (DEPTH + GAP);
         let sums = 4 * self.side * self.side * SUBGROUPS * SUBGROUPS * BLOCKS_MAX;
@@ -135,7 +135,7 @@ impl Cooperative {
         let mut text = format!(
             "enable f16;\nenable wgpu_cooperative_matrix;\nalias Four = vec4<f16>;\nalias U = {to};\n\
              alias First = coop_mat{side}x{side}<f16, A>;\nalias Second = coop_mat{side}x{side}<f16, B>;\n\
-             alias Sums = coop_mat{side}x{side}<f32, C>;\n{TOLD}"
+             alias Sums = coop_mat{side}x{side}<f32, C>;\n{PARAMS}"
         );
         let operands = self.operands();
         for (at, operand) in operands.iter().enumerate() {
@@ -145,7 +145,7 @@ impl Cooperative {
         operands.iter().for_each(|operand| text += &self.fetch_function(operand));
         let each = |of: &dyn Fn(&Operand) -> String| operands.iter().map(of).collect::<String>();
         text + &MAIN
-            .replace("WHOSE", WHOSE)
+            .replace("TILE_INDEX", TILE_INDEX)
             .replace("PLACES", &each(&|operand| self.places(operand)))
             .replace("BEGIN_FETCH", &each(&|operand| self.fetch(operand, "    var ", "begin")))
             .replace("ZERO", &self.zero())
@@ -168,7 +168,7 @@ impl Cooperative {
         let first = Operand {
             name: "first",
             alias: "First",
-            lines: "told.rows",
+            lines: "params.rows",
             layout: self.first,
             tile_begin: "top",
             begin: "down",
@@ -178,7 +178,7 @@ impl Cooperative {
         let second = Operand {
             name: "second",
             alias: "Second",
-            lines: "told.columns",
+            lines: "params.columns",
             layout: self.second,
             tile_begin: "leftmost",
             begin: "across",
@@ -216,7 +216,7 @@ impl Cooperative {
         let Operand { name, lines, layout, .. } = operand;
         let (length, count) = self.staged(operand);
         let (at, room) = match layout.is_deep {
-            true => ("line * told.depth + depth".to_owned(), "to - depth".to_owned()),
+            true => ("line * params.depth + depth".to_owned(), "to - depth".to_owned()),
             false => (format!("depth * {lines} + line"), format!("{lines} - line")),
         };
         let read = match layout.is_by_four {
@@ -240,7 +240,7 @@ impl Cooperative {
     fn places(&self, operand: &Operand) -> String {
         let (name, four) = (operand.name, self.staged(operand).0 / 4);
         format!(
-            "    let {name}_base = stacked * told.{name}_step;\n    let {name}_line = t / {four}u;\n    \
+            "    let {name}_base = stacked * params.{name}_step;\n    let {name}_line = t / {four}u;\n    \
              let {name}_four = t % {four}u;\n"
         )
     }
@@ -349,21 +349,21 @@ fn put(base: u32, top: u32, leftmost: u32, own: u32, lane: u32) {
     for (var at = lane; at < SIDE * SIDE; at += LANES) {
         let row = top + at / SIDE;
         let column = leftmost + at % SIDE;
-        if row < told.rows && column < told.columns { out[base + row * told.columns + column] = U(sums[own + at]); }
+        if row < params.rows && column < params.columns { out[base + row * params.columns + column] = U(sums[own + at]); }
     }
 }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let group = w.x + w.y * n.x;
-WHOSE
+TILE_INDEX
     let lane = t % LANES;
     let subgroup = t / LANES;
     let down = subgroup / ACROSS * ROWS;
     let across = subgroup % ACROSS * COLUMNS;
     let own = subgroup * SIDE * SIDE;
-    let to = min((part + 1) * told.length, told.depth);
-    var begin = part * told.length;
+    let to = min((part + 1) * params.length, params.depth);
+    var begin = part * params.length;
 PLACES
 BEGIN_FETCH
 ZERO
@@ -375,7 +375,7 @@ NEXT_FETCH
 MULTIPLY
         workgroupBarrier();
     }
-    let base = (stacked * told.parts + part) * told.rows * told.columns;
+    let base = (stacked * params.parts + part) * params.rows * params.columns;
 STORE
 }
 ";

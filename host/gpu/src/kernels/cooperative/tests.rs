@@ -27,7 +27,7 @@ fn place_of(small: Small, row: u32, column: u32) -> u32 {
 fn coopMultiplyAdd(a: First, b: Second, c: Sums) -> Sums {
     var sums = c;
     // Compilers would unroll loops with known bounds, and take minutes.
-    let is_any = min(told.count, 1);
+    let is_any = min(params.count, 1);
     for (var at = 0u; at < 128 * is_any; at++) {
         let i = at / 16;
         let k = at % 16;
@@ -99,10 +99,10 @@ fn texts_are_valid() {
 #[test]
 fn there_is_room_within_usual_limits() {
     let limits = wgpu::Limits { max_compute_workgroup_storage_size: 32 << 10, ..wgpu::Limits::default() };
-    assert!(UNITS.has_room(&limits));
+    assert!(UNITS.fits_limits(&limits));
     let small = wgpu::Limits { max_compute_workgroup_storage_size: 16 << 10, ..limits.clone() };
-    assert!(!UNITS.has_room(&small));
-    assert!(!Units { lanes: 64, ..UNITS }.has_room(&limits), "it has 512 threads");
+    assert!(!UNITS.fits_limits(&small));
+    assert!(!Units { lanes: 64, ..UNITS }.fits_limits(&limits), "it has 512 threads");
 }
 
 /// Products in all layouts, on a device without matrix units.

@@ -7,35 +7,36 @@ use crate::device::{Device, lock};
 /// Maximum number of submissions per measurement. A connection has fewer, because its messages in flight are limited.
 const SPANS_MAX: u32 = 128;
 /// Maximum number of query sets kept for reuse.
-const SETS_KEPT: usize = 8;
+const REUSABLE_SETS_MAX: usize = 8;
 const STAMP_BYTES: u64 = size_of::<u64>() as u64;
 
 /// Callback that receives the nanoseconds of GPU work, if the device can measure them.
-pub(crate) type Then = Box<dyn FnOnce(Option<u64>) + Send>;
+pub(crate) type DoneCallback = Box<dyn FnOnce(Option<u64>) + Send>;
 
 /// Timestamps of a stream.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps {
-    current: Option<Set>,
-    kept: Arc<Mutex<Vec<Set>>>,
+pub(crate) struct GpuTimer {
+    current: Option<TimestampSet>,
+    reusable: Arc<Mutex<Vec<TimestampSet>>>,
 }
 
 /// Two timestamps per submission, and the buffers for reading them.
 #[derive(Debug)]
-struct Set {
+struct TimestampSet {
     queries: wgpu::QuerySet,
     resolved: wgpu::Buffer,
     back: wgpu::Buffer,
     spans: u32,
 }
 
-impl Stamps {
+impl GpuTimer {
     /// Writes the start timestamp of a submission.
     pub(crate) fn begin(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) {
-        if !device.has_stamps() {
+        if !device.has_timestamps() {
             return;
         }
-        let set = self.current.get_or_insert_with(|| lock(&self.kept).pop().unwrap_or_else(|| Set::new(device)));
+        let set =
+            self.current.get_or_insert_with(|| lock(&self.reusable).pop().unwrap_or_else(|| TimestampSet::new(device)));
         if set.spans < SPANS_MAX {
             encoder.write_timestamp(&set.queries, 2 * set.spans);
         }
@@ -50,25 +51,25 @@ impl Stamps {
     }
 
     /// Resolves all timestamps since the last call. [`PendingTimestamps::then`] reports them after the submission.
-    pub(crate) fn tell(&mut self, encoder: &mut wgpu::CommandEncoder) -> Told {
+    pub(crate) fn resolve(&mut self, encoder: &mut wgpu::CommandEncoder) -> PendingTimestamps {
         let set = self.current.take();
         if let Some(set) = &set {
             encoder.resolve_query_set(&set.queries, 0..2 * set.spans, &set.resolved, 0);
             encoder.copy_buffer_to_buffer(&set.resolved, 0, &set.back, 0, set.bytes());
         }
-        Told { set, kept: self.kept.clone() }
+        PendingTimestamps { set, reusable: self.reusable.clone() }
     }
 }
 
-impl Set {
-    fn new(device: &Device) -> Set {
+impl TimestampSet {
+    fn new(device: &Device) -> TimestampSet {
         let count = 2 * SPANS_MAX;
         let buffer = |usage| {
             let size = u64::from(count) * STAMP_BYTES;
             device.inner.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
         };
         let ty = wgpu::QueryType::Timestamp;
-        Set {
+        TimestampSet {
             queries: device.inner.create_query_set(&wgpu::QuerySetDescriptor { label: None, ty, count }),
             resolved: buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC),
             back: buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
@@ -82,14 +83,14 @@ impl Set {
 }
 
 /// Submitted timestamps.
-pub(crate) struct Told {
-    set: Option<Set>,
-    kept: Arc<Mutex<Vec<Set>>>,
+pub(crate) struct PendingTimestamps {
+    set: Option<TimestampSet>,
+    reusable: Arc<Mutex<Vec<TimestampSet>>>,
 }
 
-impl Told {
-    pub(crate) fn then(self, device: &Device, then: Then) {
-        let Told { set: Some(set), kept } = self else {
+impl PendingTimestamps {
+    pub(crate) fn then(self, device: &Device, then: DoneCallback) {
+        let PendingTimestamps { set: Some(set), reusable } = self else {
             return device.queue.on_submitted_work_done(|| then(None));
         };
         let nanos_each = f64::from(device.queue.get_timestamp_period());
@@ -99,15 +100,15 @@ impl Told {
             let nanos = mapped.map(|stamps| {
                 let stamps: &[[u64; 2]] = bytemuck::cast_slice(&stamps);
                 // The clock goes back if the driver is reset meanwhile.
-                let ticks: u64 = stamps.iter().map(|[begun, ended]| ended.saturating_sub(*begun)).sum();
+                let ticks: u64 = stamps.iter().map(|[started, ended]| ended.saturating_sub(*started)).sum();
                 (ticks as f64 * nanos_each) as u64
             });
             set.back.unmap();
-            let mut kept = lock(&kept);
-            if kept.len() < SETS_KEPT {
-                kept.push(Set { spans: 0, ..set });
+            let mut reusable = lock(&reusable);
+            if reusable.len() < REUSABLE_SETS_MAX {
+                reusable.push(TimestampSet { spans: 0, ..set });
             }
-            drop(kept);
+            drop(reusable);
             then(nanos);
         });
     }

@@ -11,35 +11,35 @@ use crate::Device;
 use crate::device::lock;
 
 /// Pending submissions of a device.
-pub(super) struct Queue {
+pub(super) struct SubmissionQueue {
     pub(super) device: Arc<Device>,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Signals that there is a submission to wait for.
-    bell: Condvar,
+    submitted_signal: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// Shared memory of each submission's client. The device works on the first.
     submitted: VecDeque<Arc<SharedMemory>>,
     /// Start of the current work, in nanoseconds of the monotonic clock.
     since: u64,
 }
 
-impl Queue {
-    pub(super) fn new(device: Arc<Device>) -> Queue {
-        Queue { device, state: Mutex::default(), bell: Condvar::new() }
+impl SubmissionQueue {
+    pub(super) fn new(device: Arc<Device>) -> SubmissionQueue {
+        SubmissionQueue { device, state: Mutex::default(), submitted_signal: Condvar::new() }
     }
 
     /// Registers a submission for the client of this memory.
-    pub(super) fn submits(&self, area: &Arc<SharedMemory>) {
+    pub(super) fn register_submission(&self, area: &Arc<SharedMemory>) {
         let mut state = lock(&self.state);
         state.submitted.push_back(area.clone());
         if state.submitted.len() == 1 {
-            state.begin();
+            state.start_timer();
         }
         drop(state);
-        self.bell.notify_one();
+        self.submitted_signal.notify_one();
     }
 
     /// Removes the first submission, which is completed. Returns the nanoseconds for which it was the first.
@@ -49,12 +49,12 @@ impl Queue {
         if let Some(area) = state.submitted.pop_front() {
             area.atomic(words::BUSY_SINCE).store(0, Release);
         }
-        state.begin();
+        state.start_timer();
         took
     }
 
     /// Runs the callbacks of completed submissions.
-    pub(super) fn look(&self) {
+    pub(super) fn run_callbacks(&self) {
         let _ = self.device.inner.poll(wgpu::PollType::Poll);
     }
 
@@ -63,7 +63,7 @@ impl Queue {
         loop {
             let mut state = lock(&self.state);
             while state.submitted.is_empty() {
-                state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.submitted_signal.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             drop(state);
             let _ = self.device.inner.poll(wgpu::PollType::wait_indefinitely());
@@ -75,9 +75,9 @@ impl Queue {
     }
 }
 
-impl State {
+impl QueueState {
     /// Starts the time of the first submission.
-    fn begin(&mut self) {
+    fn start_timer(&mut self) {
         self.since = now_nanos();
         if let Some(area) = self.submitted.front() {
             area.atomic(words::BUSY_SINCE).store(self.since, Release);

@@ -59,9 +59,9 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let mut options = naga::front::wgsl::Options::new();
     // Nothing checks the bounds of loads and stores of cooperative matrices.
     options.capabilities.remove(naga::valid::Capabilities::COOPERATIVE_MATRIX);
-    let module = naga::front::wgsl::Frontend::new_with_options(options)
-        .parse(wgsl)
-        .map_err(|error| GpuError::Kernel(shortened(format!("the kernel is invalid: {}", error.emit_to_string(wgsl)))))?;
+    let module = naga::front::wgsl::Frontend::new_with_options(options).parse(wgsl).map_err(|error| {
+        GpuError::Kernel(shortened(format!("the kernel is invalid: {}", error.emit_to_string(wgsl))))
+    })?;
     let bytes = |of: naga::Handle<naga::Type>| match module.types[of].inner.try_size(module.to_ctx()) {
         Some(bytes) => u64::from(bytes),
         None => u64::MAX,
@@ -80,7 +80,9 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
         ("variables of a thread", own, THREAD_BYTES_MAX),
     ] {
         if bytes > most {
-            return Err(GpuError::Kernel(format!("the kernel is invalid: {what} take {bytes} bytes, the maximum is {most}")));
+            return Err(GpuError::Kernel(format!(
+                "the kernel is invalid: {what} take {bytes} bytes, the maximum is {most}"
+            )));
         }
     }
     Ok(())
