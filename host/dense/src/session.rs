@@ -255,7 +255,7 @@ impl Session {
         let spec = Spec::new(held.spec.dtype, sizes)?;
         if spec.shape.count() != held.spec.shape.count() {
             return Err(DenseError::Shape(format!(
-                "{} can't be reshape to {spec}: it has another number of values",
+                "{} can't be reshaped to {spec}: it has another number of values",
                 held.spec
             )));
         }
@@ -585,7 +585,7 @@ impl PendingRead {
                 return Ok(true);
             }
         }
-        // Without a transfer of its own, it is_blocking until others receive theirs.
+        // Without a transfer of its own, it waits until others receive theirs.
         let Some((number, bytes)) = self.in_flight.front().copied() else { return Ok(false) };
         match remote.poll_read(number, &mut to[self.received_bytes..self.received_bytes + bytes], is_blocking) {
             Poll::Pending => Ok(false),

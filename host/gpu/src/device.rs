@@ -8,7 +8,7 @@ use sandbar_dense::{DeviceInfo, Spec};
 
 use crate::GpuError;
 use crate::adapter::Adapter;
-use crate::kernels::{Kernel, Step, Units};
+use crate::kernels::{Kernel, MatrixUnits, Step};
 use crate::memory::{BufferPool, PooledBuffer};
 
 /// A device, shared by several [streams](crate::Stream).
@@ -19,7 +19,7 @@ pub struct Device {
     pub(crate) memory: Arc<BufferPool>,
     about: DeviceInfo,
     limits: wgpu::Limits,
-    units: Option<Units>,
+    units: Option<MatrixUnits>,
     /// Whether the matrix units passed their check.
     uses_units: AtomicBool,
     kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
@@ -60,8 +60,8 @@ impl Device {
             | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
         let limits = adapter.inner.limits();
-        let units = Units::of(&adapter.inner);
-        let wanted = if units.is_some() { wanted | Units::FEATURES } else { wanted };
+        let units = MatrixUnits::of(&adapter.inner);
+        let wanted = if units.is_some() { wanted | MatrixUnits::FEATURES } else { wanted };
         let experimental_features = match units {
             // SAFETY: wgpu documents that its experimental features may have errors, including undefined behaviour.
             // This enables matrix units alone. One kernel of this crate uses them, within the bounds of its bindings,
@@ -115,7 +115,7 @@ impl Device {
     }
 
     /// Returns the matrix units, if they are in use.
-    pub(crate) fn units(&self) -> Option<Units> {
+    pub(crate) fn units(&self) -> Option<MatrixUnits> {
         self.units.filter(|_| self.uses_units.load(Ordering::Relaxed))
     }
 

@@ -80,7 +80,7 @@ impl Stream {
     pub fn reshape(&mut self, from: &DeviceTensor, spec: Spec) -> Result<DeviceTensor, GpuError> {
         if (spec.dtype, spec.shape.count()) != (from.spec.dtype, from.spec.shape.count()) {
             return Err(
-                DenseError::Shape(format!("{} can't be reshape to {spec}: it has other values", from.spec)).into()
+                DenseError::Shape(format!("{} can't be reshaped to {spec}: it has other values", from.spec)).into()
             );
         }
         let tensor = self.device.tensor(spec)?;

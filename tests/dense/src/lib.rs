@@ -45,7 +45,7 @@ pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, OwnedVa
 }
 
 /// Accepts any of several centres that are equally near within rounding.
-fn as_near(case: &Case, found: &OwnedValues, expected: &mut [naive::Found]) {
+fn as_near(case: &Case, found: &OwnedValues, expected: &mut [naive::ReferenceValues]) {
     let values: Vec<Vec<f64>> = case.inputs.iter().map(|(_, values)| wide(values)).collect();
     let width = case.inputs[0].0.shape.sizes()[1] as usize;
     let [places, squares] = expected else { panic!("two results") };

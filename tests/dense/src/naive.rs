@@ -6,9 +6,9 @@ use crate::cases::Case;
 use crate::wide;
 
 /// Values, each with the magnitude of its summands.
-pub type Found = Vec<(f64, f64)>;
+pub type ReferenceValues = Vec<(f64, f64)>;
 
-pub fn run(case: &Case) -> Vec<Found> {
+pub fn run(case: &Case) -> Vec<ReferenceValues> {
     let values: Vec<Vec<f64>> = case.inputs.iter().map(|(_, values)| wide(values)).collect();
     let specs: Vec<Spec> = case.inputs.iter().map(|(spec, _)| *spec).collect();
     let sizes: Vec<Vec<usize>> =
@@ -46,7 +46,7 @@ pub fn run(case: &Case) -> Vec<Found> {
     }
 }
 
-fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[usize]) -> Found {
+fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[usize]) -> ReferenceValues {
     let [stack @ .., rows, columns] = out else { unreachable!() };
     let first = &sizes[0];
     let inner = if turned[0] { first[first.len() - 2] } else { first[first.len() - 1] };
@@ -68,7 +68,7 @@ fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[
 }
 
 /// Solves the normal equations of the shifted and weighted rows by elimination.
-fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: GroupedOptions) -> Vec<Found> {
+fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: GroupedOptions) -> Vec<ReferenceValues> {
     let (target, offsets, weights) = (&values[1], &values[2], values.get(3));
     let column = |j: usize, row: usize| if j < width { values[0][j * target.len() + row] } else { target[row] };
     let (mut coefficients, mut statuses) = (Vec::new(), Vec::new());
@@ -110,7 +110,7 @@ fn grouped(values: &[Vec<f64>], (width, is_pairs): (usize, bool), options: Group
     vec![coefficients, statuses]
 }
 
-fn solve(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Found {
+fn solve(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> ReferenceValues {
     let ([stack, rows, unknowns], columns) = ([sizes[0][0], sizes[0][1], sizes[0][2]], sizes[1][2]);
     let mut all = Vec::new();
     for at in 0..stack {
@@ -145,7 +145,7 @@ fn eliminate(system: &mut [Vec<f64>], right: usize) -> Vec<Vec<f64>> {
     solved.map(|(at, row)| row[unknowns..unknowns + right].iter().map(|value| value / row[at]).collect()).collect()
 }
 
-fn each(map: &Map, values: &[Vec<f64>], sizes: &[Vec<usize>], out: &[usize]) -> Found {
+fn each(map: &Map, values: &[Vec<f64>], sizes: &[Vec<usize>], out: &[usize]) -> ReferenceValues {
     let columns = out[1];
     let input = |which: usize, at: usize| match sizes[which].as_slice() {
         [rows, count] if [*rows, *count] == [out[0], columns] => values[which][at],
@@ -243,7 +243,7 @@ fn log_sum_exp(line: &[f64]) -> (f64, f64) {
     (largest + sum.ln(), largest.abs() + 10.0)
 }
 
-fn nearest(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Vec<Found> {
+fn nearest(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> Vec<ReferenceValues> {
     let (points, centres, width) = (sizes[0][0], sizes[1][0], sizes[0][1]);
     let (mut places, mut squares) = (Vec::new(), Vec::new());
     for point in 0..points {
@@ -260,7 +260,7 @@ pub fn square(values: &[Vec<f64>], width: usize, point: usize, centre: usize) ->
     summed((0..width).map(|k| (values[0][point * width + k] - values[1][centre * width + k]).powi(2)))
 }
 
-fn histogram(values: &[Vec<f64>], sizes: &[Vec<usize>], bins: usize) -> Found {
+fn histogram(values: &[Vec<f64>], sizes: &[Vec<usize>], bins: usize) -> ReferenceValues {
     let (features, rows, channels) = (sizes[0][0], sizes[0][1], sizes[1][1]);
     let mut found = vec![(0.0, 0.0); features * bins * channels];
     for (feature, row) in (0..features).flat_map(|feature| (0..rows).map(move |row| (feature, row))) {

@@ -260,7 +260,7 @@ impl GpuClient {
                 let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
                 self.area.read(slot, to);
             }
-            _ => return Err(lost_error("it sent other values than were read_state for")),
+            _ => return Err(lost_error("it sent other values than were requested")),
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sandbar_dense::{Dtype, GROUPED_WIDTH_MAX, Op};
 
-pub(crate) use self::cooperative::Units;
+pub(crate) use self::cooperative::MatrixUnits;
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
 use crate::memory::PooledBuffer;

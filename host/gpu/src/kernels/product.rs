@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
-use super::cooperative::{self, Cooperative, Layout, Units};
+use super::cooperative::{self, Cooperative, Layout, MatrixUnits};
 use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
 use crate::GpuError;
 use crate::device::{Device, DeviceTensor};
@@ -54,7 +54,7 @@ pub(super) fn plan(
 /// Like [`plan`], by matrix units if available and worthwhile.
 pub(super) fn plan_with(
     device: &Device,
-    units: Option<Units>,
+    units: Option<MatrixUnits>,
     [(first, first_transposed), (second, second_transposed)]: [(&DeviceTensor, bool); 2],
     output: &DeviceTensor,
 ) -> Result<Vec<Step>, GpuError> {

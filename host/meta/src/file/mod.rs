@@ -59,7 +59,7 @@ impl RedbStore {
     ///
     /// # Errors
     /// [`MetaError::InUse`], [`MetaError::NotAStore`], [`MetaError::NewerSchema`], [`MetaError::Damaged`] or
-    /// [`MetaError::StoreFile`], each with the path.
+    /// [`MetaError::File`], each with the path.
     pub async fn open(path: &Path, limits: MetaLimits, clock: Arc<dyn Clock>) -> Result<RedbStore, MetaError> {
         let file = StoreFile::new(path);
         let opened = spawn_blocking(move || open::open(&file, &limits).map(|opened| (file, opened))).await;

@@ -77,7 +77,7 @@ pub fn folder() -> TempDir {
 }
 
 /// The kind of store, with the resources it needs.
-pub enum Kind {
+pub enum StoreKind {
     Memory,
     Redb {
         folder: TempDir,
@@ -88,7 +88,7 @@ pub enum Kind {
 
 /// Executes steps on a store.
 pub struct Driver {
-    pub kind: Kind,
+    pub kind: StoreKind,
     store: Option<Arc<dyn MetaStore>>,
     redb: Option<RedbStore>,
     limits: MetaLimits,
@@ -103,27 +103,27 @@ impl Driver {
     pub fn memory(limits: MetaLimits) -> Driver {
         let clock = Arc::new(ManualClock::default());
         let store = MemoryStore::new(limits, clock.clone());
-        Driver::new(Kind::Memory, Some(Arc::new(store)), None, limits, clock)
+        Driver::new(StoreKind::Memory, Some(Arc::new(store)), None, limits, clock)
     }
 
     pub async fn redb(limits: MetaLimits) -> Driver {
         let clock = Arc::new(ManualClock::default());
         let folder = folder();
         let redb = RedbStore::open(&folder.path().join("meta"), limits, clock.clone()).await.unwrap();
-        Driver::new(Kind::Redb { folder }, None, Some(redb), limits, clock)
+        Driver::new(StoreKind::Redb { folder }, None, Some(redb), limits, clock)
     }
 
     /// Wraps a store that no other client changes meanwhile.
     pub async fn other(store: Arc<dyn MetaStore>) -> Driver {
         let limits = *store.limits();
         let base = store.get(&key("base")).await.unwrap().revision.0 - 1;
-        let mut driver = Driver::new(Kind::Other, Some(store), None, limits, Arc::default());
+        let mut driver = Driver::new(StoreKind::Other, Some(store), None, limits, Arc::default());
         driver.base = base;
         driver
     }
 
     fn new(
-        kind: Kind,
+        kind: StoreKind,
         store: Option<Arc<dyn MetaStore>>,
         redb: Option<RedbStore>,
         limits: MetaLimits,
@@ -200,7 +200,7 @@ impl Driver {
             }
             Step::Advance(seconds) => {
                 match self.kind {
-                    Kind::Other => tokio::time::sleep(Duration::from_secs(*seconds)).await,
+                    StoreKind::Other => tokio::time::sleep(Duration::from_secs(*seconds)).await,
                     _ => self.clock.advance(Duration::from_secs(*seconds)),
                 }
                 String::new()
@@ -216,18 +216,18 @@ impl Driver {
         self.watchers.clear();
         match &self.kind {
             // Reopening restarts the leases' periods.
-            Kind::Memory => {
+            StoreKind::Memory => {
                 for lease in &self.leases {
                     let _ = self.store().keep_alive(*lease).await;
                 }
             }
-            Kind::Redb { folder } => {
+            StoreKind::Redb { folder } => {
                 self.redb.take().unwrap().close().await;
                 let path = folder.path().join("meta");
                 let clock: Arc<dyn Clock> = self.clock.clone();
                 self.redb = Some(RedbStore::open(&path, self.limits, clock).await?);
             }
-            Kind::Other => {}
+            StoreKind::Other => {}
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ const RECOVERY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Outcome of an attempt to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Ended {
+enum AttemptOutcome {
     /// Committed at this revision.
     Done(Revision),
     /// Another client was faster.
@@ -38,7 +38,7 @@ enum Ended {
 }
 
 /// Client and its attempt, which the value contains.
-type Tried = (u64, u64);
+type Attempt = (u64, u64);
 
 #[derive(Clone)]
 struct Clients {
@@ -65,7 +65,7 @@ async fn nothing_is_lost_or_done_twice() {
         watches.push(tokio::spawn(watch(watcher, clients.clone())));
         tasks.push(tokio::spawn(count(store, client, clients.clone())));
     }
-    befall(&mut cluster, Seed::new(seed), &clients.done).await;
+    inject_faults(&mut cluster, Seed::new(seed), &clients.done).await;
     clients.stop.store(true, Ordering::Relaxed);
     let mut tries = BTreeMap::new();
     for task in tasks {
@@ -84,13 +84,13 @@ async fn nothing_is_lost_or_done_twice() {
     for watch in watches {
         assert!(timeout(RECOVERY_TIME_MAX, watch).await.unwrap().unwrap() == history, "a watcher saw something else");
     }
-    let count = |ended: fn(&Ended) -> bool| tries.values().filter(|e| ended(e)).count();
+    let count = |ended: fn(&AttemptOutcome) -> bool| tries.values().filter(|e| ended(e)).count();
     eprintln!(
         "{} tries: {} done, {} unknown, {} unavailable",
         tries.len(),
-        count(|e| matches!(e, Ended::Done(_))),
-        count(|e| *e == Ended::Unknown),
-        count(|e| *e == Ended::Unavailable)
+        count(|e| matches!(e, AttemptOutcome::Done(_))),
+        count(|e| *e == AttemptOutcome::Unknown),
+        count(|e| *e == AttemptOutcome::Unavailable)
     );
 }
 
@@ -99,8 +99,8 @@ pub fn put(name: &str, value: &str) -> Transaction {
 }
 
 /// Injects faults one after another; clients make progress after each.
-async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
-    goes_on(done, "nothing").await;
+async fn inject_faults(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
+    expect_progress(done, "nothing").await;
     for kind in 0..6 {
         let leader = cluster.leader().await;
         let other = (leader + 1 + seed.below(2) as usize) % cluster.len();
@@ -108,13 +108,13 @@ async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
         match kind {
             0 => {
                 cluster.kill(leader);
-                goes_on(done, "the leader was killed").await;
+                expect_progress(done, "the leader was killed").await;
                 cluster.restart(leader);
             }
             1 => {
                 cluster.cut_off(leader);
                 sleep(long).await;
-                goes_on(done, "the leader was cut off").await;
+                expect_progress(done, "the leader was cut off").await;
                 cluster.join_again(leader);
             }
             // Writes that one member received are applied without a response: repeats, so that some are.
@@ -122,15 +122,15 @@ async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
                 for time in 0..6 {
                     let other = (leader + 1 + time % 2) % cluster.len();
                     cluster.kill(other);
-                    goes_on(done, "another was killed").await;
+                    expect_progress(done, "another was killed").await;
                     cluster.restart(other);
-                    goes_on(done, "it was started again").await;
+                    expect_progress(done, "it was started again").await;
                 }
             }
             3 => {
                 cluster.cut_off(other);
                 sleep(long).await;
-                goes_on(done, "another was cut off").await;
+                expect_progress(done, "another was cut off").await;
                 cluster.join_again(other);
             }
             4 => {
@@ -139,7 +139,7 @@ async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
                 cluster.cut_off(other);
                 sleep(long).await;
                 cluster.join_again(other);
-                goes_on(done, "a majority was cut off").await;
+                expect_progress(done, "a majority was cut off").await;
                 cluster.join_again(leader);
             }
             _ => {
@@ -148,11 +148,11 @@ async fn befall(cluster: &mut Cluster, mut seed: Seed, done: &AtomicU64) {
                 (0..cluster.len()).for_each(|member| cluster.restart(member));
             }
         }
-        goes_on(done, "all was well again").await;
+        expect_progress(done, "all was well again").await;
     }
 }
 
-async fn goes_on(done: &AtomicU64, since: &str) {
+async fn expect_progress(done: &AtomicU64, since: &str) {
     let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
     while done.load(Ordering::Relaxed) < before + 20 {
         assert!(started.elapsed() < RECOVERY_TIME_MAX, "since {since} nothing was done");
@@ -161,7 +161,7 @@ async fn goes_on(done: &AtomicU64, since: &str) {
     eprintln!("since {since}: went on after {} ms", started.elapsed().as_millis());
 }
 
-async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<(Tried, Ended)> {
+async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<(Attempt, AttemptOutcome)> {
     let mut tries = Vec::new();
     let bound = Duration::from_millis(EtcdTimeouts::default().call_ms_max.into()) + SLACK;
     for number in 0.. {
@@ -181,11 +181,11 @@ async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<
         let ended = match timeout(bound, store.transact(transaction)).await.expect("a transaction ends in time") {
             Ok(transacted) if transacted.succeeded => {
                 clients.done.fetch_add(1, Ordering::Relaxed);
-                Ended::Done(transacted.revision)
+                AttemptOutcome::Done(transacted.revision)
             }
-            Ok(_) => Ended::Lost,
-            Err(MetaError::Unknown { .. }) => Ended::Unknown,
-            Err(MetaError::Unavailable { .. }) => Ended::Unavailable,
+            Ok(_) => AttemptOutcome::Lost,
+            Err(MetaError::Unknown { .. }) => AttemptOutcome::Unknown,
+            Err(MetaError::Unavailable { .. }) => AttemptOutcome::Unavailable,
             Err(e) => panic!("client {client}: {e}"),
         };
         tries.push(((client, number), ended));
@@ -229,7 +229,7 @@ async fn watch_until(mut watcher: Box<dyn Watcher>, last: Revision) -> Vec<Chang
 
 /// Each change increments the counter, and belongs to an attempt that may have made it: a committed attempt made
 /// exactly one change at its revision, an unknown one at most one, any other none.
-fn check_history(tries: &BTreeMap<Tried, Ended>, history: &[Change]) {
+fn check_history(tries: &BTreeMap<Attempt, AttemptOutcome>, history: &[Change]) {
     let mut made = BTreeMap::new();
     for (expected, change) in (1..).zip(history.iter().filter(|change| change.key() == &key(COUNTER))) {
         let Change::Put(entry) = change else { panic!("the counter was deleted") };
@@ -242,9 +242,11 @@ fn check_history(tries: &BTreeMap<Tried, Ended>, history: &[Change]) {
     }
     for (tried, ended) in tries {
         match (ended, made.remove(tried)) {
-            (Ended::Done(answered), Some(revision)) => assert_eq!(*answered, revision, "{tried:?}"),
-            (Ended::Done(answered), None) => panic!("{tried:?} was answered by revision {answered}, and is lost"),
-            (Ended::Unknown, _) | (_, None) => {}
+            (AttemptOutcome::Done(answered), Some(revision)) => assert_eq!(*answered, revision, "{tried:?}"),
+            (AttemptOutcome::Done(answered), None) => {
+                panic!("{tried:?} was answered by revision {answered}, and is lost")
+            }
+            (AttemptOutcome::Unknown, _) | (_, None) => {}
             (ended, Some(revision)) => panic!("{tried:?} is {ended:?}, and was done by revision {revision}"),
         }
     }

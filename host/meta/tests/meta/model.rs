@@ -7,8 +7,8 @@
 use sandbar_meta::{KeyRange, MetaLimits};
 
 use crate::cluster::Cluster;
-use crate::driver::{Driver, Kind, Step};
-use crate::random::{Kinds, Steps, WATCHERS};
+use crate::driver::{Driver, Step, StoreKind};
+use crate::random::{HistoryFeatures, Steps, WATCHERS};
 
 const STEPS: usize = 120;
 const SEEDS_OF_FILES: u64 = 150;
@@ -49,7 +49,7 @@ pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
 async fn files_are_as_the_model_says() {
     let (seeds, print) = seeds(SEEDS_OF_FILES);
     for seed in seeds {
-        let kinds = Kinds { time: true, reopen: true };
+        let kinds = HistoryFeatures { time: true, reopen: true };
         let mut history = History::new(seed, kinds, Driver::memory(limits()), Driver::redb(limits()).await, print);
         history.run().await;
     }
@@ -63,7 +63,7 @@ async fn clusters_are_as_the_model_says() {
         let limits = limits_of_clusters();
         let store = cluster.connect(&format!("seed{seed}"), limits).await;
         let mut history =
-            History::new(seed, Kinds::default(), Driver::memory(limits), Driver::other(store).await, print);
+            History::new(seed, HistoryFeatures::default(), Driver::memory(limits), Driver::other(store).await, print);
         history.run().await;
     }
 }
@@ -75,7 +75,7 @@ async fn a_bit_of_everything_happens() {
     for seed in 0..60 {
         let mut history = History::new(
             seed,
-            Kinds { time: true, reopen: true },
+            HistoryFeatures { time: true, reopen: true },
             Driver::memory(limits()),
             Driver::memory(limits()),
             false,
@@ -113,7 +113,7 @@ struct History {
 }
 
 impl History {
-    fn new(seed: u64, kinds: Kinds, model: Driver, store: Driver, print: bool) -> History {
+    fn new(seed: u64, kinds: HistoryFeatures, model: Driver, store: Driver, print: bool) -> History {
         History { seed, steps: Steps::new(seed, kinds), model, store, print, lines: vec![] }
     }
 
@@ -164,9 +164,9 @@ impl History {
         let expected = self.model.step(&Step::Changes(watcher, None)).await;
         self.note(format!("watcher {watcher} saw: {expected}"));
         let count = match self.store.kind {
-            Kind::Other if expected.starts_with("meta-") || expected == "no watcher" => Some(1),
-            Kind::Other => Some(expected.split_whitespace().count()),
-            Kind::Memory | Kind::Redb { .. } => None,
+            StoreKind::Other if expected.starts_with("meta-") || expected == "no watcher" => Some(1),
+            StoreKind::Other => Some(expected.split_whitespace().count()),
+            StoreKind::Memory | StoreKind::Redb { .. } => None,
         };
         let came = self.store.step(&Step::Changes(watcher, count)).await;
         assert_eq!(came, expected, "seed {}: SANDBAR_SEED={0} replays it; watcher {watcher}", self.seed);

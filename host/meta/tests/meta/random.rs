@@ -14,7 +14,7 @@ pub const WATCHERS: usize = 4;
 
 /// Features of a history.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Kinds {
+pub struct HistoryFeatures {
     /// Time can be advanced, and leases end.
     pub time: bool,
     /// The store can be closed and reopened.
@@ -23,7 +23,7 @@ pub struct Kinds {
 
 pub struct Steps {
     pub seed: Seed,
-    pub kinds: Kinds,
+    pub kinds: HistoryFeatures,
     /// Number of watchers created.
     pub watchers: usize,
     pub leases: usize,
@@ -32,7 +32,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    pub fn new(seed: u64, kinds: Kinds) -> Steps {
+    pub fn new(seed: u64, kinds: HistoryFeatures) -> Steps {
         Steps { seed: Seed::new(seed), kinds, watchers: 0, leases: 0, revision: 1 }
     }
 

@@ -26,26 +26,26 @@ const SIDE_MIN: usize = 64;
 
 /// A GPU's units for products of small square f16 matrices with sums in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Units {
+pub(crate) struct MatrixUnits {
     /// Rows and columns of a small matrix.
     side: u32,
     /// Threads of a subgroup, which together hold a small matrix.
     lanes: u32,
 }
 
-impl Units {
+impl MatrixUnits {
     /// Device features that matrix units require.
     pub(crate) const FEATURES: wgpu::Features =
         wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
 
     /// Returns the matrix units of a GPU, if the kernel supports them.
-    pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<Units> {
+    pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<MatrixUnits> {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         // A software driver's matrix units are slower than its plain arithmetic.
         let is_worth_it = info.device_type != wgpu::DeviceType::Cpu;
         // The mapping of threads to subgroups is known only if all subgroups have the same size.
         let is_known = info.subgroup_min_size == info.subgroup_max_size;
-        if !is_worth_it || !is_known || !adapter.features().contains(Units::FEATURES) {
+        if !is_worth_it || !is_known || !adapter.features().contains(MatrixUnits::FEATURES) {
             return None;
         }
         let all = adapter.cooperative_matrix_properties();
@@ -56,7 +56,7 @@ impl Units {
                     && one.cr_type == wgpu::CooperativeScalarType::F32
             })
         };
-        let units = Units { side: [16, 8].into_iter().find(multiplies)?, lanes: info.subgroup_max_size };
+        let units = MatrixUnits { side: [16, 8].into_iter().find(multiplies)?, lanes: info.subgroup_max_size };
         units.fits_limits(&limits).then_some(units)
     }
 
@@ -75,7 +75,7 @@ impl Units {
 /// A kernel for one tile size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cooperative {
-    pub(super) units: Units,
+    pub(super) units: MatrixUnits,
     pub(super) to: Dtype,
     /// Tile size as a multiple of [`TILE`].
     pub(super) blocks: u32,
@@ -130,7 +130,7 @@ struct Operand {
 
 impl Cooperative {
     pub(super) fn source(&self) -> String {
-        let Units { side, lanes } = self.units;
+        let MatrixUnits { side, lanes } = self.units;
         let to = self.to;
         let mut text = format!(
             "enable f16;\nenable wgpu_cooperative_matrix;\nalias Four = vec4<f16>;\nalias U = {to};\n\

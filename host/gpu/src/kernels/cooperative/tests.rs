@@ -10,7 +10,7 @@ use crate::device::{Device, DeviceTensor};
 use crate::kernels::{Kernel, product};
 use crate::{Adapter, Stream, use_software};
 
-const UNITS: Units = Units { side: 16, lanes: 32 };
+const UNITS: MatrixUnits = MatrixUnits { side: 16, lanes: 32 };
 
 /// Emulated small matrices. Operands stay in the memory that they were loaded from; sums are eight values per thread of
 /// a subgroup.
@@ -71,7 +71,7 @@ fn all() -> impl Iterator<Item = Cooperative> {
         let kinds = [(16, 32), (16, 64), (8, 8), (8, 4)];
         kinds.into_iter().flat_map(move |(side, lanes)| {
             [(Dtype::F16, 1), (Dtype::F16, 2), (Dtype::F32, 1), (Dtype::F32, 2)].map(|(to, blocks)| Cooperative {
-                units: Units { side, lanes },
+                units: MatrixUnits { side, lanes },
                 to,
                 blocks,
                 first,
@@ -102,7 +102,7 @@ fn there_is_room_within_usual_limits() {
     assert!(UNITS.fits_limits(&limits));
     let small = wgpu::Limits { max_compute_workgroup_storage_size: 16 << 10, ..limits.clone() };
     assert!(!UNITS.fits_limits(&small));
-    assert!(!Units { lanes: 64, ..UNITS }.fits_limits(&limits), "it has 512 threads");
+    assert!(!MatrixUnits { lanes: 64, ..UNITS }.fits_limits(&limits), "it has 512 threads");
 }
 
 /// Products in all layouts, on a device without matrix units.
@@ -125,10 +125,10 @@ fn products_of_units_are_right() {
     let device = Arc::new(Device::open(&adapter, 1 << 30).unwrap());
     Stream::new(device.clone()).check_device().unwrap();
     assert!(device.describe().has_matrix_units);
-    check_on(device, Units::of(&adapter.inner).unwrap(), |kernel| kernel);
+    check_on(device, MatrixUnits::of(&adapter.inner).unwrap(), |kernel| kernel);
 }
 
-fn check_on(device: Arc<Device>, units: Units, run: fn(Kernel) -> Kernel) {
+fn check_on(device: Arc<Device>, units: MatrixUnits, run: fn(Kernel) -> Kernel) {
     let mut checked = Checked { stream: Stream::new(device), units, run, seed: 1 };
     // Operands: the number of matrices of each, 0 for a single matrix, and rows, depth and columns. Either all reads
     // cover four values or none: each kernel takes a second to compile.
@@ -166,7 +166,7 @@ fn check_on(device: Arc<Device>, units: Units, run: fn(Kernel) -> Kernel) {
 
 struct Checked {
     stream: Stream,
-    units: Units,
+    units: MatrixUnits,
     /// Replacement of each kernel.
     run: fn(Kernel) -> Kernel,
     seed: u64,
