@@ -104,7 +104,7 @@ fn programs() -> Check {
 fn kernel() -> Check {
     const NAME: &str = "kernel";
     let version = machine::kernel().unwrap_or_else(|| "unknown".to_owned());
-    if machine::tells_written_pages() {
+    if machine::reports_written_pages() {
         return Check::ok(NAME, version);
     }
     let remedy = "it does not tell which pages a sandbox has written, so that resetting one takes longer; Linux 6.7 and \
@@ -113,7 +113,7 @@ fn kernel() -> Check {
 }
 
 fn walls() -> [Check; 2] {
-    let walls = machine::walls();
+    let walls = machine::confinement_support();
     let seccomp = match walls.seccomp {
         true => Check::ok("seccomp", "on"),
         false => Check::bad("seccomp", "off", "no worker starts: run on a kernel with CONFIG_SECCOMP_FILTER"),
@@ -291,7 +291,7 @@ async fn gpus(is_software: bool) -> Vec<Check> {
     let found = match paths::gpus(options) {
         Err(why) => return vec![Check::warn(NAME, "no host-gpu", why)],
         Ok(None) => return vec![Check::ok(NAME, "none: dense algebra is done by the processors")],
-        Ok(Some(machine)) => match machine.glance().await {
+        Ok(Some(machine)) => match machine.list_unmeasured().await {
             Ok(gpus) => gpus.into_iter().map(|gpu| (machine.is_usable(&gpu), gpu)).collect::<Vec<_>>(),
             Err(e) => return vec![Check::warn(NAME, "drivers can't be asked", e.to_string())],
         },

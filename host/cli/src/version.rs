@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::machine::{Walls, walls};
+use sandbar_node::machine::{ConfinementSupport, confinement_support};
 use sandbar_node::{CONTRACT, PROTOCOL_VERSION};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ struct Version {
     datafusion: &'static str,
     /// The target triple.
     target: &'static str,
-    walls: Walls,
+    walls: ConfinementSupport,
 }
 
 pub(crate) fn print(as_json: bool) -> Result<ExitCode, CliError> {
@@ -32,7 +32,7 @@ pub(crate) fn print(as_json: bool) -> Result<ExitCode, CliError> {
         arrow: env!("SANDBAR_ARROW_VERSION"),
         datafusion: env!("SANDBAR_DATAFUSION_VERSION"),
         target: env!("SANDBAR_TARGET"),
-        walls: walls(),
+        walls: confinement_support(),
     };
     match as_json {
         true => output::json(&version)?,

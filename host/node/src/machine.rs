@@ -9,9 +9,9 @@ use serde::Serialize;
 pub use crate::build::{INSTALL_TARGET, Toolchain, toolchain};
 pub use crate::memory::{MemoryBound, address_space_bytes, memory_limit};
 pub use crate::program::PROGRAM_ADDRESS_BYTES;
-pub use sandbar_sandbox::{may_swap, tells_written_pages};
+pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;
-pub use sandbar_worker::{LANDLOCK_ABI, Walls, walls};
+pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
 
 /// The magic number of file systems in memory.
 const TMPFS: u64 = 0x0102_1994;

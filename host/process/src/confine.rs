@@ -1,7 +1,6 @@
-//! The second wall: what a worker or a compiling process may ask of the kernel, once
-//! it has set itself up. A guest that breaks out of WebAssembly, or a component that
-//! takes over its compiler, finds a process that can compute and answer, and is
-//! killed for anything else.
+//! Confines processes with seccomp and Landlock, as a second barrier behind WebAssembly. A guest that breaks out of
+//! WebAssembly, or a component that takes over its compiler, finds a process that can only compute and answer, and that
+//! is killed for any other system call.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +12,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-/// System calls of a worker: memory, its socket, time, signals of its own traps.
+/// System calls of a worker: for memory, its socket, time, and signals of its own traps.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -53,11 +52,12 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_write,
 ];
 
-/// `PAGEMAP_SCAN` of linux/fs.h: which pages of this process were written.
+/// `PAGEMAP_SCAN` of linux/fs.h, which reports written pages of this process.
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
-/// System calls of a worker with some values of one argument: the number of the argument, and the values.
-/// The allocator names memory that it maps; what large values are written to comes in huge pages. A descriptor's owner would be signalled when there is something to read.
+/// System calls of a worker that are restricted to some values of one argument: index of the argument, values. The
+/// allocator names mapped memory, and disables huge pages except for large values. `F_SETOWN` is not allowed: it would
+/// send signals to another process.
 const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
     (
         libc::SYS_fcntl,
@@ -76,15 +76,15 @@ const ALLOWED_WITH: &[(libc::c_long, u8, &[u64])] = &[
     (libc::SYS_prctl, 0, &[libc::PR_SET_VMA as u64, libc::PR_GET_THP_DISABLE as u64, libc::PR_SET_THP_DISABLE as u64]),
 ];
 
-/// Files that a process opens which is handed one for a call at hand, at most.
-pub const FEW_FILES: u64 = 256;
+/// Maximum number of open files of a process that gets files only for its current call.
+pub const WORKER_FILES_MAX: u64 = 256;
 
-/// From here on signals that end commands do nothing to this process: whoever sends them to all processes of a service or a
-/// session means the node, which decides what becomes of its work, and this process ends with it.
+/// Ignores termination signals. When they are sent to all processes of a service or a session, the node decides what
+/// happens to its work, and this process ends with the node.
 ///
 /// # Errors
-/// Those of the kernel, as of all of these.
-pub fn leave_signals_to_node() -> io::Result<()> {
+/// Those of the kernel.
+pub fn ignore_termination_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGTSTP] {
         // SAFETY: no handler is called.
         if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
@@ -94,15 +94,15 @@ pub fn leave_signals_to_node() -> io::Result<()> {
     Ok(())
 }
 
-/// The variable of its environment by which a process knows the id of the node that started it.
+/// Environment variable with the process id of the node that started a process.
 pub const NODE_VARIABLE: &str = "SANDBAR_NODE_PROCESS";
 
-/// Ends with the node, or rather with the thread of it that started this process; at once if the node has ended by now. Its
-/// socket may not say so: other processes that it was about to start have it for a moment.
+/// Ends this process when the node's thread that started it ends; immediately if the node has already ended. The
+/// process's socket may stay open longer: other processes that the node is starting hold it for a moment.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn end_with_parent() -> io::Result<()> {
+pub fn exit_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let node = std::env::var(NODE_VARIABLE).ok().and_then(|node| node.parse().ok());
     if node.is_some_and(|node: u32| node != std::os::unix::process::parent_id()) {
@@ -111,7 +111,7 @@ pub fn end_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes no core, and opens at most `files` files.
+/// Disables core dumps, and limits the number of open files.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -120,8 +120,8 @@ pub fn limit_resources(files: u64) -> io::Result<()> {
     limit(Resource::Nofile, files)
 }
 
-/// Sets the soft and the hard limit of a resource to `most`, or leaves them at the hard limit that is below it: a
-/// process can lower a hard limit, and not raise it.
+/// Sets the soft and the hard limit of a resource to `most`, or to the current hard limit if that is lower: a process
+/// cannot raise a hard limit.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -130,26 +130,26 @@ pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
 
-/// From here on what is written to standard error goes nowhere: it may be a terminal, or somebody's file.
+/// Redirects standard error to `/dev/null`: it may be a terminal or a file of the user.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn silence() -> io::Result<()> {
+pub fn redirect_stderr_to_null() -> io::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
-    // SAFETY: standard error is nobody's own descriptor; who writes to it by its number writes to the other file.
+    // SAFETY: no value owns the descriptor of standard error; later writes to its number go to the new file.
     match unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDERR_FILENO) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// From here on any other system call, of any of its threads, kills this process.
+/// Allows only the system calls of a worker, for all threads of this process; any other call kills it.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn seccomp() -> io::Result<()> {
+pub fn restrict_worker_syscalls() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    // A thread may signal those of its own process, as it does to abort.
+    // A thread may signal threads of its own process, as it does to abort.
     let own = [u64::from(std::process::id())];
     for (call, argument, values) in ALLOWED_WITH.iter().copied().chain([(libc::SYS_tgkill, 0, &own[..])]) {
         let rule = |value: &u64| {
@@ -161,10 +161,10 @@ pub fn seccomp() -> io::Result<()> {
     apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
-/// What drivers of GPUs read: themselves, their settings, and what the kernel says of devices.
+/// Files that GPU drivers read: the drivers, their settings, and descriptions of devices.
 const READ_BY_DRIVERS: &[&str] =
     &["/usr", "/lib", "/lib64", "/etc", "/opt", "/sys", "/proc", "/run/nvidia-persistenced", "/dev/shm"];
-/// The devices that they drive, and those that are none.
+/// Devices of GPU drivers, and pseudo-devices.
 const DEVICES: &[&str] = &[
     "/dev/dri",
     "/dev/kfd",
@@ -188,7 +188,7 @@ const DEVICES: &[&str] = &[
     "/dev/urandom",
 ];
 
-/// System calls that nobody needs who drives a device: the network, other programs and processes, and what changes the
+/// System calls that a GPU process does not need: for the network, other programs and processes, and changes to the
 /// machine. They fail.
 const REFUSED_TO_DRIVERS: &[libc::c_long] = &[
     libc::SYS_accept,
@@ -220,13 +220,13 @@ const REFUSED_TO_DRIVERS: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// From here on the files that this process may open are those of drivers, and those under `own`, to read, and devices.
-/// To be called before it has other threads. Where the kernel has no Landlock (before 5.13) nothing changes: says whether
-/// it has.
+/// Restricts the files that this process may open: reading files of drivers and files under `own`, and using devices.
+/// Must be called before other threads start. Returns whether the restriction is in force; a kernel without Landlock
+/// (before 5.13) enforces nothing.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn files_of_drivers(own: &[&Path]) -> io::Result<bool> {
+pub fn restrict_driver_files(own: &[&Path]) -> io::Result<bool> {
     use landlock::{
         ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
         path_beneath_rules,
@@ -244,17 +244,17 @@ pub fn files_of_drivers(own: &[&Path]) -> io::Result<bool> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// From here on no thread of this process reaches the network, other programs or other processes.
+/// Denies all threads of this process the network, other programs and other processes.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn drivers() -> io::Result<()> {
+pub fn restrict_driver_syscalls() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED_TO_DRIVERS.iter().map(|call| (*call, Vec::new())).collect();
     let argument = |number, length, operator, value| {
         SeccompCondition::new(number, length, operator, value).and_then(|condition| SeccompRule::new(vec![condition]))
     };
-    // Threads of its own are no processes, and signals to these are none to others.
+    // New threads of this process, and signals to them, are allowed.
     let thread = libc::CLONE_THREAD as u64;
     let other = argument(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0).map_err(io::Error::other)?;
     rules.insert(libc::SYS_clone, vec![other]);
@@ -262,12 +262,13 @@ pub fn drivers() -> io::Result<()> {
     let other = argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own).map_err(io::Error::other)?;
     rules.insert(libc::SYS_tgkill, vec![other]);
     apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
-    // What its argument points to can't be looked at. Who is told that there is none takes the older one.
+    // The filter cannot read the structure to which the argument of `clone3` points. After `ENOSYS`, callers use
+    // `clone`.
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))
 }
 
-/// Filters the system calls of all threads: by `matches` those of the rules, by `others` all others.
+/// Installs a filter for all threads: `matches` for the system calls of the rules, `others` for the rest.
 fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, others: SeccompAction, matches: SeccompAction) -> io::Result<()> {
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter = SeccompFilter::new(rules, others, matches, arch).map_err(io::Error::other)?;
@@ -282,10 +283,10 @@ mod tests {
 
     use super::*;
 
-    /// Set in a process that confines itself: which of [`ACTIONS`] it then does.
+    /// Environment variable with the action from [`ACTIONS`] that a confined process tries.
     const ACTION: &str = "SANDBAR_CONFINED_ACTION";
 
-    /// What a confined process may do (true), and what it is killed for.
+    /// Actions of a confined process, and whether they are allowed; the others kill it.
     #[rustfmt::skip]
     const ACTIONS: &[(&str, bool, fn())] = &[
         ("compute",           true,  || ()),
@@ -307,10 +308,10 @@ mod tests {
         ("type into a terminal", false, || syscall(libc::SYS_ioctl, &[0, libc::TIOCSTI as i64, 0])),
     ];
 
-    /// What is tried, whether it may be done, and how.
+    /// An action, whether it is allowed, and a function that tries it.
     type Attempt = (&'static str, bool, fn() -> bool);
 
-    /// What a process that drives a device may do, and what fails.
+    /// Actions of a process that drives a device, and whether they are allowed; the others fail.
     #[rustfmt::skip]
     const DRIVEN: &[Attempt] = &[
         ("take memory",       true,  || !std::hint::black_box(vec![1u8; 64 << 20]).is_empty()),
@@ -331,16 +332,16 @@ mod tests {
     }
 
     fn signal(process: i32) -> bool {
-        // SAFETY: signal 0 is none: it asks whether one could be sent.
+        // SAFETY: signal 0 only checks whether a signal could be sent.
         unsafe { libc::kill(process, 0) == 0 }
     }
 
-    /// Its node has ended before it could be told to end with that.
+    /// The node ended before the process was set to end with it.
     #[test]
     fn a_process_whose_node_is_gone_ends_at_once() {
         let own = std::process::id();
         if std::env::var_os(ACTION).is_some() {
-            end_with_parent().expect("the kernel lets it");
+            exit_with_parent().expect("the kernel lets it");
             std::process::exit(7);
         }
         for (node, code) in [(own, 7), (own + 1, 0)] {
@@ -358,8 +359,8 @@ mod tests {
     fn a_process_that_drives_a_device_does_that_and_no_more() {
         if std::env::var_os(ACTION).is_some() {
             let own = std::env::current_exe().expect("this test");
-            let has_rules = files_of_drivers(&[own.parent().expect("a folder")]).expect("rules");
-            drivers().expect("a filter");
+            let has_rules = restrict_driver_files(&[own.parent().expect("a folder")]).expect("rules");
+            restrict_driver_syscalls().expect("a filter");
             for (name, allowed, act) in DRIVEN.iter().filter(|(name, ..)| has_rules || !name.contains("file")) {
                 assert_eq!(act(), *allowed, "{name}");
             }
@@ -399,7 +400,7 @@ mod tests {
 
     fn syscall(number: libc::c_long, arguments: &[i64]) {
         let argument = |at: usize| arguments.get(at).copied().unwrap_or_default();
-        // SAFETY: none of the calls above is given an address that the kernel would write to.
+        // SAFETY: none of the calls above gets an address to which the kernel writes.
         unsafe { libc::syscall(number, argument(0), argument(1), argument(2), argument(3), argument(4)) };
     }
 
@@ -407,7 +408,7 @@ mod tests {
     fn a_confined_process_computes_and_no_more() {
         if let Ok(name) = std::env::var(ACTION) {
             let (_, _, act) = ACTIONS.iter().find(|(n, ..)| *n == name).expect("an action");
-            seccomp().expect("a filter");
+            restrict_worker_syscalls().expect("a filter");
             act();
             std::process::exit(0);
         }

@@ -1,12 +1,13 @@
-//! Processes of a node: messages with files over a socket, and what such a process may ask of the kernel.
+//! Processes of a node: messages with files over a socket, and restrictions of what such a process may request from the
+//! kernel.
 //!
-//! Goals: no message is over its bound, in bytes or files; a process that was taken over is killed for what it has no
-//! business to ask. Non-goals: what messages say.
+//! Goals: no message exceeds its bound, in bytes or files; a process that was taken over is killed for any system call
+//! outside its task. Non-goals: the content of messages.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod confine;
 pub mod socket;
 pub mod spawn;
-pub mod walls;
+pub mod support;

@@ -1,4 +1,4 @@
-//! Messages with files over a SEQPACKET socket.
+//! Messages with files over a Unix SEQPACKET socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,23 +13,23 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest message.
+/// Maximum bytes of a message.
 pub const FRAME_BYTES_MAX: usize = 128 << 10;
-/// Files of a message at most.
+/// Maximum number of files of a message.
 pub const FILES_MAX: usize = 64;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 
-/// Serialises a message into `buffer`, which is kept from message to message.
+/// Serialises a message into `buffer`, which is reused for each message.
 ///
 /// # Errors
-/// [`io::ErrorKind::FileTooLarge`] when it is over the bound of a frame.
+/// [`io::ErrorKind::FileTooLarge`] when the message exceeds [`FRAME_BYTES_MAX`].
 pub fn frame<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     match postcard::to_slice(message, buffer) {
         Ok(frame) => Ok(frame),
         Err(postcard::Error::SerializeBufferFull) => {
-            let message = format!("a message is over the bound of {FRAME_BYTES_MAX} bytes");
+            let message = format!("a message exceeds the limit of {FRAME_BYTES_MAX} bytes (FRAME_BYTES_MAX)");
             Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
         }
         Err(e) => Err(io::Error::other(e)),
@@ -44,13 +44,16 @@ pub fn send(socket: impl AsFd, frame: &[u8], files: &[BorrowedFd<'_>]) -> io::Re
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
-        return Err(io::Error::other(format!("{} files in one message, the bound is {FILES_MAX}", files.len())));
+        return Err(io::Error::other(format!(
+            "{} files in one message, the limit is {FILES_MAX} (FILES_MAX)",
+            files.len()
+        )));
     }
     let sent = sendmsg(socket, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// What came with a message found no room here: the sender is not to blame.
+/// Returns the error for files of a message that this process cannot open. The sender is not at fault.
 fn no_room_for_files() -> io::Error {
     let files = getrlimit(Resource::Nofile).current.map_or("any number of".to_owned(), |files| files.to_string());
     let message = format!(
@@ -60,18 +63,19 @@ fn no_room_for_files() -> io::Error {
     io::Error::new(io::ErrorKind::QuotaExceeded, message)
 }
 
-/// Whether the other side is gone.
+/// Returns whether the other side has closed the socket.
 pub fn is_closed(socket: impl AsFd) -> bool {
     let mut watched = [PollFd::new(&socket, PollFlags::empty())];
     let ended = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ended.is_ok_and(|count| count > 0) && watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// The next message and its files; none when the other side is gone.
+/// Receives the next message with its files; `None` when the other side has closed the socket.
 ///
 /// # Errors
-/// Those of the socket, [`io::ErrorKind::InvalidData`] of what is no such message, and [`io::ErrorKind::QuotaExceeded`] when
-/// this process has as many files open as it may: the message is gone then, and the next can be received.
+/// Those of the socket; [`io::ErrorKind::InvalidData`] for a malformed message; [`io::ErrorKind::QuotaExceeded`] when
+/// this process has reached its limit of open files. In the last case the message is lost, and the next one can be
+/// received.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];

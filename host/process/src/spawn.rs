@@ -1,24 +1,26 @@
-//! Starting processes in groups of their own.
+//! Starts processes in their own process groups.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
-/// What SIGTSTP does is the whole process's: one thread at a time changes it.
+/// Serializes starts: the disposition of SIGTSTP belongs to the whole process.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Starts a process by `spawn`, which puts it into a process group of its own, so that Ctrl-Z meanwhile does no harm.
+/// Starts a process with `spawn`, which puts it into its own process group, and makes the start safe against Ctrl-Z.
 ///
-/// The child gets signals of this process's group until it has left that, and acts on them after: it would be stopped in a
-/// group that nobody continues, before it runs its program, and this process would wait for that for ever. So both ignore
-/// Ctrl-Z for the moment that it takes, and the child from then on. Who types it in that moment has to do so again.
+/// The child receives signals of this process's group until it has left the group, and acts on them later. A stop
+/// signal would stop it in a group that nothing continues, before it runs its program, and this process would wait for
+/// it forever. Both therefore ignore SIGTSTP during the start, and the child keeps ignoring it. A Ctrl-Z typed in that
+/// moment is lost.
 ///
 /// # Errors
 /// Those of `spawn`.
 pub fn in_own_group<C>(spawn: impl FnOnce() -> io::Result<C>) -> io::Result<C> {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: the zeroed rest of the action are no flags and no signals; no handler is called; the kernel fills in the other.
+    // SAFETY: the zeroed fields of the action mean no flags and no signals; no handler is called; the kernel fills in
+    // `before`.
     let is_set = unsafe {
         let mut ignore: libc::sigaction = std::mem::zeroed();
         ignore.sa_sigaction = libc::SIG_IGN;
@@ -26,7 +28,7 @@ pub fn in_own_group<C>(spawn: impl FnOnce() -> io::Result<C>) -> io::Result<C> {
     };
     let spawned = spawn();
     if is_set {
-        // SAFETY: the kernel has filled it in, since that went well.
+        // SAFETY: the kernel filled in `before`, because the first call succeeded.
         unsafe { libc::sigaction(libc::SIGTSTP, before.as_ptr(), std::ptr::null_mut()) };
     }
     spawned
@@ -39,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether SIGTSTP is ignored, as a process says of itself.
+    /// Returns whether a process ignores SIGTSTP, from its `/proc` status.
     fn ignores_stops(status: &str) -> bool {
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask");
         let ignored = u64::from_str_radix(ignored.trim(), 16).expect("hexadecimal");
