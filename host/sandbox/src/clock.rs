@@ -25,22 +25,22 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
 
 use crate::services::Refusal;
-use crate::state::State;
+use crate::state::SandboxState;
 
-/// The clock moves by this with each reading.
+/// Step of the clock at each reading, in nanoseconds.
 const TICK_NANOS: u64 = 1_000;
-/// The version of WASI that wasmtime-wasi defines: functions of the same name are replaced.
+/// WASI version that wasmtime-wasi defines; functions of the same name are replaced.
 const MONOTONIC_CLOCK: &str = "wasi:clocks/monotonic-clock@0.2.12";
 const POLL: &str = "wasi:io/poll@0.2.12";
 
 /// The clock of one sandbox, in nanoseconds since its first reading.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Clock(Arc<Times>);
+pub(crate) struct Clock(Arc<ClockTimes>);
 
 #[derive(Debug, Default)]
-struct Times {
+struct ClockTimes {
     now: AtomicU64,
-    /// When the first of the sleeps is over that were polled since this was taken.
+    /// Earliest end of the sleeps that were polled since this value was taken.
     due: Mutex<Option<Instant>>,
 }
 
@@ -55,7 +55,7 @@ impl Clock {
 
     fn sleep(&self, nanos: u64) -> Sleep {
         let until = self.0.now.load(Relaxed).saturating_add(nanos);
-        // What is too far away for the machine's clock is never over.
+        // A sleep whose end exceeds the machine's clock never ends.
         Sleep { clock: self.clone(), until, due: Instant::now().checked_add(Duration::from_nanos(nanos)) }
     }
 }
@@ -80,7 +80,7 @@ impl HostWallClock for Clock {
     }
 }
 
-/// A sleep, until a time of the sandbox's clock and one of the machine's.
+/// A sleep, until a time of the sandbox's clock and a time of the machine's clock.
 struct Sleep {
     clock: Clock,
     until: u64,
@@ -106,8 +106,9 @@ impl Pollable for Sleep {
     }
 }
 
-/// Defines the clock and blocking, over what wasmtime-wasi has defined. `waits` says whether blocking is a wait of a task.
-pub(crate) fn imports(linker: &mut Linker<State>, waits: bool) -> Result<()> {
+/// Defines the clock and blocking functions, replacing those of wasmtime-wasi. `waits` is whether blocking suspends the
+/// task.
+pub(crate) fn imports(linker: &mut Linker<SandboxState>, waits: bool) -> Result<()> {
     linker.allow_shadowing(true);
     let mut clock = linker.instance(MONOTONIC_CLOCK)?;
     clock.func_wrap("subscribe-duration", |mut store: Store<'_>, (nanos,): (u64,)| {
@@ -126,17 +127,17 @@ pub(crate) fn imports(linker: &mut Linker<State>, waits: bool) -> Result<()> {
     Ok(())
 }
 
-type Store<'a> = StoreContextMut<'a, State>;
+type Store<'a> = StoreContextMut<'a, SandboxState>;
 
-/// A pollable of a sleep whose length is a function of the sandbox's time.
-fn subscribed(state: &mut State, nanos: impl FnOnce(u64) -> u64) -> Result<Resource<DynPollable>> {
+/// Creates a pollable of a sleep whose length depends on the sandbox's time.
+fn subscribed(state: &mut SandboxState, nanos: impl FnOnce(u64) -> u64) -> Result<Resource<DynPollable>> {
     let wasi = state.wasi();
     let sleep = wasi.clock.sleep(nanos(wasi.clock.0.now.load(Relaxed)));
     let sleep = wasi.table.push(sleep)?;
     subscribe(&mut wasi.table, sleep)
 }
 
-fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap_async("poll", |mut store: Store<'_>, (pollables,): (Vec<Resource<DynPollable>>,)| {
         Box::new(async move { Ok((wait(store.data_mut(), pollables).await?,)) })
     })?;
@@ -145,7 +146,7 @@ fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     })
 }
 
-fn blocking(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn blocking(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("poll", |mut store: Store<'_>, (pollables,): (Vec<Resource<DynPollable>>,)| {
         Ok((block(store.data_mut(), pollables)?,))
     })?;
@@ -154,8 +155,8 @@ fn blocking(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     })
 }
 
-/// Waits until one of these is ready, as a task does. Gives the places of those that are.
-async fn wait(state: &mut State, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
+/// Suspends the task until one of the pollables is ready. Returns the indices of the ready ones.
+async fn wait(state: &mut SandboxState, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
     let (services, wasi) = state.services_and_wasi();
     let clock = wasi.clock.clone();
     let mut polled = pin!(wasi.table.poll(pollables));
@@ -172,13 +173,13 @@ async fn wait(state: &mut State, pollables: Vec<Resource<DynPollable>>) -> Resul
     });
     let ready = ready.await;
     if sleeps {
-        services.woke();
+        services.end_sleep();
     }
     ready
 }
 
-/// As [`wait`], in this thread.
-fn block(state: &mut State, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
+/// Like [`wait`], but blocks this thread.
+fn block(state: &mut SandboxState, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
     let wasi = state.wasi();
     let clock = wasi.clock.clone();
     let mut polled = pin!(wasi.table.poll(pollables));
@@ -191,7 +192,7 @@ fn block(state: &mut State, pollables: Vec<Resource<DynPollable>>) -> Result<Vec
     }
 }
 
-/// Polls once. Says as well when the first of the sleeps among what was polled is over.
+/// Polls once. Also returns the earliest end of the polled sleeps.
 fn poll_once<T>(
     polled: Pin<&mut impl Future<Output = T>>,
     clock: &Clock,
@@ -203,7 +204,7 @@ fn poll_once<T>(
 }
 
 fn never() -> Refusal {
-    Refusal::bad_request("it waits for something that never happens: a sandbox has no events but sleeps that end")
+    Refusal::bad_request("it waits for something that never happens: the only events of a sandbox are ends of sleeps")
 }
 
 #[cfg(test)]

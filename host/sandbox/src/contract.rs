@@ -1,24 +1,23 @@
-//! What a component is, read from its bytes before anything of it is compiled
-//! or run.
+//! Inspects a component's bytes before anything of it is compiled or run.
 
 use sandbar_core::{Code, Fault};
 use wasmparser::{DataKind, Encoding, Operator, Parser, Payload};
 
-use crate::relink::Initial;
+use crate::rewrite::MemoryImage;
 
-/// The contract this host serves.
+/// The contract version that this host serves.
 pub const CONTRACT: &str = "sandbar:udf@0.1.0";
 pub(crate) const GUEST: &str = "sandbar:udf/guest@0.1.0";
-/// What a component exports besides that describes the parameters of its functions.
+/// Optional export: descriptions of the functions' parameters.
 pub(crate) const PARAMETERS: &str = "sandbar:udf/parameters@0.1.0";
-/// What a component exports besides that has tasks.
+/// Optional export: tasks.
 pub(crate) const PROGRAM: &str = "sandbar:udf/program@0.1.0";
-/// What a component imports that has dense algebra done.
+/// Optional import: dense algebra.
 pub const DENSE: &str = "sandbar:udf/dense@0.1.0";
 const GUEST_ANY_VERSION: &str = "sandbar:udf/guest@";
 
-/// Imports that are granted: the contract's own, and the parts of WASI that std
-/// can't do without, with nothing behind them. No sockets, no HTTP.
+/// Granted imports: those of the contract, and the parts of WASI that std needs, with no resources behind them. No
+/// sockets, no HTTP.
 const GRANTED: [&str; 10] = [
     "sandbar:udf/data@0.1.0",
     DENSE,
@@ -32,24 +31,23 @@ const GRANTED: [&str; 10] = [
     "wasi:random/",
 ];
 
-/// What a component imports and exports, and how far its initial memory reaches.
+/// Imports, exports and initial memory of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
-    /// Names of its imports, as they stand.
+pub struct ComponentShape {
+    /// Names of its imports.
     pub imports: Vec<String>,
-    /// Names of its exports, as they stand.
+    /// Names of its exports.
     pub exports: Vec<String>,
     /// Length of the component in bytes.
     pub bytes: u64,
-    /// First address behind all initialised data of its memories: nothing is
-    /// mapped below.
+    /// First address behind all initialised data of its memories. Nothing may be mapped below it.
     pub image_end: u64,
-    /// Of what was compiled: how its memory is at first, if its sandboxes can be put back to that.
-    pub initial: Option<Initial>,
+    /// Initial memory of the compiled component, if its sandboxes can be reset.
+    pub initial: Option<MemoryImage>,
 }
 
-/// Reads the shape of a component, or says what the bytes are instead.
-pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
+/// Reads the shape of a component. The error describes what the bytes are instead.
+pub fn inspect(bytes: &[u8]) -> Result<ComponentShape, Fault> {
     let malformed =
         |e: wasmparser::BinaryReaderError| Fault::new(Code::NotAComponent, format!("it is not valid WebAssembly: {e}"));
     if !bytes.starts_with(b"\0asm") {
@@ -58,8 +56,13 @@ pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
             "it is not WebAssembly: it does not start with \\0asm; build it with `host build`",
         ));
     }
-    let mut shape =
-        Shape { imports: Vec::new(), exports: Vec::new(), bytes: bytes.len() as u64, image_end: 0, initial: None };
+    let mut shape = ComponentShape {
+        imports: Vec::new(),
+        exports: Vec::new(),
+        bytes: bytes.len() as u64,
+        image_end: 0,
+        initial: None,
+    };
     let mut depth = 0usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(malformed)? {
@@ -92,8 +95,8 @@ pub fn inspect(bytes: &[u8]) -> Result<Shape, Fault> {
     Ok(shape)
 }
 
-/// Reads the shape of a component that keeps the contract, or says how it does not.
-pub fn check_binary(bytes: &[u8]) -> Result<Shape, Fault> {
+/// Reads the shape of a component, and checks that it satisfies the contract.
+pub fn check_binary(bytes: &[u8]) -> Result<ComponentShape, Fault> {
     let shape = inspect(bytes)?;
     if let Some(import) = shape.imports.iter().find(|i| !GRANTED.iter().any(|g| i.starts_with(g))) {
         if import.starts_with("sandbar:udf/") {
@@ -127,7 +130,7 @@ fn other_version(name: &str) -> Fault {
     )
 }
 
-/// Where an active segment ends, if it says so by constants.
+/// Returns the end of an active segment if its offset is constant.
 fn data_end(data: &wasmparser::Data<'_>) -> u64 {
     let DataKind::Active { offset_expr, .. } = &data.kind else { return 0 };
     let start = match offset_expr.get_operators_reader().read() {

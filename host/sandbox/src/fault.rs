@@ -1,15 +1,15 @@
-//! From how a call of wasmtime ended to a fault with a code.
+//! Converts the outcome of a wasmtime call to a fault with a code.
 
 use sandbar_core::{Code, Fault};
 use wasmtime::Trap;
 use wasmtime_wasi::I32Exit;
 
 use crate::services::Refusal;
-use crate::state::State;
+use crate::state::SandboxState;
 
-/// Makes a fault of `error`, with what the sandbox knows about it. The most
-/// specific cause wins: a denied growth or a panic ends in a mere trap.
-pub(crate) fn fault(state: &mut State, error: wasmtime::Error) -> Fault {
+/// Converts `error` to a fault, using what the sandbox knows about it. The most specific cause wins: a denied growth or
+/// a panic ends in a mere trap.
+pub(crate) fn fault(state: &mut SandboxState, error: wasmtime::Error) -> Fault {
     if let Some(refusal) = error.downcast_ref::<Refusal>() {
         return Fault::new(refusal.code, refusal.message.clone());
     }

@@ -1,4 +1,4 @@
-//! The imports of the contract, from guest memory to [`Services`].
+//! Imports of the contract: translates from guest memory to [`Services`].
 
 use sandbar_core::{Code, copy_from_shared};
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
@@ -6,16 +6,16 @@ use wasmtime::{Engine, Error, Result, StoreContextMut};
 
 use crate::contract::DENSE;
 use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
-use crate::services::{GroupAt, Input, Level, Predictions, Refusal};
-use crate::state::State;
+use crate::services::{GroupRange, Input, Level, Predictions, Refusal};
+use crate::state::SandboxState;
 use crate::{clock, dense, tasks};
 
-/// Buffers of one emitted batch; more are refused.
+/// Maximum number of buffers of one emitted batch.
 const BUFFERS_MAX: usize = 1 << 16;
 
-/// What guests may import. `waits` says whether those may wait that ask for objects: then they are instantiated and
+/// Defines the imports of guests. `waits` is whether calls may wait for objects; if so, components are instantiated and
 /// called as futures.
-pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<State>> {
+pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<SandboxState>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
     clock::imports(&mut linker, waits)?;
@@ -27,9 +27,9 @@ pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<State>> {
     Ok(linker)
 }
 
-pub(crate) type Context<'a> = StoreContextMut<'a, State>;
+pub(crate) type Context<'a> = StoreContextMut<'a, SandboxState>;
 
-fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn data(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker
         .func_wrap("read", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| read(store, offset, &region))?;
     linker.func_wrap("map-pages", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| {
@@ -40,7 +40,7 @@ fn data(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     })
 }
 
-/// Address and length of a guest's list, without a reference into its memory.
+/// Returns address and length of a guest's list, without a reference into its memory.
 pub(crate) fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
     let slice = list.as_le_slice(store);
     (slice.as_ptr().cast_mut(), slice.len())
@@ -51,7 +51,7 @@ fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
     copy(&store.data().services.input().bytes, offset, region)
 }
 
-/// Copies bytes of an input, from `offset` on, to a guest's region.
+/// Copies bytes of an input, from `offset`, to a guest's region.
 pub(crate) fn copy(input: &[u8], offset: u64, (to, len): (*mut u8, usize)) -> Result<()> {
     let Some(from) = usize::try_from(offset).ok().and_then(|start| input.get(start..start.checked_add(len)?)) else {
         return refuse(Refusal::bad_request(format!(
@@ -59,20 +59,20 @@ pub(crate) fn copy(input: &[u8], offset: u64, (to, len): (*mut u8, usize)) -> Re
             input.len()
         )));
     };
-    // SAFETY: `to..to+len` was just checked to lie in guest memory, which nothing else refers to while
-    // its guest waits for this call; `from` is host memory.
+    // SAFETY: wasmtime has just checked that `to..to+len` lies in guest memory, which nothing else references while its
+    // guest waits for this call; `from` is host memory.
     unsafe { copy_from_shared(from.as_ptr(), to, len) };
     Ok(())
 }
 
 fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
     let region = range(&store, region);
-    let State { services, overlays, slots, image_end, .. } = store.data_mut();
-    lay((overlays, slots, *image_end), services.input(), offset, region)
+    let SandboxState { services, overlays, slots, image_end, .. } = store.data_mut();
+    map_input((overlays, slots, *image_end), services.input(), offset, region)
 }
 
-/// Lays the pages of an input, from `offset` on, over a guest's region, or copies them there if it has no file.
-pub(crate) fn lay(
+/// Maps the pages of an input, from `offset`, over a guest's region, or copies them if the input has no file.
+pub(crate) fn map_input(
     (overlays, slots, image_end): (&mut Overlays, &Slots, u64),
     input: Input<'_>,
     offset: u64,
@@ -91,7 +91,7 @@ pub(crate) fn lay(
     let Some((file, start)) = input.file else {
         let from = &input.bytes[offset as usize..];
         let from = &from[..len.min(from.len())];
-        // SAFETY: as in `read`.
+        // SAFETY: as in `copy`.
         unsafe { copy_from_shared(from.as_ptr(), to, from.len()) };
         return Ok(());
     };
@@ -105,8 +105,8 @@ pub(crate) fn lay(
     if !overlays.has_room_for(pages) {
         return refuse(Refusal::bad_request(format!("it maps more than {OVERLAYS_MAX} regions; map larger ones")));
     }
-    // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference
-    // into it lives; inputs with a file are sealed and were checked to have the pages.
+    // SAFETY: the region was just checked to lie in the guest's memory, behind its image; no reference into it lives;
+    // inputs with a file are sealed and were checked to have the pages.
     let laid = unsafe { overlays.lay(pages, file, start + offset) };
     laid.or_else(|message| refuse(Refusal { code: Code::Host, message }))
 }
@@ -151,7 +151,7 @@ impl From<WitLevel> for Level {
     }
 }
 
-fn log(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn log(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
         let message = message.to_str(&store)?.into_owned();
         store.data_mut().services.log(level.into(), &message);
@@ -184,14 +184,14 @@ struct WitGroup {
     seed: u64,
 }
 
-impl From<GroupAt> for WitGroup {
-    fn from(at: GroupAt) -> WitGroup {
-        let GroupAt { first_row, train_rows, test_rows, seed } = at;
+impl From<GroupRange> for WitGroup {
+    fn from(at: GroupRange) -> WitGroup {
+        let GroupRange { first_row, train_rows, test_rows, seed } = at;
         WitGroup { first_row, train_rows, test_rows, seed }
     }
 }
 
-fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn groups(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("next", |mut store: Context<'_>, (): ()| {
         let state = store.data_mut();
         state.limiter.begin();
@@ -229,13 +229,13 @@ fn groups(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     })
 }
 
-/// A guest's list, no longer tied to the store.
+/// Returns a guest's list, no longer tied to the store.
 ///
 /// # Safety
 /// Guest memory must neither move nor change while the slice is in use.
 pub(crate) unsafe fn detached<'a>(store: &Context<'_>, list: &WasmList<u8>) -> &'a [u8] {
     let (at, len) = range(store, list);
-    // SAFETY: the list was just checked to lie in guest memory; the caller vouches for the rest.
+    // SAFETY: wasmtime has just checked that the list lies in guest memory; the caller guarantees the rest.
     unsafe { std::slice::from_raw_parts(at.cast_const(), len) }
 }
 

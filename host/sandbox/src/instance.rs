@@ -10,17 +10,17 @@ use crate::contract::GUEST;
 use crate::engine::Program;
 use crate::fault::fault;
 use crate::services::Services;
-use crate::state::State;
+use crate::state::SandboxState;
 
-/// More functions than this in one component are refused.
+/// Maximum number of functions of a component.
 const FUNCTIONS_MAX: usize = 1024;
-/// More parameters than this of one function are refused.
+/// Maximum number of parameters of a function.
 const PARAMETERS_MAX: usize = 1024;
 
 /// A sandbox. Dropping it resets its memory for the next.
 pub struct Instance<'p> {
     program: &'p Program,
-    store: Store<State>,
+    store: Store<SandboxState>,
     instance: wasmtime::component::Instance,
 }
 
@@ -111,17 +111,17 @@ struct WitTask {
     about: String,
 }
 
-type Answer = (Result<(), String>,);
+type GuestAnswer = (Result<(), String>,);
 
 impl<'p> Instance<'p> {
-    pub(crate) fn new(program: &'p Program, mut store: Store<State>) -> Result<Self, Fault> {
+    pub(crate) fn new(program: &'p Program, mut store: Store<SandboxState>) -> Result<Self, Fault> {
         match program.pre.instantiate(&mut store) {
             Ok(instance) => Ok(Instance { program, store, instance }),
             Err(error) => Err(fault(store.data_mut(), error)),
         }
     }
 
-    /// What the component says of its functions.
+    /// Returns the descriptions of the component's functions and tasks.
     pub fn describe(&mut self) -> Result<Vec<Function>, Fault> {
         let (functions,) = self.call::<(), (Vec<WitFunction>,)>(|p| p.exports.describe, ())?;
         if functions.len() > FUNCTIONS_MAX {
@@ -156,7 +156,7 @@ impl<'p> Instance<'p> {
             .collect())
     }
 
-    /// The parameters of each function, if it describes them.
+    /// Returns the parameters of each function, if the component describes them.
     fn describe_parameters(&mut self) -> Result<Vec<Vec<Parameter>>, Fault> {
         let Some(describe) = self.program.exports.parameters else { return Ok(Vec::new()) };
         let (all,) = self.call::<(), (Vec<Vec<WitParameter>>,)>(|_| describe, ())?;
@@ -169,7 +169,7 @@ impl<'p> Instance<'p> {
         Ok(all.into_iter().map(|parameters| parameters.into_iter().map(parameter).collect()).collect())
     }
 
-    /// What it says of its tasks, if it has any.
+    /// Returns the descriptions of the component's tasks, if it has any.
     fn describe_tasks(&mut self) -> Result<Vec<Function>, Fault> {
         let Some(exports) = &self.program.exports.tasks else { return Ok(Vec::new()) };
         let describe = exports.describe;
@@ -189,7 +189,7 @@ impl<'p> Instance<'p> {
         tasks.into_iter().map(|task| encoded(task).map_err(malformed)).collect()
     }
 
-    /// Chooses function `index`, its parameters (a JSON object) and its seed.
+    /// Selects function `index`, its parameters (a JSON object) and its seed.
     pub fn open(&mut self, index: u32, params: &str, seed: u64) -> Result<(), Fault> {
         self.answer(|p| p.exports.open, (index, params, seed))
     }
@@ -209,17 +209,17 @@ impl<'p> Instance<'p> {
         self.answer(|p| p.exports.predict, (header,))
     }
 
-    /// The services, for the next call.
+    /// Returns the services, for the next call.
     pub fn services(&mut self) -> &mut dyn Services {
         self.store.data_mut().services.as_mut()
     }
 
-    /// Bytes of linear memory the sandbox has now.
+    /// Returns the current bytes of linear memory.
     pub fn memory_bytes(&self) -> u64 {
         self.store.data().limiter.memory_bytes
     }
 
-    /// Ends the sandbox and gives its services back.
+    /// Ends the sandbox, and returns its services.
     pub fn into_services(mut self) -> Box<dyn Services> {
         self.store.data_mut().flush_output();
         std::mem::replace(&mut self.store.data_mut().services, Box::new(crate::NoServices))
@@ -233,7 +233,7 @@ impl<'p> Instance<'p> {
     where
         P: ComponentNamedList + Lower,
     {
-        let (answer,) = self.call::<P, Answer>(export, params)?;
+        let (answer,) = self.call::<P, GuestAnswer>(export, params)?;
         answer.map_err(|message| Fault::new(Code::Refused, message))
     }
 

@@ -1,13 +1,13 @@
-//! Ends a guest's code from outside, wherever it is, and nothing else of this process.
+//! Interrupts a guest's code from outside, at any instruction, without affecting the rest of the process.
 //!
-//! Code that counts its steps or looks at a clock pays for it in each loop: up to half as much again (see the design's
-//! figures). Here it pays nothing. Whoever wants a task ended writes its number into a word of shared memory and signals
-//! this process; if the thread is in compiled code of that very task, the signal's handler has it go on at an instruction
-//! that traps, as if that stood where it was. From there on it is a trap like any other: wasmtime unwinds to where the
-//! guest was called, which needs nothing of the interrupted code but that the host's own code does not run. Who signals
-//! does so again while the task is there: in the host's code the signal does nothing.
+//! Counting steps or checking a clock would cost up to half as much again in every loop (see the design's figures);
+//! this mechanism costs nothing while no task is interrupted. To interrupt a task, another process writes its number
+//! into a word of shared memory and sends this process a signal. If the thread is in compiled code of that task, the
+//! signal handler moves its program counter to an instruction that traps. From there on it is an ordinary trap:
+//! wasmtime unwinds to the call of the guest, which requires only that no host code is running. In host code the signal
+//! has no effect, so the sender repeats it until the task has ended.
 //!
-//! wasmtime is pinned exactly; a test interrupts loops thousands of times, at whatever instruction they are.
+//! wasmtime is pinned to an exact version; a test interrupts loops thousands of times, at arbitrary instructions.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
@@ -15,26 +15,26 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use sandbar_core::{Code, Fault, TaskId};
 use wasmtime::{Engine, Module};
 
-/// Pieces of compiled code in this process; what is loaded beyond can only be ended with the process.
+/// Maximum number of code regions in this process. Code beyond it can be interrupted only by killing the process.
 const CODES_MAX: usize = 1024;
 
-/// Start and end of each piece of compiled code; zero where there is none.
+/// Start and end of each region of compiled code; zero if unused.
 static CODES: [(AtomicUsize, AtomicUsize); CODES_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; CODES_MAX];
-/// Where an instruction is that traps.
+/// Address of an instruction that traps.
 static TRAP: AtomicUsize = AtomicUsize::new(0);
-/// The task that is to end.
-static UNWANTED: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The task whose code this thread is in, or the host's on behalf of it.
-static AT_HAND: AtomicU64 = AtomicU64::new(NONE);
-/// Whether it was ended.
-static ENDED: AtomicBool = AtomicBool::new(false);
+/// The word with the number of the task to interrupt.
+static TASK_TO_INTERRUPT: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// The task for which this thread runs, in its code or in the host.
+static CURRENT_TASK: AtomicU64 = AtomicU64::new(NONE);
+/// Whether the current task was interrupted.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 const NONE: u64 = u64::MAX;
 
 /// `(module (func unreachable))`.
 const TRAPPING: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x0a\x05\x01\x03\0\0\x0b";
 
-/// Finds an instruction that traps, which wasmtime knows as such. It stays for as long as this process.
+/// Finds an instruction that wasmtime knows as a trap. Its module is leaked.
 pub(crate) fn prepare(engine: &Engine) -> Result<(), Fault> {
     let host = |e: wasmtime::Error| Fault::new(Code::Host, format!("{e:#}"));
     let module = Module::new(engine, TRAPPING).map_err(host)?;
@@ -55,13 +55,14 @@ const INSTRUCTION: &[u8] = &[0x0f, 0x0b];
 #[cfg(target_arch = "aarch64")]
 const INSTRUCTION: &[u8] = &[0x1f, 0xc1, 0, 0];
 
-/// From here on a task whose number is in `unwanted` ends when this process gets SIGUSR1.
+/// Installs a handler for SIGUSR1 that interrupts the task whose number is in `unwanted`.
 ///
 /// # Errors
-/// When the system lets nobody handle it.
-pub fn interruptible(unwanted: &'static AtomicU64) -> std::io::Result<()> {
-    UNWANTED.store(std::ptr::from_ref(unwanted).cast_mut(), SeqCst);
-    // SAFETY: a handler that only reads and writes atomics and its context; the zeroed rest are no flags and no signals.
+/// When the system does not allow the handler.
+pub fn install_interrupt_handler(unwanted: &'static AtomicU64) -> std::io::Result<()> {
+    TASK_TO_INTERRUPT.store(std::ptr::from_ref(unwanted).cast_mut(), SeqCst);
+    // SAFETY: the handler only reads and writes atomics and its context; the zeroed fields mean no flags and no
+    // signals.
     let set = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -71,20 +72,20 @@ pub fn interruptible(unwanted: &'static AtomicU64) -> std::io::Result<()> {
     if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Runs `call` on behalf of a task. Says whether it was ended from outside.
-pub(crate) fn on_behalf_of<T>(task: u64, call: impl FnOnce() -> T) -> (T, bool) {
-    let before = AT_HAND.swap(task, Relaxed);
+/// Runs `call` on behalf of a task. Also returns whether the task was interrupted.
+pub(crate) fn run_on_behalf_of<T>(task: u64, call: impl FnOnce() -> T) -> (T, bool) {
+    let before = CURRENT_TASK.swap(task, Relaxed);
     let result = call();
-    AT_HAND.store(before, Relaxed);
-    (result, ENDED.swap(false, Relaxed))
+    CURRENT_TASK.store(before, Relaxed);
+    (result, INTERRUPTED.swap(false, Relaxed))
 }
 
-/// From here on what runs does so on behalf of another task, until it waits or has ended.
-pub fn runs_on_behalf_of(task: TaskId) {
-    AT_HAND.store(task.0, Relaxed);
+/// Sets the task on whose behalf this thread runs, until that task waits or finishes.
+pub fn set_current_task(task: TaskId) {
+    CURRENT_TASK.store(task.0, Relaxed);
 }
 
-/// Compiled code lies there.
+/// Registers a region of compiled code.
 pub(crate) fn add_code(at: usize, bytes: usize) {
     for (start, end) in &CODES {
         if start.compare_exchange(0, at, SeqCst, SeqCst).is_ok() {
@@ -94,7 +95,7 @@ pub(crate) fn add_code(at: usize, bytes: usize) {
     }
 }
 
-/// No more.
+/// Removes a region of compiled code.
 pub(crate) fn remove_code(at: usize) {
     for (start, end) in &CODES {
         if start.load(Relaxed) == at {
@@ -105,36 +106,36 @@ pub(crate) fn remove_code(at: usize) {
 }
 
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let unwanted = UNWANTED.load(Relaxed);
-    let (trap, at_hand) = (TRAP.load(Relaxed), AT_HAND.load(Relaxed));
-    // SAFETY: the word is there for as long as the process.
+    let unwanted = TASK_TO_INTERRUPT.load(Relaxed);
+    let (trap, at_hand) = (TRAP.load(Relaxed), CURRENT_TASK.load(Relaxed));
+    // SAFETY: the word lives as long as the process.
     if unwanted.is_null() || trap == 0 || at_hand == NONE || unsafe { &*unwanted }.load(SeqCst) != at_hand {
         return;
     }
-    // SAFETY: the kernel's, for a handler that is told of it.
+    // SAFETY: the kernel passed this context to the handler.
     let at = unsafe { program_counter(context) };
     let is_code = |(start, end): &(AtomicUsize, AtomicUsize)| {
         let start = start.load(Relaxed);
         start != 0 && start <= *at && *at < end.load(Relaxed)
     };
     if CODES.iter().take_while(|(start, _)| start.load(Relaxed) != 0).any(is_code) {
-        ENDED.store(true, Relaxed);
+        INTERRUPTED.store(true, Relaxed);
         *at = trap;
     }
 }
 
 /// # Safety
-/// `context` is what the kernel gave a signal's handler.
+/// `context` must be the one that the kernel passed to a signal handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn program_counter<'a>(context: *mut libc::c_void) -> &'a mut usize {
-    // SAFETY: as the caller says; the register is as wide.
+    // SAFETY: guaranteed by the caller; the register has the width of `usize`.
     unsafe { &mut *(&raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize]).cast() }
 }
 
 /// # Safety
-/// As above.
+/// `context` must be the one that the kernel passed to a signal handler.
 #[cfg(target_arch = "aarch64")]
 unsafe fn program_counter<'a>(context: *mut libc::c_void) -> &'a mut usize {
-    // SAFETY: as above.
+    // SAFETY: guaranteed by the caller; the register has the width of `usize`.
     unsafe { &mut *(&raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.pc).cast() }
 }

@@ -1,19 +1,16 @@
-//! WebAssembly components: compiled ahead of time, instantiated from a pool,
-//! called under limits.
+//! WebAssembly components: compiled ahead of time, instantiated from a pool, called under limits.
 //!
-//! [`compile`] turns a component into native code (in a process of its own, see
-//! `worker`); [`Engine::load`] takes that code into a process that runs it;
-//! [`Program::instantiate`] makes a sandbox, and its methods call the contract
-//! of `wit/sandbar.wit`. What a guest asks of its host goes to [`Services`].
+//! [`compile`] compiles a component to native code (in a separate process, see `worker`); [`Engine::load`] loads that
+//! code into the process that runs it; [`Program::instantiate`] creates a sandbox, whose methods call the contract of
+//! `wit/sandbar.wit`. Requests of a guest to its host go to [`Services`].
 //!
-//! Goals: every way in which a guest ends is a [`Fault`](sandbar_core::Fault)
-//! with a code; no byte of one sandbox is seen by the next; this is the only
-//! room that names wasmtime. Non-goals: limits of wall time (whoever runs this process
-//! ends it at its deadline), the network, Arrow arrays.
+//! Goals: every end of a guest is a [`Fault`](sandbar_core::Fault) with a code; no byte of one sandbox is visible to
+//! the next; only this crate names wasmtime. Non-goals: limits of wall time (the owner of the process enforces
+//! deadlines), the network, Arrow arrays.
 //!
-//! One thread, one engine: a process that wants more runs more processes.
+//! A process has one thread and one engine. More parallelism requires more processes.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod clock;
@@ -25,19 +22,21 @@ mod imports;
 mod instance;
 mod interrupt;
 mod memory;
-mod relink;
 mod reuse;
+mod rewrite;
 mod running;
 mod services;
 mod state;
 mod tasks;
 mod wasi;
 
-pub use contract::{CONTRACT, DENSE, Shape, check_binary, inspect};
+pub use contract::{CONTRACT, ComponentShape, DENSE, check_binary, inspect};
 pub use engine::{Engine, Program, build_id, compile, may_swap};
 pub use instance::Instance;
-pub use interrupt::{interruptible, runs_on_behalf_of};
-pub use relink::{Initial, Relinked, memory_first};
-pub use reuse::{IdleSandboxes, tells_written_pages};
-pub use running::{Ended, Running, TaskCall};
-pub use services::{Bytes, Following, Got, GroupAt, Input, Level, Next, NoServices, Predictions, Refusal, Services};
+pub use interrupt::{install_interrupt_handler, set_current_task};
+pub use reuse::{IdleSandboxes, reports_written_pages};
+pub use rewrite::{MemoryImage, RewrittenComponent, move_memory_first};
+pub use running::{TaskCall, TaskExecution, TaskOutcome};
+pub use services::{
+    ActorStep, GetOutcome, GroupRange, Input, InputBytes, Level, NextItem, NoServices, Predictions, Refusal, Services,
+};

@@ -14,76 +14,77 @@ use crate::engine::Program;
 use crate::fault::fault;
 use crate::interrupt;
 use crate::reuse::{IdleSandboxes, Sandbox};
-use crate::services::{Next, Services};
-use crate::state::State;
+use crate::services::{ActorStep, Services};
+use crate::state::SandboxState;
 
-/// What is called.
+/// A call of a task.
 #[derive(Debug, Clone)]
 pub struct TaskCall {
-    /// Its function's place among the component's tasks.
+    /// Index of its function among the component's tasks.
     pub function: u32,
-    /// Its number, by which an actor knows it.
+    /// Number by which an actor identifies the call.
     pub call: u64,
-    /// Its randomness is a function of it.
+    /// Seed of its randomness.
     pub seed: u64,
     /// Its arguments: a list of [`sandbar_core::Argument`], in postcard.
     pub arguments: Box<[u8]>,
 }
 
-/// What came of a call.
+/// Outcome of a task's execution.
 #[derive(Debug)]
-pub struct Ended {
-    /// Whether it went well.
+pub struct TaskOutcome {
+    /// Success, or the fault.
     pub result: Result<(), Fault>,
-    /// Most linear memory its sandbox had, in bytes.
+    /// Peak linear memory of its sandbox, in bytes.
     pub memory_bytes: u64,
-    /// For how many nanoseconds GPUs worked for it, as far as it waited for them.
+    /// GPU time in nanoseconds, of work for which it waited.
     pub gpu_nanos: u64,
-    /// Whether its GPU was lost, for a reason that is not its own.
+    /// Whether its GPU was lost through no fault of its own.
     pub has_lost_gpu: bool,
 }
 
-impl Ended {
-    /// It was ended before it took anything that is known.
-    pub fn without_cost(result: Result<(), Fault>) -> Ended {
-        Ended { result, memory_bytes: 0, gpu_nanos: 0, has_lost_gpu: false }
+impl TaskOutcome {
+    /// Returns an outcome without resource usage.
+    pub fn without_usage(result: Result<(), Fault>) -> TaskOutcome {
+        TaskOutcome { result, memory_bytes: 0, gpu_nanos: 0, has_lost_gpu: false }
     }
 }
 
-/// A task's call in a sandbox of its own. It goes on when it is polled, until it waits or has ended. Dropping it ends it,
-/// and the sandbox.
-pub struct Running {
-    call: Pin<Box<dyn Future<Output = Ended>>>,
+/// The execution of a task's call in its own sandbox. Each poll runs it until it waits or finishes. Dropping it ends
+/// the call and the sandbox.
+pub struct TaskExecution {
+    call: Pin<Box<dyn Future<Output = TaskOutcome>>>,
 }
 
-type Answer = (Result<bool, String>,);
-type Run = TypedFunc<(u32, u64, u64, Box<[u8]>), Answer>;
-type Resume = TypedFunc<(u64,), Answer>;
+type GuestAnswer = (Result<bool, String>,);
+type Run = TypedFunc<(u32, u64, u64, Box<[u8]>), GuestAnswer>;
+type Resume = TypedFunc<(u64,), GuestAnswer>;
 type Abandon = TypedFunc<(u64,), ()>;
 
-/// What a program exports, of one instance of it.
-pub(crate) struct Calls {
+/// Exported functions of one instance of a program.
+pub(crate) struct TaskFunctions {
     run: Run,
     instance: Instance,
 }
 
 impl Program {
-    /// Whether it has tasks.
+    /// Returns whether it has tasks.
     pub fn has_tasks(&self) -> bool {
         self.exports.tasks.is_some()
     }
 
-    /// Begins a call in a fresh sandbox, which does nothing before it is polled: an idle one of the same job,
-    /// if there is one, which then is idle again. The program is of an engine [for programs](crate::Engine::for_programs).
+    /// Starts a call in a fresh sandbox, or in an idle one of the same job, which becomes idle again afterwards.
+    /// Nothing runs before the first poll. The program must belong to an engine [for
+    /// programs](crate::Engine::for_programs).
     pub fn run(
         self: &Arc<Self>,
         (idle, job): (&IdleSandboxes, JobId),
         services: Box<dyn Services>,
         limits: &Limits,
         call: TaskCall,
-    ) -> Running {
+    ) -> TaskExecution {
         let (program, idle, limits) = (self.clone(), idle.clone(), *limits);
-        Running::of(async move {
+        TaskExecution::of(async move {
             let sandbox = match idle.take(job, &program) {
                 Some(mut sandbox) => {
                     sandbox.store.data_mut().serve(services, call.seed);
@@ -93,7 +94,7 @@ impl Program {
             };
             let mut sandbox = match sandbox {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended::without_cost(Err(fault)),
+                Err(fault) => return TaskOutcome::without_usage(Err(fault)),
             };
             let called = sandbox.first_call(call).await;
             let ended_well = called.is_ok();
@@ -105,14 +106,14 @@ impl Program {
         })
     }
 
-    /// As [`Program::run`], of a call that makes an actor: the sandbox stays, and does what it is
-    /// [to do next](Services::poll_next), until one of its calls traps.
-    pub fn make(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> Running {
+    /// Like [`Program::run`], for a call that creates an actor: the sandbox stays, and executes its [next
+    /// steps](Services::poll_next) until one of its calls traps.
+    pub fn make(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> TaskExecution {
         let (program, limits) = (self.clone(), *limits);
-        Running::of(async move {
+        TaskExecution::of(async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
                 Ok(sandbox) => sandbox,
-                Err(fault) => return Ended::without_cost(Err(fault)),
+                Err(fault) => return TaskOutcome::without_usage(Err(fault)),
             };
             let called = match sandbox.first_call(call).await {
                 Ok(Ok(())) => program.stay(&mut sandbox.store, &sandbox.calls).await.map(Ok),
@@ -122,7 +123,7 @@ impl Program {
         })
     }
 
-    /// A new sandbox.
+    /// Creates a sandbox.
     async fn sandbox(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Sandbox, Fault> {
         let mut store = self.store(services, limits, seed);
         match self.calls(&mut store).await {
@@ -131,26 +132,26 @@ impl Program {
         }
     }
 
-    async fn calls(&self, store: &mut Store<State>) -> wasmtime::Result<Calls> {
+    async fn calls(&self, store: &mut Store<SandboxState>) -> wasmtime::Result<TaskFunctions> {
         let tasks = self.exports.tasks.as_ref().ok_or_else(|| wasmtime::format_err!("it has no tasks"))?;
         let instance = self.pre.instantiate_async(&mut *store).await?;
         let run: Run = instance.get_typed_func(&mut *store, tasks.run).map_err(of_another_type)?;
-        Ok(Calls { run, instance })
+        Ok(TaskFunctions { run, instance })
     }
 
-    /// An actor does what it is to do, one thing after another.
-    async fn stay(&self, store: &mut Store<State>, calls: &Calls) -> wasmtime::Result<()> {
+    /// Executes the steps of an actor, one after another.
+    async fn stay(&self, store: &mut Store<SandboxState>, calls: &TaskFunctions) -> wasmtime::Result<()> {
         let tasks = self.exports.tasks.as_ref().ok_or_else(|| wasmtime::format_err!("it has no tasks"))?;
         let resume: Resume = calls.instance.get_typed_func(&mut *store, tasks.resume).map_err(of_another_type)?;
         let abandon: Abandon = calls.instance.get_typed_func(&mut *store, tasks.abandon).map_err(of_another_type)?;
-        store.data_mut().services.made();
+        store.data_mut().services.actor_created();
         loop {
             let next = poll_fn(|_| store.data_mut().services.poll_next()).await;
             store.data_mut().limiter.begin();
             let (answer,) = match next {
-                Next::Run(call) => calls.run.call_async(&mut *store, arguments(call)).await?,
-                Next::Resume(call) => resume.call_async(&mut *store, (call,)).await?,
-                Next::Abandon(call) => {
+                ActorStep::Run(call) => calls.run.call_async(&mut *store, arguments(call)).await?,
+                ActorStep::Resume(call) => resume.call_async(&mut *store, (call,)).await?,
+                ActorStep::Abandon(call) => {
                     abandon.call_async(&mut *store, (call,)).await?;
                     continue;
                 }
@@ -158,13 +159,13 @@ impl Program {
             let state = store.data_mut();
             state.flush_output();
             let has_lost_tensors = state.services.has_lost_tensors();
-            // A call that failed by that fails as the actor's end has it.
+            // A call that failed because of lost tensors is reported by the end of the actor.
             if !has_lost_tensors || answer.is_ok() {
                 let answer = answer.map_err(|message| Fault::new(Code::Refused, message));
-                state.services.answered(answer, state.limiter.memory_bytes);
+                state.services.call_returned(answer, state.limiter.memory_bytes);
             }
             if has_lost_tensors {
-                return Err(wasmtime::format_err!("what it had on its GPU is lost"));
+                return Err(wasmtime::format_err!("its tensors on the GPU are lost"));
             }
         }
     }
@@ -174,21 +175,21 @@ impl Sandbox {
     async fn first_call(&mut self, call: TaskCall) -> wasmtime::Result<Result<(), String>> {
         let (answer,) = self.calls.run.call_async(&mut self.store, arguments(call)).await?;
         Ok(match answer {
-            Ok(false) => Err("it waits, and is no method of an actor".to_owned()),
+            Ok(false) => Err("it waits, but is not a method of an actor".to_owned()),
             answer => answer.map(drop),
         })
     }
 }
 
-/// What came of a call.
-fn ended(store: &mut Store<State>, called: wasmtime::Result<Result<(), String>>) -> Ended {
+/// Converts the return of a call to an outcome.
+fn ended(store: &mut Store<SandboxState>, called: wasmtime::Result<Result<(), String>>) -> TaskOutcome {
     let result = called.map_err(|error| fault(store.data_mut(), error));
     let state = store.data_mut();
     state.flush_output();
     let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
     let services = &state.services;
     let (gpu_nanos, has_lost_gpu) = (services.gpu_nanos(), services.has_lost_gpu());
-    Ended { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos, has_lost_gpu }
+    TaskOutcome { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos, has_lost_gpu }
 }
 
 fn arguments(call: TaskCall) -> (u32, u64, u64, Box<[u8]>) {
@@ -200,18 +201,18 @@ fn of_another_type(error: wasmtime::Error) -> wasmtime::Error {
     wasmtime::format_err!("a function of its `{PROGRAM}` has another type: {error:#}")
 }
 
-impl Running {
-    fn of(call: impl Future<Output = Ended> + 'static) -> Running {
-        Running { call: Box::pin(call) }
+impl TaskExecution {
+    fn of(call: impl Future<Output = TaskOutcome> + 'static) -> TaskExecution {
+        TaskExecution { call: Box::pin(call) }
     }
 
-    /// Goes on until the call waits for something ([`Services::poll_wait`]) or has ended, on behalf of a task: who wants that
-    /// ended ends this.
-    pub fn poll(&mut self, task: TaskId) -> Poll<Ended> {
+    /// Runs until the call waits ([`Services::poll_wait`]) or finishes, on behalf of `task`: interrupting that task
+    /// ends this call.
+    pub fn poll(&mut self, task: TaskId) -> Poll<TaskOutcome> {
         let poll = || self.call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let (polled, ended) = interrupt::on_behalf_of(task.0, poll);
-        // It ended with a trap; that it was to end says more.
-        let why = || Fault::new(Code::Cancelled, "it was ended while it ran");
-        polled.map(|call| if ended { Ended { result: Err(why()), ..call } } else { call })
+        let (polled, ended) = interrupt::run_on_behalf_of(task.0, poll);
+        // The call ended with a trap; the interruption is the more specific cause.
+        let why = || Fault::new(Code::Cancelled, "it was cancelled while it ran");
+        polled.map(|call| if ended { TaskOutcome { result: Err(why()), ..call } } else { call })
     }
 }

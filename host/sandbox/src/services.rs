@@ -1,4 +1,4 @@
-//! What a guest may ask of its host, as the host's side sees it.
+//! The requests that a guest may make to its host, as an interface for the host.
 
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -11,12 +11,12 @@ use sandbar_dense::Session;
 
 use crate::running::TaskCall;
 
-/// How important a line of a guest's log is.
+/// Level of a line of a guest's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// For whoever writes the function.
+    /// For the author of the function.
     Debug,
-    /// For whoever runs it.
+    /// For its user.
     Info,
     /// Something may be wrong.
     Warn,
@@ -28,118 +28,116 @@ pub enum Level {
 #[derive(Debug, Clone)]
 pub struct Input<'a> {
     /// Its bytes.
-    pub bytes: Bytes<'a>,
-    /// The same bytes in a sealed file, where they can be mapped, and where they
-    /// start in it: at a page.
+    pub bytes: InputBytes<'a>,
+    /// The same bytes in a sealed file, if they can be mapped, with their page-aligned offset in it.
     pub file: Option<(BorrowedFd<'a>, u64)>,
 }
 
-/// Bytes that stay as they are as long as this is there.
+/// Bytes that do not change while this value lives.
 #[derive(Debug, Clone)]
-pub enum Bytes<'a> {
-    /// Somebody else's.
+pub enum InputBytes<'a> {
+    /// Borrowed bytes.
     Lent(&'a [u8]),
-    /// Those of several.
+    /// Bytes with shared ownership.
     Shared(Arc<Vec<u8>>),
 }
 
-impl Deref for Bytes<'_> {
+impl Deref for InputBytes<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Bytes::Lent(bytes) => bytes,
-            Bytes::Shared(bytes) => bytes,
+            InputBytes::Lent(bytes) => bytes,
+            InputBytes::Shared(bytes) => bytes,
         }
     }
 }
 
-impl<'a> From<&'a [u8]> for Bytes<'a> {
-    fn from(bytes: &'a [u8]) -> Bytes<'a> {
-        Bytes::Lent(bytes)
+impl<'a> From<&'a [u8]> for InputBytes<'a> {
+    fn from(bytes: &'a [u8]) -> InputBytes<'a> {
+        InputBytes::Lent(bytes)
     }
 }
 
-/// A group as a guest is told of it.
+/// A group, as described to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupAt {
-    /// Row at which it starts in every column.
+pub struct GroupRange {
+    /// Index of its first row in every column.
     pub first_row: u32,
-    /// Rows to train on.
+    /// Number of rows to train on.
     pub train_rows: u32,
-    /// Rows to test on, behind them.
+    /// Number of rows to test on, after the training rows.
     pub test_rows: u32,
-    /// A function of the job's seed and of the group.
+    /// Seed, a function of the job's seed and of the group.
     pub seed: u64,
 }
 
-/// What a model predicts for each test row, as a guest handed it over: f64,
-/// little-endian, not aligned.
+/// Predictions of a model, one per test row, as received from a guest: f64, little-endian, unaligned.
 #[derive(Debug, Clone, Copy)]
 pub struct Predictions<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Predictions<'a> {
-    /// Number of predictions; none when the bytes are not whole numbers.
+    /// Returns the number of predictions; `None` if the bytes are not a whole number of values.
     pub fn count(&self) -> Option<usize> {
         self.0.len().is_multiple_of(8).then_some(self.0.len() / 8)
     }
 
-    /// The predictions in order.
+    /// Returns the predictions in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = f64> + use<'a> {
         let (numbers, _) = self.0.as_chunks::<8>();
         numbers.iter().map(|bytes| f64::from_le_bytes(*bytes))
     }
 }
 
-/// What a guest gets that asks for an object.
+/// Outcome of a guest's request for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Got {
-    /// A value of so many bytes.
+pub enum GetOutcome {
+    /// A value, with its length in bytes.
     Value(u64),
-    /// An error of so many bytes.
+    /// An error, with its length in bytes.
     Failed(u64),
-    /// Nothing in time.
+    /// The time limit has passed.
     TimeOut,
 }
 
-/// What a guest gets that asks for the next item of a stream.
+/// Outcome of a guest's request for the next item of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Following {
+pub enum NextItem {
     /// An object.
     Item(ObjectId),
-    /// There are no more.
+    /// The stream has ended.
     Ended,
-    /// Nothing in time.
+    /// The time limit has passed.
     TimeOut,
 }
 
-/// What an actor is to do next.
+/// The next step of an actor.
 #[derive(Debug)]
-pub enum Next {
-    /// Begin a call of a method.
+pub enum ActorStep {
+    /// Starts a call of a method.
     Run(TaskCall),
-    /// Go on with a call that waits, by its number.
+    /// Continues a waiting call, by its number.
     Resume(u64),
-    /// Forget a call that waits.
+    /// Drops a waiting call, by its number.
     Abandon(u64),
 }
 
-/// Why the host refuses what a guest asks; the guest traps with it.
+/// Reason for which the host refuses a guest's request; the guest traps with it.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What happened.
+    /// Code of the fault.
     pub code: Code,
-    /// In words.
+    /// Message of the fault.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal of something that is not there or is out of bounds.
+    /// Refuses a request for something that does not exist or is out of bounds.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Refusal { code: Code::BadRequest, message: message.into() }
     }
 
-    /// A refusal of something that the guest handed back.
+    /// Refuses output of the guest.
     pub fn bad_output(message: impl Into<String>) -> Self {
         Refusal { code: Code::BadOutput, message: message.into() }
     }
@@ -165,217 +163,218 @@ impl std::fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What a guest may ask of its host during one call. Everything handed in is
-/// untrusted. Each method's default refuses.
+/// The requests that a guest may make to its host during one call. All arguments are untrusted. The default of each
+/// method refuses the request.
 pub trait Services: Send + 'static {
-    /// The body of the input.
+    /// Returns the body of the input.
     fn input(&self) -> Input<'_> {
-        Input { bytes: Bytes::Lent(&[]), file: None }
+        Input { bytes: InputBytes::Lent(&[]), file: None }
     }
 
-    /// Takes a batch: its header and its buffers.
+    /// Accepts a batch: its header and its buffers.
     fn emit(&mut self, _header: &[u8], _buffers: &[&[u8]]) -> Result<(), Refusal> {
-        Err(Refusal::bad_request("this call takes no batches back"))
+        Err(Refusal::bad_request("this call accepts no output batches"))
     }
 
-    /// Takes a line of log. Bounding it is the implementor's.
+    /// Accepts a log line. The implementor must bound the log.
     fn log(&mut self, _level: Level, _message: &str) {}
 
-    /// The next group to fit or predict.
-    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+    /// Returns the next group to fit or predict.
+    fn next_group(&mut self) -> Result<Option<GroupRange>, Refusal> {
         Err(Refusal::bad_request("this call has no groups"))
     }
 
-    /// The stored model of the group at hand.
+    /// Returns the stored model of the current group.
     fn model(&self) -> Result<Vec<u8>, Refusal> {
         Err(Refusal::bad_request("this call has no models"))
     }
 
-    /// The group at hand is fitted.
+    /// Settles the current group as fitted.
     fn fitted(&mut self, _model: &[u8], _params: &str, _predictions: Predictions<'_>) -> Result<(), Refusal> {
         Err(Refusal::bad_request("this call fits no groups"))
     }
 
-    /// The group at hand is predicted.
+    /// Settles the current group as predicted.
     fn predicted(&mut self, _predictions: Predictions<'_>) -> Result<(), Refusal> {
         Err(Refusal::bad_request("this call predicts no groups"))
     }
 
-    /// The group at hand can't be fitted or predicted.
+    /// Settles the current group as failed.
     fn failed(&mut self, _message: &str) -> Result<(), Refusal> {
         Err(Refusal::bad_request("this call has no groups"))
     }
 
-    /// The groups that are yet to be handed over.
-    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+    /// Returns the groups that remain.
+    fn groups_ahead(&self) -> Result<Vec<GroupRange>, Refusal> {
         Err(Refusal::bad_request("this call has no groups"))
     }
 
-    /// Its tensors, and where operations on them are done. None where there are none.
+    /// Returns the session with the guest's tensors and their devices; `None` if the call has no tensors.
     fn dense(&mut self) -> Option<&mut Session> {
         None
     }
 
-    /// For how many nanoseconds GPUs have worked for it, as far as it has waited for them.
+    /// Returns the GPU time in nanoseconds, of work for which the guest has waited.
     fn gpu_nanos(&self) -> u64 {
         0
     }
 
-    /// Whether its GPU was lost, for a reason that is not its own.
+    /// Returns whether the guest's GPU was lost through no fault of the guest.
     fn has_lost_gpu(&self) -> bool {
         false
     }
 
-    /// Whether something that it made is gone with its GPU: an actor is not what it was then.
+    /// Returns whether tensors of the guest were lost with its GPU. An actor's state is lost with them.
     fn has_lost_tensors(&self) -> bool {
         false
     }
 
-    /// It waits for what a GPU is to give it: it is to go on some time, as nobody tells when.
-    fn waits_for_gpu(&mut self) {}
+    /// Registers a wait for a GPU. The guest must be polled again later, because nothing signals the result.
+    fn wait_for_gpu(&mut self) {}
 
-    /// Begins to wait until this time and for nothing else; called again each time that the wait is polled before.
+    /// Starts to wait until `due` and for nothing else. Called again on every earlier poll of the wait.
     ///
     /// # Errors
-    /// Where nobody can wait.
+    /// When the call cannot wait.
     fn sleep_until(&mut self, _due: Instant) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// What began by [`Services::sleep_until`] is over.
-    fn woke(&mut self) {}
+    /// Ends the wait that [`Services::sleep_until`] started.
+    fn end_sleep(&mut self) {}
 
-    /// Submits a task; gives its first result.
+    /// Submits a task. Returns its first result.
     fn submit(&mut self, _task: u32, _returns: u32, _request: &[u8]) -> Result<ObjectId, Refusal> {
         Err(no_program())
     }
 
-    /// Whether it may go on that has submitted a task: it waits while too much was submitted and has not ended.
+    /// Returns ready when the guest may continue after submitting a task. It waits while too many submitted tasks are
+    /// unfinished.
     fn poll_submitted(&mut self) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// Stores a value, in parts, that contains these objects.
+    /// Stores a value, given in parts, that contains these objects.
     fn put(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<ObjectId, Refusal> {
         Err(no_program())
     }
 
-    /// Waits until `count` of these objects are there, for so many nanoseconds at most: [`Services::begin_wait`], then
-    /// this until it is ready. Says of each whether it is.
+    /// Polls the wait that [`Services::begin_wait`] started. Returns for each object whether it is available.
     fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
         Poll::Ready(Err(no_program()))
     }
 
-    /// Begins to wait.
+    /// Starts to wait until `count` of these objects are available, for at most `nanos` nanoseconds.
     fn begin_wait(&mut self, _objects: &[u64], _count: u32, _nanos: Option<u64>) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Begins to wait for one object, with its value: then [`Services::poll_wait`], then [`Services::object`].
+    /// Starts to wait for the value of one object: [`Services::poll_wait`] and [`Services::object`] follow.
     fn begin_get(&mut self, object: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
         self.begin_wait(&[object.0], 1, nanos)
     }
 
-    /// Pages of the object that was asked for last were laid over so many bytes of the guest's memory from an address on:
-    /// they stay until others are, or the guest's end.
-    fn mapped(&mut self, _at: usize, _bytes: usize) {}
+    /// Records that pages of the object that was read last are mapped over `bytes` bytes of the guest's memory from
+    /// address `at`. They stay until they are replaced or the guest ends.
+    fn object_mapped(&mut self, _at: usize, _bytes: usize) {}
 
-    /// What there is of an object: all of its value, or of its error.
-    fn object(&mut self, _object: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
+    /// Returns the state of an object, with all bytes of its value or error.
+    fn object(&mut self, _object: ObjectId) -> Result<(GetOutcome, Input<'_>), Refusal> {
         Err(no_program())
     }
 
-    /// These objects are held no more.
+    /// Releases references to objects.
     fn release(&mut self, _objects: &[u64]) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Ends the task that an object comes of.
+    /// Cancels the task that returns an object.
     fn cancel(&mut self, _object: ObjectId, _recursive: bool) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// The actor of this name: an object that will be its handle.
+    /// Looks up an actor by its name. Returns the object of its future handle.
     fn find(&mut self, _name: &str) -> Result<ObjectId, Refusal> {
         Err(no_program())
     }
 
-    /// What the program was given under this number: an object that will be it.
+    /// Opens a file of the job by its number. Returns the object of its future content.
     fn open(&mut self, _file: u64) -> Result<ObjectId, Refusal> {
         Err(no_program())
     }
 
-    /// Ends an actor, or has it begun anew.
+    /// Ends or restarts an actor.
     fn kill(&mut self, _actor: ActorId, _restart: bool) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Has room set aside: a [`sandbar_core::GroupRequest`].
+    /// Creates a placement group from an encoded [`sandbar_core::GroupRequest`].
     fn group(&mut self, _request: &[u8]) -> Result<GroupId, Refusal> {
         Err(no_program())
     }
 
-    /// What was set aside is given back.
+    /// Removes a placement group.
     fn remove_group(&mut self, _group: GroupId) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// What the call at hand of an actor waits for, if it says that it has not ended.
+    /// Sets the objects that an actor's current call waits for when it returns unfinished.
     fn awaits(&mut self, _objects: &[u64]) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// The actor is made, and takes calls from here on.
-    fn made(&mut self) {}
+    /// Marks the actor as created; it accepts calls from now on.
+    fn actor_created(&mut self) {}
 
-    /// What the actor is to do next, once there is something.
-    fn poll_next(&mut self) -> Poll<Next> {
+    /// Returns the actor's next step, once there is one.
+    fn poll_next(&mut self) -> Poll<ActorStep> {
         Poll::Pending
     }
 
-    /// The call at hand of the actor has ended, or waits (false), or failed by itself. The sandbox has so much memory.
-    fn answered(&mut self, _answer: Result<bool, Fault>, _memory_bytes: u64) {}
+    /// Handles the return of an actor's current call: finished (true), waiting (false), or failed. `memory_bytes` is
+    /// the sandbox's current linear memory.
+    fn call_returned(&mut self, _answer: Result<bool, Fault>, _memory_bytes: u64) {}
 
-    /// How far it is with what it calls so, of how much if that is known. Bounding it is the implementor's.
+    /// Reports progress in a named activity, with the total if it is known. The implementor must bound the reports.
     fn progress(&mut self, _name: &str, _done: u64, _total: Option<u64>) {}
 
-    /// It is going to fail with this [`sandbar_core::TaskError`] of another, in postcard.
-    fn fails_with(&mut self, _error: &[u8]) -> Result<(), Refusal> {
+    /// Sets the error with which the guest is about to fail: another task's [`sandbar_core::TaskError`], in postcard.
+    fn fail_with(&mut self, _error: &[u8]) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Takes the next result, in parts, that contains these objects.
+    /// Accepts the next result, given in parts, that contains these objects.
     fn returned(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Takes the next item of the generator at hand, as [`Services::returned`] takes a result. It goes on once
+    /// Accepts the next item of a generator, in the form of [`Services::returned`]. The generator continues once
     /// [`Services::poll_yielded`] is ready.
     fn yielded(&mut self, _parts: &[&[u8]], _contained: &[u64]) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// Whether there is room for another item.
+    /// Returns ready when there is room for another item.
     fn poll_yielded(&mut self) -> Poll<Result<(), Refusal>> {
         Poll::Ready(Err(no_program()))
     }
 
-    /// Begins to wait for the next item of a stream, for so many nanoseconds at most: then [`Services::poll_item`].
+    /// Starts to wait for the next item of a stream, for at most `nanos` nanoseconds: [`Services::poll_item`] follows.
     fn begin_item(&mut self, _stream: ObjectId, _nanos: Option<u64>) -> Result<(), Refusal> {
         Err(no_program())
     }
 
-    /// What there is of it.
-    fn poll_item(&mut self, _stream: ObjectId) -> Poll<Result<Following, Refusal>> {
+    /// Polls for the next item of a stream.
+    fn poll_item(&mut self, _stream: ObjectId) -> Poll<Result<NextItem, Refusal>> {
         Poll::Ready(Err(no_program()))
     }
 }
 
 fn no_program() -> Refusal {
-    Refusal::bad_request("only tasks have tasks and objects; submit the program as a job of its own")
+    Refusal::bad_request("only tasks can use tasks and objects; submit the program as its own job")
 }
 
-/// Refuses everything: for describing a component.
+/// Refuses every request; for describing a component.
 #[derive(Debug, Default)]
 pub struct NoServices;
 

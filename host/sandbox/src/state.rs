@@ -1,4 +1,4 @@
-//! The data of a store: what belongs to one sandbox and ends with it.
+//! The data of a store: state of one sandbox that ends with it.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::memory::{Overlays, Slots};
 use crate::services::{Level, Services};
 use crate::wasi::{self, Output};
 
-pub(crate) struct State {
+pub(crate) struct SandboxState {
     pub(crate) services: Box<dyn Services>,
     pub(crate) overlays: Overlays,
-    /// First byte of guest memory behind its initial image.
+    /// First address of guest memory behind its initial image.
     pub(crate) image_end: u64,
     pub(crate) slots: Arc<Slots>,
-    /// Where its memory is, once it has shown some of it.
+    /// Host address of the guest's memory, once known.
     pub(crate) memory: Option<usize>,
     pub(crate) limiter: Limiter,
-    /// What the guest said it panics with.
+    /// Message of the guest's panic.
     pub(crate) panic: Option<String>,
-    /// What the guest prints, and WASI: made when a guest first asks, most never do.
+    /// Printed output and WASI state, created on first use. Most guests never use them.
     pub(crate) output: Option<Output>,
     pub(crate) wasi: Option<Box<WasiState>>,
     pub(crate) seed: u64,
-    /// Tensors and kernels that the guest has.
+    /// Number of tensors and kernels that the guest holds.
     pub(crate) handles: usize,
     log_bytes_max: u64,
 }
@@ -44,7 +44,7 @@ impl WasiState {
     }
 }
 
-impl State {
+impl SandboxState {
     pub(crate) fn new(
         services: Box<dyn Services>,
         limits: &Limits,
@@ -58,7 +58,7 @@ impl State {
             memory_bytes: 0,
             exceeded: None,
         };
-        State {
+        SandboxState {
             services,
             overlays: Overlays::default(),
             image_end,
@@ -74,20 +74,20 @@ impl State {
         }
     }
 
-    /// Takes what the guest prints; lines go to its log as they end.
+    /// Accepts printed text. Complete lines go to the log.
     pub(crate) fn print(&mut self, level: Level, text: &[u8]) {
         let output = self.output.get_or_insert_with(|| Output::new(self.log_bytes_max));
         output.print(level, text);
         output.drain_lines(|level, line| self.services.log(level, line));
     }
 
-    /// WASI, made for who asks first.
+    /// Returns the WASI state, creating it on first use.
     pub(crate) fn wasi(&mut self) -> &mut WasiState {
         self.services_and_wasi().1
     }
 
     pub(crate) fn services_and_wasi(&mut self) -> (&mut dyn Services, &mut WasiState) {
-        let State { services, output, wasi, seed, log_bytes_max, .. } = self;
+        let SandboxState { services, output, wasi, seed, log_bytes_max, .. } = self;
         let output = output.get_or_insert_with(|| Output::new(*log_bytes_max));
         let wasi = wasi.get_or_insert_with(|| {
             let clock = Clock::default();
@@ -97,7 +97,7 @@ impl State {
         (services.as_mut(), wasi)
     }
 
-    /// Moves the rest of what the guest printed to its log.
+    /// Moves the remaining printed text to the log.
     pub(crate) fn flush_output(&mut self) {
         if let Some(output) = &self.output {
             output.drain(|level, line| self.services.log(level, line));
@@ -105,15 +105,14 @@ impl State {
     }
 }
 
-impl WasiView for State {
+impl WasiView for SandboxState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         let wasi = self.wasi();
         WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
     }
 }
 
-/// Says no to growth over the limits, and remembers that it did: the trap that
-/// follows in the guest is then known for what it is.
+/// Denies growth over the limits and records it, so that the guest's subsequent trap gets the right fault.
 pub(crate) struct Limiter {
     memory_bytes_max: u64,
     table_elements_max: u32,
@@ -122,12 +121,12 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// The limit that was hit, if one was since the batch or the group at hand began.
+    /// Returns the limit that was exceeded since the current batch or group started.
     pub(crate) fn exceeded(&mut self) -> Option<Fault> {
         self.exceeded.take()
     }
 
-    /// Another batch or group begins: what was refused before and did no harm is no reason for what becomes of it.
+    /// Starts another batch or group: earlier denials without consequences do not explain its failure.
     pub(crate) fn begin(&mut self) {
         self.exceeded = None;
     }

@@ -1,4 +1,4 @@
-//! The imports by which a program asks for tasks, objects and items of streams.
+//! Imports of programs for tasks, objects and streams.
 
 use std::future::poll_fn;
 
@@ -6,11 +6,11 @@ use sandbar_core::{ActorId, GroupId, ObjectId};
 use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
-use crate::imports::{Context, copy, detached, lay, range, refuse};
-use crate::services::{Following, Got, Refusal};
-use crate::state::State;
+use crate::imports::{Context, copy, detached, map_input, range, refuse};
+use crate::services::{GetOutcome, NextItem, Refusal};
+use crate::state::SandboxState;
 
-/// Parts of one value; more are refused.
+/// Maximum number of parts of one value.
 const PARTS_MAX: usize = 1 << 16;
 
 #[derive(ComponentType, Lower, Clone, Copy)]
@@ -32,12 +32,12 @@ struct WitGot {
     bytes: u64,
 }
 
-impl From<Got> for WitGot {
-    fn from(got: Got) -> WitGot {
+impl From<GetOutcome> for WitGot {
+    fn from(got: GetOutcome) -> WitGot {
         let (outcome, bytes) = match got {
-            Got::Value(bytes) => (WitOutcome::Value, bytes),
-            Got::Failed(bytes) => (WitOutcome::Failed, bytes),
-            Got::TimeOut => (WitOutcome::TimeOut, 0),
+            GetOutcome::Value(bytes) => (WitOutcome::Value, bytes),
+            GetOutcome::Failed(bytes) => (WitOutcome::Failed, bytes),
+            GetOutcome::TimeOut => (WitOutcome::TimeOut, 0),
         };
         WitGot { outcome, bytes }
     }
@@ -54,17 +54,17 @@ enum WitFollowing {
     TimeOut,
 }
 
-impl From<Following> for WitFollowing {
-    fn from(following: Following) -> WitFollowing {
+impl From<NextItem> for WitFollowing {
+    fn from(following: NextItem) -> WitFollowing {
         match following {
-            Following::Item(object) => WitFollowing::Item(object.0),
-            Following::Ended => WitFollowing::Ended,
-            Following::TimeOut => WitFollowing::TimeOut,
+            NextItem::Item(object) => WitFollowing::Item(object.0),
+            NextItem::Ended => WitFollowing::Ended,
+            NextItem::TimeOut => WitFollowing::TimeOut,
         }
     }
 }
 
-pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Result<()> {
+pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool) -> Result<()> {
     linker.func_wrap(
         "put",
         |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
@@ -109,7 +109,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
     linker.func_wrap("failed", |mut store: Context<'_>, (error,): (WasmList<u8>,)| {
         // SAFETY: the guest waits for this call.
         let error = unsafe { detached(&store, &error) };
-        Ok(store.data_mut().services.fails_with(error)?)
+        Ok(store.data_mut().services.fail_with(error)?)
     })?;
     linker.func_wrap("read", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
         let region = range(&store, &region);
@@ -118,10 +118,10 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
     })?;
     linker.func_wrap("map-pages", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
         let region = range(&store, &region);
-        let State { services, overlays, slots, image_end, .. } = store.data_mut();
+        let SandboxState { services, overlays, slots, image_end, .. } = store.data_mut();
         let (_, input) = services.object(ObjectId(object))?;
-        lay((overlays, slots, *image_end), input, offset, region)?;
-        services.mapped(region.0 as usize, region.1);
+        map_input((overlays, slots, *image_end), input, offset, region)?;
+        services.object_mapped(region.0 as usize, region.1);
         Ok(())
     })?;
     linker.func_wrap("release", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
@@ -134,14 +134,14 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, State>, waits: bool) -> Re
     if waits { waiting(linker) } else { refusing(linker) }
 }
 
-/// Submits a task; gives the number of what it returns first.
+/// Submits a task. Returns the number of its first result.
 fn submit(store: &mut Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)) -> Result<u64> {
     // SAFETY: the guest waits for this call.
     let request = unsafe { detached(store, &request) };
     Ok(store.data_mut().services.submit(task, returns, request)?.0)
 }
 
-fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap_async("submit", |mut store: Context<'_>, request: (u32, u32, WasmList<u8>)| {
         Box::new(async move {
             let object = submit(&mut store, request)?;
@@ -173,7 +173,7 @@ fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
             store.data_mut().services.begin_get(ObjectId(object), nanos)?;
             let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
             if !ready.first().is_some_and(|ready| *ready) {
-                return Ok((WitGot::from(Got::TimeOut),));
+                return Ok((WitGot::from(GetOutcome::TimeOut),));
             }
             let (got, _) = store.data_mut().services.object(ObjectId(object))?;
             Ok((got.into(),))
@@ -185,15 +185,18 @@ fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
             Box::new(async move {
                 let wanted = objects.as_le_slice(&store).to_vec();
                 let (to, len) = range(&store, &ready);
-                // A pointer may not wait here.
+                // Stored as an integer, because a pointer may not be held across a wait.
                 let to = to as usize;
                 if len != wanted.len() {
-                    return refuse(Refusal::bad_request(format!("{} objects and {len} bytes", wanted.len())));
+                    return refuse(Refusal::bad_request(format!(
+                        "it waits for {} objects with room for {len} results",
+                        wanted.len()
+                    )));
                 }
                 store.data_mut().services.begin_wait(&wanted, count, nanos)?;
                 let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
                 for (at, ready) in ready.iter().take(len).enumerate() {
-                    // SAFETY: the guest's own bytes, which stay where they are while it waits for this call.
+                    // SAFETY: the guest's own bytes, which do not move while it waits for this call.
                     unsafe { (to as *mut u8).add(at).write(u8::from(*ready)) };
                 }
                 Ok((ready.iter().filter(|ready| **ready).count() as u32,))
@@ -202,8 +205,8 @@ fn waiting(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     )
 }
 
-/// Where nobody can wait.
-fn refusing(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
+/// Defines the imports for components that cannot wait.
+fn refusing(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     let refuse = |mut store: Context<'_>| match store.data_mut().services.begin_wait(&[], 0, None) {
         Err(refusal) => Error::from(refusal),
         Ok(()) => Error::from(Refusal::bad_request("it can't wait here")),
@@ -229,7 +232,7 @@ fn refusing(linker: &mut LinkerInstance<'_, State>) -> Result<()> {
     )
 }
 
-/// The parts of a value, no longer tied to the store, and what it contains.
+/// Returns the parts of a value, no longer tied to the store, and the objects that it contains.
 fn value<'a>(
     store: &mut Context<'_>,
     parts: &WasmList<WasmList<u8>>,

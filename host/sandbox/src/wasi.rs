@@ -1,6 +1,5 @@
-//! The WASI that std expects, with nothing behind it: no files, no arguments,
-//! no environment, a clock that moves by itself (see `clock`), randomness from the
-//! call's seed, and standard output and error as log lines.
+//! The parts of WASI that std needs, with no resources behind them: no files, arguments or environment; a clock that
+//! advances by itself (see `clock`), randomness from the call's seed, and standard output and error as log lines.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,18 +29,17 @@ pub(crate) fn context(seed: u64, output: &Output, clock: &Clock) -> WasiCtx {
         .build()
 }
 
-/// What a guest prints, until it is moved to its log. Bounded: what is over is
-/// dropped, and one line says so.
+/// Printed text of a guest, before it moves to the log. Bounded: excess text is dropped, and one line reports that.
 #[derive(Clone)]
-pub(crate) struct Output(Arc<Mutex<Printed>>);
+pub(crate) struct Output(Arc<Mutex<PrintBuffer>>);
 
-struct Printed {
+struct PrintBuffer {
     bytes: Vec<(Level, Vec<u8>)>,
     left: usize,
     dropped: usize,
 }
 
-impl Printed {
+impl PrintBuffer {
     fn drain(&mut self, mut line: impl FnMut(Level, &str)) {
         for (level, bytes) in self.bytes.drain(..) {
             String::from_utf8_lossy(&bytes).lines().filter(|l| !l.is_empty()).for_each(|l| line(level, l));
@@ -52,7 +50,7 @@ impl Printed {
 impl Output {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        Output(Arc::new(Mutex::new(Printed { bytes: Vec::new(), left, dropped: 0 })))
+        Output(Arc::new(Mutex::new(PrintBuffer { bytes: Vec::new(), left, dropped: 0 })))
     }
 
     fn stream(&self, level: Level) -> Stream {
@@ -73,7 +71,7 @@ impl Output {
         }
     }
 
-    /// Hands over the lines that have ended, and forgets them.
+    /// Removes and passes on the complete lines.
     pub(crate) fn drain_lines(&self, line: impl FnMut(Level, &str)) {
         let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rest = printed.bytes.last_mut().map(|(level, bytes)| {
@@ -84,7 +82,7 @@ impl Output {
         printed.bytes.extend(rest.filter(|(_, bytes)| !bytes.is_empty()));
     }
 
-    /// Hands over all that there is, and forgets it.
+    /// Removes and passes on all text.
     pub(crate) fn drain(&self, mut line: impl FnMut(Level, &str)) {
         let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         printed.drain(&mut line);

@@ -1,4 +1,5 @@
-//! No byte of an object, or of an earlier sandbox, is seen by a later one: over a hundred thousand uses of the slots.
+//! No byte of an object, or of an earlier sandbox, is visible to a later one: tested over a hundred thousand uses of
+//! the slots.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -6,29 +7,29 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sandbar_core::Limits;
-use sandbar_sandbox::{Engine, Input, Instance, Program, Services, compile, memory_first};
+use sandbar_sandbox::{Engine, Input, Instance, Program, Services, compile, move_memory_first};
 
-/// Sandboxes alive at once, so that slots are left and taken in changing order.
+/// Number of live sandboxes, so that slots are freed and taken in changing order.
 const ALIVE: usize = 3;
 const CANARY: u64 = 0x0123_4567_89ab_cdef;
 const WASM_PAGE: usize = 64 << 10;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// How often slots are used again, and with what.
+/// Number of reuses of slots, and the memory layout.
 struct Case {
     reuses: usize,
-    /// Where the object is laid in the guest's memory.
+    /// Address of the object in the guest's memory.
     at: usize,
     object: usize,
-    /// All of the guest's memory.
+    /// Bytes of the guest's memory.
     memory: usize,
 }
 
 const SMALL: Case = Case { reuses: 100_000, at: 128 << 10, object: 64 << 10, memory: 512 << 10 };
-/// Where a huge page starts, a huge page and a little more.
+/// From the start of a huge page: a huge page and a little more.
 const HUGE: Case = Case { reuses: 1_000, at: HUGE_PAGE, object: HUGE_PAGE + (64 << 10), memory: 3 * HUGE_PAGE };
 
-/// The component. How its memory, its code and the host's function are linked is one of [`LINKED`].
+/// The component. [`LINKED`] has the variants of linking its memory, its code and the host's function.
 const GUEST: &str = r#"(component
     (import "sandbar:udf/data@0.1.0" (instance $data
         (export "map-pages" (func (param "offset" u64) (param "region" (list u8))))))
@@ -46,9 +47,9 @@ const GUEST: &str = r#"(component
         (export "fit" (func $process)) (export "predict" (func $process)))
     (export "sandbar:udf/guest@0.1.0" (instance $guest)))"#;
 
-/// Looks for anything that it has not put there itself (its memory behind the static data, memory it grows by, its
-/// static data, its globals and its table), and traps if there is something. Then it leaves as much as it can: an object
-/// laid over its memory and partly overwritten, and every other byte set.
+/// Checks for anything that the guest has not stored itself (in its memory behind the static data, in memory by which
+/// it grows, in its static data, globals and table), and traps if it finds something. Then leaves as much as possible:
+/// an object mapped over its memory and partly overwritten, and every other byte set.
 const CODE: &str = r#"
     (global $seen (mut i64) (i64.const 0))
     (table $table 8 funcref)
@@ -80,8 +81,9 @@ const CODE: &str = r#"
         (memory.fill (i32.const $END) (i32.const 0xdd) (i32.const $BEHIND))
         i32.const 1024)"#;
 
-/// By hand, the memory first, and as `cargo build` does: the memory with the code, which is given a trampoline. The host
-/// makes the memory and its data first there, and keeps a copy that the slots start from.
+/// Two variants: by hand, with the memory first; and as `cargo build` does, with the memory in the code, which gets a
+/// trampoline. The host rewrites the second so that memory and data come first, and keeps a copy with which slots
+/// start.
 const LINKED: [&str; 2] = [
     r#"
     (core module $libc (memory (export "memory") 2 128))
@@ -123,7 +125,7 @@ struct Object {
     file: OwnedFd,
 }
 
-/// Gives the same object to every sandbox.
+/// Serves the same object to every sandbox.
 struct Shared(Arc<Object>);
 
 impl Services for Shared {
@@ -133,13 +135,13 @@ impl Services for Shared {
     }
 }
 
-/// An object of so many bytes, in huge pages where the kernel makes them.
+/// Creates an object of `bytes` bytes, in huge pages if the kernel has them.
 fn object(bytes: usize) -> Arc<Object> {
     let file = memfd_create("canary", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, bytes as u64).unwrap();
     let (nothing, both) = (ProtFlags::empty(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping; the file is laid over a part of it that nobody else knows of, written as far as it goes, and
-    // all of it unmapped.
+    // SAFETY: a new mapping; the file is mapped over a part of it that nothing else references, written within its
+    // length, and all of it is unmapped.
     unsafe {
         let room = mmap_anonymous(std::ptr::null_mut(), bytes + HUGE_PAGE, nothing, MapFlags::PRIVATE).unwrap();
         let at = room.wrapping_byte_add(room.cast::<u8>().align_offset(HUGE_PAGE));
@@ -194,7 +196,7 @@ fn check(case: &Case, linked: &str) {
         }
         alive.push(sandbox);
     }
-    // That the guest's eyes are open: a second call of the same sandbox sees what the first left.
+    // Checks that the guest detects leftovers: a second call of the same sandbox sees those of the first.
     let mut again = sandbox(&program, &object, &limits);
     again.process(&[]).unwrap();
     assert!(again.process(&[]).is_err());
@@ -212,6 +214,6 @@ fn nothing_is_seen_where_huge_pages_were() {
 
 #[test]
 fn the_memory_of_what_cargo_builds_is_made_first() {
-    let made_first = LINKED.map(|linked| memory_first(&SMALL.guest(linked)).is_some());
+    let made_first = LINKED.map(|linked| move_memory_first(&SMALL.guest(linked)).is_some());
     assert_eq!(made_first, [false, true]);
 }

@@ -1,4 +1,4 @@
-//! Loops without an end are ended from outside, at whatever instruction they are, and what waits beside them goes on.
+//! Endless loops are interrupted from outside, at any instruction, and a task that waits beside them continues.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, JobId, Limits, ObjectId, TaskId};
 use sandbar_sandbox::{
-    Engine, Got, IdleSandboxes, Input, Program, Refusal, Running, Services, TaskCall, compile, interruptible,
+    Engine, GetOutcome, IdleSandboxes, Input, Program, Refusal, Services, TaskCall, TaskExecution, compile,
+    install_interrupt_handler,
 };
 
-/// A component whose tasks are: 0, a loop that touches nothing; 1, one that calls and stores; 2, one that grows its
-/// memory and asks its host without an end; 3, waits for an object.
+/// A component with these tasks: 0, an empty loop; 1, a loop that calls and stores; 2, a loop that grows its memory and
+/// calls the host; 3, waits for an object.
 const GUEST: &str = concat!(
     r#"(component
     (type $outcome' (enum "value" "failed" "time-out"))
@@ -63,7 +64,7 @@ const GUEST: &str = concat!(
     ")"
 );
 
-/// An object that is there once it is said to be.
+/// An object that becomes available when the flag is set.
 struct Waiting(Arc<AtomicBool>);
 
 impl Services for Waiting {
@@ -75,8 +76,8 @@ impl Services for Waiting {
         if self.0.load(SeqCst) { Poll::Ready(Ok(vec![true])) } else { Poll::Pending }
     }
 
-    fn object(&mut self, _: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
-        Ok((Got::Value(0), Input { bytes: (&[][..]).into(), file: None }))
+    fn object(&mut self, _: ObjectId) -> Result<(GetOutcome, Input<'_>), Refusal> {
+        Ok((GetOutcome::Value(0), Input { bytes: (&[][..]).into(), file: None }))
     }
 
     fn release(&mut self, _: &[u64]) -> Result<(), Refusal> {
@@ -84,7 +85,7 @@ impl Services for Waiting {
     }
 }
 
-fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> Running {
+fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> TaskExecution {
     let call = TaskCall { function, call: 1, seed: 0, arguments: [].into() };
     program.run((&IdleSandboxes::default(), JobId(1)), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
 }
@@ -95,10 +96,10 @@ fn loops_end_when_they_are_told_to_and_nothing_else_does() {
     let limits = Limits { memory_bytes_max: 1 << 20, ..Limits::default() };
     let engine = Engine::for_programs(&limits, 8).unwrap();
     let (code, shape) = compile(&wat::parse_str(GUEST).unwrap()).unwrap();
-    // SAFETY: it was compiled just now.
+    // SAFETY: compiled just now, by this build.
     let program = Arc::new(unsafe { engine.load(&code, shape.image_end) }.unwrap());
-    interruptible(&UNWANTED).unwrap();
-    // SAFETY: of this thread, which lives as long as the others use it.
+    install_interrupt_handler(&UNWANTED).unwrap();
+    // SAFETY: this thread outlives the threads that use its handle.
     let this = unsafe { libc::pthread_self() };
 
     let is_there = Arc::new(AtomicBool::new(false));
@@ -111,10 +112,10 @@ fn loops_end_when_they_are_told_to_and_nothing_else_does() {
         let ending = std::thread::spawn(move || {
             let signal = |unwanted: u64| {
                 UNWANTED.store(unwanted, SeqCst);
-                // SAFETY: as above.
+                // SAFETY: the handle of the thread that runs the test.
                 unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
             };
-            // Others than that which runs are left alone.
+            // A signal for another task has no effect.
             signal(1);
             std::thread::sleep(Duration::from_nanos(20_000 + 211 * time));
             let since = Instant::now();
@@ -130,7 +131,7 @@ fn loops_end_when_they_are_told_to_and_nothing_else_does() {
         assert_eq!(ended.result.unwrap_err().code, Code::Cancelled);
         assert!(ending.join().unwrap() < Duration::from_secs(5));
         drop(running);
-        // The next one in its place starts anew.
+        // The next sandbox in the slot starts in its initial state.
         if time % 50 == 0 {
             let mut other = begin(&program, 3, &Arc::new(AtomicBool::new(true)));
             let Poll::Ready(ended) = other.poll(task) else { panic!("it waits") };

@@ -1,4 +1,4 @@
-//! What is used again is as new: whatever a task does to its sandbox, the next one finds nothing of it.
+//! Reused sandboxes are as new: the next task finds nothing of what a task does to its sandbox.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use sandbar_core::{JobId, Limits, ObjectId, TaskId};
-use sandbar_sandbox::{Engine, Got, IdleSandboxes, Input, Program, Refusal, Services, TaskCall, compile};
+use sandbar_sandbox::{Engine, GetOutcome, IdleSandboxes, Input, Program, Refusal, Services, TaskCall, compile};
 
-/// A component in the form that `cargo build` makes. Each task first looks whether all words of its memory add up to what
-/// they do at first, and whether its globals are as they were. Then it writes from an address (`call`) on so many bytes
-/// (`seed`), and does what its number says.
+/// A component of the form that `cargo build` generates. Each task first checks that the sum of all words of its memory
+/// and the values of its globals are the initial ones. Then it writes `seed` bytes from address `call`, and does what
+/// its function number says.
 const GUEST: &str = concat!(
     r#"(component
     (import "sandbar:udf/tasks@0.1.0" (instance $tasks
@@ -106,13 +106,13 @@ const GUEST: &str = concat!(
 
 const MEMORY_BYTES: u64 = 2 << 20;
 
-/// What tasks do, by their numbers.
+/// Functions of the component by number.
 const GROWS: u32 = 1;
 const MAPS: u32 = 2;
 const TRAPS: u32 = 3;
 const RETURNS_NOTHING: u32 = 4;
 
-/// Takes results, and has one object of two pages.
+/// Accepts results, and has one object of two pages.
 struct Host(Arc<OwnedFd>);
 
 const OBJECT: [u8; 8192] = [0x11; 8192];
@@ -122,8 +122,8 @@ impl Services for Host {
         Ok(())
     }
 
-    fn object(&mut self, _: ObjectId) -> Result<(Got, Input<'_>), Refusal> {
-        Ok((Got::Value(8192), Input { bytes: OBJECT[..].into(), file: Some((self.0.as_fd(), 0)) }))
+    fn object(&mut self, _: ObjectId) -> Result<(GetOutcome, Input<'_>), Refusal> {
+        Ok((GetOutcome::Value(8192), Input { bytes: OBJECT[..].into(), file: Some((self.0.as_fd(), 0)) }))
     }
 }
 
@@ -134,12 +134,12 @@ struct Node {
 }
 
 impl Node {
-    /// With a component, of whose image one byte is changed by so much.
+    /// Creates a node with a component. The first byte of the component's image is changed by `change`.
     fn new(guest: &str, change: u8) -> Node {
         let limits = Limits::default();
         let engine = Engine::for_programs(&limits, 8).unwrap();
         let (code, shape) = compile(&wat::parse_str(guest).unwrap()).unwrap();
-        // SAFETY: it was compiled just now.
+        // SAFETY: compiled just now, by this build.
         let mut program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
         if let Some(mut initial) = shape.initial {
             initial.image[0] += change;
@@ -151,7 +151,7 @@ impl Node {
         Node { program: Arc::new(program), idle: IdleSandboxes::default(), object: Arc::new(file) }
     }
 
-    /// Runs a task that writes `bytes` bytes from `at` on. Says whether it ended well.
+    /// Runs a task that writes `bytes` bytes from `at`. Returns whether it succeeded.
     fn run(&self, job: u32, task: u32, at: u64, bytes: u64) -> Result<(), String> {
         let call = TaskCall { function: task, call: at, seed: bytes, arguments: [].into() };
         let services = Box::new(Host(self.object.clone()));
@@ -161,7 +161,7 @@ impl Node {
     }
 }
 
-/// Whether this kernel says which pages were written.
+/// Returns whether this kernel reports written pages.
 fn can_be() -> bool {
     let node = Node::new(GUEST, 0);
     node.run(1, 0, 0, 8).unwrap();
@@ -183,7 +183,7 @@ fn a_task_finds_nothing_of_the_one_before() {
         assert_ne!(ended, Err("old".to_owned()), "SANDBAR_SEED={seed}, task {number}");
         match task {
             GROWS | TRAPS => assert!(node.idle.is_empty(), "SANDBAR_SEED={seed}, task {number}"),
-            // Only if another had shown where the memory is.
+            // Reused only if an earlier task has shown the address of the memory.
             RETURNS_NOTHING => {}
             _ => assert_eq!(node.idle.len(), usize::from(again), "SANDBAR_SEED={seed}, task {number}"),
         }
@@ -220,7 +220,7 @@ fn no_job_is_given_what_another_had() {
     assert_eq!(counts, expected);
 }
 
-/// Whether sandboxes of a component are used again whose `run` does some more.
+/// Checks which additional instructions of `run` prevent the reuse of sandboxes.
 #[test]
 fn only_memory_and_globals_are_put_back() {
     let cases = [
@@ -244,7 +244,7 @@ fn only_memory_and_globals_are_put_back() {
     };
     let four = r#"(param "a" u32) (param "b" u32) (param "c" u32) (param "d" u32)"#;
     let last = "(type $kind (enum";
-    // What may be called while others run; what has something of its own.
+    // Functions that may be called while others run, and components with state of their own.
     other(last, &format!("(func {four} (result u32) (canon lift (core func $realloc))) {last}"));
     other(last, &format!("(component (core module)) {last}"));
     other(last, &format!("(type $own (resource (rep i32))) (core func (canon resource.new $own)) {last}"));

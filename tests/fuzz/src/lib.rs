@@ -26,8 +26,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt as _;
 use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_dataset::{
-    DatasetError, Grouper, Grouping, HeapUnitMemory, MemoryBudget, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptions,
-    TextSpec, UnitShape, describe_key,
+    DatasetError, Grouper, Grouping, HeapUnitMemory, MemoryBudget, RowGroupReader, Scan, ScanOptions, ScanSource,
+    TextOptions, TextSpec, UnitShape, describe_key,
 };
 use sandbar_node::{Job, Override};
 use tokio::runtime::{Builder, Runtime};
@@ -202,8 +202,8 @@ fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
-    if let Some(relinked) = sandbar_sandbox::move_memory_first(bytes) {
-        let again = sandbar_sandbox::inspect(&relinked.component).expect("it was valid");
+    if let Some(rewritten) = sandbar_sandbox::move_memory_first(bytes) {
+        let again = sandbar_sandbox::inspect(&rewritten.component).expect("it was valid");
         assert_eq!((again.imports, again.exports), (shape.imports, shape.exports));
     }
     true

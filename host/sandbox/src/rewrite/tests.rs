@@ -5,7 +5,8 @@ use wat::parse_str;
 use super::*;
 use crate::{Engine, Input, Refusal, Services, compile, inspect};
 
-/// What `cargo build` makes, in short. `process` reads 8 bytes of the input, and emits them with a byte of its data.
+/// A shortened component of the form that `cargo build` generates. `process` reads 8 bytes of the input, and emits them
+/// with a byte of its data.
 const BUILT: &str = concat!(
     r#"(component
     (import "sandbar:udf/data@0.1.0" (instance $data
@@ -64,18 +65,18 @@ const BUILT: &str = concat!(
     ")"
 );
 
-/// Whether the memory is made first when `old` is replaced.
+/// Checks whether the component is rewritten after replacing `old` by `new`.
 fn check(old: &str, new: &str, made_first: bool) {
     let text = BUILT.replacen(old, new, 1);
     assert!(old == new || text != BUILT, "{old}");
     let component = parse_str(&text).unwrap();
     Validator::new().validate_all(&component).unwrap_or_else(|e| panic!("{new}: {e}"));
-    let relinked = memory_first(&component);
-    assert_eq!(relinked.is_some(), made_first, "{new}");
-    let Some(Relinked { component: relinked, .. }) = relinked else { return };
+    let rewritten = move_memory_first(&component);
+    assert_eq!(rewritten.is_some(), made_first, "{new}");
+    let Some(RewrittenComponent { component: rewritten, .. }) = rewritten else { return };
     let shape = inspect(&component).unwrap();
-    assert_eq!(crate::Shape { bytes: shape.bytes, ..inspect(&relinked).unwrap() }, shape, "{new}");
-    assert!(memory_first(&relinked).is_none(), "{new}: it has no trampolines left");
+    assert_eq!(crate::ComponentShape { bytes: shape.bytes, ..inspect(&rewritten).unwrap() }, shape, "{new}");
+    assert!(move_memory_first(&rewritten).is_none(), "{new}: it has no trampolines left");
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn only_one_form_is_changed() {
     check(lift, &format!("{between} {lift}"), false);
 }
 
-/// Gives 8 bytes, and takes what is emitted.
+/// Serves 8 bytes of input, and checks what is emitted.
 struct Emitted(Vec<u8>);
 
 impl Services for Emitted {
@@ -150,8 +151,8 @@ proptest! {
             let at = usize::from(at) % component.len();
             component[at] = value;
         }
-        if let Some(relinked) = memory_first(&component) {
-            let (before, after) = (inspect(&component).unwrap(), inspect(&relinked.component).unwrap());
+        if let Some(rewritten) = move_memory_first(&component) {
+            let (before, after) = (inspect(&component).unwrap(), inspect(&rewritten.component).unwrap());
             prop_assert_eq!((before.imports, before.exports), (after.imports, after.exports));
         }
     }

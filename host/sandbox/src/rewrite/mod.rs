@@ -1,18 +1,18 @@
-//! Makes the memory of a component before its code.
+//! Rewrites a component so that its memory is instantiated before its code.
 //!
-//! What `cargo build` ends with for wasm32-wasip2 (wit-component) starts with the code. The host's functions need the
-//! memory that comes with it, so the code is given trampolines through a table (a module of its own), and a third
-//! module fills the table when the memory is there. Both are instantiated for every sandbox, which is an eighth of what
-//! a call costs. With the memory and its data in a module that is made first, the code is given the functions
-//! themselves, and neither is needed.
+//! In the output of `cargo build` for wasm32-wasip2 (wit-component), the code is instantiated first. The host's
+//! functions need the code's memory, so the code gets trampolines through a table (a module), and a third module fills
+//! the table once the memory exists. Both extra modules are instantiated for every sandbox, which takes an eighth of
+//! the cost of a call. If memory and data are in a module that is instantiated first, the code gets the functions
+//! directly, and neither module is needed.
 //!
-//! Only what has exactly that form is changed. The indices of what stays are kept: a trampoline is replaced by the
-//! function behind it where it stands, and what those functions need is moved before them. The result is as untrusted
-//! as what it is made of, and validated and compiled like it.
+//! Only components of exactly that form are rewritten. The indices of the remaining definitions do not change: each
+//! trampoline is replaced by its target in place, and the definitions that the targets need are moved before them. The
+//! result is as untrusted as the original component, and is validated and compiled in the same way.
 
 mod items;
 mod module;
-mod restore;
+mod reset;
 #[cfg(test)]
 mod tests;
 
@@ -21,45 +21,45 @@ use std::collections::{HashMap, HashSet};
 use wasm_encoder::{Alias, ComponentAliasSection, ComponentSectionId, ExportKind, ModuleArg, RawSection};
 use wasmparser::{CanonicalFunction, CanonicalOption, ExternalKind, Instance, Validator};
 
-use items::{Item, Items, Space, What};
+use items::{IndexSpace, Item, ItemKind, ItemTable};
 use module::{MEMORY, MEMORY_MODULE, slots_called, slots_filled, split};
-pub use restore::Initial;
-use restore::{initial, parts_only_name, with_globals_put_back};
+pub use reset::MemoryImage;
+use reset::{initial, parts_only_name, with_globals_reset};
 
-/// Changes with what is made of a component here.
+/// Version of the rewriting, part of the cache key of native code.
 pub(crate) const VERSION: u32 = 2;
 
-/// A component that was made of another.
+/// A rewritten component.
 #[derive(Debug)]
-pub struct Relinked {
+pub struct RewrittenComponent {
     /// Its bytes.
     pub component: Vec<u8>,
-    /// How its memory is at first, if a sandbox of it can be put back to that.
-    pub initial: Option<Initial>,
+    /// Its initial memory, if a sandbox of it can be reset.
+    pub initial: Option<MemoryImage>,
 }
 
-/// The component with its memory made first; none if it does not have the form described above.
-pub fn memory_first(component: &[u8]) -> Option<Relinked> {
+/// Returns the component with its memory instantiated first; `None` if it does not have the form described above.
+pub fn move_memory_first(component: &[u8]) -> Option<RewrittenComponent> {
     Validator::new().validate_all(component).ok()?;
-    let items = Items::read(component).ok()?;
-    let mut relinked = Trampolined::find(&items)?.relinked(&items)?;
-    relinked.initial.take_if(|_| !parts_only_name(component));
-    Validator::new().validate_all(&relinked.component).ok()?;
-    Some(relinked)
+    let items = ItemTable::read(component).ok()?;
+    let mut rewritten = TrampolineLinkage::find(&items)?.rewritten(&items)?;
+    rewritten.initial.take_if(|_| !parts_only_name(component));
+    Validator::new().validate_all(&rewritten.component).ok()?;
+    Some(rewritten)
 }
 
-/// Where the parts of a component stand that is linked by trampolines.
-struct Trampolined<'i, 'a> {
-    /// The first instance: of the trampolines.
+/// Positions of the parts of a component that is linked by trampolines.
+struct TrampolineLinkage<'i, 'a> {
+    /// The first instance: the trampolines.
     first: usize,
     /// The instance of the code, its index, and its arguments.
     code: usize,
     code_index: usize,
     code_args: Vec<(&'a str, u32)>,
-    /// The two last instances: what the table is filled with, and what fills it.
+    /// The last two instances: the functions for the table, and the module that fills it.
     fillings: usize,
     filler: usize,
-    /// By name.
+    /// Functions for the table, by name.
     filled_with: HashMap<&'i str, u32>,
     /// The code's memory, and the table of trampolines.
     memory: usize,
@@ -69,11 +69,11 @@ struct Trampolined<'i, 'a> {
     filler_module: usize,
 }
 
-impl<'i, 'a> Trampolined<'i, 'a> {
-    fn find(items: &'i Items<'a>) -> Option<Self> {
-        let instances = items.of(Space::Instance);
+impl<'i, 'a> TrampolineLinkage<'i, 'a> {
+    fn find(items: &'i ItemTable<'a>) -> Option<Self> {
+        let instances = items.of(IndexSpace::Instance);
         let (&first, [.., fillings, filler]) = (instances.first()?, instances) else { return None };
-        let (&[memory], &[table]) = (items.of(Space::Memory), items.of(Space::Table)) else { return None };
+        let (&[memory], &[table]) = (items.of(IndexSpace::Memory), items.of(IndexSpace::Table)) else { return None };
         items.get(table)?.exports_of(0)?;
         let exports_memory = |index: &usize| items.get(memory).is_some_and(|m| m.exports_of(*index).is_some());
         let code_index = (0..instances.len()).find(exports_memory)?;
@@ -82,7 +82,7 @@ impl<'i, 'a> Trampolined<'i, 'a> {
         let (trampolines_module, nothing) = items.get(first)?.instantiates()?;
         let (code_module, code_args) = items.get(code)?.instantiates()?;
         let (filler_module, filler_args) = items.get(*filler)?.instantiates()?;
-        let What::Instance(Instance::FromExports(filled)) = &items.get(*fillings)?.what else { return None };
+        let ItemKind::Instance(Instance::FromExports(filled)) = &items.get(*fillings)?.what else { return None };
         let filled_by_fillings = matches!(&*filler_args, [(_, index)] if *index as usize + 2 == instances.len());
         let modules = || instances.iter().filter_map(|at| items.get(*at)?.instantiates()).map(|(module, _)| module);
         let each_once = modules().collect::<HashSet<_>>().len() == modules().count();
@@ -90,7 +90,7 @@ impl<'i, 'a> Trampolined<'i, 'a> {
             return None;
         }
         let filled = filled.iter().filter(|export| export.kind == ExternalKind::Func);
-        Some(Trampolined {
+        Some(TrampolineLinkage {
             first,
             code,
             code_index,
@@ -100,45 +100,47 @@ impl<'i, 'a> Trampolined<'i, 'a> {
             filled_with: filled.map(|export| (export.name, export.index)).collect(),
             memory,
             table,
-            trampolines_module: items.at(Space::Module, trampolines_module)?,
-            code_module: items.at(Space::Module, code_module)?,
-            filler_module: items.at(Space::Module, filler_module)?,
+            trampolines_module: items.at(IndexSpace::Module, trampolines_module)?,
+            code_module: items.at(IndexSpace::Module, code_module)?,
+            filler_module: items.at(IndexSpace::Module, filler_module)?,
         })
     }
 
-    /// For each trampoline the function behind it, and the functions of the component that those lower, with all that
-    /// stand between.
-    fn lowered(&self, items: &Items<'_>) -> Option<(HashMap<usize, usize>, Vec<usize>)> {
+    /// Returns the target of each trampoline, and the component functions that the targets lower, with all functions
+    /// between them.
+    fn lowered(&self, items: &ItemTable<'_>) -> Option<(HashMap<usize, usize>, Vec<usize>)> {
         let called = slots_called(&items.get(self.trampolines_module)?.bytes)?;
         let fillers = slots_filled(&items.get(self.filler_module)?.bytes)?;
         let mut lowered = HashMap::new();
         let mut reach = self.first;
-        for &trampoline in items.of(Space::CoreFunction) {
+        for &trampoline in items.of(IndexSpace::CoreFunction) {
             let Some(name) = items.get(trampoline)?.exports_of(0) else { continue };
             let filling = self.filled_with.get(fillers.get(*called.get(name)?)?)?;
-            let function = items.at(Space::CoreFunction, *filling)?;
-            let What::Canonical(CanonicalFunction::Lower { func_index, options }) = &items.get(function)?.what else {
+            let function = items.at(IndexSpace::CoreFunction, *filling)?;
+            let ItemKind::Canonical(CanonicalFunction::Lower { func_index, options }) = &items.get(function)?.what
+            else {
                 return None;
             };
             if !options.iter().all(|option| matches!(option, CanonicalOption::UTF8 | CanonicalOption::Memory(0))) {
                 return None;
             }
-            reach = reach.max(items.at(Space::Function, *func_index)?);
+            reach = reach.max(items.at(IndexSpace::Function, *func_index)?);
             lowered.insert(trampoline, function);
         }
-        let functions = items.of(Space::Function).iter().copied();
+        let functions = items.of(IndexSpace::Function).iter().copied();
         let early: Vec<usize> = functions.filter(|at| (self.first..=reach).contains(at)).collect();
-        let may_be_moved = early.iter().all(|at| items.get(*at).is_some_and(|i| matches!(i.what, What::Alias(_))));
+        let may_be_moved = early.iter().all(|at| items.get(*at).is_some_and(|i| matches!(i.what, ItemKind::Alias(_))));
         may_be_moved.then_some((lowered, early))
     }
 
-    /// The names of the code's functions that the host may call, and by whose return the code has ended; none if the host
-    /// may also call one of them while others run, or does more with the component than calling and being called.
-    fn called_by_host(&self, items: &Items<'a>) -> Option<HashSet<&'a str>> {
+    /// Returns the names of the code's functions that the host may call, after whose return the code is idle. Returns
+    /// `None` if the host may also call one of them while others run, or if the component does more than call and be
+    /// called.
+    fn called_by_host(&self, items: &ItemTable<'a>) -> Option<HashSet<&'a str>> {
         let (mut called, mut meanwhile) = (HashSet::new(), HashSet::new());
-        let name = |function| items.get(items.at(Space::CoreFunction, function)?)?.exports_of(self.code_index);
+        let name = |function| items.get(items.at(IndexSpace::CoreFunction, function)?)?.exports_of(self.code_index);
         for item in items.all() {
-            let What::Canonical(canonical) = &item.what else { continue };
+            let ItemKind::Canonical(canonical) = &item.what else { continue };
             let options = match canonical {
                 CanonicalFunction::Lift { core_func_index, options, .. } => {
                     called.insert(name(*core_func_index)?);
@@ -157,28 +159,28 @@ impl<'i, 'a> Trampolined<'i, 'a> {
                 };
             }
         }
-        let instantiated = items.of(Space::Instance).iter().filter_map(|at| items.get(*at)?.instantiates());
+        let instantiated = items.of(IndexSpace::Instance).iter().filter_map(|at| items.get(*at)?.instantiates());
         (instantiated.count() == 3 && called.is_disjoint(&meanwhile)).then_some(called)
     }
 
-    fn relinked(mut self, items: &Items<'a>) -> Option<Relinked> {
+    fn rewritten(mut self, items: &ItemTable<'a>) -> Option<RewrittenComponent> {
         let (lowered, early) = self.lowered(items)?;
         let gone: HashSet<usize> =
             early.iter().copied().chain([self.memory, self.table, self.fillings, self.filler]).collect();
         let (memory_module, mut code_module) = split(&items.get(self.code_module)?.bytes)?;
         let called = self.called_by_host(items);
-        let putting_back = called.and_then(|called| with_globals_put_back(&code_module, &called));
-        let initial = putting_back.and_then(|putting_back| {
-            code_module = putting_back;
+        let resetting = called.and_then(|called| with_globals_reset(&code_module, &called));
+        let initial = resetting.and_then(|resetting| {
+            code_module = resetting;
             initial(&memory_module)
         });
         self.code_args.push((MEMORY_MODULE, 0));
-        let mut out = Out(wasm_encoder::Component::new());
+        let mut out = ComponentWriter(wasm_encoder::Component::new());
         for (at, item) in items.all().iter().enumerate().filter(|(at, _)| !gone.contains(at)) {
             match at {
                 _ if at == self.trampolines_module => out.module(&memory_module),
                 _ if at == self.code_module => out.module(&code_module),
-                // It keeps its place among the modules.
+                // An empty module keeps the indices of the modules.
                 _ if at == self.filler_module => out.module(&wasm_encoder::Module::new().finish()),
                 _ if at == self.code => out.instance(item.instantiates()?.0, &self.code_args),
                 _ => out.item(lowered.get(&at).and_then(|function| items.get(*function)).unwrap_or(item)),
@@ -188,14 +190,14 @@ impl<'i, 'a> Trampolined<'i, 'a> {
                 early.iter().filter_map(|at| items.get(*at)).for_each(|item| out.item(item));
             }
         }
-        Some(Relinked { component: out.0.finish(), initial })
+        Some(RewrittenComponent { component: out.0.finish(), initial })
     }
 }
 
-/// The component that is written.
-struct Out(wasm_encoder::Component);
+/// Writes the rewritten component.
+struct ComponentWriter(wasm_encoder::Component);
 
-impl Out {
+impl ComponentWriter {
     fn item(&mut self, item: &Item<'_>) {
         self.0.section(&RawSection { id: item.section, data: &item.bytes });
     }

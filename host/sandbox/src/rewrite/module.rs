@@ -1,15 +1,15 @@
-//! Core modules: what trampolines do is read, and memory is taken out of code.
+//! Core modules: analyses trampolines, and splits memory from code.
 
 use std::collections::HashMap;
 
 use wasm_encoder::{Encode, ExportKind, RawSection};
 use wasmparser::{BinaryReader, Element, ElementItems, ElementKind, ExternalKind, Operator, Parser, Payload, TypeRef};
 
-/// The module that the code imports its memory from, and its only export.
+/// Name of the module from which the code imports its memory, and of the module's only export.
 pub(super) const MEMORY_MODULE: &str = "sandbar:memory";
 pub(super) const MEMORY: &str = "memory";
 
-/// The slot of the table that each function of a module of trampolines calls, by name.
+/// Returns the table slot that each function of a trampoline module calls, by name.
 pub(super) fn slots_called(module: &[u8]) -> Option<HashMap<&str, usize>> {
     let (mut names, mut slots) = (Vec::new(), Vec::new());
     for payload in Parser::new(0).parse_all(module) {
@@ -35,7 +35,7 @@ pub(super) fn slots_called(module: &[u8]) -> Option<HashMap<&str, usize>> {
     names.map(|export| Some((export.name, *slots.get(export.index as usize)?))).collect()
 }
 
-/// The name of what a module puts into each slot of the table.
+/// Returns the name of the function that a module puts into each slot of the table.
 pub(super) fn slots_filled(module: &[u8]) -> Option<Vec<&str>> {
     let (mut names, mut slots) = (Vec::new(), None);
     for payload in Parser::new(0).parse_all(module) {
@@ -63,7 +63,7 @@ pub(super) fn slots_filled(module: &[u8]) -> Option<Vec<&str>> {
     slots?.iter().map(|function| names.get(*function as usize).copied()).collect()
 }
 
-/// That a part of a module does nothing by itself: nothing is lost with it but what its functions are for.
+/// Checks that a part of a module has no effect of its own, so that it can be removed with its functions.
 fn only_declares(payload: &Payload<'_>) -> Option<()> {
     let declares = matches!(
         payload,
@@ -78,7 +78,7 @@ fn only_declares(payload: &Payload<'_>) -> Option<()> {
     declares.then_some(())
 }
 
-/// A module's memory and its data, and the module that imports it.
+/// Splits a module into its memory with data, and the rest, which imports the memory.
 pub(super) fn split(module: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (mut memory, mut rest) = (wasm_encoder::Module::new(), wasm_encoder::Module::new());
     let memory_type = Parser::new(0).parse_all(module).find_map(|payload| match payload {
@@ -106,7 +106,7 @@ pub(super) fn split(module: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
             Payload::DataSection(_) => {
                 memory.section(&RawSection { id, data });
             }
-            // What still uses the segments by their numbers does not pass validation.
+            // Code that refers to data segments by number fails validation without this section.
             Payload::DataCountSection { .. } => {}
             _ => {
                 rest.section(&RawSection { id, data });
@@ -116,7 +116,7 @@ pub(super) fn split(module: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     imports_memory.then(|| (memory.finish(), rest.finish()))
 }
 
-/// The imports of a module and one more: the memory.
+/// Returns the imports of a module with the memory added.
 fn with_memory(imports: &[u8], memory_type: &[u8]) -> Option<Vec<u8>> {
     let mut reader = BinaryReader::new(imports, 0);
     let count = reader.read_var_u32().ok()?;

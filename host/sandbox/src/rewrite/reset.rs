@@ -1,10 +1,10 @@
-//! What a sandbox is put back to when its call has ended, so that the next task may have it.
+//! Rewrites a module so that its sandboxes can be reset and reused.
 //!
-//! A sandbox that ended well differs from a new one in its memory, in the globals that its code may set, and in what the
-//! host has for it. The host puts its own and the memory back (see `reuse.rs` beside this room); nobody but the code can
-//! set a global. So each function that the host may call is replaced by one that calls it and sets all globals to what
-//! they were at first. Code that changes more than that (tables, segments, resources of its own), or whose functions the
-//! host also calls while others run, is left as it is, and gets a new sandbox each time.
+//! After a successful call, a sandbox differs from a new one in its memory, in its mutable globals, and in the host's
+//! state. The host resets its own state and the memory (see `reuse.rs`), but only code can set a global. Each function
+//! that the host may call is therefore wrapped in a function that calls it and then sets all globals to their initial
+//! values. Code that changes anything else (tables, segments, its own resources), or whose functions the host also
+//! calls while others run, is left unchanged, and gets a new sandbox for each call.
 
 use std::collections::HashSet;
 
@@ -13,23 +13,23 @@ use wasmparser::{
     BinaryReader, DataKind, ElementKind, Encoding, ExternalKind, Operator, Parser, Payload, TypeRef, ValType,
 };
 
-/// An image beyond this is not kept beside the code.
+/// Maximum bytes of an image that is stored with the code.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 
-/// How the memory of a sandbox is at first: all of it is zero, but for an image.
+/// Initial memory of a sandbox: zero except for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Initial<I = Vec<u8>> {
-    /// Its length in bytes.
+pub struct MemoryImage<I = Vec<u8>> {
+    /// Length of the memory in bytes.
     pub memory_bytes: u64,
-    /// Where the image starts.
+    /// Offset of the image in bytes.
     pub image_start: u64,
     /// The image.
     pub image: I,
 }
 
-/// What a module's memory is at first that does nothing but have one.
-pub(super) fn initial(memory: &[u8]) -> Option<Initial> {
+/// Returns the initial memory of a module that contains only a memory with data.
+pub(super) fn initial(memory: &[u8]) -> Option<MemoryImage> {
     let (mut memory_bytes, mut segments) = (None, Vec::new());
     for payload in Parser::new(0).parse_all(memory) {
         match payload.ok()? {
@@ -61,12 +61,12 @@ pub(super) fn initial(memory: &[u8]) -> Option<Initial> {
         return None;
     }
     let mut image = vec![0; end - first];
-    // In their order: the later ones win.
+    // In order: later segments overwrite earlier ones.
     segments.iter().for_each(|(start, end, data)| image[start - first..end - first].copy_from_slice(data));
-    Some(Initial { memory_bytes, image_start: first as u64, image })
+    Some(MemoryImage { memory_bytes, image_start: first as u64, image })
 }
 
-/// Whether a component within a component only names what it is given: it has no code, and nothing of its own.
+/// Returns whether nested components only name their arguments: they contain no code and no state.
 pub(super) fn parts_only_name(component: &[u8]) -> bool {
     let mut within = Vec::new();
     for payload in Parser::new(0).parse_all(component) {
@@ -93,21 +93,21 @@ pub(super) fn parts_only_name(component: &[u8]) -> bool {
     true
 }
 
-/// What is to be known of a module to have its globals set.
+/// Properties of a module that are needed to reset its globals.
 #[derive(Default)]
 struct Globals<'a> {
-    /// Parameters of each type of function.
+    /// Number of parameters of each function type.
     types: Vec<usize>,
-    /// The types of its functions, those first that it imports.
+    /// Types of its functions, imported ones first.
     functions: Vec<u32>,
-    /// Those that are set, and to what.
+    /// Mutable globals, with the instruction for their initial value.
     set: Vec<(u32, Instruction<'a>)>,
     exports: Vec<wasmparser::Export<'a>>,
 }
 
-/// The module with all globals that it may change put back whenever a function of one of these names has returned; none
-/// if it may change anything else but its memory.
-pub(super) fn with_globals_put_back(module: &[u8], names: &HashSet<&str>) -> Option<Vec<u8>> {
+/// Returns the module with its mutable globals reset whenever a function of one of these names has returned; `None` if
+/// it may change anything else but its memory.
+pub(super) fn with_globals_reset(module: &[u8], names: &HashSet<&str>) -> Option<Vec<u8>> {
     let globals = Globals::read(module)?;
     let mut wrapped = globals.exports.iter().filter(|export| names.contains(export.name));
     if globals.set.is_empty() {
@@ -204,7 +204,7 @@ impl<'a> Globals<'a> {
         Some(read)
     }
 
-    /// The exports, some of them of other functions.
+    /// Returns the exports, with some functions replaced.
     fn exports(&self, replaced: &[(&str, u32)]) -> Option<ExportSection> {
         let mut section = ExportSection::new();
         for export in &self.exports {
@@ -224,7 +224,7 @@ impl<'a> Globals<'a> {
     }
 }
 
-/// What a global is at first, if that is a number.
+/// Returns the initial value of a global, if it is a number.
 fn value(of: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction<'static>> {
     let mut operators = initial.get_operators_reader().into_iter();
     let (Some(Ok(value)), Some(Ok(Operator::End)), None) = (operators.next(), operators.next(), operators.next())
@@ -244,7 +244,7 @@ fn value(of: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction
     }
 }
 
-/// Whether an instruction changes something that is neither memory nor a global.
+/// Returns whether an instruction changes anything other than memory or a global.
 fn changes_more(operator: &Operator<'_>) -> bool {
     use Operator::{DataDrop, ElemDrop, MemoryInit, TableCopy, TableFill, TableGrow, TableInit, TableSet};
     matches!(
@@ -266,7 +266,7 @@ fn encoded(what: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// A section's definitions and some more.
+/// Returns a section with definitions added.
 fn with_more(section: &[u8], more: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut reader = BinaryReader::new(section, 0);
     let count = reader.read_var_u32().ok()?;

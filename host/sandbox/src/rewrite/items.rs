@@ -1,4 +1,4 @@
-//! A component, taken apart into its definitions.
+//! Parses a component into its definitions.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use wasmparser::{
 pub(super) struct Item<'a> {
     pub(super) section: u8,
     pub(super) bytes: Cow<'a, [u8]>,
-    pub(super) what: What<'a>,
+    pub(super) what: ItemKind<'a>,
 }
 
-pub(super) enum What<'a> {
+pub(super) enum ItemKind<'a> {
     Module,
     Instance(Instance<'a>),
     Alias(ComponentAlias<'a>),
@@ -24,9 +24,9 @@ pub(super) enum What<'a> {
     Other,
 }
 
-/// What definitions are counted by, each on its own.
+/// Index spaces of definitions, each counted separately.
 #[derive(Clone, Copy)]
-pub(super) enum Space {
+pub(super) enum IndexSpace {
     Module,
     Instance,
     CoreFunction,
@@ -36,34 +36,34 @@ pub(super) enum Space {
 }
 
 impl<'a> Item<'a> {
-    fn space(&self) -> Option<Space> {
+    fn space(&self) -> Option<IndexSpace> {
         use ComponentAlias::{CoreInstanceExport, InstanceExport, Outer};
         match &self.what {
-            What::Module => Some(Space::Module),
-            What::Instance(_) => Some(Space::Instance),
-            What::Canonical(CanonicalFunction::Lift { .. }) => Some(Space::Function),
-            What::Canonical(_) => Some(Space::CoreFunction),
-            What::Function => Some(Space::Function),
-            What::Alias(InstanceExport { kind: ComponentExternalKind::Func, .. }) => Some(Space::Function),
-            What::Alias(InstanceExport { kind: ComponentExternalKind::Module, .. }) => Some(Space::Module),
-            What::Alias(Outer { kind: ComponentOuterAliasKind::CoreModule, .. }) => Some(Space::Module),
-            What::Alias(CoreInstanceExport { kind: ExternalKind::Func, .. }) => Some(Space::CoreFunction),
-            What::Alias(CoreInstanceExport { kind: ExternalKind::Memory, .. }) => Some(Space::Memory),
-            What::Alias(CoreInstanceExport { kind: ExternalKind::Table, .. }) => Some(Space::Table),
-            What::Alias(_) | What::Other => None,
+            ItemKind::Module => Some(IndexSpace::Module),
+            ItemKind::Instance(_) => Some(IndexSpace::Instance),
+            ItemKind::Canonical(CanonicalFunction::Lift { .. }) => Some(IndexSpace::Function),
+            ItemKind::Canonical(_) => Some(IndexSpace::CoreFunction),
+            ItemKind::Function => Some(IndexSpace::Function),
+            ItemKind::Alias(InstanceExport { kind: ComponentExternalKind::Func, .. }) => Some(IndexSpace::Function),
+            ItemKind::Alias(InstanceExport { kind: ComponentExternalKind::Module, .. }) => Some(IndexSpace::Module),
+            ItemKind::Alias(Outer { kind: ComponentOuterAliasKind::CoreModule, .. }) => Some(IndexSpace::Module),
+            ItemKind::Alias(CoreInstanceExport { kind: ExternalKind::Func, .. }) => Some(IndexSpace::CoreFunction),
+            ItemKind::Alias(CoreInstanceExport { kind: ExternalKind::Memory, .. }) => Some(IndexSpace::Memory),
+            ItemKind::Alias(CoreInstanceExport { kind: ExternalKind::Table, .. }) => Some(IndexSpace::Table),
+            ItemKind::Alias(_) | ItemKind::Other => None,
         }
     }
 
-    /// The module that this instantiates, and its arguments: names and instances.
+    /// Returns the instantiated module and its arguments: names and instances.
     pub(super) fn instantiates(&self) -> Option<(u32, Vec<(&'a str, u32)>)> {
-        let What::Instance(Instance::Instantiate { module_index, args }) = &self.what else { return None };
+        let ItemKind::Instance(Instance::Instantiate { module_index, args }) = &self.what else { return None };
         Some((*module_index, args.iter().map(|arg| (arg.name, arg.index)).collect()))
     }
 
-    /// The name of what is taken from the exports of this instance.
+    /// Returns the name of the alias, if it refers to an export of this instance.
     pub(super) fn exports_of(&self, instance: usize) -> Option<&'a str> {
         match self.what {
-            What::Alias(ComponentAlias::CoreInstanceExport { instance_index, name, .. }) => {
+            ItemKind::Alias(ComponentAlias::CoreInstanceExport { instance_index, name, .. }) => {
                 (instance_index as usize == instance).then_some(name)
             }
             _ => None,
@@ -71,14 +71,14 @@ impl<'a> Item<'a> {
     }
 }
 
-/// All definitions of a component in their order, and where those of each space stand.
-pub(super) struct Items<'a> {
+/// All definitions of a component in order, and the positions of each index space.
+pub(super) struct ItemTable<'a> {
     all: Vec<Item<'a>>,
     places: [Vec<usize>; 6],
 }
 
-impl<'a> Items<'a> {
-    pub(super) fn read(component: &'a [u8]) -> Result<Items<'a>, BinaryReaderError> {
+impl<'a> ItemTable<'a> {
+    pub(super) fn read(component: &'a [u8]) -> Result<ItemTable<'a>, BinaryReaderError> {
         let all = definitions(component)?;
         let mut places = [const { Vec::new() }; 6];
         for (at, item) in all.iter().enumerate() {
@@ -86,7 +86,7 @@ impl<'a> Items<'a> {
                 places[space as usize].push(at);
             }
         }
-        Ok(Items { all, places })
+        Ok(ItemTable { all, places })
     }
 
     pub(super) fn all(&self) -> &[Item<'a>] {
@@ -97,13 +97,13 @@ impl<'a> Items<'a> {
         self.all.get(at)
     }
 
-    /// Where the definitions of a space stand.
-    pub(super) fn of(&self, space: Space) -> &[usize] {
+    /// Returns the positions of an index space's definitions.
+    pub(super) fn of(&self, space: IndexSpace) -> &[usize] {
         &self.places[space as usize]
     }
 
-    /// Where the definition of an index stands.
-    pub(super) fn at(&self, space: Space, index: u32) -> Option<usize> {
+    /// Returns the position of the definition with an index.
+    pub(super) fn at(&self, space: IndexSpace, index: u32) -> Option<usize> {
         self.of(space).get(index as usize).copied()
     }
 }
@@ -120,42 +120,43 @@ fn definitions(component: &[u8]) -> Result<Vec<Item<'_>>, BinaryReaderError> {
         }
         let Some((section, range)) = payload.as_section().filter(|_| !inner) else { continue };
         let whole = component.get(range).unwrap_or_default();
-        let mut each = Each { component, section, items: &mut items };
+        let mut each = SectionReader { component, section, items: &mut items };
         match payload {
-            Payload::InstanceSection(of) => each.add(of, What::Instance)?,
-            Payload::ComponentAliasSection(of) => each.add(of, What::Alias)?,
-            Payload::ComponentCanonicalSection(of) => each.add(of, What::Canonical)?,
+            Payload::InstanceSection(of) => each.add(of, ItemKind::Instance)?,
+            Payload::ComponentAliasSection(of) => each.add(of, ItemKind::Alias)?,
+            Payload::ComponentCanonicalSection(of) => each.add(of, ItemKind::Canonical)?,
             Payload::ComponentImportSection(of) => each.add(of, |import| match import.ty {
-                ComponentTypeRef::Func(_) => What::Function,
-                ComponentTypeRef::Module(_) => What::Module,
-                _ => What::Other,
+                ComponentTypeRef::Func(_) => ItemKind::Function,
+                ComponentTypeRef::Module(_) => ItemKind::Module,
+                _ => ItemKind::Other,
             })?,
             Payload::ComponentExportSection(of) => each.add(of, |export| match export.kind {
-                ComponentExternalKind::Func => What::Function,
-                ComponentExternalKind::Module => What::Module,
-                _ => What::Other,
+                ComponentExternalKind::Func => ItemKind::Function,
+                ComponentExternalKind::Module => ItemKind::Module,
+                _ => ItemKind::Other,
             })?,
-            Payload::ModuleSection { .. } => items.push(Item { section, bytes: whole.into(), what: What::Module }),
-            // Whole sections: they define none of what is counted here. Names are of indices that may change.
+            Payload::ModuleSection { .. } => items.push(Item { section, bytes: whole.into(), what: ItemKind::Module }),
+            // Custom sections are dropped: their names refer to indices that may change. Other sections are kept whole:
+            // they define nothing that is counted here.
             Payload::CustomSection(_) => {}
-            _ => items.push(Item { section, bytes: whole.into(), what: What::Other }),
+            _ => items.push(Item { section, bytes: whole.into(), what: ItemKind::Other }),
         }
     }
     Ok(items)
 }
 
-/// Takes the definitions of one section apart.
-struct Each<'i, 'a> {
+/// Parses the definitions of one section.
+struct SectionReader<'i, 'a> {
     component: &'a [u8],
     section: u8,
     items: &'i mut Vec<Item<'a>>,
 }
 
-impl<'a> Each<'_, 'a> {
+impl<'a> SectionReader<'_, 'a> {
     fn add<T: FromReader<'a>>(
         &mut self,
         section: SectionLimited<'a, T>,
-        what: impl Fn(T) -> What<'a>,
+        what: impl Fn(T) -> ItemKind<'a>,
     ) -> Result<(), BinaryReaderError> {
         let end = section.range().end;
         let several = section.into_iter_with_offsets().collect::<Result<Vec<_>, _>>()?;
