@@ -14,7 +14,7 @@ use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::DeviceChoice;
 use sandbar_store::SegmentDraft;
-use sandbar_worker::{Binding, Groups, Payload, Pool, CallRequest, CallWork};
+use sandbar_worker::{Binding, CallRequest, CallWork, Groups, Payload, Pool};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

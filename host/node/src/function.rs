@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, Parameter, TaskKind, hint};
-use sandbar_worker::{Binding, Compiled, Request, Work};
+use sandbar_worker::{Binding, CallRequest, CallWork, CompiledComponent};
 use serde::Serialize;
 
 use crate::build::{BuildError, build_crate, built_component};
@@ -15,7 +15,7 @@ use crate::{Node, NodeError};
 
 /// A component with its functions.
 pub(crate) struct Loaded {
-    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) compiled: Arc<CompiledComponent>,
     pub(crate) functions: Vec<Function>,
     /// As it was named.
     pub(crate) path: PathBuf,
@@ -172,10 +172,10 @@ impl Node {
         Ok(Loaded { compiled, functions, path: path.to_owned(), file: path.to_owned() })
     }
 
-    async fn describe(&self, compiled: Arc<Compiled>, name: &str) -> Result<Vec<Function>, Fault> {
+    async fn describe(&self, compiled: Arc<CompiledComponent>, name: &str) -> Result<Vec<Function>, Fault> {
         let limits = Limits { time_ms_max: self.options.limits.time_ms_max.min(10_000), ..self.options.limits };
         let binding = Binding::new(compiled, 0, "{}".into(), limits, name.to_owned())?;
-        let request = Request { binding, seed: 0, work: Work::Describe };
+        let request = CallRequest { binding, seed: 0, work: CallWork::Describe };
         self.pool.call(request).await.result?.product.into_functions()
     }
 }

@@ -76,7 +76,7 @@ use std::sync::{Arc, Mutex};
 
 use sandbar_worker::{Compiler, GpuProcesses, NativeHandlers, Pool, PoolOptions};
 
-pub use sandbar_dense::{DeviceInfo as GpuInfo, Costs as GpuCosts, DeviceProfile as GpuProfile};
+pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_worker::GpuMachine;
 pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
 pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Schema};
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::UnitShape;
-use sandbar_worker::{Binding, Request, Work};
+use sandbar_worker::{Binding, CallRequest, CallWork};
 
 use crate::function::without_each;
 use crate::input::UnitInput;
@@ -30,8 +30,8 @@ impl Node {
         let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
         let refusal = async |binding: Arc<Binding>| {
             let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
-            let work = Work::Fit(payload, groups.into());
-            let called = self.pool.call(Request { binding, seed: train.seed, work }).await;
+            let work = CallWork::Fit(payload, groups.into());
+            let called = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
             // What else goes wrong groups will tell.
             let refused = called.result.err().filter(|fault| fault.code == Code::Refused);
             Ok::<_, NodeError>(refused.map(|fault| (fault, called.log)))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
-use sandbar_worker::{GpuLimits, Machine};
+use sandbar_worker::{GpuLimits, GpuMachine};
 
 use crate::memory::usable_bytes;
 
@@ -60,7 +60,7 @@ const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
 ///
 /// # Errors
 /// When the program that has them is not there.
-pub fn gpus(limits: GpuOptions) -> Result<Option<Arc<Machine>>, String> {
+pub fn gpus(limits: GpuOptions) -> Result<Option<Arc<GpuMachine>>, String> {
     let GpuOptions { is_software, memory_bytes_max, time_max } = limits;
     if !is_software && !DEVICES.iter().any(|device| Path::new(device).exists()) {
         return Ok(None);
@@ -70,7 +70,7 @@ pub fn gpus(limits: GpuOptions) -> Result<Option<Arc<Machine>>, String> {
         return Err(format!("{} is missing: install `host-gpu` beside this program", program.display()));
     }
     let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
-    Ok(Some(Machine::new(limits, &cache_folder()?)))
+    Ok(Some(GpuMachine::new(limits, &cache_folder()?)))
 }
 
 /// One of these is where drivers have something to drive.

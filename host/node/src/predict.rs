@@ -19,7 +19,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use futures::{StreamExt as _, stream};
 use sandbar_core::{Blame, Code, Fault, Limits};
 use sandbar_dataset::{RowTarget, Scan, ScanOptions, ScanSource};
-use sandbar_worker::{Pool, CallRequest, CallWork};
+use sandbar_worker::{CallRequest, CallWork, Pool};
 use serde::Serialize;
 
 use crate::in_order::{InOrder, Items};

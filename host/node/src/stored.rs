@@ -40,7 +40,7 @@ pub(crate) struct Column {
 pub(crate) fn payload(group: &RowGroup, how: &How) -> Result<Payload, Fault> {
     let how = postcard::to_stdvec(&(how, group.description())).map_err(|e| Fault::new(Code::Host, e.to_string()))?;
     let batches = group.rows().div_ceil(BATCH_ROWS as u64);
-    Ok(Payload::Stored { file: Some(group.file().clone()), how: how.into(), batches })
+    Ok(Payload::Stored { file: Some(group.file().clone()), spec: how.into(), batches })
 }
 
 /// Whether workers may read these row groups for one morsel, of whose rows a function hands back so many bytes each, and

@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
-use sandbar_worker::{Binding, Completed, Payload, Pool, Request, ToCollect, Work, not_a_column};
+use sandbar_worker::{Binding, CallRequest, CallWork, CollectSpec, CompletedCall, Payload, Pool, not_a_column};
 
 use crate::function::{Callable, Components, decode, without_each};
 use crate::input::BatchInput;
@@ -128,8 +128,8 @@ impl Steps {
         collected: &Collected,
     ) -> Result<(Buffer, u64), Fault> {
         let [only] = &self.transforms[..] else { return Err(Fault::new(Code::Host, "rows for no transform")) };
-        let to = ToCollect { argument: collected.argument, beside: Vec::new() };
-        let work = Work::Collect(payload, to.into());
+        let to = CollectSpec { argument: collected.argument, beside: Vec::new() };
+        let work = CallWork::Collect(payload, to.into());
         let completed = self.call(only, collected.binding.clone(), step_seed(seed, 0), work).await?;
         completed.product.into_collected().map_err(|fault| fault.of(&only.udf))
     }
@@ -139,9 +139,9 @@ impl Steps {
         transform: &Transform,
         binding: Arc<Binding>,
         seed: u64,
-        work: Work,
-    ) -> Result<Completed, Fault> {
-        let called = self.pool.call(Request { binding, seed, work }).await;
+        work: CallWork,
+    ) -> Result<CompletedCall, Fault> {
+        let called = self.pool.call(CallRequest { binding, seed, work }).await;
         transform.progress.log(&transform.udf, &called.log);
         called.result
     }
@@ -414,7 +414,7 @@ impl Call {
         let transform = &self.steps.transforms[self.step];
         let beside = self.input.beside().map_or_else(Vec::new, <[_]>::to_vec);
         let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
-        let work = Work::Collect(payload, ToCollect { argument: collected.argument, beside }.into());
+        let work = CallWork::Collect(payload, CollectSpec { argument: collected.argument, beside }.into());
         let completed = self.steps.call(transform, collected.binding.clone(), seed, work).await?;
         Ok(completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))?.0)
     }
@@ -423,11 +423,11 @@ impl Call {
     async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
         let Call { steps, step, input, beside } = self;
         let transform = &steps.transforms[step];
-        let work = Work::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
+        let work = CallWork::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
         let out = steps.call(transform, transform.callable.binding.clone(), seed, work).await?.product;
         let out = out.into_batches().map_err(|fault| fault.of(&transform.udf))?;
         let wrong = |what: String| Fault::new(Code::BadOutput, what).of(&transform.udf);
-        let Some(first) = out.first() else { return Err(wrong("it hands back no batch".into())) };
+        let Some(first) = out.first() else { return Err(wrong("it returned no batch".into())) };
         if let Some(other) = out.iter().find(|b| b.schema_ref() != first.schema_ref()) {
             return Err(wrong(format!("its batches differ: {} and {}", first.schema_ref(), other.schema_ref())));
         }

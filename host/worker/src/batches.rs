@@ -1,4 +1,4 @@
-//! Reading batches that a guest or a worker hands back, trusting nothing.
+//! Decodes batches from guests and workers as untrusted input.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use arrow_schema::SchemaRef;
 use sandbar_batch::Header;
 use sandbar_core::{Code, Fault};
 
-/// Reads batches one after another: their schemas are mostly one.
+/// Decodes batches one after another. It caches the last schema, because consecutive batches mostly share one.
 #[derive(Default)]
 pub(crate) struct BatchReader {
-    /// The last schema, as it came and decoded.
+    /// The last schema, encoded and decoded.
     schema: Option<(Vec<u8>, SchemaRef)>,
 }
 
@@ -21,7 +21,7 @@ impl BatchReader {
         sandbar_batch::read(&header, schema, body).map_err(malformed)
     }
 
-    /// The same, of a body in parts.
+    /// Like `read`, with the body in parts.
     pub(crate) fn read_parts(&mut self, header: &[u8], parts: &[Buffer]) -> Result<RecordBatch, Fault> {
         let (header, schema) = self.parse(header)?;
         sandbar_batch::read_parts(&header, schema, parts).map_err(malformed)
@@ -43,5 +43,5 @@ impl BatchReader {
 }
 
 pub(crate) fn malformed(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("what it hands back is malformed: {what}"))
+    Fault::new(Code::BadOutput, format!("its output is malformed: {what}"))
 }

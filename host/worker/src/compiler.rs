@@ -1,4 +1,4 @@
-//! Components to native code, in a process of their own, kept by content.
+//! Compiles components to native code in a separate process, and caches the code by content.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -22,12 +22,12 @@ use tokio::process::Command;
 /// The argument with which `host-worker` compiles standard input to standard output.
 pub const COMPILER_ARGUMENT: &str = "compiler";
 
-/// Largest component.
+/// Maximum bytes of a component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
-/// Longest answer of the compiler, and the longest text of why it ended.
+/// Maximum bytes of the compiler's answer, and of its error text.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 const STDERR_BYTES_MAX: u64 = 4 << 10;
-/// What a compiling process may use.
+/// Resource limits of a compiling process.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 16 << 30;
 const CPU_SECONDS_MAX: u64 = 300;
 const WALL_TIME_MAX: Duration = Duration::from_secs(300);
@@ -39,20 +39,20 @@ pub struct CompiledComponent {
     number: u32,
     code: SealedFile,
     memory: MemoryShape,
-    /// How its memory is at first, if its sandboxes are used again.
+    /// Initial memory image, if the component's sandboxes are reused.
     image: Option<SealedFile>,
 }
 
-/// What is to be known of a component's memory.
+/// Properties of a component's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemoryShape {
-    /// Where its initialised data ends.
+    /// End address of its initialised data.
     pub image_end: u64,
-    /// If its sandboxes can be used again.
+    /// Present if its sandboxes can be reused.
     pub initial: Option<InitialMemory>,
 }
 
-/// How a component's memory is at first: all zero but for an image, which is kept behind the code.
+/// Initial memory of a component: zero except for an image, which is stored after the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InitialMemory {
     pub memory_bytes: u64,
@@ -61,23 +61,23 @@ pub(crate) struct InitialMemory {
 }
 
 impl CompiledComponent {
-    /// The component's content hash.
+    /// Returns the component's content hash.
     pub fn id(&self) -> ComponentId {
         self.id
     }
 
-    /// Its number in this process.
+    /// Returns its number within this process.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The hash of what no worker could run.
+    /// Returns the hash of the [placeholder](Self::placeholder).
     #[doc(hidden)]
     pub fn placeholder_id() -> ComponentId {
         Compiler::id(&[])
     }
 
-    /// What no worker could run: for tests that run nothing.
+    /// Creates a component that no worker can run, for tests that run nothing.
     ///
     /// # Errors
     /// When there is no memory.
@@ -96,7 +96,7 @@ impl CompiledComponent {
         self.memory.image_end
     }
 
-    /// How its memory is at first, with the image, if its sandboxes are used again.
+    /// Returns the initial memory with its image, if the component's sandboxes are reused.
     pub(crate) fn initial(&self) -> Option<(InitialMemory, &SealedFile)> {
         Some((self.memory.initial?, self.image.as_ref()?))
     }
@@ -106,8 +106,7 @@ impl CompiledComponent {
     }
 }
 
-/// Compiles components, and keeps native code in a folder under the hash of what
-/// it was made from and by.
+/// Compiles components, and caches native code in a folder by the hash of the component and of the compiler's build.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     cache: PathBuf,
@@ -117,19 +116,19 @@ pub struct Compiler {
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 impl Compiler {
-    /// A compiler that keeps code in the folder `cache`; `program` is `host-worker`,
-    /// which [`COMPILER_ARGUMENT`] makes compile.
+    /// Creates a compiler that caches code in the folder `cache`; `program` is `host-worker`, which compiles when it
+    /// gets [`COMPILER_ARGUMENT`].
     pub fn new(cache: PathBuf, program: PathBuf) -> Self {
         Compiler { cache, program }
     }
 
-    /// The id of a component.
+    /// Returns the id of a component.
     pub fn id(component: &[u8]) -> ComponentId {
         ComponentId::from_digest(Sha256::digest(component).into())
     }
 
-    /// The native code of a component, which starts at the start of `file`: from the cache, or compiled now. What is in
-    /// the cache takes no more of the component than its hash.
+    /// Returns the native code of a component, which starts at the start of `file`: from the cache, or compiled now. A
+    /// cache hit needs only the component's hash.
     pub async fn compile(&self, mut file: File) -> Result<CompiledComponent, Fault> {
         let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
         let id = hash(&file).map_err(unreadable)?;
@@ -145,9 +144,9 @@ impl Compiler {
         let Trailer { code_bytes, compiled } =
             end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
         let memory = compiled?;
-        // Of what was compiled, whatever the file was before.
+        // The id of the bytes that were compiled: the file may have changed since it was hashed.
         let id = Compiler::id(&component);
-        // A cache that can't be written is slower, not wrong.
+        // A cache that cannot be written makes later starts slower; it is not an error.
         let _ = write_atomically(&self.path_of(id), &answer);
         let (code, rest) = answer.split_at(code_bytes as usize);
         let object = |bytes: &[u8]| SealedFile::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
@@ -159,7 +158,7 @@ impl Compiler {
         self.cache.join(format!("{id}-{}.{CACHE_EXTENSION}", sandbar_sandbox::build_id()))
     }
 
-    /// What the cache has.
+    /// Returns the cached result, if there is one.
     fn cached(&self, id: ComponentId) -> Option<Result<CompiledComponent, Fault>> {
         let file = File::open(self.path_of(id)).ok()?;
         let bytes = file.metadata().ok()?.len();
@@ -186,10 +185,10 @@ impl Compiler {
                 format!("it takes {} bytes, the limit is {COMPONENT_BYTES_MAX}", component.len()),
             ));
         }
-        // What is plainly wrong needs no process.
+        // Rejects clearly invalid components without starting a process.
         sandbar_sandbox::check_binary(component)?;
         let host = |e: io::Error| Fault::new(Code::Host, format!("the compiler can't be run: {e}"));
-        // In memory: there need be no folder for temporary files.
+        // A memory file, so that no folder for temporary files is needed.
         let mut input = File::from(memfd_create("component", MemfdFlags::CLOEXEC).map_err(|e| host(e.into()))?);
         input.write_all(component).and_then(|()| input.rewind()).map_err(host)?;
         let mut command = Command::new(&self.program);
@@ -200,13 +199,13 @@ impl Compiler {
             .stdin(Stdio::from(input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // As workers: see `pool/link.rs`.
+            // Its own process group, for the same reason as workers: see `pool/worker.rs`.
             .process_group(0)
             .kill_on_drop(true);
         let mut child = spawn::in_own_group(|| command.spawn()).map_err(host)?;
         drop(command);
         let (answer, words) = (child.stdout.take(), child.stderr.take());
-        // Who was taken over by its component may say anything, without end.
+        // A compiler that its component has taken over may write without end.
         let output = async {
             let all = tokio::try_join!(read_up_to(answer, ANSWER_BYTES_MAX + 1), read_up_to(words, STDERR_BYTES_MAX))?;
             Ok((child.wait().await?, all))
@@ -228,7 +227,7 @@ impl Compiler {
     }
 }
 
-/// What a process writes, up to `most` bytes. It is told by its next write that no more is read.
+/// Reads up to `most` bytes of a process's output, then closes the pipe, so that the process's next write fails.
 async fn read_up_to(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
@@ -237,7 +236,7 @@ async fn read_up_to(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Resu
     Ok(bytes)
 }
 
-/// Writes a file whole, and its folder.
+/// Writes a file atomically, and creates its folder.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     std::fs::create_dir_all(folder)?;
@@ -247,26 +246,26 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The SHA-256 of a file, of no more than a component may have, and a byte.
+/// Returns the SHA-256 of a file, up to one byte more than the component limit.
 fn hash(file: &File) -> io::Result<ComponentId> {
     let mut hasher = Sha256::new();
     io::copy(&mut file.take(COMPONENT_BYTES_MAX + 1), &mut hasher)?;
     Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 
-/// The end of what the compiling process writes, and the cache keeps: code, how the component's memory is at first, what
-/// is to be known of that or why it does not compile (postcard), the length of that (u32, little-endian), and a magic
-/// number.
+/// The end of a compiler's answer and of a cache file. The layout is: code, memory image, postcard of the memory's
+/// shape or of the compile error, length of that (u32, little-endian), magic number.
 struct Trailer {
-    /// Bytes of code before it.
+    /// Bytes of code before the image.
     code_bytes: u64,
     compiled: Result<MemoryShape, Fault>,
 }
 
 const MAGIC: [u8; 4] = *b"SBC2";
-/// How files that have it are named, so that hosts with another do not take turns to write them.
+/// File name extension of cache files. It contains the format version, so that hosts of different versions do not
+/// overwrite each other's files.
 const CACHE_EXTENSION: &str = "sbc2";
-/// Longest end.
+/// Maximum bytes of the trailer.
 const TRAILER_BYTES_MAX: u64 = 64 << 10;
 
 impl Trailer {
@@ -278,7 +277,7 @@ impl Trailer {
         Ok(())
     }
 
-    /// Reads it from the last of `bytes` bytes, unless they are not what a compiler writes.
+    /// Parses the trailer from the last bytes of `bytes` bytes. Returns `None` if they are malformed.
     fn parse(last: &[u8], bytes: u64) -> Option<Trailer> {
         let rest = last.strip_suffix(&MAGIC)?;
         let (rest, length) = rest.split_last_chunk()?;
@@ -292,20 +291,19 @@ impl Trailer {
     }
 }
 
-/// Compiles the component on standard input, and writes native code or a fault
-/// to standard output.
+/// Compiles the component on standard input, and writes native code or a fault to standard output.
 pub fn run_compiler() -> io::Result<()> {
-    confine::leave_signals_to_node()?;
-    confine::end_with_parent()?;
-    confine::limit_resources(confine::FEW_FILES)?;
+    confine::ignore_termination_signals()?;
+    confine::exit_with_parent()?;
+    confine::limit_resources(confine::WORKER_FILES_MAX)?;
     confine::limit(Resource::As, ADDRESS_SPACE_BYTES_MAX)?;
     confine::limit(Resource::Cpu, CPU_SECONDS_MAX)?;
     confine::limit(Resource::Fsize, 1 << 30)?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
-    // The threads that functions are compiled by: there can be no others once it is confined.
+    // Starts the compiler's thread pool: a confined process cannot start threads.
     rayon::broadcast(|_| ());
-    confine::seccomp()?;
+    confine::restrict_worker_syscalls()?;
     let (mut answer, compiled) = match sandbar_sandbox::compile(&component) {
         Ok((mut code, shape)) => {
             let initial = shape.initial.map(|initial| {

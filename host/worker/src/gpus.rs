@@ -192,7 +192,8 @@ async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<DeviceProfil
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let output = spawn::in_own_group(|| command.spawn())?.wait_with_output();
     let output = tokio::time::timeout(LIST_TIME_MAX, output).await;
-    let output = output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the GPU drivers did not answer in time"))??;
+    let output =
+        output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the GPU drivers did not answer in time"))??;
     if !output.status.success() || output.stdout.len() > LIST_BYTES_MAX {
         let words = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!("{}: {}", output.status, words.trim())));

@@ -1,7 +1,7 @@
-//! What a guest has logged since its call or the group at hand began, in the memory where its progress is: there it is
-//! found when the worker had to be killed.
+//! Log lines of the current call or group, kept in the progress memory. After a worker is killed, the node reads them
+//! there.
 //!
-//! Line after line: level (u8), length (u32, little-endian), words.
+//! Each line is encoded as level (u8), length (u32, little-endian), text.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,20 +12,20 @@ use sandbar_store::SharedMemory;
 use crate::protocol::progress;
 
 const AT: usize = 4096;
-/// As much as a call may log: its limit counts more for a line than what it takes here.
+/// Maximum bytes of the journal: the log limit of a call, which counts more for each line than the line takes here.
 const BYTES_MAX: usize = LOG_BYTES_MAX as usize;
 const HEAD_BYTES: usize = 5;
-/// The level of an error.
+/// Level of an error.
 pub(crate) const ERROR: u8 = 3;
 /// Bytes of progress and journal together.
 pub(crate) const BYTES: usize = AT + BYTES_MAX;
 
-/// In the worker: forgets what there is.
-pub(crate) fn begin(memory: &SharedMemory) {
+/// Clears the journal (worker side).
+pub(crate) fn clear(memory: &SharedMemory) {
     memory.atomic(progress::JOURNAL).store(0, Relaxed);
 }
 
-/// In the worker: appends a line, if it fits.
+/// Appends a line if it fits (worker side).
 pub(crate) fn append(memory: &SharedMemory, level: u8, words: &str) {
     let at = memory.atomic(progress::JOURNAL).load(Relaxed) as usize;
     let end = at.saturating_add(HEAD_BYTES).saturating_add(words.len());
@@ -37,7 +37,7 @@ pub(crate) fn append(memory: &SharedMemory, level: u8, words: &str) {
     }
 }
 
-/// In the node: what the worker has appended, or whatever it wrote there instead.
+/// Reads the lines (node side). A worker may have written any bytes there.
 pub(crate) fn read(memory: &SharedMemory) -> Vec<(u8, String)> {
     let bytes = memory.atomic(progress::JOURNAL).load(Acquire).min(BYTES_MAX as u64) as usize;
     let mut copy = vec![MaybeUninit::uninit(); bytes];
@@ -65,7 +65,7 @@ mod tests {
         fn what_was_appended_last_is_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
             let memory = SharedMemory::new(BYTES).unwrap();
             before.iter().for_each(|words| append(&memory, 0, words));
-            begin(&memory);
+            clear(&memory);
             lines.iter().for_each(|(level, words)| append(&memory, *level, words));
             prop_assert_eq!(read(&memory), lines);
         }

@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 use sandbar_core::{Argument, NodeId, ObjectId, RequestOptions, Strategy, TaskRequest};
 use sandbar_node::{Saying, hear_any, said_any};
-use sandbar_worker::program::{Up, ValueUp};
+use sandbar_worker::program::{SentValue, WorkerMessage};
 
 use crate::programs::{
     ACTORS, CLIENT, GENERATOR, KINDS, MAKE, METHOD, TASK, TASKS, finished, first, message_of, submit,
@@ -57,12 +57,17 @@ fn said_by_member(who: u8, pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
             let options = Some(Box::new(RequestOptions { strategy, name, ..RequestOptions::default() }));
             submit(own, function, 1, &TaskRequest { options, actor, arguments, refs })
         }
-        4 => message_of(&Up::Put { object: own, task: of_client, value: ValueUp::Inline(b"\x02"), refs: vec![] }),
-        5 => message_of(&Up::Want(other, of_client)),
-        6 | 7 => finished(other, Ok(vec![(ValueUp::Inline(b"\x02"), vec![])])),
-        8 => message_of(&Up::Blocked(other, pick(2) == 0)),
-        9 => message_of(&Up::Released(other, 1)),
-        10 => message_of(&Up::Cancel(other, of_client, true)),
-        _ => message_of(&Up::Took(other, pick(4).into())),
+        4 => message_of(&WorkerMessage::Put {
+            object: own,
+            task: of_client,
+            value: SentValue::Inline(b"\x02"),
+            refs: vec![],
+        }),
+        5 => message_of(&WorkerMessage::RequestObject(other, of_client)),
+        6 | 7 => finished(other, Ok(vec![(SentValue::Inline(b"\x02"), vec![])])),
+        8 => message_of(&WorkerMessage::Blocked(other, pick(2) == 0)),
+        9 => message_of(&WorkerMessage::Release(other, 1)),
+        10 => message_of(&WorkerMessage::Cancel(other, of_client, true)),
+        _ => message_of(&WorkerMessage::ItemsTaken(other, pick(4).into())),
     }
 }

@@ -5,7 +5,9 @@ use sandbar_core::{
     RequestOptions, Strategy, TaskError, TaskKind, TaskRequest, WorkerId,
 };
 use sandbar_node::{Saying, hear_any};
-use sandbar_worker::program::{ReturnedUp, Submit, Took, Up, ValueUp, ask_any, pass_any};
+use sandbar_worker::program::{
+    AttemptUsage, ReturnedValues, SentValue, SubmitTask, WorkerMessage, fuzz_rings, fuzz_task_request,
+};
 
 /// The tasks of the program: by place.
 pub(crate) const KINDS: [TaskKind; 7] = [
@@ -58,7 +60,7 @@ pub fn message(bytes: &[u8]) -> bool {
 /// # Panics
 /// When its worker lets pass what the hub does not understand: that would end the worker, and who is in it.
 pub fn request(bytes: &[u8]) -> bool {
-    let Some(said) = ask_any((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
+    let Some(said) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
     let all = said.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
     assert!(hear_any(&KINDS, all), "a worker is ended for what a task asked for: {said:?}");
     true
@@ -69,7 +71,7 @@ pub fn request(bytes: &[u8]) -> bool {
 /// # Panics
 /// When other frames come out than went in, or a reader does not stand what is there.
 pub fn ring(bytes: &[u8]) -> bool {
-    pass_any(bytes)
+    fuzz_rings(bytes)
 }
 
 /// Histories that make sense.
@@ -78,8 +80,8 @@ pub fn messages() -> Vec<Vec<u8>> {
     let [a, b, c, d] = [0, 1, 2, 3].map(|place| first(CLIENT) + place);
     let item = |place| first(TASKS) + place;
     let options = |options: RequestOptions| TaskRequest { options: Some(Box::new(options)), ..TaskRequest::default() };
-    let put = |object, value| Up::Put { object, task: 0, value, refs: vec![] };
-    let large = ValueUp::File(FILE_BYTES, None);
+    let put = |object, value| WorkerMessage::Put { object, task: 0, value, refs: vec![] };
+    let large = SentValue::File(FILE_BYTES, None);
     let kept = vec![7; 5000];
     let of_actor =
         ActorOptions { max_restarts: 1, max_task_retries: 1, max_pending_calls: Some(3), ..Default::default() };
@@ -104,38 +106,43 @@ pub fn messages() -> Vec<Vec<u8>> {
         // Tasks, values, and an end.
         history(&[
             (CLIENT, submit(a, TASK, 1, &plain)),
-            (CLIENT, message_of(&put(b, ValueUp::Inline(b"\x02")))),
-            (CLIENT, message_of(&put(c, ValueUp::Inline(&kept)))),
+            (CLIENT, message_of(&put(b, SentValue::Inline(b"\x02")))),
+            (CLIENT, message_of(&put(c, SentValue::Inline(&kept)))),
             (CLIENT | WITH_FILE, message_of(&put(d, large))),
-            (CLIENT, message_of(&Up::Want(a, 0))),
-            (CLIENT, message_of(&Up::WantRun(b, 2, 0))),
-            (TASKS, message_of(&Up::Blocked(a, true))),
-            (TASKS, message_of(&Up::Want(c, a))),
-            (TASKS, message_of(&Up::Blocked(a, false))),
+            (CLIENT, message_of(&WorkerMessage::RequestObject(a, 0))),
+            (CLIENT, message_of(&WorkerMessage::RequestRange(b, 2, 0))),
+            (TASKS, message_of(&WorkerMessage::Blocked(a, true))),
+            (TASKS, message_of(&WorkerMessage::RequestObject(c, a))),
+            (TASKS, message_of(&WorkerMessage::Blocked(a, false))),
             (TASKS | WITH_FILE, finished(a, Ok(vec![(large, vec![b])]))),
-            (CLIENT, message_of(&Up::Released(c, 1))),
-            (CLIENT, message_of(&Up::ReleasedRun(b, 1))),
+            (CLIENT, message_of(&WorkerMessage::Release(c, 1))),
+            (CLIENT, message_of(&WorkerMessage::ReleaseRange(b, 1))),
             (CLIENT, submit(d + 1, TASK, 2, &takes)),
-            (TASKS, finished(d + 1, Ok(vec![(ValueUp::Inline(b"x"), vec![]), (ValueUp::Inline(&kept), vec![])]))),
-            (CLIENT, message_of(&Up::Cancel(a, 0, true))),
-            (CLIENT, finished(0, Ok(vec![(ValueUp::Inline(b"end"), vec![])]))),
+            (TASKS, finished(d + 1, Ok(vec![(SentValue::Inline(b"x"), vec![]), (SentValue::Inline(&kept), vec![])]))),
+            (CLIENT, message_of(&WorkerMessage::Cancel(a, 0, true))),
+            (CLIENT, finished(0, Ok(vec![(SentValue::Inline(b"end"), vec![])]))),
         ]),
         // An actor: made, called, saved, found, killed.
         history(&[
             (CLIENT, submit(a, MAKE, 1, &options(named))),
-            (ACTORS, finished(a, Ok(vec![(ValueUp::Inline(b"\0"), vec![])]))),
+            (ACTORS, finished(a, Ok(vec![(SentValue::Inline(b"\0"), vec![])]))),
             (CLIENT, submit(b, METHOD, 1, &call)),
             (CLIENT, submit(c, METHOD, 1, &call)),
             (
                 ACTORS,
-                message_of(&Up::Put { object: first(ACTORS), task: b, value: ValueUp::Inline(b"3"), refs: vec![] }),
+                message_of(&WorkerMessage::Put {
+                    object: first(ACTORS),
+                    task: b,
+                    value: SentValue::Inline(b"3"),
+                    refs: vec![],
+                }),
             ),
             (ACTORS, saved(b, first(ACTORS))),
-            (ACTORS, message_of(&Up::Held(a, b))),
-            (ACTORS, message_of(&Up::Dropped(c))),
-            (CLIENT, message_of(&Up::Find { object: d, task: 0, attempt: 0, name: "one" })),
-            (CLIENT, message_of(&Up::Kill(a, true))),
-            (CLIENT, message_of(&Up::Kill(a, false))),
+            (ACTORS, message_of(&WorkerMessage::Retain(a, b))),
+            (ACTORS, message_of(&WorkerMessage::CallDropped(c))),
+            (CLIENT, message_of(&WorkerMessage::FindActor { object: d, task: 0, attempt: 0, name: "one" })),
+            (CLIENT, message_of(&WorkerMessage::KillActor(a, true))),
+            (CLIENT, message_of(&WorkerMessage::KillActor(a, false))),
         ]),
         // A generator.
         history(&[
@@ -143,35 +150,35 @@ pub fn messages() -> Vec<Vec<u8>> {
                 CLIENT,
                 submit(a, GENERATOR, 1, &options(RequestOptions { buffer: Some(1), ..RequestOptions::default() })),
             ),
-            (CLIENT, message_of(&Up::Want(a, 0))),
+            (CLIENT, message_of(&WorkerMessage::RequestObject(a, 0))),
             (TASKS, yielded(a, 0, item(0))),
-            (CLIENT, message_of(&Up::Took(a, 1))),
+            (CLIENT, message_of(&WorkerMessage::ItemsTaken(a, 1))),
             (TASKS, yielded(a, 1, item(1))),
             (TASKS, finished(a, Err(Box::new(failed.clone())))),
         ]),
         // Tasks that who submits them runs, and what they say besides.
         history(&[
-            (CLIENT, message_of(&Up::Began(submitted(a, TASK, 1, &bytes_of(&plain))))),
-            (CLIENT, message_of(&Up::Log(a, 1, "a line"))),
-            (CLIENT, message_of(&Up::Progress { task: a, name: "reads", done: 3, total: Some(7) })),
-            (CLIENT, finished(a, Ok(vec![(ValueUp::Inline(b""), vec![])]))),
-            (CLIENT, ran(b, Ok(vec![(ValueUp::Inline(b"1"), vec![a])]))),
+            (CLIENT, message_of(&WorkerMessage::StartedInline(submitted(a, TASK, 1, &bytes_of(&plain))))),
+            (CLIENT, message_of(&WorkerMessage::Log(a, 1, "a line"))),
+            (CLIENT, message_of(&WorkerMessage::Progress { task: a, name: "reads", done: 3, total: Some(7) })),
+            (CLIENT, finished(a, Ok(vec![(SentValue::Inline(b""), vec![])]))),
+            (CLIENT, ran(b, Ok(vec![(SentValue::Inline(b"1"), vec![a])]))),
             (CLIENT, ran(c, Err(Box::new(failed)))),
-            (CLIENT, message_of(&Up::Open { object: d, task: 0, file: 0 })),
-            (CLIENT, message_of(&Up::Forgot(3))),
+            (CLIENT, message_of(&WorkerMessage::OpenFile { object: d, task: 0, file: 0 })),
+            (CLIENT, message_of(&WorkerMessage::FileReleased(3))),
         ]),
         // Room set aside.
         history(&[
-            (CLIENT, message_of(&Up::Group { group: a, task: 0, request: &group })),
+            (CLIENT, message_of(&WorkerMessage::CreateGroup { group: a, task: 0, request: &group })),
             (CLIENT, submit(b, TASK, 1, &options(in_group))),
-            (TASKS, message_of(&Up::Blocked(b, true))),
-            (CLIENT, message_of(&Up::RemoveGroup(a, 0))),
+            (TASKS, message_of(&WorkerMessage::Blocked(b, true))),
+            (CLIENT, message_of(&WorkerMessage::RemoveGroup(a, 0))),
         ]),
         // Times that are over.
         history(&[
             (CLIENT, submit(a, TASK, 1, &options(timed))),
-            (CLIENT | SOON, message_of(&Up::Want(a, 0))),
-            (TASKS | SOON, finished(a, Ok(vec![(ValueUp::Inline(b"late"), vec![])]))),
+            (CLIENT | SOON, message_of(&WorkerMessage::RequestObject(a, 0))),
+            (TASKS | SOON, finished(a, Ok(vec![(SentValue::Inline(b"late"), vec![])]))),
         ]),
     ]
 }
@@ -231,7 +238,7 @@ fn history(all: &[(u8, Vec<u8>)]) -> Vec<u8> {
     all.iter().flat_map(record).collect()
 }
 
-pub(crate) fn message_of(message: &Up<'_>) -> Vec<u8> {
+pub(crate) fn message_of(message: &WorkerMessage<'_>) -> Vec<u8> {
     postcard::to_stdvec(message).expect("memory is written")
 }
 
@@ -240,34 +247,41 @@ pub(crate) fn bytes_of(value: &impl serde::Serialize) -> Vec<u8> {
 }
 
 /// By the first client's task.
-fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> Submit<'_> {
-    Submit { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
+fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> SubmitTask<'_> {
+    SubmitTask { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
 }
 
 pub(crate) fn submit(task: u64, function: u32, returns: u32, request: &TaskRequest<'_>) -> Vec<u8> {
-    message_of(&Up::Submit(submitted(task, function, returns, &bytes_of(request))))
+    message_of(&WorkerMessage::Submit(submitted(task, function, returns, &bytes_of(request))))
 }
 
-const TOOK: Took = Took { begun: 7, nanos: 5, waited: 8, gpu_nanos: 9, memory_bytes: 6 };
+const TOOK: AttemptUsage = AttemptUsage { started: 7, nanos: 5, waited_nanos: 8, gpu_nanos: 9, memory_bytes: 6 };
 
-fn ran(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
+fn ran(task: u64, returned: Result<ReturnedValues<'_>, Box<TaskError>>) -> Vec<u8> {
     let request = bytes_of(&TaskRequest::default());
     let submit = submitted(task, TASK, 1, &request);
-    message_of(&Up::Ran { submit, returned, took: TOOK })
+    message_of(&WorkerMessage::FinishedInline { submit, returned, usage: TOOK })
 }
 
-pub(crate) fn finished(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>) -> Vec<u8> {
+pub(crate) fn finished(task: u64, returned: Result<ReturnedValues<'_>, Box<TaskError>>) -> Vec<u8> {
     ended(task, returned, None)
 }
 
 fn saved(task: u64, object: u64) -> Vec<u8> {
-    ended(task, Ok(vec![(ValueUp::Inline(b"\x02"), vec![])]), Some(object))
+    ended(task, Ok(vec![(SentValue::Inline(b"\x02"), vec![])]), Some(object))
 }
 
-fn ended(task: u64, returned: Result<ReturnedUp<'_>, Box<TaskError>>, saved: Option<u64>) -> Vec<u8> {
-    message_of(&Up::Finished { task, attempt: 0, returned, took: TOOK, lost: false, saved })
+fn ended(task: u64, returned: Result<ReturnedValues<'_>, Box<TaskError>>, saved: Option<u64>) -> Vec<u8> {
+    message_of(&WorkerMessage::Finished { task, attempt: 0, returned, usage: TOOK, lost: false, saved })
 }
 
 fn yielded(task: u64, index: u64, object: u64) -> Vec<u8> {
-    message_of(&Up::Yield { task, attempt: 0, index, object, value: ValueUp::Inline(b"\x02"), refs: vec![] })
+    message_of(&WorkerMessage::Yield {
+        task,
+        attempt: 0,
+        index,
+        object,
+        value: SentValue::Inline(b"\x02"),
+        refs: vec![],
+    })
 }

@@ -231,8 +231,8 @@ fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
     let lab = |rows| with_rows(rows, &format!("{transform}\n[train]\nfeatures = [\"x\"]\ntarget = \"y\""));
     // One batch, for which it hands no rows back, then two, for the second of which it hands nothing back.
     let alone = lab(100).host(&["submit", "job.toml"]);
-    assert!(!alone.stderr.contains("it hands back no batch"), "{}", alone.stderr);
-    lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["it hands back no batch"]);
+    assert!(!alone.stderr.contains("it returned no batch"), "{}", alone.stderr);
+    lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["it returned no batch"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Code, Function, Limits};
 use sandbar_tests::{Lab, component, host};
 use sandbar_worker::{
-    Answer, Binding, Caller, Compiled, Compiler, Groups, Payload, Pool, PoolOptions, Request, Submission, Work,
+    CallAnswer, Binding, Caller, CompiledComponent, Compiler, Groups, Payload, Pool, PoolOptions, CallRequest, CallSubmission, CallWork,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -47,7 +47,7 @@ fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
         let polite = Polite::new().await;
         let groups = Groups { count: 200_000, without: (0..200_000).step_by(2).collect(), ..Groups::default() };
         let payload = Payload::Inline { header: [].into(), body: [].into() };
-        let called = polite.pool.call(request(&bind(&polite.compiled, 0), Work::Fit(payload, groups.into()))).await;
+        let called = polite.pool.call(request(&bind(&polite.compiled, 0), CallWork::Fit(payload, groups.into()))).await;
         let fault = called.result.unwrap_err();
         assert!(fault.message.contains("over the bound"), "{fault}");
         assert_eq!(polite.answers("batch_prints", 2).await.iter().flatten().count(), 2);
@@ -76,7 +76,7 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
             });
             let binding = bind(&polite.compiled, 0);
             for _ in 0..2 {
-                let called = pool.call(request(&binding, Work::Describe)).await;
+                let called = pool.call(request(&binding, CallWork::Describe)).await;
                 let fault = called.result.unwrap_err();
                 assert_eq!(fault.code, code, "{fault}");
                 assert!(fault.message.contains(why), "{fault}");
@@ -103,7 +103,7 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
         });
         let binding = bind(&polite.compiled, 0);
         for call in 0..30 {
-            let called = pool.call(request(&binding, Work::Describe)).await;
+            let called = pool.call(request(&binding, CallWork::Describe)).await;
             assert!(called.result.is_ok(), "{call}: {called:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -119,7 +119,7 @@ fn a_worker_that_does_not_read_is_noticed() {
         polite.answers("scalar_divides", 100).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
         let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
-        let functions = polite.pool.call(request(&bind(&raw, 0), Work::Describe)).await.result.unwrap();
+        let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await.result.unwrap();
         let functions = functions.product.into_functions().unwrap();
         let endless = functions.iter().position(|f| f.name == "open-loops").unwrap();
         // While the first is run, what the others are bound to is more than a socket holds.
@@ -130,7 +130,7 @@ fn a_worker_that_does_not_read_is_noticed() {
             Binding::new(compiled.clone(), function as u32, params(i), limits, "f".to_owned()).unwrap()
         });
         let payload = Payload::Inline { header: [].into(), body: [].into() };
-        let calls = bindings.map(|binding| polite.pool.call(request(&binding, Work::Process(payload.clone()))));
+        let calls = bindings.map(|binding| polite.pool.call(request(&binding, CallWork::Process(payload.clone()))));
         let called = futures::future::join_all(calls).await;
         let codes: Vec<_> = called.into_iter().map(|called| called.result.unwrap_err().code).collect();
         assert_eq!(codes[0], Code::TimeOut);
@@ -147,7 +147,7 @@ fn each_call_of_many_callers_is_answered_once() {
         let polite = Polite::with(limits).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
         let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
-        let functions = polite.pool.call(request(&bind(&raw, 0), Work::Describe)).await;
+        let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await;
         let functions = functions.result.unwrap().product.into_functions().unwrap();
         let endless = functions.iter().position(|f| f.name == "open-loops").unwrap() as u32;
         let endless = Binding::new(raw, endless, "{}".to_owned(), limits, "raw".to_owned()).unwrap();
@@ -185,7 +185,7 @@ fn each_call_of_many_callers_is_answered_once() {
         let answers = of_stuck.recv().await.unwrap();
         let of_stuck = answers.iter().map(|answer| (answer.token, answer.called.result.as_ref().unwrap_err().code));
         assert_eq!(of_stuck.collect::<Vec<_>>(), [(7, Code::TimeOut)]);
-        let settled = polite.pool.call(request(&polite.bind("scalar_divides"), Work::Describe)).await;
+        let settled = polite.pool.call(request(&polite.bind("scalar_divides"), CallWork::Describe)).await;
         assert!(settled.result.is_ok(), "{settled:?}");
         callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "an answer too many"));
     });
@@ -196,7 +196,7 @@ struct Polite {
     lab: Lab,
     compiler: Compiler,
     pool: Pool,
-    compiled: Arc<Compiled>,
+    compiled: Arc<CompiledComponent>,
     functions: Vec<Function>,
 }
 
@@ -211,7 +211,7 @@ impl Polite {
         let component = File::open(component("tests/hostile/polite")).unwrap();
         let compiled = Arc::new(compiler.compile(component).await.unwrap());
         let pool = Pool::start(PoolOptions { workers: 1, limits, program, gpus: None, on_demand: false });
-        let described = pool.call(request(&bind(&compiled, 0), Work::Describe)).await;
+        let described = pool.call(request(&bind(&compiled, 0), CallWork::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
         Polite { lab, compiler, pool, compiled, functions }
     }
@@ -229,7 +229,7 @@ impl Polite {
     }
 
     /// What comes of calls of a function on one row that are asked for at once, as it comes.
-    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<Answer>> {
+    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<CallAnswer>> {
         let (to, mut from) = mpsc::unbounded_channel();
         self.pool.submit(&Caller::new(self.bind(function), to), calls_of_a_row(0..calls as u64)).unwrap();
         let (mut all, mut left) = (Vec::new(), calls);
@@ -243,17 +243,17 @@ impl Polite {
     }
 }
 
-fn calls_of_a_row(tokens: Range<u64>) -> impl Iterator<Item = Submission> {
+fn calls_of_a_row(tokens: Range<u64>) -> impl Iterator<Item = CallSubmission> {
     let x: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     let row = sandbar_batch::encode(&RecordBatch::try_from_iter([("x", x)]).unwrap()).unwrap();
     let payload = Payload::Inline { header: row.header.as_slice().into(), body: row.body().into() };
-    tokens.map(move |token| Submission { token, seed: 0, work: Work::Process(payload.clone()) })
+    tokens.map(move |token| CallSubmission { token, seed: 0, work: CallWork::Process(payload.clone()) })
 }
 
-fn bind(compiled: &Arc<Compiled>, function: u32) -> Arc<Binding> {
+fn bind(compiled: &Arc<CompiledComponent>, function: u32) -> Arc<Binding> {
     Binding::new(compiled.clone(), function, "{}".to_owned(), Limits::default(), "polite".to_owned()).unwrap()
 }
 
-fn request(binding: &Arc<Binding>, work: Work) -> Request {
-    Request { binding: binding.clone(), seed: 0, work }
+fn request(binding: &Arc<Binding>, work: CallWork) -> CallRequest {
+    CallRequest { binding: binding.clone(), seed: 0, work }
 }

@@ -11,8 +11,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use sandbar_core::{Fault, Limits};
 use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compile};
-use sandbar_store::{LentSegment, Mapping, SegmentPart, SharedMemory, SegmentPool};
-use sandbar_worker::{Collect, BatchCollector, CollectBuffer};
+use sandbar_store::{LentSegment, Mapping, SegmentPart, SegmentPool, SharedMemory};
+use sandbar_worker::{BatchCollector, Collect, CollectBuffer};
 
 use crate::Failure;
 
@@ -77,7 +77,7 @@ pub struct Data {
 impl Data {
     /// Takes `bytes` in.
     pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
-        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::Bytes(0, bytes)])?;
+        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::InputBytes(0, bytes)])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
         let slot = Arc::new(SharedMemory::new(SLOT_BYTES)?);
@@ -104,7 +104,7 @@ pub fn as_bytes<T: arrow_buffer::ArrowNativeType>(words: &[T]) -> &[u8] {
 /// what is for its node.
 struct Taking {
     data: Arc<Data>,
-    /// Bytes in the slot.
+    /// InputBytes in the slot.
     laid: usize,
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_worker::{Binding, Caller, Compiler, Payload, Pool, PoolOptions, Request, Submission, Work};
+use sandbar_worker::{Binding, CallRequest, CallSubmission, CallWork, Caller, Compiler, Payload, Pool, PoolOptions};
 use tokio::sync::mpsc;
 
 use crate::Failure;
@@ -74,20 +74,24 @@ impl Calls {
         let pool = Pool::start(PoolOptions { workers, limits, program, gpus: None, on_demand: false });
         let calls = Calls { pool, binding };
         for _ in 0..workers {
-            calls.pool.call(Request { binding: calls.binding.clone(), seed: 0, work: Calls::work() }).await.result?;
+            calls
+                .pool
+                .call(CallRequest { binding: calls.binding.clone(), seed: 0, work: Calls::work() })
+                .await
+                .result?;
         }
         Ok(calls)
     }
 
-    fn work() -> Work {
-        Work::Process(Payload::Inline { header: [].into(), body: [].into() })
+    fn work() -> CallWork {
+        CallWork::Process(Payload::Inline { header: [].into(), body: [].into() })
     }
 
     /// Asks for so many calls, and returns when all are answered.
     async fn answered(&self, calls: u64) -> Result<(), Failure> {
         let (to, mut answers) = mpsc::unbounded_channel();
         let caller = Caller::new(self.binding.clone(), to);
-        let call = |token| Submission { token, seed: 0, work: Calls::work() };
+        let call = |token| CallSubmission { token, seed: 0, work: Calls::work() };
         let (mut asked, mut open) = (0, 0);
         while asked < calls || open > 0 {
             // As many more as were answered.

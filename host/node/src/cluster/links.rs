@@ -162,7 +162,7 @@ async fn talk(inner: Arc<Inner>, connection: Connection, mut frames: Frames) {
     let node = NodeId(theirs.number.into());
     let peer = format!("node `{}` (number {node}, {})", theirs.name, connection.address());
     log::info!("connected to {peer}");
-    let (line, end) = PeerLine::outside(hub.asker.bell());
+    let (line, end) = PeerLine::outside(hub.asker.doorbell());
     let before = inner.links().insert(node, connection.clone());
     hub.asker.join(NewPeer { node, resources: theirs.resources.demand(), slots: theirs.slots.min(SLOTS_MAX), line });
     drop(before);

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, ActorOptions, Argument, Limits, ObjectId, RequestOptions, TaskKind, TaskRequest};
-use sandbar_sched::{Demand, UNIT};
-use sandbar_worker::Compiled;
-use sandbar_worker::program::MakeOptions;
+use sandbar_sched::{RESOURCE_UNIT, ResourceSet};
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::ActorSettings;
 
 /// A component with its tasks.
 #[derive(Debug)]
 pub(crate) struct Program {
-    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) compiled: Arc<CompiledComponent>,
     pub(crate) limits: Limits,
     pub(crate) tasks: Vec<ProgramTask>,
 }
@@ -52,7 +52,7 @@ impl Program {
     pub(super) fn make(&self, function: u32, options: ActorOptions, name: Option<String>) -> Make {
         let restore = self.beside(function, TaskKind::Restore);
         Make {
-            options: MakeOptions {
+            options: ActorSettings {
                 concurrency: options.max_concurrency.unwrap_or(CONCURRENCY),
                 checkpoint: restore.and_then(|_| self.beside(function, TaskKind::Checkpoint)),
                 checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
@@ -71,7 +71,7 @@ const CONCURRENCY: u32 = 1000;
 /// How an actor is made.
 #[derive(Debug, Clone)]
 pub(super) struct Make {
-    pub(super) options: MakeOptions,
+    pub(super) options: ActorSettings,
     /// The function that makes it anew of what it was saved as.
     pub(super) restore: Option<u32>,
     /// What it was saved as on another node, among what the call needs.
@@ -157,14 +157,14 @@ impl Read {
 }
 
 /// What most tasks take: one processor.
-pub(super) fn usual_demand() -> Demand {
-    Demand { cpus: UNIT, ..Demand::default() }
+pub(super) fn usual_demand() -> ResourceSet {
+    ResourceSet { cpus: RESOURCE_UNIT, ..ResourceSet::default() }
 }
 
 /// What a task with these options takes.
-pub(super) fn demand(options: &RequestOptions) -> Demand {
-    Demand {
-        cpus: options.cpus.map_or(UNIT, units),
+pub(super) fn demand(options: &RequestOptions) -> ResourceSet {
+    ResourceSet {
+        cpus: options.cpus.map_or(RESOURCE_UNIT, units),
         gpus: options.gpus.map_or(0, units),
         memory: options.memory.unwrap_or(0),
         custom: options.resources.iter().map(|(name, of)| (name.as_str().into(), units(*of))).collect(),
@@ -173,13 +173,13 @@ pub(super) fn demand(options: &RequestOptions) -> Demand {
 
 /// An amount in [`UNIT`]s. What is no number or below zero is none; what is too large is asked of no node.
 pub(super) fn units(amount: f64) -> u64 {
-    (amount * UNIT as f64).round() as u64
+    (amount * RESOURCE_UNIT as f64).round() as u64
 }
 
 /// What an actor with these options takes: no processor, if nothing else is said.
-pub(super) fn actor_demand(options: &RequestOptions) -> Demand {
+pub(super) fn actor_demand(options: &RequestOptions) -> ResourceSet {
     let asked = demand(options);
-    Demand { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
+    ResourceSet { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
 }
 
 /// Names of tasks that were given one of their own.

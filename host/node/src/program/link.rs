@@ -5,7 +5,7 @@ use std::io;
 use sandbar_core::{Limits, TaskKind};
 use sandbar_store::SealedFile;
 use sandbar_worker::CompiledComponent;
-use sandbar_worker::program::{StartTask, ProgramWorker, NodeMessage, TaskPosition, Polled};
+use sandbar_worker::program::{NodeMessage, Polled, ProgramWorker, StartTask, TaskPosition};
 
 use super::client::Seat;
 
@@ -32,7 +32,12 @@ impl Link {
     }
 
     /// Hands over a program's code.
-    pub(super) fn send_program(&mut self, program: &CompiledComponent, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
+    pub(super) fn send_program(
+        &mut self,
+        program: &CompiledComponent,
+        limits: &Limits,
+        kinds: Vec<TaskKind>,
+    ) -> io::Result<()> {
         match self {
             Link::Process(process) => process.send_program(program, limits, kinds),
             Link::Client(_) => Ok(()),

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 use sandbar_core::{Fault, TaskId, WorkerId};
-use sandbar_sched::Role;
+use sandbar_sched::WorkerKind;
 use sandbar_store::ValueKey;
-use sandbar_worker::program::{Bell, Crew, CrewOptions, Given};
+use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, TaskPosition};
 
 use super::link::Link;
 
@@ -16,10 +16,10 @@ use super::link::Link;
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) id: WorkerId,
-    pub(super) role: Role,
+    pub(super) role: WorkerKind,
     pub(super) link: Link,
     /// Tasks that it was given, and where they stand, in order.
-    given: VecDeque<(Given, TaskId)>,
+    given: VecDeque<(TaskPosition, TaskId)>,
     /// Tasks that it has begun.
     begun: FxHashSet<TaskId>,
     /// Tasks that found no room.
@@ -39,18 +39,23 @@ pub(super) struct Member {
 
 impl Member {
     /// A process.
-    pub(super) fn start(options: &CrewOptions, id: WorkerId, role: Role, bell: &Bell) -> io::Result<Member> {
+    pub(super) fn start(
+        options: &ProgramWorkerOptions,
+        id: WorkerId,
+        role: WorkerKind,
+        doorbell: &Doorbell,
+    ) -> io::Result<Member> {
         let name = match role {
-            Role::Tasks => "tasks",
-            Role::Driver(_) => "driver",
-            Role::Actors => "actors",
-            Role::Actor(_) => "actor",
-            Role::Peer => "peer",
+            WorkerKind::Tasks => "tasks",
+            WorkerKind::Driver(_) => "driver",
+            WorkerKind::Actors => "actors",
+            WorkerKind::Actor(_) => "actor",
+            WorkerKind::PeerProxy => "peer",
         };
-        Ok(Member::new(id, role, Link::Process(Crew::start(options, id, name, bell)?)))
+        Ok(Member::new(id, role, Link::Process(ProgramWorker::start(options, id, name, doorbell)?)))
     }
 
-    pub(super) fn new(id: WorkerId, role: Role, link: Link) -> Member {
+    pub(super) fn new(id: WorkerId, role: WorkerKind, link: Link) -> Member {
         Member {
             id,
             role,
@@ -67,7 +72,7 @@ impl Member {
         }
     }
 
-    pub(super) fn gave(&mut self, task: TaskId, given: Given) {
+    pub(super) fn gave(&mut self, task: TaskId, given: TaskPosition) {
         self.given.push_back((given, task));
     }
 
@@ -109,13 +114,13 @@ impl Member {
     /// Whether a task has been begun.
     pub(super) fn has_begun(&self, task: TaskId) -> bool {
         let taken = self.link.taken();
-        self.begun.contains(&task) || self.given.iter().any(|(given, other)| *other == task && given.is_begun(taken))
+        self.begun.contains(&task) || self.given.iter().any(|(given, other)| *other == task && given.is_started(taken))
     }
 
     /// Takes back what was not begun.
     pub(super) fn take_back(&mut self) -> Vec<TaskId> {
         let taken = self.link.take_back();
-        let kept = self.given.partition_point(|(given, _)| given.is_begun(taken));
+        let kept = self.given.partition_point(|(given, _)| given.is_started(taken));
         let back = self.given.split_off(kept);
         back.into_iter().map(|(_, task)| task).collect()
     }
@@ -123,7 +128,7 @@ impl Member {
     /// The tasks that it has begun and that have not ended.
     pub(super) fn all_begun(&self) -> Vec<TaskId> {
         let taken = self.link.taken();
-        let given = self.given.iter().filter(|(given, _)| given.is_begun(taken)).map(|(_, task)| *task);
+        let given = self.given.iter().filter(|(given, _)| given.is_started(taken)).map(|(_, task)| *task);
         let mut begun: Vec<_> = given.chain(self.begun.iter().copied()).collect();
         begun.sort_unstable();
         begun

@@ -8,7 +8,7 @@ use std::time::Instant;
 use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
-use sandbar_worker::program::CrewOptions;
+use sandbar_worker::program::ProgramWorkerOptions;
 use serde::Serialize;
 
 use super::arguments;
@@ -197,7 +197,7 @@ impl Node {
             numbers: first..if outside.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
             outside,
             workers: self.options.workers,
-            crew: CrewOptions {
+            worker_options: ProgramWorkerOptions {
                 limits: self.options.limits,
                 sandboxes: SANDBOXES_MAX,
                 inline: true,

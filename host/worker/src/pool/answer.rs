@@ -1,18 +1,19 @@
-//! What a worker says a call handed back, checked: the worker may have been taken over by its guest.
+//! Validates what a worker reports about a call: the worker may have been taken over by its guest.
 
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_store::SharedMemory;
 
-use super::{CallResult, CompletedCall, LogLine, CallProduct};
+use super::{CallProduct, CallResult, CompletedCall, LogLine};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 use crate::protocol::{
-    CallDelivery, CallReply, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload, CollectSpec, CallWork, collected_bytes_max,
+    CallDelivery, CallReply, CallWork, CollectSpec, FromWorker, Groups, INLINE_BYTES_MAX, Output, Payload,
+    collected_bytes_max,
 };
 
-/// What came of `work`, whose worker says that it is `done`, and which lost these groups before.
+/// Converts a worker's reply to a result of `work`. `lost_groups` are the groups that the call lost before.
 #[inline]
 pub(super) fn unpack(
     work: &CallWork,
@@ -54,8 +55,13 @@ fn unpack_some(
     }
 }
 
-/// An output, where its data ends, and the log behind.
-fn opened(slot: &SharedMemory, output: &Output, most: u64, log_bytes: u64) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
+/// Returns an output, the end of its data, and the log after it.
+fn opened(
+    slot: &SharedMemory,
+    output: &Output,
+    most: u64,
+    log_bytes: u64,
+) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
     let data = fetch(slot, output, most)?;
     if log_bytes > LOG_SPACE_BYTES {
         return Err(malformed(format!("its log takes {log_bytes} bytes, the limit is {LOG_SPACE_BYTES}")));
@@ -63,7 +69,7 @@ fn opened(slot: &SharedMemory, output: &Output, most: u64, log_bytes: u64) -> Re
     let end = usize::try_from(log_bytes)
         .ok()
         .and_then(|log| data.len().checked_sub(log))
-        .ok_or_else(|| malformed("its log is longer than all of it"))?;
+        .ok_or_else(|| malformed("its log is longer than its whole output"))?;
     let log = log_lines(&data[end..])?;
     Ok((data, end, log))
 }
@@ -76,7 +82,7 @@ fn product(work: &CallWork, data: &Buffer, end: usize, rows: u64) -> Result<Call
     })
 }
 
-/// Copies a call's output, of `most` bytes at most, out of shared memory, before anyone looks at it.
+/// Copies a call's output of at most `most` bytes out of shared memory, before anything reads it.
 fn fetch(slot: &SharedMemory, output: &Output, most: u64) -> Result<Buffer, Fault> {
     match output {
         Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
@@ -89,9 +95,9 @@ fn fetch(slot: &SharedMemory, output: &Output, most: u64) -> Result<Buffer, Faul
                 return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output of {most}")));
             };
             let mut copy = MutableBuffer::with_capacity(bytes);
-            // SAFETY: its capacity, of bytes that need not be initialised.
+            // SAFETY: the range is the buffer's capacity; its bytes need not be initialised.
             slot.read(0, unsafe { std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast(), bytes) });
-            // SAFETY: as many as were just read.
+            // SAFETY: `read` has just initialised this many bytes.
             unsafe { copy.set_len(bytes) };
             Ok(copy.into())
         }
@@ -119,7 +125,7 @@ impl From<(u8, String)> for LogLine {
     }
 }
 
-/// Reads batches as `process::outcome` lays them, trusting nothing.
+/// Decodes batches in the layout of `process::outcome`, as untrusted input.
 fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
     let mut out = Vec::new();
     let mut reader = BatchReader::default();
@@ -144,8 +150,8 @@ fn batches(data: &Buffer, end: usize) -> Result<Vec<RecordBatch>, Fault> {
     Ok(out)
 }
 
-/// What the node makes of a message of a worker, and of what lies in the slot for its output, whatever the calls were
-/// that it speaks of: for tests with bytes that may be any.
+/// Fuzz harness: validates arbitrary bytes as a worker's message and as the content of its output slot, for each kind
+/// of call.
 #[doc(hidden)]
 pub fn fuzz_unpack(message: &[u8], slot: &[u8]) -> Vec<CallResult> {
     let Ok(memory) = SharedMemory::new(slot.len().max(1)) else { return Vec::new() };
@@ -198,7 +204,7 @@ mod tests {
         RecordBatch::try_from_iter([("x", Arc::new(numbers) as ArrayRef), ("s", Arc::new(texts))]).unwrap()
     }
 
-    /// What a worker delivers that was given batches of so many rows, and a line of log.
+    /// Returns the delivery of a worker for batches with these numbers of rows, and optionally a log line.
     fn delivered(rows: &[usize], log: bool) -> (Arc<SharedMemory>, Option<Box<CallDelivery>>) {
         let slot = Arc::new(SharedMemory::new(SLOT_BYTES).unwrap());
         let mut outcome = Outcome::new(Limits::default(), Some(slot.clone()), None);
@@ -213,7 +219,12 @@ mod tests {
         (slot, outcome.deliver(Ok(())))
     }
 
-    fn unpacked(work: &CallWork, limits: &Limits, slot: &SharedMemory, delivered: Option<Box<CallDelivery>>) -> CallResult {
+    fn unpacked(
+        work: &CallWork,
+        limits: &Limits,
+        slot: &SharedMemory,
+        delivered: Option<Box<CallDelivery>>,
+    ) -> CallResult {
         let done = CallReply { delivered, memory_bytes: 3, nanos: 4 };
         let lost_groups = vec![(7, malformed("lost"))];
         let called = unpack(work, limits, slot, done, lost_groups.clone());
@@ -284,7 +295,7 @@ mod tests {
             let none = || CallDelivery::empty(Ok(())).into();
             let CallDelivery { output, log_bytes, .. } = &mut **delivered.get_or_insert_with(none);
             for (at, value) in damage {
-                // Most of it at the start, where lengths are.
+                // Half of the damage is at the start, where the lengths are.
                 let at = usize::from(if value % 2 == 0 { at } else { at % 256 });
                 match output {
                     Output::Inline(bytes) if bytes.is_empty() => {}

@@ -1,6 +1,5 @@
-//! What drives one worker: it takes calls from the queue, sends several at once
-//! while the queue is long, watches their deadlines, and replaces the process
-//! when it dies.
+//! The driver of one worker: takes calls from the queue, sends several in one message while the queue is long, enforces
+//! their deadlines, and replaces the process when it dies.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,47 +10,51 @@ use sandbar_core::{Code, Fault, LOG_BYTES_MAX};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::answer::unpack;
-use super::link::{Link, SLOTS, steps};
-use super::queue::Seat;
-use super::{Answer, Called, Caller, Item, LogLine, Losses, Memory, PoolOptions, Run};
-use crate::protocol::{CALLS_BYTES_MAX, CALLS_MAX, Call, Done, FromWorker, Output, Payload, TURN, ToWorker, Work};
+use super::queue::QueueHandle;
+use super::worker::{SLOTS, WorkerProcess, steps};
+use super::{CallAnswer, CallResult, CallRun, Caller, LogLine, Losses, PeakMemory, PendingCall, PoolOptions};
+use crate::protocol::{
+    CALLS_BYTES_MAX, CALLS_MAX, Call, CallReply, CallWork, FromWorker, MESSAGE_TIME_MAX, Output, Payload, ToWorker,
+};
 
-/// Deadlines are looked at so often while a call may take its limit, within these bounds.
+/// Number of deadline checks per time limit of a call, and the bounds of the interval between checks.
 const TICKS_A_LIMIT: u32 = 20;
 const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(50);
-/// Calls that are together quicker than this go in one message: to wake a process on another processor takes as long.
-const MOMENT: Duration = Duration::from_micros(100);
-/// A worker idles for a moment after each call that takes longer, so that others can have those that wait.
-const LONG: Duration = Duration::from_millis(100);
-/// A worker that can't be started is tried again after this, so often.
+/// Minimum total time of the calls of a message: calls that are quicker together share one message, because waking a
+/// process on another processor takes as long.
+const MESSAGE_TIME_MIN: Duration = Duration::from_micros(100);
+/// A worker gets one call at a time while its calls take longer than this, so that other workers can run the waiting
+/// calls.
+const LONG_CALL: Duration = Duration::from_millis(100);
+/// Pause before a worker is started again after a failed start, and the number of attempts.
 const START_PAUSE: Duration = Duration::from_millis(200);
 const STARTS_MAX: u32 = 5;
 
-/// A message with calls on its way, whose ids count from `first`.
-struct Sent {
+/// A message in flight, with calls whose ids count from `first`.
+struct InFlight {
     slot: usize,
     first: u64,
-    runs: Vec<Run>,
-    /// In all of them.
+    runs: Vec<CallRun>,
+    /// Number of calls in all runs.
     calls: usize,
 }
 
-impl Sent {
-    fn items(&self) -> impl Iterator<Item = (&Caller, &Item)> {
+impl InFlight {
+    fn items(&self) -> impl Iterator<Item = (&Caller, &PendingCall)> {
         self.runs.iter().flat_map(|run| run.calls.as_slice().iter().map(|item| (&*run.caller, item)))
     }
 }
 
-/// Calls of a message, as they lie here.
-struct Calls<'a>(&'a Sent);
+/// Serializes the calls of a message from the queue's entries.
+struct Calls<'a>(&'a InFlight);
 
 impl Serialize for Calls<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut calls = serializer.serialize_seq(Some(self.0.calls))?;
-        for Run { caller, calls: items } in &self.0.runs {
+        for CallRun { caller, calls: items } in &self.0.runs {
             let binding = caller.binding.id as u32;
-            for Item { seed, work, .. } in items.as_slice() {
+            for PendingCall { seed, work, .. } in items.as_slice() {
                 calls.serialize_element(&Call { binding, seed: *seed, work })?;
             }
         }
@@ -61,43 +64,43 @@ impl Serialize for Calls<'_> {
 
 struct Driver {
     options: PoolOptions,
-    queue: Seat,
-    /// What is on its way, in the order in which it was sent.
-    sent: Vec<Sent>,
+    queue: QueueHandle,
+    /// Messages in flight, in the order in which they were sent.
+    sent: Vec<InFlight>,
     next_id: u64,
-    /// Calls that go into a message.
+    /// Maximum number of calls of a message.
     calls_max: usize,
-    /// Calls that take [`MOMENT`], of those that go into a message.
+    /// Minimum number of calls of a message: those that take [`MESSAGE_TIME_MIN`].
     calls_min: usize,
-    /// Whether calls take so long that none is to wait for another here.
+    /// Whether calls take so long that none should wait behind another in this worker.
     long: bool,
 }
 
 /// Runs until the pool is dropped.
-pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memory: Arc<Memory>) {
+pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle, memory: Arc<PeakMemory>) {
     let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, calls_min: 1, long: false };
     let mut failures = 0;
     if driver.options.on_demand && !driver.queue.has_some().await {
         return;
     }
     loop {
-        match Link::start(&driver.options).await {
-            Ok(mut link) => {
+        match WorkerProcess::start(&driver.options).await {
+            Ok(mut process) => {
                 failures = 0;
-                memory.started(index, link.process());
-                match driver.serve(&mut link).await {
+                memory.started(index, process.id());
+                match driver.serve(&mut process).await {
                     Ok(()) => return,
                     Err(end) => {
                         memory.ending(index);
-                        driver.bury(&mut link, &end);
+                        driver.handle_death(&mut process, &end);
                     }
                 }
             }
             Err(e) => {
                 failures += 1;
                 if failures >= STARTS_MAX {
-                    // Another worker may do: what keeps this one from starting is perhaps that there are many.
-                    if driver.queue.leave() {
+                    // Leaves the calls to other workers: the start may have failed because too many processes exist.
+                    if driver.queue.retire() {
                         return;
                     }
                     driver.refuse_all(&format!("a worker can't be started: {e}")).await;
@@ -109,51 +112,51 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: Seat, memor
     }
 }
 
-/// Why a worker is no more.
-enum End {
-    /// The call at hand ran over its deadline.
+/// Reason for which a worker ended.
+enum WorkerEnd {
+    /// The current call exceeded its deadline.
     Deadline,
-    /// It died, or said something that makes no sense.
+    /// The worker died, or sent an invalid message.
     Died(io::Error),
 }
 
-impl From<io::Error> for End {
+impl From<io::Error> for WorkerEnd {
     fn from(error: io::Error) -> Self {
-        End::Died(error)
+        WorkerEnd::Died(error)
     }
 }
 
 impl Driver {
-    /// Serves one worker process. Returns when there will be no more calls.
-    async fn serve(&mut self, link: &mut Link) -> Result<(), End> {
-        let mut watch = Watch::new();
+    /// Serves one worker process. Returns when the queue is closed.
+    async fn serve(&mut self, process: &mut WorkerProcess) -> Result<(), WorkerEnd> {
+        let mut watch = StallWatch::new();
         let mut tick = tokio::time::interval(TICK_MAX);
         loop {
-            self.fill_in_time(link).await?;
+            self.fill_in_time(process).await?;
             if self.sent.is_empty() {
                 if !self.queue.has_some().await {
                     return Ok(());
                 }
-                watch = Watch::new();
+                watch = StallWatch::new();
                 continue;
             }
             tokio::select! {
                 biased;
-                message = link.receive() => match message? {
-                    FromWorker::Done { slot, done } => {
-                        self.settle(link, slot as usize, done)?;
-                        watch = Watch::new();
+                message = process.receive() => match message? {
+                    FromWorker::Replies { slot, done } => {
+                        self.settle(process, slot as usize, done)?;
+                        watch = StallWatch::new();
                     }
                     FromWorker::Ready => return Err(io::Error::other("it is ready a second time").into()),
                 },
                 _ = tick.tick() => {
-                    let (said, _, steps) = link.progress();
-                    let at_hand = self.item(self.at_hand(said));
-                    let limit = at_hand.map_or(0, |(caller, _)| caller.binding.limits.time_ms_max);
+                    let (reported, _, steps) = process.progress();
+                    let current_call = self.item(self.current_call(reported));
+                    let limit = current_call.map_or(0, |(caller, _)| caller.binding.limits.time_ms_max);
                     let limit = Duration::from_millis(limit);
-                    let due = self.sent.iter().flat_map(Sent::items).map(|(_, item)| item.work.steps()).sum();
+                    let due = self.sent.iter().flat_map(InFlight::items).map(|(_, item)| item.work.steps()).sum();
                     if watch.is_over(steps, due, limit) {
-                        return Err(End::Deadline);
+                        return Err(WorkerEnd::Deadline);
                     }
                     tick.reset_after((limit / TICKS_A_LIMIT).clamp(TICK_MIN, TICK_MAX));
                 }
@@ -161,34 +164,35 @@ impl Driver {
         }
     }
 
-    /// How many calls may be on their way: as many as go into two messages, less when less wait, so that no worker sits
-    /// on calls that another could run, but for those of a [`MOMENT`].
+    /// Returns how many calls may be in flight: as many as two messages hold, fewer when fewer wait, so that no worker
+    /// holds calls that another could run, except for [`MESSAGE_TIME_MIN`] of them.
     fn depth(&self) -> usize {
         let share = self.queue.len() / self.options.workers.max(1);
         share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
     }
 
-    /// How many calls go into the next message; none while the worker has enough.
+    /// Returns how many calls go into the next message; zero while the worker has enough.
     fn room(&self) -> usize {
         let on_their_way = self.sent.iter().map(|sent| sent.calls).sum();
         room(self.depth(), self.calls_min, self.sent.len(), on_their_way)
     }
 
-    /// Fills, unless the worker has stopped reading: nothing has moved for as long as any call may take.
-    async fn fill_in_time(&mut self, link: &mut Link) -> Result<(), End> {
+    /// Like `fill`, but fails when the worker has stopped reading: when nothing has progressed for the longest time
+    /// limit of a call.
+    async fn fill_in_time(&mut self, process: &mut WorkerProcess) -> Result<(), WorkerEnd> {
         let limit = Duration::from_millis(self.options.limits.time_ms_max);
-        let (progress, mut watch) = (link.progress_memory(), Watch::new());
-        let mut fill = std::pin::pin!(self.fill(link));
+        let (progress, mut watch) = (process.progress_memory(), StallWatch::new());
+        let mut fill = std::pin::pin!(self.fill(process));
         loop {
             match tokio::time::timeout(TICK_MAX, &mut fill).await {
                 Ok(filled) => return filled,
-                Err(_) if watch.is_over(steps(&progress), u64::MAX, limit) => return Err(End::Deadline),
+                Err(_) if watch.is_over(steps(&progress), u64::MAX, limit) => return Err(WorkerEnd::Deadline),
                 Err(_) => {}
             }
         }
     }
 
-    async fn fill(&mut self, link: &mut Link) -> Result<(), End> {
+    async fn fill(&mut self, process: &mut WorkerProcess) -> Result<(), WorkerEnd> {
         loop {
             let most = self.room();
             let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
@@ -199,11 +203,11 @@ impl Driver {
             }
             let (first, calls) = (self.next_id, runs.iter().map(|run| run.calls.len()).sum());
             self.next_id += calls as u64;
-            // From here on they are known, whatever becomes of the worker.
-            let sent = self.sent.push_mut(Sent { slot, first, runs, calls });
-            for Run { caller, .. } in &sent.runs {
-                if !link.knows(&caller.binding) {
-                    link.send_binding(&caller.binding).await?;
+            // The calls are recorded before they are sent, so that they are not lost when the worker dies.
+            let sent = self.sent.push_mut(InFlight { slot, first, runs, calls });
+            for CallRun { caller, .. } in &sent.runs {
+                if !process.is_last_binding(&caller.binding) {
+                    process.send_binding(&caller.binding).await?;
                 }
             }
             let file = sent.items().next().and_then(|(_, item)| match item.work.payload() {
@@ -212,8 +216,8 @@ impl Driver {
                 _ => None,
             });
             let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(sent) };
-            match link.send(&message, file.as_slice()).await {
-                // The worker has not seen it, and is well; asked again, it would be as large.
+            match process.send(&message, file.as_slice()).await {
+                // The worker has not received the message and is healthy. A retry would be as large.
                 Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
                     let fault = Fault::new(Code::Host, e.to_string());
                     let unsent = self.sent.pop().map_or_else(Vec::new, |sent| sent.runs);
@@ -224,83 +228,84 @@ impl Driver {
         }
     }
 
-    /// Takes calls for a message: up to `most`, whose inputs are short, or one with a file and nothing beside it.
-    fn pick(&self, most: usize) -> Vec<Run> {
+    /// Takes calls for a message: up to `most` with short inputs, or one with a file and nothing else.
+    fn pick(&self, most: usize) -> Vec<CallRun> {
         let mut bytes = 0;
-        let fits = |item: &Item| {
+        let fits = |item: &PendingCall| {
             let inline = item.inline_bytes();
             let fits = bytes == 0 || (inline.is_some() && bytes <= CALLS_BYTES_MAX);
-            // At least one, so that the first is known by it.
+            // Counts at least one byte, so that zero bytes means no call yet.
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
         self.queue.take(most, fits)
     }
 
-    /// Takes the answers of a message. Those not begun go back, for whichever worker is free first.
-    fn settle(&mut self, link: &Link, slot: usize, done: Vec<Done>) -> Result<(), End> {
+    /// Handles the replies to a message. Calls that were not started go back to the queue, for the first free worker.
+    fn settle(&mut self, process: &WorkerProcess, slot: usize, done: Vec<CallReply>) -> Result<(), WorkerEnd> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
-        let answered = |sent: &Sent| sent.slot == slot && (1..=sent.calls).contains(&done.len());
+        let answered = |sent: &InFlight| sent.slot == slot && (1..=sent.calls).contains(&done.len());
         let at = self.sent.iter().position(answered).ok_or_else(wrong)?;
-        let Sent { mut runs, calls, .. } = self.sent.remove(at);
-        // Calls that hand back much or take long come back one by one: then they are sent one by one.
+        let InFlight { mut runs, calls, .. } = self.sent.remove(at);
+        // Calls with large output or long run time are answered one by one; after that they are sent one by one.
         let nanos = done.iter().fold(0, |sum: u64, done| sum.saturating_add(done.nanos)) / done.len() as u64;
-        let quick = usize::try_from(TURN.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
+        let quick = usize::try_from(MESSAGE_TIME_MAX.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
         let most = if done.len() < calls { done.len() } else { 2 * self.calls_max };
         self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
-        self.calls_min = (MOMENT.as_nanos() as u64 / nanos.max(1)).clamp(1, self.calls_max as u64) as usize;
-        self.long = nanos > LONG.as_nanos() as u64;
+        self.calls_min = (MESSAGE_TIME_MIN.as_nanos() as u64 / nanos.max(1)).clamp(1, self.calls_max as u64) as usize;
+        self.long = nanos > LONG_CALL.as_nanos() as u64;
         let mut done = done.into_iter();
         for runs in runs.chunk_by_mut(|one, next| Arc::ptr_eq(&one.caller, &next.caller)) {
             let caller = runs[0].caller.clone();
             let mut answers = Vec::with_capacity(done.len().min(runs.iter().map(|run| run.calls.len()).sum()));
-            for Run { calls, .. } in runs {
-                // No answer is drawn for which there is no call, and no call for which there is no answer.
+            for CallRun { calls, .. } in runs {
+                // `zip` consumes neither a reply without a call nor a call without a reply.
                 let answered = done.by_ref().take(calls.len()).zip(calls);
-                answers.extend(answered.map(|(done, item)| answer(link, slot, &caller, item, done)));
+                answers.extend(answered.map(|(done, item)| answer(process, slot, &caller, item, done)));
             }
             if !answers.is_empty() {
                 caller.answer(answers);
             }
         }
-        self.queue.put_back(runs.into_iter().filter(|run| run.calls.len() > 0));
+        self.queue.requeue(runs.into_iter().filter(|run| run.calls.len() > 0));
         Ok(())
     }
 
-    /// The call on its way with this id.
-    fn item(&self, id: u64) -> Option<(&Caller, &Item)> {
-        let of = |sent: &&Sent| (sent.first..sent.first + sent.calls as u64).contains(&id);
+    /// Returns the call in flight with this id.
+    fn item(&self, id: u64) -> Option<(&Caller, &PendingCall)> {
+        let of = |sent: &&InFlight| (sent.first..sent.first + sent.calls as u64).contains(&id);
         self.sent.iter().find(of).and_then(|sent| sent.items().nth((id - sent.first) as usize))
     }
 
-    /// The call that a worker has at hand, by the one it says: the next where it has come to none of these yet.
-    fn at_hand(&self, said: u64) -> u64 {
-        let next = self.sent.first().map_or(said, |sent| sent.first);
-        self.item(said).map_or(next, |_| said)
+    /// Returns the id of the worker's current call: the reported one, or the next one in flight if the reported id is
+    /// unknown.
+    fn current_call(&self, reported: u64) -> u64 {
+        let next = self.sent.first().map_or(reported, |sent| sent.first);
+        self.item(reported).map_or(next, |_| reported)
     }
 
-    /// Decides what becomes of the calls that a dead worker had.
-    fn bury(&mut self, link: &mut Link, end: &End) {
-        let (said, group, _) = link.progress();
-        let at_hand = self.at_hand(said);
-        let how = link.kill();
+    /// Kills the process, and requeues or fails the calls that it had.
+    fn handle_death(&mut self, process: &mut WorkerProcess, end: &WorkerEnd) {
+        let (reported, group, _) = process.progress();
+        let current_call = self.current_call(reported);
+        let how = process.kill();
         let left = |caller: &Caller, item, id| {
-            if id != at_hand {
+            if id != current_call {
                 return Some(item);
             }
-            // What a worker says is of a call that it has begun.
-            let (group, logged) = if id == said { (group, link.journal()) } else { (None, Vec::new()) };
+            // The worker's report is used only for a call that it has started.
+            let (group, logged) = if id == reported { (group, process.logged()) } else { (None, Vec::new()) };
             after_death(caller, item, group, logged, end, &how)
         };
         let mut runs = Vec::new();
         for sent in self.sent.drain(..) {
             let mut ids = sent.first..;
-            for Run { caller, calls } in sent.runs {
+            for CallRun { caller, calls } in sent.runs {
                 let calls = calls.zip(&mut ids).filter_map(|(item, id)| left(&caller, item, id)).collect();
-                runs.push(Run::new(caller, calls));
+                runs.push(CallRun::new(caller, calls));
             }
         }
-        self.queue.put_back(runs.into_iter().filter(|run| run.calls.len() > 0));
+        self.queue.requeue(runs.into_iter().filter(|run| run.calls.len() > 0));
     }
 
     async fn refuse_all(&mut self, why: &str) {
@@ -311,57 +316,60 @@ impl Driver {
     }
 }
 
-/// How many calls go into the next message of a worker that has `messages` with calls `on_their_way`, of which there may
-/// be `depth`; none while it has enough.
+/// Returns how many calls go into the next message of a worker that has `messages` messages with `on_their_way` calls
+/// in flight, of which `depth` are allowed; zero while it has enough.
 fn room(depth: usize, calls_min: usize, messages: usize, on_their_way: usize) -> usize {
     let whole = depth.div_ceil(2).max(calls_min);
     match (messages, depth.saturating_sub(on_their_way)) {
         (0, _) => whole,
-        // It is to have the next when it is through with this one, which may be larger than what waits would make it.
+        // The worker should have its next message when it finishes this one, which may be larger than the current queue
+        // would make it.
         (1, _) if depth >= 2 * calls_min => whole,
         (_, 0) => 0,
-        // It has more than a message: what little it lacks goes with the next.
+        // The worker has more than one message; the small remainder goes into the next.
         (_, few) if few < whole && on_their_way > whole => 0,
         (_, more) => more.clamp(calls_min, whole),
     }
 }
 
-/// What came of a call, whose worker says that it is `done`.
-fn answer(link: &Link, slot: usize, caller: &Caller, item: Item, done: Done) -> Answer {
-    let Item { token, work, losses, .. } = item;
+/// Converts a worker's reply to the answer of a call.
+fn answer(process: &WorkerProcess, slot: usize, caller: &Caller, item: PendingCall, done: CallReply) -> CallAnswer {
+    let PendingCall { token, work, losses, .. } = item;
     let taken = match &done.delivered {
         None => 0,
-        // Of a call that failed nobody says what it had collected.
-        Some(delivered) if delivered.result.is_err() && matches!(work, Work::Collect(..)) => usize::MAX,
+        // A failed call does not report how much it had collected.
+        Some(delivered) if delivered.result.is_err() && matches!(work, CallWork::Collect(..)) => usize::MAX,
         Some(delivered) => match delivered.output {
             Output::Slot(bytes) => bytes as usize,
             Output::Inline(_) => 0,
         },
     };
     let (lost_groups, lost_log) = losses.map_or_else(Default::default, |lost| (lost.groups, lost.log));
-    let mut called = unpack(&work, &caller.binding.limits, link.slot(slot), done, lost_groups);
+    let mut called = unpack(&work, &caller.binding.limits, process.slot(slot), done, lost_groups);
     if !lost_log.is_empty() {
         called.log.splice(..0, lost_log);
     }
-    link.release(slot, taken);
+    process.release(slot, taken);
     caller.answer_of(token, called)
 }
 
-/// The item to run again, if it is: without the group that took the worker's
-/// life, or as it is while it has lives left.
+/// Returns the call if it should run again: without the group that ended the worker, or unchanged while it has retries
+/// left.
 fn after_death(
     caller: &Caller,
-    mut item: Item,
+    mut item: PendingCall,
     group: Option<u32>,
     logged: Vec<LogLine>,
-    end: &End,
+    end: &WorkerEnd,
     how: &str,
-) -> Option<Item> {
+) -> Option<PendingCall> {
     let limits = caller.binding.limits;
     let losses = item.losses.get_or_insert_default();
     let fault = match end {
-        End::Deadline => Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max)),
-        End::Died(e) => {
+        WorkerEnd::Deadline => {
+            Fault::new(Code::TimeOut, format!("ran longer than {} ms (time_ms_max)", limits.time_ms_max))
+        }
+        WorkerEnd::Died(e) => {
             losses.deaths += 1;
             let deaths = losses.deaths;
             if deaths <= limits.retries_max {
@@ -373,7 +381,7 @@ fn after_death(
     losses.log(logged);
     let Some(group) = group.filter(|group| item.work.leave_out(*group)) else {
         let log = std::mem::take(&mut losses.log);
-        caller.answer(vec![caller.answer_of(item.token, Called { log, result: Err(fault) })]);
+        caller.answer(vec![caller.answer_of(item.token, CallResult { log, result: Err(fault) })]);
         return None;
     };
     losses.deaths = 0;
@@ -382,7 +390,7 @@ fn after_death(
 }
 
 impl Losses {
-    /// Keeps what was logged, no more of it than one call may log.
+    /// Keeps log lines, up to the log limit of one call.
     fn log(&mut self, logged: Vec<LogLine>) {
         let cost = |line: &LogLine| size_of::<LogLine>() + line.message.len();
         let kept: usize = self.log.iter().map(cost).sum();
@@ -394,21 +402,20 @@ impl Losses {
     }
 }
 
-/// Notices when nothing has moved for too long.
-struct Watch {
+/// Detects a worker that makes no progress for too long.
+struct StallWatch {
     steps: Option<u64>,
-    /// How often it has moved.
+    /// Number of changes of `steps`.
     moves: u64,
     since: Instant,
 }
 
-impl Watch {
+impl StallWatch {
     fn new() -> Self {
-        Watch { steps: None, moves: 0, since: Instant::now() }
+        StallWatch { steps: None, moves: 0, since: Instant::now() }
     }
 
-    /// Whether `steps`, which the worker counts and may count as it likes, have not moved for `limit`. They move `due`
-    /// times at most.
+    /// Returns whether `steps` has not changed for `limit`. The worker controls `steps`, so only `due` changes count.
     fn is_over(&mut self, steps: u64, due: u64, limit: Duration) -> bool {
         if self.steps != Some(steps) && self.moves <= due {
             self.steps = Some(steps);
@@ -419,8 +426,8 @@ impl Watch {
     }
 }
 
-impl Item {
-    /// Bytes of its input, where that goes into the message.
+impl PendingCall {
+    /// Returns the bytes of its input if that travels inside the message.
     fn inline_bytes(&self) -> Option<usize> {
         match self.work.payload() {
             None => Some(0),
@@ -430,32 +437,35 @@ impl Item {
     }
 }
 
-impl Work {
-    /// From here on does without a group. Says whether it was to be run: a worker may claim any.
+impl CallWork {
+    /// Excludes a group from now on. Returns whether the group was due: a worker may report any group.
     fn leave_out(&mut self, group: u32) -> bool {
         match self {
-            Work::Describe | Work::Process(_) | Work::Collect(..) => false,
-            Work::Fit(_, groups) | Work::Predict(_, groups) => {
+            CallWork::Describe | CallWork::Process(_) | CallWork::Collect(..) => false,
+            CallWork::Fit(_, groups) | CallWork::Predict(_, groups) => {
                 (groups.first..groups.count).contains(&group) && groups.without.insert(group)
             }
         }
     }
 
-    /// How often a worker that runs it says that it goes on: once, and for each batch or group.
+    /// Returns how many steps a worker reports for this work: one, plus one per batch or group.
     fn steps(&self) -> u64 {
         1 + match self {
-            Work::Describe => 0,
-            Work::Fit(_, groups) | Work::Predict(_, groups) => u64::from(groups.count.saturating_sub(groups.first)),
-            Work::Process(payload) | Work::Collect(payload, _) => payload.batches(),
+            CallWork::Describe => 0,
+            CallWork::Fit(_, groups) | CallWork::Predict(_, groups) => {
+                u64::from(groups.count.saturating_sub(groups.first))
+            }
+            CallWork::Process(payload) | CallWork::Collect(payload, _) => payload.batches(),
         }
     }
 
     fn payload(&self) -> Option<&Payload> {
         match self {
-            Work::Describe => None,
-            Work::Process(payload) | Work::Collect(payload, _) | Work::Fit(payload, _) | Work::Predict(payload, _) => {
-                Some(payload)
-            }
+            CallWork::Describe => None,
+            CallWork::Process(payload)
+            | CallWork::Collect(payload, _)
+            | CallWork::Fit(payload, _)
+            | CallWork::Predict(payload, _) => Some(payload),
         }
     }
 }
@@ -468,8 +478,8 @@ mod tests {
     #[test]
     fn a_worker_that_counts_and_does_nothing_is_over() {
         let moment = Duration::from_millis(3);
-        let mut honest = Watch::new();
-        let mut lying = Watch::new();
+        let mut honest = StallWatch::new();
+        let mut lying = StallWatch::new();
         for steps in 0..20 {
             std::thread::sleep(2 * moment);
             assert!(!honest.is_over(steps, 30, moment), "{steps}");
@@ -487,14 +497,14 @@ mod tests {
             (2048, 15, 2, 2048, 0),
             (2048, 15, 2, 1100, 0),
             (2048, 15, 2, 1000, 1024),
-            // Less waits than did: the message at hand is larger than the next.
+            // The queue is shorter than before: the current message is larger than the next.
             (400, 15, 1, 1024, 200),
             (400, 15, 2, 1224, 0),
-            // So little that another worker should have it.
+            // So few calls that another worker should run them.
             (15, 15, 1, 15, 0),
             (15, 15, 0, 0, 15),
             (1, 1, 1, 5, 0),
-            // Slow ones, or with a file each.
+            // Slow calls, or calls with a file each.
             (2, 1, 1, 1, 1),
             (2, 1, 2, 2, 0),
             (8, 1, 3, 3, 4),
@@ -508,12 +518,12 @@ mod tests {
     fn no_group_is_left_out_twice() {
         let payload = || Payload::Inline { header: [].into(), body: [].into() };
         let groups = || Box::new(Groups { count: 3, first: 0, ..Groups::default() });
-        let mut fit = Work::Fit(payload(), groups());
+        let mut fit = CallWork::Fit(payload(), groups());
         let claims = [(2, true), (2, false), (0, true), (3, false), (u32::MAX, false), (1, true), (1, false)];
         for (group, expected) in claims {
             assert_eq!(fit.leave_out(group), expected, "{group}");
         }
-        for mut work in [Work::Describe, Work::Process(payload())] {
+        for mut work in [CallWork::Describe, CallWork::Process(payload())] {
             assert!(!work.leave_out(0), "{work:?}");
         }
     }

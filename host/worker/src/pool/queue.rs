@@ -1,4 +1,4 @@
-//! The queue before the workers: whoever asks puts calls in, and each worker's driver takes as many as it wants.
+//! The queue of calls of a pool: clients add calls, and each worker's driver takes as many as it can run.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -6,37 +6,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::{Item, Run};
+use super::{CallRun, PendingCall};
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     wake: Notify,
 }
 
-/// No driver is left.
+/// Error: no driver is left.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct NoDrivers;
 
-/// What a driver has a queue by.
-pub(super) struct Seat {
+/// A driver's handle of the queue.
+pub(super) struct QueueHandle {
     queue: Arc<Queue>,
-    left: bool,
+    is_retired: bool,
 }
 
-impl Seat {
-    /// Leaves what waits to the other drivers. Says whether there are any.
-    pub(super) fn leave(&mut self) -> bool {
+impl QueueHandle {
+    /// Removes this driver, which leaves the waiting calls to the other drivers. Returns whether there are any.
+    pub(super) fn retire(&mut self) -> bool {
         let mut state = self.queue.lock();
-        if !self.left && state.drivers > 1 {
+        if !self.is_retired && state.drivers > 1 {
             state.drivers -= 1;
-            self.left = true;
+            self.is_retired = true;
         }
-        self.left
+        self.is_retired
     }
 }
 
-impl Deref for Seat {
+impl Deref for QueueHandle {
     type Target = Queue;
 
     fn deref(&self) -> &Queue {
@@ -44,14 +44,14 @@ impl Deref for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
-        if self.left {
+        if self.is_retired {
             return;
         }
         let mut state = self.lock();
         state.drivers -= 1;
-        // Nobody will take them: whoever waits for them is told by their end.
+        // The last driver drops the waiting calls, which closes their receivers.
         let left = if state.drivers == 0 { std::mem::take(&mut state.runs) } else { VecDeque::new() };
         drop(state);
         drop(left);
@@ -59,29 +59,29 @@ impl Drop for Seat {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    runs: VecDeque<Run>,
-    /// Calls in them.
+struct QueueState {
+    runs: VecDeque<CallRun>,
+    /// Number of calls in `runs`.
     calls: usize,
-    /// Drivers that wait for calls and were not woken yet.
+    /// Number of drivers that wait for calls and have not been woken.
     asleep: usize,
-    /// All drivers.
+    /// Number of drivers.
     drivers: usize,
     closed: bool,
 }
 
 impl Queue {
-    /// A place for a driver.
-    pub(super) fn seat(self: &Arc<Queue>) -> Seat {
+    /// Adds a driver.
+    pub(super) fn register(self: &Arc<Queue>) -> QueueHandle {
         self.lock().drivers += 1;
-        Seat { queue: self.clone(), left: false }
+        QueueHandle { queue: self.clone(), is_retired: false }
     }
 
-    /// Puts calls behind the others, unless no driver is left.
-    pub(super) fn push(&self, run: Run) -> Result<(), Gone> {
+    /// Appends calls, unless no driver is left.
+    pub(super) fn push(&self, run: CallRun) -> Result<(), NoDrivers> {
         let mut state = self.lock();
         if state.drivers == 0 {
-            return Err(Gone);
+            return Err(NoDrivers);
         }
         let several = run.calls.len();
         if several > 0 {
@@ -91,8 +91,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Counts the calls that were put in, and wakes as many of the drivers that sleep.
-    fn added(&self, state: &mut State, calls: usize) {
+    /// Counts added calls, and wakes as many waiting drivers.
+    fn added(&self, state: &mut QueueState, calls: usize) {
         state.calls += calls;
         for _ in 0..calls.min(state.asleep) {
             state.asleep -= 1;
@@ -100,8 +100,8 @@ impl Queue {
         }
     }
 
-    /// Takes the first `most` calls, up to one that `fits` refuses. Those that nobody waits for are dropped.
-    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&Item) -> bool) -> Vec<Run> {
+    /// Takes the first `most` calls, up to one that `fits` rejects. Drops calls whose receiver has been dropped.
+    pub(super) fn take(&self, most: usize, mut fits: impl FnMut(&PendingCall) -> bool) -> Vec<CallRun> {
         let (mut taken, mut unwanted) = (Vec::new(), Vec::new());
         let mut left = most;
         let mut state = self.lock();
@@ -126,8 +126,8 @@ impl Queue {
         taken
     }
 
-    /// Puts calls before the others that were taken and not begun.
-    pub(super) fn put_back(&self, runs: impl DoubleEndedIterator<Item = Run>) {
+    /// Puts calls that were taken but not started back at the front.
+    pub(super) fn requeue(&self, runs: impl DoubleEndedIterator<Item = CallRun>) {
         let mut state = self.lock();
         for run in runs.rev() {
             let several = run.calls.len();
@@ -136,7 +136,8 @@ impl Queue {
         }
     }
 
-    /// Waits until there is a call, which another may take before. Says whether there can be one.
+    /// Waits until the queue has a call, which another driver may take first. Returns false when the queue is closed
+    /// and empty.
     pub(super) async fn has_some(&self) -> bool {
         loop {
             let mut woken = std::pin::pin!(self.wake.notified());
@@ -148,7 +149,7 @@ impl Queue {
                 if state.closed {
                     return false;
                 }
-                // Whoever puts something in from here on wakes this one.
+                // From here on, every added call wakes this driver.
                 woken.as_mut().enable();
                 state.asleep += 1;
             }
@@ -156,12 +157,12 @@ impl Queue {
         }
     }
 
-    /// How many calls wait.
+    /// Returns the number of waiting calls.
     pub(super) fn len(&self) -> usize {
         self.lock().calls
     }
 
-    /// There will be no more calls.
+    /// Closes the queue to new calls.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -170,7 +171,7 @@ impl Queue {
         self.wake.notify_waiters();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! One worker process, as the node holds it.
+//! The node's handle of one worker process.
 
 use std::collections::HashSet;
 use std::io;
@@ -21,11 +21,11 @@ use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
 use crate::{WORKER_ARGUMENT, journal};
 
-/// Output slots of a worker: how many messages with calls may be on their way to it.
+/// Output slots of a worker: the maximum number of messages with calls in flight.
 pub(super) const SLOTS: usize = 4;
-/// A worker that is not ready by then never will be.
+/// Maximum time for a worker to become ready.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
-/// Pages of a slot behind this are given back after use.
+/// Bytes of a slot that stay allocated after use; pages behind them are given back.
 const SLOT_KEPT_BYTES: usize = 16 << 20;
 
 /// A running worker. Dropping it kills the process.
@@ -34,17 +34,17 @@ pub(super) struct WorkerProcess {
     socket: AsyncFd<OwnedFd>,
     progress: Arc<SharedMemory>,
     slots: Vec<SharedMemory>,
-    /// The last messages that were received and sent.
+    /// Buffers of the last received and the last sent message.
     received: Vec<u8>,
     frame: Vec<u8>,
     programs: HashSet<u32>,
     bindings: HashSet<u64>,
-    /// The one asked for last: mostly it is the next as well.
+    /// Id of the binding of the last call, which is mostly the binding of the next.
     last_binding: Option<u64>,
 }
 
 impl WorkerProcess {
-    /// Starts a worker and waits until it is confined and ready.
+    /// Starts a worker, and waits until it is confined and ready.
     pub(super) async fn start(options: &PoolOptions) -> io::Result<WorkerProcess> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -56,18 +56,19 @@ impl WorkerProcess {
         command
             .arg(WORKER_ARGUMENT)
             .env_clear()
-            // A worker's own heap is small: the first page of it would be one of 2 MiB, all cleared.
+            // A worker's heap is small. With transparent huge pages its first page would take 2 MiB, all of which the
+            // kernel would clear.
             .env("MIMALLOC_ALLOW_THP", "0")
             .env(confine::NODE_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            // What a terminal or a shell sends to this process and its group is this process's to heed.
+            // Its own process group, so that signals from a terminal or shell reach only the node.
             .process_group(0);
         let child = spawn::in_own_group(|| command.spawn())?;
-        // Its end of the socket is its own: that is how its end is seen.
+        // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
         drop(command);
         let socket = register(ours, Interest::READABLE)?;
-        let mut link = WorkerProcess {
+        let mut process = WorkerProcess {
             child: Some(child),
             socket,
             progress,
@@ -79,21 +80,21 @@ impl WorkerProcess {
             last_binding: None,
         };
         let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
-        // All workers fit models at once.
+        // All workers of a pool fit models at once, so they share the GPU.
         let broker = options.gpus.as_ref().map(|gpus| gpus.broker(options.workers)).transpose()?;
-        let files = std::iter::once(link.progress.as_fd()).chain(link.slots.iter().map(AsFd::as_fd));
+        let files = std::iter::once(process.progress.as_fd()).chain(process.slots.iter().map(AsFd::as_fd));
         let files: Vec<_> = files.chain(broker.iter().map(AsFd::as_fd)).collect();
-        send(&link.socket, socket::frame(&hello, &mut link.frame)?, &files).await?;
-        match tokio::time::timeout(START_TIME_MAX, link.receive()).await {
-            Ok(Ok(FromWorker::Ready)) => Ok(link),
+        send(&process.socket, socket::frame(&hello, &mut process.frame)?, &files).await?;
+        match tokio::time::timeout(START_TIME_MAX, process.receive()).await {
+            Ok(Ok(FromWorker::Ready)) => Ok(process),
             Ok(Ok(FromWorker::Replies { .. })) => Err(io::Error::other("it answered before it was ready")),
-            Ok(Err(e)) => Err(io::Error::new(e.kind(), format!("{} before it was ready ({e})", link.kill()))),
+            Ok(Err(e)) => Err(io::Error::new(e.kind(), format!("{} before it was ready ({e})", process.kill()))),
             Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_TIME_MAX.as_secs()))),
         }
     }
 
-    /// The worker's process id.
-    pub(super) fn process(&self) -> u32 {
+    /// Returns the worker's process id.
+    pub(super) fn id(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
@@ -105,8 +106,8 @@ impl WorkerProcess {
         send(&self.socket, socket::frame(message, &mut self.frame)?, files).await
     }
 
-    /// Whether this binding is the one that was asked for last.
-    pub(super) fn knows(&self, binding: &Binding) -> bool {
+    /// Returns whether this binding is that of the last call.
+    pub(super) fn is_last_binding(&self, binding: &Binding) -> bool {
         self.last_binding == Some(binding.id)
     }
 
@@ -136,7 +137,7 @@ impl WorkerProcess {
         self.send(&message, &[]).await
     }
 
-    /// The next message. An error when the worker is gone.
+    /// Returns the next message, or an error when the worker has ended.
     pub(super) async fn receive(&mut self) -> io::Result<FromWorker> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -153,32 +154,32 @@ impl WorkerProcess {
         &self.slots[index]
     }
 
-    /// Gives the memory of a slot back that an output of `bytes` bytes took, if it was large.
+    /// Gives memory of a slot back to the kernel after an output of `bytes` bytes, if that was large.
     pub(super) fn release(&self, index: usize, bytes: usize) {
         if bytes > SLOT_KEPT_BYTES {
-            // Failing to give memory back is not failing.
+            // Failing to give memory back is harmless.
             let _ = self.slots[index].discard(SLOT_KEPT_BYTES);
         }
     }
 
-    /// The call at hand, its group if it has one, and a number that changes when either does.
+    /// Returns the current call, its group if it has one, and a counter that changes when either does.
     pub(super) fn progress(&self) -> (u64, Option<u32>, u64) {
         let read = |index| self.progress.atomic(index).load(Relaxed);
         let group = u32::try_from(read(progress::GROUP)).ok();
         (read(progress::CALL), group, read(progress::STEPS))
     }
 
-    /// Where it says so.
+    /// Returns the shared memory of the progress.
     pub(super) fn progress_memory(&self) -> Arc<SharedMemory> {
         self.progress.clone()
     }
 
-    /// What the call or the group at hand has logged.
-    pub(super) fn journal(&self) -> Vec<LogLine> {
+    /// Returns the log lines of the current call or group.
+    pub(super) fn logged(&self) -> Vec<LogLine> {
         journal::read(&self.progress).into_iter().map(LogLine::from).collect()
     }
 
-    /// Ends the process and says how it ended.
+    /// Kills the process, and describes its exit status.
     pub(super) fn kill(&mut self) -> String {
         let Some(mut child) = self.child.take() else { return "it ended".into() };
         let _ = child.kill();
@@ -192,14 +193,14 @@ impl Drop for WorkerProcess {
     }
 }
 
-/// How many calls, batches and groups the worker says that it has begun.
+/// Returns how many calls, batches and groups the worker reports as started.
 pub(super) fn steps(progress: &SharedMemory) -> u64 {
     progress.atomic(progress::STEPS).load(Relaxed)
 }
 
-/// Tokio's handle of a socket. Whoever is interested in writing is woken whenever the other side reads.
+/// Registers a socket with tokio. Interest in writing causes a wake-up whenever the other side reads.
 fn register(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor that nothing but the `AsyncFd` closes or replaces.
+    // SAFETY: an owned descriptor that only the `AsyncFd` closes or replaces.
     unsafe { AsyncFd::register_with_interest(socket, interest) }.map_err(io::Error::other)
 }
 
@@ -209,7 +210,7 @@ async fn send(socket: &AsyncFd<OwnedFd>, frame: &[u8], files: &[BorrowedFd<'_>])
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
         sent => return sent,
     }
-    // It is full, which is rare.
+    // The socket is full, which is rare.
     let socket = register(socket.get_ref().try_clone()?, Interest::WRITABLE)?;
     loop {
         let mut ready = socket.writable().await?;

@@ -1,4 +1,4 @@
-//! One call: a fresh sandbox, the services it gets, and what becomes of it.
+//! Runs one call in a fresh sandbox, with the services that it needs.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +17,7 @@ use super::outcome::Outcome;
 use super::stored::{self, StoredBody, StoredReader, StoredRows};
 use super::{Binding, Dense, NativeHandlers};
 use crate::batches::BatchReader;
-use crate::protocol::{BatchLocation, Call, Payload, CollectSpec, CallWork, progress};
+use crate::protocol::{BatchLocation, Call, CallWork, CollectSpec, Payload, progress};
 
 pub(super) fn run(
     program: &Program,
@@ -66,15 +66,15 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
 
 /// The batches of a call's input.
 enum InputBatches {
-    /// Laid out by the node, and the columns that stand beside each, if there are any.
-    Laid(Arc<CallInput>, Vec<BatchLocation>),
-    /// To be read here, and the body of the one that was read last.
+    /// Batches laid out by the node, and their companion columns, if there are any.
+    Encoded(Arc<CallInput>, Vec<BatchLocation>),
+    /// Batches to read here, and the body of the last one read.
     Stored(StoredReader, StoredBody),
 }
 
-/// The body of the batch at hand.
+/// The body of the current batch.
 enum Body {
-    Laid(Arc<CallInput>),
+    Encoded(Arc<CallInput>),
     Stored(StoredBody),
 }
 
@@ -84,25 +84,25 @@ impl InputBatches {
         file: Option<OwnedFd>,
         beside: Vec<BatchLocation>,
         native: NativeHandlers,
-    ) -> Result<Batches, Fault> {
+    ) -> Result<InputBatches, Fault> {
         match payload {
-            Payload::Stored { how, .. } => {
+            Payload::Stored { spec, .. } => {
                 let file = file.ok_or_else(|| Fault::new(Code::Host, "the file of a stored input is missing"))?;
-                Ok(InputBatches::Stored((native.readers)(how, file.into())?, StoredBody::default()))
+                Ok(InputBatches::Stored((native.readers)(spec, file.into())?, StoredBody::default()))
             }
-            _ => Ok(InputBatches::Laid(Arc::new(CallInput::open(payload, file)?), beside)),
+            _ => Ok(InputBatches::Encoded(Arc::new(CallInput::open(payload, file)?), beside)),
         }
     }
 
     fn body(&self) -> Body {
         match self {
-            InputBatches::Laid(input, _) => Body::Laid(input.clone()),
+            InputBatches::Encoded(input, _) => Body::Encoded(input.clone()),
             InputBatches::Stored(_, body) => Body::Stored(body.clone()),
         }
     }
 
-    /// Has `run` run each, with its header and the columns that stand beside it, while its body is the one at hand: a
-    /// step of the call, with reading the next. Gives how many rows were read here.
+    /// Runs `run` on each batch, with its header and its companion columns, while its body is the current one. Each
+    /// batch is a step of the call, including reading the next. Returns the number of rows read here.
     fn each(
         self,
         progress: &SharedMemory,
@@ -110,7 +110,7 @@ impl InputBatches {
     ) -> Result<u64, Fault> {
         let begin_step = || progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
         match self {
-            InputBatches::Laid(input, beside) => {
+            InputBatches::Encoded(input, beside) => {
                 let mut reader = BatchReader::default();
                 for batch in 0..input.batches() {
                     begin_step();
@@ -126,7 +126,7 @@ impl InputBatches {
                     return Ok(read);
                 }
                 let encoded = stored::encode(&batch)?;
-                body.lay(&encoded);
+                body.set(&encoded);
                 run(&encoded.header, beside)?;
                 Ok(read + batch.num_rows() as u64)
             }),
@@ -143,7 +143,7 @@ fn process(
     progress: &SharedMemory,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
-    // Where the node could not tell for which batch there is nothing, there has to be something for each.
+    // With several batches the node cannot tell which of them has no output, so each must have some.
     let for_each = !matches!(&call.work, CallWork::Process(payload) if payload.batches() == 1);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
     let dense = Dense::new(broker, binding);
@@ -159,7 +159,7 @@ fn process(
                 instance.process(header)?;
                 lock(&shared).end_beside()?;
                 let nothing = for_each && lock(&shared).batches() == before;
-                if nothing { Err(Fault::new(Code::BadOutput, "it hands back no batch")) } else { Ok(()) }
+                if nothing { Err(Fault::new(Code::BadOutput, "it returned no batch")) } else { Ok(()) }
             })
         });
         lock(&shared).used_memory(instance.memory_bytes());
@@ -184,7 +184,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Services for ProcessServices {
     fn input(&self) -> Input<'_> {
         match &self.body {
-            Body::Laid(input) => input.shown(),
+            Body::Encoded(input) => input.shown(),
             Body::Stored(body) => body.shown(),
         }
     }

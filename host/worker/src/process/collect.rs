@@ -1,4 +1,4 @@
-//! Batches of a call that become something else here, instead of travelling to the node as they are.
+//! Collectors: convert the output of a call in the worker, instead of sending batches to the node.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -13,35 +13,35 @@ use sandbar_store::SharedMemory;
 use crate::batches::BatchReader;
 use crate::protocol::{COLLECTED_BYTES_A_BYTE, collected_bytes_max};
 
-/// Makes something of the batches of a call. It runs in a worker, confined like its guests.
+/// Converts the output batches of a call. Runs in a worker, confined like its guests.
 pub trait Collect: Send {
-    /// Takes the next batch. It lies in the memory of the guest, which goes on to change it: nothing that
-    /// shares its buffers may be kept, or this process ends. Of a scalar function it is one column, with the columns of
-    /// the same rows that it stands `beside`.
+    /// Processes the next batch. The batch lies in guest memory that changes afterwards: keeping a reference to its
+    /// buffers aborts the process. The output of a scalar function is one column, with the companion columns of the
+    /// same rows in `beside`.
     ///
     /// # Errors
-    /// When it is none of those that were expected, and those of `to`.
+    /// When the batch is not of the expected form, and those of `to`.
     fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut CollectBuffer) -> Result<(), Fault>;
 
-    /// There are no more.
+    /// Finishes after the last batch.
     ///
     /// # Errors
     /// Those of `to`.
     fn finish(&mut self, to: &mut CollectBuffer) -> Result<(), Fault>;
 }
 
-/// What collects the batches of a call of [`crate::CallWork::Collect`], from its binding's plan and its argument.
+/// Creates the collector of a [`crate::CallWork::Collect`] call from the plan of its binding and its argument.
 pub type Collectors = fn(plan: &[u8], argument: u64) -> Result<Box<dyn Collect>, Fault>;
 
 thread_local! {
-    /// Where what was appended last was written first: this memory has its pages, and no more than a slot's.
+    /// Buffer of the last append. It is reused because its pages are allocated; it is no larger than a slot.
     static LAST: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
 }
 
-/// What a call collects, in the slot of its message.
+/// Collected output of a call, in the slot of its message.
 pub struct CollectBuffer {
     slot: Arc<SharedMemory>,
-    /// Bytes that it has.
+    /// Length in bytes.
     bytes: usize,
     bytes_max: u64,
 }
@@ -50,18 +50,18 @@ impl CollectBuffer {
     /// Appends `words` words, which are zero until `fill` writes them.
     ///
     /// # Errors
-    /// When there would be more than a call may collect: nothing is written then.
+    /// When the output would exceed the limit of a call; nothing is written then.
     pub fn append(&mut self, words: usize, fill: impl FnOnce(&mut [u64])) -> Result<(), Fault> {
         let end = words.checked_mul(size_of::<u64>()).and_then(|bytes| self.bytes.checked_add(bytes));
         let end = end.unwrap_or(usize::MAX);
         if end as u64 > self.bytes_max || end > self.slot.bytes() {
             let message = format!(
-                "hands back rows that take {end} bytes, the limit is {} ({COLLECTED_BYTES_A_BYTE} times output_bytes_max)",
+                "output rows take {end} bytes, the limit is {} ({COLLECTED_BYTES_A_BYTE} times output_bytes_max)",
                 self.bytes_max
             );
             return Err(Fault::new(Code::OutputLimit, message));
         }
-        // Not in place: the slot's last content is in the cache of the core that has read it.
+        // Written to a buffer first, not in place: the slot's last content is in the cache of the core that read it.
         let mut last = LAST.take();
         if last.len() < words {
             last = vec![0; words];
@@ -76,7 +76,7 @@ impl CollectBuffer {
     }
 }
 
-/// A collector at work.
+/// A collector with its buffer and decoder.
 pub struct BatchCollector {
     collector: Box<dyn Collect>,
     collection: CollectBuffer,
@@ -84,21 +84,22 @@ pub struct BatchCollector {
     beside: Option<CompanionColumns>,
 }
 
-/// The columns that the results of a scalar function stand beside.
+/// Columns of the same rows as the results of a scalar function.
 struct CompanionColumns {
     columns: RecordBatch,
-    /// Rows whose results have come.
+    /// Number of rows whose results have arrived.
     taken: usize,
 }
 
-/// What is wrong with so many columns and rows as the results of a scalar function for `wanted` rows.
+/// Returns the fault for results of a scalar function that are not one column of `wanted` rows.
 pub fn not_a_column(columns: usize, rows: usize, wanted: usize) -> Fault {
-    let message = format!("it hands back {columns} columns of {rows} rows, a scalar function gives one of {wanted}");
+    let message =
+        format!("it returned {columns} columns of {rows} rows; a scalar function returns one column of {wanted} rows");
     Fault::new(Code::BadOutput, message)
 }
 
 impl CompanionColumns {
-    /// The columns for the next results.
+    /// Returns the companion columns of the next results.
     fn next(&mut self, results: &RecordBatch) -> Result<RecordBatch, Fault> {
         let (rows, from) = (results.num_rows(), self.taken);
         self.taken += rows;
@@ -110,18 +111,18 @@ impl CompanionColumns {
 }
 
 impl BatchCollector {
-    /// What `collector` makes of batches goes to `slot`, from its start on.
+    /// Creates a collector that writes to `slot`, from its start.
     pub fn new(collector: Box<dyn Collect>, limits: &Limits, slot: Arc<SharedMemory>) -> BatchCollector {
         let collection = CollectBuffer { slot, bytes: 0, bytes_max: collected_bytes_max(limits) };
         BatchCollector { collector, collection, reader: BatchReader::default(), beside: None }
     }
 
-    /// What comes next are the results of a scalar function, which stand beside these columns.
+    /// Sets the companion columns of the results that follow.
     pub(super) fn begin_beside(&mut self, columns: RecordBatch) {
         self.beside = Some(CompanionColumns { columns, taken: 0 });
     }
 
-    /// All of them should have come.
+    /// Checks that results have arrived for all rows of the companion columns.
     pub(super) fn end_beside(&mut self) -> Result<(), Fault> {
         match self.beside.take() {
             Some(CompanionColumns { columns, taken }) if taken < columns.num_rows() => {
@@ -131,15 +132,15 @@ impl BatchCollector {
         }
     }
 
-    /// Takes a batch of a guest, which waits: its header, and its buffers.
+    /// Processes a batch of a waiting guest: its header and its buffers.
     ///
     /// # Errors
-    /// When it is malformed, and those of the collector.
+    /// When the batch is malformed, and those of the collector.
     pub fn push(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
         let lent = Arc::new(());
         let part = |bytes: &&[u8]| {
-            // SAFETY: the bytes are there and stay as they are until this returns, and no buffer of them is left then:
-            // each holds `lent`, which is checked below.
+            // SAFETY: the bytes stay valid and unchanged until this function returns, and no buffer of them outlives
+            // it: each holds `lent`, whose count is checked below.
             unsafe { Buffer::from_custom_allocation(NonNull::from(*bytes).cast(), bytes.len(), lent.clone()) }
         };
         let parts: Vec<Buffer> = buffers.iter().map(part).collect();
@@ -149,13 +150,13 @@ impl BatchCollector {
         });
         drop(parts);
         if Arc::strong_count(&lent) > 1 {
-            // Whoever kept them would see them change.
+            // A kept buffer would change when the guest continues.
             std::process::abort();
         }
         pushed.map_err(Refusal::from)
     }
 
-    /// Ends it. Gives the bytes that it has, from the start of the slot on.
+    /// Finishes. Returns the length of the output in bytes, from the start of the slot.
     pub(super) fn finish(mut self) -> Result<usize, Fault> {
         self.collector.finish(&mut self.collection)?;
         Ok(self.collection.bytes)
@@ -203,15 +204,15 @@ mod tests {
 
     #[test]
     fn results_stand_beside_the_columns_of_their_rows() {
-        // Numbers from 0 on, of which there are so many, beside numbers from 100 on.
+        // The results are numbers from 0, with companion columns of numbers from 100.
         for (wanted, came, columns, expected) in [
             (5, &[5][..], 1, Ok(())),
             (5, &[2, 0, 3], 1, Ok(())),
             (0, &[], 1, Ok(())),
-            (5, &[2, 2], 1, Err("1 columns of 4 rows, a scalar function gives one of 5")),
-            (5, &[], 1, Err("1 columns of 0 rows, a scalar function gives one of 5")),
-            (5, &[4, 2], 1, Err("1 columns of 6 rows, a scalar function gives one of 5")),
-            (5, &[5], 2, Err("2 columns of 5 rows, a scalar function gives one of 5")),
+            (5, &[2, 2], 1, Err("1 columns of 4 rows; a scalar function returns one column of 5 rows")),
+            (5, &[], 1, Err("1 columns of 0 rows; a scalar function returns one column of 5 rows")),
+            (5, &[4, 2], 1, Err("1 columns of 6 rows; a scalar function returns one column of 5 rows")),
+            (5, &[5], 2, Err("2 columns of 5 rows; a scalar function returns one column of 5 rows")),
         ] {
             let slot = Arc::new(SharedMemory::new(1 << 12).unwrap());
             let mut collecting = BatchCollector::new(Box::new(Sums), &Limits::default(), slot.clone());

@@ -1,5 +1,5 @@
-//! Fitting and predicting groups: the guest pulls them one after another, what
-//! it says of each is scored here at once, and a trap costs one group.
+//! Fits and predicts groups: the guest pulls them one after another, each result is scored at once, and a trap costs
+//! only the current group.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use arrow_schema::ArrowError;
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
-use sandbar_sandbox::{GroupAt, Input, Instance, Level, Predictions, Program, Refusal, Services};
+use sandbar_sandbox::{GroupRange, Input, Instance, Level, Predictions, Program, Refusal, Services};
 use sandbar_store::SharedMemory;
 
 use super::call::lock;
@@ -20,16 +20,16 @@ use super::{Binding, Dense};
 use crate::journal;
 use crate::protocol::{Call, Groups, progress};
 
-/// Longest text of a model's parameters.
+/// Maximum bytes of a model's parameters.
 const PARAMS_BYTES_MAX: usize = 1 << 20;
-/// Deepest nesting of a model's parameters; readers of JSON give up at about 128.
+/// Maximum nesting of a model's parameters; JSON readers fail at about 128.
 const PARAMS_DEPTH_MAX: usize = 64;
-/// Of the test targets, and of the offsets of stored models.
+/// Bytes of a test target, and of an offset of stored models.
 const TARGET_BYTES: usize = 8;
 const OFFSET_BYTES: usize = 8;
-/// What a row of the results takes besides its model.
+/// Bytes of a result row without its model.
 const ROW_BYTES: usize = 64;
-/// The models of a call stand in one column, whose offsets are of 32 bits.
+/// Maximum bytes of the results of a call: its models are one column, whose offsets have 32 bits.
 const RESULTS_BYTES_MAX: u64 = i32::MAX as u64;
 
 pub(super) struct GroupCall<'a> {
@@ -38,7 +38,7 @@ pub(super) struct GroupCall<'a> {
     pub broker: &'a Broker,
 }
 
-/// Runs all groups, in as many sandboxes as it takes: one, unless groups trap.
+/// Runs all groups in one sandbox, or in further ones after traps.
 pub(super) fn run(
     program: &Program,
     binding: &Binding,
@@ -90,7 +90,7 @@ fn drive(
             (Err(fault), None) if feed.settled == before => return Err(fault),
             (Err(_), None) => {}
         }
-        // What is settled by now is kept, whatever became of the sandbox.
+        // Groups that are settled by now keep their results, whatever happened to the sandbox.
         if feed.is_done() || feed.is_full() {
             return Ok(());
         }
@@ -102,22 +102,22 @@ fn finish(instance: Instance<'_>, feed: &Arc<Mutex<GroupFeed>>) {
     drop(instance.into_services());
 }
 
-/// The groups of a call, where the guest stands among them, and their results.
+/// The groups of a call, the guest's position among them, and their results.
 struct GroupFeed {
-    groups: Vec<GroupAt>,
+    groups: Vec<GroupRange>,
     next: usize,
-    /// The group that the guest has and has not settled.
+    /// Index of the group that the guest has not settled yet.
     current: Option<usize>,
     settled: usize,
     input: Arc<CallInput>,
-    /// Where they are in the input.
+    /// Location of the groups in the input.
     at: Groups,
     extra: Extra,
     /// Bytes of the results so far.
     held_bytes: u64,
-    /// Bytes that they may take.
+    /// Maximum bytes of the results.
     results_bytes_max: u64,
-    /// Whether a group is left for another call, since its model did not fit beside the others.
+    /// Whether a group is left for another call, because its model did not fit beside the others.
     has_left_one: bool,
     model_bytes_max: u64,
     progress: Arc<SharedMemory>,
@@ -125,11 +125,11 @@ struct GroupFeed {
     outcome: Outcome,
 }
 
-/// What belongs to each group besides its rows, in the call's input.
+/// Data of each group besides its rows, in the call's input.
 enum Extra {
-    /// Where each group's test targets start, in targets.
+    /// Index of the first test target of each group.
     Targets(Vec<usize>),
-    /// Where each group's stored model starts, and the last one ends, in bytes.
+    /// Offset in bytes of each group's stored model, and of the end of the last.
     Models(Vec<usize>),
 }
 
@@ -166,35 +166,34 @@ impl GroupFeed {
         self.current.is_none() && (self.next..self.groups.len()).all(|g| self.at.without.contains(&(g as u32)))
     }
 
-    /// Whether the results take so much that the rest of the groups should go
-    /// into another call. How many groups share a call is the host's choice, so
-    /// that a group is never refused for what its neighbours take.
+    /// Returns whether the results are so large that the remaining groups should go into another call. The host chooses
+    /// how many groups share a call, so a group must not be refused because of its neighbours' results.
     fn is_full(&self) -> bool {
         self.current.is_none() && (self.has_left_one || self.held_bytes > self.results_bytes_max / 2)
     }
 
-    /// The groups that are to be handed over, unless another call takes some.
-    fn ahead(&self) -> Vec<GroupAt> {
+    /// Returns the remaining groups, some of which another call may take.
+    fn ahead(&self) -> Vec<GroupRange> {
         let ahead = self.groups.iter().enumerate().skip(self.next);
         ahead.filter(|(at, _)| !self.at.without.contains(&(*at as u32))).map(|(_, group)| *group).collect()
     }
 
-    fn advance(&mut self) -> Option<GroupAt> {
+    fn advance(&mut self) -> Option<GroupRange> {
         while self.next < self.groups.len() && self.at.without.contains(&(self.next as u32)) {
             self.next += 1;
         }
         let group = *self.groups.get(self.next)?;
         self.current = Some(self.next);
         self.progress.atomic(progress::GROUP).store(self.next as u64, Relaxed);
-        // If this one is lost, the others are run again.
-        journal::begin(&self.progress);
+        // If this group ends the worker, the groups before it run again and log again.
+        journal::clear(&self.progress);
         self.progress.atomic(progress::STEPS).fetch_add(1, Relaxed);
         self.next += 1;
         Some(group)
     }
 
-    fn at_hand(&self) -> Result<usize, Refusal> {
-        self.current.ok_or_else(|| Refusal::bad_request("no group is at hand; ask for the next first"))
+    fn current_group(&self) -> Result<usize, Refusal> {
+        self.current.ok_or_else(|| Refusal::bad_request("it has no current group; request the next one first"))
     }
 
     fn settle(&mut self) {
@@ -211,7 +210,7 @@ impl GroupFeed {
         }
     }
 
-    /// Leaves the group at hand for another call.
+    /// Leaves the current group for another call.
     fn leave(&mut self) {
         if let Some(group) = self.current.take() {
             self.next = group;
@@ -228,10 +227,13 @@ impl GroupFeed {
     }
 
     fn fitted(&mut self, model: &[u8], params: &str, predictions: Predictions<'_>) -> Result<(), Refusal> {
-        let group = self.at_hand()?;
+        let group = self.current_group()?;
         let due = self.groups[group].test_rows as usize;
         if predictions.count() != Some(due) {
-            return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
+            return Err(Refusal::bad_output(format!(
+                "it returned {} predictions for {due} test rows",
+                count(&predictions)
+            )));
         }
         if model.len() as u64 > self.model_bytes_max {
             let message = format!(
@@ -264,7 +266,7 @@ impl GroupFeed {
                 let bytes = (params.len() + model.len() + ROW_BYTES) as u64;
                 if bytes > self.results_bytes_max {
                     let message = format!(
-                        "its model makes {bytes} bytes of output, the limit is {} (output_bytes_max)",
+                        "the result of its model takes {bytes} bytes, the limit is {} (output_bytes_max)",
                         self.results_bytes_max
                     );
                     return Err(Refusal { code: Code::OutputLimit, message });
@@ -286,13 +288,16 @@ impl GroupFeed {
     }
 
     fn predicted(&mut self, predictions: Predictions<'_>) -> Result<(), Refusal> {
-        let group = self.at_hand()?;
+        let group = self.current_group()?;
         if let Extra::Targets(..) = self.extra {
             return Err(Refusal::bad_request("this call fits, it does not predict"));
         }
         let due = self.groups[group].test_rows as usize;
         if predictions.count() != Some(due) {
-            return Err(Refusal::bad_output(format!("it predicts {} rows where {due} are due", count(&predictions))));
+            return Err(Refusal::bad_output(format!(
+                "it returned {} predictions for {due} test rows",
+                count(&predictions)
+            )));
         }
         self.held_bytes += (8 * due + ROW_BYTES) as u64;
         self.results.predicted(group, &predictions);
@@ -301,13 +306,13 @@ impl GroupFeed {
     }
 }
 
-/// How deep the arrays and objects of a valid JSON text nest.
+/// Returns the nesting depth of a valid JSON text.
 fn depth(json: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     let mut bytes = json.bytes();
     while let Some(byte) = bytes.next() {
         match byte {
-            // A string, to its end: brackets in it count for nothing.
+            // Skips a string: brackets in it do not count.
             b'"' => {
                 while let Some(b) = bytes.next().filter(|b| *b != b'"') {
                     if b == b'\\' {
@@ -325,11 +330,11 @@ fn depth(json: &str) -> usize {
 }
 
 fn count(predictions: &Predictions<'_>) -> String {
-    predictions.count().map_or_else(|| "a broken number of".to_owned(), |n| n.to_string())
+    predictions.count().map_or_else(|| "a fractional number of".to_owned(), |n| n.to_string())
 }
 
 impl Extra {
-    fn targets(bytes: &[u8], groups: &[GroupAt]) -> Result<Extra, Fault> {
+    fn targets(bytes: &[u8], groups: &[GroupRange]) -> Result<Extra, Fault> {
         let mut starts = Vec::with_capacity(groups.len());
         let mut start = 0;
         for group in groups {
@@ -338,7 +343,7 @@ impl Extra {
         }
         let there = bytes.len() / TARGET_BYTES;
         if start > there {
-            return Err(Fault::new(Code::Host, format!("{there} test targets where {start} are due")));
+            return Err(Fault::new(Code::Host, format!("{there} test targets instead of {start}")));
         }
         Ok(Extra::Targets(starts))
     }
@@ -356,9 +361,8 @@ impl Extra {
     }
 }
 
-/// How good predictions are: mean absolute error, mean squared error, and the
-/// coefficient of determination (1 for a perfect fit of a constant target, 0 for
-/// any other fit of one, as scikit-learn has it). Undefined without rows.
+/// Scores of predictions: mean absolute error, mean squared error, and the coefficient of determination (for a constant
+/// target 1 if the fit is perfect and 0 otherwise, as in scikit-learn). `None` without test rows.
 struct Scores {
     mae: Option<f64>,
     mse: Option<f64>,
@@ -366,7 +370,7 @@ struct Scores {
 }
 
 impl Scores {
-    /// Or the number of predictions that are no numbers.
+    /// Computes the scores, or returns the number of predictions that are not finite.
     fn of(targets: impl ExactSizeIterator<Item = f64> + Clone, predictions: &Predictions<'_>) -> Result<Scores, usize> {
         if targets.len() == 0 {
             return Ok(Scores { mae: None, mse: None, r2: None });
@@ -395,8 +399,8 @@ impl Scores {
     }
 }
 
-/// A row for each settled group. Training: `group, code, error, mae, mse, r2,
-/// params, model`; prediction: `group, code, error, predictions`.
+/// Result rows, one per settled group. Training: `group, code, error, mae, mse, r2, params, model`; prediction: `group,
+/// code, error, predictions`.
 struct Results {
     group: UInt32Builder,
     code: StringBuilder,
@@ -505,21 +509,21 @@ impl Services for FeedServices {
         Some(self.dense.session())
     }
 
-    fn groups_ahead(&self) -> Result<Vec<GroupAt>, Refusal> {
+    fn groups_ahead(&self) -> Result<Vec<GroupRange>, Refusal> {
         Ok(lock(&self.feed).ahead())
     }
 
-    fn next_group(&mut self) -> Result<Option<GroupAt>, Refusal> {
+    fn next_group(&mut self) -> Result<Option<GroupRange>, Refusal> {
         let mut feed = lock(&self.feed);
         if feed.current.is_some() {
-            return Err(Refusal::bad_request("it asks for the next group before it settled the one at hand"));
+            return Err(Refusal::bad_request("it requests the next group before it has settled the current one"));
         }
         Ok(if feed.is_full() { None } else { feed.advance() })
     }
 
     fn model(&self) -> Result<Vec<u8>, Refusal> {
         let feed = lock(&self.feed);
-        let group = feed.at_hand()?;
+        let group = feed.current_group()?;
         let Extra::Models(starts) = &feed.extra else {
             return Err(Refusal::bad_request("this call fits, it has no stored models"));
         };
@@ -536,7 +540,7 @@ impl Services for FeedServices {
 
     fn failed(&mut self, message: &str) -> Result<(), Refusal> {
         let mut feed = lock(&self.feed);
-        feed.at_hand()?;
+        feed.current_group()?;
         feed.settle_failed(&Fault::new(Code::Refused, message));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The input of a call, in this process's memory.
+//! The input of a call, mapped into this process.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use sandbar_core::{Code, Fault};
-use sandbar_sandbox::{GroupAt, Input};
+use sandbar_sandbox::{GroupRange, Input};
 use sandbar_store::Mapping;
 
 use crate::batches::BatchReader;
-use crate::protocol::{BatchAt, GROUP_BYTES, Groups, PART_ALIGNMENT, Payload};
+use crate::protocol::{BatchLocation, GROUP_BYTES, Groups, PART_ALIGNMENT, Payload};
 
-/// An input: its bytes, where its batches are, and its file where it has one.
+/// An input: its bytes, the location of its batches, and its file if it has one.
 pub(super) struct CallInput {
     bytes: Bytes,
     batches: Vec<Batch>,
-    /// The one that the guest sees.
+    /// Index of the batch that the guest sees.
     shown: AtomicUsize,
     file: Option<OwnedFd>,
 }
@@ -31,8 +31,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Whose header lies at the next part behind its body, if all of it is in `bytes` bytes.
-    fn new(at: &BatchAt, bytes: usize) -> Option<Batch> {
+    /// Locates a batch, whose header is the part after its body. Returns `None` if it exceeds `bytes` bytes.
+    fn new(at: &BatchLocation, bytes: usize) -> Option<Batch> {
         let number = |number| usize::try_from(number).ok();
         let body_at = number(at.body_at).filter(|at| at.is_multiple_of(PART_ALIGNMENT))?;
         let body = body_at..body_at.checked_add(number(at.body_bytes)?)?;
@@ -58,9 +58,9 @@ impl std::ops::Deref for Bytes {
     }
 }
 
-/// Bytes of an input, which stays where it is as long as they are there.
+/// Returns a buffer of an input's bytes that keeps the input alive.
 fn shared(input: &Arc<CallInput>, bytes: &[u8]) -> Buffer {
-    // SAFETY: the bytes are the input's, and nobody writes them while the call runs.
+    // SAFETY: the buffer keeps the input alive, and nothing writes its bytes while the call runs.
     unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), input.clone()) }
 }
 
@@ -80,51 +80,51 @@ impl CallInput {
             Payload::Stored { .. } => Err(wrong("it is stored")),
             Payload::File { file: file_bytes, batches } => {
                 let file = file.ok_or_else(|| wrong("its file is missing"))?;
-                // SAFETY: the node lends the file to this call, and writes it no more until the call is done.
+                // SAFETY: the node lends the file to this call, and does not write it until the call is finished.
                 let mapping = unsafe { Mapping::lent(file.as_fd(), *file_bytes) }.map_err(wrong)?;
                 let batches = batches.iter().map(|at| Batch::new(at, mapping.len())).collect::<Option<Vec<_>>>();
                 let batches =
-                    batches.filter(|all| !all.is_empty()).ok_or_else(|| wrong("a batch is behind its end"))?;
+                    batches.filter(|all| !all.is_empty()).ok_or_else(|| wrong("a batch exceeds its length"))?;
                 Ok(CallInput { bytes: Bytes::Mapped(mapping), batches, shown: AtomicUsize::new(0), file: Some(file) })
             }
         }
     }
 
-    /// How many batches there are: one or more.
+    /// Returns the number of batches, at least one.
     pub(super) fn batches(&self) -> usize {
         self.batches.len()
     }
 
-    /// Shows a batch to the guest. Gives its header.
+    /// Makes a batch visible to the guest. Returns its header.
     pub(super) fn show(&self, batch: usize) -> &[u8] {
         self.shown.store(batch, Relaxed);
         &self.bytes[self.batches[batch].header.clone()]
     }
 
-    /// What a guest may see: the body of a batch.
+    /// Returns what the guest may see: the body of the current batch.
     pub(super) fn shown(&self) -> Input<'_> {
         let body = &self.batches[self.shown.load(Relaxed)].body;
         let file = self.file.as_ref().map(|file| (file.as_fd(), body.start as u64));
         Input { bytes: self.bytes[body.clone()].into(), file }
     }
 
-    /// The columns that stand beside a batch, where they lie.
-    pub(super) fn beside(self: &Arc<Self>, at: &BatchAt, reader: &mut BatchReader) -> Result<RecordBatch, Fault> {
-        let wrong = |what: String| wrong(format!("the columns beside a batch: {what}"));
-        let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("behind its end".into()))?;
+    /// Returns the companion columns of a batch, without copying them.
+    pub(super) fn beside(self: &Arc<Self>, at: &BatchLocation, reader: &mut BatchReader) -> Result<RecordBatch, Fault> {
+        let wrong = |what: String| wrong(format!("the companion columns of a batch: {what}"));
+        let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("they exceed its length".into()))?;
         let (header, body) = (&self.bytes[batch.header], &self.bytes[batch.body]);
         reader.read(header, &shared(self, body)).map_err(|e| wrong(e.message))
     }
 
-    /// The table of groups, parsed.
-    pub(super) fn groups(&self, groups: &Groups) -> Result<Vec<GroupAt>, Fault> {
+    /// Parses the group table.
+    pub(super) fn groups(&self, groups: &Groups) -> Result<Vec<GroupRange>, Fault> {
         let table = self.part(groups.table_at, u64::from(groups.count) * GROUP_BYTES as u64)?;
         let (rows, _) = table.as_chunks::<GROUP_BYTES>();
         Ok(rows
             .iter()
             .map(|row| {
                 let number = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
-                GroupAt {
+                GroupRange {
                     first_row: number(0),
                     train_rows: number(4),
                     test_rows: number(8),
@@ -134,7 +134,7 @@ impl CallInput {
             .collect())
     }
 
-    /// What belongs to the groups, besides.
+    /// Returns the data of the groups besides their rows.
     pub(super) fn extra(&self, groups: &Groups) -> Result<&[u8], Fault> {
         self.part(groups.extra_at, groups.extra_bytes)
     }
@@ -144,6 +144,6 @@ impl CallInput {
             .ok()
             .zip(usize::try_from(bytes).ok())
             .and_then(|(at, bytes)| Some(at..at.checked_add(bytes)?));
-        range.and_then(|range| self.bytes.get(range)).ok_or_else(|| wrong("a part is behind its end"))
+        range.and_then(|range| self.bytes.get(range)).ok_or_else(|| wrong("a part exceeds its length"))
     }
 }

@@ -1,4 +1,4 @@
-//! Inputs that are stored in a form of their own, and read here.
+//! Stored inputs, which the worker reads from a file itself.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex};
@@ -6,36 +6,35 @@ use std::sync::{Arc, Mutex};
 use arrow_array::RecordBatch;
 use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
-use sandbar_sandbox::{Bytes, Input};
+use sandbar_sandbox::{Input, InputBytes};
 
 use super::call::lock;
 
 /// Rows of a stored input.
 pub struct StoredRows {
-    /// What the function gets.
+    /// The batch for the function.
     pub batch: RecordBatch,
-    /// The columns of the same rows that its results stand beside, where these are collected and are those of a scalar
-    /// function.
+    /// Companion columns of the same rows, if the output is collected and the function is scalar.
     pub beside: Option<RecordBatch>,
 }
 
-/// Reads stored rows, from first to last. Batches of none are passed over.
+/// Reads stored rows from first to last. Empty batches are skipped.
 pub type StoredReader = Box<dyn Iterator<Item = Result<StoredRows, Fault>>>;
 
-/// What reads a [stored](crate::Payload::Stored) input: how it is to be read, and its file, which may hold any bytes. It
-/// runs in a worker, confined like its guests: it may read the file at any offset, and no more.
-pub type StoredReaders = fn(how: &[u8], file: File) -> Result<StoredReader, Fault>;
+/// Creates the reader of a [stored](crate::Payload::Stored) input from an encoded description and a file with arbitrary
+/// content. It runs in a worker, confined like its guests: it may read the file at any offset, and nothing else.
+pub type StoredReaders = fn(spec: &[u8], file: File) -> Result<StoredReader, Fault>;
 
 pub(super) fn encode(batch: &RecordBatch) -> Result<EncodedBatch, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
 }
 
-/// The body of the batch that was read last, in memory that had the one before.
+/// Body of the batch read last. Its memory is reused for the next.
 #[derive(Clone, Default)]
 pub(super) struct StoredBody(Arc<Mutex<Arc<Vec<u8>>>>);
 
 impl StoredBody {
-    pub(super) fn lay(&self, batch: &EncodedBatch) {
+    pub(super) fn set(&self, batch: &EncodedBatch) {
         let mut body = lock(&self.0);
         let mut bytes = Arc::try_unwrap(std::mem::take(&mut *body)).unwrap_or_default();
         bytes.clear();
@@ -48,8 +47,8 @@ impl StoredBody {
         *body = Arc::new(bytes);
     }
 
-    /// What a guest may see.
+    /// Returns what the guest may see.
     pub(super) fn shown(&self) -> Input<'static> {
-        Input { bytes: Bytes::Shared(lock(&self.0).clone()), file: None }
+        Input { bytes: InputBytes::Shared(lock(&self.0).clone()), file: None }
     }
 }

@@ -1,4 +1,5 @@
-//! What a guest, or a process that one has taken over, may do to others, as bytes that may be any: for tests.
+//! Fuzz harnesses: feed arbitrary bytes of a guest, or of a process that it has taken over, to the worker's runtime and
+//! to the rings.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,69 +14,70 @@ use super::ring::{Receiver, RingMemory, Sender, TaskReceiver, TaskSender};
 use super::runtime::{AttemptReport, TaskContext, TaskServices, WorkerRuntime, lock};
 use super::worker::{Doorbell, MEMORY_BYTES, rings};
 
-/// What a task asks for: which of its imports as a byte, and what it hands over. Gives what its worker says to the node for
-/// that, each an [`super::WorkerMessage`]; none where the task is refused, or there is no memory. It is the first attempt of a task of
-/// a job, on the worker of a number, and the program has tasks of these kinds.
+/// Feeds a task's request to a worker runtime: the first byte selects the import, the rest is its argument. Returns the
+/// encoded [`super::WorkerMessage`]s that the worker sends to the node; `None` if the request is refused or there is no
+/// memory. The task is the first attempt of a task of `job`, in the worker of the given id, whose program has tasks of
+/// these kinds.
 pub fn fuzz_task_request(
     (worker, job, task): (WorkerId, u32, u64),
     kinds: &[TaskKind],
     bytes: &[u8],
 ) -> Option<Vec<Vec<u8>>> {
-    let (which, handed) = bytes.split_first()?;
+    let (which, argument) = bytes.split_first()?;
     let memory = Arc::new(SharedMemory::new(MEMORY_BYTES).ok()?);
-    let mut heard = Receiver::new(rings(&memory).0);
+    let mut messages = Receiver::new(rings(&memory).0);
     let mut runtime = WorkerRuntime::new(memory, Doorbell::new().ok()?, IdAllocator::of(worker), 1, true);
     runtime.insert_task(0, TaskContext::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
     let runtime = Arc::new(Mutex::new(runtime));
     let mut services = TaskServices {
         runtime: runtime.clone(),
         slot: 0,
-        at_hand: None,
+        current_object: None,
         is_held: false,
         broker: None,
         job: 0,
         tensor_bytes_max: 0,
         dense: None,
-        gpu_nanos_told: 0,
+        gpu_nanos_reported: 0,
     };
-    let mut ended = None;
+    let mut result = None;
     match which % 6 {
         0 => {
-            let (function, handed) = handed.split_first()?;
-            let (returns, request) = handed.split_first_chunk()?;
+            let (function, argument) = argument.split_first()?;
+            let (returns, request) = argument.split_first_chunk()?;
             services.submit((*function).into(), u32::from_le_bytes(*returns), request).ok()?;
         }
-        1 => drop(services.group(handed).ok()?),
-        2 => drop(services.find(&String::from_utf8_lossy(handed)).ok()?),
+        1 => drop(services.group(argument).ok()?),
+        2 => drop(services.find(&String::from_utf8_lossy(argument)).ok()?),
         3 => {
-            let (value, contained) = value(handed)?;
+            let (value, contained) = value(argument)?;
             services.put(&[value], &contained).ok()?;
         }
         4 => {
-            let (value, contained) = value(handed)?;
+            let (value, contained) = value(argument)?;
             services.returned(&[value], &contained).ok()?;
-            ended = Some(Ok(()));
+            result = Some(Ok(()));
         }
         _ => {
-            services.fails_with(handed).ok()?;
-            ended = Some(Err(Fault::new(Code::Refused, "it fails with what another has failed with")));
+            services.fail_with(argument).ok()?;
+            result = Some(Err(Fault::new(Code::Refused, "it fails with the error of another task")));
         }
     }
     let mut runtime = lock(&runtime);
-    if let (Some(result), Some(own)) = (ended, runtime.remove_task(0)) {
+    if let (Some(result), Some(own)) = (result, runtime.remove_task(0)) {
         runtime.finish(own, result, AttemptReport::default());
     }
     runtime.publish();
-    let (mut said, mut frame) = (Vec::new(), Vec::new());
-    while heard.next(&mut frame).ok()? {
-        said.push(frame.clone());
+    let (mut sent, mut frame) = (Vec::new(), Vec::new());
+    while messages.next(&mut frame).ok()? {
+        sent.push(frame.clone());
     }
-    Some(said)
+    Some(sent)
 }
 
-/// How many objects a value contains as a byte, these, and its bytes.
-fn value(handed: &[u8]) -> Option<(&[u8], Vec<u64>)> {
-    let (count, mut rest) = handed.split_first()?;
+/// Parses a value: the number of contained objects as a byte, these objects, and the value's bytes.
+fn value(argument: &[u8]) -> Option<(&[u8], Vec<u64>)> {
+    let (count, mut rest) = argument.split_first()?;
     let mut contained = Vec::new();
     for _ in 0..*count {
         let (object, behind) = rest.split_first_chunk()?;
@@ -88,30 +90,34 @@ fn value(handed: &[u8]) -> Option<(&[u8], Vec<u64>)> {
 const CONTROL_BYTES: usize = 4096;
 const RING_BYTES: usize = 512;
 
-/// What the two sides of rings do, and what else is done to their memory, as bytes. Says whether frames were passed.
+/// Feeds operations on both sides of rings, and damage to their memory, to the ring code. Returns whether any frame was
+/// passed.
 ///
 /// # Panics
-/// When a frame comes out that did not go in, or a second time, or in another order, or not at all, while nobody else
-/// writes to the memory; and when a reader finds more there than there is room for, whoever does.
+/// When a frame is read that was not written, or is duplicated, reordered or lost, while nothing else writes to the
+/// memory; and when a reader finds more frames than the memory can hold, in any case.
 pub fn fuzz_rings(bytes: &[u8]) -> bool {
     let Ok(memory) = SharedMemory::new(CONTROL_BYTES + 2 * RING_BYTES) else { return false };
     let memory = Arc::new(memory);
-    let place = |word, at| RingMemory {
+    let ring = |word, at| RingMemory {
         memory: memory.clone(),
         word,
         read: word + 1,
         at: CONTROL_BYTES + at,
         bytes: RING_BYTES,
     };
-    let (told, given) = (place(0, 0), place(8, RING_BYTES));
-    let mut told = Told {
-        sender: Sender::new(told.clone()),
-        receiver: Receiver::new(told),
+    let (messages, tasks) = (ring(0, 0), ring(8, RING_BYTES));
+    let mut messages = MessageRing {
+        sender: Sender::new(messages.clone()),
+        receiver: Receiver::new(messages),
         unpublished: Vec::new(),
         published: VecDeque::new(),
     };
-    let mut given =
-        Given { giver: TaskSender::new(given.clone()), taker: TaskReceiver::new(given), frames: VecDeque::new() };
+    let mut tasks = TaskRing {
+        sender: TaskSender::new(tasks.clone()),
+        receiver: TaskReceiver::new(tasks),
+        frames: VecDeque::new(),
+    };
     let (mut bytes, mut number, mut passed, mut is_honest) = (bytes.iter().copied(), 0u32, 0, true);
     while let Some(what) = bytes.next() {
         let mut frame = || {
@@ -120,14 +126,14 @@ pub fn fuzz_rings(bytes: &[u8]) -> bool {
             number.to_le_bytes().into_iter().cycle().take(length).collect::<Vec<u8>>()
         };
         let passes = match what % 16 {
-            0..=3 => told.write(frame()),
-            4 => told.publish(),
-            5 => told.take_back(is_honest),
-            6 => told.claim_all(),
-            7 | 8 => told.next(is_honest),
-            9..=11 => given.give(frame()),
-            12 => given.take_back(is_honest),
-            13 | 14 => given.take(is_honest),
+            0..=3 => messages.write(frame()),
+            4 => messages.publish(),
+            5 => messages.take_back(is_honest),
+            6 => messages.claim_all(),
+            7 | 8 => messages.next(is_honest),
+            9..=11 => tasks.send(frame()),
+            12 => tasks.take_back(is_honest),
+            13 | 14 => tasks.take(is_honest),
             _ => {
                 is_honest = false;
                 let mut word = || (0..8).fold(0, |word, _| word << 8 | u64::from(bytes.next().unwrap_or(0)));
@@ -139,7 +145,7 @@ pub fn fuzz_rings(bytes: &[u8]) -> bool {
                 Ok(0)
             }
         };
-        // Who reads what makes no sense ends the other.
+        // A reader that finds invalid memory ends the other side.
         let Ok(passes) = passes else {
             assert!(!is_honest, "frames are not where they should be, and nobody else was there");
             return passed > 0;
@@ -149,16 +155,16 @@ pub fn fuzz_rings(bytes: &[u8]) -> bool {
     passed > 0
 }
 
-/// A ring whose writer may take its last frames back, and what should be in it.
-struct Told {
+/// A ring whose writer may take its last frame back, and its expected content.
+struct MessageRing {
     sender: Sender,
     receiver: Receiver,
-    /// With where they stand.
+    /// Unpublished frames with their positions.
     unpublished: Vec<(u32, Vec<u8>)>,
     published: VecDeque<Vec<u8>>,
 }
 
-impl Told {
+impl MessageRing {
     fn write(&mut self, frame: Vec<u8>) -> io::Result<usize> {
         if let Some(at) = self.sender.write(&frame) {
             self.unpublished.push((at, frame));
@@ -190,34 +196,34 @@ impl Told {
     }
 }
 
-/// A ring whose writer may take back what was not taken, and what should be in it.
-struct Given {
-    giver: TaskSender,
-    taker: TaskReceiver,
+/// A ring whose writer may take back frames that were not received, and its expected content.
+struct TaskRing {
+    sender: TaskSender,
+    receiver: TaskReceiver,
     frames: VecDeque<Vec<u8>>,
 }
 
-impl Given {
-    fn give(&mut self, frame: Vec<u8>) -> io::Result<usize> {
-        if self.giver.give(&frame).is_some() {
+impl TaskRing {
+    fn send(&mut self, frame: Vec<u8>) -> io::Result<usize> {
+        if self.sender.send(&frame).is_some() {
             self.frames.push_back(frame);
         }
         Ok(0)
     }
 
     fn take_back(&mut self, is_honest: bool) -> io::Result<usize> {
-        let before = self.giver.taken();
-        assert!(self.giver.take_back() == before || !is_honest, "what was taken is not what was taken before");
+        let before = self.sender.taken();
+        assert!(self.sender.take_back() == before || !is_honest, "what was taken is not what was taken before");
         self.frames.clear();
         Ok(0)
     }
 
     fn take(&mut self, is_honest: bool) -> io::Result<usize> {
-        read(is_honest, &mut self.frames, self.taker.has_frame(), |frame| self.taker.take(frame))
+        read(is_honest, &mut self.frames, self.receiver.has_frame(), |frame| self.receiver.take(frame))
     }
 }
 
-/// Reads a frame, which should be the first of these; and all of them where somebody else has written to the memory.
+/// Reads a frame and compares it with the first expected one; after damage, reads all frames.
 fn read(
     is_honest: bool,
     expected: &mut VecDeque<Vec<u8>>,

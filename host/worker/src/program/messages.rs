@@ -1,323 +1,330 @@
-//! What node and worker say to each other, in postcard. Each frame of a ring is one message.
+//! Messages between a node and a worker for programs, encoded with postcard. Each frame of a ring holds one message.
 
 use sandbar_core::TaskError;
 use serde::{Deserialize, Serialize};
 
-/// A task that another submits.
+/// A task that another task submits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Submit<'a> {
-    /// Its number, which its worker chose.
+pub struct SubmitTask<'a> {
+    /// Number of the task, chosen by its worker.
     pub task: u64,
-    /// The task that submits it, and that one's attempt.
+    /// The task that submits it.
     pub parent: u64,
-    /// As above.
+    /// Attempt of the submitting task.
     pub attempt: u32,
-    /// Its function's place among the program's tasks.
+    /// Index of its function among the program's tasks.
     pub function: u32,
-    /// How many objects it returns.
+    /// Number of objects that it returns.
     pub returns: u32,
-    /// Its seed.
+    /// Seed of the task.
     pub seed: u64,
-    /// A [`sandbar_core::TaskRequest`].
+    /// An encoded [`sandbar_core::TaskRequest`].
     #[serde(borrow, with = "serde_bytes")]
     pub request: &'a [u8],
 }
 
-/// A value on its way.
+/// A value that a worker sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ValueUp<'a> {
-    /// All of it.
+pub enum SentValue<'a> {
+    /// The bytes of the value.
     Inline(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// So many bytes of the next file that comes over the socket. With a number, the worker has it still, and could write
-    /// to it: it is its memory of that number.
+    /// Length in bytes of a value in the next file on the socket. With a number, the file is the worker's memory of
+    /// that number, which the worker still maps and can write.
     File(u64, Option<u32>),
 }
 
-/// Objects that follow each other in one message.
-pub const RUN_MAX: usize = 64;
+/// Maximum number of consecutive objects in one message.
+pub const RANGE_OBJECTS_MAX: usize = 64;
 
-/// Objects that a task waits for in one message.
-pub const WAITS_MAX: usize = 64;
+/// Maximum number of objects in one [`WorkerMessage::Waits`].
+pub const WAIT_OBJECTS_MAX: usize = 64;
 
-/// What a task returned: each value, and the objects that it contains.
-pub type ReturnedUp<'a> = Vec<(ValueUp<'a>, Vec<u64>)>;
+/// Results of a task: each value with the objects that it contains.
+pub type ReturnedValues<'a> = Vec<(SentValue<'a>, Vec<u64>)>;
 
-/// What an attempt took.
+/// Resources that an attempt of a task used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Took {
-    /// When its worker took it up, by [`super::monotonic_nanos`]. What a task may take is counted from later on.
-    pub begun: u64,
-    /// How long it computed, and how long it waited for its sandbox and for others since it began, in nanoseconds.
+pub struct AttemptUsage {
+    /// Time at which its worker took it up, by [`super::monotonic_nanos`]. The time limit of the task counts from a
+    /// later moment.
+    pub started: u64,
+    /// Computing time in nanoseconds.
     pub nanos: u64,
-    /// As above.
-    pub waited: u64,
-    /// How long GPUs worked for it, as far as it waited for them.
+    /// Time in nanoseconds that it waited, for its sandbox and for objects, since `started`.
+    pub waited_nanos: u64,
+    /// GPU time in nanoseconds, of work for which it waited.
     pub gpu_nanos: u64,
-    /// Most linear memory that it had, in bytes.
+    /// Peak linear memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Up<'a> {
-    /// A task is to be run.
-    Submit(#[serde(borrow)] Submit<'a>),
-    /// A task was begun here, by the one that submits it and waits for it.
-    Began(#[serde(borrow)] Submit<'a>),
-    /// As above, and has ended.
-    Ran {
+pub enum WorkerMessage<'a> {
+    /// A task was submitted, and should be scheduled.
+    Submit(#[serde(borrow)] SubmitTask<'a>),
+    /// A task was started in this worker, by the task that submitted it and waits for it.
+    StartedInline(#[serde(borrow)] SubmitTask<'a>),
+    /// A task was started in this worker by the task that submitted it, and has finished.
+    FinishedInline {
         /// The task.
         #[serde(borrow)]
-        submit: Submit<'a>,
-        /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
+        submit: SubmitTask<'a>,
+        /// Its results, or its error: an error of its own, without a chain of tasks, or the error of another task.
         #[serde(borrow)]
-        returned: Result<ReturnedUp<'a>, Box<TaskError>>,
-        /// What it took.
-        took: Took,
+        returned: Result<ReturnedValues<'a>, Box<TaskError>>,
+        /// Its resource usage.
+        usage: AttemptUsage,
     },
-    /// A task has ended.
+    /// A task has finished.
     Finished {
-        /// Which.
+        /// The task.
         task: u64,
-        /// Which of its attempts.
+        /// Its attempt.
         attempt: u32,
-        /// What it returned, or why it failed: by itself, without names of tasks, or with what another failed with.
+        /// Its results, or its error: an error of its own, without a chain of tasks, or the error of another task.
         #[serde(borrow)]
-        returned: Result<ReturnedUp<'a>, Box<TaskError>>,
-        /// What it took.
-        took: Took,
-        /// Whether it failed since its GPU was lost; of a call of an actor, whether that ended with it.
+        returned: Result<ReturnedValues<'a>, Box<TaskError>>,
+        /// Its resource usage.
+        usage: AttemptUsage,
+        /// Whether it failed because its GPU was lost; for an actor call, whether the actor ended with it.
         lost: bool,
-        /// Of a call of an actor: the object that this was saved in after it.
+        /// For an actor call: the object with the checkpoint of the actor after it.
         saved: Option<u64>,
     },
-    /// An attempt of a call of an actor runs from now on: said of those whose time is limited.
-    Called(u64, u32),
-    /// A call of an actor was not begun, and will not be: the actor ended before.
-    Dropped(u64),
-    /// What a task waits for without a limit of time, as the node asked: none of these objects was there.
+    /// An attempt of an actor call has started: its number and attempt. Sent only for calls with a time limit.
+    CallStarted(u64, u32),
+    /// An actor call will not start, because the actor has ended.
+    CallDropped(u64),
+    /// What a task waits for without a time limit, in reply to [`NodeMessage::ReportWaits`]: none of these objects was
+    /// available.
     Waits {
-        /// The task, or the call of an actor.
+        /// The task or the actor call.
         task: u64,
-        /// Some of the objects: no more than [`WAITS_MAX`].
+        /// At most [`WAIT_OBJECTS_MAX`] of the objects.
         objects: Vec<u64>,
-        /// How many of these it waits for.
+        /// How many of these objects it waits for.
         needed: u32,
-        /// Whether it is a call that keeps later calls of its actor from beginning.
+        /// Whether it is a call that keeps later calls of its actor from starting.
         holds_actor: bool,
     },
-    /// A task wants the handle of the actor of a name, as an object of this number.
-    Find {
-        /// The object.
+    /// A task requests the handle of a named actor, as an object.
+    FindActor {
+        /// Number of the object.
         object: u64,
-        /// The task, and its attempt.
+        /// The task.
         task: u64,
-        /// As above.
+        /// Its attempt.
         attempt: u32,
-        /// The name.
+        /// Name of the actor.
         name: &'a str,
     },
-    /// An actor is to end, or to begin anew (true).
-    Kill(u64, bool),
-    /// A value was stored.
+    /// Ends an actor, or restarts it if the flag is set.
+    KillActor(u64, bool),
+    /// A task stored a value.
     Put {
-        /// Its number.
+        /// Number of the object.
         object: u64,
-        /// By whom.
+        /// The task.
         task: u64,
         /// The value.
         #[serde(borrow)]
-        value: ValueUp<'a>,
-        /// What it contains.
+        value: SentValue<'a>,
+        /// Objects that the value contains.
         refs: Vec<u64>,
     },
-    /// A generator has yielded.
+    /// A generator yielded an item.
     Yield {
-        /// The generator, and its attempt.
+        /// The generator.
         task: u64,
-        /// As above.
+        /// Its attempt.
         attempt: u32,
-        /// Which of the attempt's items it is.
+        /// Index of the item among those of the attempt.
         index: u64,
-        /// Its number.
+        /// Number of the object.
         object: u64,
         /// The value.
         #[serde(borrow)]
-        value: ValueUp<'a>,
-        /// What it contains.
+        value: SentValue<'a>,
+        /// Objects that the value contains.
         refs: Vec<u64>,
     },
-    /// So many items of a stream, all in all, were taken here.
-    Took(u64, u64),
-    /// A task wants what its job was given under a number, as an object.
-    Open {
-        /// The object's number.
+    /// Total number of items of a stream that tasks of this worker have taken: stream, number.
+    ItemsTaken(u64, u64),
+    /// A task opens a file of its job, as an object.
+    OpenFile {
+        /// Number of the object.
         object: u64,
-        /// Who wants it.
+        /// The task.
         task: u64,
-        /// The number that it was given under.
+        /// Number of the file within the job.
         file: u64,
     },
-    /// A task wants room set aside.
-    Group {
-        /// The placement group.
+    /// A task creates a placement group.
+    CreateGroup {
+        /// Number of the group.
         group: u64,
         /// The task.
         task: u64,
-        /// A [`sandbar_core::GroupRequest`].
+        /// An encoded [`sandbar_core::GroupRequest`].
         #[serde(borrow, with = "serde_bytes")]
         request: &'a [u8],
     },
-    /// A placement group is not wanted any more, says a task (the second).
+    /// A task (second) removes a placement group (first).
     RemoveGroup(u64, u64),
-    /// A task waits (true), or goes on.
+    /// A task starts to wait (true), or continues (false).
     Blocked(u64, bool),
-    /// A task waits for a time and nothing else: said before that it waits.
+    /// A task sleeps, and waits for nothing else. Sent before [`WorkerMessage::Blocked`].
     Sleeps(u64),
-    /// A task (the second) wants to be told of an object.
-    Want(u64, u64),
-    /// As above, of so many objects (the second) from one on: no more than [`RUN_MAX`].
-    WantRun(u64, u32, u64),
-    /// An object that the arguments of a task contain (the second) is held once more, and beyond the task's end.
-    Held(u64, u64),
-    /// An object is held so many times less.
-    Released(u64, u32),
-    /// So many objects from one on are held once less: no more than [`RUN_MAX`].
-    ReleasedRun(u64, u32),
-    /// The task that an object comes of, and all that it submitted if so, is not wanted any more, says a task (the second).
+    /// A task (second) requests an object (first).
+    RequestObject(u64, u64),
+    /// A task (third) requests consecutive objects: the first, and their number of at most [`RANGE_OBJECTS_MAX`].
+    RequestRange(u64, u32, u64),
+    /// A task (second) retains an object (first) that its arguments contain: the worker holds it once more, beyond the
+    /// end of the task.
+    Retain(u64, u64),
+    /// The worker holds an object less often: object, number of references released.
+    Release(u64, u32),
+    /// The worker holds each of consecutive objects once less: the first, and their number of at most
+    /// [`RANGE_OBJECTS_MAX`].
+    ReleaseRange(u64, u32),
+    /// A task (second) cancels the task that returns an object (first); the flag includes all tasks that it has
+    /// submitted.
     Cancel(u64, u64, bool),
-    /// A file that was lent is not in use here any more.
-    Forgot(u64),
-    /// How far a task is with what it calls so, of how much if that is known.
+    /// A lent file is no longer in use in the worker.
+    FileReleased(u64),
+    /// Progress of a task in a named activity.
     Progress {
-        /// Which task.
+        /// The task.
         task: u64,
-        /// What it is at.
+        /// Name of the activity.
         name: &'a str,
-        /// How much of that is done.
+        /// Amount finished.
         done: u64,
-        /// Of how much.
+        /// Total amount, if known.
         total: Option<u64>,
     },
-    /// A line of a task's log: its level, and its words.
+    /// A line of a task's log: task, level, text.
     Log(u64, u8, &'a str),
 }
 
-/// A task to be begun.
+/// A task to start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Begin<'a> {
-    /// Its number.
+pub struct StartTask<'a> {
+    /// Number of the task.
     pub task: u64,
-    /// Which attempt it is.
+    /// Its attempt.
     pub attempt: u32,
-    /// Its job: objects of others are none to it.
+    /// Its job. A task can refer only to objects of its job.
     pub job: u32,
-    /// The program, which came over the socket.
+    /// Number of the program, which is sent over the socket.
     pub program: u32,
-    /// Its function's place among the program's tasks.
+    /// Index of its function among the program's tasks.
     pub function: u32,
-    /// Its seed.
+    /// Seed of the task.
     pub seed: u64,
-    /// What it has to do with an actor.
-    pub role: BeginRole,
+    /// Its relation to an actor or a stream.
+    pub role: TaskRole,
     /// Whether it may use a GPU.
     pub has_gpu: bool,
-    /// Objects among its arguments, each of which was delivered.
+    /// Objects among its arguments, each of which is delivered before.
     pub needs: Vec<u64>,
-    /// Objects that values among its arguments contain: of what an actor may keep.
+    /// Objects contained in values among its arguments. Set only for tasks of actors, which may keep them.
     pub refs: Vec<u64>,
-    /// A list of [`sandbar_core::Argument`].
+    /// An encoded list of [`sandbar_core::Argument`].
     #[serde(borrow, with = "serde_bytes")]
     pub arguments: &'a [u8],
 }
 
-/// What a task has to do with an actor.
+/// Kind of a task with respect to actors and streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BeginRole {
-    /// Nothing.
-    Task,
-    /// Nothing, and it is a generator, which may be so many items ahead.
-    Generate(u32),
-    /// It makes one.
-    Make(MakeOptions),
-    /// It is a call of one: its number, in which attempt that was made, and whether it is to be said when the call runs.
-    Call(u64, u32, bool),
+pub enum TaskRole {
+    /// A task without an actor or a stream.
+    Plain,
+    /// A generator, with the number of items that it may be ahead.
+    Generator(u32),
+    /// Creates an actor.
+    MakeActor(ActorSettings),
+    /// A call of an actor: the actor's number, the attempt that created it, and whether the worker reports the start of
+    /// the call.
+    ActorCall(u64, u32, bool),
 }
 
-/// How an actor is called.
+/// Settings of an actor's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MakeOptions {
-    /// So many calls wait beside each other.
+pub struct ActorSettings {
+    /// Maximum number of calls that wait in the actor at once.
     pub concurrency: u32,
-    /// The function that gives what it can be made anew with.
+    /// Index of the function that returns a checkpoint.
     pub checkpoint: Option<u32>,
-    /// After how many calls it is asked for that.
+    /// Number of calls between checkpoints.
     pub checkpoint_every: u32,
 }
 
-/// What there is of an object.
+/// State of an object in a delivery.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Delivery<'a> {
-    /// A value.
+    /// The bytes of its value.
     Value(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// A value of so many bytes, in the next file that comes over the socket, which is lent by this number until it is to
-    /// be [forgotten](Down::Forget).
+    /// A value in the next file on the socket: its length in bytes, and the number under which the file is lent until
+    /// it is [released](NodeMessage::ReleaseFile).
     File(u64, u64),
-    /// A value in a file that is lent by this number.
-    Same(u64),
-    /// Nothing yet, of what a task needs or takes: it asks for it.
-    Later,
-    /// An error: a [`sandbar_core::TaskError`].
+    /// A value in a file that was lent before under this number.
+    LentFile(u64),
+    /// Not available yet: the worker requests it when a task needs it.
+    Pending,
+    /// An encoded [`sandbar_core::TaskError`].
     Failed(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
-/// What a node says besides giving tasks.
+/// A message from the node, other than a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Down<'a> {
-    /// An object of a job that was wanted, or that a task needs which is given next.
+pub enum NodeMessage<'a> {
+    /// An object that was requested, or that the next assigned task needs.
     Deliver {
         /// The job.
         job: u32,
         /// The object.
         object: u64,
-        /// What there is of it.
+        /// Its value or state.
         #[serde(borrow)]
         value: Delivery<'a>,
-        /// What its value contains. Of an object that was wanted, the worker holds each of these once more.
+        /// Objects that the value contains. If the object was requested, the worker holds each of them once more.
         contains: Vec<u64>,
-        /// Whether it was wanted.
-        wanted: bool,
+        /// Whether it was requested.
+        requested: bool,
     },
-    /// The next item of a stream of a job. The worker holds it, and what its value contains once more.
-    Item {
+    /// The next item of a stream. The worker holds it, and the objects that its value contains, once more.
+    DeliverItem {
         /// The job.
         job: u32,
         /// The stream.
         stream: u64,
         /// The item.
         object: u64,
-        /// What there is of it.
+        /// Its value or state.
         #[serde(borrow)]
         value: Delivery<'a>,
-        /// What its value contains.
+        /// Objects that the value contains.
         contains: Vec<u64>,
     },
-    /// So many items of a generator, all in all, were taken.
+    /// Total number of items of a generator that were taken: generator, number.
     Credit(u64, u64),
-    /// An object of a job was delivered for a task that was taken back.
-    Unneeded(u32, u64),
-    /// A file that was lent by this number is to be forgotten, once no task has it in use, and that to be said.
-    Forget(u64),
-    /// Memory that a value was written to here is given up, by its number.
-    Close(u32),
-    /// An attempt of a task is to end: it is not begun, if it was not yet, and does not go on, if it waits.
+    /// An object (job, object) was delivered for a task that was taken back.
+    DropDelivery(u32, u64),
+    /// Releases the lent file of this number. The worker answers [`WorkerMessage::FileReleased`] once no task uses it.
+    ReleaseFile(u64),
+    /// Drops the worker's memory of this number, which holds a value.
+    DropMemory(u32),
+    /// Ends an attempt of a task (task, attempt): a queued attempt does not start, a waiting one does not continue.
     Cancel(u64, u32),
-    /// Tasks of a job that submit are to wait (true), or go on: what it has submitted takes as much as it may.
-    Hold(u32, bool),
-    /// Each task of a held job that waits goes on until it has submitted once more.
-    GoOn(u32),
-    /// What a task waits for is to be said ([`Up::Waits`]), or what the calls of the actor that it made do.
-    AskWaits(u64),
-    /// A call of an actor is not wanted any more: the actor, the call, its attempt. What runs goes on.
-    Withdraw(u64, u64, u32),
+    /// Holds tasks of a job when they submit (true), or lets them continue (false). The limit of submitted tasks is
+    /// reached.
+    HoldJob(u32, bool),
+    /// Lets each waiting task of a held job continue until it has submitted once more.
+    ResumeOnce(u32),
+    /// Requests [`WorkerMessage::Waits`] of a task, or of the calls of the actor that it created.
+    ReportWaits(u64),
+    /// Withdraws a call of an actor (actor, call, attempt) that does not run. A running call continues.
+    WithdrawCall(u64, u64, u32),
 }

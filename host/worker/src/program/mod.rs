@@ -1,28 +1,30 @@
-//! Workers that run programs: tasks that submit tasks, wait for each other, and share objects.
+//! Workers for programs, whose tasks submit other tasks, wait for each other, and share objects.
 //!
-//! Such a worker is one thread that has many sandboxes at once: each task is a call on a stack of its own, which lets go
-//! of the thread when it waits. It speaks with its node through [rings](ring) in shared memory: who has something to do
-//! looks at them between tasks, which costs nothing; who has nothing looks again for a moment, and sleeps until the other
-//! side wakes it. A socket carries what is rare: compiled code, and the files of large objects.
+//! Such a worker is one thread with many sandboxes: each task is a call on its own stack, which leaves the thread while
+//! the task waits. Worker and node communicate through [rings](ring) in shared memory. A busy worker polls the rings
+//! between tasks, at almost no cost; an idle worker spins for a moment, then sleeps until the node wakes it. A socket
+//! carries what is rare: compiled code, and files of large objects.
 //!
-//! A task is not sent to the node at once when another submits it, but when there are several, when a moment has passed,
-//! or when who submitted it waits for others. If it waits for this very task, it takes it back and runs it itself: that
-//! wakes nobody. Tasks that a node has given to a worker can be taken back in the same way, until they are begun.
+//! A submitted task is not published to the node at once, but when several messages wait, when a moment has passed, or
+//! when its submitter waits for something else. A task that waits for the task it has just submitted takes it back and
+//! runs it in the same worker, which wakes no other process. A node can take back tasks in the same way until the
+//! worker starts them.
 
-mod any;
 mod clock;
-mod desk;
-mod link;
+mod fuzz;
 mod messages;
 mod objects;
 mod process;
 mod ring;
+mod runtime;
+mod worker;
 
-#[doc(hidden)]
-pub use any::{ask_any, pass_any};
 pub use clock::monotonic_nanos;
-pub use link::{Bell, Crew, CrewOptions, Given, Heard};
+#[doc(hidden)]
+pub use fuzz::{fuzz_rings, fuzz_task_request};
 pub use messages::{
-    Begin, BeginRole, Delivery, Down, MakeOptions, RUN_MAX, ReturnedUp, Submit, Took, Up, ValueUp, WAITS_MAX,
+    ActorSettings, AttemptUsage, Delivery, NodeMessage, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, StartTask,
+    SubmitTask, TaskRole, WAIT_OBJECTS_MAX, WorkerMessage,
 };
 pub use process::{PROGRAM_ARGUMENT, run_program_worker};
+pub use worker::{Doorbell, Polled, ProgramWorker, ProgramWorkerOptions, TaskPosition};

@@ -1,127 +1,127 @@
-//! The objects that a worker's tasks know of.
+//! The objects that the tasks of a worker hold, need or request.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
-use sandbar_sandbox::{Bytes, Got, Input};
+use sandbar_sandbox::{GetOutcome, Input, InputBytes};
 use sandbar_store::Mapping;
 
-/// A task's place in its worker.
-pub(super) type Slot = usize;
+/// Index of a task in its worker.
+pub(super) type TaskSlot = usize;
 
-/// An object of a job.
-pub(super) type Key = (u32, u64);
+/// Key of an object: its job and number.
+pub(super) type ObjectKey = (u32, u64);
 
-/// What there is of an object.
+/// A value or an error in the worker's memory.
 #[derive(Debug)]
-pub(super) struct Value {
-    pub bytes: ValueBytes,
+pub(super) struct LocalValue {
+    pub bytes: LocalBytes,
     /// Whether it is an error.
     pub failed: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum ValueBytes {
+pub(super) enum LocalBytes {
     Own(Vec<u8>),
     File(Mapping, OwnedFd),
 }
 
-impl Value {
-    pub(super) fn inline(bytes: &[u8], failed: bool) -> Arc<Value> {
-        Arc::new(Value { bytes: ValueBytes::Own(bytes.to_vec()), failed })
+impl LocalValue {
+    pub(super) fn inline(bytes: &[u8], failed: bool) -> Arc<LocalValue> {
+        Arc::new(LocalValue { bytes: LocalBytes::Own(bytes.to_vec()), failed })
     }
 
-    /// Of a sealed file's first bytes.
-    pub(super) fn of_file(file: OwnedFd, bytes: u64) -> io::Result<Arc<Value>> {
+    /// Maps the first bytes of a sealed file.
+    pub(super) fn of_file(file: OwnedFd, bytes: u64) -> io::Result<Arc<LocalValue>> {
         let mapping = Mapping::sealed(file.as_fd(), bytes)?;
-        Ok(Arc::new(Value { bytes: ValueBytes::File(mapping, file), failed: false }))
+        Ok(Arc::new(LocalValue { bytes: LocalBytes::File(mapping, file), failed: false }))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            ValueBytes::Own(bytes) => bytes,
-            ValueBytes::File(mapping, _) => mapping,
+            LocalBytes::Own(bytes) => bytes,
+            LocalBytes::File(mapping, _) => mapping,
         }
     }
 
-    pub(super) fn got(&self) -> Got {
+    pub(super) fn outcome(&self) -> GetOutcome {
         let bytes = self.bytes().len() as u64;
-        if self.failed { Got::Failed(bytes) } else { Got::Value(bytes) }
+        if self.failed { GetOutcome::Failed(bytes) } else { GetOutcome::Value(bytes) }
     }
 
     pub(super) fn input(&self) -> Input<'_> {
         let file = match &self.bytes {
-            ValueBytes::Own(_) => None,
-            ValueBytes::File(_, file) => Some((file.as_fd(), 0)),
+            LocalBytes::Own(_) => None,
+            LocalBytes::File(_, file) => Some((file.as_fd(), 0)),
         };
-        Input { bytes: Bytes::Lent(self.bytes()), file }
+        Input { bytes: InputBytes::Lent(self.bytes()), file }
     }
 }
 
-/// What a worker knows of an object.
+/// State of an object in this worker.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
-    pub value: Option<Arc<Value>>,
+pub(super) struct ObjectEntry {
+    pub value: Option<Arc<LocalValue>>,
     /// Whether the node was asked for it.
-    pub wanted: bool,
-    /// Tasks here that hold or need it, and values here that contain it.
+    pub requested: bool,
+    /// Number of tasks here that hold or need it, and of values here that contain it.
     holds: u32,
-    /// How often this worker holds it, as the node sees it.
+    /// Number of references that the node counts for this worker.
     pub held: u32,
-    /// Whether it is known what its value contains, which is there or was.
+    /// Whether the objects that its value contains are known, because the value is or was here.
     pub is_known: bool,
-    /// What its value contains.
+    /// Objects that its value contains.
     contains: Vec<u64>,
-    /// Tasks that wait for it, or did: where they are, or were, and which.
-    pub waiters: Vec<(Slot, u64)>,
+    /// Tasks that wait or waited for it: slot and task number.
+    pub waiters: Vec<(TaskSlot, u64)>,
 }
 
-/// The objects that tasks here hold, need or want.
+/// The objects of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
-    entries: FxHashMap<Key, Entry>,
-    /// Those that nobody here holds any more, and how often the node thinks that this worker does.
-    pub gone: Vec<(u64, u32)>,
-    /// Files that the node has lent, until it wants them forgotten: what each is the value of.
-    lent: FxHashMap<u64, (Key, Arc<Value>)>,
-    /// Those that were forgotten, while tasks have them in use.
-    leaving: Vec<(u64, Weak<Value>)>,
+pub(super) struct ObjectTable {
+    entries: FxHashMap<ObjectKey, ObjectEntry>,
+    /// Objects that nothing here holds any longer, with the number of references that the node still counts.
+    pub released: Vec<(u64, u32)>,
+    /// Lent files, with the value that each holds, until the node requests their release.
+    lent: FxHashMap<u64, (ObjectKey, Arc<LocalValue>)>,
+    /// Values of files whose release was requested, while tasks use them.
+    forgotten_in_use: Vec<(u64, Weak<LocalValue>)>,
 }
 
-impl Objects {
-    pub(super) fn value(&self, key: Key) -> Option<&Arc<Value>> {
+impl ObjectTable {
+    pub(super) fn value(&self, key: ObjectKey) -> Option<&Arc<LocalValue>> {
         self.entries.get(&key)?.value.as_ref()
     }
 
-    /// Whether it is known what became of an object; for who wants its value, whether that is here.
-    pub(super) fn is_there(&self, key: Key, with_value: bool) -> bool {
+    /// Returns whether the outcome of an object is known; with `with_value`, whether its value is here.
+    pub(super) fn is_there(&self, key: ObjectKey, with_value: bool) -> bool {
         self.entries.get(&key).is_some_and(|entry| entry.value.is_some() || entry.is_known && !with_value)
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Entry> {
+    pub(super) fn get(&self, key: ObjectKey) -> Option<&ObjectEntry> {
         self.entries.get(&key)
     }
 
-    pub(super) fn entry(&mut self, key: Key) -> &mut Entry {
+    pub(super) fn entry(&mut self, key: ObjectKey) -> &mut ObjectEntry {
         self.entries.entry(key).or_default()
     }
 
-    /// A task holds or needs it.
-    pub(super) fn hold(&mut self, key: Key) {
+    /// Adds a reference of a task that holds or needs the object.
+    pub(super) fn hold(&mut self, key: ObjectKey) {
         self.entry(key).holds += 1;
     }
 
-    /// A task made it, and holds it, as the node knows.
-    pub(super) fn made(&mut self, key: Key) {
+    /// Adds a reference of the task that created the object; the node counts it as well.
+    pub(super) fn created(&mut self, key: ObjectKey) {
         let entry = self.entry(key);
         entry.holds += 1;
         entry.held += 1;
     }
 
-    /// What its value contains; the node has this worker hold each of them once more if it says so itself.
-    pub(super) fn contains(&mut self, key: Key, contained: Vec<u64>, by_node: bool) {
+    /// Sets the objects that a value contains. With `by_node`, the node counts each of them once more for this worker.
+    pub(super) fn set_contained(&mut self, key: ObjectKey, contained: Vec<u64>, by_node: bool) {
         for object in &contained {
             let entry = self.entry((key.0, *object));
             entry.holds += 1;
@@ -131,63 +131,63 @@ impl Objects {
         (entry.contains, entry.is_known) = (contained, true);
     }
 
-    /// The node says what a value contains, and if it was `wanted` has this worker hold each of that once more. The value of
-    /// an object may come again as another one, that was made anew: what is here stays what it was.
-    pub(super) fn delivered(&mut self, key: Key, contained: Vec<u64>, wanted: bool, is_new: bool) {
+    /// Records a delivery: the objects that the value contains, each of which the node counts once more for this worker
+    /// if the object was `wanted`. A value that is already here stays, also if lineage has computed another one.
+    pub(super) fn delivered(&mut self, key: ObjectKey, contained: Vec<u64>, requested: bool, is_new: bool) {
         let entry = self.entry(key);
         if entry.is_known && entry.contains == contained {
-            let times = u32::from(wanted);
+            let times = u32::from(requested);
             return contained.iter().for_each(|object| self.entry((key.0, *object)).held += times);
         }
         let unneeded = if is_new || !entry.is_known {
             let before = std::mem::take(&mut entry.contains);
-            self.contains(key, contained, wanted);
+            self.set_contained(key, contained, requested);
             before
         } else {
             for object in &contained {
                 let entry = self.entry((key.0, *object));
                 entry.holds += 1;
-                entry.held += u32::from(wanted);
+                entry.held += u32::from(requested);
             }
             contained
         };
         unneeded.into_iter().for_each(|object| self.release((key.0, object)));
     }
 
-    /// The node has lent a file.
-    pub(super) fn lend(&mut self, file: u64, key: Key, value: &Arc<Value>) {
+    /// Records a file that the node has lent.
+    pub(super) fn lend(&mut self, file: u64, key: ObjectKey, value: &Arc<LocalValue>) {
         self.lent.insert(file, (key, value.clone()));
     }
 
-    /// A file that was lent before.
-    pub(super) fn lent(&self, file: u64) -> Option<Arc<Value>> {
+    /// Returns the value of a lent file.
+    pub(super) fn lent(&self, file: u64) -> Option<Arc<LocalValue>> {
         self.lent.get(&file).map(|(_, value)| value.clone())
     }
 
-    /// The node wants a file forgotten. Who wants its value asks for it again.
+    /// Removes a file whose release the node requests. A task that needs the value requests it again.
     pub(super) fn forget(&mut self, file: u64) {
         let Some((key, value)) = self.lent.remove(&file) else { return };
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.value.as_ref().is_some_and(|own| Arc::ptr_eq(own, &value))
         {
-            (entry.value, entry.wanted) = (None, false);
+            (entry.value, entry.requested) = (None, false);
         }
-        self.leaving.push((file, Arc::downgrade(&value)));
+        self.forgotten_in_use.push((file, Arc::downgrade(&value)));
     }
 
-    /// Files that were forgotten and that no task has in use any more.
+    /// Removes and returns the files whose release was requested and that no task uses any longer.
     pub(super) fn forgotten(&mut self) -> impl Iterator<Item = u64> + use<> {
-        let gone = self.leaving.extract_if(.., |(_, value)| value.strong_count() == 0);
-        gone.map(|(file, _)| file).collect::<Vec<_>>().into_iter()
+        let released = self.forgotten_in_use.extract_if(.., |(_, value)| value.strong_count() == 0);
+        released.map(|(file, _)| file).collect::<Vec<_>>().into_iter()
     }
 
-    /// What the value of an object contains.
-    pub(super) fn contained(&self, key: Key) -> &[u64] {
+    /// Returns the objects that an object's value contains.
+    pub(super) fn contained(&self, key: ObjectKey) -> &[u64] {
         self.entries.get(&key).map_or(&[], |entry| &entry.contains)
     }
 
-    /// A task holds or needs it no more. Who is not held by anybody is forgotten, with what only that contained.
-    pub(super) fn release(&mut self, key: Key) {
+    /// Drops a reference. Objects without references are removed, with objects that only they contained.
+    pub(super) fn release(&mut self, key: ObjectKey) {
         let mut left = vec![key.1];
         while let Some(object) = left.pop() {
             let key = (key.0, object);
@@ -198,15 +198,15 @@ impl Objects {
             }
             if let Some(entry) = self.entries.remove(&key) {
                 if entry.held > 0 {
-                    self.gone.push((object, entry.held));
+                    self.released.push((object, entry.held));
                 }
                 left.extend(entry.contains);
             }
         }
     }
 
-    /// Its value has come. Gives who waits for it; none if nobody here wants it any more.
-    pub(super) fn arrived(&mut self, key: Key, value: Arc<Value>) -> Vec<(Slot, u64)> {
+    /// Stores the value of an object. Returns the tasks that wait for it.
+    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) -> Vec<(TaskSlot, u64)> {
         let entry = self.entry(key);
         entry.value = Some(value);
         std::mem::take(&mut entry.waiters)

@@ -1,4 +1,4 @@
-//! The worker's side: one thread that runs tasks, each until it waits or has ended.
+//! The worker process for programs: one thread that runs tasks, each until it waits or finishes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, IdAllocator, JobId, Limits, TaskError, TaskId, TaskKind, TaskRequest, WorkerId};
 use sandbar_dense::remote::Broker;
 use sandbar_process::{confine, socket};
-use sandbar_sandbox::{Ended, Engine, IdleSandboxes, Initial, Program, Running, TaskCall};
+use sandbar_sandbox::{Engine, IdleSandboxes, MemoryImage, Program, TaskCall, TaskExecution, TaskOutcome};
 use sandbar_store::{Mapping, SharedMemory};
 
 use super::clock::monotonic_nanos;
@@ -24,16 +24,16 @@ use super::runtime::{
 use super::worker::{DOORBELL_BYTES, Doorbell, MEMORY_BYTES, Packet, rings, words};
 use crate::compiler::InitialMemory;
 
-/// The argument with which `host-worker` is a worker for programs; its socket is standard input.
+/// The argument with which `host-worker` runs as a worker for programs; standard input is its socket.
 pub const PROGRAM_ARGUMENT: &str = "program";
 
-/// Who has nothing to do looks again for so long before it sleeps: to be woken takes as long.
+/// Spin time of an idle worker before it sleeps: a wake-up takes as long.
 const SPIN_TIME: Duration = Duration::from_micros(60);
 
-/// Files of values that tasks here have got, and hold.
+/// Maximum number of open files, mostly of values that tasks here hold.
 const FILES_MAX: u64 = 4096;
 
-/// A program with the limits of its tasks, and what they are.
+/// A program, the limits of its tasks, and their kinds.
 type WorkerProgram = Result<(Arc<Program>, Limits, Arc<[TaskKind]>), Fault>;
 
 struct Worker {
@@ -43,16 +43,16 @@ struct Worker {
     node_messages: Receiver,
     tasks: TaskReceiver,
     runtime: Arc<Mutex<WorkerRuntime>>,
-    /// Whom to ask for a GPU.
+    /// Connection to the node's GPU broker.
     broker: Broker,
     programs: FxHashMap<u32, WorkerProgram>,
     idle_sandboxes: IdleSandboxes,
-    /// By their rings, as the runtime's.
+    /// Active tasks by slot, parallel to those of the runtime.
     active: Vec<Option<ActiveTask>>,
     free: Vec<TaskSlot>,
-    /// Where each task is that is here.
+    /// Slot of each task by its number.
     slots: FxHashMap<u64, TaskSlot>,
-    /// Attempts that are not to be begun, of those that it was given.
+    /// Assigned attempts that must not start.
     cancelled: Vec<(u64, u32)>,
     frame: Vec<u8>,
     packet: Vec<u8>,
@@ -60,16 +60,16 @@ struct Worker {
 
 struct ActiveTask {
     id: u64,
-    running: Running,
+    running: TaskExecution,
     program: u32,
     nanos: u64,
-    /// When it was taken up, before its sandbox was there, and until when it has run, in nanoseconds.
+    /// Time at which it was taken up, before it had a sandbox, and time until which it has run, in nanoseconds.
     started: u64,
     until: u64,
 }
 
 impl ActiveTask {
-    /// It has run for a while.
+    /// Adds a time span in which it ran.
     fn add_run(&mut self, from: u64, until: u64) {
         self.nanos += until.saturating_sub(from);
         self.until = until;
@@ -79,10 +79,10 @@ impl ActiveTask {
 /// Runs a worker for programs until its node closes the socket.
 ///
 /// # Errors
-/// Of its set-up, and of what its node says.
+/// Those of the set-up, and of invalid messages of the node.
 pub fn run_program_worker() -> io::Result<()> {
-    confine::leave_signals_to_node()?;
-    confine::end_with_parent()?;
+    confine::ignore_termination_signals()?;
+    confine::exit_with_parent()?;
     confine::limit_resources(FILES_MAX)?;
     let stdin = io::stdin();
     let mut packet = Vec::new();
@@ -90,7 +90,7 @@ pub fn run_program_worker() -> io::Result<()> {
     let Packet::Hello { worker, limits, sandboxes, inline, value_bytes_max } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
-    // A node that ended before this process could be told to end with it.
+    // The node may have ended before this process was set to end with it.
     if socket::is_closed(stdin.as_fd()) {
         return Ok(());
     }
@@ -103,13 +103,13 @@ pub fn run_program_worker() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let _entered = runtime.enter();
     let engine = Engine::for_programs(&limits, sandboxes).map_err(io::Error::other)?;
-    // The process ends before its memory does.
+    // Leaked on purpose: the signal handler may use the memory until the process ends.
     let unwanted = Box::leak(Box::new(memory.clone())).atomic(words::TASK_TO_INTERRUPT);
-    sandbar_sandbox::interruptible(unwanted)?;
-    // What finds the clock asks the system for it the first time, which is not allowed later.
+    sandbar_sandbox::install_interrupt_handler(unwanted)?;
+    // The first reading of the clock makes system calls that are not allowed later.
     monotonic_nanos();
-    confine::silence()?;
-    confine::seccomp()?;
+    confine::redirect_stderr_to_null()?;
+    confine::restrict_worker_syscalls()?;
     let (_, down, tasks) = rings(&memory);
     let mut runtime =
         WorkerRuntime::new(memory.clone(), node, IdAllocator::of(WorkerId(worker)), sandboxes as usize, inline);
@@ -140,7 +140,7 @@ pub fn run_program_worker() -> io::Result<()> {
 }
 
 impl Worker {
-    /// Does one thing, if there is any to do.
+    /// Does one unit of work. Returns false if there is none.
     fn step(&mut self) -> io::Result<bool> {
         self.handle_messages()?;
         let mut runtime = lock(&self.runtime);
@@ -177,7 +177,7 @@ impl Worker {
         }
         drop(runtime);
         if !self.tasks.has_frame() {
-            // The others have ended, or were taken back.
+            // All assigned tasks have finished or were taken back.
             self.cancelled.clear();
         }
         lock(&self.runtime).publish();
@@ -195,14 +195,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads what the node says.
+    /// Handles all messages from the node.
     fn handle_messages(&mut self) -> io::Result<()> {
         let mut frame = std::mem::take(&mut self.frame);
         while self.node_messages.next(&mut frame)? {
             match postcard::from_bytes(&frame).map_err(io::Error::other)? {
-                NodeMessage::Deliver { job, object, value, contains, wanted } => {
+                NodeMessage::Deliver { job, object, value, contains, requested } => {
                     let value = self.value((job, object), value)?;
-                    lock(&self.runtime).delivered((job, object), value, contains, wanted);
+                    lock(&self.runtime).delivered((job, object), value, contains, requested);
                 }
                 NodeMessage::DeliverItem { job, stream, object, value, contains } => {
                     let value = self.value((job, object), value)?;
@@ -215,7 +215,7 @@ impl Worker {
                 }
                 NodeMessage::ReleaseFile(file) => lock(&self.runtime).objects.forget(file),
                 NodeMessage::DropMemory(number) => lock(&self.runtime).close(number),
-                NodeMessage::DropDelivery(job, object) => lock(&self.runtime).unneeded((job, object)),
+                NodeMessage::DropDelivery(job, object) => lock(&self.runtime).release_needed((job, object)),
                 NodeMessage::Cancel(task, attempt) => self.cancel(task, attempt)?,
                 NodeMessage::HoldJob(job, holds) => lock(&self.runtime).hold_job(job, holds),
                 NodeMessage::ResumeOnce(job) => lock(&self.runtime).resume_once(job),
@@ -232,7 +232,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is delivered, if that is more than a promise.
+    /// Returns the delivered value, or `None` if it is not available yet.
     fn value(&mut self, key: ObjectKey, value: Delivery<'_>) -> io::Result<Option<Arc<LocalValue>>> {
         Ok(match value {
             Delivery::Value(bytes) => Some(LocalValue::inline(bytes, false)),
@@ -243,9 +243,9 @@ impl Worker {
                     lock(&self.runtime).objects.lend(number, key, &value);
                     Some(value)
                 }
-                // Tasks here have too many in use at once: this one is an error to whoever wants it.
+                // Too many files are open. The object becomes an error for the tasks that wait for it.
                 Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
-                    let message = format!("the worker has no room for it: {e}; let go of objects");
+                    let message = format!("the worker can't open its file: {e}; release objects");
                     let error = TaskError { fault: Fault::new(Code::StoreFull, message), chain: Vec::new() };
                     lock(&self.runtime).file_released(number);
                     Some(LocalValue::inline(&postcard::to_stdvec(&error).map_err(io::Error::other)?, true))
@@ -260,14 +260,14 @@ impl Worker {
         })
     }
 
-    /// An attempt is to end, which does not run now.
+    /// Ends an attempt that is not running at this moment.
     fn cancel(&mut self, task: u64, attempt: u32) -> io::Result<()> {
         let Some(slot) = self.slots.get(&task).copied() else {
             self.cancelled.push((task, attempt));
             return Ok(());
         };
         let mut runtime = lock(&self.runtime);
-        let of_actor = runtime.actors.get(&slot).map(|resident| resident.attempt);
+        let of_actor = runtime.actors.get(&slot).map(|actor| actor.attempt);
         let same = of_actor.or_else(|| runtime.task(slot).map(|own| own.attempt)) == Some(attempt);
         drop(runtime);
         if !same {
@@ -276,20 +276,20 @@ impl Worker {
         if let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) {
             active.until = monotonic_nanos();
         }
-        let result = Err(Fault::new(Code::Cancelled, "it was ended while it waited"));
-        self.finish(slot, Ended::without_cost(result))
+        let result = Err(Fault::new(Code::Cancelled, "it was cancelled while it waited"));
+        self.finish(slot, TaskOutcome::without_usage(result))
     }
 
-    /// A call of an actor is not wanted any more.
+    /// Withdraws a call of an actor.
     fn withdraw(&mut self, actor: u64, task: u64, attempt: u32) -> io::Result<()> {
-        // It may be among what was given, and not taken yet.
+        // The call may be in the task ring.
         self.cancelled.push((task, attempt));
         let Some(slot) = self.slots.get(&actor).copied() else { return Ok(()) };
         let can_go_on = lock(&self.runtime).withdraw(slot, task, attempt);
         if can_go_on { self.poll_task(slot) } else { Ok(()) }
     }
 
-    /// The next file that comes over the socket, of a value.
+    /// Receives the next file of a value from the socket.
     fn next_file(&mut self) -> io::Result<OwnedFd> {
         loop {
             match self.receive()? {
@@ -310,12 +310,12 @@ impl Worker {
         };
         let mut files = files.into_iter();
         let code = Mapping::sealed(files.next().ok_or_else(wrong)?.as_fd(), code_bytes)?;
-        // SAFETY: the node hands over what this build compiled (see `compiler`), in a sealed file of its own.
+        // SAFETY: the node sends code that this build compiled (see `compiler`), in a sealed file.
         let mut loaded = unsafe { self.engine.load_in_place(code, image_end) };
         if let (Ok(loaded), Some(initial)) = (&mut loaded, initial) {
             let InitialMemory { memory_bytes, image_start, image_bytes } = initial;
             let image = Mapping::sealed(files.next().ok_or_else(wrong)?.as_fd(), image_bytes)?;
-            self.engine.reuse(loaded, Initial { memory_bytes, image_start, image });
+            self.engine.reuse(loaded, MemoryImage { memory_bytes, image_start, image });
         }
         let loaded = loaded.and_then(|program| match program.has_tasks() {
             true => Ok((Arc::new(program), limits, kinds.into())),
@@ -325,12 +325,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Begins the next task that was given.
+    /// Starts the next assigned task.
     fn start_next(&mut self) -> io::Result<bool> {
         if !self.tasks.has_frame() {
             return Ok(false);
         }
-        // Before the node can see it: from then on it counts the time that a task may take.
+        // Taken before the node can see the start: the node counts the time limit from a later moment.
         let started = monotonic_nanos();
         let mut frame = std::mem::take(&mut self.frame);
         let taken = self.tasks.take(&mut frame)?;
@@ -355,7 +355,9 @@ impl Worker {
         }
         let loaded = match &self.programs[&program] {
             Err(fault) => Err(fault.clone()),
-            Ok(_) if self.cancelled.contains(&(task, attempt)) => Err(Fault::new(Code::Cancelled, "it was not begun")),
+            Ok(_) if self.cancelled.contains(&(task, attempt)) => {
+                Err(Fault::new(Code::Cancelled, "it was cancelled before it started"))
+            }
             Ok((loaded, limits, kinds)) => Ok((loaded.clone(), *limits, kinds.clone())),
         };
         let kinds = loaded.as_ref().map(|(_, _, kinds)| kinds.clone()).unwrap_or_default();
@@ -373,10 +375,10 @@ impl Worker {
         if let TaskRole::Generator(buffer) = role {
             own.generator = Some(GeneratorStream::new(buffer));
         }
-        if let TaskRole::ActorCall(actor, made_in, is_timed) = role {
+        if let TaskRole::ActorCall(actor, created_in, is_timed) = role {
             return self.queue_call(
                 actor,
-                made_in,
+                created_in,
                 QueuedCall { own, function, arguments: arguments.into(), is_timed },
             );
         }
@@ -385,13 +387,13 @@ impl Worker {
         let services = Box::new(TaskServices {
             runtime: self.runtime.clone(),
             slot,
-            at_hand: None,
+            current_object: None,
             is_held: false,
             broker: has_gpu.then(|| self.broker.clone()),
             job,
             tensor_bytes_max: limits.tensor_bytes_max,
             dense: None,
-            gpu_nanos_told: 0,
+            gpu_nanos_reported: 0,
         });
         let running = match role {
             TaskRole::MakeActor(options) => {
@@ -401,15 +403,15 @@ impl Worker {
             _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
         };
         self.insert(slot, ActiveTask { id: task, running, program, nanos: 0, started, until: started });
-        lock(&self.runtime).seat(slot, own);
+        lock(&self.runtime).insert_task(slot, own);
         self.poll_task(slot)
     }
 
-    /// A call of an actor that is here, or was.
-    fn queue_call(&mut self, actor: u64, made_in: u32, call: QueuedCall) -> io::Result<()> {
+    /// Queues a call of an actor, unless the actor has left this worker.
+    fn queue_call(&mut self, actor: u64, created_in: u32, call: QueuedCall) -> io::Result<()> {
         let mut runtime = lock(&self.runtime);
         let slot = self.slots.get(&actor).copied();
-        let slot = slot.filter(|slot| runtime.actors.get(slot).is_some_and(|actor| actor.attempt == made_in));
+        let slot = slot.filter(|slot| runtime.actors.get(slot).is_some_and(|actor| actor.attempt == created_in));
         let Some(slot) = slot else {
             runtime.drop_call(&call.own);
             return Ok(());
@@ -427,19 +429,19 @@ impl Worker {
         self.active[slot] = Some(active);
     }
 
-    /// Runs a task until it waits or has ended, and what it waits for, if that is to be run here.
+    /// Runs a task until it waits or finishes, then starts the task that it waits for, if that is to run here.
     fn poll_task(&mut self, slot: TaskSlot) -> io::Result<()> {
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
         let mut runtime = lock(&self.runtime);
         runtime.unblock(slot);
-        // What the node does not know of yet runs on behalf of who waits for it.
+        // A task that was not announced to the node runs on behalf of the task that waits for it.
         let parent = runtime.task(slot).and_then(|task| Some(task.unannounced.as_ref()?.0));
-        let behalf = parent.and_then(|parent| runtime.task(parent)).map_or(active.id, |parent| parent.id);
+        let on_behalf_of = parent.and_then(|parent| runtime.task(parent)).map_or(active.id, |parent| parent.id);
         drop(runtime);
-        self.memory.atomic(words::CURRENT_TASK).store(behalf, SeqCst);
+        self.memory.atomic(words::CURRENT_TASK).store(on_behalf_of, SeqCst);
         self.memory.atomic(words::STEPS).fetch_add(1, Relaxed);
         let start = monotonic_nanos();
-        let polled = active.running.poll(TaskId(behalf));
+        let polled = active.running.poll(TaskId(on_behalf_of));
         active.add_run(start, monotonic_nanos());
         self.memory.atomic(words::CURRENT_TASK).store(u64::MAX, SeqCst);
         match polled {
@@ -449,13 +451,13 @@ impl Worker {
                 runtime.report_taken();
                 let inline = runtime.inline.take();
                 let is_on_gpu = runtime.wait_for_gpu.contains(&slot);
-                let is_idle = runtime.actors.get(&slot).is_some_and(|resident| resident.is_idle());
+                let is_idle = runtime.actors.get(&slot).is_some_and(|actor| actor.is_idle());
                 match inline {
                     Some((parent, frame)) => {
                         drop(runtime);
                         self.start_inline(parent, frame)
                     }
-                    // As if it went on by itself.
+                    // The node need not know: the task continues by itself.
                     None if is_idle || is_on_gpu => Ok(()),
                     None => {
                         runtime.block(slot);
@@ -466,7 +468,7 @@ impl Worker {
         }
     }
 
-    /// Begins a task that its parent waits for.
+    /// Starts a task in this worker for its waiting parent.
     fn start_inline(&mut self, parent: TaskSlot, frame: Vec<u8>) -> io::Result<()> {
         let started = monotonic_nanos();
         let Ok(WorkerMessage::Submit(submit)) = postcard::from_bytes(&frame) else { return Ok(()) };
@@ -492,8 +494,8 @@ impl Worker {
         self.start(begin, started, Some((parent, frame.clone())))
     }
 
-    /// A task has ended.
-    fn finish(&mut self, slot: TaskSlot, ended: Ended) -> io::Result<()> {
+    /// Finishes a task.
+    fn finish(&mut self, slot: TaskSlot, ended: TaskOutcome) -> io::Result<()> {
         let Some(active) = self.active[slot].take() else { return Ok(()) };
         let ActiveTask { id: task, running, nanos, started, until, .. } = active;
         let waited_nanos = until.saturating_sub(started).saturating_sub(nanos);
@@ -502,13 +504,13 @@ impl Worker {
         self.free.push(slot);
         let mut runtime = lock(&self.runtime);
         let Some(own) = runtime.remove_task(slot) else { return Ok(()) };
-        let Ended { result, memory_bytes, gpu_nanos, has_lost_gpu } = ended;
+        let TaskOutcome { result, memory_bytes, gpu_nanos, has_lost_gpu } = ended;
         let usage = AttemptUsage { started, nanos, waited_nanos, gpu_nanos, memory_bytes };
         let report = AttemptReport { usage, lost: has_lost_gpu && result.is_err(), saved: None };
         match runtime.actors.remove(&slot) {
-            Some(resident) => {
+            Some(actor) => {
                 let fault = result.err().unwrap_or_else(|| Fault::new(Code::ActorDied, "it has ended"));
-                runtime.end_actor(own, resident, fault, report);
+                runtime.end_actor(own, actor, fault, report);
             }
             None => runtime.finish(own, result, report),
         }

@@ -1,14 +1,15 @@
 //! Rings of frames in shared memory, each with one writer and one reader in two processes.
 //!
-//! A ring's positions count bytes, and start over at 2³². A frame is its length (u32), 4 bytes of zero, and its bytes,
-//! padded to a multiple of 8; one that does not fit before the end of the memory stands at its start, behind a length of
-//! [`SKIP`]. Two positions share one word, so that both sides can change them at once or not at all:
+//! Positions in a ring count bytes and wrap at 2³². A frame is its length (u32), 4 zero bytes, and its bytes, padded to
+//! a multiple of 8. A frame that does not fit before the end of the memory is placed at its start, after a length of
+//! [`SKIP`]. Two positions share one word, so that either side can change both atomically:
 //!
-//! - [`Sender`] to [`Receiver`]: `published | written`. Frames up to `published` are the reader's. Those behind it can
-//!   be taken back by the writer, and [taken](Receiver::claim_all) by the reader.
-//! - [`TaskSender`] to [`TaskReceiver`]: `taken | given`. The reader takes one frame at a time; the writer takes back what is left.
+//! - [`Sender`] to [`Receiver`]: `published | written`. Frames up to `published` belong to the reader. The writer can
+//!   take back frames behind that position, and the reader can [claim](Receiver::claim_all) them.
+//! - [`TaskSender`] to [`TaskReceiver`]: `taken | sent`. The reader takes one frame at a time; the writer can take back
+//!   the frames that are left.
 //!
-//! The reader copies a frame before it looks at it: the writer may be a process that a guest has taken over.
+//! The reader copies a frame before it reads it: the writer may be a process that a guest has taken over.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,18 +20,18 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use sandbar_store::SharedMemory;
 
 const HEAD_BYTES: usize = 8;
-/// Instead of a length: go on at the start of the memory.
+/// A length that means: continue at the start of the memory.
 const SKIP: u32 = u32::MAX;
 
-/// Where a ring is in shared memory.
+/// Location of a ring in shared memory.
 #[derive(Debug, Clone)]
 pub(super) struct RingMemory {
     pub memory: Arc<SharedMemory>,
-    /// The word of its two positions, as an index of u64.
+    /// Word of its two positions, as an index of u64.
     pub word: usize,
-    /// The word of how far the reader is ([`Sender`] only).
+    /// Word of the reader's position ([`Sender`] only), as an index of u64.
     pub read: usize,
-    /// Its bytes: a power of two of them.
+    /// Offset and number of its bytes; the number is a power of two.
     pub at: usize,
     pub bytes: usize,
 }
@@ -52,7 +53,7 @@ impl RingMemory {
         position as usize & (self.bytes - 1)
     }
 
-    /// Writes a frame at `end`, if there is room up to what was read. Gives the position behind it.
+    /// Writes a frame at `end`, if there is room up to the read position. Returns the position after it.
     fn write(&self, end: u32, read: u32, frame: &[u8]) -> Option<u32> {
         let needs = HEAD_BYTES + frame.len().next_multiple_of(8);
         let before_end = self.bytes - self.offset(end);
@@ -71,7 +72,7 @@ impl RingMemory {
         Some(start.wrapping_add(needs as u32))
     }
 
-    /// Copies the frame at `position` out of at most `left` bytes. Gives the position behind it.
+    /// Copies the frame at `position`, of at most `left` bytes. Returns the position after it.
     fn copy(&self, position: u32, left: u32, to: &mut Vec<u8>) -> io::Result<u32> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a ring's frames are not where they should be");
         let length = |position: u32| {
@@ -79,7 +80,7 @@ impl RingMemory {
             let read = self.memory.read(self.at + self.offset(position), &mut bytes);
             u32::from_le_bytes([read[0], read[1], read[2], read[3]])
         };
-        // Both may be what somebody else wrote.
+        // The other process may have written both positions.
         if !position.is_multiple_of(8) || left as usize > self.bytes {
             return Err(wrong());
         }
@@ -99,38 +100,38 @@ impl RingMemory {
         to.clear();
         to.reserve(len as usize);
         self.memory.read(self.at + self.offset(start) + HEAD_BYTES, &mut to.spare_capacity_mut()[..len as usize]);
-        // SAFETY: as many bytes were just read.
+        // SAFETY: `read` has just initialised this many bytes.
         unsafe { to.set_len(len as usize) };
         Ok(start.wrapping_add(needs as u32))
     }
 }
 
-/// The writer of a ring whose last frames it may take back.
+/// Writer of a ring that can take back its last frame.
 #[derive(Debug)]
 pub(super) struct Sender {
-    place: RingMemory,
+    ring: RingMemory,
     written: u32,
     published: u32,
-    /// Whether the reader may take what was not published.
+    /// Whether the reader may claim unpublished frames.
     is_open: bool,
 }
 
 impl Sender {
-    pub(super) fn new(place: RingMemory) -> Sender {
-        Sender { place, written: 0, published: 0, is_open: true }
+    pub(super) fn new(ring: RingMemory) -> Sender {
+        Sender { ring, written: 0, published: 0, is_open: true }
     }
 
-    /// One whose reader gets nothing that was not published: it does not look up before.
-    pub(super) fn closed(place: RingMemory) -> Sender {
-        Sender { is_open: false, ..Sender::new(place) }
+    /// Creates a writer whose reader cannot see or claim unpublished frames.
+    pub(super) fn closed(ring: RingMemory) -> Sender {
+        Sender { is_open: false, ..Sender::new(ring) }
     }
 
-    /// Writes a frame, which the reader gets with all before it once it is [published](Sender::publish), or takes. Gives
-    /// where it stands; none when there is no room.
+    /// Writes a frame, which the reader sees after [`Sender::publish`] or after claiming it, together with all frames
+    /// before it. Returns its position; `None` when the ring is full.
     pub(super) fn write(&mut self, frame: &[u8]) -> Option<u32> {
-        let read = self.place.memory.atomic(self.place.read).load(Acquire) as u32;
+        let read = self.ring.memory.atomic(self.ring.read).load(Acquire) as u32;
         let start = self.written;
-        let end = self.place.write(start, read, frame)?;
+        let end = self.ring.write(start, read, frame)?;
         if self.is_open {
             self.update_positions(|published, _| (published, end));
         }
@@ -138,7 +139,7 @@ impl Sender {
         Some(start)
     }
 
-    /// The reader may have all that was written.
+    /// Publishes all written frames.
     pub(super) fn publish(&mut self) {
         let written = self.written;
         if std::mem::replace(&mut self.published, written) != written {
@@ -146,12 +147,12 @@ impl Sender {
         }
     }
 
-    /// Takes the last frame back, which stands at `start`, unless the reader may have it already.
+    /// Takes back the last frame, which starts at `start`, unless the reader may have it already.
     pub(super) fn take_back(&mut self, start: u32) -> bool {
-        let word = self.place.word();
+        let word = self.ring.word();
         let before = word.load(Acquire);
         let (published, _) = unpack(before);
-        // Published is at or before what is written; before `start` if frames stand between.
+        // `published` is at or before `written`. It is before `start` if unpublished frames precede this one.
         let is_behind = (self.written.wrapping_sub(published)) >= self.written.wrapping_sub(start);
         let taken = is_behind && word.compare_exchange(before, pack(published, start), AcqRel, Acquire).is_ok();
         if taken {
@@ -161,7 +162,7 @@ impl Sender {
     }
 
     fn update_positions(&self, to: impl Fn(u32, u32) -> (u32, u32)) {
-        let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| {
+        let _ = self.ring.word().fetch_update(AcqRel, Acquire, |word| {
             let (published, written) = unpack(word);
             let (published, written) = to(published, written);
             Some(pack(published, written))
@@ -169,119 +170,119 @@ impl Sender {
     }
 }
 
-/// The reader of a ring.
+/// Reader of a ring with a [`Sender`].
 #[derive(Debug)]
 pub(super) struct Receiver {
-    place: RingMemory,
+    ring: RingMemory,
     read: u32,
 }
 
 impl Receiver {
-    pub(super) fn new(place: RingMemory) -> Receiver {
-        Receiver { place, read: 0 }
+    pub(super) fn new(ring: RingMemory) -> Receiver {
+        Receiver { ring, read: 0 }
     }
 
-    /// Whether there is a frame.
+    /// Returns whether a frame is available.
     pub(super) fn has_frame(&self) -> bool {
-        unpack(self.place.word().load(Acquire)).0 != self.read
+        unpack(self.ring.word().load(Acquire)).0 != self.read
     }
 
-    /// Whether there are frames that were not published.
+    /// Returns whether there are unpublished frames.
     pub(super) fn has_unpublished(&self) -> bool {
-        let (published, written) = unpack(self.place.word().load(Relaxed));
+        let (published, written) = unpack(self.ring.word().load(Relaxed));
         published != written
     }
 
-    /// Takes all that was written, published or not.
+    /// Publishes all written frames, on the reader's side.
     pub(super) fn claim_all(&self) {
-        let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| {
+        let _ = self.ring.word().fetch_update(AcqRel, Acquire, |word| {
             let (_, written) = unpack(word);
             Some(pack(written, written))
         });
     }
 
-    /// The next frame, in `frame`; false if there is none.
+    /// Reads the next frame into `frame`. Returns false if there is none.
     ///
     /// # Errors
-    /// When the writer makes no sense.
+    /// When the ring is corrupt.
     pub(super) fn next(&mut self, frame: &mut Vec<u8>) -> io::Result<bool> {
-        let (published, _) = unpack(self.place.word().load(Acquire));
+        let (published, _) = unpack(self.ring.word().load(Acquire));
         let left = published.wrapping_sub(self.read);
         if left == 0 {
             return Ok(false);
         }
-        self.read = self.place.copy(self.read, left, frame)?;
-        self.place.memory.atomic(self.place.read).store(u64::from(self.read), Release);
+        self.read = self.ring.copy(self.read, left, frame)?;
+        self.ring.memory.atomic(self.ring.read).store(u64::from(self.read), Release);
         Ok(true)
     }
 }
 
-/// The writer of a ring that takes back what the reader has not taken.
+/// Writer of a ring that can take back all frames that the reader has not taken.
 #[derive(Debug)]
 pub(super) struct TaskSender {
-    place: RingMemory,
-    given: u32,
+    ring: RingMemory,
+    sent: u32,
 }
 
 impl TaskSender {
-    pub(super) fn new(place: RingMemory) -> TaskSender {
-        TaskSender { place, given: 0 }
+    pub(super) fn new(ring: RingMemory) -> TaskSender {
+        TaskSender { ring, sent: 0 }
     }
 
-    /// Gives a frame. Gives where it ends; none when there is no room.
+    /// Writes a frame. Returns the position of its end; `None` when the ring is full.
     pub(super) fn send(&mut self, frame: &[u8]) -> Option<u32> {
-        let (taken, _) = unpack(self.place.word().load(Acquire));
-        let end = self.place.write(self.given, taken, frame)?;
-        let _ = self.place.word().fetch_update(AcqRel, Acquire, |word| Some(pack(unpack(word).0, end)));
-        self.given = end;
+        let (taken, _) = unpack(self.ring.word().load(Acquire));
+        let end = self.ring.write(self.sent, taken, frame)?;
+        let _ = self.ring.word().fetch_update(AcqRel, Acquire, |word| Some(pack(unpack(word).0, end)));
+        self.sent = end;
         Some(end)
     }
 
-    /// How far the reader has taken frames.
+    /// Returns the position up to which the reader has taken frames.
     pub(super) fn taken(&self) -> u32 {
-        unpack(self.place.word().load(Acquire)).0
+        unpack(self.ring.word().load(Acquire)).0
     }
 
-    /// Takes back all frames that the reader has not taken: those that end behind what it gives.
+    /// Takes back all frames that the reader has not taken: those that end behind the returned position.
     pub(super) fn take_back(&mut self) -> u32 {
-        // Both positions move on, so that none is used again while the reader looks at it.
-        let given = self.given;
-        let before = self.place.word().swap(pack(given, given), AcqRel);
+        // Both positions advance, so that no position is reused while the reader copies a frame there.
+        let sent = self.sent;
+        let before = self.ring.word().swap(pack(sent, sent), AcqRel);
         unpack(before).0
     }
 }
 
-/// The reader of such a ring.
+/// Reader of a ring with a [`TaskSender`].
 #[derive(Debug)]
 pub(super) struct TaskReceiver {
-    place: RingMemory,
+    ring: RingMemory,
 }
 
 impl TaskReceiver {
-    pub(super) fn new(place: RingMemory) -> TaskReceiver {
-        TaskReceiver { place }
+    pub(super) fn new(ring: RingMemory) -> TaskReceiver {
+        TaskReceiver { ring }
     }
 
-    /// Whether there is a frame.
+    /// Returns whether a frame is available.
     pub(super) fn has_frame(&self) -> bool {
-        let (taken, given) = unpack(self.place.word().load(Acquire));
-        taken != given
+        let (taken, sent) = unpack(self.ring.word().load(Acquire));
+        taken != sent
     }
 
-    /// Takes the next frame into `frame`; false if there is none.
+    /// Takes the next frame into `frame`. Returns false if there is none.
     ///
     /// # Errors
-    /// When the writer makes no sense.
+    /// When the ring is corrupt.
     pub(super) fn take(&mut self, frame: &mut Vec<u8>) -> io::Result<bool> {
         loop {
-            let word = self.place.word().load(Acquire);
-            let (taken, given) = unpack(word);
-            if taken == given {
+            let word = self.ring.word().load(Acquire);
+            let (taken, sent) = unpack(word);
+            if taken == sent {
                 return Ok(false);
             }
-            let copied = self.place.copy(taken, given.wrapping_sub(taken), frame);
+            let copied = self.ring.copy(taken, sent.wrapping_sub(taken), frame);
             let next = *copied.as_ref().unwrap_or(&taken);
-            if self.place.word().compare_exchange(word, pack(next, given), AcqRel, Acquire).is_ok() {
+            if self.ring.word().compare_exchange(word, pack(next, sent), AcqRel, Acquire).is_ok() {
                 return copied.map(|_| true);
             }
         }
@@ -292,7 +293,7 @@ impl TaskReceiver {
 mod tests {
     use super::*;
 
-    fn place(bytes: usize) -> RingMemory {
+    fn ring(bytes: usize) -> RingMemory {
         RingMemory { memory: Arc::new(SharedMemory::new(4096 + bytes).unwrap()), word: 0, read: 1, at: 4096, bytes }
     }
 
@@ -303,8 +304,8 @@ mod tests {
 
     #[test]
     fn frames_arrive_in_order_once_they_are_published() {
-        let place = place(1024);
-        let (mut sender, mut receiver) = (Sender::new(place.clone()), Receiver::new(place));
+        let ring = ring(1024);
+        let (mut sender, mut receiver) = (Sender::new(ring.clone()), Receiver::new(ring));
         let (mut sent, mut got, mut buffer) = (0, 0, Vec::new());
         for _ in 0..100_000 {
             if sender.write(&frame(sent)).is_some() {
@@ -331,8 +332,8 @@ mod tests {
 
     #[test]
     fn the_last_frame_can_be_taken_back_until_the_reader_has_it() {
-        let place = place(1024);
-        let (mut sender, mut receiver) = (Sender::new(place.clone()), Receiver::new(place));
+        let ring = ring(1024);
+        let (mut sender, mut receiver) = (Sender::new(ring.clone()), Receiver::new(ring));
         let mut buffer = Vec::new();
         for number in 0..1000 {
             let kept = sender.write(&frame(number)).unwrap();
@@ -355,8 +356,8 @@ mod tests {
 
     #[test]
     fn a_closed_ring_shows_nothing_before_it_is_published() {
-        let place = place(1024);
-        let (mut sender, mut receiver) = (Sender::closed(place.clone()), Receiver::new(place));
+        let ring = ring(1024);
+        let (mut sender, mut receiver) = (Sender::closed(ring.clone()), Receiver::new(ring));
         let mut buffer = Vec::new();
         for number in 0..1000 {
             assert!((0..=number % 3).all(|more| sender.write(&frame(number + more)).is_some()));
@@ -370,11 +371,11 @@ mod tests {
         }
     }
 
-    /// In two threads: each frame is taken, or taken back.
+    /// With two threads: each frame is either taken or taken back.
     #[test]
     fn what_is_given_is_taken_or_taken_back() {
-        let place = place(4096);
-        let (mut sender, mut receiver) = (TaskSender::new(place.clone()), TaskReceiver::new(place));
+        let ring = ring(4096);
+        let (mut sender, mut receiver) = (TaskSender::new(ring.clone()), TaskReceiver::new(ring));
         const FRAMES: u32 = 200_000;
         let taking = std::thread::spawn(move || {
             let (mut taken, mut buffer) = (Vec::new(), Vec::new());
@@ -391,22 +392,22 @@ mod tests {
                 taken.push(number);
             }
         });
-        let mut given: std::collections::VecDeque<(u32, u32)> = Default::default();
+        let mut sent: std::collections::VecDeque<(u32, u32)> = Default::default();
         let (mut back, mut number) = (Vec::new(), 0);
         while number <= FRAMES {
             match sender.send(&frame(number)) {
                 Some(end) => {
-                    given.push_back((end, number));
+                    sent.push_back((end, number));
                     number += 1;
                 }
                 None => std::thread::yield_now(),
             }
             if number % 97 == 0 && number < FRAMES {
                 let taken = sender.take_back();
-                while given.front().is_some_and(|(end, _)| taken.wrapping_sub(*end) as i32 >= 0) {
-                    given.pop_front();
+                while sent.front().is_some_and(|(end, _)| taken.wrapping_sub(*end) as i32 >= 0) {
+                    sent.pop_front();
                 }
-                back.extend(given.drain(..).map(|(_, number)| number));
+                back.extend(sent.drain(..).map(|(_, number)| number));
             }
         }
         let mut all = taking.join().unwrap();
@@ -418,15 +419,15 @@ mod tests {
 
     #[test]
     fn positions_that_make_no_sense_are_errors() {
-        let place = place(1024);
+        let ring = ring(1024);
         for (word, length) in [(pack(2000, 2000), 4u32), (pack(64, 64), 1000), (pack(8, 8), SKIP), (pack(4, 4), 0)] {
-            place.word().store(word, Relaxed);
-            place.memory.write(place.at, &length.to_le_bytes());
-            assert!(Receiver::new(place.clone()).next(&mut Vec::new()).is_err(), "{word:x} {length}");
+            ring.word().store(word, Relaxed);
+            ring.memory.write(ring.at, &length.to_le_bytes());
+            assert!(Receiver::new(ring.clone()).next(&mut Vec::new()).is_err(), "{word:x} {length}");
         }
-        for (taken, given) in [(0, 2000), (1022, 1030), (8, 0)] {
-            place.word().store(pack(taken, given), Relaxed);
-            assert!(TaskReceiver::new(place.clone()).take(&mut Vec::new()).is_err(), "{taken} {given}");
+        for (taken, sent) in [(0, 2000), (1022, 1030), (8, 0)] {
+            ring.word().store(pack(taken, sent), Relaxed);
+            assert!(TaskReceiver::new(ring.clone()).take(&mut Vec::new()).is_err(), "{taken} {sent}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The node's side: a worker for programs, as the node holds it.
+//! The node's handle of a worker for programs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,27 +24,27 @@ use super::ring::{Receiver, RingMemory, Sender, TaskSender};
 use crate::GpuProcesses;
 use crate::compiler::{CompiledComponent, InitialMemory};
 
-/// Words of a worker's memory, as indices of u64, a line of the caches apart.
+/// Words of a worker's shared memory, as indices of u64. Independent words are one cache line apart.
 pub(super) mod words {
-    /// The task that is to end.
+    /// The task to interrupt.
     pub const TASK_TO_INTERRUPT: usize = 0;
-    /// Whether the worker sleeps.
+    /// Doorbell of the worker: whether it sleeps.
     pub const DOORBELL: usize = 8;
     pub const WORKER_MESSAGES: usize = 16;
     pub const WORKER_MESSAGES_READ: usize = 24;
     pub const NODE_MESSAGES: usize = 32;
     pub const NODE_MESSAGES_READ: usize = 40;
     pub const TASKS: usize = 48;
-    /// The task whose code it runs, and how many it has begun.
+    /// The task whose code the worker runs, and the number of times it has switched to a task.
     pub const CURRENT_TASK: usize = 56;
     pub const STEPS: usize = 57;
-    /// The call of an actor that this is for.
+    /// The actor call for which that code runs.
     pub const CURRENT_CALL: usize = 58;
-    /// Bytes of files that the node has taken in.
+    /// Bytes of value files that the node has accepted.
     pub const FILE_BYTES_CREDITED: usize = 64;
-    /// Whether tasks of some job that submit are to wait: which, it is told.
+    /// Whether tasks of any job must wait after submitting; a message names the jobs.
     pub const JOBS_HELD: usize = 65;
-    /// Which of its memory_pool may be written again, a bit each: who clears it has it.
+    /// Bit set of the worker's memories that may be written again. Clearing a bit claims the memory.
     pub const FREE_MEMORY: usize = 72;
 }
 
@@ -53,10 +53,10 @@ const WORKER_RING_BYTES: usize = 2 << 20;
 const NODE_RING_BYTES: usize = 1 << 20;
 const TASK_RING_BYTES: usize = 1 << 20;
 pub(super) const MEMORY_BYTES: usize = CONTROL_BYTES + WORKER_RING_BYTES + NODE_RING_BYTES + TASK_RING_BYTES;
-/// The node's doorbell, in a page of its own that all workers have.
+/// Bytes of the node's doorbell, one page that all its workers map.
 pub(super) const DOORBELL_BYTES: usize = 4096;
 
-/// Where the rings of a worker are.
+/// Returns the rings of a worker: worker messages, node messages, tasks.
 pub(super) fn rings(memory: &Arc<SharedMemory>) -> (RingMemory, RingMemory, RingMemory) {
     let place = |word, read, at, bytes| RingMemory { memory: memory.clone(), word, read, at, bytes };
     let down = CONTROL_BYTES + WORKER_RING_BYTES;
@@ -67,16 +67,16 @@ pub(super) fn rings(memory: &Arc<SharedMemory>) -> (RingMemory, RingMemory, Ring
     )
 }
 
-/// Who sleeps until somebody has something for it. In memory of several processes.
+/// A doorbell in shared memory: one thread sleeps on it until another process rings.
 #[derive(Debug, Clone)]
 pub struct Doorbell {
     memory: Arc<SharedMemory>,
-    /// As an index of u64.
+    /// Index of its word, in u64.
     word: usize,
 }
 
 impl Doorbell {
-    /// The doorbell of a node.
+    /// Creates the doorbell of a node.
     ///
     /// # Errors
     /// When there is no memory.
@@ -88,7 +88,7 @@ impl Doorbell {
         Doorbell { memory, word }
     }
 
-    /// Wakes who sleeps. Costs next to nothing when nobody does.
+    /// Wakes the sleeping thread. Costs almost nothing when no thread sleeps.
     pub fn ring(&self) {
         let sleeps = self.memory.atomic32(2 * self.word);
         std::sync::atomic::fence(SeqCst);
@@ -97,38 +97,39 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps until it is rung, or for so long, unless `has_some` finds something to do.
+    /// Sleeps until the doorbell rings, or for `time`, unless `has_some` finds work.
     pub fn sleep(&self, time: Option<Duration>, has_some: impl FnOnce() -> bool) {
         let sleeps = self.memory.atomic32(2 * self.word);
         sleeps.store(1, SeqCst);
         std::sync::atomic::fence(SeqCst);
         if !has_some() {
             let time = time.and_then(|time| time.try_into().ok());
-            // Woken, over or interrupted: whatever it is, who sleeps looks around.
+            // The reason of the wake-up does not matter: the caller checks for work in any case.
             let _ = futex::wait(sleeps, futex::Flags::empty(), 1, time.as_ref());
         }
         sleeps.store(0, SeqCst);
     }
 }
 
-/// How workers for programs are made.
+/// Options of workers for programs.
 #[derive(Debug, Clone)]
 pub struct ProgramWorkerOptions {
-    /// The most that a task may ask for.
+    /// Upper bound of the limits of a task.
     pub limits: Limits,
-    /// Sandboxes that a worker may have at once.
+    /// Maximum number of sandboxes in a worker at once.
     pub sandboxes: u32,
-    /// Whether it runs by itself what a task submits and waits for. Otherwise that does not keep it from what else it has.
+    /// Whether a worker itself runs a task that one of its tasks submits and waits for. If not, that task cannot delay
+    /// its other tasks.
     pub inline: bool,
-    /// Bytes of one value.
+    /// Maximum bytes of one value.
     pub value_bytes_max: u64,
-    /// The program `host-worker`.
+    /// Path of the program `host-worker`.
     pub program: PathBuf,
-    /// GPUs for tasks that may use some.
+    /// GPUs for tasks that request them.
     pub gpus: Option<Arc<GpuProcesses>>,
 }
 
-/// What goes over the socket: to the worker, but for files of values.
+/// Packets over the socket. All go to the worker, except files of values, which go both ways.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Packet {
     Hello {
@@ -138,7 +139,7 @@ pub(super) enum Packet {
         inline: bool,
         value_bytes_max: u64,
     },
-    /// Files: compiled code, and the image of its memory, if its sandboxes are used again.
+    /// Files: compiled code, and its memory image if its sandboxes are reused.
     Program {
         program: u32,
         code_bytes: u64,
@@ -147,11 +148,11 @@ pub(super) enum Packet {
         limits: Limits,
         kinds: Vec<TaskKind>,
     },
-    /// File: a value, which a message in the ring names.
+    /// File: a value, which a message in the ring refers to.
     File,
 }
 
-/// A worker for programs. Dropping it kills the process.
+/// A worker process for programs. Dropping it kills the process.
 #[derive(Debug)]
 pub struct ProgramWorker {
     child: Option<Child>,
@@ -161,44 +162,44 @@ pub struct ProgramWorker {
     from_worker: Receiver,
     to_worker: Sender,
     tasks: TaskSender,
-    /// Frames and files that found no room.
+    /// Frames and packets that wait for room.
     frames: VecDeque<Vec<u8>>,
     packets: VecDeque<(Vec<u8>, Vec<SealedFile>)>,
     received: Vec<u8>,
     buffer: Vec<u8>,
-    /// Whether it was told something that it may sleep over.
+    /// Whether the worker has not been notified of some messages or tasks.
     has_unsent: bool,
 }
 
-/// Where a task stands that was given: it was begun when the worker is behind that.
+/// Position of an assigned task in the task ring. The task has started when the worker is past that position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskPosition(u32);
 
 impl TaskPosition {
-    /// Where a task stands that was begun when it was given, of who begins all at once.
+    /// Position of a task that starts when it is assigned, for executors that start every task immediately.
     pub const IMMEDIATE: TaskPosition = TaskPosition(0);
 
-    /// Whether it had been begun when the worker was at `taken`.
+    /// Returns whether the task has started, given the position that the worker has reached.
     pub fn is_started(self, taken: TaskPosition) -> bool {
         taken.0.wrapping_sub(self.0) as i32 >= 0
     }
 }
 
-/// What came of listening.
+/// Result of polling for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Polled {
-    /// A message.
-    Some,
-    /// There is none now.
-    Nothing,
+    /// A message was received.
+    Message,
+    /// No message is available.
+    Empty,
 }
 
 impl ProgramWorker {
-    /// Starts a worker. It sets itself up while this returns, and may be told and given things meanwhile. `role` is for who
-    /// looks at the machine's processes.
+    /// Starts a worker process. The process sets itself up asynchronously, and may be sent messages and tasks
+    /// meanwhile. `role` is shown in process lists.
     ///
     /// # Errors
-    /// When the process or its memory can't be made.
+    /// When the process or its memory cannot be created.
     pub fn start(
         options: &ProgramWorkerOptions,
         id: WorkerId,
@@ -221,10 +222,10 @@ impl ProgramWorker {
             .env(confine::NODE_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            // What a terminal or a shell sends to this process and its group is this process's to heed.
+            // Its own process group, so that signals from a terminal or shell reach only the node.
             .process_group(0);
         let child = spawn::in_own_group(|| command.spawn())?;
-        // Its end of the socket is its own: that is how its end is seen.
+        // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
         drop(command);
         let (up, down, tasks) = rings(&memory);
         let hello = Packet::Hello {
@@ -249,7 +250,7 @@ impl ProgramWorker {
             has_unsent: false,
         };
         let mut buffer = Vec::new();
-        // Tasks have the share of a GPU that they ask for.
+        // A task requests its own share of a GPU, so there is no further sharing.
         let broker = options.gpus.as_ref().map(|gpus| gpus.broker(1)).transpose()?;
         let files = [worker.memory.as_fd(), node.memory.as_fd()];
         let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
@@ -257,16 +258,21 @@ impl ProgramWorker {
         Ok(worker)
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Hands over a program's code, which has tasks of these kinds.
+    /// Sends the code of a program that has tasks of these kinds.
     ///
     /// # Errors
-    /// When the worker is gone.
-    pub fn send_program(&mut self, program: &CompiledComponent, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
+    /// When the worker has ended.
+    pub fn send_program(
+        &mut self,
+        program: &CompiledComponent,
+        limits: &Limits,
+        kinds: Vec<TaskKind>,
+    ) -> io::Result<()> {
         let (number, code) = (program.number(), program.code());
         let (code_bytes, image_end) = (code.bytes(), program.image_end());
         let (initial, image) = program.initial().unzip();
@@ -292,10 +298,10 @@ impl ProgramWorker {
         Ok(())
     }
 
-    /// Tells it something, before what it is given from then on.
+    /// Sends a message. The worker receives it before tasks that are assigned later.
     pub fn send(&mut self, message: &NodeMessage<'_>) {
         self.buffer.clear();
-        // To memory, which grows.
+        // Writing to a `Vec` cannot fail.
         let _ = postcard::to_io(message, &mut self.buffer);
         self.has_unsent = true;
         if !self.frames.is_empty() || self.to_worker.write(&self.buffer).is_none() {
@@ -303,44 +309,44 @@ impl ProgramWorker {
         }
     }
 
-    /// As [`ProgramWorker::tell`], of a value that lies in a file.
+    /// Like [`ProgramWorker::send`], with a value in a file.
     ///
     /// # Errors
-    /// When the worker is gone.
+    /// When the worker has ended.
     pub fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
         self.send_files(&Packet::File, vec![file.clone()])?;
         self.send(message);
         Ok(())
     }
 
-    /// Gives it a task; none when there is no room, or what it was told before has not found any.
+    /// Assigns a task. Returns `None` when the ring is full, or when earlier messages still wait for room.
     pub fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
         if !self.frames.is_empty() {
             return None;
         }
         self.buffer.clear();
         let _ = postcard::to_io(task, &mut self.buffer);
-        // What it was told comes first.
+        // Earlier messages must arrive first.
         self.to_worker.publish();
         let end = self.tasks.send(&self.buffer)?;
         self.has_unsent = true;
         Some(TaskPosition(end))
     }
 
-    /// How far it has begun what it was given.
+    /// Returns the position up to which the worker has started its tasks.
     pub fn started_up_to(&self) -> TaskPosition {
         TaskPosition(self.tasks.taken())
     }
 
-    /// Takes back what it has not begun: what is given behind what this gives.
+    /// Takes back all tasks that have not started: those behind the returned position.
     pub fn reclaim_tasks(&mut self) -> TaskPosition {
         TaskPosition(self.tasks.take_back())
     }
 
-    /// Lets it know what it was told and given.
+    /// Publishes queued messages and tasks, and wakes the worker.
     ///
     /// # Errors
-    /// When the worker is gone.
+    /// When the worker has ended.
     pub fn flush(&mut self) -> io::Result<()> {
         while let Some(frame) = self.frames.front() {
             if self.to_worker.write(frame).is_none() {
@@ -358,30 +364,30 @@ impl ProgramWorker {
         Ok(())
     }
 
-    /// Whether it said something.
+    /// Returns whether a message from the worker is available.
     pub fn has_messages(&self) -> bool {
         self.from_worker.has_frame()
     }
 
-    /// Takes what it said for itself so far, too.
+    /// Also publishes the messages that the worker has written but not published.
     pub fn claim_unpublished(&self) {
         if self.from_worker.has_unpublished() {
             self.from_worker.claim_all();
         }
     }
 
-    /// The next message, an [`super::WorkerMessage`], in `frame`.
+    /// Reads the next encoded [`super::WorkerMessage`] into `frame`.
     ///
     /// # Errors
-    /// When the worker makes no sense.
+    /// When the ring is corrupt.
     pub fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
         Ok(if self.from_worker.next(frame)? { Polled::Message } else { Polled::Empty })
     }
 
-    /// The next file that a message named: it was sent before the message.
+    /// Receives the next file that a message refers to; the worker sends it before the message.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the file is missing.
     pub fn next_file(&mut self) -> io::Result<OwnedFd> {
         let Some((Packet::File, files)) = socket::receive(&self.socket, &mut self.received)? else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"));
@@ -389,28 +395,29 @@ impl ProgramWorker {
         Ok(files.into_iter().next().ok_or(io::ErrorKind::InvalidData)?)
     }
 
-    /// So many bytes of files that it sent are taken in: it may send as many more.
+    /// Grants the worker credit for `bytes` more bytes of files, after the node has accepted as many.
     pub fn credit_file_bytes(&self, bytes: u64) {
         self.memory.atomic(words::FILE_BYTES_CREDITED).fetch_add(bytes, AcqRel);
     }
 
-    /// Nobody but the worker had its memory of this number: it may be written again.
+    /// Marks the worker's memory of this number as reusable: no other process had it.
     pub fn mark_memory_free(&self, number: u32) {
         self.memory.atomic(words::FREE_MEMORY).fetch_or(1 << (number % u64::BITS), AcqRel);
     }
 
-    /// Takes memory back that may be written again, unless the worker has taken it before. Says whether it did.
+    /// Takes back memory that was marked as reusable, unless the worker has claimed it. Returns whether it succeeded.
     pub fn reclaim_memory(&self, number: u32) -> bool {
         let bit = 1 << (number % u64::BITS);
         self.memory.atomic(words::FREE_MEMORY).fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Whether a task that submits is to look which jobs [are held](NodeMessage::HoldJob). To be said once it was told of these.
+    /// Sets whether tasks must check after submitting which jobs [are held](NodeMessage::HoldJob). Must be called after
+    /// the messages that name these jobs.
     pub fn set_holds(&self, holds: bool) {
         self.memory.atomic(words::JOBS_HELD).store(holds.into(), SeqCst);
     }
 
-    /// Ends the task if its code runs. To be done again until it has ended.
+    /// Interrupts the task if its code runs. Must be repeated until the task has ended.
     pub fn interrupt(&self, task: u64) {
         self.memory.atomic(words::TASK_TO_INTERRUPT).store(task, SeqCst);
         if let Some(process) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
@@ -418,23 +425,23 @@ impl ProgramWorker {
         }
     }
 
-    /// The task whose code it runs, if it runs any, and how many it has begun.
+    /// Returns the task whose code runs, if any, and the number of times the worker has switched to a task.
     pub fn progress(&self) -> (Option<u64>, u64) {
         let read = |word| self.memory.atomic(word).load(SeqCst);
         (Some(read(words::CURRENT_TASK)).filter(|task| *task != u64::MAX), read(words::STEPS))
     }
 
-    /// The call of an actor whose code it runs, or that waits in the actor's code.
+    /// Returns the actor call whose code runs, or that waits in the actor's code.
     pub fn current_call(&self) -> u64 {
         self.memory.atomic(words::CURRENT_CALL).load(SeqCst)
     }
 
-    /// Whether the process has ended.
+    /// Returns whether the process has ended.
     pub fn has_exited(&self) -> bool {
         socket::is_closed(self.socket.as_fd())
     }
 
-    /// Ends the process and says how it ended.
+    /// Kills the process, and describes its exit status.
     pub fn kill(&mut self) -> String {
         let Some(mut child) = self.child.take() else { return "it ended".into() };
         let _ = child.kill();

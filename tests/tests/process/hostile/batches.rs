@@ -7,7 +7,7 @@ use super::{As, Range, beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
-    ("nothing",                      Job("bad-output", "it hands back no batch")),
+    ("nothing",                      Job("bad-output", "it returned no batch")),
     ("bad-magic",                    Job("bad-output", "does not start with SBB1")),
     ("empty-header",                 Job("bad-output", "at least 32 bytes")),
     ("cut-header",                   Job("bad-output", "its parts take")),
@@ -62,9 +62,9 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("columns-that-change",          Job("bad-output", "other columns for some rows")),
     ("endless-batches",              Job("output-limit", "output_bytes_max")),
     ("many-buffers",                 Job("bad-output", "100000 buffers")),
-    ("scalar-of-no-rows",            Job("bad-output", "a scalar function gives one of")),
-    ("scalar-of-more-rows",          Job("bad-output", "a scalar function gives one of")),
-    ("scalar-of-two-columns",        Job("bad-output", "a scalar function gives one of")),
+    ("scalar-of-no-rows",            Job("bad-output", "a scalar function returns one column of")),
+    ("scalar-of-more-rows",          Job("bad-output", "a scalar function returns one column of")),
+    ("scalar-of-two-columns",        Job("bad-output", "a scalar function returns one column of")),
     ("scalar-of-another-type",       Job("bad-output", "other columns for some rows")),
     ("description-is-no-schema",     Job("bad-output", "its description is malformed")),
     ("description-is-deep",          Job("bad-output", "its description is malformed")),

@@ -23,7 +23,7 @@ const BATCH_FUNCTIONS: &[(&str, Outcome)] = &[
     ("log-outside-memory",       Job("bad-output", "")),
     ("log-not-utf8",             Job("bad-output", "")),
     ("print-outside-memory",     Job("bad-output", "")),
-    ("panic-and-go-on",          Job("bad-output", "it hands back no batch")),
+    ("panic-and-go-on",          Job("bad-output", "it returned no batch")),
 ];
 
 #[rustfmt::skip]
@@ -32,7 +32,7 @@ const TRAINERS: &[(&str, Outcome)] = &[
     ("map-over-own-stack",       Groups("bad-request", "over its initialised data")),
     ("map-outside-memory",       Groups("bad-output", "")),
     ("map-thousands-of-regions", Groups("bad-request", "more than 1024 regions")),
-    ("emit-while-fitting",       Groups("bad-request", "takes no batches back")),
+    ("emit-while-fitting",       Groups("bad-request", "accepts no output batches")),
     ("log-flood",                Harmless),
 ];
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_store::{Mapping, SealedFile};
-use sandbar_worker::program::{StartTask, Doorbell, Delivery, NodeMessage, TaskPosition, Polled, WorkerMessage};
+use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, Polled, StartTask, TaskPosition, WorkerMessage};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 /// Bytes of messages that the hub has not heard, and of the values that come with them: who says more waits.
@@ -455,7 +455,7 @@ mod tests {
         let (_line, mut seat, notes) = seat();
         let file = SealedFile::new(b"a large value").unwrap();
         let job = JobId(1).0;
-        let deliver = |value| NodeMessage::Deliver { job, object: 5, value, contains: vec![6], wanted: true };
+        let deliver = |value| NodeMessage::Deliver { job, object: 5, value, contains: vec![6], requested: true };
         seat.tell_with(&deliver(Delivery::File(7, 3)), &file).unwrap();
         seat.tell(&deliver(Delivery::LentFile(3)));
         seat.tell(&deliver(Delivery::LentFile(4)));

@@ -16,7 +16,7 @@ use sandbar_core::{
     ActorId, Code, Fault, IdAllocator, ObjectId, Seed, TaskError, TaskId, TaskRequest, VALUE_INLINE_BYTES_MAX,
 };
 use sandbar_store::UnsealedFile;
-use sandbar_worker::program::{SubmitTask, AttemptUsage, WorkerMessage, SentValue, monotonic_nanos};
+use sandbar_worker::program::{AttemptUsage, SentValue, SubmitTask, WorkerMessage, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
@@ -219,7 +219,11 @@ impl ClientJob {
         let child = self.children.fetch_add(1, Relaxed);
         let seed = Seed::new(self.begun.seed).with(&child.to_le_bytes()).value();
         let (parent, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(&WorkerMessage::Submit(SubmitTask { task, parent, attempt, function, returns, seed, request }), None, room);
+        self.line.say(
+            &WorkerMessage::Submit(SubmitTask { task, parent, attempt, function, returns, seed, request }),
+            None,
+            room,
+        );
     }
 
     /// Stores a value, which contains these objects. Gives its object, which the client holds once.
@@ -249,7 +253,11 @@ impl ClientJob {
             memory.seal(bytes as u64)
         });
         let sealed = sealed.await.map_err(|e| no_memory(io::Error::other(e)))?.map_err(no_memory)?;
-        self.line.say(&WorkerMessage::Put { object, task, value: SentValue::File(bytes as u64, None), refs }, Some(sealed), room);
+        self.line.say(
+            &WorkerMessage::Put { object, task, value: SentValue::File(bytes as u64, None), refs },
+            Some(sealed),
+            room,
+        );
         Ok(ObjectId(object))
     }
 
@@ -329,7 +337,11 @@ impl ClientJob {
             task,
             attempt: self.begun.attempt.0,
             returned,
-            usage: AttemptUsage { started: self.since, waited_nanos: monotonic_nanos().saturating_sub(self.since), ..AttemptUsage::default() },
+            usage: AttemptUsage {
+                started: self.since,
+                waited_nanos: monotonic_nanos().saturating_sub(self.since),
+                ..AttemptUsage::default()
+            },
             lost: false,
             saved: None,
         };

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sandbar_core::{Attempt, Fault, IdAllocator, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
 use sandbar_store::{LendResult, ValueKey};
-use sandbar_worker::program::{StartTask, Delivery, NodeMessage};
+use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
 use super::actors::{Beginning, beginning};
 use super::store::Store;
@@ -19,12 +19,13 @@ impl State {
     pub(super) fn step(&mut self, event: Event<Call, Stored>) {
         let mut next = Some(event);
         while let Some(event) = next {
-            if let Event::Submitted { task } | Event::BeganInline { task, .. } | Event::RanInline { task, .. } = &event
+            if let Event::Submitted { task } | Event::StartedInline { task, .. } | Event::FinishedInline { task, .. } =
+                &event
                 && let Some(job) = self.jobs.get_mut(&task.job)
             {
                 job.counts.submitted += 1;
             }
-            if let Event::Wanted { task, .. } = &event {
+            if let Event::ObjectRequested { task, .. } = &event {
                 self.asking = self.sched.job_of(*task);
             }
             let mut actions = std::mem::take(&mut self.actions);
@@ -65,25 +66,27 @@ impl State {
             }
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => self.withdraw(worker, task, attempt),
-            Action::Hire { role, .. } => self.wanted.push(role),
-            Action::Item { worker, stream, object } if self.peers.is_far(worker) => {
+            Action::StartWorker { kind: role, .. } => self.wanted.push(role),
+            Action::DeliverItem { worker, stream, object } if self.peers.is_far(worker) => {
                 self.send_item_on(worker, stream, object);
             }
-            Action::Item { worker, stream, object } => self.send_item(worker, stream, object),
-            Action::Credit { worker, task, taken } if self.peers.is_far(worker) => self.credit_at(worker, task, taken),
-            Action::Credit { worker, task, taken } => self.tell(worker, &NodeMessage::Credit(task.0, taken)),
+            Action::DeliverItem { worker, stream, object } => self.send_item(worker, stream, object),
+            Action::Credit { worker, task, consumed: taken } if self.peers.is_far(worker) => {
+                self.credit_at(worker, task, taken)
+            }
+            Action::Credit { worker, task, consumed: taken } => self.tell(worker, &NodeMessage::Credit(task.0, taken)),
             Action::Deliver { worker, object, .. } if self.peers.is_far(worker) => self.lend(worker, object),
             Action::Deliver { worker, object, job } => self.deliver(worker, object, job),
             Action::Refuse { worker, object, error } if self.peers.is_far(worker) => {
                 self.refuse_peer(worker, object, &error);
             }
             Action::Refuse { worker, object, error } => self.refuse(worker, object, &error),
-            Action::Ask { object } => self.ask(object),
-            Action::Returned { object } => self.returned(object),
+            Action::FetchBorrowed { object } => self.ask(object),
+            Action::ReleaseBorrow { object } => self.returned(object),
             // Nobody holds what a job's first task returns, but whoever submitted the job.
             Action::Drop { object, value } if self.is_result(object) => drop(self.results.insert(object, value)),
             Action::Drop { value, .. } => self.discard(&value),
-            Action::Ended { task, job, error, again } => {
+            Action::TaskFinished { task, job, error, rerun: again } => {
                 self.note_ended(task, error.as_deref());
                 self.keep(task, job, error, again);
                 // Of one that ended before any worker had it.
@@ -91,8 +94,10 @@ impl State {
                 self.late_calls.remove(&task);
                 self.actor_ended(task);
             }
-            Action::SetAside { group, node, attempt, bundles } => self.ask_aside(node, (group, attempt), &bundles),
-            Action::GiveBack { group, node, attempt } => self.give_back(node, group, attempt),
+            Action::ReserveBundles { group, node, attempt, bundles } => {
+                self.ask_aside(node, (group, attempt), &bundles)
+            }
+            Action::ReleaseBundles { group, node, attempt } => self.give_back(node, group, attempt),
             Action::JobDone { job, result } => self.done.push((job, result)),
         }
     }
@@ -107,7 +112,7 @@ impl State {
         let (Some(member), Some(job)) = (self.members.get_mut(&worker), self.asking) else { return };
         let bytes = postcard::to_stdvec(error).unwrap_or_default();
         let (value, contains) = (Delivery::Failed(&bytes), Vec::new());
-        member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+        member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: true });
     }
 
     fn give(&mut self, worker: WorkerId, task: TaskId) {
@@ -142,19 +147,19 @@ impl State {
 /// Tells a worker of an object that a task needs which it is given next. What is not at hand, the task asks for.
 fn tell(member: &mut Member, sched: &Scheduler<Call, Stored>, store: &mut Store, object: ObjectId) -> io::Result<()> {
     let Some(job) = sched.job_of_object(object) else { return Ok(()) };
-    let contains = sched.contained(object).map(|object| object.0).collect();
+    let contains = sched.contained_objects(object).map(|object| object.0).collect();
     let lending = match sched.value(object) {
         Some(Ok(Stored::Kept(key, _))) => store.values.lend(*key, member.id),
         Some(Ok(Stored::Away(_))) => LendResult::Pending,
         Some(Ok(Stored::Inline(bytes))) => {
             let value = Delivery::Value(bytes);
-            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
             return Ok(());
         }
         Some(Err(failed)) => {
             let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
             let value = Delivery::Failed(&error);
-            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: false });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
             return Ok(());
         }
         None => LendResult::Pending,
@@ -172,7 +177,8 @@ pub(super) fn hand_over(
     wanted: bool,
 ) -> io::Result<()> {
     let file = key.map_or(0, |key| key.0);
-    let message = |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted };
+    let message =
+        |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: wanted };
     match lending {
         LendResult::Bytes(bytes) => member.link.tell(&message(Delivery::Value(&bytes), contains)),
         LendResult::File(object) => {

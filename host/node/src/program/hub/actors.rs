@@ -7,8 +7,10 @@ use std::time::Instant;
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::{ActorSpec, Demand, Event, Failure, Outcome, Scheduler, Submission, TaskState, Work};
-use sandbar_worker::program::{BeginRole, Down};
+use sandbar_sched::{
+    ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState,
+};
+use sandbar_worker::program::{NodeMessage, TaskRole};
 
 use super::{State, Stored};
 use crate::program::calls::{Call, Make};
@@ -28,7 +30,7 @@ pub(super) fn actor_spec(name: Option<&str>, options: &ActorOptions) -> ActorSpe
 
 /// How a worker begins a task.
 pub(super) struct Beginning<'c> {
-    pub(super) role: BeginRole,
+    pub(super) role: TaskRole,
     pub(super) function: u32,
     /// Objects that it is told before.
     pub(super) needs: Cow<'c, [ObjectId]>,
@@ -50,14 +52,14 @@ pub(super) fn beginning<'c>(sched: &Scheduler<Call, Stored>, task: TaskId, call:
         if call.is_generator()
             && let Some(stream) = sched.stream(task.returns(0))
         {
-            return as_called(BeginRole::Generate(stream.buffer));
+            return as_called(TaskRole::Generator(stream.buffer));
         }
-        let Some(actor) = sched.actor_of(task) else { return as_called(BeginRole::Task) };
+        let Some(actor) = sched.actor_of(task) else { return as_called(TaskRole::Plain) };
         let made_in = sched.task(actor.creation_task()).map_or(Attempt(0), |maker| maker.attempt);
-        return as_called(BeginRole::Call(actor.0, made_in.0, call.timeout().is_some()));
+        return as_called(TaskRole::ActorCall(actor.0, made_in.0, call.timeout().is_some()));
     };
-    let role = BeginRole::Make(make.options);
-    let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.saved).or(make.saved);
+    let role = TaskRole::MakeActor(make.options);
+    let saved = sched.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(make.saved);
     match (saved, make.restore) {
         (Some(saved), Some(function)) => {
             let arguments = postcard::to_stdvec(&[Argument::Object(saved)][..]).unwrap_or_default();
@@ -78,8 +80,8 @@ impl State {
         if let Some(root) = self.maker_root(&task) {
             return self.make_at(root, worker, task);
         }
-        let meant = match (&task.work, &task.call.make) {
-            (Work::Actor(spec), Some(make)) if make.actor.get_if_exists => {
+        let meant = match (&task.kind, &task.call.make) {
+            (SubmissionKind::ActorCreation(spec), Some(make)) if make.actor.get_if_exists => {
                 spec.name.as_ref().and_then(|name| self.sched.actor_named(task.job, name))
             }
             _ => None,
@@ -90,8 +92,8 @@ impl State {
         };
         let value = postcard::to_stdvec(&Some(other.0)).unwrap_or_default();
         let outcome = Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![other.handle()])]);
-        let task = Submission { work: Work::Task, demand: Demand::default(), ..task };
-        self.step(Event::RanInline { task, worker, outcome, nanos: 0 });
+        let task = Submission { kind: SubmissionKind::Function, demand: ResourceSet::default(), ..task };
+        self.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
     }
 
     /// A task looks for an actor: what it gets is as if it had run a task that returns its handle.
@@ -115,13 +117,13 @@ impl State {
         };
         let name = self.names.of("find".to_owned());
         let task = Submission { parent: Some((parent, attempt, worker)), ..Submission::bare(id, job, name, call) };
-        self.step(Event::RanInline { task, worker, outcome, nanos: 0 });
+        self.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
     }
 
     /// A task wants an actor ended, or begun anew. Who has no handle to it can't: whoever has holds it.
     pub(super) fn kill(&mut self, worker: WorkerId, actor: ActorId, restart: bool) {
         let holds = |(holder, _): &(WorkerId, u32)| *holder == worker;
-        let is_so = self.sched.object(actor.handle()).is_some_and(|handle| handle.holds.iter().any(holds));
+        let is_so = self.sched.object(actor.handle()).is_some_and(|handle| handle.holders.iter().any(holds));
         if is_so && !self.kill_at(actor, restart) {
             self.step(Event::Killed { actor, restart });
         }
@@ -131,7 +133,7 @@ impl State {
     pub(super) fn save(&mut self, worker: WorkerId, call: TaskId, object: ObjectId) {
         let Some(actor) = self.sched.actor_of(call) else { return };
         let attempt = self.sched.task(actor.creation_task()).map_or(Attempt(0), |maker| maker.attempt);
-        self.step(Event::Saved { actor, attempt, worker, object });
+        self.step(Event::Checkpointed { actor, attempt, worker, object });
         self.tell_saved(actor, object);
     }
 
@@ -147,14 +149,14 @@ impl State {
     pub(super) fn withdraw(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
         let Some(actor) = self.sched.actor_of(task) else { return };
         if let Some(member) = self.members.get_mut(&worker) {
-            member.link.tell(&Down::Withdraw(actor.0, task.0, attempt.0));
+            member.link.tell(&NodeMessage::WithdrawCall(actor.0, task.0, attempt.0));
         }
     }
 
     /// A task does not want what an object of its job comes of. A call of an actor ends wherever it is, as one that is late
     /// does. But what is not wanted since its parent was cancelled, or died, goes on where it runs: others call that actor too.
     pub(super) fn cancel(&mut self, object: ObjectId, by: TaskId, recursive: bool) {
-        let Some(task) = self.sched.maker(object) else { return };
+        let Some(task) = self.sched.producer(object) else { return };
         if self.sched.job_of(by).is_none_or(|job| self.sched.job_of(task) != Some(job)) {
             return;
         }
@@ -208,7 +210,7 @@ impl State {
             && let Some(mut member) = self.members.remove(&worker)
         {
             member.link.kill();
-            self.events.push_back(Event::WorkerLost { worker, begun: Vec::new() });
+            self.events.push_back(Event::WorkerLost { worker, started: Vec::new() });
         }
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Fault, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Event, TaskState, Waits};
-use sandbar_worker::program::{Down, WAITS_MAX};
+use sandbar_sched::{Event, TaskState, WaitSet};
+use sandbar_worker::program::{NodeMessage, WAIT_OBJECTS_MAX};
 
 use super::State;
 use crate::jobs::Said;
@@ -37,7 +37,7 @@ pub(super) struct Circles {
     /// By the makers of actors, the first call that each had.
     busy: HashMap<TaskId, TaskId>,
     asked: BTreeSet<TaskId>,
-    waits: BTreeMap<TaskId, Waits>,
+    waits: BTreeMap<TaskId, WaitSet>,
     /// There are answers that nobody has followed.
     is_news: bool,
     /// Calls that were found in a circle by the last look.
@@ -60,7 +60,7 @@ impl State {
         } else if self.circles.is_news && is_over(self.circles.last_round, ROUND) {
             self.circles.last_round = Some(now);
             self.circles.is_news = false;
-            let unknown = self.sched.circles(&self.circles.waits).unknown;
+            let unknown = self.sched.find_deadlocks(&self.circles.waits).unresolved;
             unknown.into_iter().for_each(|task| self.ask_waits(task));
         }
     }
@@ -69,7 +69,7 @@ impl State {
     fn break_circles(&mut self) {
         let found = match self.circles.waits.is_empty() {
             true => Vec::new(),
-            false => self.sched.circles(&self.circles.waits).found,
+            false => self.sched.find_deadlocks(&self.circles.waits).deadlocks,
         };
         let before = std::mem::take(&mut self.circles.found);
         self.circles.found = found.iter().map(|circle| circle.call).collect();
@@ -80,7 +80,7 @@ impl State {
             let Some(view) = self.sched.task(circle.call) else { continue };
             match (view.state, view.worker, view.attempt) {
                 (TaskState::Running, Some(worker), attempt) => self.doom(worker, circle.call, attempt, circle.fault),
-                _ => self.step(Event::Doomed { call: circle.call, fault: circle.fault }),
+                _ => self.step(Event::DeadlockDetected { call: circle.call, fault: circle.fault }),
             }
         }
     }
@@ -88,7 +88,7 @@ impl State {
     /// Warns of calls that keep others of their actor waiting, and wait for another node for long.
     fn warn_of_far(&mut self) {
         let mut before = std::mem::take(&mut self.circles.far);
-        for (call, awaited) in self.sched.far_waits(&self.circles.waits) {
+        for (call, awaited) in self.sched.remote_waits(&self.circles.waits) {
             let looks = before.remove(&call).unwrap_or(0) + 1;
             self.circles.far.insert(call, looks);
             if looks == FAR_LOOKS && self.circles.warned < WARNED_MAX {
@@ -148,16 +148,16 @@ impl State {
             && self.circles.asked.len() < ASKED_MAX
             && self.circles.asked.insert(task)
         {
-            self.tell(worker, &Down::AskWaits(task.0));
+            self.tell(worker, &NodeMessage::ReportWaits(task.0));
         }
     }
 
     /// A worker says what a task waits for.
-    pub(super) fn waits(&mut self, worker: WorkerId, task: TaskId, waits: Waits) {
+    pub(super) fn waits(&mut self, worker: WorkerId, task: TaskId, waits: WaitSet) {
         let is_asked = |id: TaskId| self.circles.asked.contains(&id);
         let of_actor = self.sched.actor_of(task).is_some_and(|actor| is_asked(actor.creation_task()));
         let is_there = self.sched.task(task).is_some_and(|view| view.worker == Some(worker));
-        if is_there && (of_actor || is_asked(task)) && waits.objects.len() <= WAITS_MAX {
+        if is_there && (of_actor || is_asked(task)) && waits.objects.len() <= WAIT_OBJECTS_MAX {
             self.circles.waits.insert(task, waits);
             self.circles.is_news = true;
         }
@@ -165,8 +165,8 @@ impl State {
 }
 
 /// What was said, as the scheduler has it.
-pub(super) fn waits(objects: Vec<u64>, needed: u32, holds_actor: bool) -> Waits {
+pub(super) fn waits(objects: Vec<u64>, needed: u32, holds_actor: bool) -> WaitSet {
     let objects: Vec<ObjectId> = objects.into_iter().map(ObjectId).collect();
     let needed = (needed as usize).min(objects.len());
-    Waits { objects, needed, holds_actor }
+    WaitSet { objects, needed, holds_actor }
 }

@@ -9,9 +9,11 @@ use sandbar_core::{
     ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, RequestOptions, STREAM_BUFFER, Strategy,
     TaskError, TaskId, TaskKind, WorkerId,
 };
-use sandbar_sched::{Demand, Event, Failure, Outcome, Submission, Work};
+use sandbar_sched::{Event, Failure, Outcome, ResourceSet, Submission, SubmissionKind};
 use sandbar_store::ValueKey;
-use sandbar_worker::program::{Polled, RANGE_OBJECTS_MAX, ReturnedValues, SubmitTask, WorkerMessage, SentValue, monotonic_nanos};
+use sandbar_worker::program::{
+    Polled, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, SubmitTask, WorkerMessage, monotonic_nanos,
+};
 
 use super::actors::actor_spec;
 use super::circles::waits;
@@ -96,7 +98,7 @@ impl State {
                     member.began(id);
                 }
                 match self.submission(worker, &submit, Place::Inline)? {
-                    Some(task) => self.step(Event::BeganInline { task, worker }),
+                    Some(task) => self.step(Event::StartedInline { task, worker }),
                     None => self.interrupt(worker, id, Attempt(0), None),
                 }
             }
@@ -107,7 +109,9 @@ impl State {
                 let job = task.as_ref().map(|task| task.job);
                 let outcome = self.outcome(worker, TaskId(submit.task), job, returned)?;
                 match (task, outcome) {
-                    (Some(task), outcome) => self.step(Event::RanInline { task, worker, outcome, nanos: took.nanos }),
+                    (Some(task), outcome) => {
+                        self.step(Event::FinishedInline { task, worker, outcome, nanos: took.nanos })
+                    }
                     (None, Outcome::Succeeded(values)) => values.iter().for_each(|(value, _)| self.discard(value)),
                     (None, Outcome::Failed(_)) => {}
                 }
@@ -127,7 +131,13 @@ impl State {
                 if let Some(object) = saved {
                     self.save(worker, task, ObjectId(object));
                 }
-                self.step(Event::Finished { task, attempt: Attempt(attempt), worker, outcome, nanos: took.nanos });
+                self.step(Event::AttemptFinished {
+                    task,
+                    attempt: Attempt(attempt),
+                    worker,
+                    outcome,
+                    nanos: took.nanos,
+                });
                 self.ran = None;
             }
             WorkerMessage::CallStarted(task, attempt) => self.called(worker, TaskId(task), Attempt(attempt)),
@@ -161,7 +171,9 @@ impl State {
                 let value = self.stored(worker, value)?;
                 self.step(Event::Yielded { task, attempt, worker, index, object, value, refs });
             }
-            WorkerMessage::ItemsTaken(stream, taken) => self.step(Event::Taken { stream: ObjectId(stream), worker, taken }),
+            WorkerMessage::ItemsTaken(stream, taken) => {
+                self.step(Event::ItemsConsumed { stream: ObjectId(stream), worker, consumed: taken })
+            }
             WorkerMessage::OpenFile { object, task, file } => self.open(worker, ObjectId(object), TaskId(task), file),
             WorkerMessage::Sleeps(task) => {
                 let task = TaskId(task);
@@ -181,22 +193,26 @@ impl State {
                 self.tell_blocked(task, blocked);
             }
             WorkerMessage::RequestObject(object, task) => {
-                self.step(Event::Wanted { object: ObjectId(object), worker, task: TaskId(task) });
+                self.step(Event::ObjectRequested { object: ObjectId(object), worker, task: TaskId(task) });
             }
             WorkerMessage::RequestRange(first, count, task) => {
                 let task = TaskId(task);
-                run(first, count)?.for_each(|object| self.step(Event::Wanted { object, worker, task }));
+                run(first, count)?.for_each(|object| self.step(Event::ObjectRequested { object, worker, task }));
             }
             WorkerMessage::Retain(object, task) => {
-                self.step(Event::Held { object: ObjectId(object), worker, task: TaskId(task) });
+                self.step(Event::ReferenceAdded { object: ObjectId(object), worker, task: TaskId(task) });
             }
-            WorkerMessage::Release(object, times) => self.step(Event::Released { object: ObjectId(object), worker, times }),
+            WorkerMessage::Release(object, times) => {
+                self.step(Event::ReferencesReleased { object: ObjectId(object), worker, count: times })
+            }
             WorkerMessage::ReleaseRange(first, count) => {
-                run(first, count)?.for_each(|object| self.step(Event::Released { object, worker, times: 1 }));
+                run(first, count)?.for_each(|object| self.step(Event::ReferencesReleased { object, worker, count: 1 }));
             }
             WorkerMessage::Cancel(object, task, recursive) => self.cancel(ObjectId(object), TaskId(task), recursive),
             WorkerMessage::FileReleased(file) => self.store.values.return_file(ValueKey(file), worker),
-            WorkerMessage::Progress { task, name, done, total } => self.progress(worker, TaskId(task), name, (done, total)),
+            WorkerMessage::Progress { task, name, done, total } => {
+                self.progress(worker, TaskId(task), name, (done, total))
+            }
             WorkerMessage::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
         Ok(())
@@ -218,19 +234,19 @@ impl State {
         let usual_actor = ActorOptions::default();
         let of_actor = options.as_ref().and_then(|options| options.actor.as_deref()).unwrap_or(&usual_actor);
         let (work, make) = match (known.kind, actor) {
-            (TaskKind::Task, None) => (Work::Task, None),
+            (TaskKind::Task, None) => (SubmissionKind::Function, None),
             (TaskKind::Generator, None) => {
                 let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
-                (Work::Stream(buffer), None)
+                (SubmissionKind::Generator(buffer), None)
             }
             (TaskKind::Make, None) => {
                 let name = options.as_ref().and_then(|options| options.name.as_deref());
-                let work = Work::Actor(Box::new(actor_spec(name, of_actor)));
+                let work = SubmissionKind::ActorCreation(Box::new(actor_spec(name, of_actor)));
                 (work, Some(Box::new(program.make(submit.function, of_actor.clone(), name.map(str::to_owned)))))
             }
             (TaskKind::Method | TaskKind::Shared, Some(actor)) => {
                 self.meet_actor(actor);
-                (Work::Method(actor), None)
+                (SubmissionKind::Method(actor), None)
             }
             _ => return Err(wrong("a function that is called as what it is not")),
         };
@@ -249,9 +265,9 @@ impl State {
         let usual = RequestOptions::default();
         let chosen = options.unwrap_or(&usual);
         let demand = match &work {
-            Work::Task | Work::Stream(_) => options.map_or_else(usual_demand, demand),
-            Work::Actor(_) => actor_demand(chosen),
-            Work::Method(_) => Demand::default(),
+            SubmissionKind::Function | SubmissionKind::Generator(_) => options.map_or_else(usual_demand, demand),
+            SubmissionKind::ActorCreation(_) => actor_demand(chosen),
+            SubmissionKind::Method(_) => ResourceSet::default(),
         };
         // What goes to another node, and comes back, does in one message.
         let is_large = too_large(submit.returns, needs.len() + refs.len(), arguments.len()).is_some();
@@ -260,20 +276,20 @@ impl State {
             id,
             job,
             parent: Some((parent, Attempt(submit.attempt), worker)),
-            below: 0,
+            remote_depth: 0,
             name,
             returns: submit.returns,
             demand,
             strategy: match &work {
-                Work::Method(_) => Strategy::Default,
+                SubmissionKind::Method(_) => Strategy::Default,
                 _ if stays => Strategy::Node { node: self.options.node, soft: false },
                 _ => chosen.strategy,
             },
             priority: chosen.priority,
             retries_max: chosen.max_retries.unwrap_or(match &work {
-                Work::Task | Work::Stream(_) => RETRIES,
-                Work::Actor(_) => 0,
-                Work::Method(actor) => self.call_retries(*actor),
+                SubmissionKind::Function | SubmissionKind::Generator(_) => RETRIES,
+                SubmissionKind::ActorCreation(_) => 0,
+                SubmissionKind::Method(actor) => self.call_retries(*actor),
             }),
             retry_on: chosen.retry_on,
             call: Call {
@@ -285,14 +301,14 @@ impl State {
                 program,
                 needs: needs.as_slice().into(),
                 refs: match &work {
-                    Work::Task | Work::Stream(_) => Box::new([]),
-                    Work::Actor(_) | Work::Method(_) => refs.as_slice().into(),
+                    SubmissionKind::Function | SubmissionKind::Generator(_) => Box::new([]),
+                    SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => refs.as_slice().into(),
                 },
                 make,
                 submitted: self.clock,
             },
-            work,
-            needs,
+            kind: work,
+            dependencies: needs,
             refs,
         }))
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::JobId;
-use sandbar_sched::Role;
-use sandbar_worker::program::Down;
+use sandbar_sched::WorkerKind;
+use sandbar_worker::program::NodeMessage;
 
 use super::State;
 use crate::jobs::Said;
@@ -86,12 +86,12 @@ impl State {
             );
             job.log.say(Said { task: None, level: WARN, line: &line });
         }
-        self.members.values_mut().for_each(|member| member.link.tell(&Down::GoOn(job.0)));
+        self.members.values_mut().for_each(|member| member.link.tell(&NodeMessage::ResumeOnce(job.0)));
     }
 
     /// Whether what a client says is to wait: its job is held, and goes on by itself.
     pub(super) fn is_held_client(&self, member: &Member, now: Instant) -> bool {
-        let Role::Driver(job) = member.role else { return false };
+        let WorkerKind::Driver(job) = member.role else { return false };
         if self.holds.0.is_empty() || !member.link.is_client() {
             return false;
         }
@@ -105,7 +105,7 @@ impl State {
     fn tell_hold(&mut self, job: JobId, holds: bool) {
         let holds_any = self.holds_any();
         for member in self.members.values_mut() {
-            member.link.tell(&Down::Hold(job.0, holds));
+            member.link.tell(&NodeMessage::HoldJob(job.0, holds));
             // Before its tasks look for that.
             if let Err(e) = member.link.flush() {
                 member.broken.get_or_insert_with(|| e.to_string());
@@ -117,14 +117,14 @@ impl State {
     /// Tells a new worker which jobs are held.
     pub(super) fn tell_holds(&self, link: &mut Link) {
         if self.holds_any() {
-            self.holds.0.keys().for_each(|job| link.tell(&Down::Hold(job.0, true)));
+            self.holds.0.keys().for_each(|job| link.tell(&NodeMessage::HoldJob(job.0, true)));
             set_holds(link, true);
         }
     }
 }
 
 fn set_holds(link: &mut Link, holds: bool) {
-    if let Some(crew) = link.as_process() {
-        crew.set_holds(holds);
+    if let Some(process) = link.as_process() {
+        process.set_holds(holds);
     }
 }

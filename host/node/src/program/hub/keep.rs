@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
 use sandbar_sched::TaskState;
-use sandbar_worker::program::{ReturnedUp, Took, ValueUp};
+use sandbar_worker::program::{AttemptUsage, ReturnedValues, SentValue};
 
 use super::{Counts, Job, Left, State};
 use crate::jobs::RunState;
@@ -22,13 +22,13 @@ impl State {
         worker: WorkerId,
         task: TaskId,
         call: Option<&Call>,
-        took: &Took,
-        returned: &Result<ReturnedUp<'_>, Box<TaskError>>,
+        took: &AttemptUsage,
+        returned: &Result<ReturnedValues<'_>, Box<TaskError>>,
     ) -> Ran {
         // A worker may say what it likes. Of what it ran by itself it says so late.
-        let begun = took.begun.min(self.clock);
+        let begun = took.started.min(self.clock);
         let submitted = call.map_or(begun, |call| call.submitted.min(begun));
-        let ended = begun.saturating_add(took.nanos).saturating_add(took.waited).min(self.clock);
+        let ended = begun.saturating_add(took.nanos).saturating_add(took.waited_nanos).min(self.clock);
         let values = returned.iter().flatten();
         Ran {
             task,
@@ -42,8 +42,8 @@ impl State {
             bytes_in: call.map_or(0, |call| self.bytes_of(call)),
             bytes_out: values
                 .map(|(value, _)| match value {
-                    ValueUp::Inline(bytes) => bytes.len() as u64,
-                    ValueUp::File(bytes, _) => *bytes,
+                    SentValue::Inline(bytes) => bytes.len() as u64,
+                    SentValue::File(bytes, _) => *bytes,
                 })
                 .sum(),
         }

@@ -27,7 +27,9 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Action, Demand, Event, Inspect, JobLimits, Lies, Role, Scheduler, UNIT};
+use sandbar_sched::{
+    Action, Event, JobLimits, PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, ValueLocation, WorkerKind,
+};
 use sandbar_store::{SealedFile, ValueKey};
 use sandbar_worker::program::{Doorbell, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
@@ -75,7 +77,7 @@ pub(crate) struct HubOptions {
     /// Workers that run tasks.
     pub(crate) workers: usize,
     pub(crate) worker_options: ProgramWorkerOptions,
-    pub(crate) resources: Demand,
+    pub(crate) resources: ResourceSet,
     pub(crate) job_limits: JobLimits,
     pub(crate) store: StoreOptions,
 }
@@ -325,12 +327,12 @@ enum Stored {
 }
 
 /// What the store keeps may be lost with the disk, what lies beside its object may not.
-const INSPECT: Inspect<Call, Stored> = Inspect {
+const PAYLOAD_CALLBACKS: PayloadCallbacks<Call, Stored> = PayloadCallbacks {
     can_be_lost: |value| !matches!(value, Stored::Inline(_)),
-    lies: |value| match value {
+    location: |value| match value {
         Stored::Inline(_) => None,
-        Stored::Kept(_, bytes) => Some(Lies { node: None, bytes: *bytes }),
-        Stored::Away(away) => Some(Lies { node: Some(away.node), bytes: away.bytes }),
+        Stored::Kept(_, bytes) => Some(ValueLocation { node: None, bytes: *bytes }),
+        Stored::Away(away) => Some(ValueLocation { node: Some(away.node), bytes: away.bytes }),
     },
     call_bytes: |call| call.bytes(),
 };
@@ -404,7 +406,7 @@ struct State {
     /// Workers of actors that have one for themselves.
     of_actors: FxHashMap<ActorId, WorkerId>,
     /// Workers that the scheduler asked for.
-    wanted: Vec<Role>,
+    wanted: Vec<WorkerKind>,
     failed_starts: u32,
     /// The time of what is heard now, in nanoseconds of the machine's monotonic clock.
     clock: u64,
@@ -434,7 +436,7 @@ impl State {
             next_job,
             peers: Peers::default(),
             commands,
-            sched: Scheduler::with_lineage(sandbar_sched::Options::default(), INSPECT),
+            sched: Scheduler::with_lineage(sandbar_sched::Options::default(), PAYLOAD_CALLBACKS),
             store,
             opened,
             members: BTreeMap::new(),
@@ -522,7 +524,11 @@ impl State {
     }
 
     fn begin(&mut self) {
-        self.step(Event::NodeJoined { node: self.options.node, resources: self.options.resources.clone(), far: false });
+        self.step(Event::NodeJoined {
+            node: self.options.node,
+            resources: self.options.resources.clone(),
+            remote: false,
+        });
         let limits = self.options.job_limits;
         self.step(Event::JobStarted { job: HOME, tenant: TenantId::DEFAULT, limits });
         self.replace_missing();
@@ -592,10 +598,10 @@ impl State {
 }
 
 /// The resources of this machine: a processor for each worker and memory, and no devices, unless something else was said.
-pub(crate) fn machine(options: &NodeOptions) -> Demand {
+pub(crate) fn machine(options: &NodeOptions) -> ResourceSet {
     let said = &options.resources;
-    Demand {
-        cpus: said.cpus.map_or(options.workers as u64 * UNIT, units),
+    ResourceSet {
+        cpus: said.cpus.map_or(options.workers as u64 * RESOURCE_UNIT, units),
         gpus: said.gpus.map_or(0, units),
         memory: options.memory_bytes_max,
         custom: said.custom.iter().map(|(name, amount)| (name.as_str().into(), units(*amount))).collect(),

@@ -10,8 +10,11 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{Disk, WriterAction, LendResult, ValueMemory, StoreAction, SpillFolder, StoreLimits, UnsealedValue, ValueKey, ValueStore};
-use sandbar_worker::program::{Doorbell, Delivery, NodeMessage, ReturnedValues, SubmitTask, WorkerMessage, SentValue};
+use sandbar_store::{
+    Disk, LendResult, SpillFolder, StoreAction, StoreLimits, UnsealedValue, ValueKey, ValueMemory, ValueStore,
+    WriterAction,
+};
+use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
 use super::act::hand_over;
 use super::{State, Stored};
@@ -103,7 +106,9 @@ impl State {
                 let job = self.sched.job_of(TaskId(*task));
                 self.arrive_all(worker, job, TaskId(*task), returned)?;
             }
-            WorkerMessage::FinishedInline { submit: SubmitTask { task, parent, .. }, returned: Ok(returned), .. } => {
+            WorkerMessage::FinishedInline {
+                submit: SubmitTask { task, parent, .. }, returned: Ok(returned), ..
+            } => {
                 let job = self.sched.job_of(TaskId(*parent));
                 self.arrive_all(worker, job, TaskId(*task), returned)?;
             }
@@ -267,10 +272,10 @@ impl State {
 
     /// Tells a worker of an object that a task of a job wanted there.
     pub(super) fn deliver(&mut self, worker: WorkerId, object: ObjectId, job: JobId) {
-        let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
+        let contains: Vec<u64> = self.sched.contained_objects(object).map(|object| object.0).collect();
         let Some(member) = self.members.get_mut(&worker) else { return };
         let mut tell = |value, contains| {
-            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, wanted: true });
+            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: true });
         };
         match self.sched.value(object) {
             Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
@@ -293,7 +298,7 @@ impl State {
     /// Tells a worker of the next item of a stream. What the store keeps it asks for, if it wants that.
     pub(super) fn send_item(&mut self, worker: WorkerId, stream: ObjectId, object: ObjectId) {
         let Some(job) = self.sched.job_of_object(object) else { return };
-        let contains: Vec<u64> = self.sched.contained(object).map(|object| object.0).collect();
+        let contains: Vec<u64> = self.sched.contained_objects(object).map(|object| object.0).collect();
         let Some(member) = self.members.get_mut(&worker) else { return };
         let tell = |value| {
             let (job, stream, object) = (job.0, stream.0, object.0);
@@ -359,13 +364,14 @@ impl State {
         let Awaited { worker, job, object, contains } = awaited;
         let who = self.sched.workers().find(|view| view.id == worker).and_then(|view| {
             let actors = view.actors.into_iter().map(|actor| actor.creation_task());
-            let mut all = view.blocked.into_iter().chain(view.given).chain(actors);
+            let mut all = view.blocked.into_iter().chain(view.assigned).chain(actors);
             all.find(|task| self.sched.job_of(*task) == Some(job))
         });
         // It was to hold what that value contained.
-        let released = contains.iter().map(|content| Event::Released { object: ObjectId(*content), worker, times: 1 });
+        let released =
+            contains.iter().map(|content| Event::ReferencesReleased { object: ObjectId(*content), worker, count: 1 });
         self.events.extend(released);
-        self.events.extend(who.map(|task| Event::Wanted { object, worker, task }));
+        self.events.extend(who.map(|task| Event::ObjectRequested { object, worker, task }));
     }
 
     /// Bytes that went to disk so far, and that came back.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault, JobId, TaskId, WorkerId};
-use sandbar_sched::{Event, Role};
-use sandbar_worker::program::CrewOptions;
+use sandbar_sched::{Event, WorkerKind};
+use sandbar_worker::program::ProgramWorkerOptions;
 
 use super::act::give;
 use super::{Counts, State};
@@ -22,13 +22,14 @@ const STARTS_MAX: u32 = 5;
 const WARN: u8 = 2;
 
 impl State {
-    pub(super) fn start_worker(&mut self, role: Role) -> Option<WorkerId> {
+    pub(super) fn start_worker(&mut self, role: WorkerKind) -> Option<WorkerId> {
         let id = self.number_worker()?;
         // What many actors share is not to be kept from one by another's children.
-        let crew = CrewOptions { inline: role != Role::Actors, ..self.options.crew.clone() };
-        match Member::start(&crew, id, role, &self.bell) {
+        let worker_options =
+            ProgramWorkerOptions { inline: role != WorkerKind::Actors, ..self.options.worker_options.clone() };
+        match Member::start(&worker_options, id, role, &self.doorbell) {
             Ok(member) => {
-                if let Role::Actor(actor) = role {
+                if let WorkerKind::Actor(actor) = role {
                     self.of_actors.insert(actor, id);
                 }
                 self.add(member);
@@ -43,7 +44,7 @@ impl State {
     }
 
     /// Takes a client in as a worker: of its job's first task, mostly.
-    pub(super) fn seat(&mut self, role: Role, mut seat: Seat) -> Option<WorkerId> {
+    pub(super) fn seat(&mut self, role: WorkerKind, mut seat: Seat) -> Option<WorkerId> {
         let id = self.number_worker()?;
         seat.sit(id);
         self.add(Member::new(id, role, Link::Client(seat)));
@@ -54,7 +55,7 @@ impl State {
         self.tell_holds(&mut member.link);
         let (worker, role) = (member.id, member.role);
         self.members.insert(worker, member);
-        self.step(Event::WorkerReady { worker, node: self.options.node, role });
+        self.step(Event::WorkerReady { worker, node: self.options.node, kind: role });
     }
 
     /// A worker is gone, or has to go.
@@ -74,7 +75,7 @@ impl State {
             let words = format!("worker {} is lost: {why}", worker.0);
             self.count_lost(&begun, &words, |counts| counts.lost += 1);
         }
-        self.step(Event::WorkerLost { worker, begun });
+        self.step(Event::WorkerLost { worker, started: begun });
         if self.failed_starts < STARTS_MAX {
             self.replace(member.role);
         } else {
@@ -106,24 +107,24 @@ impl State {
 
     /// Starts workers for tasks where some are missing: they could not be started before, again and again.
     pub(super) fn replace_missing(&mut self) {
-        let there = self.members.values().filter(|member| member.role == Role::Tasks).count();
+        let there = self.members.values().filter(|member| member.role == WorkerKind::Tasks).count();
         for _ in there..self.options.workers {
-            self.start_worker(Role::Tasks);
+            self.start_worker(WorkerKind::Tasks);
         }
     }
 
     /// Starts another worker for one that is gone.
-    fn replace(&mut self, role: Role) {
+    fn replace(&mut self, role: WorkerKind) {
         match role {
-            Role::Tasks => drop(self.start_worker(role)),
+            WorkerKind::Tasks => drop(self.start_worker(role)),
             // Of a job whose first task was not begun.
-            Role::Driver(job) if self.jobs.contains_key(&job) => {
+            WorkerKind::Driver(job) if self.jobs.contains_key(&job) => {
                 if let (Some(driver), Some(job)) = (self.start_worker(role), self.jobs.get_mut(&job)) {
                     job.driver = driver;
                 }
             }
             // The scheduler asks for another, if it wants one.
-            Role::Driver(_) | Role::Actors | Role::Actor(_) | Role::Peer => {}
+            WorkerKind::Driver(_) | WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbar_worker::program::Bell;
+use sandbar_worker::program::Doorbell;
 use tokio::sync::Notify;
 
 /// Bytes that wait to be sent. A peer that takes less is not there for long.
@@ -63,13 +63,13 @@ pub(crate) struct PeerLine {
     to: Arc<Queue>,
     from: Arc<Queue>,
     /// Wakes the other hub, if it is of this process.
-    other: Option<Bell>,
+    other: Option<Doorbell>,
     has_said: bool,
 }
 
 impl PeerLine {
     /// Both ends of a connection between two hubs of this process.
-    pub(crate) fn pair(here: Bell, there: Bell) -> (PeerLine, PeerLine) {
+    pub(crate) fn pair(here: Doorbell, there: Doorbell) -> (PeerLine, PeerLine) {
         let (a, b) = (Arc::<Queue>::default(), Arc::<Queue>::default());
         let near = PeerLine { to: a.clone(), from: b.clone(), other: Some(there), has_said: false };
         let far = PeerLine { to: b, from: a, other: Some(here), has_said: false };
@@ -77,7 +77,7 @@ impl PeerLine {
     }
 
     /// The hub's end of a connection that leaves this process, and the other end of the line, which sends on and hands over.
-    pub(crate) fn outside(here: Bell) -> (PeerLine, PeerEnd) {
+    pub(crate) fn outside(here: Doorbell) -> (PeerLine, PeerEnd) {
         let (to, from) = (Arc::<Queue>::default(), Arc::<Queue>::default());
         let end = PeerEnd { out: to.clone(), into: from.clone(), hub: here };
         (PeerLine { to, from, other: None, has_said: false }, end)
@@ -118,7 +118,7 @@ impl PeerLine {
 pub(crate) struct PeerEnd {
     out: Arc<Queue>,
     into: Arc<Queue>,
-    hub: Bell,
+    hub: Doorbell,
 }
 
 impl PeerEnd {

@@ -22,7 +22,7 @@ use sandbar_core::{
     ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy,
     TaskError, TaskId, WorkerId,
 };
-use sandbar_worker::program::Took;
+use sandbar_worker::program::AttemptUsage;
 use serde::{Deserialize, Serialize};
 
 use super::Amounts;
@@ -149,7 +149,7 @@ pub(crate) enum Said<'a> {
         /// Whether the system failed it, rather than its code.
         system: bool,
         /// What it took; of when it began, how long ago that was.
-        took: Took,
+        took: AttemptUsage,
     },
     /// A task waits for objects (true), or goes on.
     Blocked(TaskId, bool),

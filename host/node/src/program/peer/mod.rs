@@ -18,13 +18,13 @@ pub(crate) use remnant::{Remnant, RemnantValue};
 pub(crate) use outside::{Fetched, Loaded, Outside, Tell, Wanted};
 
 use sandbar_core::NodeId;
-use sandbar_sched::Demand;
+use sandbar_sched::ResourceSet;
 
 /// A node that this one can give tasks to, and take tasks from.
 #[derive(Debug)]
 pub(crate) struct NewPeer {
     pub(crate) node: NodeId,
-    pub(crate) resources: Demand,
+    pub(crate) resources: ResourceSet,
     /// So many tasks run there at once that ask for a processor.
     pub(crate) slots: u32,
     pub(crate) line: PeerLine,
@@ -52,7 +52,7 @@ mod tests {
         let said = [
             &messages[messages.find("/// A job of a cluster.").expect("it is there")..],
             item(include_str!("amounts.rs"), "pub struct Amounts"),
-            item(include_str!("../../../../worker/src/program/messages.rs"), "pub struct Took"),
+            item(include_str!("../../../../worker/src/program/messages.rs"), "pub struct AttemptUsage"),
             item(include_str!("remnant.rs"), "pub(crate) struct Remnant"),
             item(include_str!("remnant.rs"), "pub(crate) enum RemnantValue"),
             item(asks, "pub(super) enum Ask"),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
-use sandbar_sched::Demand;
+use sandbar_sched::ResourceSet;
 use sandbar_store::SealedFile;
 
 use super::{Loaded, NewPeer, Outside, PeerLine, Tell, Wanted};
@@ -27,7 +27,7 @@ struct Inner {
 
 struct Neighbour {
     asker: Asker,
-    resources: Demand,
+    resources: ResourceSet,
     slots: u32,
 }
 
@@ -39,10 +39,10 @@ impl std::fmt::Debug for Neighbours {
 
 impl Neighbours {
     /// A node is there. It and all others are told of each other.
-    pub(crate) fn enter(&self, node: NodeId, asker: Asker, resources: Demand, slots: u32) {
+    pub(crate) fn enter(&self, node: NodeId, asker: Asker, resources: ResourceSet, slots: u32) {
         let mut hubs = self.hubs();
         for (other, there) in hubs.iter() {
-            let (near, far) = PeerLine::pair(asker.bell(), there.asker.bell());
+            let (near, far) = PeerLine::pair(asker.doorbell(), there.asker.doorbell());
             let (resources_there, slots_there) = (there.resources.clone(), there.slots);
             asker.join(NewPeer { node: *other, resources: resources_there, slots: slots_there, line: near });
             there.asker.join(NewPeer { node, resources: resources.clone(), slots, line: far });

@@ -1,4 +1,4 @@
-//! Memory that tasks here write large values to, and write again where no other process had it.
+//! Memory for large values, which is written again after values that no other process had.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,29 +15,29 @@ use super::{OutputValue, WorkerRuntime};
 use crate::program::messages::SentValue;
 use crate::program::worker::{Packet, words};
 
-/// Values of so many bytes are written to such memory; smaller ones are sealed here.
+/// Minimum bytes of a value for reusable memory; smaller values are sealed immediately.
 const BYTES_MIN: usize = 1 << 20;
-/// Memory that is so many times larger than a value is left for a larger one.
+/// Maximum ratio of a memory's size to that of its value. Larger memories are left for larger values.
 const OVERSIZE_MAX: usize = 2;
-/// Bytes of files that may be on their way to the node. Who has more to store waits.
+/// Maximum bytes of files that the node has not accepted yet. Tasks that store more wait.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
-/// How often who waits for that looks.
+/// Interval of the check for that credit.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// Memory that values were written to, by number: as many as there are bits for.
+/// Memories of values by number; the numbers are bits of a word.
 #[derive(Debug)]
 pub(super) struct MemoryPool {
     all: [Option<UnsealedFile>; u64::BITS as usize],
-    /// Bytes of files that were sent.
+    /// Bytes of files sent so far.
     sent: u64,
 }
 
-/// A value's file, until it is sent.
+/// The file of a value before it is sent.
 #[derive(Debug)]
 pub(in crate::program) enum ValueFile {
-    /// Sealed.
+    /// A sealed file.
     Sealed(SealedFile),
-    /// So many bytes in memory of this number.
+    /// Number of a memory, and bytes of the value in it.
     Written(u32, u64),
 }
 
@@ -55,7 +55,7 @@ impl MemoryPool {
         MemoryPool { all: [const { None }; u64::BITS as usize], sent: 0 }
     }
 
-    /// Writes a value, to memory that is `free` if there is any.
+    /// Writes a value, to a free memory if one fits.
     fn write(&mut self, parts: &[&[u8]], bytes: usize, free: &AtomicU64) -> io::Result<ValueFile> {
         if bytes < BYTES_MIN {
             return SealedFile::of_parts(parts).map(ValueFile::Sealed);
@@ -75,7 +75,7 @@ impl MemoryPool {
         Ok(ValueFile::Written(number, bytes as u64))
     }
 
-    /// The smallest of those that are free and large enough, but not much too large.
+    /// Claims the smallest free memory that is large enough and not much too large.
     fn take(&mut self, bytes: usize, free: &AtomicU64) -> Option<(u32, UnsealedFile)> {
         let fits = |room: usize| room >= bytes && room / OVERSIZE_MAX <= bytes;
         let all = (0..).zip(&self.all).filter_map(|(number, memory)| Some((memory.as_ref()?.capacity(), number)));
@@ -85,7 +85,7 @@ impl MemoryPool {
         Some((taken, self.all[taken as usize].take()?))
     }
 
-    /// A number for new memory: one that is not in use, or of memory that is free and does not fit.
+    /// Returns a number for new memory: an unused one, or that of a free memory that does not fit.
     fn place(&self, free: &AtomicU64) -> Option<u32> {
         let unused = (0..u64::BITS).zip(&self.all).find(|(_, memory)| memory.is_none());
         unused.map(|(number, _)| number).or_else(|| (0..u64::BITS).find(|number| clear(free, *number)))
@@ -97,21 +97,21 @@ fn sealed(mut memory: UnsealedFile, parts: &[&[u8]], bytes: usize) -> io::Result
     memory.seal(bytes as u64).map(ValueFile::Sealed)
 }
 
-/// Takes what is free. Says whether it was.
+/// Claims a free memory. Returns whether it was free.
 fn clear(free: &AtomicU64, number: u32) -> bool {
     let bit = 1 << number;
     free.load(Acquire) & bit != 0 && free.fetch_and(!bit, AcqRel) & bit != 0
 }
 
 impl WorkerRuntime {
-    /// A value's parts, as one.
+    /// Stores the parts of a value, as one value.
     pub(super) fn store_value(&mut self, parts: &[&[u8]]) -> Result<OutputValue, Refusal> {
         self.store_value_within(parts, VALUE_INLINE_BYTES_MAX)
     }
 
-    /// As [`WorkerRuntime::store_value`], where there is so much room for it in a message.
+    /// Like [`WorkerRuntime::store_value`], with at most `room` bytes inside a message.
     pub(super) fn store_value_within(&mut self, parts: &[&[u8]], room: usize) -> Result<OutputValue, Refusal> {
-        // The same part may be there many times.
+        // Saturating, because the same part may be listed many times.
         let bytes = parts.iter().fold(0_usize, |bytes, part| bytes.saturating_add(part.len()));
         if bytes <= VALUE_INLINE_BYTES_MAX.min(room) {
             return Ok(OutputValue::Inline(parts.concat()));
@@ -122,15 +122,16 @@ impl WorkerRuntime {
                 format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory (--object-memory)");
             return Err(Refusal { code: Code::StoreFull, message });
         }
-        // What was released before may be free by the next time.
+        // Releases published now may free memory for the next value.
         self.publish();
         self.wait_for_node();
         let free = self.memory.atomic(words::FREE_MEMORY);
         self.memory_pool.write(parts, bytes, free).map(OutputValue::File).map_err(no_memory)
     }
 
-    /// Waits until the node has taken in what was sent: it has room for it then, in memory or on disk, or has none and says
-    /// so. All tasks here wait meanwhile, as long as a disk takes for so many bytes.
+    /// Waits until the node has accepted the files sent so far, that is, until it has room in memory or on disk, or
+    /// reports that it has none. All tasks of this worker wait meanwhile, at most as long as the disk takes for these
+    /// bytes.
     fn wait_for_node(&mut self) {
         let taken_in = |runtime: &WorkerRuntime| runtime.memory.atomic(words::FILE_BYTES_CREDITED).load(Acquire);
         while self.memory_pool.sent.saturating_sub(taken_in(self)) > AHEAD_BYTES_MAX {
@@ -140,12 +141,12 @@ impl WorkerRuntime {
         }
     }
 
-    /// Sends a value's file over the socket: the next message that names one means it.
+    /// Sends a value's file over the socket. The next message that refers to a file means this one.
     pub(in crate::program) fn send_file(&mut self, file: &ValueFile) -> io::Result<()> {
         let (fd, bytes) = match file {
             ValueFile::Sealed(object) => (object.as_fd(), object.bytes()),
             ValueFile::Written(number, bytes) => {
-                let missing = || io::Error::other("a value's memory is not there any more");
+                let missing = || io::Error::other("the memory of a value was dropped");
                 (self.memory_pool.all[*number as usize].as_ref().ok_or_else(missing)?.as_fd(), *bytes)
             }
         };
@@ -154,14 +155,14 @@ impl WorkerRuntime {
         Ok(())
     }
 
-    /// A value's file is not sent: nobody wants it.
+    /// Discards a value's file that is not sent.
     pub(in crate::program) fn discard(&mut self, file: &ValueFile) {
         if let ValueFile::Written(number, _) = file {
             self.close(*number);
         }
     }
 
-    /// Memory that a value was written to is given up.
+    /// Drops memory that holds a value.
     pub(in crate::program) fn close(&mut self, number: u32) {
         if let Some(memory) = self.memory_pool.all.get_mut(number as usize) {
             *memory = None;
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!((write(BYTES_MIN), write(BYTES_MIN)), (Some(0), Some(1)));
         free.fetch_or(0b11, AcqRel);
         assert_eq!((write(BYTES_MIN + 1), free.load(Acquire)), (Some(0), 0b10));
-        // Much smaller than it, much larger, and then of the same size.
+        // Neither a much smaller nor a much larger value fits; a value of the same size does.
         assert_eq!((write(4 * BYTES_MIN), write(3 * BYTES_MIN)), (Some(2), Some(3)));
         free.fetch_or(0b100, AcqRel);
         assert_eq!((write(BYTES_MIN), write(BYTES_MIN), write(3 * BYTES_MIN)), (Some(1), Some(4), Some(2)));

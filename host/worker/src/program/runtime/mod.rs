@@ -1,4 +1,4 @@
-//! The runtime: what the tasks of a worker share, and what each of them has there.
+//! The worker runtime: state that the tasks of a worker share, and the context of each task.
 
 mod actors;
 mod groups;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{Code, IdAllocator, TaskError, TaskId, TaskKind};
-use sandbar_sandbox::{Refusal, runs_on_behalf_of};
+use sandbar_sandbox::{Refusal, set_current_task};
 use sandbar_store::SharedMemory;
 use serde::Serialize;
 
@@ -32,106 +32,107 @@ use super::objects::{LocalValue, ObjectTable, TaskSlot};
 use super::ring::Sender;
 use super::worker::{Doorbell, rings, words};
 
-/// Messages are the node's to read when there are so many, or when the first of them waits so long.
+/// Number of messages, and age of the first, at which messages are published to the node.
 const UNPUBLISHED_MAX: u32 = 16;
 const UNPUBLISHED_TIME_MAX: Duration = Duration::from_micros(50);
-/// How often who finds no room for a message looks again.
+/// Interval of attempts to write a message into a full ring.
 const FULL_LOOK_AGAIN: Duration = Duration::from_micros(20);
-/// Results of one task.
+/// Maximum number of results of one task.
 const RETURNS_MAX: u32 = 10_000;
 
-/// What all tasks of a worker share with its loop.
+/// State that all tasks of a worker share with its event loop.
 pub(super) struct WorkerRuntime {
     pub up: Sender,
     memory: Arc<SharedMemory>,
-    /// The node's.
+    /// Doorbell of the node.
     pub doorbell: Doorbell,
     pub ids: IdAllocator,
     pub objects: ObjectTable,
-    /// The tasks here, by their places.
+    /// Task contexts by slot.
     pub tasks: Vec<Option<TaskContext>>,
-    /// Those of them that are actors, or make one.
+    /// The tasks that are actors or create one.
     pub actors: FxHashMap<TaskSlot, ResidentActor>,
-    /// What has come of streams that somebody here has.
+    /// Received items of streams that tasks here hold.
     streams: FxHashMap<u64, streams::ReceivedStream>,
-    /// Those of which something was taken that the node does not know of.
+    /// Streams with taken items that the node has not been told of.
     unreported_streams: Vec<u64>,
-    /// Tasks that can go on.
+    /// Tasks that can continue.
     pub woken: Vec<TaskSlot>,
-    /// Jobs whose tasks wait when they have submitted, and those that do.
+    /// Jobs whose tasks must wait after submitting, and the tasks that do.
     held_jobs: FxHashSet<u32>,
     submitters: Vec<TaskSlot>,
-    /// Those that wait for what a GPU gives: nobody says when.
+    /// Tasks that wait for a GPU. They are polled, because nothing signals its results.
     pub wait_for_gpu: Vec<TaskSlot>,
-    /// The frame that was written last, if it is of a task that was submitted and can be taken back.
+    /// The last written frame, if it is a submitted task that can be taken back.
     pub child: Option<Child>,
-    /// A task that its parent waits for, to be run here: the parent, and what it submitted.
+    /// A task to run here for its waiting parent: slot of the parent, encoded submission.
     pub inline: Option<(TaskSlot, Vec<u8>)>,
     frame: Vec<u8>,
     packet: Vec<u8>,
     memory_pool: memory::MemoryPool,
-    /// Bytes of one value.
+    /// Maximum bytes of one value.
     pub value_bytes_max: u64,
     unpublished: u32,
     unpublished_since: Instant,
-    /// Whether tasks are run here that others here wait for.
+    /// Whether this worker runs tasks that its own tasks wait for.
     runs_children: bool,
-    /// How many tasks there may be at once.
+    /// Maximum number of tasks at once.
     pub room: usize,
     pub alive: usize,
-    /// When the first of those is over who wait for so long only.
+    /// Earliest deadline of the waiting tasks.
     first_deadline: Option<Instant>,
 }
 
-/// What a task has.
+/// Context of one task.
 pub(super) struct TaskContext {
     pub id: u64,
     pub attempt: u32,
     pub job: u32,
     pub seed: u64,
-    /// What tasks its program has.
+    /// Kinds of the tasks of its program.
     pub kinds: Arc<[TaskKind]>,
     children: u64,
-    /// ObjectTable that it holds.
+    /// Objects that it holds.
     pub holds: FxHashSet<u64>,
-    /// Of an actor's call: objects that it was lent, and may keep.
+    /// For an actor call: objects that were lent to it, and that the actor may keep.
     pub lent: Vec<u64>,
-    /// ObjectTable that it needs, which the node keeps for it.
+    /// Objects that it needs, which the node retains for it.
     pub needs: Vec<u64>,
     pub returned: Vec<(OutputValue, Vec<u64>)>,
-    /// Of a generator: what it has yielded.
+    /// For a generator: the items that it has yielded.
     pub generator: Option<GeneratorStream>,
-    /// What another failed with, if it is going to fail with that.
+    /// Error of another task, with which this task is about to fail.
     pub fails_with: Option<Box<TaskError>>,
     pub waiting: Option<WaitState>,
-    /// Of an actor's call that says that it waits: for any of these.
+    /// For an actor call that waits: objects of which it waits for any.
     pub awaits: Vec<u64>,
-    /// The object that it waited for, and that it has got.
+    /// The object that it waited for, with the value that has arrived.
     got: Option<(u64, Arc<LocalValue>)>,
-    /// What it has mapped, and where.
+    /// Mapped values and their address ranges.
     mapped: Vec<(Range<usize>, Arc<LocalValue>)>,
-    /// How far it said that it is.
+    /// Progress that it has reported.
     progress: Vec<progress::Progress>,
     pub log_left: u64,
-    /// Lines that were too many.
+    /// Number of log lines over the limit.
     pub log_dropped: u64,
-    /// What it is to do that has submitted.
+    /// What it does after submitting a task.
     submitted: SubmitState,
     /// Whether the node was told that it waits.
     pub blocked: bool,
-    /// A task that its parent, which is there, had run here, and that the node was not told of: its [`WorkerMessage::Submit`].
+    /// For a task that its parent started here without telling the node: slot of the parent, encoded
+    /// [`WorkerMessage::Submit`].
     pub unannounced: Option<(TaskSlot, Vec<u8>)>,
 }
 
-/// What a task is to do that has submitted another.
+/// State of a task that has submitted another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SubmitState {
-    /// Go on.
-    GoesOn,
-    /// Wait until its job is not held.
-    Waits,
-    /// Go on this once, though its job is held.
-    GoesOnOnce,
+    /// Continues.
+    Running,
+    /// Waits while its job is held.
+    Waiting,
+    /// Continues once, although its job is held.
+    ResumedOnce,
 }
 
 pub(super) enum OutputValue {
@@ -143,14 +144,14 @@ pub(super) enum OutputValue {
 pub(super) struct WaitState {
     objects: Vec<u64>,
     count: usize,
-    /// For the value of one, not only for what became of it.
+    /// Whether it waits for the value of one object, not only for its outcome.
     is_get: bool,
-    /// How many more must come before it is worth looking.
+    /// Number of outcomes that are still missing.
     pub missing: usize,
     pub deadline: Option<Instant>,
 }
 
-/// A task that was submitted last.
+/// The task that was submitted last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Child {
     at: u32,
@@ -195,7 +196,7 @@ impl WorkerRuntime {
         }
     }
 
-    /// Writes a message, which the node gets with others. Gives where it stands.
+    /// Writes a message, which the node receives once it is published. Returns its position in the ring.
     pub(super) fn send(&mut self, message: &WorkerMessage<'_>) -> u32 {
         self.child = None;
         let frame = encode(message, &mut self.frame);
@@ -203,7 +204,7 @@ impl WorkerRuntime {
             match self.up.write(frame) {
                 Some(at) => break at,
                 None => {
-                    // The node reads, or is gone and takes this process with it.
+                    // Either the node reads the ring, or it has ended and ends this process as well.
                     self.up.publish();
                     self.doorbell.ring();
                     std::thread::sleep(FULL_LOOK_AGAIN);
@@ -217,14 +218,14 @@ impl WorkerRuntime {
         at
     }
 
-    /// Has the node read what there is, if that is much or old.
+    /// Publishes the written messages, if they are many or old.
     pub(super) fn publish_in_time(&mut self) {
         if self.unpublished >= UNPUBLISHED_MAX || self.unpublished_since.elapsed() > UNPUBLISHED_TIME_MAX {
             self.publish();
         }
     }
 
-    /// Has the node read what there is.
+    /// Publishes the written messages.
     pub(super) fn publish(&mut self) {
         if self.unpublished > 0 {
             self.unpublished = 0;
@@ -234,13 +235,13 @@ impl WorkerRuntime {
         }
     }
 
-    /// Tells the node of a task that was begun without it, before the first thing of which it has to know who did it.
+    /// Announces a task that was started without the node, before the first message that refers to it.
     fn announce(&mut self, slot: TaskSlot) {
         let Some((parent, frame)) = self.task(slot).and_then(|task| task.unannounced.take()) else { return };
         self.block(parent);
         if let Some(task) = self.task(slot) {
             let id = task.id;
-            runs_on_behalf_of(TaskId(id));
+            set_current_task(TaskId(id));
             self.memory.atomic(words::CURRENT_TASK).store(id, SeqCst);
         }
         if let Ok(WorkerMessage::Submit(submit)) = postcard::from_bytes(&frame) {
@@ -261,12 +262,12 @@ impl WorkerRuntime {
         }
     }
 
-    /// A task waits for what a GPU gives.
-    pub(super) fn waits_for_gpu(&mut self, slot: TaskSlot) {
+    /// Registers a task that waits for a GPU.
+    pub(super) fn wait_for_gpu(&mut self, slot: TaskSlot) {
         self.wait_for_gpu.push(slot);
     }
 
-    /// Tells the node that a task goes on, if it was told that it waits.
+    /// Tells the node that a task continues, if it was told that the task waits.
     pub(super) fn unblock(&mut self, slot: TaskSlot) {
         self.publish_current_call(slot);
         if let Some(task) = self.task(slot)
@@ -281,7 +282,7 @@ impl WorkerRuntime {
         self.tasks.get_mut(slot)?.as_mut()
     }
 
-    /// A task begins at a place.
+    /// Inserts a task at a slot.
     pub(super) fn insert_task(&mut self, slot: TaskSlot, task: TaskContext) {
         if slot >= self.tasks.len() {
             self.tasks.resize_with(slot + 1, || None);
@@ -290,7 +291,7 @@ impl WorkerRuntime {
         self.alive += 1;
     }
 
-    /// The task there has ended.
+    /// Removes the finished task of a slot.
     pub(super) fn remove_task(&mut self, slot: TaskSlot) -> Option<TaskContext> {
         let task = self.tasks.get_mut(slot)?.take();
         self.alive -= usize::from(task.is_some());
@@ -337,11 +338,11 @@ impl TaskContext {
 
 fn encode<'b>(message: &impl Serialize, buffer: &'b mut Vec<u8>) -> &'b [u8] {
     buffer.clear();
-    // To memory, which grows.
+    // Writing to a `Vec` cannot fail.
     let _ = postcard::to_io(message, &mut *buffer);
     buffer
 }
 
-fn gone() -> Refusal {
-    Refusal { code: Code::Host, message: "the task is not here any more".into() }
+fn task_gone() -> Refusal {
+    Refusal { code: Code::Host, message: "the task has left this worker".into() }
 }

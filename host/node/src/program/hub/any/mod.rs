@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use sandbar_core::{JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
-use sandbar_sched::{Demand, Event, JobLimits, Role, UNIT};
+use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
 use sandbar_store::SealedFile;
 use sandbar_worker::CompiledComponent;
 use sandbar_worker::program::{Doorbell, ProgramWorkerOptions};
@@ -39,7 +39,8 @@ const JOB_LIMITS: JobLimits = JobLimits {
 /// The other nodes, and how many tasks each is given at once.
 const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
 const PEER_SLOTS: u32 = 2;
-const ROLES: [Role; 4] = [Role::Driver(JobId(1)), Role::Driver(JobId(2)), Role::Tasks, Role::Actors];
+const ROLES: [WorkerKind; 4] =
+    [WorkerKind::Driver(JobId(1)), WorkerKind::Driver(JobId(2)), WorkerKind::Tasks, WorkerKind::Actors];
 
 /// Who says something: the clients that are the first tasks of two jobs, a worker for tasks, one for actors, or one of two
 /// other nodes. The members' numbers are from 1 on, the tasks of the clients 0 and 1.
@@ -94,9 +95,15 @@ impl Hearing {
         // What the scheduler wants started can't be.
         let program = PathBuf::new();
         let limits = Limits::default();
-        let worker_options =
-            ProgramWorkerOptions { limits, sandboxes: 10, inline: true, value_bytes_max: MEMORY_BYTES_MAX, program, gpus: None };
-        let resources = Demand { cpus: 4 * UNIT, gpus: UNIT, ..Demand::default() };
+        let worker_options = ProgramWorkerOptions {
+            limits,
+            sandboxes: 10,
+            inline: true,
+            value_bytes_max: MEMORY_BYTES_MAX,
+            program,
+            gpus: None,
+        };
+        let resources = ResourceSet { cpus: 4 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
         let (sender, commands) = channel();
         let doorbell = Doorbell::new().ok()?;
         let asker = Asker { commands: Arc::new(Mutex::new(sender)), doorbell: doorbell.clone() };
@@ -119,7 +126,7 @@ impl Hearing {
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
             let (line, seat) = seat(&doorbell);
-            let id = if let Role::Driver(job) = role {
+            let id = if let WorkerKind::Driver(job) = role {
                 let (program, log) = (program.clone(), log.sender());
                 let (given, bars, left) = (Arc::default(), Arc::default(), Arc::new(OnceLock::new()));
                 let first = First::Client("client".to_owned(), seat);
@@ -147,7 +154,7 @@ impl Hearing {
             return self.hear_peer(peer, saying.message);
         }
         if !self.state.members.contains_key(&self.members[at].0) {
-            if let Role::Driver(_) = ROLES[at] {
+            if let WorkerKind::Driver(_) = ROLES[at] {
                 // Nobody hears it any more.
                 return true;
             }
@@ -173,7 +180,7 @@ impl Hearing {
         let mut line = known.unwrap_or_else(|| {
             let doorbell = self.state.doorbell.clone();
             let (near, mut far) = PeerLine::pair(doorbell.clone(), doorbell);
-            let resources = Demand { cpus: u64::from(PEER_SLOTS) * UNIT, ..Demand::default() };
+            let resources = ResourceSet { cpus: u64::from(PEER_SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() };
             self.state.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
             far.say(said::program());
             far
@@ -259,7 +266,7 @@ impl Listen for Nobody {
 #[cfg(test)]
 mod tests {
     use sandbar_core::{Argument, GroupRequest, RequestOptions, TaskId, TaskRequest};
-    use sandbar_worker::program::{SubmitTask, WorkerMessage, SentValue};
+    use sandbar_worker::program::{SentValue, SubmitTask, WorkerMessage};
 
     use super::*;
 
@@ -324,7 +331,11 @@ mod tests {
         });
         check("its job would have 81 objects at once, its limit is 80", first + 79, |hearing| {
             for object in first..first + 100 {
-                hear(hearing, 0, &WorkerMessage::Put { object, task: 0, value: SentValue::Inline(b"kept"), refs: Vec::new() });
+                hear(
+                    hearing,
+                    0,
+                    &WorkerMessage::Put { object, task: 0, value: SentValue::Inline(b"kept"), refs: Vec::new() },
+                );
             }
         });
         check("its job would have 5 placement groups at once, its limit is 4", first + 4, |hearing| {

@@ -6,9 +6,9 @@ use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId,
     RetryOn, Strategy, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::UNIT;
-use sandbar_worker::Compiled;
-use sandbar_worker::program::Took;
+use sandbar_sched::RESOURCE_UNIT;
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::AttemptUsage;
 
 use super::{PEER_SLOTS, PEERS};
 use crate::program::peer::{Amounts, Callee, Errand, ErrandWork, Root, Said, Sent};
@@ -35,7 +35,7 @@ const PROGRAM: u32 = 1;
 
 /// That program is named.
 pub(super) fn program() -> Vec<u8> {
-    let (program, component, limits) = (PROGRAM, Compiled::id_of_nothing(), Limits::default());
+    let (program, component, limits) = (PROGRAM, CompiledComponent::placeholder_id(), Limits::default());
     postcard::to_stdvec(&Said::Program { program, component, limits }).unwrap_or_default()
 }
 
@@ -131,7 +131,7 @@ impl Picks<'_> {
     }
 
     fn amounts(&mut self) -> Amounts {
-        let cpus = [0, UNIT, 2 * UNIT, u64::MAX][self.below(4) as usize];
+        let cpus = [0, RESOURCE_UNIT, 2 * RESOURCE_UNIT, u64::MAX][self.below(4) as usize];
         Amounts { cpus, memory: [0, 1, u64::MAX][self.below(3) as usize], ..Amounts::default() }
     }
 
@@ -189,7 +189,7 @@ impl Picks<'_> {
             lineage: NonZeroU64::new(self.below(3).into()),
             name: "task".into(),
             returns: if self.below(32) == 0 { self.below(3) } else { 1 },
-            demand: Amounts { cpus: u64::from(self.below(3)) * UNIT, ..Amounts::default() },
+            demand: Amounts { cpus: u64::from(self.below(3)) * RESOURCE_UNIT, ..Amounts::default() },
             priority: 0,
             depth: self.below(6),
             timeout_ms: (self.below(4) == 0).then_some(20),
@@ -206,7 +206,8 @@ impl Picks<'_> {
         match self.below(32) {
             0..7 => Said::Begin(self.errand(arguments, value, error)),
             7 => {
-                let component = if self.is() { Compiled::id_of_nothing() } else { ComponentId::from_digest([1; 32]) };
+                let component =
+                    if self.is() { CompiledComponent::placeholder_id() } else { ComponentId::from_digest([1; 32]) };
                 Said::Program { program: self.below(3), component, limits: Limits::default() }
             }
             8 => {
@@ -223,7 +224,7 @@ impl Picks<'_> {
                     _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.sent(value, error), self.objects())).collect()),
                 };
                 let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.is());
-                let took = Took { begun: u64::MAX, nanos: 5, waited: 8, gpu_nanos: 7, memory_bytes: 6 };
+                let took = AttemptUsage { started: u64::MAX, nanos: 5, waited_nanos: 8, gpu_nanos: 7, memory_bytes: 6 };
                 Said::Ended { task, attempt, slot, returned, system, took }
             }
             17 => Said::Blocked(self.task(), self.is()),

@@ -9,9 +9,9 @@ use sandbar_core::{
     ActorOptions, Attempt, Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX,
     Strategy, TaskError, TaskId, TaskKind, WorkerId,
 };
-use sandbar_sched::{Demand, Event, Submission, TaskState, Work};
+use sandbar_sched::{Event, ResourceSet, Submission, SubmissionKind, TaskState};
 use sandbar_wire::Priority;
-use sandbar_worker::program::Took;
+use sandbar_worker::program::AttemptUsage;
 
 use super::super::actors::actor_spec;
 use super::super::hear::RETURNS_FAR_MAX;
@@ -33,7 +33,7 @@ pub(super) struct Given {
     pub(super) returns: u32,
     /// Of which nothing is known yet.
     missing: u32,
-    took: Took,
+    took: AttemptUsage,
     /// Of a generator: items that were told, and how many of them its owner has said were taken.
     yielded: u64,
     taken: u64,
@@ -92,7 +92,7 @@ impl State {
         }
         let asker = self.asker.clone();
         let told = move |loaded| asker.command(Command::Loaded(node, program, loaded));
-        let limits = limits.within(&self.options.crew.limits);
+        let limits = limits.within(&self.options.worker_options.limits);
         match &self.options.outside {
             Some(outside) => {
                 peer.programs.insert(program, Known::Loading(Vec::new()));
@@ -194,13 +194,13 @@ impl State {
             if is_made {
                 let object = task.id.returns(0);
                 self.submit(maker.1, task);
-                self.step(Event::Held { object, worker, task: seat });
-                self.step(Event::Released { object, worker: maker.1, times: 1 });
+                self.step(Event::ReferenceAdded { object, worker, task: seat });
+                self.step(Event::ReferencesReleased { object, worker: maker.1, count: 1 });
             } else {
                 self.begin_given(node, job, worker, &errand, task);
             }
         }
-        self.steps(lent.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
+        self.steps(lent.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl State {
             slot,
             returns,
             missing: returns,
-            took: Took::default(),
+            took: AttemptUsage::default(),
             yielded: 0,
             taken: 0,
             lineage: errand.lineage.filter(|_| matches!(errand.work, ErrandWork::Task)),
@@ -236,7 +236,8 @@ impl State {
         };
         self.peers.given.insert(id, given);
         self.step(Event::Submitted { task });
-        (0..returns).for_each(|index| self.step(Event::Wanted { object: id.returns(index), worker, task: seat }));
+        (0..returns)
+            .for_each(|index| self.step(Event::ObjectRequested { object: id.returns(index), worker, task: seat }));
     }
 
     /// What is to be done, as a task of this node. None if it is not to be done.
@@ -250,38 +251,42 @@ impl State {
     ) -> Option<Submission<Call>> {
         let make = |options: &ActorOptions, name| Some(Box::new(program.make(errand.function, options.clone(), name)));
         let (work, make, strategy, retries_max, retry_on) = match &errand.work {
-            ErrandWork::Task => (Work::Task, None, here, 0, RetryOn::System),
+            ErrandWork::Task => (SubmissionKind::Function, None, here, 0, RetryOn::System),
             ErrandWork::Stream(buffer) => {
-                (Work::Stream((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
+                (SubmissionKind::Generator((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
             }
             ErrandWork::Call { actor, retries, retry_on } => {
                 let actor = self.callee(node, *actor)?;
                 let retries = retries.unwrap_or_else(|| self.call_retries(actor));
-                (Work::Method(actor), None, Strategy::Default, retries, *retry_on)
+                (SubmissionKind::Method(actor), None, Strategy::Default, retries, *retry_on)
             }
             ErrandWork::Actor(options, saved) => {
-                let work = Work::Actor(Box::new(actor_spec(None, options)));
+                let work = SubmissionKind::ActorCreation(Box::new(actor_spec(None, options)));
                 let saved = saved.filter(|saved| errand.needs.contains(saved));
                 let make = make(options, None).map(|make| Box::new(Make { saved, ..*make }));
                 (work, make, here, 0, RetryOn::System)
             }
             ErrandWork::Make { options, actor_name, strategy } => {
-                let work = Work::Actor(Box::new(actor_spec(actor_name.as_deref(), options)));
+                let work = SubmissionKind::ActorCreation(Box::new(actor_spec(actor_name.as_deref(), options)));
                 (work, make(options, None), *strategy, 0, RetryOn::System)
             }
         };
         let is_made = matches!(errand.work, ErrandWork::Make { .. });
         let id = if is_made { errand.task } else { TaskId(self.ids.take(errand.returns)?) };
-        let is_task = matches!(work, Work::Task | Work::Stream(_));
+        let is_task = matches!(work, SubmissionKind::Function | SubmissionKind::Generator(_));
         Some(Submission {
             id,
             job,
             parent: Some((parent, Attempt(0), worker)),
             // It would be at 2.
-            below: errand.depth.saturating_sub(2),
+            remote_depth: errand.depth.saturating_sub(2),
             name: self.names.of(errand.name.clone().into_owned()),
             returns: errand.returns,
-            demand: if matches!(work, Work::Method(_)) { Demand::default() } else { errand.demand.demand() },
+            demand: if matches!(work, SubmissionKind::Method(_)) {
+                ResourceSet::default()
+            } else {
+                errand.demand.demand()
+            },
             strategy,
             priority: errand.priority,
             retries_max,
@@ -298,9 +303,9 @@ impl State {
                 make,
                 submitted: self.clock,
             },
-            needs: errand.needs.clone(),
+            dependencies: errand.needs.clone(),
             refs: errand.refs.clone(),
-            work,
+            kind: work,
         })
     }
 
@@ -315,12 +320,12 @@ impl State {
             return self.peers.say(node, &Said::Value { object, value, contains: Vec::new() });
         }
         let given = (errand.task, errand.attempt, errand.slot);
-        self.say_ended(node, given, Err(Box::new(error)), false, &Took::default());
+        self.say_ended(node, given, Err(Box::new(error)), false, &AttemptUsage::default());
     }
 
     pub(super) fn say_cancelled(&mut self, node: NodeId, given: GivenAs) {
         let error = TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
-        self.say_ended(node, given, Err(Box::new(error)), false, &Took::default());
+        self.say_ended(node, given, Err(Box::new(error)), false, &AttemptUsage::default());
     }
 
     fn say_ended(
@@ -329,7 +334,7 @@ impl State {
         (task, attempt, slot): GivenAs,
         returned: Result<Vec<(Sending, Vec<ObjectId>)>, Box<TaskError>>,
         system: bool,
-        took: &Took,
+        took: &AttemptUsage,
     ) {
         let returned = match &returned {
             Ok(values) => Ok(values.iter().map(|(value, contains)| (value.as_sent(), contains.clone())).collect()),
@@ -341,13 +346,13 @@ impl State {
             slot,
             returned,
             system,
-            took: Took { begun: self.clock.saturating_sub(took.begun.min(self.clock)), ..*took },
+            took: AttemptUsage { started: self.clock.saturating_sub(took.started.min(self.clock)), ..*took },
         };
         self.peers.say(node, &ended);
     }
 
     /// The worker of a task has said that it has ended.
-    pub(in super::super) fn note_took(&mut self, task: TaskId, took: &Took) {
+    pub(in super::super) fn note_took(&mut self, task: TaskId, took: &AttemptUsage) {
         if let Some(given) = self.peers.given.get_mut(&task) {
             given.took = *took;
         }
@@ -378,10 +383,10 @@ impl State {
                 failed = Some(error.clone());
             }
             let Some(value) = self.sending_within(object, &mut room) else { continue };
-            let contains = self.sched.contained(object).collect();
+            let contains = self.sched.contained_objects(object).collect();
             let (value, contains) = self.sendable(value, contains);
             if value.is_whole() && !is_kept {
-                self.events.push_back(Event::Released { object, worker, times: 1 });
+                self.events.push_back(Event::ReferencesReleased { object, worker, count: 1 });
             }
             values.push((value, contains));
         }
@@ -415,7 +420,7 @@ impl State {
             let Some(given) = self.peers.given.remove(&id) else { continue };
             self.forget_numbers(id, &given);
             if let Some(worker) = self.peers.anchor(given.owner) {
-                self.events.push_back(Event::Released { object: id.returns(0), worker, times: 1 });
+                self.events.push_back(Event::ReferencesReleased { object: id.returns(0), worker, count: 1 });
             }
             self.say_ended(given.owner, given.errand(), Err(Box::new(error)), false, &given.took);
         }
@@ -424,17 +429,17 @@ impl State {
     /// A generator has yielded an item, which its owner gets.
     pub(in super::super) fn send_item_on(&mut self, worker: WorkerId, stream: ObjectId, object: ObjectId) {
         let Some(value) = self.sending(object) else { return };
-        let contains = self.sched.contained(object).collect();
+        let contains = self.sched.contained_objects(object).collect();
         let (value, contains) = self.sendable(value, contains);
         if value.is_whole() {
-            self.events.push_back(Event::Released { object, worker, times: 1 });
+            self.events.push_back(Event::ReferencesReleased { object, worker, count: 1 });
         }
         let Some(given) = self.peers.given.get_mut(&TaskId(stream.0)) else { return };
         let (index, (task, attempt, slot), owner) = (given.yielded, given.errand(), given.owner);
         given.yielded += 1;
         // Of what an attempt before it yielded.
         if given.taken >= given.yielded {
-            self.events.push_back(Event::Taken { stream, worker, taken: given.taken });
+            self.events.push_back(Event::ItemsConsumed { stream, worker, consumed: given.taken });
         }
         let value = value.as_sent();
         self.peers.say(owner, &Said::Yielded { task, attempt, slot, index, object, value, contains });
@@ -447,7 +452,7 @@ impl State {
         if let Some(given) = self.peers.given.get_mut(&id) {
             given.taken = taken;
         }
-        self.step(Event::Taken { stream: id.returns(0), worker, taken });
+        self.step(Event::ItemsConsumed { stream: id.returns(0), worker, consumed: taken });
     }
 
     /// The owner wants back what is not begun.

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_sched::{Event, Role};
+use sandbar_sched::{Event, WorkerKind};
 use sandbar_wire::Priority;
-use sandbar_worker::program::Took;
+use sandbar_worker::program::AttemptUsage;
 
 use self::away::Aways;
 use self::groups::{Aside, AsideKey, ToldLoad};
@@ -140,7 +140,7 @@ impl State {
     pub(super) fn join(&mut self, new: NewPeer) {
         let NewPeer { node, resources, slots, line } = new;
         self.lose_peer(node);
-        self.step(Event::NodeJoined { node, resources, far: true });
+        self.step(Event::NodeJoined { node, resources, remote: true });
         let Some(anchor) = self.number_worker() else { return };
         self.peers.far.insert(anchor, node);
         let (told, jobs, seats, programs) = Default::default();
@@ -149,11 +149,11 @@ impl State {
         if self.peers.leaves.is_some() {
             self.peers.say(node, &Said::Leaving);
         }
-        self.step(Event::WorkerReady { worker: anchor, node, role: Role::Peer });
+        self.step(Event::WorkerReady { worker: anchor, node, kind: WorkerKind::PeerProxy });
         for _ in 0..slots {
             let Some(slot) = self.number_worker() else { return };
             self.peers.far.insert(slot, node);
-            self.step(Event::WorkerReady { worker: slot, node, role: Role::Tasks });
+            self.step(Event::WorkerReady { worker: slot, node, kind: WorkerKind::Tasks });
         }
     }
 
@@ -163,7 +163,8 @@ impl State {
             return;
         }
         let there = self.sched.workers().filter(|worker| worker.node == node);
-        let mut lost: Vec<TaskId> = there.flat_map(|worker| worker.given.into_iter().chain(worker.blocked)).collect();
+        let mut lost: Vec<TaskId> =
+            there.flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked)).collect();
         lost.retain(|task| !self.peers.seats.is_one(*task));
         self.count_lost(&lost, &format!("node {node} is lost"), |counts| counts.lost_nodes += 1);
         self.peers.far.retain(|_, of| *of != node);
@@ -218,7 +219,7 @@ impl State {
             Said::Cancel(task, attempt, anyhow) => self.cancel_given(node, (task, attempt), anyhow),
             Said::JobEnded(root) => self.hear_job_ended(node, root),
             Said::Ended { task, attempt, slot, returned, system, took } => {
-                let took = Took { begun: self.clock.saturating_sub(took.begun), ..took };
+                let took = AttemptUsage { started: self.clock.saturating_sub(took.started), ..took };
                 self.ended_at((node, slot), (task, attempt), returned, system, &took);
             }
             Said::Blocked(task, blocked) => {
@@ -243,7 +244,7 @@ impl State {
             }
             Said::Release(object, times) => {
                 self.unmake(node, object);
-                self.step(Event::Released { object, worker: anchor, times });
+                self.step(Event::ReferencesReleased { object, worker: anchor, count: times });
             }
             Said::Log { job, task, name, worker, level, line } => {
                 if let Some(job) = self.jobs.get(&job) {
@@ -259,9 +260,9 @@ impl State {
             Said::SetAside { group, attempt, job, program, bundles } => {
                 self.hear_set_aside(node, (group, attempt), (job, program), bundles);
             }
-            Said::Aside(group, attempt, done) => self.step(Event::SetAside { group, node, attempt, done }),
+            Said::Aside(group, attempt, done) => self.step(Event::ReserveReply { group, node, attempt, granted: done }),
             Said::GiveBack(group, attempt) => self.hear_give_back(node, group, attempt),
-            Said::Load(others) => self.step(Event::NodeLoad { node, others: others.demand() }),
+            Said::Load(others) => self.step(Event::NodeLoad { node, external_usage: others.demand() }),
             Said::Leaving => self.hear_leaving(node),
             Said::Spared => {
                 if let Some(peer) = self.peers.all.get_mut(&node) {

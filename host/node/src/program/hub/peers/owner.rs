@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
-use sandbar_worker::program::Took;
+use sandbar_worker::program::AttemptUsage;
 
 use super::super::hear::too_large;
 use super::super::{State, Stored};
@@ -29,7 +29,7 @@ impl State {
             // Calls go to where their actor is, whatever they take along.
             let outcome =
                 Outcome::Failed(Failure { error: Arc::new(TaskError { fault, chain: Vec::new() }), system: false });
-            self.events.push_back(Event::Finished { task, attempt: view.attempt, worker, outcome, nanos: 0 });
+            self.events.push_back(Event::AttemptFinished { task, attempt: view.attempt, worker, outcome, nanos: 0 });
             return;
         }
         let values = self.attached(&needs);
@@ -39,7 +39,7 @@ impl State {
         let (Some(view), Some(anchor)) = (self.sched.task(task), self.peers.anchor(node)) else { return };
         let (name, refs) = (view.name.clone(), self.sched.refs(task).collect::<Vec<ObjectId>>());
         let held = needs.iter().chain(&refs);
-        self.events.extend(held.map(|object| Event::Held { object: *object, worker: anchor, task }));
+        self.events.extend(held.map(|object| Event::ReferenceAdded { object: *object, worker: anchor, task }));
         let errand = Errand {
             task,
             attempt: view.attempt,
@@ -60,7 +60,7 @@ impl State {
 
     /// Objects that a task needs: what an actor was saved as, beside its arguments.
     fn needs_of(&self, task: TaskId, call: &Call) -> Vec<ObjectId> {
-        let saved = call.make.as_ref().and_then(|_| self.sched.actor(ActorId(task.0))?.saved);
+        let saved = call.make.as_ref().and_then(|_| self.sched.actor(ActorId(task.0))?.checkpoint);
         call.needs.iter().copied().chain(saved).collect()
     }
 
@@ -95,7 +95,7 @@ impl State {
         let (mut values, mut room) = (Vec::new(), ATTACHED_BYTES_MAX);
         for need in needs {
             // What it contains is lent when it is asked for.
-            if self.sched.contained(*need).next().is_none()
+            if self.sched.contained_objects(*need).next().is_none()
                 && let Some(value) = self.sending_within(*need, &mut room)
             {
                 values.push((*need, value));
@@ -128,7 +128,7 @@ impl State {
         }
         let error = Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() });
         let outcome = Outcome::Failed(Failure { error, system: false });
-        self.events.push_back(Event::Finished { task, attempt, worker, outcome, nanos: 0 });
+        self.events.push_back(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
     }
 
     /// An attempt has ended on another node, or an actor.
@@ -138,7 +138,7 @@ impl State {
         (task, attempt): (TaskId, Attempt),
         returned: Result<Returns<'_>, Box<TaskError>>,
         system: bool,
-        took: &Took,
+        took: &AttemptUsage,
     ) {
         if self.peers.far.get(&worker) != Some(&node) {
             return;
@@ -177,9 +177,9 @@ impl State {
         };
         self.ran = Some(self.ran_at(worker, task, &outcome, took));
         // What was given counts until this is said, whatever has become of it.
-        self.step(Event::Finished { task, attempt, worker, outcome, nanos: took.nanos });
+        self.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: took.nanos });
         self.ran = None;
-        self.steps(held.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
+        self.steps(held.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
     }
 
     /// A generator that another node runs has yielded an item.
@@ -200,7 +200,7 @@ impl State {
         refs.iter().for_each(|content| self.borrow(node, *content, task, worker));
         let value = self.received(job, object, value, Some(node)).map_err(|error| error.fault.clone());
         self.step(Event::Yielded { task, attempt, worker, index, object, value, refs: refs.clone() });
-        self.steps(refs.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
+        self.steps(refs.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
     }
 
     /// What a node has lent is not wanted.
@@ -223,19 +223,19 @@ impl State {
         if error.chain.is_empty() {
             return error;
         }
-        let mut chain = self.sched.names(task);
+        let mut chain = self.sched.ancestor_names(task);
         chain.extend(error.chain.into_iter().skip(1));
         TaskError { chain, ..error }
     }
 
-    fn ran_at(&self, worker: WorkerId, task: TaskId, outcome: &Outcome<Stored>, took: &Took) -> Ran {
+    fn ran_at(&self, worker: WorkerId, task: TaskId, outcome: &Outcome<Stored>, took: &AttemptUsage) -> Ran {
         let call = self.sched.call(task);
-        let ended = took.begun.saturating_add(took.nanos).saturating_add(took.waited).min(self.clock);
+        let ended = took.started.saturating_add(took.nanos).saturating_add(took.waited_nanos).min(self.clock);
         Ran {
             task,
             worker,
-            submitted: call.map_or(took.begun, |call| call.submitted.min(took.begun)),
-            begun: took.begun,
+            submitted: call.map_or(took.started, |call| call.submitted.min(took.started)),
+            begun: took.started,
             ended,
             nanos: took.nanos,
             gpu_nanos: took.gpu_nanos,
