@@ -64,6 +64,6 @@ mod tests {
         let lines: Vec<&str> = said.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let digest = Sha256::digest(lines.join("\n"));
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "7718f9f9600e6916"));
+        assert_eq!((sandbar_wire::PROTOCOL_VERSION, digest.as_str()), (1, "0a15b2138030db7c"));
     }
 }
