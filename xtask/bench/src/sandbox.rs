@@ -77,7 +77,7 @@ pub struct Data {
 impl Data {
     /// Takes `bytes` in.
     pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
-        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::InputBytes(0, bytes)])?;
+        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::Bytes(0, bytes)])?;
         // SAFETY: `lent` stays beside the mapping.
         let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
         let slot = Arc::new(SharedMemory::new(SLOT_BYTES)?);
