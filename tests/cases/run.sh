@@ -138,7 +138,7 @@ if begin 'text: line ends, marks, encodings, values'; then
   { printf 'k\n1\n' | gzip; printf '2\n' | gzip; } >in.csv.gz
   read_as '{k:1}{k:2}' 'paths = ["in.csv.gz"]'
   cp in.csv.gz in.csv
-  refused 'it begins as a file of gzip' "$IN"
+  refused 'it starts like a gzip file' "$IN"
 fi
 if begin 'json: lines, marks, columns that nobody uses'; then
   row='{"k":1,"x":1,"y":2}'
@@ -151,7 +151,7 @@ if begin 'json: lines, marks, columns that nobody uses'; then
   printf '%s\n' '{"k":7}' '{"k":"7"}' >in.jsonl
   refused $'in.jsonl, line 2\ncolumn `k` is text here\ntypes = { k = "utf8" }' "$JSON"
   printf '%s\n' '{"k":1,"k":2}' >in.jsonl
-  refused 'in.jsonl, line 1: column `k` is in the object twice' "$JSON"
+  refused 'in.jsonl, line 1: column `k` occurs twice in the object' "$JSON"
   printf '%s\n' '{"k":1}' '{"k":NaN}' >in.jsonl
   refused $'in.jsonl, line 2\ncolumn `k`' "$JSON"
   printf '{\n  "k": 1\n}\n{\n  "k": 2\n}\n' >in.jsonl
@@ -238,7 +238,7 @@ if begin 'filters: SQL'; then
 1 (i, z) = (6, 5)
 FILTERS
   refused $'`z IN (SELECT 1)` is a subquery\nlist the values' "$IN" 'filter = "z IN (SELECT 1)"'
-  refused $'there is no function `uper`\n`upper`' "$IN" "filter = \"uper(k) = 'A'\""
+  refused $'no function is named `uper`\n`upper`' "$IN" "filter = \"uper(k) = 'A'\""
   refused $'a row of in.csv\nverflow' "$IN" 'filter = "i + 9223372036854775807 > 0"'
 fi
 declare -A BUILT=()

@@ -54,7 +54,7 @@ pub enum DatasetError {
     /// Two files have incompatible types for one column.
     #[error(
         "column `{column}` is {first_type} in {first} but {second_type} in {second}; \
-         say which it is to be with [input] types, where the files are text, or read them one at a time"
+         declare its type in [input] types if the files are text, or read the files separately"
     )]
     TypeConflict {
         /// Column name.
@@ -90,7 +90,7 @@ pub enum DatasetError {
         source: std::io::Error,
     },
     /// A limit of this crate is exceeded.
-    #[error("{what} is {value}, over the bound of {bound}")]
+    #[error("{what} is {value}, over the limit of {bound}")]
     LimitExceeded {
         /// Limited quantity, e.g. "rows of group zone=7".
         what: String,

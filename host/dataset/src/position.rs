@@ -100,7 +100,7 @@ impl RowSearch {
             let mut batches = numbered.read(part)?;
             while let Some(batch) = batches.try_next().await? {
                 let rows = batch.column(0).as_primitive_opt::<UInt64Type>();
-                let rows = rows.ok_or_else(|| DatasetError::internal("row numbers are no numbers"))?;
+                let rows = rows.ok_or_else(|| DatasetError::internal("the row number column has another type"))?;
                 if nth < passed + rows.len() as u64 {
                     return Ok(Some(rows.value((nth - passed) as usize)));
                 }

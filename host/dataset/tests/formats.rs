@@ -1,6 +1,6 @@
-//! Tables are the same in every format: what is written is read back, value for value, and makes the same groups.
+//! Random tables: each format must return the values and groups that were written.
 //!
-//! `SANDBAR_SEED` does the same again.
+//! `SANDBAR_SEED` repeats a run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +29,7 @@ use sandbar_dataset::{
 
 const ROUNDS: u64 = 40;
 
-/// Texts that are taken for something else, or end something, where one isn't careful.
+/// Text that careless readers take for other types or for delimiters.
 const TEXTS: [&str; 30] = [
     "01234",
     "1234",
@@ -78,7 +78,7 @@ fn tables_are_the_same_in_every_format() {
             morsel_bytes: u64::from(200 + random.below(20_000)),
         };
         for path in write(folder.path(), &table) {
-            // As the job says, and as is found.
+            // With declared types, and with inferred types.
             let declared = read(&path, &table, types(&table), &options);
             assert_eq!(declared.schema().fields().len(), table.num_columns(), "{path}");
             compare(&path, &table, &declared, true);
@@ -91,13 +91,13 @@ fn tables_are_the_same_in_every_format() {
     }
 }
 
-/// A column of values that are null now and then, or all of them.
+/// Returns random values, some or all of them null.
 fn column<T>(random: &mut Seed, rows: usize, mut value: impl FnMut(&mut Seed) -> T) -> Vec<Option<T>> {
     let nulls = [0, 3, 10, 10][random.below(4) as usize];
     (0..rows).map(|_| (random.below(10) >= nulls).then(|| value(random))).collect()
 }
 
-/// Columns `c0`, `c1`, … of any types and names, and numbers in the last two.
+/// Returns a table with columns `c0`, `c1`, … of random types and numbers in the last two.
 fn table(random: &mut Seed) -> RecordBatch {
     let rows = 1 + random.below(400) as usize;
     let mut columns: Vec<(String, ArrayRef)> = Vec::new();
@@ -137,7 +137,7 @@ fn table(random: &mut Seed) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("a batch")
 }
 
-/// The types of a table, as a job says them.
+/// Declares the types of a table as a job does.
 fn types(table: &RecordBatch) -> TextOptions {
     let name = |data_type: &DataType| match data_type {
         DataType::Timestamp(..) => "timestamp[us]".to_owned(),
@@ -180,9 +180,9 @@ fn write(folder: &Path, table: &RecordBatch) -> Vec<String> {
     .to_vec()
 }
 
-/// The columns of a table from a file.
+/// Reads the columns of a table from a file.
 fn read(path: &str, table: &RecordBatch, text: TextOptions, options: &ScanOptions) -> RecordBatch {
-    // JSON leaves out what is null.
+    // JSON omits nulls.
     let names = || table.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
     let is_json = path.contains(".json");
     let there = |name: &String| !is_json || table.column_by_name(name).is_some_and(|c| c.null_count() < c.len());
@@ -211,7 +211,7 @@ fn read(path: &str, table: &RecordBatch, text: TextOptions, options: &ScanOption
     RecordBatch::try_from_iter(names().into_iter().map(column)).expect("a batch")
 }
 
-/// Whether a table was read back: in its types, or in such from which its values come back.
+/// Checks that a table was read back: with its types, or with types that its values convert to and from.
 fn compare(path: &str, table: &RecordBatch, found: &RecordBatch, typed: bool) {
     assert_eq!(found.num_rows(), table.num_rows(), "{path}");
     for (field, (expected, found)) in table.schema().fields().iter().zip(table.columns().iter().zip(found.columns())) {
@@ -224,7 +224,7 @@ fn compare(path: &str, table: &RecordBatch, found: &RecordBatch, typed: bool) {
         };
         for row in 0..table.num_rows() {
             let same = match expected.as_primitive_opt::<Float64Type>() {
-                // Both zeros are told apart.
+                // Bits distinguish 0.0 and -0.0.
                 Some(floats) if expected.is_valid(row) && back.is_valid(row) => {
                     floats.value(row).to_bits() == back.as_primitive::<Float64Type>().value(row).to_bits()
                 }
@@ -235,7 +235,7 @@ fn compare(path: &str, table: &RecordBatch, found: &RecordBatch, typed: bool) {
     }
 }
 
-/// The rows of each group.
+/// Returns the rows of each group.
 fn groups(table: &RecordBatch, key: usize) -> BTreeMap<String, u32> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let budget = MemoryBudget { bytes_max: 1 << 30, spill_dir: folder.path().to_owned() };

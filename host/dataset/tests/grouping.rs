@@ -1,5 +1,4 @@
-//! Groups come out the same however their rows came in, and are what a
-//! straightforward program makes of them.
+//! Grouping returns the same groups however rows arrive, and agrees with a naive implementation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +17,14 @@ use sandbar_dataset::{
     WorkUnit, describe_key,
 };
 
-/// How rows are taken in.
+/// Way in which rows arrive.
 #[derive(Debug, Clone, Copy)]
 struct IngestMode {
     threads: usize,
     batch_rows: usize,
     morsel_rows: usize,
     budget_bytes: usize,
-    /// Whether rows come as blocks that were cut elsewhere, where they can.
+    /// Whether rows arrive as encoded blocks, if the keys allow it.
     as_blocks: bool,
 }
 
@@ -42,7 +41,7 @@ const MODES: [IngestMode; 7] = [
     IngestMode { threads: 3, batch_rows: 8_192, morsel_rows: 20_011, budget_bytes: 0, as_blocks: true },
 ];
 
-/// Takes in `files`, a batch each, and gives the units of each partition.
+/// Groups `files`, one batch each. Returns the units of each partition.
 fn group(files: &[RecordBatch], grouping: &Grouping, mode: IngestMode) -> Result<Vec<Vec<WorkUnit>>, DatasetError> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let names = (0..files.len()).map(|i| format!("data/{i}.parquet")).collect();
@@ -65,7 +64,7 @@ fn group(files: &[RecordBatch], grouping: &Grouping, mode: IngestMode) -> Result
             let batches = (0..rows.num_rows()).step_by(mode.batch_rows);
             let batches = batches.map(|at| rows.slice(at, mode.batch_rows.min(rows.num_rows() - at)));
             if mode.as_blocks && grouper.accepts_blocks() {
-                // Blocks of three batches.
+                // Each block buffer has three batches.
                 for batches in batches.collect::<Vec<_>>().chunks(3) {
                     let mut all: Vec<u64> = Vec::new();
                     let mut append = |block: FinishedBlock| -> Result<(), DatasetError> {
@@ -96,7 +95,7 @@ fn group(files: &[RecordBatch], grouping: &Grouping, mode: IngestMode) -> Result
     (0..partitions.len()).map(|p| partitions.units(p, |shape| Ok(HeapUnitMemory::new(shape)))).collect()
 }
 
-/// Everything about a unit, floats as bits.
+/// Returns all values of a unit, floats as bits.
 fn fingerprint(unit: &WorkUnit) -> impl PartialEq + std::fmt::Debug + use<> {
     let bits = |numbers: &[f64]| numbers.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     let columns: Vec<_> = (0..unit.shape.columns).map(|c| bits(unit.column(c))).collect();
@@ -104,7 +103,7 @@ fn fingerprint(unit: &WorkUnit) -> impl PartialEq + std::fmt::Debug + use<> {
     (unit.keys.clone(), unit.groups.clone(), columns, tests, unit.failed.clone(), unit.skipped)
 }
 
-/// What a group is: rows to train on, features and target, and to test with.
+/// Rows of a group: features and target.
 type Rows = Vec<Vec<f64>>;
 
 fn collect(partitions: &[Vec<WorkUnit>]) -> BTreeMap<String, (Rows, Rows)> {
@@ -133,7 +132,7 @@ fn collect(partitions: &[Vec<WorkUnit>]) -> BTreeMap<String, (Rows, Rows)> {
     groups
 }
 
-/// The same, by a program that is easy to follow.
+/// Naive implementation of grouping.
 fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u64>) -> BTreeMap<String, (Rows, Rows)> {
     let mut groups: BTreeMap<String, Rows> = BTreeMap::new();
     for (file, batch) in files.iter().enumerate() {
@@ -164,7 +163,7 @@ fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u6
     groups.into_iter().filter(|(_, rows)| rows.len() >= grouping.min_rows as usize).map(split).collect()
 }
 
-/// Groups `files` in every way, and compares with the straightforward program.
+/// Groups `files` in every mode, and compares with the naive implementation.
 fn check(what: &str, files: &[RecordBatch], grouping: &Grouping) -> Vec<Vec<WorkUnit>> {
     let plain = group(files, grouping, PLAIN).unwrap_or_else(|e| panic!("{what}: {e}"));
     let expected: Vec<Vec<_>> = plain.iter().map(|p| p.iter().map(fingerprint).collect()).collect();
@@ -187,7 +186,7 @@ fn random(seed: u64) -> Seed {
     Seed::new(seed ^ 0x7465_7374)
 }
 
-/// A batch of `rows` rows: keys as given, features `a` and `b` and target `y`.
+/// Returns a batch of `rows` rows: keys as given, features `a` and `b` and target `y`.
 fn batch(rows: usize, seed: u64, keys: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let mut random = random(seed);
     let mut column =
@@ -196,7 +195,7 @@ fn batch(rows: usize, seed: u64, keys: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter(keys.into_iter().chain(values)).expect("a batch")
 }
 
-/// `rows` numbers under `below`.
+/// Returns `rows` numbers below `below`.
 fn numbers(rows: usize, below: u32, seed: u64) -> Vec<u32> {
     let mut random = random(seed);
     (0..rows).map(|_| random.below(below)).collect()
@@ -229,7 +228,7 @@ fn keys_of_every_type() {
             "time",
             Arc::new(TimestampMicrosecondArray::from_iter_values(n.iter().map(|i| i64::from(*i) * 1_000_000_007))),
         ),
-        // One of them is a day, beyond what a time can be.
+        // One value is a full day, which is out of range for a time.
         ("clock", {
             let steps = n.iter().map(|i| i64::from(*i.min(&288)) * 300_000_000);
             Arc::new(Time64MicrosecondArray::from_iter_values(steps))
@@ -303,7 +302,7 @@ fn shapes() {
     check("many features", &[wide], &Grouping { features, target: "c0".to_owned(), ..grouping(&["k"]) });
 }
 
-/// Blocks of rows in words of four and eight bytes, of narrow rows, and of wide ones for the sake of a number or of a
+/// Blocks of packed rows of four and eight bytes, of narrow rows, and of rows that are wide because of a number or a
 /// key.
 #[test]
 fn rows_are_what_they_were_however_wide() {
@@ -319,7 +318,7 @@ fn rows_are_what_they_were_however_wide() {
     let key: Vec<i64> = n.iter().enumerate().map(key).collect();
     let near: ArrayRef = Arc::new(Int64Array::from_iter_values(n.iter().map(|i| i64::from(*i) - 7)));
     let far: ArrayRef = Arc::new(Int64Array::from_iter_values(key.clone()));
-    // Under a null stands anything.
+    // The value under a null is arbitrary.
     let nulls = NullBuffer::from_iter(key.iter().map(|k| k % 7 > 0));
     let null: ArrayRef = Arc::new(Int64Array::new(key.into(), Some(nulls)));
     for (what, key) in [("near", near), ("far", far), ("null", null)] {
@@ -342,7 +341,7 @@ fn rows_are_what_they_were_however_wide() {
             ];
             let file = RecordBatch::try_from_iter(columns).expect("a batch");
             let files = [file.clone(), file.slice(100, 20_000)];
-            // Key and values together are up to the most that is packed, and one more.
+            // Keys and values up to the maximum of packed fields, and one more.
             for features in [&["a", "b"][..], &["a"], &["a", "b", "c", "d"], &["a", "b", "c", "d", "e"]] {
                 let per_file = features.len() == 2;
                 let features = features.iter().map(|name| (*name).to_owned()).collect();
@@ -352,14 +351,14 @@ fn rows_are_what_they_were_however_wide() {
     }
 }
 
-/// A worker that was taken over can write anything: its job fails or gets wrong rows, and the node goes on.
+/// A compromised worker can write anything: its job fails or gets wrong rows, but the node goes on.
 #[test]
 fn damaged_blocks_are_refused_or_grouped() {
     let number = |add: f64| -> ArrayRef {
         Arc::new(Float64Array::from_iter_values((0..3_000).map(|i| f64::from(i % 50) + add)))
     };
     let key: ArrayRef = Arc::new(Int64Array::from_iter_values((0..3_000).map(|i| i % 40)));
-    // Packed in four bytes and in eight, narrow, and wide.
+    // Rows packed in four bytes and in eight, narrow rows, and wide rows.
     for (a, b) in [(0.0, 1.0), (0.0, 0.5), (0.5, 0.25), (0.1, 0.0)] {
         let columns = [("k", key.clone()), ("a", number(a)), ("b", number(b)), ("y", number(b))];
         let rows = RecordBatch::try_from_iter(columns).expect("a batch");
@@ -402,7 +401,7 @@ fn units_are_cut_at_groups_and_sorted() {
     }
 }
 
-/// Memory that something stood in before.
+/// Memory with old content.
 struct DirtyMemory(Vec<f64>, Vec<f64>);
 
 impl UnitMemory for DirtyMemory {
@@ -533,22 +532,22 @@ fn what_makes_no_sense_is_refused_by_name() {
     let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     for (grouping, expected) in [
         (grouping(&["K"]), "key `K` is not in the input (did you mean `k`?); its columns are `k`, `text`, `list`"),
-        (grouping(&["list"]), "key `list` has type List(Float64), which rows can't be grouped by"),
+        (grouping(&["list"]), "key `list` has type List(Float64), which can't be a key"),
         (grouping(&["file"]), "a key can't be named `file`"),
         (grouping(&["k", "k"]), "key `k` is named twice"),
         (
             Grouping { features: names(&["text"]), ..grouping(&[]) },
-            "feature `text` has type Utf8, and has to be a number",
+            "feature `text` has type Utf8, but must be a number",
         ),
         (Grouping { features: names(&["a", "a"]), ..grouping(&[]) }, "feature `a` is named twice"),
         (Grouping { features: names(&["a", "y"]), ..grouping(&[]) }, "`y` is the target and can't be a feature"),
         (Grouping { features: names(&[]), ..grouping(&[]) }, "no feature"),
         (
             Grouping { target: "list".to_owned(), ..grouping(&[]) },
-            "target `list` has type List(Float64), and has to be a number",
+            "target `list` has type List(Float64), but must be a number",
         ),
-        (Grouping { test: 1.0, ..grouping(&[]) }, "test = 1 is no share of rows"),
-        (Grouping { test: f64::NAN, ..grouping(&[]) }, "test = NaN is no share of rows"),
+        (Grouping { test: 1.0, ..grouping(&[]) }, "test = 1 is not a fraction of rows"),
+        (Grouping { test: f64::NAN, ..grouping(&[]) }, "test = NaN is not a fraction of rows"),
     ] {
         match group(&files, &grouping, PLAIN) {
             Err(error) => {

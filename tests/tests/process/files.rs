@@ -112,7 +112,7 @@ fn files_that_are_none_are_said_before_anything_runs() {
         ("one", "data=in/00000.csv", 1, "it is given as --arg NAME=@PATH"),
         ("one", "tasks=@in", 2, "argument `tasks` is of type u64: `@` stands for a file where"),
         ("texts", "text=@in", 2, "argument `text` is of type String"),
-        ("many", "files=@empty", 1, "empty: there is no file in it [input]"),
+        ("many", "files=@empty", 1, "empty: it contains no files [input]"),
         ("many", "files=@in/*.parquet", 1, "no file matches it"),
     ] {
         check_failure(&lab, task, &[argument], code, &[words]);

@@ -227,7 +227,7 @@ fn outputs_of_rows_that_can_not_be() {
         (&["--output", "rows.csv"], 2, &["would replace `rows.csv`, which is read"]),
         (&["--output", "folder.csv"], 1, &["it is a folder"]),
         (&["--output", "rows.csv/out.csv"], 1, &["rows.csv/out.csv", "Not a directory"]),
-        (&["--input", "nested.jsonl"], 1, &["column `places` has type List", "CSV has no form"]),
+        (&["--input", "nested.jsonl"], 1, &["column `places` has type List", "CSV can't represent"]),
         (&["--set", "output.partition_by=[\"kk\"]"], 1, &["column of `partition_by` `kk` is not in the output", "`k`"]),
         (&["--set", "output.partition_by=[\"k\", \"k\"]"], 1, &["names `k` twice"]),
         (&["--set", "output.partition_by=[\"k\", \"x\"]"], 1, &["names all columns"]),

@@ -117,7 +117,7 @@ fn outputs_that_can_not_be_written() {
     for (output, words) in [
         ("rows.csv/out.parquet", &["rows.csv/out.parquet", "Not a directory"][..]),
         ("/proc/none/out.parquet", &["/proc/none/out.parquet", "can't write"]),
-        ("pipe.parquet", &["pipe.parquet", "no regular file"]),
+        ("pipe.parquet", &["pipe.parquet", "not a regular file"]),
         ("folder.parquet", &["folder.parquet", "it is a folder"]),
     ] {
         check(&lab, &["job.toml", "--output", output], 1, words);

@@ -132,7 +132,7 @@ impl Columns {
         match self.keys.iter().chain(&self.values).find(|index| !same(index)) {
             None => Ok(()),
             Some(index) => Err(DatasetError::Columns(format!(
-                "a batch came without the column `{}` of type {} that its schema had promised",
+                "a batch lacks the column `{}` of type {} of its schema",
                 self.input.field(*index).name(),
                 self.input.field(*index).data_type()
             ))),
@@ -142,11 +142,11 @@ impl Columns {
 
 fn check_grouping(grouping: &Grouping) -> Result<(), DatasetError> {
     if !(0.0..1.0).contains(&grouping.test) {
-        let what = format!("test = {} is no share of rows: it must be at least 0 and less than 1", grouping.test);
+        let what = format!("test = {} is not a fraction of rows: it must be at least 0 and less than 1", grouping.test);
         return Err(DatasetError::Columns(what));
     }
     if grouping.features.is_empty() {
-        return Err(DatasetError::Columns("no feature is named: a model needs one or more".to_owned()));
+        return Err(DatasetError::Columns("no feature is given: a model needs at least one".to_owned()));
     }
     if grouping.features.len() > FEATURES_MAX {
         let (what, value) = ("number of features".to_owned(), grouping.features.len() as u64);
@@ -175,7 +175,7 @@ fn check_duplicates(grouping: &Grouping) -> Result<(), DatasetError> {
 fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
     let data_type = plain_type(field.data_type());
     if field.name() == FILE_COLUMN {
-        let what = format!("a key can't be named `{FILE_COLUMN}`, which says the file of a group; rename the column");
+        let what = format!("a key can't be named `{FILE_COLUMN}`, which holds the file of a group; rename the column");
         return Err(DatasetError::Columns(what));
     }
     if !is_key(&data_type) {
@@ -183,7 +183,7 @@ fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
             role: "key".to_owned(),
             column: field.name().clone(),
             data_type: data_type.to_string(),
-            reason: "which rows can't be grouped by; take a number, a string, a date or a time".to_owned(),
+            reason: "which can't be a key; use a number, a string, a date or a time".to_owned(),
         });
     }
     Ok(Arc::new(Field::new(field.name(), data_type, true)))
@@ -194,9 +194,9 @@ fn check_value(field: &Field, role: &str) -> Result<(), DatasetError> {
     let reason = match &data_type {
         DataType::Boolean | DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => return Ok(()),
         t if t.is_integer() || t.is_floating() || t.is_decimal() => return Ok(()),
-        DataType::Utf8 | DataType::LargeUtf8 => "and has to be a number; encode it in a transform, or make it a key",
-        DataType::Null => "because none of its values was there to tell a type from; leave it out",
-        _ => "and has to be a number; compute one from it in a transform",
+        DataType::Utf8 | DataType::LargeUtf8 => "but must be a number; encode it in a transform, or make it a key",
+        DataType::Null => "because it has no values to infer a type from; leave it out",
+        _ => "but must be a number; compute one from it in a transform",
     };
     Err(DatasetError::ColumnType {
         role: role.to_owned(),

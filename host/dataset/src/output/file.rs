@@ -73,7 +73,7 @@ impl OutputFormat {
                 role: "column".to_owned(),
                 column: column.to_owned(),
                 data_type: data_type.to_string(),
-                reason: "for which CSV has no form; write Parquet, JSON lines or Arrow, or leave it out in a transform"
+                reason: "which CSV can't represent; write Parquet, JSON lines or Arrow, or drop it in a transform"
                     .to_owned(),
             });
         }

@@ -151,7 +151,7 @@ impl FolderOutput {
             self.close_oldest()?;
         }
         if self.folders.len() >= FOLDERS_MAX && !self.folders.contains_key(&name) {
-            let what = "number of folders that `partition_by` makes".to_owned();
+            let what = "number of folders of `partition_by`".to_owned();
             return Err(DatasetError::LimitExceeded { what, value: FOLDERS_MAX as u64 + 1, bound: FOLDERS_MAX as u64 });
         }
         let folder_path = self.root.path().join(&name);
@@ -217,8 +217,8 @@ impl FolderOutput {
 /// Returns the index of a partition column, after checking its type.
 fn partition_column(schema: &Schema, name: &str) -> Result<usize, DatasetError> {
     let Some((at, field)) = schema.column_with_name(name) else {
-        let there = schema.fields().iter().map(|field| field.name().as_str());
-        return Err(DatasetError::no_column("column of `partition_by`", name, "the output", there));
+        let available = schema.fields().iter().map(|field| field.name().as_str());
+        return Err(DatasetError::no_column("column of `partition_by`", name, "the output", available));
     };
     let data_type = plain_type(field.data_type());
     let is_text = matches!(data_type, DataType::Utf8 | DataType::LargeUtf8);
@@ -230,7 +230,7 @@ fn partition_column(schema: &Schema, name: &str) -> Result<usize, DatasetError> 
         role: "column of `partition_by`".to_owned(),
         column: name.to_owned(),
         data_type: data_type.to_string(),
-        reason: "which names no folder; take a whole number, a text, a date or a boolean".to_owned(),
+        reason: "which can't name folders; use an integer, a string, a date or a boolean".to_owned(),
     })
 }
 

@@ -106,8 +106,8 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
 /// Checks that `path` does not exist or is a regular file, which may be replaced.
 pub(super) fn check_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(there) if there.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
-        Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file; name another one")),
+        Ok(existing) if existing.is_dir() => Err(io::Error::other("it is a folder; name a file in it")),
+        Ok(existing) if !existing.is_file() => Err(io::Error::other("it is not a regular file; choose another path")),
         _ => Ok(()),
     }
 }

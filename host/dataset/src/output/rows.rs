@@ -135,12 +135,13 @@ pub(super) fn write_error(path: &Path, source: std::io::Error) -> DatasetError {
 
 /// Checks that `path` does not exist or is an empty folder: rows are never mixed with those of an older output.
 pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
-    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
-    if !there.is_dir() {
-        return Err(std::io::Error::other("it is no folder; `partition_by` needs one that is new or empty"));
+    let Ok(existing) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !existing.is_dir() {
+        return Err(std::io::Error::other("it is not a folder; `partition_by` needs a new or empty one"));
     }
     if fs::read_dir(path)?.next().is_some() {
-        let words = "it is a folder that is not empty; name another one, or remove it: rows are not mixed with others";
+        let words =
+            "it is a folder that is not empty; choose another one or remove it: rows are not added to existing output";
         return Err(std::io::Error::other(words));
     }
     Ok(())

@@ -46,10 +46,10 @@ pub(super) struct DatasetFile {
 /// Returns the files that `paths` match, sorted by name and without duplicates.
 pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<DatasetFile>, DatasetError> {
     if paths.is_empty() {
-        return Err(DatasetError::Columns("no path of an input file is given".to_owned()));
+        return Err(DatasetError::Columns("no input path is given".to_owned()));
     }
     if paths.iter().any(String::is_empty) {
-        return Err(DatasetError::Columns("a path of the input files is empty".to_owned()));
+        return Err(DatasetError::Columns("an input path is empty".to_owned()));
     }
     let mut files = Vec::new();
     for given in paths {
@@ -59,7 +59,7 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Da
             Location::Remote { store, path } => list_remote(given, store, &path, stores, &mut files).await?,
         }
         if files.len() == before {
-            let reason = format!("no file there has an extension that is read ({})", Format::EXTENSIONS);
+            let reason = format!("no file there has a supported extension ({})", Format::EXTENSIONS);
             return Err(DatasetError::input(given, reason));
         }
         check_file_count(given, files.len())?;
@@ -81,7 +81,7 @@ pub fn find_files(given: &str) -> Result<Vec<PathBuf>, DatasetError> {
         check_file_count(given, files.len())
     })?;
     if files.is_empty() {
-        return Err(DatasetError::input(given, "there is no file in it"));
+        return Err(DatasetError::input(given, "it contains no files"));
     }
     files.sort();
     Ok(files)
@@ -151,14 +151,14 @@ fn is_hidden(pattern: &str, path: &str) -> bool {
 /// Visits the files that a glob matches. The part after `**` is searched by [`walk`], which links to parent folders
 /// can't trap in a loop.
 fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<(), DatasetError> {
-    let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is no valid glob: {e}"));
+    let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is not a valid glob: {e}"));
     Pattern::new(pattern).map_err(invalid)?;
     let (fixed, rest) = pattern.split_at(pattern.find("**").unwrap_or(pattern.len()));
     let rest = if rest.ends_with("**") { format!("{rest}/*") } else { rest.to_owned() };
     let whole = pattern;
     let pattern = Pattern::new(&rest).map_err(invalid)?;
     for entry in glob::glob_with(if fixed.is_empty() { "." } else { fixed }, MATCHING).map_err(invalid)? {
-        let path = entry.map_err(|e| DatasetError::input(given, format!("can't look into a folder: {e}")))?;
+        let path = entry.map_err(|e| DatasetError::input(given, format!("can't list a folder: {e}")))?;
         if is_hidden(whole, &path.to_string_lossy()) {
             continue;
         }
@@ -183,7 +183,7 @@ fn walk(
     above: &mut Vec<(u64, u64)>,
     each: FileVisitor<'_>,
 ) -> Result<(), DatasetError> {
-    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't look into {}: {e}", folder.display()));
+    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't list {}: {e}", folder.display()));
     if above.len() > DEPTH_MAX {
         let what = format!("depth of folder {}", folder.display());
         return Err(DatasetError::LimitExceeded { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
@@ -271,7 +271,9 @@ async fn list_remote(
         ));
     }
     let pattern = match is_glob(path) {
-        true => Some(Pattern::new(path).map_err(|e| DatasetError::input(given, format!("it is no valid glob: {e}")))?),
+        true => {
+            Some(Pattern::new(path).map_err(|e| DatasetError::input(given, format!("it is not a valid glob: {e}")))?)
+        }
         false => None,
     };
     let fixed = path.find(['*', '?', '[']).map_or(path, |at| &path[..at]);

@@ -44,22 +44,22 @@ pub(super) enum Format {
 
 impl Format {
     /// Known extensions, for messages.
-    pub(super) const EXTENSIONS: &str = ".parquet, .arrow, .feather, .ipc, and .csv, .tsv, .json, .jsonl, .ndjson, which .gz, .zst, .bz2 or .xz may follow";
+    pub(super) const EXTENSIONS: &str = ".parquet, .arrow, .feather, .ipc, and .csv, .tsv, .json, .jsonl, .ndjson, optionally followed by .gz, .zst, .bz2 or .xz";
 
     /// Returns format and compression of a file by its name, or the reason why the name is not supported.
     pub(super) fn of(name: &str) -> Result<(Format, Option<Compression>), String> {
         let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
         let (rest, extension) = split(base);
-        let unknown = || format!("its extension names no format that is read; those are {}", Format::EXTENSIONS);
+        let unknown = || format!("its extension is not supported; supported extensions are {}", Format::EXTENSIONS);
         if ARCHIVES.contains(&extension.as_str()) {
-            return Err(format!("archives (.{extension}) are not read; unpack it"));
+            return Err(format!("archives (.{extension}) are not supported; unpack it"));
         }
         let Some(compression) = Compression::of(&extension) else {
             return Format::named(&extension).map(|format| (format, None)).ok_or_else(unknown);
         };
         match Format::named(&split(rest).1) {
             Some(format) if format.is_text() => Ok((format, Some(compression))),
-            Some(_) => Err(format!("only text may be compressed as a whole (.{extension}); unpack it")),
+            Some(_) => Err(format!("only text formats can be compressed as a whole (.{extension}); decompress it")),
             None => Err(unknown()),
         }
     }
@@ -164,7 +164,7 @@ pub(super) async fn inspect(
     // A file with encrypted columns may have a plain footer. Remote files are not read again to check.
     let is_suspect = schema.is_err() || file.is_local;
     if format == Format::Parquet && is_suspect && encrypted().await {
-        return Err(fault("it is encrypted, and encrypted files are not read; decrypt it first".to_owned()));
+        return Err(fault("it is encrypted, and encrypted files are not supported; decrypt it first".to_owned()));
     }
     let FooterFacts { schema, has_rows, rows, twice } = schema.map_err(fault)?;
     // Metadata of the writer (pandas, Spark) does not describe the rows, and would make equal schemas differ.
@@ -196,7 +196,7 @@ async fn schema_of(
     file: &DatasetFile,
     format: Format,
 ) -> Result<FooterFacts, String> {
-    let damaged = |reason: String| format!("it is damaged, or no Arrow file: {reason}");
+    let damaged = |reason: String| format!("it is damaged, or not an Arrow file: {reason}");
     let bytes = IpcBytes { store: store.as_ref(), location: &file.meta.location, size: file.meta.size };
     let (mut has_rows, mut rows) = (true, None);
     match format {

@@ -299,7 +299,7 @@ impl Evidence {
 
 fn mixed(large: &(u64, String), fraction: &(u64, String)) -> TypeProblem {
     let reason = format!(
-        "has the whole number {} and elsewhere the number {}, and floats do not tell whole numbers from 2^53 on apart",
+        "has the integer {} and elsewhere the number {}; floats can't represent all integers from 2^53 on",
         large.1, fraction.1
     );
     TypeProblem { at: large.0, reason, is_of_type: true }

@@ -65,7 +65,7 @@ impl IpcBytes<'_> {
         while at + 4 <= self.size {
             let head = self.get(at, 8.min(self.size - at)).await?;
             let (word, skip) = if head.starts_with(&CONTINUATION) { (head.get(4..8), 8) } else { (head.get(..4), 4) };
-            let word = word.and_then(|word| word.try_into().ok()).ok_or("it ends in the midst of a message")?;
+            let word = word.and_then(|word| word.try_into().ok()).ok_or("it ends within a message")?;
             let len = length(i32::from_le_bytes(word).into())?;
             if len == 0 {
                 break;
@@ -96,7 +96,7 @@ impl IpcBytes<'_> {
         for buffer in batch.buffers().iter().flatten() {
             let (offset, len) = (length(buffer.offset())?, length(buffer.length())?);
             if offset.saturating_add(len) > body {
-                return Err(format!("a buffer of {len} bytes at {offset} ends behind its batch of {body} bytes"));
+                return Err(format!("a buffer of {len} bytes at {offset} exceeds its batch of {body} bytes"));
             }
             if len >= PREFIX_BYTES && batch.compression().is_some() {
                 packed.push((at + offset, len - PREFIX_BYTES));
@@ -109,7 +109,7 @@ impl IpcBytes<'_> {
             // -1 marks an uncompressed buffer.
             let max = len.saturating_mul(RATIO_MAX).min(BUFFER_BYTES_MAX);
             if whole != -1 && length(whole)? > max {
-                return Err(format!("{len} bytes are said to be {whole} without compression, over the bound of {max}"));
+                return Err(format!("{len} bytes claim to be {whole} bytes uncompressed, over the limit of {max}"));
             }
         }
         Ok(())
@@ -118,7 +118,7 @@ impl IpcBytes<'_> {
     fn within(&self, at: u64, len: u64) -> Result<(), String> {
         match at.checked_add(len).is_some_and(|end| end <= self.size) {
             true => Ok(()),
-            false => Err(format!("{len} bytes at {at} are named, and it has {}", self.size)),
+            false => Err(format!("it refers to {len} bytes at {at}, but has {}", self.size)),
         }
     }
 
@@ -133,9 +133,9 @@ impl IpcBytes<'_> {
 }
 
 fn length(value: i64) -> Result<u64, String> {
-    u64::try_from(value).map_err(|_| format!("a length in it is {value}"))
+    u64::try_from(value).map_err(|_| format!("it states a length of {value}"))
 }
 
 fn damaged(error: impl Display) -> String {
-    format!("a part of it can't be understood: {error}")
+    format!("a part of it is invalid: {error}")
 }

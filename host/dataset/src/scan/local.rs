@@ -45,7 +45,7 @@ impl ObjectStore for LocalStore {
             let (from, to) = (range.start, range.end);
             return Err(failed(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                format!("it is damaged: something is to lie from byte {from} to {to} of {size}"),
+                format!("it is damaged: it refers to bytes {from} to {to}, but has {size}"),
             )));
         }
         // Valid ranges don't overlap, so they can't exceed the file in total.
@@ -53,7 +53,7 @@ impl ObjectStore for LocalStore {
         if bytes > u128::from(size) {
             return Err(failed(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                format!("it is damaged: parts of it are to have {bytes} bytes together, of {size}"),
+                format!("it is damaged: it refers to parts of {bytes} bytes in total, but has {size}"),
             )));
         }
         self.0.get_ranges(location, ranges).await

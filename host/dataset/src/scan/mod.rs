@@ -229,8 +229,8 @@ impl Scan {
         };
         let place = file.place(*at).await;
         let why = format!(
-            "{place} has {value}, which is no number: if it stands for one that is missing, name it in [input] \
-             null_values; a number that is written in a way of its own is read by types = {{ {} = \"float64\" }}",
+            "{place} has {value}, which is not a number: if it stands for a missing value, add it to [input] \
+             null_values; if it is a number in another notation, declare types = {{ {} = \"float64\" }}",
             text::key(&column)
         );
         DatasetError::ColumnType { role, column, data_type, reason: format!("{reason}; {why}") }
@@ -358,7 +358,7 @@ impl ResolvedSource {
         names.retain(|name| seen.insert(*name));
         if names.is_empty() {
             let reason = match source.columns {
-                Some(_) => "no column is asked for".to_owned(),
+                Some(_) => "no column is requested".to_owned(),
                 None => format!("{} has no columns", files.first().map_or("the input", |file| file.name.as_str())),
             };
             return Err(DatasetError::Columns(reason));

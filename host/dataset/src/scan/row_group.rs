@@ -295,9 +295,9 @@ impl NumberLiteral {
                 _ => return None,
             },
         };
-        let same = number.to_scalar(data_type).and_then(|there| {
-            let (there, _) = there.get();
-            let back = arrow_cast::cast(there, &literal.data_type())?;
+        let same = number.to_scalar(data_type).and_then(|scalar| {
+            let (scalar, _) = scalar.get();
+            let back = arrow_cast::cast(scalar, &literal.data_type())?;
             Ok(ScalarValue::try_from_array(&back, 0).is_ok_and(|back| back == *literal))
         });
         same.is_ok_and(|same| same).then_some(number)
@@ -441,8 +441,8 @@ impl RowGroupReader {
             let of_file = metadata.file_metadata();
             let left = usize::try_from(of_file.num_rows()).ok().filter(|rows| *rows as u64 <= ROWS_MAX);
             let left = left.ok_or_else(|| wrong("it has too many rows"))?;
-            let there = of_file.schema_descr().num_columns();
-            if columns > there || conditions.iter().any(|condition| condition.column() >= there) {
+            let available = of_file.schema_descr().num_columns();
+            if columns > available || conditions.iter().any(|condition| condition.column() >= available) {
                 return Err(wrong("it has fewer columns than are used"));
             }
             let schema = Arc::new(int96::schema_of(of_file.schema_descr())?);
@@ -460,7 +460,7 @@ impl RowGroupReader {
         let rows = next.as_ref().map_or(0, RecordBatch::num_rows);
         if rows > self.left || (next.is_none() && self.left > 0) {
             self.left = 0;
-            return Err(damaged("a row group has other rows than its footer says".to_owned()));
+            return Err(damaged("the number of rows in a row group differs from its footer".to_owned()));
         }
         self.left -= rows;
         Ok(next)
@@ -509,7 +509,7 @@ impl ChunkReader for PageReader {
     type T = PageHeaderReader;
 
     fn get_read(&self, start: u64) -> Result<PageHeaderReader, ParquetError> {
-        Ok(PageHeaderReader { file: Arc::clone(&self.file), at: start, read: [0; HEADER_BYTES], taken: 0, there: 0 })
+        Ok(PageHeaderReader { file: Arc::clone(&self.file), at: start, read: [0; HEADER_BYTES], taken: 0, filled: 0 })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -538,16 +538,16 @@ struct PageHeaderReader {
     at: u64,
     read: [u8; HEADER_BYTES],
     taken: usize,
-    there: usize,
+    filled: usize,
 }
 
 impl Read for PageHeaderReader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.there {
-            (self.taken, self.there) = (0, self.file.read_at(&mut self.read, self.at)?);
-            self.at += self.there as u64;
+        if self.taken == self.filled {
+            (self.taken, self.filled) = (0, self.file.read_at(&mut self.read, self.at)?);
+            self.at += self.filled as u64;
         }
-        let bytes = to.len().min(self.there - self.taken);
+        let bytes = to.len().min(self.filled - self.taken);
         to[..bytes].copy_from_slice(&self.read[self.taken..][..bytes]);
         self.taken += bytes;
         Ok(bytes)

@@ -64,8 +64,8 @@ impl MergedSchema {
             let alike = |last: &&InspectedFile| !of_file.format.is_text() && last.schema == of_file.schema;
             if last.filter(alike).is_some() {
                 // The common case of equal schemas needs no merge.
-                let there = |column: &&mut MergedColumn| of_file.schema.index_of(column.field.name()).is_ok();
-                merged.columns.iter_mut().filter(there).for_each(|column| column.files += 1);
+                let has_column = |column: &&mut MergedColumn| of_file.schema.index_of(column.field.name()).is_ok();
+                merged.columns.iter_mut().filter(has_column).for_each(|column| column.files += 1);
                 continue;
             }
             merged.add_file(*file, of_file, folders, options);
@@ -100,7 +100,8 @@ impl MergedSchema {
                 let other = options.types.get(field.name()).filter(|declared| **declared != plain(field.data_type()));
                 let own = other.filter(|_| !of_file.format.is_text()).map(|declared| {
                     let (name, own) = (field.name(), plain(field.data_type()));
-                    (None, format!("column `{name}` is {own} there, and `input.types` says {declared}: it is for text"))
+                    let reason = "which is for text files only";
+                    (None, format!("column `{name}` is {own} here, but {declared} in `input.types`, {reason}"))
                 });
                 own.or_else(|| of_file.problems.get(field.name()).cloned())
             };
@@ -185,8 +186,8 @@ impl MergedSchema {
             let of = |file: &usize| Some((*file, inspected[*file].as_ref()?));
             let mut lacking = self.files.iter().filter_map(of);
             if let Some((file, of_file)) = lacking.find(|(_, of_file)| of_file.schema.index_of(name).is_err()) {
-                let there = of_file.schema.fields().iter().map(|f| f.name().as_str());
-                return Err(DatasetError::no_column(role, name, &files[file].name, there));
+                let available = of_file.schema.fields().iter().map(|f| f.name().as_str());
+                return Err(DatasetError::no_column(role, name, &files[file].name, available));
             }
         }
         match &column.problem {

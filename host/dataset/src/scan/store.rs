@@ -86,7 +86,8 @@ impl Stores {
         let Some((scheme, rest)) = given.split_once("://") else { return Ok(Location::Local(PathBuf::from(given))) };
         if scheme == "file" {
             let url = Url::parse(given).ok().and_then(|url| url.to_file_path().ok());
-            let path = url.ok_or_else(|| DatasetError::input(given, "a file URL reads file:///folder/file.parquet"))?;
+            let path =
+                url.ok_or_else(|| DatasetError::input(given, "a file URL has the form file:///folder/file.parquet"))?;
             return Ok(Location::Local(path));
         }
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -124,7 +125,9 @@ fn client(given: &str, scheme: &str, prefix: &str) -> Result<Arc<dyn ObjectStore
             boxed(HttpBuilder::new().with_url(prefix).with_client_options(options).build())
         }
         _ => {
-            let reason = format!("`{scheme}` is no scheme that is read; those are file, http, https, s3, gs and az");
+            let reason = format!(
+                "the scheme `{scheme}` is not supported; supported schemes are file, http, https, s3, gs and az"
+            );
             return Err(DatasetError::input(given, reason));
         }
     };

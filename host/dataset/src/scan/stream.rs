@@ -125,8 +125,8 @@ impl MorselOrigin {
             let values = batch.column(*index).as_primitive::<Float64Type>();
             if let Some(value) = values.iter().flatten().find(|value| value.abs() >= EXACT_INT_MAX) {
                 let reason = format!(
-                    "column `{}` has a whole number of about {value:e} here and floats in {other}, which tell whole \
-                     numbers apart below 2^53 only; write the column with one type in all files",
+                    "column `{}` has an integer of about {value:e} here and floats in {other}, which represent all \
+                     integers only below 2^53; write the column with one type in all files",
                     batch.schema_ref().field(*index).name()
                 );
                 return Err(DatasetError::Read { file: self.file.clone(), line: None, reason });

@@ -1,4 +1,4 @@
-//! Files of every format, whole and broken, near and far.
+//! Scans of files of every format: valid and damaged, local and remote.
 
 mod broken;
 mod columns;
@@ -39,7 +39,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// The path as a user would give it.
+    /// Returns the path as a user would give it.
     fn given(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
@@ -89,7 +89,7 @@ fn open(source: &ScanSource) -> Result<Scan, DatasetError> {
     block_on(Scan::open(source.clone(), ScanOptions::default()))
 }
 
-/// All batches in the order of morsels.
+/// Returns all batches in the order of morsels.
 async fn batches(scan: &Scan) -> Result<Vec<RecordBatch>, DatasetError> {
     let mut all = Vec::new();
     for morsel in 0..scan.morsels().len() {
@@ -107,7 +107,8 @@ fn read_with(source: &ScanSource, options: ScanOptions) -> Result<RecordBatch, D
     })
 }
 
-/// The same, with the row groups that can be read elsewhere read there: how many these are, and how many morsels are left.
+/// Reads row groups by [`RowGroupReader`] where possible. Returns the rows, the number of row groups and the number of
+/// other morsels.
 fn read_stored(source: &ScanSource, options: ScanOptions) -> Result<(RecordBatch, (usize, usize)), DatasetError> {
     block_on(async {
         let batch_rows = options.batch_rows;
@@ -134,11 +135,11 @@ fn read_stored(source: &ScanSource, options: ScanOptions) -> Result<(RecordBatch
     })
 }
 
-/// Reads in several ways, all of which must give the same rows.
+/// Reads with several sizes of batches and morsels, all of which must return the same rows.
 fn read(source: &ScanSource) -> Result<RecordBatch, DatasetError> {
     let rows = read_with(source, ScanOptions::default())?;
     for (batch_rows, morsel_bytes) in [(1, 1 << 20), (100, 1_000), (1_000, 77), (65_536, 4_096), (7, 1)] {
-        // Planning a morsel takes milliseconds: not thousands of them.
+        // Planning a morsel takes milliseconds, so thousands of them are too slow.
         let sizes = source.paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
         if sizes.sum::<u64>() / morsel_bytes > 300 {
             continue;
@@ -152,7 +153,7 @@ fn read(source: &ScanSource) -> Result<RecordBatch, DatasetError> {
     Ok(rows)
 }
 
-/// Rows as text: `1|x|`.
+/// Formats rows as text: `1|x|`.
 fn text(rows: &RecordBatch) -> Vec<String> {
     let options = FormatOptions::default();
     let columns: Vec<_> =
@@ -185,7 +186,7 @@ fn json_lines(rows: &RecordBatch) -> String {
     String::from_utf8(out.into_inner()).expect("text")
 }
 
-/// The sample in each format.
+/// Writes the rows in each format.
 fn every_format(folder: &Folder, rows: &RecordBatch) -> Vec<String> {
     vec![
         folder.parquet("a.parquet", rows, 300),
@@ -296,7 +297,7 @@ fn paths_globs_folders_and_urls() {
     ] {
         let rows = match read(&ScanSource { columns: columns(&["n"]), ..source(paths.clone()) }) {
             Ok(rows) => rows,
-            // The second of two patterns that match nothing else.
+            // The second pattern may match nothing else.
             Err(DatasetError::Input { reason, .. }) if paths.len() == 2 && reason == "no file matches it" => continue,
             Err(error) => panic!("{paths:?}: {error}"),
         };
@@ -320,7 +321,7 @@ fn links_to_folders_above_are_not_followed_for_ever() {
     }
     for pattern in ["data", "data/**", "data/**/*.parquet", "**/*.parquet", "da*/**/?.parquet"] {
         let scan = open(&source([folder.given(pattern)])).unwrap_or_else(|e| panic!("{pattern}: {e}"));
-        // The same file is taken once, whatever the way to it.
+        // A file that is found on several paths counts once.
         assert_eq!(scan.files().len(), 2, "{pattern}: {:?}", scan.files());
     }
 }
@@ -334,7 +335,7 @@ fn archives_are_not_missed_in_silence() {
     let packed = folder.write("c.CSV.zip", "x");
     for pattern in ["", "*", "**", "**/*.zip"] {
         let error = open(&source([folder.given(pattern)])).err().expect("an error").to_string();
-        assert_eq!(error, format!("{packed}: archives (.zip) are not read; unpack it"), "{pattern}");
+        assert_eq!(error, format!("{packed}: archives (.zip) are not supported; unpack it"), "{pattern}");
     }
     assert!(open(&source([folder.given("*.csv")])).is_ok());
 }
@@ -402,13 +403,13 @@ fn paths_that_lead_nowhere_are_named() {
     for (path, expected) in [
         (folder.given("missing.parquet"), "there is no such file or folder"),
         (folder.given("*.parquet"), "no file matches it"),
-        (folder.given("empty"), "no file there has an extension that is read (.parquet, .arrow"),
-        (folder.given("empty/*"), "no file there has an extension that is read (.parquet, .arrow"),
-        (folder.given("a.csv.zip"), "archives (.zip) are not read; unpack it"),
-        (folder.given("a.parquet.gz"), "only text may be compressed as a whole (.gz); unpack it"),
-        (folder.given("a.xlsx"), "its extension names no format that is read; those are .parquet, .arrow"),
-        (folder.given("[.parquet*"), "it is no valid glob: "),
-        ("ftp://host/a.parquet".to_owned(), "`ftp` is no scheme that is read; those are file, http"),
+        (folder.given("empty"), "no file there has a supported extension (.parquet, .arrow"),
+        (folder.given("empty/*"), "no file there has a supported extension (.parquet, .arrow"),
+        (folder.given("a.csv.zip"), "archives (.zip) are not supported; unpack it"),
+        (folder.given("a.parquet.gz"), "only text formats can be compressed as a whole (.gz); decompress it"),
+        (folder.given("a.xlsx"), "its extension is not supported; supported extensions are .parquet, .arrow"),
+        (folder.given("[.parquet*"), "it is not a valid glob: "),
+        ("ftp://host/a.parquet".to_owned(), "the scheme `ftp` is not supported; supported schemes are file, http"),
         ("https://host/*.parquet".to_owned(), "folders and globs can't be listed over HTTP"),
         ("https://host/a.parquet?key=1".to_owned(), "URLs with a query are not supported"),
         ("s3:///a.parquet".to_owned(), "the URL must name a host or bucket"),
@@ -423,7 +424,7 @@ fn paths_that_lead_nowhere_are_named() {
         }
     }
     let error = open(&source([String::new()])).err().expect("an error");
-    assert_eq!(error.to_string(), "a path of the input files is empty");
+    assert_eq!(error.to_string(), "an input path is empty");
     let error = open(&source([folder.given("empty.csv")])).err().expect("an error");
     assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.given("empty.csv")));
 }
@@ -513,7 +514,7 @@ fn only_the_columns_that_are_used_are_read() {
 }
 
 #[test]
-fn row_groups_are_read_elsewhere_where_they_need_only_be_decoded() {
+fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
     let folder = Folder::new();
     let rows = sample(10_000);
     let properties = || WriterProperties::builder().set_max_row_group_row_count(Some(1_500));
@@ -584,7 +585,7 @@ fn a_file_without_rows_has_none_and_no_say() {
     assert_eq!(read(&source(paths.clone())).expect("rows").num_rows(), 5);
     let path = folder.write("c.csv", "n,x\n");
     assert_eq!(read(&source([path])).expect("no rows").num_rows(), 0);
-    // Of other types, as pandas writes them, or without columns.
+    // With other types, as pandas writes them, or without columns.
     let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
     let other = RecordBatch::try_from_iter([("n", empty.clone()), ("y", empty)]).expect("a batch");
     let columnless = RecordBatch::new_empty(Arc::new(Schema::empty()));
@@ -606,7 +607,7 @@ fn a_file_without_rows_has_none_and_no_say() {
             assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{what}");
         }
     }
-    // Whole numbers that no float holds stay what they are beside floats of no rows.
+    // Integers that floats can't represent are exact if the float column has no rows.
     let large = RecordBatch::try_from_iter([("k", Arc::new(Int64Array::from(vec![(1 << 53) + 1])) as ArrayRef)]);
     let floats = RecordBatch::try_from_iter([("k", Arc::new(Float64Array::from(Vec::<f64>::new())) as ArrayRef)]);
     let paths = [

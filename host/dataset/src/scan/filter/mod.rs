@@ -122,7 +122,7 @@ fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, String> + Send) -> R
         match thread.map(thread::ScopedJoinHandle::join) {
             Ok(Ok(parsed)) => parsed,
             Ok(Err(panic)) => Err(format!("it can't be computed: {}", message_of_panic(&*panic))),
-            Err(error) => Err(format!("there is no thread to read it: {error}")),
+            Err(error) => Err(format!("can't start a thread to parse it: {error}")),
         }
     })
 }
@@ -148,7 +148,9 @@ impl<'a> Planner<'a> {
         let expr = self.state.create_logical_expr_from_sql_expr(syntax, &self.schema);
         let expr = expr.map_err(|e| syntax::reason(&e, text, &self.schema))?;
         if let Some(function) = first_unrepeatable(&expr) {
-            return Err(format!("a filter may depend on the row alone; `{function}` gives something else each time"));
+            return Err(format!(
+                "a filter may depend on the row alone, but `{function}` returns another value each time"
+            ));
         }
         let columns = expr.column_refs().into_iter().map(|column| column.name.clone()).collect();
         let expr = self.resolve(expr).and_then(|expr| self.fold(expr)).map_err(|e| reason_of(&e))?;
@@ -202,7 +204,7 @@ impl<'a> Planner<'a> {
             }
             let value = self.value_of(&part).map_err(|e| {
                 let part = display_sql(as_written(&part));
-                DataFusionError::Plan(format!("`{part}` has no value: {}", reason_of(&e)))
+                DataFusionError::Plan(format!("`{part}` can't be evaluated: {}", reason_of(&e)))
             })?;
             Ok(Transformed::new(Expr::Literal(value, None), true, TreeNodeRecursion::Jump))
         });
@@ -229,7 +231,7 @@ impl<'a> Planner<'a> {
         match physical.data_type(types).or_else(|_| expr.get_type(&self.schema)).map_err(|e| reason_of(&e))? {
             DataType::Boolean => {}
             DataType::Null => return Ok(Expr::Literal(ScalarValue::Boolean(None), None)),
-            other => return Err(format!("it is {other}, and has to be true or false")),
+            other => return Err(format!("it has type {other}, but must be boolean")),
         }
         let no_rows = RecordBatch::new_empty(Arc::new(types.clone()));
         physical.evaluate(&no_rows).map_err(|e| without_regex_picture(&reason_of(&e)))?;

@@ -64,15 +64,15 @@ fn escaped_by_backslash(pattern: &str, escape: char) -> std::result::Result<Stri
 fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<String>> {
     if pattern.any_column_refs() {
         return Err(DataFusionError::Plan(format!(
-            "the pattern of {what} has to be a constant, and `{}` is none; `~` matches regular expressions that columns \
-             hold",
+            "the pattern of {what} must be a constant, but `{}` is not; use `~` to match regular expressions \
+             from a column",
             display_sql(pattern)
         )));
     }
     match planner.value_of(pattern)? {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
         ScalarValue::Null => Ok(None),
-        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is no text", display_sql(pattern)))),
+        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is not text", display_sql(pattern)))),
     }
 }
 

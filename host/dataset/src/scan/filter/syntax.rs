@@ -24,7 +24,7 @@ pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, S
     let parser = DFParserBuilder::new(text).with_dialect(&GenericDialect {}).with_recursion_limit(DEPTH_MAX).build();
     let parsed = parser.and_then(|mut parser| parser.parse_into_expr()).map_err(|error| match error {
         DataFusionError::SQL(error, _) if matches!(*error, ParserError::RecursionLimitExceeded) => {
-            format!("it nests deeper than {DEPTH_MAX} levels; take out parentheses that change nothing")
+            format!("it nests deeper than {DEPTH_MAX} levels; remove redundant parentheses")
         }
         error => reason_of(&error),
     })?;
@@ -53,7 +53,7 @@ fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
             Value::Placeholder(name) => Some(format!("`{name}` is a placeholder; write the value in its place")),
             _ => None,
         },
-        Expr::RLike { .. } => Some("there is no RLIKE; write `text ~ 'regular expression'`".to_owned()),
+        Expr::RLike { .. } => Some("RLIKE is not supported; write `text ~ 'regular expression'`".to_owned()),
         Expr::Function(function) => {
             let name = name_of(function);
             if function.over.is_some() || state.window_functions().contains_key(&name) {
@@ -64,10 +64,10 @@ fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
             {
                 None
             } else {
-                let mut there: Vec<String> = state.scalar_functions().keys().cloned().collect();
-                there.sort();
-                let hint = hint(&name, &there);
-                Some(format!("there is no function `{name}`{hint}"))
+                let mut known: Vec<String> = state.scalar_functions().keys().cloned().collect();
+                known.sort();
+                let hint = hint(&name, &known);
+                Some(format!("no function is named `{name}`{hint}"))
             }
         }
         _ => None,
@@ -92,13 +92,14 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => reason(inner, text, schema),
         DataFusionError::SchemaError(schema_error, _) => match &**schema_error {
             SchemaError::FieldNotFound { field, .. } => {
-                let there = schema.fields().iter().map(|field| field.name().as_str());
-                let mut reason = DatasetError::no_column("column", &field.flat_name(), "the input", there).to_string();
+                let available = schema.fields().iter().map(|field| field.name().as_str());
+                let mut reason =
+                    DatasetError::no_column("column", &field.flat_name(), "the input", available).to_string();
                 if let Some(table) = &field.relation {
-                    reason += &format!("; a filter has one table, whose columns need no `{table}.` before them");
+                    reason += &format!("; columns in a filter need no `{table}.` prefix");
                 }
                 if text.contains(&format!("\"{}\"", field.name)) {
-                    reason += &format!("; text stands between single quotes: '{}'", field.name);
+                    reason += &format!("; text literals need single quotes: '{}'", field.name);
                 }
                 reason
             }
@@ -106,7 +107,7 @@ pub(super) fn reason(error: &DataFusionError, text: &str, schema: &DFSchema) -> 
         },
         // DataFusion's message shows its own syntax tree and its build features.
         DataFusionError::NotImplemented(_) => {
-            "a part of it is SQL that filters do not have: lists, structs, or an operator of another dialect".to_owned()
+            "a part of it is not supported in filters: lists, structs, or an operator of another dialect".to_owned()
         }
         _ => reason_of(error),
     }

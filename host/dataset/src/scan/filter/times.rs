@@ -227,8 +227,8 @@ fn instant_of_text(text: &str, zone: &Zone) -> Result<i128> {
     match string_to_datetime(&zone, text) {
         Ok(time) => Ok(i128::from(time.timestamp()) * NANOS + i128::from(time.timestamp_subsec_nanos())),
         Err(_) => exec_err!(
-            "`{}` is no time; write it as 2020-01-31 or 2020-01-31 12:00:00.5, with a zone behind it (Z, +02:00) if it \
-             has one",
+            "`{}` is not a time; write it as 2020-01-31 or 2020-01-31 12:00:00.5, followed by a time zone \
+             (Z, +02:00) if it has one",
             text.chars().take(60).collect::<String>()
         ),
     }
@@ -426,7 +426,7 @@ fn instants(times: &ArrayRef, zone: &Zone) -> Result<Vec<Option<i128>>> {
         let instants = texts.as_string::<i64>().iter();
         return instants.map(|text| text.map(|text| instant_of_text(text, zone)).transpose()).collect();
     }
-    let Some(tick) = tick(data_type) else { return exec_err!("{data_type} is no type of times") };
+    let Some(tick) = tick(data_type) else { return exec_err!("{data_type} is not a time type") };
     macro_rules! counts {
         ($type:ty) => {
             times.as_primitive::<$type>().iter().map(|count| count.map(|count| i128::from(count) * tick)).collect()

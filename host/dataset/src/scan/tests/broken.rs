@@ -1,4 +1,4 @@
-//! Files that are not what they claim to be.
+//! Scans of damaged and mislabelled files.
 
 use datafusion::arrow::ipc::CompressionType;
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
@@ -60,14 +60,14 @@ fn two_columns_of_one_name_are_refused() {
 fn what_is_no_text_is_named() {
     let folder = Folder::new();
     for (bytes, expected) in [
-        (&b"\x1f\x8b\x08\x00junk"[..], ": it begins as a file of gzip (.gz), not as text"),
-        (b"\x28\xb5\x2f\xfdjunk", ": it begins as a file of Zstandard (.zst)"),
-        (b"PK\x03\x04junk", ": it begins as an archive (.zip)"),
-        (b"\xff\xfe\0\0k\0\0\0", ": it begins as text in UTF-32"),
-        (b"k\xfc,x\n1,2\n", ", line 1: `k\u{fffd}` is not UTF-8; say what it is, as in [input] encoding"),
+        (&b"\x1f\x8b\x08\x00junk"[..], ": it starts like a gzip file (.gz), not like text"),
+        (b"\x28\xb5\x2f\xfdjunk", ": it starts like a Zstandard file (.zst)"),
+        (b"PK\x03\x04junk", ": it starts like an archive (.zip)"),
+        (b"\xff\xfe\0\0k\0\0\0", ": it starts like UTF-32 text"),
+        (b"k\xfc,x\n1,2\n", ", line 1: `k\u{fffd}` is not UTF-8; declare the encoding, as in [input] encoding"),
         (
             b"k\0,\0x\0\n\x001\0,\x002\0\n\0",
-            ", line 1: the name of the column `k\u{fffd}` has a character of value 0; if the file is UTF-16",
+            ", line 1: the name of the column `k\u{fffd}` contains a NUL character; if the file is UTF-16",
         ),
     ] {
         let path = folder.write("a.csv", bytes);
@@ -94,7 +94,7 @@ fn no_damage_to_a_file_makes_the_reader_panic() {
                 bytes[at] ^= 1 << random.below(8);
             }
             let source = source([folder.write(name, bytes)]);
-            // Damage in a value is still a value; all else is an error.
+            // Damage within a value may yield another value; all other damage is an error.
             let _ = read_with(&source, ScanOptions::default());
             let _ = read_stored(&source, ScanOptions::default());
         }
@@ -123,12 +123,12 @@ fn no_length_in_an_arrow_file_is_believed() {
         let whole = fs::read(path).expect("a file");
         let mut refused = 0;
         for at in 0..whole.len() {
-            // Of a length of several bytes some become far too large, and the last one negative.
+            // A length of several bytes becomes far too large, or negative if its last byte changes.
             let mut bytes = whole.clone();
             bytes[at] ^= if at % 8 == 7 { 1 << 7 } else { 1 << 6 };
             let path = folder.write("damaged.arrow", bytes);
             let read = read_with(&source([path.clone()]), ScanOptions::default());
-            refused += usize::from(read.is_err_and(|e| e.to_string().contains("it is damaged, or no Arrow file")));
+            refused += usize::from(read.is_err_and(|e| e.to_string().contains("it is damaged, or not an Arrow file")));
         }
         assert!(refused > 50, "{refused}");
     }
@@ -165,17 +165,17 @@ fn no_length_in_a_parquet_file_is_believed() {
         let error = error_of(&written(change), ScanOptions::default());
         assert!(error.contains("b.parquet: "), "{what}: {error}");
     }
-    // Of a column that nobody reads.
-    let elsewhere = written(&|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50));
-    let unread = ScanSource { columns: columns(&["x"]), ..elsewhere };
+    // The damaged column is not read.
+    let unread_damage = written(&|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50));
+    let unread = ScanSource { columns: columns(&["x"]), ..unread_damage };
     let rows = read_with(&unread, ScanOptions::default()).expect("rows");
     assert_eq!((rows.num_rows(), (0, 1)), (2_000, read_stored(&unread, ScanOptions::default()).expect("rows").1));
-    // Each part is in the file, and all together are more.
+    // Each range is within the file, but the total exceeds it.
     let bytes = whole.len() as i64 - 4;
     let nearly_all =
         written(&move |c| c.set_dictionary_page_offset(None).set_data_page_offset(4).set_total_compressed_size(bytes));
     let error = error_of(&nearly_all, ScanOptions::default());
-    assert!(error.contains("b.parquet: it is damaged: parts of it are to have "), "{error}");
+    assert!(error.contains("b.parquet: it is damaged: it refers to parts of "), "{error}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
 fn lines_of_a_csv_file_are_counted_with_those_that_are_no_rows() {
     let folder = Folder::new();
     for (rows, empty, bad) in [(100, 1, 50), (9_000, 3, 8_000), (30_000, 2, 25_000), (30_000, 1, 25_000)] {
-        // Every tenth line has others behind it that are empty.
+        // Every tenth line is followed by empty lines.
         let mut lines = vec!["n,m".to_owned()];
         (0..rows).for_each(|row| {
             lines.push(format!("{row},{row}"));
@@ -231,7 +231,7 @@ fn a_quoted_line_break_is_never_a_row() {
         assert!(morsel_bytes > 20_000 || scan.morsels().len() > 2, "{morsel_bytes}");
         assert_eq!(read_with(&wanted, options).expect("rows").num_rows(), 2_000, "{morsel_bytes}");
     }
-    // A quote inside of a value is one like another.
+    // A quote inside a value is an ordinary character.
     let inches: String = (0..3_000).map(|row| format!("{row},{row}\" pipe\n")).collect();
     let path = folder.write("b.csv", format!("n,s\n{inches}"));
     assert_eq!(read(&source([path])).expect("rows").num_rows(), 3_000);
@@ -260,13 +260,18 @@ fn bad_json_is_named() {
     let folder = Folder::new();
     let good = "{\"n\":1}\n";
     for (before, bad, line, expected) in [
-        (1, "{\"n\":\n".to_owned(), 2, "the object that begins in the line does not end"),
-        (3, format!("{{\"n\": 1, \"m\":\n{good}{good}"), 4, "`,` or `}` is expected, not `{\"n\":1}`"),
-        (0, " \n[{\"n\":1},\n{\"n\":2}]\n".to_owned(), 2, "it holds an array; write one object a line"),
+        (1, "{\"n\":\n".to_owned(), 2, "the object that starts in the line does not end"),
+        (3, format!("{{\"n\": 1, \"m\":\n{good}{good}"), 4, "expected `,` or `}`, found `{\"n\":1}`"),
+        (0, " \n[{\"n\":1},\n{\"n\":2}]\n".to_owned(), 2, "it holds an array; write one object per line"),
         (30_000, "{\"n\":NaN}\n".to_owned(), 30_001, "column `n` is NaN or infinite, for which JSON has no number"),
-        (30_000, "{\"n\":\"x\"}\n".to_owned(), 30_001, "column `n` is text here, and a number before; name its type"),
-        (2, "{\"n\":1,\"n\":2}\n".to_owned(), 3, "column `n` is in the object twice"),
-        (2, "{\"n\":01}\n".to_owned(), 3, "column `n` is no value of JSON"),
+        (
+            30_000,
+            "{\"n\":\"x\"}\n".to_owned(),
+            30_001,
+            "column `n` is text here, but a number before; declare its type",
+        ),
+        (2, "{\"n\":1,\"n\":2}\n".to_owned(), 3, "column `n` occurs twice in the object"),
+        (2, "{\"n\":01}\n".to_owned(), 3, "column `n` is not a JSON value"),
     ] {
         let path = folder.write("a.jsonl", good.repeat(before) + &bad + good);
         for morsel_bytes in [1 << 20, 50_000] {

@@ -1,4 +1,4 @@
-//! Files that do not look alike.
+//! Scans of files with different schemas.
 
 use arrow_array::Float32Array;
 
@@ -72,11 +72,10 @@ fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
                     let error = error.to_string();
                     assert!(!fits, "{error}");
                     if path.ends_with(".csv") {
-                        let expected =
-                            format!("can't read {path}, line 2: column `k` has the whole number `{value}` here");
+                        let expected = format!("can't read {path}, line 2: column `k` has the integer `{value}` here");
                         assert!(error.starts_with(&expected), "{error}");
                     } else {
-                        let expected = format!("can't read {path}: column `k` has a whole number of about ");
+                        let expected = format!("can't read {path}: column `k` has an integer of about ");
                         assert!(error.starts_with(&expected), "{error}");
                         assert!(error.contains(&format!("and floats in {other}, ")), "{error}");
                     }
@@ -95,7 +94,7 @@ fn kinds_may_not_unless_nobody_asks() {
     let words = one("k", Arc::new(StringArray::from(vec!["three"])));
     let (a, b) = (folder.parquet("a.parquet", &number, 10), folder.parquet("b.parquet", &words, 10));
     let both = source([a.clone(), b.clone()]);
-    let advice = "say which it is to be with [input] types, where the files are text, or read them one at a time";
+    let advice = "declare its type in [input] types if the files are text, or read the files separately";
     let expected = format!("column `k` is Int32 in {a} but Utf8 in {b}; {advice}");
     for source in [both.clone(), ScanSource { columns: columns(&["k"]), ..both.clone() }] {
         assert_eq!(read(&source).expect_err("an error").to_string(), expected);

@@ -1,4 +1,4 @@
-//! Columns in the names of folders.
+//! Columns of folder names.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn rows(from: i64, to: i64) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("a batch")
 }
 
-/// The same table in each format: two rows a folder.
+/// Writes the same table in each format, two rows per folder.
 fn tables(folder: &Folder, folders: &[&str]) -> Vec<String> {
     for (number, name) in folders.iter().enumerate() {
         let (from, to) = (number as i64 * 2, number as i64 * 2 + 2);
@@ -73,7 +73,10 @@ fn folders_are_columns() {
     assert_eq!(text(&read(&one).expect("rows")), ["2020", "2020"]);
     let bad = ScanSource { text: typed(&[("month", "date32")]), ..source([folder.given("p")]) };
     let error = open(&bad).err().expect("an error").to_string();
-    assert!(error.contains("its folder: `05` in column `month` is no Date32, which `input.types` says"), "{error}");
+    assert!(
+        error.contains("its folder: `05` in column `month` is not a valid Date32, the type declared in `input.types`"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn files_that_folders_rule_out_are_not_opened() {
         read_stored(&wanted, ScanOptions::default()).map(|(rows, counts)| (text(&rows), counts))
     };
     let rows = |rows: &[&str]| rows.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>();
-    // What the folders decide is no filter of rows any more: row groups are read elsewhere.
+    // A condition that the folders decide is removed from the row filter, so workers can read the row groups.
     assert_eq!(with("k = 3").expect("rows"), (rows(&["4", "5"]), (2, 0)));
     assert_eq!(with("k IN (1, 3) AND k <> 3").expect("rows"), (rows(&["0", "1"]), (2, 0)));
     assert_eq!(with("k = 3 AND x + 1 > 5").expect("rows"), (rows(&["5"]), (0, 1)));
@@ -100,10 +103,10 @@ fn names_that_folders_and_files_have_are_told_apart() {
     let folder = Folder::new();
     folder.parquet("p/x=7/a.parquet", &rows(0, 2), 10);
     folder.parquet("p/x=8/a.parquet", &rows(2, 4), 10);
-    // The files' own column, in the filter too.
+    // The files' own column wins, in the filter too.
     let wanted = ScanSource { columns: columns(&["x"]), filter: Some("x < 3".into()), ..source([folder.given("p")]) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["0", "1", "2"]);
-    // One file has it, another has not.
+    // Only one of the files has the column.
     folder.parquet("q/x=7/a.parquet", &rows(0, 2).project(&[1]).expect("a column"), 10);
     folder.parquet("q/x=8/a.parquet", &rows(2, 4), 10);
     let error = open(&ScanSource { columns: columns(&["x"]), ..source([folder.given("q")]) }).err().expect("an error");
@@ -112,7 +115,7 @@ fn names_that_folders_and_files_have_are_told_apart() {
         read(&ScanSource { columns: columns(&["s"]), ..source([folder.given("q")]) }).is_ok(),
         "nobody asks for it"
     );
-    // A key that not all paths have is none.
+    // A key must be in the paths of all files.
     folder.parquet("r/a.parquet", &rows(0, 2), 10);
     folder.parquet("r/k=1/a.parquet", &rows(2, 4), 10);
     let error = open(&ScanSource { columns: columns(&["k"]), ..source([folder.given("r")]) }).err().expect("an error");

@@ -1,4 +1,4 @@
-//! Files of a web server, which here is forty lines long.
+//! Scans of files on a web server, which this module implements.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};

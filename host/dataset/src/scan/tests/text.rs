@@ -1,4 +1,4 @@
-//! CSV and JSON: no value is changed but by the user's word.
+//! CSV and JSON: values are not changed unless the user declares another type.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ fn with(path: &str, text: TextOptions) -> ScanSource {
     ScanSource { text, ..source([path.to_owned()]) }
 }
 
-/// The rows of a file and its types, or the error without the file's name.
+/// Returns the rows of a file and its types, or the error without the file's name.
 fn found(path: &str, source: &ScanSource) -> Result<(Vec<String>, Vec<DataType>), String> {
     match read(source) {
         Ok(rows) => Ok((text(&rows), rows.schema().fields().iter().map(|f| f.data_type().clone()).collect())),
@@ -27,31 +27,31 @@ fn found(path: &str, source: &ScanSource) -> Result<(Vec<String>, Vec<DataType>)
 }
 
 #[test]
-fn why_a_column_is_text_is_said() {
+fn the_first_text_value_of_a_column_is_named() {
     let folder = Folder::new();
     let path = folder.write("a.csv", "k,x,\"a b\"\n1,2,3\n2,n/a,4\n3,?,x y\n");
     let scan = open(&source([path.clone()])).expect("a scan");
     let explained = |column: &str, data_type: &str| {
-        let (role, reason) = ("feature".to_owned(), "and has to be a number".to_owned());
+        let (role, reason) = ("feature".to_owned(), "but must be a number".to_owned());
         let (column, data_type) = (column.to_owned(), data_type.to_owned());
         block_on(scan.explain(DatasetError::ColumnType { role, column, data_type, reason })).to_string()
     };
     for (column, data_type, expected) in [
         ("x", "Utf8", Some(("line 3 has `n/a`", "types = { x = \"float64\" }"))),
         ("a b", "Utf8", Some(("line 4 has `x y`", "types = { \"a b\" = \"float64\" }"))),
-        // A transform made it text, or it is none.
+        // A column that a transform made text, and a column of another type.
         ("k", "Utf8", None),
         ("x", "Binary", None),
     ] {
-        let said = explained(column, data_type);
+        let message = explained(column, data_type);
         match expected {
             Some((place, remedy)) => {
                 assert!(
-                    said.contains(&format!("has to be a number; {path}, {place}")) && said.ends_with(remedy),
-                    "{said}"
+                    message.contains(&format!("must be a number; {path}, {place}")) && message.ends_with(remedy),
+                    "{message}"
                 );
             }
-            None => assert!(said.ends_with("has to be a number"), "{said}"),
+            None => assert!(message.ends_with("must be a number"), "{message}"),
         }
     }
 }
@@ -98,8 +98,8 @@ fn whole_numbers_beyond_floats_beside_fractions_are_refused_by_name() {
     let json = folder.write("a.jsonl", json);
     for (path, line) in [(&csv, 3), (&json, 2)] {
         let expected = format!(
-            ", line {line}: column `id` has the whole number `9007199254740992` and elsewhere the number `0.5`, and floats do \
-             not tell whole numbers from 2^53 on apart; name its type, as in [input] types = {{ id = \"utf8\" }}"
+            ", line {line}: column `id` has the integer `9007199254740992` and elsewhere the number `0.5`; floats \
+             can't represent all integers from 2^53 on; declare its type, as in [input] types = {{ id = \"utf8\" }}"
         );
         assert_eq!(found(path, &with(path, TextOptions::default())), Err(expected));
         let ids = ScanSource { columns: columns(&["id"]), ..with(path, types(&[("id", "utf8")])) };
@@ -126,7 +126,7 @@ fn a_type_that_changes_late_is_read() {
 #[test]
 fn a_value_that_no_longer_fits_is_named() {
     let folder = Folder::new();
-    // More than is looked at for types.
+    // Longer than the part of the file that types are inferred from.
     let line = format!("7,{}\n", "x".repeat(100_000));
     let head = "k,s\n".to_owned() + &line.repeat(700);
     for (last, shown) in [("A7,z", "A7"), ("07,z", "07"), ("1.5,z", "1.5")] {
@@ -134,8 +134,8 @@ fn a_value_that_no_longer_fits_is_named() {
         let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
         let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
         let expected = format!(
-            "can't read {path}, line 702: `{shown}` in column `k` does not read back from Int64 as it is written, and the \
-             values that its type was taken from do; name the column's type, as in [input] types = {{ k = \"utf8\" }}"
+            "can't read {path}, line 702: `{shown}` in column `k` is not in the canonical form of Int64, unlike the \
+             values that its type was inferred from; declare the column's type, as in [input] types = {{ k = \"utf8\" }}"
         );
         assert_eq!(error, expected);
         let text = types(&[("k", "utf8")]);
@@ -153,7 +153,7 @@ fn text_is_text_in_all_files_of_csv() {
     ];
     let wanted = ScanSource { columns: columns(&["zip"]), ..source(paths.clone()) };
     assert_eq!(text(&read(&wanted).expect("rows")), ["1234", "01234", "99999"]);
-    // Files are as one file.
+    // Types are inferred from all files together.
     for (values, data_type, expected) in [
         (["7", "18446744073709551615"], DataType::UInt64, ["7", "18446744073709551615"]),
         (["-7", "18446744073709551615"], DataType::Utf8, ["-7", "18446744073709551615"]),
@@ -209,7 +209,7 @@ fn what_is_said_of_text_holds() {
         ("k,x\n007,1\n", &|s| _ = s.types.insert("k".into(), "int64".into()), Ok(&["7|1"])),
         ("k,x\n1.50,1\n", &|s| _ = s.types.insert("k".into(), "decimal128(10, 2)".into()), Ok(&["1.50|1"])),
         ("k,x\n1.555,1\n", &|s| _ = s.types.insert("k".into(), "decimal128(10, 2)".into()), {
-            Err(", line 2: `1.555` in column `k` is no Decimal128(10, 2), which `input.types` says it is")
+            Err(", line 2: `1.555` in column `k` is not a valid Decimal128(10, 2), the type declared in `input.types`")
         }),
         ("k,x\n2019-01-02 03:04:05,1\n", &|s| _ = s.types.insert("k".into(), "timestamp[us]".into()), {
             Ok(&["2019-01-02T03:04:05|1"])
@@ -219,7 +219,7 @@ fn what_is_said_of_text_holds() {
             &|s| _ = s.types.insert("q".into(), "utf8".into()),
             Err("column of `input.types` `q` is not in "),
         ),
-        ("k,x\n1,1\n\n2,\"x\n", &|_| (), Err(", line 4: a quote in the line has no second one")),
+        ("k,x\n1,1\n\n2,\"x\n", &|_| (), Err(", line 4: a quote in the line is not closed")),
         ("k,x\r1,2\r3,4\r", &|_| (), Ok(&["1|2", "3|4"])),
         ("k,x\n1,2\n3\n", &|_| (), Err(", line 3: the line has 1 values, but the first has 2")),
     ];
@@ -231,10 +231,13 @@ fn what_is_said_of_text_holds() {
             (found, expected) => panic!("{content:?}: {found:?}, not {expected:?}"),
         }
     }
-    // Parquet says its types itself.
+    // Parquet files state their types.
     let path = folder.parquet("a.parquet", &sample(3), 10);
     let error = read(&with(&path, types(&[("n", "utf8")]))).expect_err("an error").to_string();
-    assert!(error.contains("column `n` is Int64 there, and `input.types` says Utf8: it is for text"), "{error}");
+    assert!(
+        error.contains("column `n` is Int64 here, but Utf8 in `input.types`, which is for text files only"),
+        "{error}"
+    );
     assert!(read(&with(&path, types(&[("n", "int64")]))).is_ok());
 }
 
@@ -293,11 +296,11 @@ fn json_is_read_whatever_nobody_uses() {
     let path = folder.write("b.jsonl", &latin);
     assert_eq!(text(&read(&ScanSource { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
     let error = found(&path, &source([path.clone()])).expect_err("an error");
-    assert_eq!(error, ", line 1: `\u{fffd}` is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"");
+    assert_eq!(error, ", line 1: `\u{fffd}` is not UTF-8; declare the encoding, as in [input] encoding = \"latin-1\"");
     let path = folder.write("c.csv", b"k,s\n1,\xff\n");
     assert_eq!(text(&read(&ScanSource { columns: columns(&["k"]), ..source([path.clone()]) }).expect("rows")), ["1"]);
     let error = found(&path, &source([path.clone()])).expect_err("an error");
-    assert!(error.starts_with(", line 2: `\u{fffd}` is not UTF-8; say what it is"), "{error}");
+    assert!(error.starts_with(", line 2: `\u{fffd}` is not UTF-8; declare the encoding"), "{error}");
 }
 
 #[test]
@@ -333,10 +336,10 @@ fn values_of_json_keep_what_they_are() {
         assert_eq!((rows, types), (expected.iter().map(|v| (*v).to_owned()).collect(), vec![data_type]), "{values:?}");
     }
     for (values, expected) in [
-        (["7", "\"7\""], "column `k` is text here, and a number before"),
+        (["7", "\"7\""], "column `k` is text here, but a number before"),
         (["true", "1"], "column `k` is a number here, and `true` or `false` before"),
         (["{}", "[]"], "column `k` is a list here, and an object before"),
-        (["[9007199254740993]", "[0.5]"], "column `k` has the whole number `9007199254740993` and elsewhere"),
+        (["[9007199254740993]", "[0.5]"], "column `k` has the integer `9007199254740993` and elsewhere"),
     ] {
         let path = folder.write("a.jsonl", values.map(|v| format!("{{\"k\": {v}}}\n")).concat());
         let error = found(&path, &source([path.clone()])).expect_err("an error");
@@ -359,7 +362,7 @@ fn encodings_and_compressions_are_read() {
     type Pack = fn(Vec<u8>) -> Vec<u8>;
     let gzip: Pack = |bytes| {
         let mut packed = Vec::new();
-        // As two members, as `cat a.gz b.gz` makes them.
+        // Two gzip members, as written by `cat a.gz b.gz`.
         for half in [&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]] {
             let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             writer.write_all(half).expect("written");
@@ -418,13 +421,16 @@ fn encodings_and_compressions_are_read() {
 #[test]
 fn what_packs_tightly_takes_no_memory_at_once() {
     let folder = Folder::new();
-    // A GiB of one line, in some hundred kilobytes.
+    // 1 GiB in one line, compressed to a few hundred kilobytes.
     let mut writer = ::zstd::stream::write::Encoder::new(Vec::new(), 3).expect("a writer");
     writer.write_all(b"k\n").expect("written");
     (0..1024).for_each(|_| writer.write_all(&vec![b'7'; 1 << 20]).expect("written"));
     let path = folder.write("a.csv.zst", writer.finish().expect("packed"));
     let error = open(&source([path.clone()])).err().expect("an error").to_string();
-    assert_eq!(error, format!("can't read {path}, line 2: what begins in the line does not end within 64 MiB"));
+    assert_eq!(
+        error,
+        format!("can't read {path}, line 2: the record that starts in the line does not end within 64 MiB")
+    );
 }
 
 #[test]
@@ -432,7 +438,7 @@ fn encrypted_files_are_called_so() {
     let folder = Folder::new();
     let path = folder.parquet("plain.parquet", &sample(3), 10);
     assert!(read(&source([path.clone()])).is_ok());
-    // A footer that says at its end how the file is encrypted, behind which is a signature.
+    // A plain footer that ends with the encryption algorithm and is followed by a signature.
     let whole = fs::read(&path).expect("a file");
     let (rest, len) =
         (&whole[..whole.len() - 8], u32::from_le_bytes(whole[whole.len() - 8..][..4].try_into().expect("a length")));
@@ -444,7 +450,7 @@ fn encrypted_files_are_called_so() {
         let error = open(&source([path.clone()])).err().expect("an error").to_string();
         assert_eq!(
             error,
-            format!("can't read {path}: it is encrypted, and encrypted files are not read; decrypt it first")
+            format!("can't read {path}: it is encrypted, and encrypted files are not supported; decrypt it first")
         );
     }
 }

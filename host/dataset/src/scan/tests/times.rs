@@ -17,7 +17,8 @@ const DAY: i128 = 86_400 * NANOS;
 /// 9999-12-31, 2021-06-09 03:02:37 and 1600-01-01, in seconds since 1970.
 const ENDS: [i64; 3] = [253_402_214_400, 1_623_207_757, -11_676_096_000];
 
-/// A file of INT96 times, as Spark writes it: without an Arrow schema. Four rows of each time, a row group for each.
+/// Writes a file of INT96 times like Spark: without an Arrow schema, with four rows of each time and a row group per
+/// time.
 fn int96(folder: &Folder, name: &str) -> String {
     let column = |name: &str, physical| Arc::new(Type::primitive_type_builder(name, physical).build().expect("a type"));
     let fields = vec![column("until", PhysicalType::INT96), column("k", PhysicalType::INT64)];
@@ -98,12 +99,12 @@ fn times_without_a_unit_are_right_in_every_year() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Both readers of row groups decode them.
+    // The row group reader decodes them too.
     let (_, read) = read_stored(&source([spark]), ScanOptions::default()).expect("rows");
     assert_eq!(read, (3, 0));
 }
 
-/// The times of a column, by its type: instants in nanoseconds since 1970, of a zone two hours east of Greenwich or none.
+/// Type of a time column, in a time zone two hours ahead of UTC or without one.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -121,11 +122,11 @@ const KINDS: [Kind; 7] = [
     Kind { name: "d", tick: DAY, zone: false },
 ];
 
-/// How far the clocks of the zone are ahead.
+/// Offset of the time zone.
 const AHEAD: i128 = 7_200 * NANOS;
 
 impl Kind {
-    /// Whether it holds an instant, and that of the same clocks in another zone.
+    /// Returns whether the type holds an instant, and the same local time in another time zone.
     fn holds(self, instant: i128) -> bool {
         [instant - DAY, instant + DAY].iter().all(|near| i64::try_from(near.div_euclid(self.tick)).is_ok())
     }
@@ -143,7 +144,7 @@ impl Kind {
     }
 }
 
-/// The date of a day since 1970, by the proleptic Gregorian calendar (Hinnant's algorithm).
+/// Returns the date of a day since 1970 in the proleptic Gregorian calendar (Hinnant's algorithm).
 fn date(day: i128) -> (i128, i128, i128) {
     let day = day + 719_468;
     let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
@@ -154,7 +155,7 @@ fn date(day: i128) -> (i128, i128, i128) {
     (year_of_era + era * 400 + i128::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// A time as text, with so many digits behind the second's point.
+/// Formats a time with `digits` digits of the second's fraction.
 fn written(instant: i128, digits: usize) -> String {
     let (year, month, day) = date(instant.div_euclid(DAY));
     let within = instant.rem_euclid(DAY);
@@ -175,7 +176,7 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// An instant near one of a few, of the years 1 to 9999.
+    /// Returns an instant of the years 1 to 9999, near a boundary.
     fn instant(&mut self) -> i128 {
         let seconds =
             [-62_135_596_800, -11_676_096_000, -9_223_372_037, -1, 0, 1_577_836_800, 9_223_372_036, 253_402_214_400];
@@ -184,14 +185,14 @@ impl Random {
         instant.clamp(-62_135_596_800 * NANOS, 253_402_300_800 * NANOS - 1)
     }
 
-    /// A constant to compare a column of `kind` with: as SQL, and the instant it is.
+    /// Returns a constant to compare with a column of `kind`: its SQL text and its instant.
     fn constant(&mut self, kind: Kind) -> (String, Option<i128>) {
         let instant = self.instant();
-        // Nanoseconds of years that no 64-bit nanoseconds hold are nobody's.
+        // 64-bit nanoseconds can't hold the year, so no finer digits are used.
         let digits = if i64::try_from(instant).is_ok() { self.of(&[0, 3, 6, 9]) } else { self.of(&[0, 3, 6]) };
         let of_text = instant - instant.rem_euclid(10_i128.pow(9 - digits as u32));
         let text = written(instant, digits);
-        // The clocks of the zone, where the column has one.
+        // Text without a time zone is in the column's.
         let local = if kind.zone { of_text - AHEAD } else { of_text };
         let midnight = instant - instant.rem_euclid(DAY);
         let day = &text[..10];
@@ -222,7 +223,7 @@ const OPERATORS: [(&str, &str, Compare); 6] = [
     (">=", "<=", |a, b| a >= b),
 ];
 
-/// A filter on a column of `kind`, and whether it is true of a time: of null, if it is none.
+/// Filter on a column of `kind`, and its expected result for a time or for null.
 type FilterCase = (String, Box<dyn Fn(Option<i128>) -> Option<bool>>);
 
 fn judged(random: &mut Random, kind: Kind) -> FilterCase {
@@ -291,7 +292,7 @@ fn times_compare_as_they_should_in_any_unit() {
                     of_kind.push(Some(whole));
                 }
             }
-            // In order row groups differ.
+            // Sorted values make row groups differ.
             of_kind.sort();
             columns.push((kind.name, kind.column(&of_kind), true));
             instants.push(of_kind);
@@ -309,7 +310,7 @@ fn times_compare_as_they_should_in_any_unit() {
             let at = random.below(KINDS.len());
             let (filter, is_true): FilterCase = match random.below(6) {
                 0 => {
-                    // Two columns, neither or both with a zone: what is not, is of no zone.
+                    // Two columns, of which a column without a time zone takes the other's.
                     let other = random.below(KINDS.len());
                     let (a, b) = (KINDS[at], KINDS[other]);
                     let (op, _, compare) = random.of(&OPERATORS);

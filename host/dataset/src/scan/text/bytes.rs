@@ -25,12 +25,12 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// First bytes of files that are not text, whatever their extension.
 const NO_TEXT: &[(&[u8], &str)] = &[
-    (b"\x1f\x8b", "a file of gzip (.gz)"),
-    (b"\x28\xb5\x2f\xfd", "a file of Zstandard (.zst)"),
-    (b"\xfd7zX", "a file of xz (.xz)"),
+    (b"\x1f\x8b", "a gzip file (.gz)"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file (.zst)"),
+    (b"\xfd7zX", "an xz file (.xz)"),
     (b"PK\x03\x04", "an archive (.zip)"),
-    (b"\xff\xfe\0\0", "text in UTF-32, which is not read"),
-    (b"\0\0\xfe\xff", "text in UTF-32, which is not read"),
+    (b"\xff\xfe\0\0", "UTF-32 text, which is not supported"),
+    (b"\0\0\xfe\xff", "UTF-32 text, which is not supported"),
 ];
 
 /// Compression of a file.
@@ -97,7 +97,7 @@ impl TextBytes {
         if file.compression.is_none() && size > 0 {
             let head = text.store.get_range(&text.location, 0..size.min(4)).await.map_err(|e| reason_of(&e))?;
             if let Some((_, what)) = NO_TEXT.iter().find(|(begins, _)| head.starts_with(begins)) {
-                return Err(format!("it begins as {what}, not as text; give it the extension of what it is"));
+                return Err(format!("it starts like {what}, not like text; use the matching extension"));
             }
             let (encoding, skip) = Encoding::of(&head, encoding);
             (text.encoding, text.skip) = (Some(encoding), skip as u64);
@@ -124,7 +124,7 @@ impl TextBytes {
             async move {
                 let bytes = store.get_range(&location, at..next).await.map_err(|e| reason_of(&e))?;
                 match bytes.len() as u64 {
-                    len if len < next - at => Err(format!("it ends at byte {}, and had {end}", at + len)),
+                    len if len < next - at => Err(format!("it ends at byte {}, but had {end} bytes", at + len)),
                     _ => Ok(bytes),
                 }
             }
@@ -281,7 +281,7 @@ impl Decoder {
         };
         match self.rest.is_empty() {
             true => Ok(last),
-            false => Err("it ends in the midst of a character of UTF-16".to_owned()),
+            false => Err("it ends within a UTF-16 character".to_owned()),
         }
     }
 

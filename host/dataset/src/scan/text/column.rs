@@ -106,7 +106,7 @@ fn not_utf8(offsets: &OffsetBuffer<i32>, data: &[u8]) -> ValueError {
 
 /// Returns the message for text that is not UTF-8.
 pub(super) fn not_utf8_reason(text: &[u8]) -> String {
-    format!("{} is not UTF-8; say what it is, as in [input] encoding = \"latin-1\"", inference::excerpt(text))
+    format!("{} is not UTF-8; declare the encoding, as in [input] encoding = \"latin-1\"", inference::excerpt(text))
 }
 
 /// Converts values of folder names to a column of the type that the job states, or else of the inferred type.
@@ -153,19 +153,19 @@ pub(super) fn convert(texts: StringArray, spec: &ColumnSpec) -> Result<ArrayRef,
 fn mismatch_reason(value: &str, spec: &ColumnSpec) -> String {
     let (name, data_type, excerpt) = (&spec.name, &spec.data_type, inference::excerpt(value.as_bytes()));
     if spec.is_declared {
-        return format!("{excerpt} in column `{name}` is no {data_type}, which `input.types` says it is");
+        return format!("{excerpt} in column `{name}` is not a valid {data_type}, the type declared in `input.types`");
     }
     let number = inference::number(value.as_bytes());
-    let remedy = format!("name the column's type, as in [input] types = {{ {} = \"utf8\" }}", key(name));
+    let remedy = format!("declare the column's type, as in [input] types = {{ {} = \"utf8\" }}", key(name));
     if data_type.is_floating() && matches!(number, Some(Class::Whole | Class::Negative | Class::Unsigned)) {
         return format!(
-            "column `{name}` has the whole number {excerpt} here, and fractions here or in another file: floats do not tell \
-             whole numbers from 2^53 on apart; {remedy}"
+            "column `{name}` has the integer {excerpt} here, and fractions here or in another file: floats can't \
+             represent all integers from 2^53 on; {remedy}"
         );
     }
     format!(
-        "{excerpt} in column `{name}` does not read back from {data_type} as it is written, and the values that its type was \
-         taken from do; {remedy}"
+        "{excerpt} in column `{name}` is not in the canonical form of {data_type}, unlike the values that its type was \
+         inferred from; {remedy}"
     )
 }
 

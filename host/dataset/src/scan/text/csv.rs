@@ -47,17 +47,17 @@ impl CsvSyntax {
         values: &mut Vec<RawValue<'b>>,
     ) -> Result<RecordStep, RecordError> {
         values.clear();
-        let Some(begins) = self.begin(bytes, from) else {
+        let Some(start) = self.begin(bytes, from) else {
             return Ok(if is_end { RecordStep::End } else { RecordStep::More(from) });
         };
-        let line = memchr2(b'\n', b'\r', &bytes[begins..]).map(|len| begins + len);
+        let line = memchr2(b'\n', b'\r', &bytes[start..]).map(|len| start + len);
         let until = line.unwrap_or(bytes.len());
-        let record = &bytes[begins..until];
+        let record = &bytes[start..until];
         if self.quote.is_some_and(|quote| memchr(quote, record).is_some()) {
-            return self.quoted(bytes, begins, is_end, values);
+            return self.quoted(bytes, start, is_end, values);
         }
         if line.is_none() && !is_end {
-            return Ok(RecordStep::More(begins));
+            return Ok(RecordStep::More(start));
         }
         let mut first = 0;
         for end in memchr_iter(self.delimiter, record) {
@@ -65,7 +65,7 @@ impl CsvSyntax {
             first = end + 1;
         }
         values.push(RawValue::Text(&record[first..]));
-        Ok(RecordStep::Record { begins, ends: until })
+        Ok(RecordStep::Record { start, end: until })
     }
 
     /// Returns the start of the next record, after empty lines and comments.
@@ -83,31 +83,31 @@ impl CsvSyntax {
     fn quoted<'b>(
         &self,
         bytes: &'b [u8],
-        begins: usize,
+        start: usize,
         is_end: bool,
         values: &mut Vec<RawValue<'b>>,
     ) -> Result<RecordStep, RecordError> {
-        let (mut at, mut first) = (CsvState::Start, begins);
-        for (position, byte) in bytes.iter().enumerate().skip(begins) {
-            let ends = at != CsvState::Quoted && (*byte == self.delimiter || matches!(byte, b'\n' | b'\r'));
-            if !ends {
+        let (mut at, mut first) = (CsvState::Start, start);
+        for (position, byte) in bytes.iter().enumerate().skip(start) {
+            let ends_value = at != CsvState::Quoted && (*byte == self.delimiter || matches!(byte, b'\n' | b'\r'));
+            if !ends_value {
                 at = self.after(at, *byte);
                 continue;
             }
             values.push(self.value(&bytes[first..position]));
             (at, first) = (CsvState::Start, position + 1);
             if *byte != self.delimiter {
-                return Ok(RecordStep::Record { begins, ends: position });
+                return Ok(RecordStep::Record { start, end: position });
             }
         }
         match (is_end, at) {
-            (false, _) => Ok(RecordStep::More(begins)),
+            (false, _) => Ok(RecordStep::More(start)),
             (true, CsvState::Quoted) => {
-                Err(RecordError { at: begins, reason: "a quote in the line has no second one".to_owned() })
+                Err(RecordError { at: start, reason: "a quote in the line is not closed".to_owned() })
             }
             (true, _) => {
                 values.push(self.value(&bytes[first..]));
-                Ok(RecordStep::Record { begins, ends: bytes.len() })
+                Ok(RecordStep::Record { start, end: bytes.len() })
             }
         }
     }
@@ -199,9 +199,10 @@ impl RecordBoundaries {
     }
 
     fn step(&mut self, byte: u8) {
-        let ends = matches!(byte, b'\n' | b'\r') && self.at != CsvState::Quoted;
-        self.in_comment = if self.in_comment { !ends } else { self.begins_line && self.syntax.comment == Some(byte) };
-        self.begins_line = ends;
+        let ends_line = matches!(byte, b'\n' | b'\r') && self.at != CsvState::Quoted;
+        self.in_comment =
+            if self.in_comment { !ends_line } else { self.begins_line && self.syntax.comment == Some(byte) };
+        self.begins_line = ends_line;
         if !self.in_comment {
             self.at = self.syntax.after(self.at, byte);
         }
@@ -216,7 +217,7 @@ mod tests {
 
     fn split(syntax: CsvSyntax, text: &str, is_end: bool) -> Result<Vec<Vec<String>>, RecordError> {
         let (mut records, mut at, mut values) = (Vec::new(), 0, Vec::new());
-        while let RecordStep::Record { ends, .. } = syntax.record(text.as_bytes(), at, is_end, &mut values)? {
+        while let RecordStep::Record { end, .. } = syntax.record(text.as_bytes(), at, is_end, &mut values)? {
             let text = |value: &RawValue<'_>| match value {
                 RawValue::Text(text) => String::from_utf8_lossy(text).into_owned(),
                 RawValue::Escaped(text) => {
@@ -227,7 +228,7 @@ mod tests {
                 other => panic!("{other:?}"),
             };
             records.push(values.iter().map(text).collect());
-            at = ends;
+            at = end;
         }
         Ok(records)
     }
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(split(syntax, text, true).expect("records"), expected, "{text:?}");
         }
         let stop = split(COMMAS, "a,b\n1,\"2\n3,4\n", true).expect_err("a quote");
-        assert_eq!((stop.at, stop.reason.as_str()), (4, "a quote in the line has no second one"));
+        assert_eq!((stop.at, stop.reason.as_str()), (4, "a quote in the line is not closed"));
     }
 
     #[test]

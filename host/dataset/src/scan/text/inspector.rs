@@ -93,9 +93,9 @@ impl TextFile {
                 let before = next.saturating_sub(cuts.seen()) as usize;
                 cuts.skip(&rest[..before]);
                 rest = &rest[before..];
-                let (taken, begins) = cuts.until_record(rest);
+                let (taken, at_record) = cuts.until_record(rest);
                 rest = &rest[taken..];
-                if !begins {
+                if !at_record {
                     break;
                 }
                 found.push(cuts.seen());
@@ -179,7 +179,8 @@ impl<'a> TextInspector<'a> {
                 Err(stop) => return Err(self.file.fault(base + stop.at as u64, stop.reason).await),
             }
             if buffer.len() > RECORD_BYTES_MAX {
-                let reason = format!("what begins in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
+                let reason =
+                    format!("the record that starts in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
                 return Err(self.file.fault(base, reason).await);
             }
         }
@@ -196,13 +197,13 @@ impl<'a> TextInspector<'a> {
             match step? {
                 RecordStep::End => return Ok(None),
                 RecordStep::More(from) => return Ok((!self.is_known(base + from as u64)).then_some(from)),
-                RecordStep::Record { begins, ends } => {
-                    at = ends;
-                    let here = base + begins as u64;
+                RecordStep::Record { start, end } => {
+                    at = end;
+                    let here = base + start as u64;
                     match self.file.syntax {
                         Syntax::Csv(csv) => self
-                            .csv_record(csv, &values, here, base + ends as u64)
-                            .map_err(|reason| RecordError { at: begins, reason })?,
+                            .csv_record(csv, &values, here, base + end as u64)
+                            .map_err(|reason| RecordError { at: start, reason })?,
                         Syntax::Json => self.json_record(&values, here),
                     }
                 }
@@ -210,7 +211,7 @@ impl<'a> TextInspector<'a> {
         }
     }
 
-    fn csv_record(&mut self, csv: CsvSyntax, values: &[RawValue<'_>], here: u64, ends: u64) -> Result<(), String> {
+    fn csv_record(&mut self, csv: CsvSyntax, values: &[RawValue<'_>], here: u64, end: u64) -> Result<(), String> {
         if self.file.columns.is_empty() {
             let named: Vec<String> = match self.has_header {
                 true => values.iter().map(|value| name(csv, value)).collect::<Result<_, _>>()?,
@@ -221,7 +222,7 @@ impl<'a> TextInspector<'a> {
             self.columns = vec![ColumnShape::default(); named.len()];
             self.file.columns = named;
             if self.has_header {
-                self.file.first = ends;
+                self.file.first = end;
                 return Ok(());
             }
         }
@@ -305,7 +306,7 @@ impl<'a> TextInspector<'a> {
                 Err(problem) => {
                     let line = self.file.bytes.line_of(problem.at, |byte| self.file.syntax.skips(byte)).await;
                     let remedy = match problem.is_of_type {
-                        true => format!("; name its type, as in [input] types = {{ {} = \"utf8\" }}", key(name)),
+                        true => format!("; declare its type, as in [input] types = {{ {} = \"utf8\" }}", key(name)),
                         false => String::new(),
                     };
                     problems.insert(name.clone(), (line, format!("column `{name}` {}{remedy}", problem.reason)));
@@ -330,7 +331,7 @@ fn name(csv: CsvSyntax, value: &RawValue<'_>) -> Result<String, String> {
     }
     if name.contains(&0) {
         return Err(format!(
-            "the name of the column {} has a character of value 0; if the file is UTF-16, say so: [input] encoding = \
+            "the name of the column {} contains a NUL character; if the file is UTF-16, declare it: [input] encoding = \
              \"utf-16\"",
             inference::excerpt(&name)
         ));
@@ -396,7 +397,7 @@ impl ColumnShape {
         };
         match self.kind {
             Some(before) if before != kind => {
-                return self.fail(at, format!("is {} here, and {} before", kind.name(), before.name()));
+                return self.fail(at, format!("is {} here, but {} before", kind.name(), before.name()));
             }
             _ => self.kind = Some(kind),
         }
@@ -411,7 +412,7 @@ impl ColumnShape {
 
     fn add_inner(&mut self, text: &[u8], at: u64, options: &TextOptions, depth: usize) {
         if depth == json::DEPTH_MAX {
-            return self.fail(at, format!("has more than {depth} lists and objects within each other"));
+            return self.fail(at, format!("nests lists and objects deeper than {depth} levels"));
         }
         match json::parse_nested(text) {
             Some(NestedValue::List(items)) => {
@@ -428,7 +429,7 @@ impl ColumnShape {
                     self.members[number].1.add(&member, at, options, depth + 1);
                 }
             }
-            None => self.fail(at, "has a list or object that is no JSON".to_owned()),
+            None => self.fail(at, "has a list or object that is not valid JSON".to_owned()),
         }
     }
 

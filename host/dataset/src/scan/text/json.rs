@@ -82,57 +82,57 @@ pub(super) fn record<'b>(
 ) -> Result<RecordStep, RecordError> {
     values.clear();
     values.resize(keys.names.len(), RawValue::Absent);
-    let begins = space(bytes, from);
-    if begins == bytes.len() {
-        return Ok(if is_end { RecordStep::End } else { RecordStep::More(begins) });
+    let start = space(bytes, from);
+    if start == bytes.len() {
+        return Ok(if is_end { RecordStep::End } else { RecordStep::More(start) });
     }
-    match object(keys, bytes, begins, values) {
-        Ok(ends) => Ok(RecordStep::Record { begins, ends }),
-        Err(ParseError::More) if !is_end => Ok(RecordStep::More(begins)),
+    match object(keys, bytes, start, values) {
+        Ok(end) => Ok(RecordStep::Record { start, end }),
+        Err(ParseError::More) if !is_end => Ok(RecordStep::More(start)),
         Err(ParseError::More) => {
-            Err(RecordError { at: begins, reason: "the object that begins in the line does not end".to_owned() })
+            Err(RecordError { at: start, reason: "the object that starts in the line does not end".to_owned() })
         }
-        Err(ParseError::Wrong(reason)) => Err(RecordError { at: begins, reason }),
+        Err(ParseError::Wrong(reason)) => Err(RecordError { at: start, reason }),
     }
 }
 
 fn object<'b>(
     keys: &mut JsonKeys,
     bytes: &'b [u8],
-    begins: usize,
+    start: usize,
     values: &mut Vec<RawValue<'b>>,
 ) -> Result<usize, ParseError> {
-    match bytes[begins] {
+    match bytes[start] {
         b'{' => {}
         b'[' => {
             return Err(ParseError::Wrong(
-                "it holds an array; write one object a line, without brackets and commas".to_owned(),
+                "it holds an array; write one object per line, without brackets and commas".to_owned(),
             ));
         }
-        _ => return Err(ParseError::Wrong(format!("an object is expected, not {}", excerpt(bytes, begins)))),
+        _ => return Err(ParseError::Wrong(format!("expected an object, found {}", excerpt(bytes, start)))),
     }
     let mut next = 0;
-    members(bytes, begins, |key, value| {
+    members(bytes, start, |key, value| {
         if let Some(number) = keys.number(&key, next) {
             if number >= values.len() {
                 values.resize(number + 1, RawValue::Absent);
             }
             values[number] = match values[number] {
                 RawValue::Absent => value,
-                _ => RawValue::Bad("is in the object twice"),
+                _ => RawValue::Bad("occurs twice in the object"),
             };
             next = number + 1;
         }
     })
 }
 
-/// Passes the members of the object at `begins` to `each`. Returns the object's end.
+/// Passes the members of the object at `start` to `each`. Returns the object's end.
 fn members<'b>(
     bytes: &'b [u8],
-    begins: usize,
+    start: usize,
     mut each: impl FnMut(RawValue<'b>, RawValue<'b>),
 ) -> Result<usize, ParseError> {
-    let mut at = space(bytes, begins + 1);
+    let mut at = space(bytes, start + 1);
     if next(bytes, at)? == b'}' {
         return Ok(at + 1);
     }
@@ -163,9 +163,9 @@ fn value(bytes: &[u8], at: usize) -> Result<(RawValue<'_>, usize), ParseError> {
         b'{' | b'[' => nested(bytes, at),
         b',' | b':' | b'}' | b']' => Err(expected("a value", bytes, at)),
         _ => {
-            let ends =
+            let is_end =
                 |byte: &u8| matches!(byte, b',' | b'}' | b']' | b'{' | b'[' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
-            let end = at + bytes[at..].iter().position(ends).ok_or(ParseError::More)?;
+            let end = at + bytes[at..].iter().position(is_end).ok_or(ParseError::More)?;
             Ok((token(&bytes[at..end]), end))
         }
     }
@@ -179,7 +179,7 @@ fn token(text: &[u8]) -> RawValue<'_> {
         b"NaN" | b"Infinity" | b"-Infinity" | b"nan" | b"inf" | b"-inf" => {
             RawValue::Bad("is NaN or infinite, for which JSON has no number: write null, or a string")
         }
-        _ => RawValue::Bad("is no value of JSON"),
+        _ => RawValue::Bad("is not a JSON value"),
     }
 }
 
@@ -254,7 +254,7 @@ fn next(bytes: &[u8], at: usize) -> Result<u8, ParseError> {
 }
 
 fn expected(what: &str, bytes: &[u8], at: usize) -> ParseError {
-    ParseError::Wrong(format!("{what} is expected, not {}", excerpt(bytes, at)))
+    ParseError::Wrong(format!("expected {what}, found {}", excerpt(bytes, at)))
 }
 
 /// Formats the input at `at` for a message.
@@ -272,7 +272,7 @@ pub(super) fn unescape(text: &[u8], to: &mut Vec<u8>) -> Result<(), &'static str
             to.extend_from_slice(text.as_bytes());
             Ok(())
         }
-        Err(_) => Err("is no string of JSON: an escape in it is none, or half of a pair"),
+        Err(_) => Err("is not a valid JSON string: it has an invalid escape or half of a surrogate pair"),
     }
 }
 
@@ -286,7 +286,7 @@ pub(super) enum NestedValue<'b> {
 pub(super) fn parse_nested(text: &[u8]) -> Option<NestedValue<'_>> {
     if text.first() == Some(&b'{') {
         let mut found = Vec::new();
-        let ends = members(text, 0, |key, value| found.push((key, value))).ok()?;
+        let end = members(text, 0, |key, value| found.push((key, value))).ok()?;
         let named = found.into_iter().map(|(key, value)| {
             let mut name = Vec::new();
             match key {
@@ -296,7 +296,7 @@ pub(super) fn parse_nested(text: &[u8]) -> Option<NestedValue<'_>> {
             }
             Some((String::from_utf8(name).ok()?, value))
         });
-        return Some(NestedValue::Object(named.collect::<Option<Vec<_>>>().filter(|_| ends == text.len())?));
+        return Some(NestedValue::Object(named.collect::<Option<Vec<_>>>().filter(|_| end == text.len())?));
     }
     let (mut values, mut at) = (Vec::new(), space(text, 1));
     if text.get(at) == Some(&b']') {
@@ -320,9 +320,9 @@ mod tests {
 
     fn split(text: &str, is_end: bool) -> Result<(Vec<String>, Vec<Vec<String>>), RecordError> {
         let (mut keys, mut records, mut at, mut values) = (JsonKeys::all(), Vec::new(), 0, Vec::new());
-        while let RecordStep::Record { ends, .. } = record(&mut keys, text.as_bytes(), at, is_end, &mut values)? {
+        while let RecordStep::Record { end, .. } = record(&mut keys, text.as_bytes(), at, is_end, &mut values)? {
             records.push(values.iter().map(|value| format!("{value:?}")).collect());
-            at = ends;
+            at = end;
         }
         Ok((keys.names, records))
     }
@@ -339,7 +339,7 @@ mod tests {
                 vec![vec![number("1")], vec![number("-2.5e3"), text("x")]]
             }),
             ("{\n  \"a\": 1\n}{\"c\": \"\"}", &["a", "c"], vec![vec![number("1")], vec![absent(), text("")]]),
-            ("{\"a\": 1, \"a\": 2}", &["a"], vec![vec!["Bad(\"is in the object twice\")".to_owned()]]),
+            ("{\"a\": 1, \"a\": 2}", &["a"], vec![vec!["Bad(\"occurs twice in the object\")".to_owned()]]),
             ("{\"\\u0061\": 1}", &["a"], vec![vec![number("1")]]),
             ("{\"a\": null, \"b\": true}", &["a", "b"], {
                 vec![vec!["Null".to_owned(), format!("{:?}", RawValue::Bool(b"true"))]]
@@ -355,15 +355,15 @@ mod tests {
     fn what_is_no_object_is_named_where_it_begins() {
         for (json, at, expected) in [
             ("{\"a\": 1}\n[{\"a\": 1}]", 9, "it holds an array"),
-            ("{\"a\": 1}\n7", 9, "an object is expected, not `7`"),
-            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n", 9, "the object that begins in the line does not end"),
-            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n{\"a\": 1}", 9, "`,` or `}` is expected, not `{\"a\": 1}`"),
-            ("{\"a\" 1}", 0, "`:` is expected, not `1}`"),
-            ("{a: 1}", 0, "a key in quotes is expected, not `a: 1}`"),
-            ("{\"a\": 1,}", 0, "a key in quotes is expected, not `}`"),
-            ("{\"a\": }", 0, "a value is expected, not `}`"),
+            ("{\"a\": 1}\n7", 9, "expected an object, found `7`"),
+            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n", 9, "the object that starts in the line does not end"),
+            ("{\"a\": 1}\n{\"a\": \n{\"a\": 1}\n{\"a\": 1}", 9, "expected `,` or `}`, found `{\"a\": 1}`"),
+            ("{\"a\" 1}", 0, "expected `:`, found `1}`"),
+            ("{a: 1}", 0, "expected a key in quotes, found `a: 1}`"),
+            ("{\"a\": 1,}", 0, "expected a key in quotes, found `}`"),
+            ("{\"a\": }", 0, "expected a value, found `}`"),
             ("{\"a\": \"x\ny\"}", 0, "a string in the line does not end"),
-            ("{\"a\": \"x", 0, "the object that begins in the line does not end"),
+            ("{\"a\": \"x", 0, "the object that starts in the line does not end"),
         ] {
             let stop = split(json, true).expect_err(json);
             assert!(stop.at == at && stop.reason.starts_with(expected), "{json}: {stop:?}");

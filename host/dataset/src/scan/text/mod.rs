@@ -45,7 +45,7 @@ enum RawValue<'b> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordStep {
     /// Record in this byte range.
-    Record { begins: usize, ends: usize },
+    Record { start: usize, end: usize },
     /// The input ends within the record that starts here, or before one starts.
     More(usize),
     /// The input has no more records.

@@ -111,7 +111,7 @@ impl TextOptions {
             Some(text) => Some(Some(byte("quote", text)?)),
         };
         if let Some(name) = &spec.encoding {
-            let unknown = || format!("`input.encoding` is `{name}`, and has to be one of {}", Encoding::NAMES);
+            let unknown = || format!("`input.encoding` is `{name}`, but must be one of {}", Encoding::NAMES);
             options.encoding = Some(Encoding::named(name).ok_or_else(unknown)?);
         }
         let quote = options.quote.unwrap_or(Some(b'"'));
@@ -152,7 +152,7 @@ impl TextOptions {
 fn byte(key: &str, text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         [byte] if byte.is_ascii() && !matches!(byte, b'\n' | b'\r' | 0) => Ok(*byte),
-        _ => Err(format!("`input.{key}` is {text:?}, and has to be one ASCII character that is no line break")),
+        _ => Err(format!("`input.{key}` is {text:?}, but must be one ASCII character other than a line break")),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
             (&|_| (), Ok(())),
             (&|s| s.delimiter = Some(";".into()), Ok(())),
             (&|s| s.delimiter = Some("\t".into()), Ok(())),
-            (&|s| s.delimiter = Some("".into()), Err("`input.delimiter` is \"\", and has to be one ASCII character")),
+            (&|s| s.delimiter = Some("".into()), Err("`input.delimiter` is \"\", but must be one ASCII character")),
             (&|s| s.delimiter = Some("§".into()), Err("`input.delimiter` is \"§\"")),
             (&|s| s.quote = Some("'".into()), Ok(())),
             (&|s| s.quote = Some("".into()), Ok(())),
@@ -180,7 +180,7 @@ mod tests {
             (&|s| s.comment = Some("\n".into()), Err("`input.comment` is \"\\n\"")),
             (&|s| s.comment = Some("\"".into()), Err("`input.quote` and `input.comment`")),
             (&|s| s.encoding = Some("Latin-1".into()), Ok(())),
-            (&|s| s.encoding = Some("koi8".into()), Err("`input.encoding` is `koi8`, and has to be one of utf-8")),
+            (&|s| s.encoding = Some("koi8".into()), Err("`input.encoding` is `koi8`, but must be one of utf-8")),
             (
                 &|s| _ = s.types.insert("zip".into(), "utf9".into()),
                 Err("`input.types` of column `zip`: `utf9` is not the name of a type (did you mean `utf8`?)"),

@@ -193,7 +193,8 @@ impl PartitionReader {
         self.buffer.drain(..self.at);
         (self.base, self.at) = (self.base + self.at as u64, 0);
         if self.buffer.len() > RECORD_BYTES_MAX {
-            let reason = format!("what begins in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
+            let reason =
+                format!("the record that starts in the line does not end within {} MiB", RECORD_BYTES_MAX >> 20);
             return Err(self.error(self.base, reason).await);
         }
         match self.chunks.next().await.transpose() {
@@ -218,9 +219,9 @@ impl PartitionReader {
                     self.at = from;
                     return Ok(false);
                 }
-                RecordStep::Record { begins, ends } => {
-                    self.at = ends;
-                    let here = self.base + begins as u64;
+                RecordStep::Record { start, end } => {
+                    self.at = end;
+                    let here = self.base + start as u64;
                     // The header is skipped here, if the file is read from its beginning.
                     if here >= self.file.first {
                         self.row(&values, rows, here).map_err(|reason| (here, reason))?;
