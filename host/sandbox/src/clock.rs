@@ -1,15 +1,15 @@
 //! The clock of a sandbox, and sleeping.
 //!
-//! A guest has no access to the machine's time: its clock starts at zero, moves by [`TICK_NANOS`] with each reading, and by
-//! the length of each sleep once that is over. So a call that is run again reads the same times, and a loop that waits for
-//! the clock to move terminates.
+//! A guest has no access to the machine's time: its clock starts at zero, moves by [`TICK_NANOS`] with each reading,
+//! and by the length of each sleep once that is over. So a call that is run again reads the same times, and a loop that
+//! waits for the clock to move terminates.
 //!
-//! A sleep takes as long as it says by the machine's clock. In an engine for programs it is a wait like that for an object
-//! ([`Services::sleep_until`]): other tasks of the worker run meanwhile. Elsewhere the worker's thread sleeps, which the
-//! node's limit on the call's time bounds.
+//! A sleep takes as long as it says by the machine's clock. In an engine for programs it is a wait like that for an
+//! object ([`Services::sleep_until`]): other tasks of the worker run meanwhile. Elsewhere the worker's thread sleeps,
+//! which the node's limit on the call's time bounds.
 //!
-//! This module defines `wasi:clocks/monotonic-clock` and the blocking functions of `wasi:io/poll`. Those of wasmtime-wasi
-//! wait on a tokio timer, which never fires in a worker: nobody drives its runtime.
+//! This module defines `wasi:clocks/monotonic-clock` and the blocking functions of `wasi:io/poll`. Those of
+//! wasmtime-wasi wait on a tokio timer, which never fires in a worker: nothing drives its runtime.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

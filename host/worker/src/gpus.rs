@@ -118,7 +118,7 @@ impl GpuMachine {
         self.found.get_or_try_init(find).await.map(Vec::as_slice)
     }
 
-    /// Like [`GpuMachine::all`], but lists and measures the GPUs anew.
+    /// Like [`GpuMachine::all`], but lists and measures the GPUs again.
     ///
     /// # Errors
     /// Those of [`GpuMachine::all`].

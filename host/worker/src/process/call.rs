@@ -68,7 +68,7 @@ fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Out
 enum InputBatches {
     /// Batches laid out by the node, and their companion columns, if there are any.
     Encoded(Arc<CallInput>, Vec<BatchLocation>),
-    /// Batches to read here, and the body of the last one read.
+    /// Batches that this process reads, and the body of the last one.
     Stored(StoredReader, StoredBody),
 }
 
@@ -102,7 +102,7 @@ impl InputBatches {
     }
 
     /// Runs `run` on each batch, with its header and its companion columns, while its body is the current one. Each
-    /// batch is a step of the call, including reading the next. Returns the number of rows read here.
+    /// batch is a step of the call, including reading the next. Returns the number of rows read by this process.
     fn each(
         self,
         progress: &SharedMemory,

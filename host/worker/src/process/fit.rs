@@ -117,7 +117,7 @@ struct GroupFeed {
     held_bytes: u64,
     /// Maximum bytes of the results.
     results_bytes_max: u64,
-    /// Whether a group is left for another call, because its model did not fit beside the others.
+    /// Whether a group is left for another call, because its model exceeded the room that the others left.
     has_left_one: bool,
     model_bytes_max: u64,
     progress: Arc<SharedMemory>,

@@ -66,11 +66,11 @@ pub(super) struct ObjectEntry {
     pub value: Option<Arc<LocalValue>>,
     /// Whether the node was asked for it.
     pub requested: bool,
-    /// Number of tasks here that hold or need it, and of values here that contain it.
+    /// Number of tasks of this worker that hold or need it, and of local values that contain it.
     holds: u32,
     /// Number of references that the node counts for this worker.
     pub held: u32,
-    /// Whether the objects that its value contains are known, because the value is or was here.
+    /// Whether the objects that its value contains are known, because the value is or was local.
     pub is_known: bool,
     /// Objects that its value contains.
     contains: Vec<u64>,
@@ -82,7 +82,7 @@ pub(super) struct ObjectEntry {
 #[derive(Debug, Default)]
 pub(super) struct ObjectTable {
     entries: FxHashMap<ObjectKey, ObjectEntry>,
-    /// Objects that nothing here holds any longer, with the number of references that the node still counts.
+    /// Objects that nothing in this worker holds any longer, with the number of references that the node still counts.
     pub released: Vec<(u64, u32)>,
     /// Lent files, with the value that each holds, until the node requests their release.
     lent: FxHashMap<u64, (ObjectKey, Arc<LocalValue>)>,
@@ -95,7 +95,7 @@ impl ObjectTable {
         self.entries.get(&key)?.value.as_ref()
     }
 
-    /// Returns whether the outcome of an object is known; with `with_value`, whether its value is here.
+    /// Returns whether the outcome of an object is known; with `with_value`, whether its value is local.
     pub(super) fn is_there(&self, key: ObjectKey, with_value: bool) -> bool {
         self.entries.get(&key).is_some_and(|entry| entry.value.is_some() || entry.is_known && !with_value)
     }
@@ -132,7 +132,7 @@ impl ObjectTable {
     }
 
     /// Records a delivery: the objects that the value contains, each of which the node counts once more for this worker
-    /// if the object was `wanted`. A value that is already here stays, also if lineage has computed another one.
+    /// if the object was `requested`. A value that is already local stays, also if lineage has computed another one.
     pub(super) fn delivered(&mut self, key: ObjectKey, contained: Vec<u64>, requested: bool, is_new: bool) {
         let entry = self.entry(key);
         if entry.is_known && entry.contains == contained {

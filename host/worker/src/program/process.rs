@@ -30,7 +30,7 @@ pub const PROGRAM_ARGUMENT: &str = "program";
 /// Spin time of an idle worker before it sleeps: a wake-up takes as long.
 const SPIN_TIME: Duration = Duration::from_micros(60);
 
-/// Maximum number of open files, mostly of values that tasks here hold.
+/// Maximum number of open files, mostly of values that tasks hold.
 const FILES_MAX: u64 = 4096;
 
 /// A program, the limits of its tasks, and their kinds.
@@ -429,7 +429,7 @@ impl Worker {
         self.active[slot] = Some(active);
     }
 
-    /// Runs a task until it waits or finishes, then starts the task that it waits for, if that is to run here.
+    /// Runs a task until it waits or finishes, then starts the task that it waits for, if that runs in this worker.
     fn poll_task(&mut self, slot: TaskSlot) -> io::Result<()> {
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
         let mut runtime = lock(&self.runtime);

@@ -52,7 +52,7 @@ pub(super) struct WorkerRuntime {
     pub tasks: Vec<Option<TaskContext>>,
     /// The tasks that are actors or create one.
     pub actors: FxHashMap<TaskSlot, ResidentActor>,
-    /// Received items of streams that tasks here hold.
+    /// Received items of streams that tasks of this worker hold.
     streams: FxHashMap<u64, streams::ReceivedStream>,
     /// Streams with taken items that the node has not been told of.
     unreported_streams: Vec<u64>,
@@ -65,7 +65,7 @@ pub(super) struct WorkerRuntime {
     pub wait_for_gpu: Vec<TaskSlot>,
     /// The last written frame, if it is a submitted task that can be taken back.
     pub child: Option<Child>,
-    /// A task to run here for its waiting parent: slot of the parent, encoded submission.
+    /// A task to run in this worker for its waiting parent: slot of the parent, encoded submission.
     pub inline: Option<(TaskSlot, Vec<u8>)>,
     frame: Vec<u8>,
     packet: Vec<u8>,
@@ -119,7 +119,7 @@ pub(super) struct TaskContext {
     submitted: SubmitState,
     /// Whether the node was told that it waits.
     pub blocked: bool,
-    /// For a task that its parent started here without telling the node: slot of the parent, encoded
+    /// For a task that its parent started without telling the node: slot of the parent, encoded
     /// [`WorkerMessage::Submit`].
     pub unannounced: Option<(TaskSlot, Vec<u8>)>,
 }

@@ -101,7 +101,8 @@ impl WorkerRuntime {
                 // Files are sent before the message that refers to them.
                 self.send_file(&file).map_err(no_memory)?;
                 self.send(&WorkerMessage::Put { object, task: id, value: file.named(), refs });
-                // The value is not kept here: most tasks do not read what they store, and the others request it.
+                // The value is not kept in this worker: most tasks do not read what they store, and the others request
+                // it.
                 None
             }
         };
@@ -166,12 +167,12 @@ impl WorkerRuntime {
         }
     }
 
-    /// Tells the node that a lent file is not here.
+    /// Tells the node that a lent file is not in use in this worker.
     pub(in crate::program) fn file_released(&mut self, file: u64) {
         self.send(&WorkerMessage::FileReleased(file));
     }
 
-    /// Tells the node which objects are no longer held here.
+    /// Tells the node which objects are no longer held in this worker.
     fn report_released(&mut self) {
         while !self.objects.released.is_empty() {
             let gone = std::mem::take(&mut self.objects.released);
@@ -186,12 +187,12 @@ impl WorkerRuntime {
         }
     }
 
-    /// Returns whether a task here waits for an object that was not requested from the node.
+    /// Returns whether a task of this worker waits for an object that was not requested from the node.
     pub(in crate::program) fn is_awaited(&mut self, job: u32, object: u64) -> bool {
         self.objects.get((job, object)).is_some_and(|entry| !entry.requested && !entry.waiters.is_empty())
     }
 
-    /// Requests an object from the node that was expected to be produced here.
+    /// Requests an object from the node that was expected from a task of this worker.
     pub(in crate::program) fn request_object(&mut self, job: u32, object: u64) {
         let entry = self.objects.entry((job, object));
         entry.requested = true;

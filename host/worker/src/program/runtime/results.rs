@@ -69,7 +69,7 @@ impl WorkerRuntime {
         if let (Ok(()), [(OutputValue::Inline(bytes), refs)]) = (&result, &returned[..])
             && is_awaited
         {
-            // The parent here gets the value directly; the node need not deliver it.
+            // The parent in this worker gets the value directly; the node need not deliver it.
             self.objects.set_contained((job, task), refs.clone(), false);
             self.arrived((job, task), LocalValue::inline(bytes, false));
             is_delivered = true;

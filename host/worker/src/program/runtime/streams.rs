@@ -1,4 +1,4 @@
-//! Streams: items that generators here yield, and items that tasks here receive.
+//! Streams: items that generators of this worker yield, and items that its tasks receive.
 //!
 //! Items are forwarded as they are yielded, whether or not a task waits for them; the stream's buffer bounds their
 //! number. The node is told of taken items when they are half a buffer, or when their consumer waits for anything.
@@ -35,7 +35,7 @@ pub(in crate::program) struct GeneratorStream {
 pub(super) struct ReceivedStream {
     job: u32,
     buffer: u64,
-    /// Items that were not taken, which are held here for the stream.
+    /// Items that were not taken, which are held for the stream.
     items: VecDeque<u64>,
     taken: u64,
     /// Number of taken items of which the node was told.
@@ -216,7 +216,7 @@ impl WorkerRuntime {
         self.send(&WorkerMessage::ItemsTaken(stream, taken));
     }
 
-    /// Drops the received items of an object that is a stream and that nothing here holds any longer.
+    /// Drops the received items of an object that is a stream and that nothing in this worker holds any longer.
     pub(super) fn close_stream(&mut self, object: u64) {
         // The common case: no streams.
         if !self.streams.is_empty()

@@ -174,7 +174,7 @@ impl WorkerRuntime {
         Ok(())
     }
 
-    /// Takes back the task that was submitted last, if its parent waits for it and it can run here.
+    /// Takes back the task that was submitted last, if its parent waits for it and it can run in this worker.
     fn take_back_child(&mut self, parent: TaskSlot, task: u64) -> Option<Vec<u8>> {
         let child = self.child.filter(|child| child.parent == parent && child.task == task)?;
         if !self.runs_children || self.alive >= self.room || !self.up.take_back(child.at) {
