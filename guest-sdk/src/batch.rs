@@ -10,7 +10,7 @@ use sandbar_batch::{Header, decode_schema, read_trusted};
 use crate::bindings::guest::Kind;
 use crate::input;
 use crate::params::{Parameter, parse};
-use crate::registry::{Function, Opened};
+use crate::registry::{BoundFunction, Function};
 use crate::scalar::emit_batch;
 
 /// A batch function, as [`macro@crate::batch`] implements it.
@@ -42,18 +42,18 @@ pub fn any(name: &str) -> Field {
     Field::new(name, DataType::Null, true)
 }
 
-fn open<F: Batch>(params: &str) -> Result<Box<dyn Opened>, String> {
-    Ok(Box::new(OpenedBatch::<F> { params: parse(params)?, schema: None, function: PhantomData }))
+fn open<F: Batch>(params: &str) -> Result<Box<dyn BoundFunction>, String> {
+    Ok(Box::new(BoundBatch::<F> { params: parse(params)?, schema: None, function: PhantomData }))
 }
 
-struct OpenedBatch<F: Batch> {
+struct BoundBatch<F: Batch> {
     params: F::Params,
     /// The last input's schema and its encoded form: the next input mostly has the same schema.
     schema: Option<(Vec<u8>, SchemaRef)>,
     function: PhantomData<F>,
 }
 
-impl<F: Batch> OpenedBatch<F> {
+impl<F: Batch> BoundBatch<F> {
     fn schema(&mut self, bytes: &[u8]) -> Result<SchemaRef, String> {
         match &self.schema {
             Some((known, schema)) if known == bytes => Ok(schema.clone()),
@@ -66,7 +66,7 @@ impl<F: Batch> OpenedBatch<F> {
     }
 }
 
-impl<F: Batch> Opened for OpenedBatch<F> {
+impl<F: Batch> BoundFunction for BoundBatch<F> {
     fn process(&mut self, header: &[u8]) -> Result<(), String> {
         let header = Header::parse(header).map_err(|e| e.to_string())?;
         let schema = self.schema(header.schema_bytes())?;

@@ -1,4 +1,4 @@
-//! The contract's bindings, generated: `tests/bindings` writes them and says when they are out of date.
+//! Generated bindings of the contract. `tests/bindings` writes them and detects outdated ones.
 #![allow(
     missing_docs,
     unused_imports,
@@ -19,6 +19,6 @@ pub use sandbar::udf::{dense, log, tasks};
 #[cfg(target_family = "wasm")]
 use crate::export::Component;
 
-// Elsewhere the names of the exports are none that a linker takes, and no host calls them.
+// On other targets, linkers reject the names of the exports, and no host calls them.
 #[cfg(target_family = "wasm")]
 export!(Component with_types_in self);

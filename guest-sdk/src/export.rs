@@ -6,13 +6,13 @@ use arrow_schema::{Field, Schema};
 
 use crate::bindings::guest::{Function as Description, Guest};
 use crate::bindings::{parameters, program};
-use crate::registry::{Opened, functions, tasks};
+use crate::registry::{BoundFunction, functions, tasks};
 use crate::{actor, bindings, random, task};
 
 pub(crate) struct Component;
 
 thread_local! {
-    static OPENED: RefCell<Option<Box<dyn Opened>>> = const { RefCell::new(None) };
+    static BOUND: RefCell<Option<Box<dyn BoundFunction>>> = const { RefCell::new(None) };
 }
 
 impl Guest for Component {
@@ -22,34 +22,34 @@ impl Guest for Component {
             .map(|f| Description {
                 name: f.name.into(),
                 kind: f.kind,
-                arguments: encoded((f.arguments)()),
-                returns: encoded((f.returns)()),
+                arguments: encode_fields((f.arguments)()),
+                returns: encode_fields((f.returns)()),
                 about: f.about.trim().into(),
             })
             .collect()
     }
 
     fn open(function: u32, params: String, seed: u64) -> Result<(), String> {
-        begin(seed);
+        before_call(seed);
         let all = functions();
         let function = all.get(function as usize).ok_or_else(|| {
             format!("function index {function} is out of range: the component has {} functions", all.len())
         })?;
-        let opened = (function.open)(&params)?;
-        OPENED.with_borrow_mut(|slot| *slot = Some(opened));
+        let bound = (function.open)(&params)?;
+        BOUND.with_borrow_mut(|slot| *slot = Some(bound));
         Ok(())
     }
 
     fn process(header: Vec<u8>) -> Result<(), String> {
-        with_opened(|f| f.process(&header))
+        with_bound(|f| f.process(&header))
     }
 
     fn fit(header: Vec<u8>) -> Result<(), String> {
-        with_opened(|f| f.fit(&header))
+        with_bound(|f| f.fit(&header))
     }
 
     fn predict(header: Vec<u8>) -> Result<(), String> {
-        with_opened(|f| f.predict(&header))
+        with_bound(|f| f.predict(&header))
     }
 }
 
@@ -76,52 +76,52 @@ impl program::Guest for Component {
     }
 
     fn run(task: u32, call: u64, seed: u64, arguments: Vec<u8>) -> Result<bool, String> {
-        begin(seed);
-        if !actor::is_made() {
+        before_call(seed);
+        if !actor::is_actor() {
             task::forget_handles();
         }
         let has_ended = task::run(task, call, &arguments);
-        settled(has_ended)
+        after_call(has_ended)
     }
 
     fn resume(call: u64) -> Result<bool, String> {
         let has_ended = actor::resume(call);
-        settled(has_ended)
+        after_call(has_ended)
     }
 
     fn abandon(call: u64) {
         actor::abandon(call);
-        task::release_gone();
+        task::release_dropped();
     }
 }
 
 /// Runs after each part of a call. An actor's value and waiting calls keep references between calls, so dropped
 /// references are released here. For other instances, the host releases everything when the call ends.
-fn settled(has_ended: Result<bool, String>) -> Result<bool, String> {
-    if actor::is_made() {
-        task::release_gone();
+fn after_call(has_ended: Result<bool, String>) -> Result<bool, String> {
+    if actor::is_actor() {
+        task::release_dropped();
     }
     has_ended
 }
 
 /// Runs before each call.
-fn begin(seed: u64) {
+fn before_call(seed: u64) {
     // In the second call of an instance, the logger is already set.
     if log::set_logger(&HostLog).is_ok() {
         log::set_max_level(log::LevelFilter::Debug);
         std::panic::set_hook(Box::new(|info| bindings::log::panic(&info.to_string())));
     }
-    random::seed(seed);
+    random::set_seed(seed);
 }
 
-fn with_opened(call: impl FnOnce(&mut dyn Opened) -> Result<(), String>) -> Result<(), String> {
-    OPENED.with_borrow_mut(|slot| match slot {
+fn with_bound(call: impl FnOnce(&mut dyn BoundFunction) -> Result<(), String>) -> Result<(), String> {
+    BOUND.with_borrow_mut(|slot| match slot {
         Some(function) => call(function.as_mut()),
         None => Err("`open` was not called before this function".into()),
     })
 }
 
-fn encoded(fields: Vec<Field>) -> Vec<u8> {
+fn encode_fields(fields: Vec<Field>) -> Vec<u8> {
     if fields.is_empty() {
         return Vec::new();
     }

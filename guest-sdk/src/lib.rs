@@ -182,7 +182,7 @@ mod task;
 pub mod testing;
 mod trainer;
 
-pub use actor::{ActorHandle, Awaited, CallOptions, Creation};
+pub use actor::{ActorHandle, CallOptions, Creation, ObjectFuture};
 pub use log;
 pub use sandbar_core::{Code, Fault, GroupStrategy, NodeId, RetryOn, Strategy, TaskError};
 pub use sandbar_guest_macros::{actor, batch, scalar, task, trainer};
@@ -213,14 +213,14 @@ pub mod prelude {
 /// Items that the attributes expand to. Not for direct use.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::actor::{ActorRef, Method, exclusive, keep, shared, until_done};
+    pub use crate::actor::{ActorRef, Method, shared_state, store_actor, until_done, with_exclusive_state};
     pub use crate::batch::{Batch, any};
     pub use crate::bindings::program::TaskKind;
     pub use crate::params::{Describe, NoDescription, NoParams, Parameter, WithDefaults, WithoutDefaults};
-    pub use crate::registry::{Function, Items, Later, Offered, Run};
+    pub use crate::registry::{CallFuture, EntryPoint, Function, GeneratorItems, TaskDefinition};
     pub use crate::scalar::{Argument, Chunk, ColumnOf, Return, Scalar, gather, mask};
-    pub use crate::task::{Arguments, Task, failed, hand_over, yield_item};
-    pub use crate::trainer::{Together, Trainer};
+    pub use crate::task::{Arguments, Task, report_error, return_value, yield_item};
+    pub use crate::trainer::{FitTogether, Trainer};
     pub use arrow_array::RecordBatch;
     pub use arrow_schema::Field;
     pub use inventory;

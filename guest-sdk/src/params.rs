@@ -66,26 +66,28 @@ impl<P: DeserializeOwned> WithoutDefaults for &&Describe<P> {
 }
 
 fn describe<P: DeserializeOwned>(shown: &dyn Fn(&P) -> serde_json::Value) -> Vec<Parameter> {
-    let asked = Asked::default();
-    let _ = P::deserialize(Probe::Ask(&asked));
-    let fields = asked.into_inner().fields;
+    let recorder = TypeRecorder::default();
+    let _ = P::deserialize(Probe::Record(&recorder));
+    let fields = recorder.into_inner().fields;
     let type_of = |field| {
-        let asked = Asked::default();
-        let _ = P::deserialize(Probe::Field(field, &asked));
-        asked.into_inner().name
+        let recorder = TypeRecorder::default();
+        let _ = P::deserialize(Probe::Field(field, &recorder));
+        recorder.into_inner().name
     };
     // Each attempt reports the first missing field, until no field is missing.
-    let (mut required, mut least) = (Vec::new(), None);
-    while required.len() <= fields.len() && least.is_none() {
+    let (mut required, mut minimal) = (Vec::new(), None);
+    while required.len() <= fields.len() && minimal.is_none() {
         match P::deserialize(Probe::Fields(&required)) {
-            Ok(params) => least = Some(shown(&params)),
-            Err(Stop::Missing(field)) if fields.contains(&field) && !required.contains(&field) => required.push(field),
+            Ok(params) => minimal = Some(shown(&params)),
+            Err(ProbeError::Missing(field)) if fields.contains(&field) && !required.contains(&field) => {
+                required.push(field)
+            }
             Err(_) => break,
         }
     }
     let parameter = |field: &&'static str| {
         let required = required.contains(field);
-        let default = least.as_ref().and_then(|params| params.get(*field)).filter(|_| !required);
+        let default = minimal.as_ref().and_then(|params| params.get(*field)).filter(|_| !required);
         let default = default.map(serde_json::Value::to_string).unwrap_or_default();
         Parameter { name: (*field).to_owned(), type_: type_of(field), default, required }
     };
@@ -94,73 +96,73 @@ fn describe<P: DeserializeOwned>(shown: &dyn Fn(&P) -> serde_json::Value) -> Vec
 
 /// The request of a type: its display name, and its fields.
 #[derive(Debug, Default)]
-struct Request {
+struct TypeInfo {
     name: String,
     fields: &'static [&'static str],
 }
 
-type Asked = RefCell<Request>;
+type TypeRecorder = RefCell<TypeInfo>;
 
 /// A deserializer that finds out what a type is.
 #[derive(Clone, Copy)]
 enum Probe<'a> {
     /// Records the request, and returns no value.
-    Ask(&'a Asked),
+    Record(&'a TypeRecorder),
     /// Provides a struct with this one field, and records the field's request.
-    Field(&'static str, &'a Asked),
+    Field(&'static str, &'a TypeRecorder),
     /// Provides a struct with these fields and minimal values.
     Fields(&'a [&'static str]),
     /// Provides the minimal value of each type: false, zero, an empty string or list, none.
-    Least,
+    Minimal,
 }
 
 impl<'a> Probe<'a> {
     /// The cell that records a request for a value; none for probes that provide a value.
-    fn asked(self) -> Option<&'a Asked> {
+    fn recorder(self) -> Option<&'a TypeRecorder> {
         match self {
-            Probe::Ask(asked) | Probe::Field(_, asked) => Some(asked),
-            Probe::Fields(_) | Probe::Least => None,
+            Probe::Record(recorder) | Probe::Field(_, recorder) => Some(recorder),
+            Probe::Fields(_) | Probe::Minimal => None,
         }
     }
 }
 
-fn note<T>(asked: &Asked, name: impl Into<String>) -> Result<T, Stop> {
-    asked.borrow_mut().name = name.into();
-    Err(Stop::Other)
+fn record<T>(recorder: &TypeRecorder, name: impl Into<String>) -> Result<T, ProbeError> {
+    recorder.borrow_mut().name = name.into();
+    Err(ProbeError::Other)
 }
 
 /// The reason for a missing value.
 #[derive(Debug)]
-enum Stop {
+enum ProbeError {
     /// The struct requires this field.
     Missing(&'static str),
     Other,
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the probe has no value")
     }
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for ProbeError {}
 
-impl de::Error for Stop {
-    fn custom<T: fmt::Display>(_: T) -> Stop {
-        Stop::Other
+impl de::Error for ProbeError {
+    fn custom<T: fmt::Display>(_: T) -> ProbeError {
+        ProbeError::Other
     }
 
-    fn missing_field(field: &'static str) -> Stop {
-        Stop::Missing(field)
+    fn missing_field(field: &'static str) -> ProbeError {
+        ProbeError::Missing(field)
     }
 }
 
 /// Deserializer methods for values without parts.
 macro_rules! plain {
     ($($method:ident => $name:literal, $visit:ident($($value:expr)?);)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-            match self.asked() {
-                Some(asked) => note(asked, $name),
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeError> {
+            match self.recorder() {
+                Some(recorder) => record(recorder, $name),
                 None => visitor.$visit($($value)?),
             }
         }
@@ -168,7 +170,7 @@ macro_rules! plain {
 }
 
 impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Stop;
+    type Error = ProbeError;
 
     plain! {
         deserialize_any => "any", visit_unit();
@@ -195,32 +197,32 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         deserialize_ignored_any => "any", visit_unit();
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let Some(asked) = self.asked() else { return visitor.visit_none() };
-        let _ = visitor.visit_some(Probe::Ask(asked));
-        let name = format!("{} or null", asked.borrow().name);
-        note(asked, name)
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeError> {
+        let Some(recorder) = self.recorder() else { return visitor.visit_none() };
+        let _ = visitor.visit_some(Probe::Record(recorder));
+        let name = format!("{} or null", recorder.borrow().name);
+        record(recorder, name)
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, ProbeError> {
         self.deserialize_unit(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, ProbeError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let Some(asked) = self.asked() else { return visitor.visit_seq(Items(Probe::Least, 0)) };
-        let _ = visitor.visit_seq(Items(Probe::Ask(asked), 1));
-        let name = format!("list of {}", asked.borrow().name);
-        note(asked, name)
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeError> {
+        let Some(recorder) = self.recorder() else { return visitor.visit_seq(RepeatedItems(Probe::Minimal, 0)) };
+        let _ = visitor.visit_seq(RepeatedItems(Probe::Record(recorder), 1));
+        let name = format!("list of {}", recorder.borrow().name);
+        record(recorder, name)
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Stop> {
-        match self.asked() {
-            Some(asked) => note(asked, format!("list of {len}")),
-            None => visitor.visit_seq(Items(Probe::Least, len)),
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, ProbeError> {
+        match self.recorder() {
+            Some(recorder) => record(recorder, format!("list of {len}")),
+            None => visitor.visit_seq(RepeatedItems(Probe::Minimal, len)),
         }
     }
 
@@ -229,14 +231,14 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         len: usize,
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, ProbeError> {
         self.deserialize_tuple(len, visitor)
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        match self.asked() {
-            Some(asked) => note(asked, "object"),
-            None => visitor.visit_map(Entries { fields: &[], value: Probe::Least }),
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeError> {
+        match self.recorder() {
+            Some(recorder) => record(recorder, "object"),
+            None => visitor.visit_map(Entries { fields: &[], value: Probe::Minimal }),
         }
     }
 
@@ -245,15 +247,17 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, ProbeError> {
         match self {
-            Probe::Ask(asked) => {
-                asked.borrow_mut().fields = fields;
-                note(asked, "object")
+            Probe::Record(recorder) => {
+                recorder.borrow_mut().fields = fields;
+                record(recorder, "object")
             }
-            Probe::Field(field, asked) => visitor.visit_map(Entries { fields: &[field], value: Probe::Ask(asked) }),
-            Probe::Fields(fields) => visitor.visit_map(Entries { fields, value: Probe::Least }),
-            Probe::Least => visitor.visit_map(Entries { fields, value: Probe::Least }),
+            Probe::Field(field, recorder) => {
+                visitor.visit_map(Entries { fields: &[field], value: Probe::Record(recorder) })
+            }
+            Probe::Fields(fields) => visitor.visit_map(Entries { fields, value: Probe::Minimal }),
+            Probe::Minimal => visitor.visit_map(Entries { fields, value: Probe::Minimal }),
         }
     }
 
@@ -262,13 +266,13 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
-        match self.asked() {
-            Some(asked) => {
+    ) -> Result<V::Value, ProbeError> {
+        match self.recorder() {
+            Some(recorder) => {
                 let quoted: Vec<_> = variants.iter().map(|variant| format!("\"{variant}\"")).collect();
-                note(asked, quoted.join(" | "))
+                record(recorder, quoted.join(" | "))
             }
-            None => visitor.visit_enum(Variant(variants.first().ok_or(Stop::Other)?)),
+            None => visitor.visit_enum(Variant(variants.first().ok_or(ProbeError::Other)?)),
         }
     }
 }
@@ -280,26 +284,26 @@ struct Entries<'a> {
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = Stop;
+    type Error = ProbeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Stop> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ProbeError> {
         let Some((first, others)) = self.fields.split_first() else { return Ok(None) };
         self.fields = others;
         seed.deserialize(StrDeserializer::new(first)).map(Some)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ProbeError> {
         seed.deserialize(self.value)
     }
 }
 
 /// A list that repeats a value.
-struct Items<'a>(Probe<'a>, usize);
+struct RepeatedItems<'a>(Probe<'a>, usize);
 
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Stop;
+impl<'de> SeqAccess<'de> for RepeatedItems<'_> {
+    type Error = ProbeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Stop> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, ProbeError> {
         if self.1 == 0 {
             return Ok(None);
         }
@@ -312,31 +316,31 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 struct Variant(&'static str);
 
 impl<'de> EnumAccess<'de> for Variant {
-    type Error = Stop;
+    type Error = ProbeError;
     type Variant = Self;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Stop> {
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), ProbeError> {
         Ok((seed.deserialize(StrDeserializer::new(self.0))?, self))
     }
 }
 
 impl<'de> VariantAccess<'de> for Variant {
-    type Error = Stop;
+    type Error = ProbeError;
 
-    fn unit_variant(self) -> Result<(), Stop> {
+    fn unit_variant(self) -> Result<(), ProbeError> {
         Ok(())
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, Stop> {
-        Err(Stop::Other)
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, ProbeError> {
+        Err(ProbeError::Other)
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Stop> {
-        Err(Stop::Other)
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, ProbeError> {
+        Err(ProbeError::Other)
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, Stop> {
-        Err(Stop::Other)
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, ProbeError> {
+        Err(ProbeError::Other)
     }
 }
 

@@ -20,11 +20,11 @@ pub fn seeded(seed: u64) -> Xoshiro256PlusPlus {
 }
 
 /// The seed of the current call.
-pub(crate) fn at_hand() -> u64 {
+pub(crate) fn current_seed() -> u64 {
     SEED.get()
 }
 
 /// Sets the seed. Returns the previous one.
-pub(crate) fn seed(seed: u64) -> u64 {
+pub(crate) fn set_seed(seed: u64) -> u64 {
     SEED.replace(seed)
 }

@@ -20,13 +20,13 @@ pub struct Function {
     pub(crate) arguments: fn() -> Vec<Field>,
     pub(crate) returns: fn() -> Vec<Field>,
     pub(crate) parameters: fn() -> Vec<Parameter>,
-    pub(crate) open: fn(&str) -> Result<Box<dyn Opened>, String>,
+    pub(crate) open: fn(&str) -> Result<Box<dyn BoundFunction>, String>,
 }
 
 inventory::collect!(Function);
 
 /// A function bound to its parameters, ready for calls.
-pub(crate) trait Opened {
+pub(crate) trait BoundFunction {
     fn process(&mut self, _header: &[u8]) -> Result<(), String> {
         Err("this function takes groups, not batches".into())
     }
@@ -47,7 +47,7 @@ pub(crate) fn functions() -> Vec<&'static Function> {
 
 /// A task of the component, or a function of one of its actors.
 #[derive(Debug)]
-pub struct Offered {
+pub struct TaskDefinition {
     pub(crate) name: &'static str,
     pub(crate) kind: TaskKind,
     pub(crate) about: &'static str,
@@ -56,34 +56,34 @@ pub struct Offered {
     pub(crate) returns: &'static str,
     /// Number of results.
     pub(crate) count: u32,
-    pub(crate) run: Run,
-    /// The cached result of [`Offered::place`].
-    place: AtomicU32,
+    pub(crate) run: EntryPoint,
+    /// The cached result of [`TaskDefinition::index`].
+    index: AtomicU32,
 }
 
 /// The entry point of a task.
 #[derive(Debug, Clone, Copy)]
-pub enum Run {
+pub enum EntryPoint {
     /// Runs to its end.
-    Now(fn(&Arguments<'_>) -> Result<(), String>),
+    Blocking(fn(&Arguments<'_>) -> Result<(), String>),
     /// Returns an iterator of items.
-    Items(fn(&Arguments<'_>) -> Result<Items, String>),
+    Generator(fn(&Arguments<'_>) -> Result<GeneratorItems, String>),
     /// Returns a future, which may wait.
-    Later(fn(&Arguments<'_>) -> Result<Later, String>),
+    Async(fn(&Arguments<'_>) -> Result<CallFuture, String>),
 }
 
 /// A generator's iterator: each step yields an item to the host, or returns an error.
-pub type Items = Box<dyn Iterator<Item = Result<(), String>>>;
+pub type GeneratorItems = Box<dyn Iterator<Item = Result<(), String>>>;
 
 /// The future of a call that may wait.
-pub type Later = Pin<Box<dyn Future<Output = Result<(), String>>>>;
+pub type CallFuture = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
-inventory::collect!(&'static Offered);
+inventory::collect!(&'static TaskDefinition);
 
 /// Marks an index that was not computed yet.
-const NOWHERE: u32 = u32::MAX;
+const INDEX_UNKNOWN: u32 = u32::MAX;
 
-impl Offered {
+impl TaskDefinition {
     /// Defines a task.
     pub const fn new(
         name: &'static str,
@@ -91,46 +91,47 @@ impl Offered {
         arguments: &'static [(&'static str, &'static str)],
         returns: (&'static str, u32),
         run: fn(&Arguments<'_>) -> Result<(), String>,
-    ) -> Offered {
+    ) -> TaskDefinition {
         let (returns, count) = returns;
-        let (kind, run, place) = (TaskKind::Task, Run::Now(run), AtomicU32::new(NOWHERE));
-        Offered { name, kind, about, arguments, returns, count, run, place }
+        let (kind, run, index) = (TaskKind::Task, EntryPoint::Blocking(run), AtomicU32::new(INDEX_UNKNOWN));
+        TaskDefinition { name, kind, about, arguments, returns, count, run, index }
     }
 
     /// Defines a generator.
-    pub const fn of_generator(
+    pub const fn generator(
         name: &'static str,
         about: &'static str,
         arguments: &'static [(&'static str, &'static str)],
         items: &'static str,
-        begin: fn(&Arguments<'_>) -> Result<Items, String>,
-    ) -> Offered {
-        let (kind, run, place) = (TaskKind::Generator, Run::Items(begin), AtomicU32::new(NOWHERE));
-        Offered { name, kind, about, arguments, returns: items, count: 1, run, place }
+        begin: fn(&Arguments<'_>) -> Result<GeneratorItems, String>,
+    ) -> TaskDefinition {
+        let (kind, run, index) = (TaskKind::Generator, EntryPoint::Generator(begin), AtomicU32::new(INDEX_UNKNOWN));
+        TaskDefinition { name, kind, about, arguments, returns: items, count: 1, run, index }
     }
 
     /// Defines a function of an actor.
-    pub const fn of_actor(
+    pub const fn actor_function(
         name: &'static str,
         kind: TaskKind,
         about: &'static str,
         arguments: &'static [(&'static str, &'static str)],
         returns: &'static str,
-        run: Run,
-    ) -> Offered {
-        Offered { name, kind, about, arguments, returns, count: 1, run, place: AtomicU32::new(NOWHERE) }
+        run: EntryPoint,
+    ) -> TaskDefinition {
+        TaskDefinition { name, kind, about, arguments, returns, count: 1, run, index: AtomicU32::new(INDEX_UNKNOWN) }
     }
 
     /// Returns its index in [`tasks`].
-    pub(crate) fn place(&self) -> u32 {
-        match self.place.load(Ordering::Relaxed) {
-            NOWHERE => {
-                let before = inventory::iter::<&'static Offered>.into_iter().filter(|task| task.key() < self.key());
-                let place = before.count() as u32;
-                self.place.store(place, Ordering::Relaxed);
-                place
+    pub(crate) fn index(&self) -> u32 {
+        match self.index.load(Ordering::Relaxed) {
+            INDEX_UNKNOWN => {
+                let before =
+                    inventory::iter::<&'static TaskDefinition>.into_iter().filter(|task| task.key() < self.key());
+                let index = before.count() as u32;
+                self.index.store(index, Ordering::Relaxed);
+                index
             }
-            place => place,
+            index => index,
         }
     }
 
@@ -141,28 +142,28 @@ impl Offered {
 }
 
 /// Returns all tasks of this component, sorted by name.
-pub(crate) fn tasks() -> Vec<&'static Offered> {
-    let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
+pub(crate) fn tasks() -> Vec<&'static TaskDefinition> {
+    let mut all: Vec<_> = inventory::iter::<&'static TaskDefinition>.into_iter().copied().collect();
     all.sort_unstable_by_key(|task| task.key());
     all
 }
 
 /// Returns the task at an index of [`tasks`]. Selects it without sorting: a fresh sandbox looks up one task only.
-pub(crate) fn task(place: u32) -> Result<&'static Offered, String> {
-    let mut all: Vec<_> = inventory::iter::<&'static Offered>.into_iter().copied().collect();
-    match place as usize {
-        place if place < all.len() => Ok(all.select_nth_unstable_by_key(place, |task| task.key()).1),
-        place => Err(no_task(place, all.len())),
+pub(crate) fn task(index: u32) -> Result<&'static TaskDefinition, String> {
+    let mut all: Vec<_> = inventory::iter::<&'static TaskDefinition>.into_iter().copied().collect();
+    match index as usize {
+        index if index < all.len() => Ok(all.select_nth_unstable_by_key(index, |task| task.key()).1),
+        index => Err(no_task(index, all.len())),
     }
 }
 
 /// Like [`task`], for instances that look up several tasks: caches the sorted list.
-pub(crate) fn one_of_many(place: u32) -> Result<&'static Offered, String> {
-    static ALL: OnceLock<Vec<&'static Offered>> = OnceLock::new();
+pub(crate) fn cached_task(index: u32) -> Result<&'static TaskDefinition, String> {
+    static ALL: OnceLock<Vec<&'static TaskDefinition>> = OnceLock::new();
     let all = ALL.get_or_init(tasks);
-    all.get(place as usize).copied().ok_or_else(|| no_task(place as usize, all.len()))
+    all.get(index as usize).copied().ok_or_else(|| no_task(index as usize, all.len()))
 }
 
-fn no_task(place: usize, of: usize) -> String {
-    format!("task index {place} is out of range: the component has {of} tasks")
+fn no_task(index: usize, of: usize) -> String {
+    format!("task index {index} is out of range: the component has {of} tasks")
 }

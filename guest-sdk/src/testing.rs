@@ -30,10 +30,10 @@ use sandbar_batch::{Header, decode_schema, encode, read};
 use sandbar_core::{Argument, FileRef, TaskRequest};
 
 use crate::dense::Device;
-use crate::host::{self, Local};
+use crate::host::{self, FunctionHost};
 use crate::random;
-use crate::registry::{Opened, functions, tasks};
-use crate::task::{File, Files, ObjectRef, Value, release_gone};
+use crate::registry::{BoundFunction, functions, tasks};
+use crate::task::{File, Files, ObjectRef, Value, release_dropped};
 
 /// Rows and seed of a group in a training or prediction call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Split {
 
 /// The outcome of a group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fitted {
+pub struct GroupFit {
     /// The model's serialised form; empty for predictions.
     pub model: Vec<u8>,
     /// The model's parameters for display, as JSON; empty for predictions.
@@ -70,11 +70,11 @@ pub fn with_device<T>(device: Device, call: impl FnOnce() -> T) -> T {
 /// # Errors
 /// The error that the host would receive: a wrong parameter, the function's own error, or a malformed result.
 pub fn call(function: &str, params: &str, input: &RecordBatch) -> Result<Vec<RecordBatch>, String> {
-    let mut opened = open(function, params)?;
-    let (header, local) = laid_out(input)?;
-    let (answer, local) = host::with(local, || opened.process(&header));
+    let mut bound = open(function, params)?;
+    let (header, local) = encode_input(input)?;
+    let (answer, local) = host::with(local, || bound.process(&header));
     answer?;
-    local.emitted.iter().map(|(header, buffers)| reassembled(header, buffers)).collect()
+    local.emitted.iter().map(|(header, buffers)| decode_batch(header, buffers)).collect()
 }
 
 /// Fits each group of `input`. Its columns are features of f64; the last one is the target.
@@ -86,11 +86,11 @@ pub fn fit(
     params: &str,
     input: &RecordBatch,
     groups: &[Split],
-) -> Result<Vec<Result<Fitted, String>>, String> {
-    let mut opened = open(trainer, params)?;
-    let (header, mut local) = laid_out(input)?;
+) -> Result<Vec<Result<GroupFit, String>>, String> {
+    let mut bound = open(trainer, params)?;
+    let (header, mut local) = encode_input(input)?;
     local.splits = groups.to_vec();
-    let (answer, local) = host::with(local, || opened.fit(&header));
+    let (answer, local) = host::with(local, || bound.fit(&header));
     answer.map(|()| local.settled)
 }
 
@@ -105,10 +105,10 @@ pub fn predict(
     groups: &[Split],
     models: &[Vec<u8>],
 ) -> Result<Vec<Result<Vec<f64>, String>>, String> {
-    let mut opened = open(trainer, params)?;
-    let (header, mut local) = laid_out(input)?;
+    let mut bound = open(trainer, params)?;
+    let (header, mut local) = encode_input(input)?;
     (local.splits, local.models) = (groups.to_vec(), models.to_vec());
-    let (answer, local) = host::with(local, || opened.predict(&header));
+    let (answer, local) = host::with(local, || bound.predict(&header));
     answer.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
 }
 
@@ -118,8 +118,8 @@ pub fn predict(
 /// # Errors
 /// The error that the host would receive: missing, wrong or extra arguments, and the task's own errors.
 pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
-    let of_name: Vec<_> = tasks().into_iter().filter(|t| t.name == task).collect();
-    let task = match of_name[..] {
+    let matches: Vec<_> = tasks().into_iter().filter(|t| t.name == task).collect();
+    let task = match matches[..] {
         [task] if task.count == 1 => task,
         [task] => {
             return Err(format!(
@@ -129,13 +129,13 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
             ));
         }
         [] => return Err(format!("there is no task {task}")),
-        _ => return Err(format!("there are {} tasks called {task}; rename all but one", of_name.len())),
+        _ => return Err(format!("there are {} tasks called {task}; rename all but one", matches.len())),
     };
-    let mut given: serde_json::Map<String, serde_json::Value> =
+    let mut remaining: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(arguments).map_err(|e| format!("the arguments are not a JSON object: {e}"))?;
     let texts: Vec<_> =
-        task.arguments.iter().map(|(name, _)| given.remove(*name).map(|json| json.to_string())).collect();
-    if let Some(name) = given.keys().next() {
+        task.arguments.iter().map(|(name, _)| remaining.remove(*name).map(|json| json.to_string())).collect();
+    if let Some(name) = remaining.keys().next() {
         return Err(format!("there is no argument `{name}`"));
     }
     let as_argument = |text| match text {
@@ -145,19 +145,19 @@ pub fn run<R: Value>(task: &str, arguments: &str) -> Result<R, String> {
     let arguments = texts.iter().map(|text| as_argument(text.as_deref())).collect();
     let request =
         postcard::to_stdvec(&TaskRequest { arguments, ..TaskRequest::default() }).map_err(|e| e.to_string())?;
-    ObjectRef::held(host::submit(task.place(), 1, &request)).get().map_err(|e| e.to_string())
+    ObjectRef::from_number(host::submit(task.index(), 1, &request)).get().map_err(|e| e.to_string())
 }
 
 /// Adds a file that the tasks of this thread can open, like an input file of their job.
 pub fn file(path: impl Into<PathBuf>) -> File {
     let path = path.into();
     let name = path.to_string_lossy().into_owned();
-    FileRef { number: host::give(vec![path]).first, name }.into()
+    FileRef { number: host::add_files(vec![path]).first, name }.into()
 }
 
 /// Adds files in this order, like [`file()`].
 pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Files {
-    host::give(paths.into_iter().map(Into::into).collect()).into()
+    host::add_files(paths.into_iter().map(Into::into).collect()).into()
 }
 
 /// Number of live objects of this thread. Dropped objects are released at the next submission or wait, and by this
@@ -167,29 +167,29 @@ pub fn objects() -> usize {
     let mut before = usize::MAX;
     while host::count() < before {
         before = host::count();
-        release_gone();
+        release_dropped();
     }
     before
 }
 
-fn open(function: &str, params: &str) -> Result<Box<dyn Opened>, String> {
-    random::seed(0);
-    let of_name: Vec<_> = functions().into_iter().filter(|f| f.name == function).collect();
-    match of_name[..] {
+fn open(function: &str, params: &str) -> Result<Box<dyn BoundFunction>, String> {
+    random::set_seed(0);
+    let matches: Vec<_> = functions().into_iter().filter(|f| f.name == function).collect();
+    match matches[..] {
         [function] => (function.open)(params),
         [] => Err(format!("there is no function {function}")),
-        _ => Err(format!("there are {} functions called {function}; rename all but one", of_name.len())),
+        _ => Err(format!("there are {} functions called {function}; rename all but one", matches.len())),
     }
 }
 
-fn laid_out(input: &RecordBatch) -> Result<(Vec<u8>, Local), String> {
+fn encode_input(input: &RecordBatch) -> Result<(Vec<u8>, FunctionHost), String> {
     let encoded = encode(input).map_err(|e| e.to_string())?;
     let body = encoded.body();
-    Ok((encoded.header, Local { body, ..Local::default() }))
+    Ok((encoded.header, FunctionHost { body, ..FunctionHost::default() }))
 }
 
 /// Reassembles an emitted batch, with the host's checks.
-fn reassembled(header: &[u8], buffers: &[Vec<u8>]) -> Result<RecordBatch, String> {
+fn decode_batch(header: &[u8], buffers: &[Vec<u8>]) -> Result<RecordBatch, String> {
     let header = Header::parse(header).map_err(|e| e.to_string())?;
     let mut body = vec![0; header.body_bytes()];
     let places = (0..header.buffer_count()).map(|i| header.buffer(i)).filter(|(_, len)| *len > 0);

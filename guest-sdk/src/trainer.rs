@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bindings::guest::Kind;
-use crate::dense::{self, DenseError, Grouped, GroupedFit, grouped_least_squares};
+use crate::dense::{self, DenseError, GroupedFit, GroupedOptions, grouped_least_squares};
 use crate::params::{Parameter, parse};
-use crate::registry::{Function, Opened};
+use crate::registry::{BoundFunction, Function};
 use crate::{host, input, random};
 
 /// The features of some rows: `rows × width` values, each feature contiguous.
@@ -149,12 +149,12 @@ pub trait Trainer: 'static {
     fn fit(group: &Group<'_>, params: &Self::Params) -> Result<Self::Model, String>;
 
     /// Fits all groups together, for jobs with a `device`.
-    const TOGETHER: Option<Together<Self::Params, Self::Model>> = None;
+    const TOGETHER: Option<FitTogether<Self::Params, Self::Model>> = None;
 }
 
 /// A function that fits groups together. Returns a model for each group in order; groups with none are fitted one by
 /// one.
-pub type Together<P, M> = fn(&Groups<'_>, &P) -> Vec<Option<M>>;
+pub type FitTogether<P, M> = fn(&Groups<'_>, &P) -> Vec<Option<M>>;
 
 /// All groups of a training call.
 #[derive(Debug)]
@@ -165,18 +165,18 @@ pub struct Groups<'a> {
     width: usize,
     rows: usize,
     /// First row and end of the training rows of each group.
-    ends: Vec<[u32; 2]>,
+    ranges: Vec<[u32; 2]>,
 }
 
 impl Groups<'_> {
     /// Number of groups.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.ranges.len()
     }
 
     /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.ranges.is_empty()
     }
 
     /// Number of features.
@@ -188,11 +188,11 @@ impl Groups<'_> {
     ///
     /// # Errors
     /// Reports exhausted memory and GPU failures.
-    pub fn least_squares(&self, options: Grouped) -> Result<GroupedFit, DenseError> {
+    pub fn least_squares(&self, options: GroupedOptions) -> Result<GroupedFit, DenseError> {
         // Columns are padded to a multiple of a vector's length; the padding belongs to no group.
         let mut target = vec![0.0; self.stride];
         target[..self.rows].copy_from_slice(&self.values[self.width * self.stride..][..self.rows]);
-        grouped_least_squares(&self.values[..self.width * self.stride], &target, &self.ends, None, options)
+        grouped_least_squares(&self.values[..self.width * self.stride], &target, &self.ranges, None, options)
     }
 }
 
@@ -208,16 +208,16 @@ impl Function {
     }
 }
 
-fn open<F: Trainer>(params: &str) -> Result<Box<dyn Opened>, String> {
-    Ok(Box::new(OpenedTrainer::<F> { params: parse(params)?, function: PhantomData }))
+fn open<F: Trainer>(params: &str) -> Result<Box<dyn BoundFunction>, String> {
+    Ok(Box::new(BoundTrainer::<F> { params: parse(params)?, function: PhantomData }))
 }
 
-struct OpenedTrainer<F: Trainer> {
+struct BoundTrainer<F: Trainer> {
     params: F::Params,
     function: PhantomData<F>,
 }
 
-impl<F: Trainer> Opened for OpenedTrainer<F> {
+impl<F: Trainer> BoundFunction for BoundTrainer<F> {
     fn fit(&mut self, header: &[u8]) -> Result<(), String> {
         let matrix = Matrix::load(header)?;
         let mut predictions = Vec::new();
@@ -253,7 +253,7 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
         let matrix = Matrix::load(header)?;
         let mut predictions = Vec::new();
         while let Some(at) = host::next_group() {
-            let model: F::Model = match stored(&host::model(), matrix.columns) {
+            let model: F::Model = match decode_model(&host::model(), matrix.columns) {
                 Ok(model) => model,
                 Err(why) => {
                     host::failed(&why);
@@ -270,7 +270,7 @@ impl<F: Trainer> Opened for OpenedTrainer<F> {
 }
 
 /// Decodes a stored model and checks its number of features, if known.
-fn stored<M: Model>(bytes: &[u8], width: usize) -> Result<M, String> {
+fn decode_model<M: Model>(bytes: &[u8], width: usize) -> Result<M, String> {
     let model: M =
         postcard::from_bytes(bytes).map_err(|e| format!("the stored model does not belong to this function: {e}"))?;
     match model.width() {
@@ -289,8 +289,8 @@ fn bytes(predictions: &[f64]) -> &[u8] {
 
 fn serialise<'a, M: Model>(model: &M, stored: &mut Vec<u8>, params: &'a mut Vec<u8>) -> Result<&'a str, String> {
     stored.clear();
-    let taken = std::mem::take(stored);
-    *stored = postcard::to_extend(model, taken).map_err(|e| format!("the model can't be serialised: {e}"))?;
+    let buffer = std::mem::take(stored);
+    *stored = postcard::to_extend(model, buffer).map_err(|e| format!("the model can't be serialised: {e}"))?;
     params.clear();
     serde_json::to_writer(&mut *params, &model.params()).map_err(|e| format!("the parameters are not JSON: {e}"))?;
     // SAFETY: serde_json writes UTF-8.
@@ -322,8 +322,8 @@ impl Matrix {
 
     /// The groups that are not settled yet.
     fn groups(&self) -> Groups<'_> {
-        let ends = host::groups_ahead().into_iter().map(|at| [at.first_row, at.first_row + at.train_rows]).collect();
-        Groups { values: &self.values, stride: self.stride, width: self.columns - 1, rows: self.rows, ends }
+        let ranges = host::groups_ahead().into_iter().map(|at| [at.first_row, at.first_row + at.train_rows]).collect();
+        Groups { values: &self.values, stride: self.stride, width: self.columns - 1, rows: self.rows, ranges }
     }
 
     /// All columns except the last `without`, for `rows` rows from `first` on.

@@ -135,7 +135,7 @@ fn ends() {
     let counter = Counter::submit(1);
     let total = counter.total();
     counter.kill();
-    let died = "Counter.total: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]";
+    let died = "Counter.total: actor `Counter.new` was killed, or its last handle was dropped [actor-died]";
     check_error(counter.total().get(), Code::ActorDied, died);
     assert_eq!((total.get(), counter.ready()), (Ok(1), Ok(())));
     counter.kill();
@@ -351,11 +351,11 @@ fn what_waits_for_ever() {
     let stuck = gate.stuck(&gate).get().unwrap_err();
     assert_eq!(stuck.fault.code, Code::Panic);
     assert!(
-        stuck.fault.message.ends_with("would never be there: what makes it waits for what waits for it"),
+        stuck.fault.message.ends_with("will never be ready: its task waits for a task that waits for it"),
         "{stuck}"
     );
     let gate = Gate::submit();
-    let died = "Gate.told: actor `Gate.new` was killed, or nobody referred to it any more [actor-died]";
+    let died = "Gate.told: actor `Gate.new` was killed, or its last handle was dropped [actor-died]";
     gate.kills(&gate).get().unwrap();
     check_error(gate.told().get(), Code::ActorDied, died);
     drop((gate, stuck));
@@ -381,7 +381,7 @@ fn calls_that_wait_are_ended() {
     assert_eq!(testing::objects(), 0);
     let (gate, crossed) = wait();
     gate.restart();
-    let died = "Gate.crossed: the actor died while it was called: it was to begin anew [actor-died]";
+    let died = "Gate.crossed: the actor died during the call: it was to begin anew [actor-died]";
     check_error(crossed.get(), Code::ActorDied, died);
     assert_eq!(gate.told().get(), Ok(vec![]));
     drop((gate, crossed));

@@ -1,6 +1,8 @@
 //! Dense algebra on the in-process test host.
 
-use sandbar_guest::dense::{DenseError, DenseErrorKind, Dtype, Grouped, Kernel, Tensor, grouped_least_squares, input};
+use sandbar_guest::dense::{
+    DenseError, DenseErrorKind, Dtype, GroupedOptions, Kernel, Tensor, grouped_least_squares, input,
+};
 
 #[track_caller]
 fn check(found: Result<Tensor, DenseError>, sizes: &[usize], expected: &[f64]) {
@@ -45,7 +47,7 @@ fn values_of_tensors() {
     six.read(3, &mut two).unwrap();
     assert_eq!(two, [4.0, 5.0]);
     let [columns, target] = [[0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 4.0, 4.0]];
-    let fitted = grouped_least_squares(&columns, &target, &[[0, 2], [2, 4]], None, Grouped::default()).unwrap();
+    let fitted = grouped_least_squares(&columns, &target, &[[0, 2], [2, 4]], None, GroupedOptions::default()).unwrap();
     for (group, expected) in [(0, [2.0, 1.0]), (1, [0.0, 4.0])] {
         let (slopes, intercept) = fitted.group(group).unwrap();
         assert!((slopes[0] - expected[0]).abs() + (intercept - expected[1]).abs() < 1e-12, "{slopes:?} {intercept}");

@@ -22,7 +22,7 @@ struct Line {
 
 /// Summary of all files.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Trained {
+struct Summary {
     models: usize,
     rows: usize,
     mean_slope: f64,
@@ -50,26 +50,26 @@ fn fit(file: File) -> Result<Line, String> {
 
 /// Sixteen files per call, since each takes less than a millisecond.
 #[task]
-fn main(files: Files, chunksize: Option<usize>) -> Trained {
+fn main(files: Files, chunksize: Option<usize>) -> Summary {
     let models = fit::pool().chunksize(chunksize.unwrap_or(16)).progress("training").imap(&files);
-    let mut trained = Trained { models: 0, rows: 0, mean_slope: 0.0, failed: 0, failures: Vec::new() };
+    let mut summary = Summary { models: 0, rows: 0, mean_slope: 0.0, failed: 0, failures: Vec::new() };
     // Results arrive in the order of the files, failures included.
     for (file, model) in files.iter().zip(models) {
         match model {
             Ok(line) => {
-                trained.models += 1;
-                trained.rows += line.rows;
-                trained.mean_slope += (line.slope - trained.mean_slope) / trained.models as f64;
+                summary.models += 1;
+                summary.rows += line.rows;
+                summary.mean_slope += (line.slope - summary.mean_slope) / summary.models as f64;
             }
             Err(error) => {
-                trained.failed += 1;
-                if trained.failures.len() < SHOWN {
-                    trained.failures.push(format!("{}: {}", file.name(), error.fault));
+                summary.failed += 1;
+                if summary.failures.len() < SHOWN {
+                    summary.failures.push(format!("{}: {}", file.name(), error.fault));
                 }
             }
         }
     }
-    trained
+    summary
 }
 
 #[cfg(test)]
@@ -92,12 +92,12 @@ mod tests {
         let paths = (0..50).map(|file| folder.path().join(format!("{file:03}.csv")));
         for chunksize in [1, 16] {
             let arguments = serde_json::json!({ "files": testing::files(paths.clone()), "chunksize": chunksize });
-            let trained: Trained = testing::run("main", &arguments.to_string()).unwrap();
-            assert_eq!((trained.models, trained.rows, trained.failed), (48, 144, 2));
+            let summary: Summary = testing::run("main", &arguments.to_string()).unwrap();
+            assert_eq!((summary.models, summary.rows, summary.failed), (48, 144, 2));
             let mean = ((0..50).sum::<i32>() - 7 - 49) as f64 / 48.0;
-            assert!((trained.mean_slope - mean).abs() < 1e-9, "{trained:?}");
-            assert!(trained.failures[0].contains("007.csv: line 2 is not a pair of numbers: 1;2"), "{trained:?}");
-            assert!(trained.failures[1].contains("049.csv: "), "{trained:?}");
+            assert!((summary.mean_slope - mean).abs() < 1e-9, "{summary:?}");
+            assert!(summary.failures[0].contains("007.csv: line 2 is not a pair of numbers: 1;2"), "{summary:?}");
+            assert!(summary.failures[1].contains("049.csv: "), "{summary:?}");
         }
     }
 }

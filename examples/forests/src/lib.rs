@@ -36,13 +36,13 @@ const SEED: u64 = 1;
 
 /// A forest, and its mean absolute error on the test rows, in dollars.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Tried {
+struct ForestScore {
     trees: u32,
     error: f64,
 }
 
 /// All forests, the best first; the smaller one of equals.
-type Ranking = Vec<Tried>;
+type Ranking = Vec<ForestScore>;
 
 /// Sizes of the forests; 20 by default.
 fn sizes(forests: Option<u32>) -> impl DoubleEndedIterator<Item = u32> {
@@ -86,19 +86,19 @@ fn columns(rows: &Batch) -> (Vec<&[f64]>, &[f64]) {
 
 /// Grows a forest, and returns its error.
 #[task]
-fn grow(trees: u32, train: Batch, test: Batch) -> Result<Tried, String> {
+fn grow(trees: u32, train: Batch, test: Batch) -> Result<ForestScore, String> {
     let (features, target) = columns(&train);
     let params = RandomForestParams { n_estimators: trees, seed: Some(SEED), ..RandomForestParams::default() };
     let forest = params.fit_columns(&features, target).map_err(|e| e.to_string())?;
     let (features, target) = columns(&test);
     let predicted = forest.predict_columns(&features).map_err(|e| e.to_string())?;
     let sum: f64 = predicted.iter().zip(target).map(|(predicted, is)| (predicted - is).abs()).sum();
-    Ok(Tried { trees, error: sum / target.len() as f64 })
+    Ok(ForestScore { trees, error: sum / target.len() as f64 })
 }
 
-fn ranked(mut tried: Vec<Tried>) -> Ranking {
-    tried.sort_by(|a, b| a.error.total_cmp(&b.error).then(a.trees.cmp(&b.trees)));
-    tried
+fn rank(mut scores: Vec<ForestScore>) -> Ranking {
+    scores.sort_by(|a, b| a.error.total_cmp(&b.error).then(a.trees.cmp(&b.trees)));
+    scores
 }
 
 /// Runs a task for each forest. The rows are objects: read once, and viewed by all tasks without a copy.
@@ -106,16 +106,16 @@ fn ranked(mut tried: Vec<Tried>) -> Ranking {
 fn main(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
     let (train, test) = rows::submit(data.open());
     // The largest forest starts first, so that none runs alone at the end.
-    let tried: Vec<_> = sizes(forests).rev().map(|trees| grow::submit(trees, &train, &test)).collect();
-    Ok(ranked(get_all(&tried)?))
+    let scores: Vec<_> = sizes(forests).rev().map(|trees| grow::submit(trees, &train, &test)).collect();
+    Ok(rank(get_all(&scores)?))
 }
 
 /// Runs one forest after another.
 #[task]
 fn sequential(data: File, forests: Option<u32>) -> Result<Ranking, TaskError> {
     let (train, test) = rows::submit(data.open());
-    let tried = sizes(forests).map(|trees| grow::submit(trees, &train, &test).get());
-    Ok(ranked(tried.collect::<Result<_, _>>()?))
+    let scores = sizes(forests).map(|trees| grow::submit(trees, &train, &test).get());
+    Ok(rank(scores.collect::<Result<_, _>>()?))
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     /// The value of a district depends on its income, and one in ten has no number of bedrooms.
-    fn made(rows: u32) -> String {
+    fn generate(rows: u32) -> String {
         let row = |i: u32| {
             let bedrooms = if i.is_multiple_of(10) { String::new() } else { i.to_string() };
             format!("-122.1,37.{},{i},{i},{bedrooms},{i},{i},{},{},NEAR BAY\n", i % 10, i % 7, 1000 * (i % 7) + i % 50)
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn forests_are_the_same_side_by_side_and_one_after_another() {
-        let text = made(300);
+        let text = generate(300);
         let ranking = run("main", &text).unwrap();
-        let mut trees: Vec<u32> = ranking.iter().map(|tried| tried.trees).collect();
+        let mut trees: Vec<u32> = ranking.iter().map(|score| score.trees).collect();
         trees.sort_unstable();
         assert_eq!(trees, [8, 12, 16]);
         assert!(ranking.is_sorted_by(|a, b| a.error <= b.error) && ranking[0].error < 300.0, "{ranking:?}");

@@ -18,7 +18,7 @@ use models::linear::LinearParams;
 use models::tree::{RegressionTreeParams, Splitter};
 use sandbar_guest::prelude::*;
 
-/// Every so many rows, one is a test row.
+/// One of this many rows is a test row.
 const TEST_EVERY: usize = 5;
 /// Minimum number of rows of a group.
 const ROWS_MIN: usize = 10;
@@ -41,7 +41,7 @@ struct Rows {
 
 /// The best model of a group, and its mean absolute error on the test rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Best {
+struct BestModel {
     key: String,
     kind: Kind,
     mean_absolute_error: f64,
@@ -49,7 +49,7 @@ struct Best {
 
 /// Returns the rows of a file sorted by group (features, then the target), and the groups.
 #[task(returns = 2)]
-fn grouped(data: Bytes, by: String, target: String, features: Vec<String>) -> Result<(Batch, Vec<Rows>), String> {
+fn group_rows(data: Bytes, by: String, target: String, features: Vec<String>) -> Result<(Batch, Vec<Rows>), String> {
     let text = std::str::from_utf8(&data).map_err(|e| format!("the file is not UTF-8 text: {e}"))?;
     let mut lines = (1..).zip(text.lines());
     let header: Vec<&str> = lines.next().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
@@ -126,17 +126,17 @@ fn train(kind: Kind, group: Rows, rows: Batch) -> Result<f64, String> {
 
 /// Finds the best model of a group. It passes the handle of the rows on, without reading them.
 #[task]
-fn best(group: Rows, rows: ObjectRef<Batch>) -> Result<Best, TaskError> {
+fn best(group: Rows, rows: ObjectRef<Batch>) -> Result<BestModel, TaskError> {
     let kinds = [Kind::Linear, Kind::Tree, Kind::RandomTree];
     let errors = kinds.map(|kind| train::submit(kind, group.clone(), &rows));
     let errors = kinds.into_iter().zip(get_all(&errors)?);
     let (kind, mean_absolute_error) = errors.min_by(|(_, a), (_, b)| a.total_cmp(b)).expect("there are kinds");
-    Ok(Best { key: group.key, kind, mean_absolute_error })
+    Ok(BestModel { key: group.key, kind, mean_absolute_error })
 }
 
 #[task]
-fn main(data: File, group_by: String, target: String, features: Vec<String>) -> Result<Vec<Best>, TaskError> {
-    let (rows, groups) = grouped::submit(data.open(), group_by, target, features);
+fn main(data: File, group_by: String, target: String, features: Vec<String>) -> Result<Vec<BestModel>, TaskError> {
+    let (rows, groups) = group_rows::submit(data.open(), group_by, target, features);
     let best: Vec<_> = groups.get()?.into_iter().map(|group| best::submit(group, &rows)).collect();
     get_all(&best)
 }
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    fn run(text: &str, features: &[&str]) -> Result<Vec<Best>, String> {
+    fn run(text: &str, features: &[&str]) -> Result<Vec<BestModel>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.csv");
         std::fs::write(&path, text).unwrap();

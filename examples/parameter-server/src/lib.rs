@@ -96,7 +96,7 @@ impl Worker {
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Trained {
+struct TrainingResult {
     weights: Vec<f64>,
     accuracy: f64,
 }
@@ -107,7 +107,7 @@ fn main(
     steps: Option<u32>,
     rows: Option<usize>,
     restart: Option<bool>,
-) -> Result<Trained, TaskError> {
+) -> Result<TrainingResult, TaskError> {
     let (steps, rows) = (steps.unwrap_or(200), rows.unwrap_or(2000).max(1));
     let server = Server::options().max_restarts(3).max_task_retries(3).submit();
     let workers: Vec<_> = (0..workers.unwrap_or(2).max(1)).map(|seed| Worker::submit(seed, rows, 100)).collect();
@@ -124,7 +124,7 @@ fn main(
     }
     let right: Vec<_> = workers.iter().map(|worker| worker.right(&weights)).collect();
     let right: usize = get_all(&right)?.iter().sum();
-    Ok(Trained { weights: server.weights().get()?, accuracy: right as f64 / (workers.len() * rows) as f64 })
+    Ok(TrainingResult { weights: server.weights().get()?, accuracy: right as f64 / (workers.len() * rows) as f64 })
 }
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn it_learns_what_the_rows_were_made_by_also_if_its_server_begins_anew() {
         let run = |restart: bool| {
-            testing::run::<Trained>("main", &format!(r#"{{"steps": 100, "rows": 1000, "restart": {restart}}}"#))
+            testing::run::<TrainingResult>("main", &format!(r#"{{"steps": 100, "rows": 1000, "restart": {restart}}}"#))
                 .unwrap()
         };
         let trained = run(false);

@@ -40,7 +40,7 @@ enum Device {
 
 impl Device {
     /// Selects the device for all later operations.
-    fn is_used(self) {
+    fn activate(self) {
         use_device(match self {
             Device::Auto => dense::Device::Auto,
             Device::Gpu => dense::Device::Gpu,
@@ -51,7 +51,7 @@ impl Device {
 
 /// The quality on the test rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Served {
+struct Evaluation {
     rows_train: usize,
     rows_test: usize,
     epochs: u32,
@@ -72,12 +72,13 @@ fn rows(data: Bytes, target: String) -> Result<(Batch, Batch), String> {
     let mut lines = lines.peekable();
     let first: Vec<&str> = lines.peek().map(|(_, line)| line.split(',').collect()).unwrap_or_default();
     let is_number = |place: usize| first.get(place).is_some_and(|field| field.parse::<f64>().is_ok());
-    let taken: Vec<usize> = (0..header.len()).filter(|place| *place != at && is_number(*place)).chain([at]).collect();
+    let selected: Vec<usize> =
+        (0..header.len()).filter(|place| *place != at && is_number(*place)).chain([at]).collect();
     let mut random = random::seeded(SEED);
-    let mut parts = [vec![Vec::new(); taken.len()], vec![Vec::new(); taken.len()]];
+    let mut parts = [vec![Vec::new(); selected.len()], vec![Vec::new(); selected.len()]];
     for (number, line) in lines {
         let fields: Vec<&str> = line.split(',').collect();
-        let picked: Option<Vec<&str>> = taken.iter().map(|place| fields.get(*place).copied()).collect();
+        let picked: Option<Vec<&str>> = selected.iter().map(|place| fields.get(*place).copied()).collect();
         let picked = picked.ok_or(format!("line {number} has {} fields", fields.len()))?;
         if picked.contains(&"") {
             continue;
@@ -89,7 +90,7 @@ fn rows(data: Bytes, target: String) -> Result<(Batch, Batch), String> {
     }
     let [train, test] = parts.map(|columns| {
         let columns = columns.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
-        let named = taken.iter().map(|place| header[*place]).zip(columns);
+        let named = selected.iter().map(|place| header[*place]).zip(columns);
         RecordBatch::try_from_iter(named).map(Batch).map_err(|e| e.to_string())
     });
     Ok((train?, test?))
@@ -104,7 +105,7 @@ fn part(rows: &Batch, at: Range<usize>) -> (Vec<f64>, Vec<f64>) {
 
 #[task]
 fn train(rows: Batch, params: MlpParams, device: Device) -> Result<MlpModel, String> {
-    device.is_used();
+    device.activate();
     let (features, target) = part(&rows, 0..rows.num_rows());
     let features = Features::new(&features, target.len(), target.len(), rows.num_columns() - 1);
     params.fit_features(features, &target, random::seeded(SEED)).map_err(|e| e.to_string())
@@ -118,7 +119,7 @@ struct Predictor {
 #[actor]
 impl Predictor {
     pub fn new(model: MlpModel, device: Device) -> Result<Predictor, String> {
-        device.is_used();
+        device.activate();
         Ok(Predictor { model: model.load()? })
     }
 
@@ -139,7 +140,7 @@ fn main(
     device: Option<Device>,
     actors: Option<usize>,
     batch_size: Option<usize>,
-) -> Result<Served, TaskError> {
+) -> Result<Evaluation, TaskError> {
     let (gpus, device) = (gpus.unwrap_or(0.0), device.unwrap_or_default());
     let batch_size = batch_size.unwrap_or(1024).max(1);
     let (train_rows, test_rows) = rows::submit(data.open(), target);
@@ -160,7 +161,7 @@ fn main(
         of.zip(&expected).map(|(value, expected)| (value - expected).powi(2)).sum()
     };
     let error = squares(&mut predicted.iter().copied());
-    Ok(Served {
+    Ok(Evaluation {
         rows_train: train_rows.get()?.num_rows(),
         rows_test: expected.len(),
         epochs: model.get()?.epochs,
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    fn run(text: &str, more: serde_json::Value) -> Result<Served, String> {
+    fn run(text: &str, more: serde_json::Value) -> Result<Evaluation, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.csv");
         std::fs::write(&path, text).unwrap();
@@ -197,12 +198,12 @@ mod tests {
 
     #[test]
     fn it_predicts_rows_that_it_was_not_trained_on() {
-        let served = run(&surface(), serde_json::json!({"batch_size": 100, "actors": 3})).unwrap();
-        assert_eq!(served.rows_train + served.rows_test, 2000);
-        assert_eq!(served.batches, served.rows_test.div_ceil(100));
-        assert!(served.r2 > 0.99, "{served:?}");
+        let evaluation = run(&surface(), serde_json::json!({"batch_size": 100, "actors": 3})).unwrap();
+        assert_eq!(evaluation.rows_train + evaluation.rows_test, 2000);
+        assert_eq!(evaluation.batches, evaluation.rows_test.div_ceil(100));
+        assert!(evaluation.r2 > 0.99, "{evaluation:?}");
         let at_once = run(&surface(), serde_json::json!({"batch_size": 10_000})).unwrap();
-        assert!((at_once.root_mean_squared_error / served.root_mean_squared_error - 1.0).abs() < 1e-5);
+        assert!((at_once.root_mean_squared_error / evaluation.root_mean_squared_error - 1.0).abs() < 1e-5);
     }
 
     #[test]

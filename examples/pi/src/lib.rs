@@ -48,14 +48,14 @@ fn estimates(tasks: u64, darts: u64) -> impl Iterator<Item = Result<(u64, f64), 
 #[task]
 fn watch(tasks: Option<u64>, darts: Option<u64>) -> Result<f64, TaskError> {
     let (tasks, darts) = (tasks.unwrap_or(100), darts.unwrap_or(100_000));
-    let (mut pi, mut told) = (0.0, 0);
+    let (mut pi, mut reported) = (0.0, 0);
     for estimate in estimates::submit(tasks, darts) {
         let (thrown, about) = estimate?.get()?;
         pi = about;
         let percent = 100 * thrown / tasks;
-        if percent / 10 > told / 10 {
+        if percent / 10 > reported / 10 {
             sandbar_guest::log::info!("{percent} %: pi is about {pi:.6}");
-            told = percent;
+            reported = percent;
         }
     }
     Ok(pi)

@@ -7,33 +7,33 @@ use syn::{Attribute, Ident, ImplItem, ImplItemFn, Item, ItemImpl, PathArguments,
 
 use crate::at;
 use crate::signature::Signature;
-use crate::task::{check_arguments, own, taken_as, text};
+use crate::task::{check_arguments, identifiers, submit_type, text};
 
 /// Names of generated functions.
-const TAKEN: [&str; 2] = ["submit", "options"];
+const RESERVED_NAMES: [&str; 2] = ["submit", "options"];
 
 /// The kind of an actor's function.
 #[derive(Clone, Copy, PartialEq)]
-enum Role {
+enum FunctionKind {
     New,
     Restore,
     Checkpoint,
     /// Takes `&mut self`: exclusive access.
-    Alone,
+    Exclusive,
     /// Takes `&self`: shared access.
-    Beside,
+    Shared,
 }
 
-impl Role {
-    fn kind(self) -> Ident {
+impl FunctionKind {
+    fn task_kind(self) -> Ident {
         format_ident!(
             "{}",
             match self {
-                Role::New => "Make",
-                Role::Restore => "Restore",
-                Role::Checkpoint => "Checkpoint",
-                Role::Alone => "Method",
-                Role::Beside => "Shared",
+                FunctionKind::New => "Make",
+                FunctionKind::Restore => "Restore",
+                FunctionKind::Checkpoint => "Checkpoint",
+                FunctionKind::Exclusive => "Method",
+                FunctionKind::Shared => "Shared",
             }
         )
     }
@@ -47,15 +47,15 @@ struct Actor<'a> {
 }
 
 /// A public function of an actor.
-struct Member<'a> {
+struct ActorFunction<'a> {
     function: &'a ImplItemFn,
-    role: Role,
+    kind: FunctionKind,
     signature: Signature<'a>,
     /// Types of the arguments and of the success value, with `Self` replaced.
     types: Vec<Type>,
     success: Type,
     /// Name of the static task definition.
-    offered: Ident,
+    definition: Ident,
 }
 
 /// Expands to the definitions of the actor's functions and its handle type. The caller keeps the `impl` itself.
@@ -64,14 +64,21 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
         return Err(syn::Error::new_spanned(item, "#[actor] applies to an inherent `impl Name { … }` block"));
     };
     let actor = Actor::parse(item)?;
-    let members = members(&actor, item)?;
-    check_hooks(&actor, &members)?;
+    let functions = functions(&actor, item)?;
+    check_hooks(&actor, &functions)?;
     let conditions = conditions(&item.attrs);
     let (of, name) = (actor.of, actor.name.unraw().to_string());
     let handle = format_ident!("{}Handle", name, span = actor.name.span());
-    let announced = members.iter().map(|member| member.announced(&actor)).collect::<syn::Result<Vec<_>>>()?;
-    let made = members.iter().filter(|member| member.role == Role::New).map(|member| member.made(&handle, &name));
-    let methods = members.iter().filter(|m| matches!(m.role, Role::Alone | Role::Beside)).map(|m| m.called(&name));
+    let definitions =
+        functions.iter().map(|function| function.expand_definition(&actor)).collect::<syn::Result<Vec<_>>>()?;
+    let constructors = functions
+        .iter()
+        .filter(|function| function.kind == FunctionKind::New)
+        .map(|function| function.expand_constructor(&handle, &name));
+    let methods = functions
+        .iter()
+        .filter(|m| matches!(m.kind, FunctionKind::Exclusive | FunctionKind::Shared))
+        .map(|m| m.expand_method(&name));
     let (about, text) = (format!("A handle to a [`{name}`] in a sandbox of its own."), format!("{name}Handle({{}})"));
     Ok(quote! {
         #(#conditions)*
@@ -83,9 +90,9 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
         pub struct #handle(::sandbar_guest::__private::ActorRef);
         #(#conditions)*
         const _: () = {
-            #(#announced)*
+            #(#definitions)*
             impl #of {
-                #(#made)*
+                #(#constructors)*
             }
             #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "the actor's methods determine it")]
             impl #handle {
@@ -149,37 +156,37 @@ impl<'a> Actor<'a> {
     }
 
     /// Replaces `Self`, so that the type can be named outside the `impl`.
-    fn named(&self, of: &Type) -> syn::Result<Type> {
-        syn::parse2(without_self(of.to_token_stream(), self.of))
+    fn replace_self(&self, of: &Type) -> syn::Result<Type> {
+        syn::parse2(replace_self_tokens(of.to_token_stream(), self.of))
     }
 }
 
 /// Parses all public functions, or returns all their errors.
-fn members<'a>(actor: &Actor<'a>, item: &'a ItemImpl) -> syn::Result<Vec<Member<'a>>> {
-    let functions = item.items.iter().filter_map(|item| match item {
+fn functions<'a>(actor: &Actor<'a>, item: &'a ItemImpl) -> syn::Result<Vec<ActorFunction<'a>>> {
+    let candidates = item.items.iter().filter_map(|item| match item {
         ImplItem::Fn(function) => Some(function),
         _ => None,
     });
-    let (mut members, mut wrong) = (Vec::new(), None::<syn::Error>);
-    for (place, function) in functions.enumerate() {
-        match Member::parse(actor, function, place) {
-            Ok(member) => members.extend(member),
+    let (mut functions, mut wrong) = (Vec::new(), None::<syn::Error>);
+    for (place, function) in candidates.enumerate() {
+        match ActorFunction::parse(actor, function, place) {
+            Ok(function) => functions.extend(function),
             Err(error) => match &mut wrong {
                 Some(before) => before.combine(error),
                 None => wrong = Some(error),
             },
         }
     }
-    wrong.map_or(Ok(members), Err)
+    wrong.map_or(Ok(functions), Err)
 }
 
 /// Rejects an actor without `new`, or with only one of `checkpoint` and `restore`.
-fn check_hooks(actor: &Actor<'_>, members: &[Member<'_>]) -> syn::Result<()> {
-    let find = |role: Role| members.iter().find(|member| member.role == role);
-    if find(Role::New).is_none() {
+fn check_hooks(actor: &Actor<'_>, functions: &[ActorFunction<'_>]) -> syn::Result<()> {
+    let find = |kind: FunctionKind| functions.iter().find(|function| function.kind == kind);
+    if find(FunctionKind::New).is_none() {
         return Err(syn::Error::new_spanned(actor.of, "an actor needs a constructor: add `pub fn new(…) -> Self`"));
     }
-    match (find(Role::Checkpoint), find(Role::Restore)) {
+    match (find(FunctionKind::Checkpoint), find(FunctionKind::Restore)) {
         (None, None) => Ok(()),
         (None, Some(restore)) => {
             Err(restore.wrong("`restore` needs a `checkpoint`: add `pub fn checkpoint(&self) -> …`"))
@@ -191,19 +198,23 @@ fn check_hooks(actor: &Actor<'_>, members: &[Member<'_>]) -> syn::Result<()> {
             let [takes] = &restore.types[..] else {
                 return Err(restore.wrong("`restore` takes one argument: the result of `checkpoint`"));
             };
-            let (given, taken) = (text(&checkpoint.success), text(takes));
-            let message = format!("`restore` must take the result of `checkpoint`, `{given}`");
-            if given == taken { Ok(()) } else { Err(syn::Error::new_spanned(restore.signature.inputs[0].1, message)) }
+            let (saved, restored) = (text(&checkpoint.success), text(takes));
+            let message = format!("`restore` must take the result of `checkpoint`, `{saved}`");
+            if saved == restored {
+                Ok(())
+            } else {
+                Err(syn::Error::new_spanned(restore.signature.inputs[0].1, message))
+            }
         }
     }
 }
 
-impl<'a> Member<'a> {
+impl<'a> ActorFunction<'a> {
     /// None for a private function.
     fn parse(actor: &Actor<'a>, function: &'a ImplItemFn, place: usize) -> syn::Result<Option<Self>> {
         let sig = &function.sig;
         let name = sig.ident.unraw().to_string();
-        if TAKEN.contains(&name.as_str()) {
+        if RESERVED_NAMES.contains(&name.as_str()) {
             let message = format!("`{}::{name}` is generated by #[actor]: rename this function", actor.name);
             return Err(syn::Error::new_spanned(&sig.ident, message));
         }
@@ -215,24 +226,24 @@ impl<'a> Member<'a> {
             let message = "a method can't be a generator, only a #[task] can: return a value or a `Result`";
             return Err(syn::Error::new_spanned(of, message));
         }
-        let role = role(&name, function)?;
+        let kind = function_kind(&name, function)?;
         check_arguments("method", sig, &signature)?;
-        let types = signature.inputs.iter().map(|(_, of)| actor.named(of)).collect::<syn::Result<_>>()?;
+        let types = signature.inputs.iter().map(|(_, of)| actor.replace_self(of)).collect::<syn::Result<_>>()?;
         let success = match signature.output {
             None => syn::parse_quote!(()),
-            Some(_) => actor.named(signature.success("a method returns a value or a Result of one")?)?,
+            Some(_) => actor.replace_self(signature.success("a method returns a value or a Result of one")?)?,
         };
-        let offered = format_ident!("__SANDBAR_OFFERED_{place}");
-        let member = Member { function, role, signature, types, success, offered };
-        if matches!(role, Role::New | Role::Restore) && text(&member.success) != text(actor.of) {
-            return Err(match member.signature.output {
+        let definition = format_ident!("__SANDBAR_TASK_{place}");
+        let function = ActorFunction { function, kind, signature, types, success, definition };
+        if matches!(kind, FunctionKind::New | FunctionKind::Restore) && text(&function.success) != text(actor.of) {
+            return Err(match function.signature.output {
                 Some(output) => {
                     syn::Error::new_spanned(output, format!("`{name}` must return `Self` or a `Result` of it"))
                 }
-                None => member.wrong(&format!("`{name}` must return the actor: add `-> Self`")),
+                None => function.wrong(&format!("`{name}` must return the actor: add `-> Self`")),
             });
         }
-        Ok(Some(member))
+        Ok(Some(function))
     }
 
     fn wrong(&self, message: &str) -> syn::Error {
@@ -244,94 +255,96 @@ impl<'a> Member<'a> {
     }
 
     /// The static definition of the task, with the function that runs it.
-    fn announced(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
-        let Member { role, signature, types, success, offered, .. } = self;
-        let (conditions, kind, about) = (self.conditions(), role.kind(), &signature.about);
+    fn expand_definition(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
+        let ActorFunction { kind, signature, types, success, definition, .. } = self;
+        let (conditions, task_kind, about) = (self.conditions(), kind.task_kind(), &signature.about);
         let name = format!("{}.{}", actor.name.unraw(), signature.name);
         let names = signature.inputs.iter().map(|(name, _)| name);
         let texts = types.iter().map(text);
-        let returns = match role {
-            Role::New | Role::Restore => text(actor.of),
+        let returns = match kind {
+            FunctionKind::New | FunctionKind::Restore => text(actor.of),
             _ => text(success),
         };
         let run = format_ident!("__sandbar_run");
-        let (body, returned, how) = match (role, signature.is_async()) {
-            (Role::Beside, true) => (self.later(actor)?, quote!(::sandbar_guest::__private::Later), quote!(Later)),
-            _ => (self.now(actor)?, quote!(()), quote!(Now)),
+        let (body, returned, entry_point) = match (kind, signature.is_async()) {
+            (FunctionKind::Shared, true) => {
+                (self.async_body(actor)?, quote!(::sandbar_guest::__private::CallFuture), quote!(Async))
+            }
+            _ => (self.blocking_body(actor)?, quote!(()), quote!(Blocking)),
         };
         let arguments = format_ident!("__sandbar_arguments");
         Ok(quote! {
             #(#conditions)*
-            static #offered: ::sandbar_guest::__private::Offered = {
+            static #definition: ::sandbar_guest::__private::TaskDefinition = {
                 fn #run(
                     #arguments: &::sandbar_guest::__private::Arguments<'_>,
                 ) -> ::core::result::Result<#returned, ::std::string::String> {
                     #body
                 }
-                ::sandbar_guest::__private::Offered::of_actor(
+                ::sandbar_guest::__private::TaskDefinition::actor_function(
                     #name,
-                    ::sandbar_guest::__private::TaskKind::#kind,
+                    ::sandbar_guest::__private::TaskKind::#task_kind,
                     #about,
                     &[#((#names, #texts)),*],
                     #returns,
-                    ::sandbar_guest::__private::Run::#how(#run),
+                    ::sandbar_guest::__private::EntryPoint::#entry_point(#run),
                 )
             };
             #(#conditions)*
-            ::sandbar_guest::__private::inventory::submit!(&#offered);
+            ::sandbar_guest::__private::inventory::submit!(&#definition);
         })
     }
 
     /// The body that runs the function to its end.
-    fn now(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
+    fn blocking_body(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
         let (of, success) = (actor.of, &self.success);
         let [arguments, results, state] = names();
-        let taken: Vec<Tokens> = self.taken().collect();
-        let hand_over = quote_spanned!(at(success)=> ::sandbar_guest::__private::hand_over::<#success>(#results));
-        Ok(match self.role {
-            Role::New | Role::Restore => {
-                let call = self.call(actor, quote!(#(#taken),*))?;
-                quote!(::sandbar_guest::__private::keep::<#of>(#call?))
+        let values: Vec<Tokens> = self.decoded_arguments().collect();
+        let return_value = quote_spanned!(at(success)=> ::sandbar_guest::__private::return_value::<#success>(#results));
+        Ok(match self.kind {
+            FunctionKind::New | FunctionKind::Restore => {
+                let call = self.call(actor, quote!(#(#values),*))?;
+                quote!(::sandbar_guest::__private::store_actor::<#of>(#call?))
             }
-            Role::Checkpoint | Role::Beside => {
-                let call = self.call(actor, quote!(&#state #(, #taken)*))?;
+            FunctionKind::Checkpoint | FunctionKind::Shared => {
+                let call = self.call(actor, quote!(&#state #(, #values)*))?;
                 quote! {
-                    let #state = ::sandbar_guest::__private::shared::<#of>()?;
+                    let #state = ::sandbar_guest::__private::shared_state::<#of>()?;
                     let #results = #call?;
-                    #hand_over
+                    #return_value
                 }
             }
-            Role::Alone => {
-                let call = self.call(actor, quote!(#state #(, #taken)*))?;
-                let body = quote!(let #results = #call?; #hand_over);
+            FunctionKind::Exclusive => {
+                let call = self.call(actor, quote!(#state #(, #values)*))?;
+                let body = quote!(let #results = #call?; #return_value);
                 let body = match self.signature.is_async() {
                     true => quote!(::sandbar_guest::__private::until_done(#arguments.call(), async { #body })),
                     false => body,
                 };
-                quote!(::sandbar_guest::__private::exclusive::<#of, ()>(|#state| { #body }))
+                quote!(::sandbar_guest::__private::with_exclusive_state::<#of, ()>(|#state| { #body }))
             }
         })
     }
 
     /// The body that creates the function's future, which may wait while other calls run.
-    fn later(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
-        let (of, success, taken) = (actor.of, &self.success, self.taken());
+    fn async_body(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
+        let (of, success, values) = (actor.of, &self.success, self.decoded_arguments());
         let [_, results, state] = names();
         let own: Vec<Ident> = (0..self.types.len()).map(|i| format_ident!("__sandbar_argument_{i}")).collect();
         let call = self.call(actor, quote!(&#state #(, #own)*))?;
-        let hand_over = quote_spanned!(at(success)=> ::sandbar_guest::__private::hand_over::<#success>(#results));
+        let return_value = quote_spanned!(at(success)=> ::sandbar_guest::__private::return_value::<#success>(#results));
         Ok(quote! {
-            let #state = ::sandbar_guest::__private::shared::<#of>()?;
-            #(let #own = #taken;)*
+            let #state = ::sandbar_guest::__private::shared_state::<#of>()?;
+            #(let #own = #values;)*
             ::core::result::Result::Ok(::std::boxed::Box::pin(async move {
                 let #results = #call?;
-                #hand_over
+                #return_value
             }))
         })
     }
 
     /// Expressions that decode the arguments.
-    fn taken(&self) -> impl Iterator<Item = Tokens> {
+    fn decoded_arguments(&self) -> impl Iterator<Item = Tokens> {
         let [arguments, ..] = names();
         let types = self.types.iter().enumerate();
         types.map(move |(i, of)| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?))
@@ -343,39 +356,39 @@ impl<'a> Member<'a> {
         let waits = self.signature.is_async().then(|| quote!(.await));
         let call = quote!(<#of>::#ident(#with)#waits);
         match self.signature.output {
-            Some(_) => self.signature.as_result_with(call, "", quote!(::sandbar_guest::__private::failed)),
+            Some(_) => self.signature.as_result_with(call, "", quote!(::sandbar_guest::__private::report_error)),
             None => Ok(quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call))),
         }
     }
 
     /// The functions that create the actor remotely.
-    fn made(&self, handle: &Ident, name: &str) -> Tokens {
-        let Member { types, offered, .. } = self;
-        let (conditions, own, taken_as) = (self.conditions(), self.own(), types.iter().map(taken_as));
+    fn expand_constructor(&self, handle: &Ident, name: &str) -> Tokens {
+        let ActorFunction { types, definition, .. } = self;
+        let (conditions, own, submit_type) = (self.conditions(), self.parameter_names(), types.iter().map(submit_type));
         let about = format!("Creates a remote [`{name}`] from these arguments: values, or objects in place of values.");
         let as_function = quote!(fn(#(#types),*));
         quote! {
             #(#conditions)*
             #[doc = #about]
             #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "`new` determines it")]
-            pub fn submit(#(#own: #taken_as),*) -> #handle {
-                ::sandbar_guest::__private::Task::<#as_function, #handle>::new(&#offered).submit(#(#own),*)
+            pub fn submit(#(#own: #submit_type),*) -> #handle {
+                ::sandbar_guest::__private::Task::<#as_function, #handle>::new(&#definition).submit(#(#own),*)
             }
 
             #(#conditions)*
             /// Options of the actor, if they differ from the defaults.
             #[allow(dead_code, private_interfaces, reason = "most actors use the default options")]
             pub fn options() -> ::sandbar_guest::Creation<#as_function, #handle> {
-                ::sandbar_guest::Creation::new(&#offered)
+                ::sandbar_guest::Creation::new(&#definition)
             }
         }
     }
 
     /// The handle's method that calls the function remotely.
-    fn called(&self, actor: &str) -> Tokens {
-        let Member { signature, types, success, offered, .. } = self;
-        let (conditions, own, taken_as, ident) =
-            (self.conditions(), self.own(), types.iter().map(taken_as), signature.ident);
+    fn expand_method(&self, actor: &str) -> Tokens {
+        let ActorFunction { signature, types, success, definition, .. } = self;
+        let (conditions, own, submit_type, ident) =
+            (self.conditions(), self.parameter_names(), types.iter().map(submit_type), signature.ident);
         let documented = self.function.attrs.iter().filter(|a| a.path().is_ident("doc"));
         let about = format!("Calls [`{actor}::{}`].", signature.name);
         let results = quote!(::sandbar_guest::ObjectRef<#success>);
@@ -384,15 +397,15 @@ impl<'a> Member<'a> {
             #(#documented)*
             ///
             #[doc = #about]
-            pub fn #ident(&self #(, #own: #taken_as)*) -> #results {
-                ::sandbar_guest::__private::Method::<fn(#(#types),*), #results>::new(&#offered, &self.0).submit(#(#own),*)
+            pub fn #ident(&self #(, #own: #submit_type)*) -> #results {
+                ::sandbar_guest::__private::Method::<fn(#(#types),*), #results>::new(&#definition, &self.0).submit(#(#own),*)
             }
         }
     }
 
-    fn own(&self) -> Vec<Ident> {
+    fn parameter_names(&self) -> Vec<Ident> {
         let names: Vec<String> = self.signature.inputs.iter().map(|(name, _)| name.clone()).collect();
-        own(&names, self.signature.ident.span())
+        identifiers(&names, self.signature.ident.span())
     }
 }
 
@@ -406,32 +419,34 @@ fn conditions(attrs: &[Attribute]) -> Vec<&Attribute> {
 }
 
 /// Returns the kind of a public function, from its name and its receiver.
-fn role(name: &str, function: &ImplItemFn) -> syn::Result<Role> {
+fn function_kind(name: &str, function: &ImplItemFn) -> syn::Result<FunctionKind> {
     let sig = &function.sig;
     let refused = |at: &dyn ToTokens, message: &str| Err(syn::Error::new_spanned(at, message));
     let hook = match name {
-        "new" => Some(Role::New),
-        "restore" => Some(Role::Restore),
-        "checkpoint" => Some(Role::Checkpoint),
+        "new" => Some(FunctionKind::New),
+        "restore" => Some(FunctionKind::Restore),
+        "checkpoint" => Some(FunctionKind::Checkpoint),
         _ => None,
     };
     if let (Some(_), Some(token)) = (hook, &sig.asyncness) {
         return refused(token, &format!("`{name}` can't be async: it runs alone; wait with `get` instead of `.await`"));
     }
     let by = |receiver: &Receiver| match (&receiver.reference, &receiver.mutability, &receiver.colon_token) {
-        (Some(_), None, None) => Some(Role::Beside),
-        (Some(_), Some(_), None) => Some(Role::Alone),
+        (Some(_), None, None) => Some(FunctionKind::Shared),
+        (Some(_), Some(_), None) => Some(FunctionKind::Exclusive),
         _ => None,
     };
-    let taken = sig.receiver().map(|receiver| (receiver, by(receiver)));
-    match (hook, taken) {
-        (Some(Role::Checkpoint), Some((_, Some(Role::Beside)))) if sig.inputs.len() == 1 => Ok(Role::Checkpoint),
-        (Some(Role::Checkpoint), _) => refused(&sig.inputs, "`checkpoint` takes `&self` and no arguments"),
+    let receiver = sig.receiver().map(|receiver| (receiver, by(receiver)));
+    match (hook, receiver) {
+        (Some(FunctionKind::Checkpoint), Some((_, Some(FunctionKind::Shared)))) if sig.inputs.len() == 1 => {
+            Ok(FunctionKind::Checkpoint)
+        }
+        (Some(FunctionKind::Checkpoint), _) => refused(&sig.inputs, "`checkpoint` takes `&self` and no arguments"),
         (Some(hook), None) => Ok(hook),
         (Some(_), Some((receiver, _))) => {
             refused(receiver, &format!("`{name}` creates the actor, so it can't take `self`"))
         }
-        (None, Some((_, Some(role)))) => Ok(role),
+        (None, Some((_, Some(kind)))) => Ok(kind),
         (None, Some((receiver, None))) => {
             refused(receiver, "a method can't consume the actor: take `&self` or `&mut self`")
         }
@@ -443,11 +458,11 @@ fn role(name: &str, function: &ImplItemFn) -> syn::Result<Role> {
 }
 
 /// Replaces `Self` in tokens.
-fn without_self(tokens: Tokens, of: &Type) -> Tokens {
+fn replace_self_tokens(tokens: Tokens, of: &Type) -> Tokens {
     let replaced = tokens.into_iter().map(|token| match token {
         TokenTree::Ident(ident) if ident == "Self" => quote_spanned!(ident.span()=> #of),
         TokenTree::Group(group) => {
-            let mut inner = Group::new(group.delimiter(), without_self(group.stream(), of));
+            let mut inner = Group::new(group.delimiter(), replace_self_tokens(group.stream(), of));
             inner.set_span(group.span());
             TokenTree::from(inner).into()
         }

@@ -58,7 +58,7 @@ pub fn trainer(args: TokenStream, item: TokenStream) -> TokenStream {
     expand(function, |f| {
         let together = match args.is_empty() {
             true => None,
-            false => Some(syn::parse2::<Together>(args.clone())?.0),
+            false => Some(syn::parse2::<TogetherArgument>(args.clone())?.0),
         };
         expand_trainer(f, together.as_ref())
     })
@@ -135,18 +135,18 @@ pub fn actor(args: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 /// The function itself, followed by its registration or its error.
-fn expand(function: ItemFn, announce: impl FnOnce(&ItemFn) -> syn::Result<Tokens>) -> TokenStream {
+fn expand(function: ItemFn, register: impl FnOnce(&ItemFn) -> syn::Result<Tokens>) -> TokenStream {
     let conditions = function.attrs.iter().filter(|a| a.path().is_ident("cfg"));
-    let announcement = match announce(&function) {
-        Ok(announcement) => quote! {
+    let registration = match register(&function) {
+        Ok(registration) => quote! {
             #(#conditions)*
-            const _: () = { #announcement };
+            const _: () = { #registration };
         },
         Err(e) => e.to_compile_error(),
     };
     quote! {
         #function
-        #announcement
+        #registration
     }
     .into()
 }
@@ -169,8 +169,8 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
     let argument: Vec<_> =
         types.iter().map(|t| quote_spanned!(at(t)=> <#t as ::sandbar_guest::__private::Argument>)).collect();
     Ok(quote! {
-        struct __SandbarAnnounced;
-        impl ::sandbar_guest::__private::Scalar for __SandbarAnnounced {
+        struct __SandbarFunction;
+        impl ::sandbar_guest::__private::Scalar for __SandbarFunction {
             type Output = #output;
             const NAME: &'static str = #name;
             const WIDTHS: &'static [::core::option::Option<usize>] = &[#(#argument::WIDTH),*];
@@ -187,7 +187,7 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
         fn __sandbar_arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
             ::std::vec![#(#argument::field(#names)),*]
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<__SandbarAnnounced>(#about, __sandbar_arguments));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::scalar::<__SandbarFunction>(#about, __sandbar_arguments));
     })
 }
 
@@ -214,8 +214,8 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
     let parameters = describe_params(&params);
     Ok(quote! {
         #parameters
-        struct __SandbarAnnounced;
-        impl ::sandbar_guest::__private::Batch for __SandbarAnnounced {
+        struct __SandbarFunction;
+        impl ::sandbar_guest::__private::Batch for __SandbarFunction {
             type Params = #params;
             fn call(
                 #input: ::sandbar_guest::__private::RecordBatch,
@@ -227,20 +227,20 @@ fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         fn __sandbar_arguments() -> ::std::vec::Vec<::sandbar_guest::__private::Field> {
             ::std::vec![#(::sandbar_guest::__private::any(#columns)),*]
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<__SandbarAnnounced>(#name, #about, __sandbar_arguments, __sandbar_parameters));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::batch::<__SandbarFunction>(#name, #about, __sandbar_arguments, __sandbar_parameters));
     })
 }
 
 /// The argument `together = function`.
-struct Together(syn::Path);
+struct TogetherArgument(syn::Path);
 
-impl syn::parse::Parse for Together {
-    fn parse(input: syn::parse::ParseStream<'_>) -> syn::Result<Together> {
+impl syn::parse::Parse for TogetherArgument {
+    fn parse(input: syn::parse::ParseStream<'_>) -> syn::Result<TogetherArgument> {
         let named: syn::MetaNameValue = input.parse()?;
         let wrong = || syn::Error::new_spanned(&named, "the only argument of #[trainer] is `together = function`");
         match &named.value {
             syn::Expr::Path(function) if named.path.is_ident("together") && input.is_empty() => {
-                Ok(Together(function.path.clone()))
+                Ok(TogetherArgument(function.path.clone()))
             }
             _ => Err(wrong()),
         }
@@ -257,15 +257,15 @@ fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Resul
     let [input, arguments_of_call] = ["input", "params"].map(local);
     let together = together.map(|together| {
         quote! {
-            const TOGETHER: ::core::option::Option<::sandbar_guest::__private::Together<#params, #model>> =
+            const TOGETHER: ::core::option::Option<::sandbar_guest::__private::FitTogether<#params, #model>> =
                 ::core::option::Option::Some(#together);
         }
     });
     let parameters = describe_params(&params);
     Ok(quote! {
         #parameters
-        struct __SandbarAnnounced;
-        impl ::sandbar_guest::__private::Trainer for __SandbarAnnounced {
+        struct __SandbarFunction;
+        impl ::sandbar_guest::__private::Trainer for __SandbarFunction {
             type Params = #params;
             type Model = #model;
             fn fit(
@@ -276,7 +276,7 @@ fn expand_trainer(function: &ItemFn, together: Option<&syn::Path>) -> syn::Resul
             }
             #together
         }
-        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarAnnounced>(#name, #about, __sandbar_parameters));
+        ::sandbar_guest::__private::inventory::submit!(::sandbar_guest::__private::Function::trainer::<__SandbarFunction>(#name, #about, __sandbar_parameters));
     })
 }
 

@@ -26,7 +26,7 @@ pub struct Signature<'a> {
 }
 
 /// The items of a generator.
-pub struct Items<'a> {
+pub struct GeneratorItems<'a> {
     /// `T` of `impl Iterator<Item = T>`.
     pub of: &'a Type,
     /// `T`, or its success type if `T` is a `Result`.
@@ -86,7 +86,7 @@ impl<'a> Signature<'a> {
     }
 
     /// Returns the items of a generator; none for other functions.
-    pub fn items(&self) -> syn::Result<Option<Items<'a>>> {
+    pub fn items(&self) -> syn::Result<Option<GeneratorItems<'a>>> {
         let Some(output) = self.output else { return Ok(None) };
         let wrong = |message: &str| Err(syn::Error::new_spanned(output, message));
         if result_of(output).flatten().is_some_and(|success| iterator_of(success).is_some()) {
@@ -111,8 +111,8 @@ impl<'a> Signature<'a> {
             return wrong("the iterator's item type is missing: write `impl Iterator<Item = T>`");
         };
         match result_of(of) {
-            None => Ok(Some(Items { of, value: of, may_fail: false })),
-            Some(Some(value)) => Ok(Some(Items { of, value, may_fail: true })),
+            None => Ok(Some(GeneratorItems { of, value: of, may_fail: false })),
+            Some(Some(value)) => Ok(Some(GeneratorItems { of, value, may_fail: true })),
             Some(None) => Err(syn::Error::new_spanned(of, "an item is a value or a `Result<T, E>`")),
         }
     }

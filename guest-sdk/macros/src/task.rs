@@ -5,7 +5,7 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, ExprLit, FnArg, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
 
 use crate::at;
-use crate::signature::{Items, Signature};
+use crate::signature::{GeneratorItems, Signature};
 
 /// Maximum number of parameters: `Task::submit` has as many implementations.
 const ARGUMENTS_MAX: usize = 12;
@@ -19,15 +19,15 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         "a task can't be async, only methods of an actor can: wait with `get` instead",
     )?;
     check_arguments("task", &function.sig, &signature)?;
-    let Kind { handles, output, run, offered, pool } = match signature.items()? {
-        Some(items) => generator(function, &signature, args, &items)?,
-        None => plain(function, &signature, args)?,
+    let Expansion { handles, output, run, definition, pool } = match signature.items()? {
+        Some(items) => expand_generator(function, &signature, args, &items)?,
+        None => expand_plain(function, &signature, args)?,
     };
     let (ident, name) = (signature.ident, &signature.name);
     let (names, types): (Vec<_>, Vec<_>) = signature.inputs.iter().cloned().unzip();
     let conditions: Vec<&Attribute> = function.attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     let (vis, submits) = (&function.vis, format!("Submits [`{name}`](fn@{name})."));
-    let (own, taken_as) = (own(&names, ident.span()), types.iter().map(taken_as));
+    let (own, submit_type) = (identifiers(&names, ident.span()), types.iter().map(submit_type));
     let as_function = quote!(fn(#(#types),*) -> #output);
     Ok(quote! {
         #function
@@ -38,13 +38,13 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
         #(#conditions)*
         const _: () = {
             #run
-            static __SANDBAR_OFFERED: ::sandbar_guest::__private::Offered = #offered;
-            ::sandbar_guest::__private::inventory::submit!(&__SANDBAR_OFFERED);
+            static __SANDBAR_TASK: ::sandbar_guest::__private::TaskDefinition = #definition;
+            ::sandbar_guest::__private::inventory::submit!(&__SANDBAR_TASK);
             impl #ident {
                 /// Submits a remote call with these arguments: values, or objects in place of values.
                 #[allow(dead_code, clippy::too_many_arguments, reason = "the function determines it")]
-                #vis fn submit(#(#own: #taken_as),*) -> #handles {
-                    ::sandbar_guest::__private::Task::<#as_function, #handles>::new(&__SANDBAR_OFFERED).submit(#(#own),*)
+                #vis fn submit(#(#own: #submit_type),*) -> #handles {
+                    ::sandbar_guest::__private::Task::<#as_function, #handles>::new(&__SANDBAR_TASK).submit(#(#own),*)
                 }
 
                 #pool
@@ -52,7 +52,7 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
                 /// Options of a call, if they differ from the defaults: one processor and nothing else.
                 #[allow(dead_code, reason = "most calls use the default options")]
                 #vis fn options() -> ::sandbar_guest::Submission<#as_function, #handles> {
-                    ::sandbar_guest::Submission::new(&__SANDBAR_OFFERED)
+                    ::sandbar_guest::Submission::new(&__SANDBAR_TASK)
                 }
             }
         };
@@ -60,7 +60,7 @@ pub fn expand(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {
 }
 
 /// The parts in which tasks and generators differ.
-struct Kind {
+struct Expansion {
     /// The return type of `submit`.
     handles: Tokens,
     /// The function's return type, as a type that can be named.
@@ -68,13 +68,13 @@ struct Kind {
     /// The function `__sandbar_run`.
     run: Tokens,
     /// The static task definition.
-    offered: Tokens,
+    definition: Tokens,
     /// The function `pool`, if the task supports it.
     pool: Tokens,
 }
 
 /// Expands a task that returns values.
-fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Result<Kind> {
+fn expand_plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Result<Expansion> {
     let values = values(signature, parse_returns(args)?)?;
     let handles = match values.as_slice() {
         [one] => quote!(::sandbar_guest::ObjectRef<#one>),
@@ -87,25 +87,25 @@ fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Res
     let [arguments, results] = locals();
     let call = call(signature, &arguments);
     let call = match signature.output {
-        Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::failed))?,
+        Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::report_error))?,
         None => quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call)),
     };
-    let handed_over = values.iter().enumerate().map(|(i, of)| {
+    let return_values = values.iter().enumerate().map(|(i, of)| {
         let place = (values.len() > 1).then(|| Index::from(i)).map(|i| quote!(.#i));
-        quote_spanned!(at(of)=> ::sandbar_guest::__private::hand_over::<#of>(#results #place)?;)
+        quote_spanned!(at(of)=> ::sandbar_guest::__private::return_value::<#of>(#results #place)?;)
     });
     let run = quote! {
         fn __sandbar_run(
             #arguments: &::sandbar_guest::__private::Arguments<'_>,
         ) -> ::core::result::Result<(), ::std::string::String> {
             let #results = #call?;
-            #(#handed_over)*
+            #(#return_values)*
             ::core::result::Result::Ok(())
         }
     };
-    let (name, about, described) = (&signature.name, &signature.about, described(signature));
-    let offered = quote! {
-        ::sandbar_guest::__private::Offered::new(#name, #about, #described, (#returned, #count), __sandbar_run)
+    let (name, about, described) = (&signature.name, &signature.about, describe_parameters(signature));
+    let definition = quote! {
+        ::sandbar_guest::__private::TaskDefinition::new(#name, #about, #described, (#returned, #count), __sandbar_run)
     };
     let vis = &function.vis;
     let pool = match (signature.inputs.as_slice(), values.as_slice()) {
@@ -119,37 +119,45 @@ fn plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> syn::Res
         _ => quote!(),
     };
     let output = signature.output.map_or(quote!(()), ToTokens::to_token_stream);
-    Ok(Kind { handles, output, run, offered, pool })
+    Ok(Expansion { handles, output, run, definition, pool })
 }
 
 /// Expands a generator.
-fn generator(function: &ItemFn, signature: &Signature<'_>, args: Tokens, items: &Items<'_>) -> syn::Result<Kind> {
-    let Items { of, value, may_fail } = *items;
+fn expand_generator(
+    function: &ItemFn,
+    signature: &Signature<'_>,
+    args: Tokens,
+    items: &GeneratorItems<'_>,
+) -> syn::Result<Expansion> {
+    let GeneratorItems { of, value, may_fail } = *items;
     if parse_returns(args.clone())? != 1 {
         return Err(syn::Error::new_spanned(args, "a generator has one result, its stream: remove `returns`"));
     }
     let [arguments, yielded] = locals();
     let call = call(signature, &arguments);
-    let hand_over = quote_spanned!(at(value)=> ::sandbar_guest::__private::yield_item::<#value>);
-    let hand_over = match may_fail {
-        true => quote_spanned!(at(of)=> #yielded.map_err(::sandbar_guest::__private::failed).and_then(#hand_over)),
-        false => quote!(#hand_over(#yielded)),
+    let yield_item = quote_spanned!(at(value)=> ::sandbar_guest::__private::yield_item::<#value>);
+    let yield_item = match may_fail {
+        true => {
+            quote_spanned!(at(of)=> #yielded.map_err(::sandbar_guest::__private::report_error).and_then(#yield_item))
+        }
+        false => quote!(#yield_item(#yielded)),
     };
     let output = &function.sig.output;
-    let begin = quote_spanned!(at(output)=> ::std::boxed::Box::new(::core::iter::Iterator::map(#call, |#yielded: #of| #hand_over)));
+    let begin = quote_spanned!(at(output)=> ::std::boxed::Box::new(::core::iter::Iterator::map(#call, |#yielded: #of| #yield_item)));
     let run = quote! {
         fn __sandbar_run(
             #arguments: &::sandbar_guest::__private::Arguments<'_>,
-        ) -> ::core::result::Result<::sandbar_guest::__private::Items, ::std::string::String> {
+        ) -> ::core::result::Result<::sandbar_guest::__private::GeneratorItems, ::std::string::String> {
             ::core::result::Result::Ok(#begin)
         }
     };
-    let (name, about, described, items) = (&signature.name, &signature.about, described(signature), text(value));
-    let offered = quote! {
-        ::sandbar_guest::__private::Offered::of_generator(#name, #about, #described, #items, __sandbar_run)
+    let (name, about, described, items) =
+        (&signature.name, &signature.about, describe_parameters(signature), text(value));
+    let definition = quote! {
+        ::sandbar_guest::__private::TaskDefinition::generator(#name, #about, #described, #items, __sandbar_run)
     };
     let handles = quote!(::sandbar_guest::ObjectStream<#value>);
-    Ok(Kind { output: handles.clone(), handles, run, offered, pool: quote!() })
+    Ok(Expansion { output: handles.clone(), handles, run, definition, pool: quote!() })
 }
 
 /// Variable names. With the macro's own hygiene, a user's tasks of the same names could shadow them.
@@ -160,13 +168,13 @@ fn locals() -> [Ident; 2] {
 /// A call of the function with its decoded arguments.
 fn call(signature: &Signature<'_>, arguments: &Ident) -> Tokens {
     let ident = signature.ident;
-    let taken = signature.inputs.iter().enumerate();
-    let taken = taken.map(|(i, (_, of))| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
-    quote!(#ident(#(#taken),*))
+    let values = signature.inputs.iter().enumerate();
+    let values = values.map(|(i, (_, of))| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
+    quote!(#ident(#(#values),*))
 }
 
 /// Name and type of each parameter.
-fn described(signature: &Signature<'_>) -> Tokens {
+fn describe_parameters(signature: &Signature<'_>) -> Tokens {
     let described = signature.inputs.iter().map(|(name, of)| {
         let of = text(*of);
         quote!((#name, #of))
@@ -175,13 +183,13 @@ fn described(signature: &Signature<'_>) -> Tokens {
 }
 
 /// Parameter names as identifiers.
-pub fn own(names: &[String], span: Span) -> Vec<Ident> {
+pub fn identifiers(names: &[String], span: Span) -> Vec<Ident> {
     let own = |name: &String| parse_str(name).unwrap_or_else(|_| Ident::new_raw(name, span));
     names.iter().map(own).collect()
 }
 
 /// The parameter type of `submit` for a parameter of this type.
-pub fn taken_as(of: &impl ToTokens) -> Tokens {
+pub fn submit_type(of: &impl ToTokens) -> Tokens {
     quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>)
 }
 

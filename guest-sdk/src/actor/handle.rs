@@ -8,16 +8,16 @@ use sandbar_core::{RequestOptions, RetryOn, TaskError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::host;
-use crate::registry::Offered;
-use crate::task::{Arg, Call, Handles, ObjectRef, fetch, milliseconds, release_gone};
+use crate::registry::TaskDefinition;
+use crate::task::{Arg, CallBuilder, Handles, ObjectRef, fetch, milliseconds, release_dropped};
 
 /// The value of a handle's object: the handle of an existing actor with the requested name, if there is one.
 #[derive(Serialize, Deserialize)]
-struct Made(Option<ObjectRef<Made>>);
+struct HandleAlias(Option<ObjectRef<HandleAlias>>);
 
 /// The content of a handle to an actor.
 pub struct ActorRef {
-    handle: ObjectRef<Made>,
+    handle: ObjectRef<HandleAlias>,
     /// Options of calls through this handle, if they differ from the defaults.
     options: Option<Rc<RequestOptions>>,
 }
@@ -64,8 +64,8 @@ pub trait ActorHandle: Sized {
     /// [`Code::NoActor`](crate::Code::NoActor) when no actor has this name. An actor of another type is found, but its
     /// calls fail with the same code.
     fn find(name: &str) -> Result<Self, TaskError> {
-        release_gone();
-        let found: ObjectRef<ObjectRef<Made>> = ObjectRef::held(host::find(name));
+        release_dropped();
+        let found: ObjectRef<ObjectRef<HandleAlias>> = ObjectRef::from_number(host::find(name));
         found.get().map(|handle| Self::from_actor(ActorRef { handle, options: None }))
     }
 
@@ -75,8 +75,8 @@ pub trait ActorHandle: Sized {
     /// The error of its creation.
     fn ready(&self) -> Result<(), TaskError> {
         let mut handle = self.as_actor().handle.clone();
-        release_gone();
-        while let Made(Some(other)) = fetch(handle.number(), None)? {
+        release_dropped();
+        while let HandleAlias(Some(other)) = fetch(handle.number(), None)? {
             handle = other;
         }
         Ok(())
@@ -104,7 +104,7 @@ impl<H: ActorHandle> Handles for H {
     const COUNT: u32 = 1;
 
     fn from_first(number: u64) -> Self {
-        H::from_actor(ActorRef { handle: ObjectRef::held(number), options: None })
+        H::from_actor(ActorRef { handle: ObjectRef::from_number(number), options: None })
     }
 }
 
@@ -156,7 +156,7 @@ impl CallOptions {
 /// A method of an actor, bound to a handle.
 #[derive(Debug)]
 pub struct Method<F, R> {
-    offered: &'static Offered,
+    definition: &'static TaskDefinition,
     /// Number of the handle's object. The caller's handle keeps it alive.
     actor: u64,
     options: Option<Rc<RequestOptions>>,
@@ -165,11 +165,11 @@ pub struct Method<F, R> {
 
 impl<F, R> Method<F, R> {
     /// For the macro only.
-    pub fn new(offered: &'static Offered, actor: &ActorRef) -> Self {
-        Method { offered, actor: actor.handle.number(), options: actor.options.clone(), method: PhantomData }
+    pub fn new(definition: &'static TaskDefinition, actor: &ActorRef) -> Self {
+        Method { definition, actor: actor.handle.number(), options: actor.options.clone(), method: PhantomData }
     }
 
-    pub(crate) fn begin(&self) -> Call {
-        Call::begin(self.offered, self.options.as_deref(), Some(self.actor))
+    pub(crate) fn begin(&self) -> CallBuilder {
+        CallBuilder::begin(self.definition, self.options.as_deref(), Some(self.actor))
     }
 }

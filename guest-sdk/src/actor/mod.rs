@@ -6,15 +6,15 @@ mod calls;
 mod handle;
 mod options;
 mod state;
-mod waiting;
+mod waiters;
 
 pub use calls::until_done;
 pub use handle::{ActorHandle, ActorRef, CallOptions, Method};
 pub use options::Creation;
-pub use state::{exclusive, keep, shared};
-pub use waiting::Awaited;
+pub use state::{shared_state, store_actor, with_exclusive_state};
+pub use waiters::ObjectFuture;
 
-pub(crate) use calls::{abandon, begin, resume, within};
-pub(crate) use state::is_made;
+pub(crate) use calls::{abandon, resume, start, with_current_call};
+pub(crate) use state::is_actor;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use state::{State, swapped};
+pub(crate) use state::{ActorState, swap_state};

@@ -1,4 +1,4 @@
-use super::{DenseError, directions, of_host, values};
+use super::{DenseError, contract_sizes, unexpected_result, values};
 use crate::bindings::dense::{self as contract, Operation};
 use crate::host::dense as host;
 
@@ -6,7 +6,7 @@ use crate::host::dense as host;
 ///
 /// Each group minimises `Σ wᵢ (yᵢ - xᵢ·c - c₀)² + ridge · ‖c‖²`; the intercept `c₀` is not penalised.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Grouped {
+pub struct GroupedOptions {
     /// Whether to fit an intercept; otherwise it is zero.
     pub intercept: bool,
     /// Weight of the penalty, at least 0.
@@ -16,9 +16,9 @@ pub struct Grouped {
     pub pivot_min: f64,
 }
 
-impl Default for Grouped {
-    fn default() -> Grouped {
-        Grouped { intercept: true, ridge: 0.0, pivot_min: 0.0 }
+impl Default for GroupedOptions {
+    fn default() -> GroupedOptions {
+        GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 }
     }
 }
 
@@ -86,18 +86,18 @@ pub fn grouped_least_squares(
     target: &[f64],
     groups: &[[u32; 2]],
     weights: Option<&[f64]>,
-    options: Grouped,
+    options: GroupedOptions,
 ) -> Result<GroupedFit, DenseError> {
     let rows = target.len();
     let width = columns.len().checked_div(rows).unwrap_or(0);
-    let sizes = [directions(&[width, rows]), directions(&[rows]), directions(&[groups.len(), 2])];
+    let sizes = [contract_sizes(&[width, rows]), contract_sizes(&[rows]), contract_sizes(&[groups.len(), 2])];
     let offsets = values(&sizes[2], groups.as_flattened());
     let mut operands = vec![values(&sizes[0], columns), values(&sizes[1], target), offsets];
     operands.extend(weights.map(|weights| values(&sizes[1], weights)));
-    let Grouped { intercept, ridge, pivot_min } = options;
+    let GroupedOptions { intercept, ridge, pivot_min } = options;
     let grouped = contract::Grouped { intercept, ridge, pivot_min };
-    let made = host::run(Operation::GroupedLeastSquares(grouped), &operands)?;
-    let Ok([found, became]) = <[host::Tensor; 2]>::try_from(made) else { return Err(of_host()) };
+    let outputs = host::run(Operation::GroupedLeastSquares(grouped), &operands)?;
+    let Ok([found, became]) = <[host::Tensor; 2]>::try_from(outputs) else { return Err(unexpected_result()) };
     let (mut coefficients, mut statuses) = (vec![0.0; groups.len() * (width + 1)], vec![0; groups.len()]);
     found.read(0, super::bytes_mut(&mut coefficients))?;
     became.read(0, super::bytes_mut(&mut statuses))?;

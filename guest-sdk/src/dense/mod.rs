@@ -30,7 +30,7 @@ use crate::bindings::dense::{self as contract, Operand, Operation, Reduction, Tr
 use crate::host::dense as host;
 
 pub use self::expression::{Expression, input};
-pub use self::grouped::{Grouped, GroupedFit, Status, grouped_least_squares};
+pub use self::grouped::{GroupedFit, GroupedOptions, Status, grouped_least_squares};
 pub use self::kernel::Kernel;
 pub use crate::bindings::dense::{Device, Dtype};
 
@@ -134,7 +134,7 @@ fn bytes_mut<T: Element>(values: &mut [T]) -> &mut [u8] {
 }
 
 /// The sizes of a shape for the contract. A size beyond 32 bits becomes the maximum, which the host rejects.
-fn directions(sizes: &[usize]) -> Vec<u32> {
+fn contract_sizes(sizes: &[usize]) -> Vec<u32> {
     sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect()
 }
 
@@ -144,7 +144,7 @@ impl Tensor {
     /// # Errors
     /// Reports a wrong number of values, and exhausted memory.
     pub fn new<T: Element>(sizes: &[usize], values: &[T]) -> Result<Tensor, DenseError> {
-        let handle = host::make(T::DTYPE, &directions(sizes), Some(bytes(values)))?;
+        let handle = host::make(T::DTYPE, &contract_sizes(sizes), Some(bytes(values)))?;
         Ok(Tensor { handle, dtype: T::DTYPE, sizes: sizes.to_vec() })
     }
 
@@ -153,7 +153,7 @@ impl Tensor {
     /// # Errors
     /// Reports exhausted memory.
     pub fn zeros(dtype: Dtype, sizes: &[usize]) -> Result<Tensor, DenseError> {
-        let handle = host::make(dtype, &directions(sizes), None)?;
+        let handle = host::make(dtype, &contract_sizes(sizes), None)?;
         Ok(Tensor { handle, dtype, sizes: sizes.to_vec() })
     }
 
@@ -169,16 +169,16 @@ impl Tensor {
     }
 
     /// Runs an operation with one result of this type and shape.
-    fn of(
+    fn from_operation(
         operation: Operation<'_>,
         operands: &[Operand<'_>],
         dtype: Dtype,
         sizes: Vec<usize>,
     ) -> Result<Tensor, DenseError> {
-        let mut made = host::run(operation, operands)?;
-        match (made.pop(), made.is_empty()) {
+        let mut outputs = host::run(operation, operands)?;
+        match (outputs.pop(), outputs.is_empty()) {
             (Some(handle), true) => Ok(Tensor { handle, dtype, sizes }),
-            _ => Err(of_host()),
+            _ => Err(unexpected_result()),
         }
     }
 
@@ -211,7 +211,7 @@ impl Tensor {
     /// # Errors
     /// Reports a shape with another number of values, and exhausted memory.
     pub fn reshaped(&self, sizes: &[usize]) -> Result<Tensor, DenseError> {
-        let handle = self.handle.reshaped(&directions(sizes))?;
+        let handle = self.handle.reshaped(&contract_sizes(sizes))?;
         Ok(Tensor { handle, dtype: self.dtype, sizes: sizes.to_vec() })
     }
 
@@ -230,7 +230,7 @@ impl Tensor {
     /// # Errors
     /// Like [`Tensor::to_vec`].
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>, DenseError> {
-        ArrayD::from_shape_vec(IxDyn(&self.sizes), self.to_vec()?).map_err(|_| of_host())
+        ArrayD::from_shape_vec(IxDyn(&self.sizes), self.to_vec()?).map_err(|_| unexpected_result())
     }
 
     /// Waits for the values, and reads those from index `first` on.
@@ -286,7 +286,7 @@ impl Tensor {
         let stacked = if self.sizes.len() > 2 { self } else { other };
         let stack = &stacked.sizes[..stacked.sizes.len() - 2];
         let sizes = [stack, &[rows, columns]].concat();
-        Tensor::of(Operation::Product(transposed), &[self.operand(), other.operand()], self.dtype, sizes)
+        Tensor::from_operation(Operation::Product(transposed), &[self.operand(), other.operand()], self.dtype, sizes)
     }
 
     /// The solutions of symmetric positive definite systems `[.., n, n]` for `[.., n, m]`. NaN for other systems.
@@ -295,7 +295,7 @@ impl Tensor {
     /// Reports shapes that don't agree.
     pub fn solve_cholesky(&self, right: &Tensor) -> Result<Tensor, DenseError> {
         let operands = [self.operand(), right.operand()];
-        Tensor::of(Operation::SolveCholesky, &operands, self.dtype, right.sizes.clone())
+        Tensor::from_operation(Operation::SolveCholesky, &operands, self.dtype, right.sizes.clone())
     }
 
     /// The least-squares solutions of systems `[.., rows, n]`, with at least as many rows as columns, for `[.., rows,
@@ -308,7 +308,7 @@ impl Tensor {
         if let ([.., rows, _], [.., unknowns]) = (&mut sizes[..], &self.sizes[..]) {
             *rows = *unknowns;
         }
-        Tensor::of(Operation::SolveQr, &[self.operand(), right.operand()], self.dtype, sizes)
+        Tensor::from_operation(Operation::SolveQr, &[self.operand(), right.operand()], self.dtype, sizes)
     }
 
     /// Applies an element-wise function. The result has the shape of the first input to which all others broadcast: a
@@ -325,7 +325,7 @@ impl Tensor {
             ));
         };
         let operands: Vec<Operand<'_>> = inputs.iter().map(|tensor| tensor.operand()).collect();
-        Tensor::of(Operation::Map(function.steps()), &operands, first.dtype, sizes.clone())
+        Tensor::from_operation(Operation::Map(function.steps()), &operands, first.dtype, sizes.clone())
     }
 
     /// The sums along a dimension, which the result lacks.
@@ -383,7 +383,7 @@ impl Tensor {
         }
         let dtype = if matches!(with, Reduction::ArgMax | Reduction::ArgMin) { Dtype::U32 } else { self.dtype };
         let along = u8::try_from(along).unwrap_or(u8::MAX);
-        Tensor::of(Operation::Reduce(contract::Reduce { with, along }), &[self.operand()], dtype, sizes)
+        Tensor::from_operation(Operation::Reduce(contract::Reduce { with, along }), &[self.operand()], dtype, sizes)
     }
 
     /// The softmax along the last dimension: each exponential divided by their sum.
@@ -391,7 +391,7 @@ impl Tensor {
     /// # Errors
     /// Reports a tensor without dimensions.
     pub fn softmax(&self) -> Result<Tensor, DenseError> {
-        Tensor::of(Operation::Softmax, &[self.operand()], self.dtype, self.sizes.clone())
+        Tensor::from_operation(Operation::Softmax, &[self.operand()], self.dtype, self.sizes.clone())
     }
 
     /// The logarithm of the sum of the exponentials along the last dimension, which the result lacks.
@@ -400,7 +400,7 @@ impl Tensor {
     /// Reports a tensor without dimensions.
     pub fn log_sum_exp(&self) -> Result<Tensor, DenseError> {
         let sizes = self.sizes.split_last().map_or(Vec::new(), |(_, rest)| rest.to_vec());
-        Tensor::of(Operation::LogSumExp, &[self.operand()], self.dtype, sizes)
+        Tensor::from_operation(Operation::LogSumExp, &[self.operand()], self.dtype, sizes)
     }
 
     /// Converts the values, floats or integers, to another floating-point type. Rust has no f16 type: tensors of f16
@@ -418,7 +418,7 @@ impl Tensor {
     /// # Errors
     /// Reports a type that is not a floating-point type.
     pub fn to(&self, dtype: Dtype) -> Result<Tensor, DenseError> {
-        Tensor::of(Operation::Convert(dtype), &[self.operand()], dtype, self.sizes.clone())
+        Tensor::from_operation(Operation::Convert(dtype), &[self.operand()], dtype, self.sizes.clone())
     }
 
     /// For points `[n, d]` (`self`) and centres `[k, d]`: the index of each point's nearest centre (u32, `[n]`), and
@@ -427,8 +427,8 @@ impl Tensor {
     /// # Errors
     /// Reports shapes that don't agree.
     pub fn nearest(&self, centres: &Tensor) -> Result<(Tensor, Tensor), DenseError> {
-        let made = host::run(Operation::Nearest, &[self.operand(), centres.operand()])?;
-        let Ok([places, squares]) = <[host::Tensor; 2]>::try_from(made) else { return Err(of_host()) };
+        let outputs = host::run(Operation::Nearest, &[self.operand(), centres.operand()])?;
+        let Ok([places, squares]) = <[host::Tensor; 2]>::try_from(outputs) else { return Err(unexpected_result()) };
         let sizes = vec![self.sizes.first().copied().unwrap_or_default()];
         Ok((
             Tensor { handle: places, dtype: Dtype::U32, sizes: sizes.clone() },
@@ -448,7 +448,7 @@ impl Tensor {
             self.sizes.last().copied().unwrap_or_default(),
         ];
         let operands = [bins_of.operand(), self.operand()];
-        Tensor::of(Operation::Histogram(bins), &operands, self.dtype, sizes)
+        Tensor::from_operation(Operation::Histogram(bins), &operands, self.dtype, sizes)
     }
 
     /// Gathers rows by indices (u32, `[m]`): `[m, ..]`. An index out of range gives zeros.
@@ -458,7 +458,7 @@ impl Tensor {
     pub fn take(&self, places: &Tensor) -> Result<Tensor, DenseError> {
         let rest = self.sizes.split_first().map_or(&[][..], |(_, rest)| rest);
         let sizes = [&[places.len()], rest].concat();
-        Tensor::of(Operation::Take, &[self.operand(), places.operand()], self.dtype, sizes)
+        Tensor::from_operation(Operation::Take, &[self.operand(), places.operand()], self.dtype, sizes)
     }
 }
 
@@ -473,7 +473,7 @@ fn shape(message: String) -> DenseError {
     DenseError { kind: DenseErrorKind::Shape, message }
 }
 
-fn of_host() -> DenseError {
+fn unexpected_result() -> DenseError {
     shape("the host returned an unexpected number of tensors or values".to_owned())
 }
 

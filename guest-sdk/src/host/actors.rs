@@ -2,41 +2,41 @@
 
 use sandbar_core::{ActorOptions, Argument, Code, Fault, RequestOptions, TaskError};
 
-use super::calls::{Call, Ended, Progress, Running, Step, encoded, run, settle};
-use super::objects::{Host, Returned, host};
-use crate::actor::State;
+use super::calls::{Call, CallFrame, CallResult, CallState, Step, encoded, run, settle};
+use super::objects::{EncodedValue, ProgramHost, host};
+use crate::actor::ActorState;
 use crate::bindings::program::TaskKind;
 use crate::bindings::tasks::Outcome;
-use crate::registry::{Offered, tasks};
+use crate::registry::{TaskDefinition, tasks};
 use crate::task;
 
 /// Default maximum number of concurrently waiting calls.
 const CONCURRENCY: u32 = 1000;
 
 pub(super) struct Actor {
-    made_by: Making,
+    creation: CreationCall,
     /// Its `checkpoint` and `restore`.
-    hooks: Option<[&'static Offered; 2]>,
+    hooks: Option<[&'static TaskDefinition; 2]>,
     name: Option<String>,
     options: ActorOptions,
     /// None before the creation, and while a call uses it.
-    state: State,
+    state: ActorState,
     /// Whether a part of a call runs, or the actor is being created.
-    entered: bool,
+    busy: bool,
     /// Set when the actor was killed while it ran: whether it restarts.
-    doomed: Option<bool>,
-    to_remake: bool,
+    kill_requested: Option<bool>,
+    restart_pending: bool,
     restarts: u32,
     /// Calls that have finished since the last checkpoint.
-    unsaved: u32,
-    saved: Option<Returned>,
+    calls_since_checkpoint: u32,
+    saved: Option<EncodedValue>,
     died: Option<Fault>,
 }
 
 /// The call that creates an actor.
 #[derive(Clone)]
-pub(super) struct Making {
-    pub(super) offered: &'static Offered,
+pub(super) struct CreationCall {
+    pub(super) definition: &'static TaskDefinition,
     pub(super) chain: Vec<String>,
     pub(super) arguments: Vec<u8>,
     /// Objects in place of arguments.
@@ -61,96 +61,96 @@ pub(crate) fn find(name: &str) -> u64 {
 
 pub(crate) fn kill(actor: u64, restart: bool) {
     host(|host| {
-        let actor = host.meant(actor);
+        let actor = host.resolve_alias(actor);
         host.kill(actor, restart);
     });
     settle();
 }
 
 /// Restarts an actor from its last checkpoint, or from its original arguments.
-pub(super) fn remake(number: u64) {
-    task::release_gone();
-    let Making { offered, chain, arguments, refs, .. } = host(|host| {
+pub(super) fn restart_actor(number: u64) {
+    task::release_dropped();
+    let CreationCall { definition, chain, arguments, refs, .. } = host(|host| {
         let actor = host.actors.get_mut(&number).expect("it was found just now");
-        (actor.to_remake, actor.entered) = (false, true);
-        actor.making()
+        (actor.restart_pending, actor.busy) = (false, true);
+        actor.creation_call()
     });
     host(|host| host.hold(&refs));
-    let made = run(chain, None, number, || task::run(offered.place(), number, &arguments));
-    host(|host| host.remade(number, made));
+    let outcome = run(chain, None, number, || task::run(definition.index(), number, &arguments));
+    host(|host| host.handle_restart(number, outcome));
 }
 
 /// Runs an actor's `checkpoint`.
-pub(super) fn save(number: u64) {
-    task::release_gone();
-    let (offered, chain, state) = host(|host| {
+pub(super) fn checkpoint_actor(number: u64) {
+    task::release_dropped();
+    let (definition, chain, state) = host(|host| {
         let actor = host.actors.get_mut(&number).expect("it was found just now");
         let [checkpoint, _] = actor.hooks.expect("it has one");
-        actor.unsaved = 0;
-        (checkpoint, actor.chain_of(checkpoint), actor.enter())
+        actor.calls_since_checkpoint = 0;
+        (checkpoint, actor.chain_of(checkpoint), actor.take_state())
     });
-    let saved = run(chain, state, number, || task::run(offered.place(), number, &[0]));
-    host(|host| host.saved(number, saved));
+    let saved = run(chain, state, number, || task::run(definition.index(), number, &[0]));
+    host(|host| host.handle_checkpoint(number, saved));
 }
 
 impl Actor {
     /// Takes the state for a part of a call.
-    pub(super) fn enter(&mut self) -> State {
-        self.entered = true;
+    pub(super) fn take_state(&mut self) -> ActorState {
+        self.busy = true;
         self.state.take()
     }
 
-    pub(super) fn is_entered(&self) -> bool {
-        self.entered
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy
     }
 
-    fn chain_of(&self, hook: &Offered) -> Vec<String> {
-        let mut chain = self.made_by.chain.clone();
+    fn chain_of(&self, hook: &TaskDefinition) -> Vec<String> {
+        let mut chain = self.creation.chain.clone();
         chain.pop();
         chain.push(hook.name.to_owned());
         chain
     }
 
-    fn making(&self) -> Making {
+    fn creation_call(&self) -> CreationCall {
         match (&self.saved, self.hooks) {
             (Some((bytes, contains)), Some([_, restore])) => {
                 let arguments = postcard::to_stdvec(&[Argument::Value(bytes)][..]).expect("an argument is bytes");
                 let (chain, refs) = (self.chain_of(restore), contains.clone());
-                Making { offered: restore, chain, arguments, needs: Vec::new(), refs }
+                CreationCall { definition: restore, chain, arguments, needs: Vec::new(), refs }
             }
-            _ => self.made_by.clone(),
+            _ => self.creation.clone(),
         }
     }
 }
 
 /// Returns the type of an actor's function: `Counter` for `Counter.new`.
-fn type_of(offered: &Offered) -> &'static str {
-    offered.name.rsplit_once('.').map_or(offered.name, |(of, _)| of)
+fn type_of(definition: &TaskDefinition) -> &'static str {
+    definition.name.rsplit_once('.').map_or(definition.name, |(of, _)| of)
 }
 
-fn hooks(of: &str) -> Option<[&'static Offered; 2]> {
+fn hooks(of: &str) -> Option<[&'static TaskDefinition; 2]> {
     let all = tasks();
-    let find = |kind| all.iter().copied().find(|offered| offered.kind == kind && type_of(offered) == of);
+    let find = |kind| all.iter().copied().find(|definition| definition.kind == kind && type_of(definition) == of);
     Some([find(TaskKind::Checkpoint)?, find(TaskKind::Restore)?])
 }
 
-impl Host {
+impl ProgramHost {
     /// Returns the next step that an actor needs.
-    pub(super) fn next_of_actors(&self) -> Option<Step> {
-        self.actors.iter().filter(|(_, actor)| !actor.entered).find_map(|(number, actor)| {
+    pub(super) fn next_actor_step(&self) -> Option<Step> {
+        self.actors.iter().filter(|(_, actor)| !actor.busy).find_map(|(number, actor)| {
             let every = actor.options.checkpoint_every.unwrap_or(1).max(1);
-            let is_due = actor.hooks.is_some() && actor.state.is_some() && actor.unsaved >= every;
-            match actor.to_remake {
-                true => Some(Step::Remake(*number)),
-                false => is_due.then_some(Step::Save(*number)),
+            let is_due = actor.hooks.is_some() && actor.state.is_some() && actor.calls_since_checkpoint >= every;
+            match actor.restart_pending {
+                true => Some(Step::Restart(*number)),
+                false => is_due.then_some(Step::Checkpoint(*number)),
             }
         })
     }
 
     /// Returns the actor of a handle, which may be an alias of another actor's handle.
-    fn meant(&self, handle: u64) -> u64 {
+    fn resolve_alias(&self, handle: u64) -> u64 {
         let other = self.value(handle).and_then(|bytes| postcard::from_bytes::<Option<u64>>(bytes).ok());
-        other.flatten().map_or(handle, |other| self.meant(other))
+        other.flatten().map_or(handle, |other| self.resolve_alias(other))
     }
 
     /// Admits a call that creates an actor. Returns the fault of a rejected one.
@@ -166,32 +166,32 @@ impl Host {
             return None;
         }
         let call = self.calls.get_mut(&number).expect("it was added just now");
-        let made_by = call.making();
-        if options.detached && !(made_by.needs.is_empty() && made_by.refs.is_empty()) {
-            let message = "outlives its job, and is made with objects of that: pass values";
+        let creation = call.creation_call();
+        if options.detached && !(creation.needs.is_empty() && creation.refs.is_empty()) {
+            let message = "is detached and takes objects of its job: pass values instead";
             return Some(Fault::new(Code::BadRequest, message));
         }
         call.actor = Some(number);
-        self.pin(&made_by.needs);
-        self.pin(&made_by.refs);
+        self.pin(&creation.needs);
+        self.pin(&creation.refs);
         if options.detached {
             self.pin(&[number]);
         }
         if let Some(name) = &name {
             self.names.insert(name.clone(), number);
         }
-        let hooks = hooks(type_of(made_by.offered));
+        let hooks = hooks(type_of(creation.definition));
         let actor = Actor {
-            made_by,
+            creation,
             hooks,
             name,
             options,
             state: None,
-            entered: false,
-            doomed: None,
-            to_remake: false,
+            busy: false,
+            kill_requested: None,
+            restart_pending: false,
             restarts: 0,
-            unsaved: 0,
+            calls_since_checkpoint: 0,
             saved: None,
             died: None,
         };
@@ -201,16 +201,16 @@ impl Host {
 
     /// Admits a call of an actor's method. Returns the fault of a rejected one.
     pub(super) fn admit_method(&mut self, number: u64, handle: u64) -> Option<Fault> {
-        let number_of_actor = self.meant(handle);
+        let number_of_actor = self.resolve_alias(handle);
         let unmade = self.failed(&[handle]).map(|error| postcard::from_bytes::<TaskError>(&error));
         let Some(actor) = self.actors.get(&number_of_actor) else {
-            let gone = || Fault::new(Code::ActorDied, format!("actor {handle} is not there, or not any more"));
+            let gone = || Fault::new(Code::ActorDied, format!("actor {handle} does not exist or was removed"));
             return Some(unmade.and_then(Result::ok).map_or_else(gone, |error| error.fault));
         };
         if let Some(died) = &actor.died {
             return Some(died.clone());
         }
-        let (method, make) = (self.calls[&number].offered, actor.made_by.offered);
+        let (method, make) = (self.calls[&number].definition, actor.creation.definition);
         if type_of(method) != type_of(make) {
             let message = format!("actor {handle} is a `{}`, and has no `{}`", type_of(make), method.name);
             return Some(Fault::new(Code::NoActor, message));
@@ -219,7 +219,7 @@ impl Host {
             self.calls.iter().filter(|(n, call)| call.actor == Some(number_of_actor) && **n != number_of_actor);
         let pending = pending.count() as u64;
         if actor.options.max_pending_calls.is_some_and(|max| pending >= max) {
-            let message = format!("actor {handle} has {pending} calls that have not ended, as many as it may");
+            let message = format!("actor {handle} has {pending} unfinished calls, which is its limit");
             return Some(Fault::new(Code::PendingCalls, message));
         }
         self.calls.get_mut(&number).expect("it was added just now").actor = Some(number_of_actor);
@@ -234,7 +234,7 @@ impl Host {
         let waiting = || self.calls.values().filter(waits).count() as u32;
         match kind {
             TaskKind::Make => true,
-            _ if actor.entered || actor.state.is_none() => false,
+            _ if actor.busy || actor.state.is_none() => false,
             TaskKind::Shared => waiting() < actor.options.max_concurrency.unwrap_or(CONCURRENCY).max(1),
             _ => waiting() == 0,
         }
@@ -242,104 +242,112 @@ impl Host {
 
     /// Updates an actor after a part of a call: the new state, whether the call panicked, and its result if it has
     /// finished.
-    pub(super) fn advanced_of_actor(
+    pub(super) fn handle_actor_progress(
         &mut self,
         number: u64,
         call: u64,
-        (state, panicked): (State, bool),
-        ended: Option<Ended>,
+        (state, panicked): (ActorState, bool),
+        ended: Option<CallResult>,
     ) {
         self.pin(&[number]);
-        self.left(number, call, state, ended.is_some());
-        let doomed = self.actors.get_mut(&number).and_then(|actor| actor.doomed.take());
+        self.set_idle(number, call, state, ended.is_some());
+        let kill_requested = self.actors.get_mut(&number).and_then(|actor| actor.kill_requested.take());
         match ended {
             // A failed creation makes the handle fail, with the actor's error.
             Some(Err(error)) if call == number => {
-                self.calls.get_mut(&call).expect("it was run just now").state = Progress::Queued;
-                self.lose(number, false, &error);
+                self.calls.get_mut(&call).expect("it was run just now").state = CallState::Queued;
+                self.handle_failure(number, false, &error);
             }
             Some(Err(error)) if panicked => {
                 self.finish(call, Err(error.clone()));
-                self.lose(number, true, &error);
+                self.handle_failure(number, true, &error);
             }
             ended => {
                 ended.into_iter().for_each(|ended| self.finish(call, ended));
-                doomed.into_iter().for_each(|restart| self.kill(number, restart));
+                kill_requested.into_iter().for_each(|restart| self.kill(number, restart));
             }
         }
         self.unpin(&[number]);
     }
 
     /// Marks an actor as idle after a part of a call.
-    fn left(&mut self, number: u64, call: u64, state: State, has_ended: bool) {
+    fn set_idle(&mut self, number: u64, call: u64, state: ActorState, has_ended: bool) {
         match self.actors.get_mut(&number) {
             Some(actor) => {
-                (actor.entered, actor.state) = (false, state);
-                actor.unsaved += u32::from(has_ended && call != number);
+                (actor.busy, actor.state) = (false, state);
+                actor.calls_since_checkpoint += u32::from(has_ended && call != number);
             }
-            None => self.trash.states.push(state),
+            None => self.deferred.states.push(state),
         }
     }
 
-    fn remade(&mut self, number: u64, (made, part, state): (Result<bool, TaskError>, Running, State)) {
-        part.returned.iter().for_each(|(_, contains)| self.unpin(contains));
-        self.left(number, number, state, true);
-        let doomed = self.actors.get_mut(&number).and_then(|actor| actor.doomed.take());
-        match (made, doomed) {
-            (Err(error), _) => self.lose(number, false, &error),
+    fn handle_restart(
+        &mut self,
+        number: u64,
+        (outcome, frame, state): (Result<bool, TaskError>, CallFrame, ActorState),
+    ) {
+        frame.returned.iter().for_each(|(_, contains)| self.unpin(contains));
+        self.set_idle(number, number, state, true);
+        let kill_requested = self.actors.get_mut(&number).and_then(|actor| actor.kill_requested.take());
+        match (outcome, kill_requested) {
+            (Err(error), _) => self.handle_failure(number, false, &error),
             (Ok(_), Some(restart)) => self.kill(number, restart),
             (Ok(_), None) => {}
         }
     }
 
-    fn saved(&mut self, number: u64, (ended, mut part, state): (Result<bool, TaskError>, Running, State)) {
-        self.left(number, number, state, true);
+    fn handle_checkpoint(
+        &mut self,
+        number: u64,
+        (ended, mut frame, state): (Result<bool, TaskError>, CallFrame, ActorState),
+    ) {
+        self.set_idle(number, number, state, true);
         match (ended, self.actors.get_mut(&number)) {
             (Ok(_), Some(actor)) => {
-                let before = std::mem::replace(&mut actor.saved, part.returned.pop());
+                let before = std::mem::replace(&mut actor.saved, frame.returned.pop());
                 self.unpin(&before.map(|(_, contains)| contains).unwrap_or_default());
             }
-            (Err(error), _) => self.lose(number, true, &error),
-            (Ok(_), None) => part.returned.iter().for_each(|(_, contains)| self.unpin(contains)),
+            (Err(error), _) => self.handle_failure(number, true, &error),
+            (Ok(_), None) => frame.returned.iter().for_each(|(_, contains)| self.unpin(contains)),
         }
     }
 
     /// Kills an actor, now or after the running part of its call.
     pub(super) fn kill(&mut self, number: u64, restart: bool) {
         let Some(actor) = self.actors.get_mut(&number) else { return };
-        if actor.entered {
-            actor.doomed = Some(restart);
+        if actor.busy {
+            actor.kill_requested = Some(restart);
         } else if restart {
             let fault = Fault::new(Code::ActorDied, "it was to begin anew");
-            self.lose(number, true, &TaskError { fault, chain: Vec::new() });
+            self.handle_failure(number, true, &TaskError { fault, chain: Vec::new() });
         } else {
-            self.end_actor(number, "was killed, or nobody referred to it any more");
+            self.terminate_actor(number, "was killed, or its last handle was dropped");
         }
     }
 
     /// Handles an actor's failure. Restarts the actor if `may` and its options allow it.
-    fn lose(&mut self, number: u64, may: bool, error: &TaskError) {
+    fn handle_failure(&mut self, number: u64, may: bool, error: &TaskError) {
         let Some(actor) = self.actors.get_mut(&number).filter(|actor| actor.died.is_none()) else { return };
-        let begins_anew = may && actor.restarts < actor.options.max_restarts;
-        if begins_anew {
-            (actor.restarts, actor.unsaved, actor.to_remake) = (actor.restarts + 1, 0, true);
-            self.trash.states.extend(actor.state.take().map(Some));
+        let restarts = may && actor.restarts < actor.options.max_restarts;
+        if restarts {
+            (actor.restarts, actor.calls_since_checkpoint, actor.restart_pending) = (actor.restarts + 1, 0, true);
+            self.deferred.states.extend(actor.state.take().map(Some));
         }
         self.pin(&[number]);
-        let message = format!("the actor died while it was called: {}", error.fault.message);
+        let message = format!("the actor died during the call: {}", error.fault.message);
         self.stop_calls(number, &Fault::new(Code::ActorDied, message), |call| call.waits());
-        if !begins_anew {
-            self.end_actor(number, &format!("has died: {}", error.fault.message));
+        if !restarts {
+            self.terminate_actor(number, &format!("has died: {}", error.fault.message));
         }
         self.unpin(&[number]);
     }
 
     /// Ends an actor for good.
-    fn end_actor(&mut self, number: u64, what: &str) {
+    fn terminate_actor(&mut self, number: u64, what: &str) {
         let Some(actor) = self.actors.get_mut(&number).filter(|actor| actor.died.is_none()) else { return };
-        let message = format!("actor `{}` {what}", actor.name.as_deref().unwrap_or(actor.made_by.offered.name));
+        let message = format!("actor `{}` {what}", actor.name.as_deref().unwrap_or(actor.creation.definition.name));
         let died = Fault::new(Code::ActorDied, message);
-        (actor.died, actor.to_remake) = (Some(died.clone()), false);
+        (actor.died, actor.restart_pending) = (Some(died.clone()), false);
         let is_detached = actor.options.detached;
         let gone = self.forget_actor(number);
         self.pin(&[number]);
@@ -364,9 +372,9 @@ impl Host {
     /// Removes the name, the state and the checkpoint. Returns the objects that the actor referred to.
     fn forget_actor(&mut self, number: u64) -> Vec<u64> {
         let Some(actor) = self.actors.get_mut(&number) else { return Vec::new() };
-        self.trash.states.extend(actor.state.take().map(Some));
-        let mut gone = std::mem::take(&mut actor.made_by.needs);
-        gone.append(&mut actor.made_by.refs);
+        self.deferred.states.extend(actor.state.take().map(Some));
+        let mut gone = std::mem::take(&mut actor.creation.needs);
+        gone.append(&mut actor.creation.refs);
         gone.extend(actor.saved.take().map(|(_, contains)| contains).unwrap_or_default());
         if let Some(name) = actor.name.as_ref().filter(|name| self.names.get(*name) == Some(&number)) {
             self.names.remove(name);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-use sandbar_dense::{Binary, Grouped, Map, Op, Owned, Reduction, Spec, Step, Unary, cpu};
+use sandbar_dense::{Binary, GroupedOptions, Map, Op, OwnedValues, Reduction, Spec, Step, Unary, cpu};
 
 use crate::bindings::dense as contract;
 use crate::bindings::dense::{Dtype, Operand, Operation};
@@ -21,21 +21,21 @@ thread_local! {
 /// The tensors of a thread.
 #[derive(Default)]
 struct Session {
-    tensors: HashMap<u32, (Spec, Rc<Owned>)>,
+    tensors: HashMap<u32, (Spec, Rc<OwnedValues>)>,
     /// The last tensor number in use.
     last: u32,
     bytes: u64,
 }
 
 impl Session {
-    fn keep(&mut self, spec: Spec, values: Rc<Owned>) -> u32 {
+    fn keep(&mut self, spec: Spec, values: Rc<OwnedValues>) -> u32 {
         self.last += 1;
         self.bytes += spec.bytes();
         self.tensors.insert(self.last, (spec, values));
         self.last
     }
 
-    fn get(&self, tensor: u32) -> Result<(Spec, Rc<Owned>), sandbar_dense::DenseError> {
+    fn get(&self, tensor: u32) -> Result<(Spec, Rc<OwnedValues>), sandbar_dense::DenseError> {
         self.tensors.get(&tensor).cloned().ok_or(sandbar_dense::DenseError::NoTensor(tensor))
     }
 
@@ -50,7 +50,7 @@ impl Session {
         match self.bytes.checked_add(bytes).is_some_and(|all| all <= TENSOR_BYTES_MAX) {
             true => Ok(()),
             false => Err(sandbar_dense::DenseError::Memory(format!(
-                "{bytes} bytes more than the {} that tensors take, the limit is {TENSOR_BYTES_MAX} in tests",
+                "{bytes} more bytes exceed the tests' limit of {TENSOR_BYTES_MAX} bytes for tensors, of which {} are in use",
                 self.bytes
             ))),
         }
@@ -60,29 +60,29 @@ impl Session {
         self.reserve(spec.bytes())?;
         let owned = match values {
             Some(values) => read_values(spec, values)?,
-            None => Owned::zeros(spec),
+            None => OwnedValues::zeros(spec),
         };
         Ok(self.keep(spec, Rc::new(owned)))
     }
 
-    fn run(&mut self, op: &Op, operands: &[(Spec, Rc<Owned>)]) -> Result<Vec<u32>, sandbar_dense::DenseError> {
+    fn run(&mut self, op: &Op, operands: &[(Spec, Rc<OwnedValues>)]) -> Result<Vec<u32>, sandbar_dense::DenseError> {
         let specs: Vec<Spec> = operands.iter().map(|(spec, _)| *spec).collect();
         let outputs = op.outputs(&specs)?;
         self.reserve(outputs.iter().map(Spec::bytes).sum())?;
         let tensors = operands.iter().map(|(spec, values)| sandbar_dense::Tensor::new(*spec, values.values()));
         let inputs = tensors.collect::<Result<Vec<_>, _>>()?;
-        let made = cpu::run(op, &inputs)?;
-        Ok(outputs.into_iter().zip(made).map(|(spec, values)| self.keep(spec, Rc::new(values))).collect())
+        let computed = cpu::run(op, &inputs)?;
+        Ok(outputs.into_iter().zip(computed).map(|(spec, values)| self.keep(spec, Rc::new(values))).collect())
     }
 }
 
 /// Decodes the values of a tensor.
-fn read_values(spec: Spec, bytes: &[u8]) -> Result<Owned, sandbar_dense::DenseError> {
+fn read_values(spec: Spec, bytes: &[u8]) -> Result<OwnedValues, sandbar_dense::DenseError> {
     if bytes.len() as u64 != spec.bytes() {
-        let message = format!("{} bytes are no {spec}, which takes {}", bytes.len(), spec.bytes());
+        let message = format!("{} bytes can't be {spec}, which takes {} bytes", bytes.len(), spec.bytes());
         return Err(sandbar_dense::DenseError::Shape(message));
     }
-    Ok(Owned::from_bytes(spec.dtype, bytes))
+    Ok(OwnedValues::from_bytes(spec.dtype, bytes))
 }
 
 /// A tensor of the test host. Its number takes the place of a component's handle. The handle is never dropped, since
@@ -124,7 +124,7 @@ impl Tensor {
             let (old, values) = session.get(self.number())?;
             let spec = Spec::new(old.dtype, sizes)?;
             if spec.shape.count() != old.shape.count() {
-                let message = format!("{old} can't be {spec}: it has other values");
+                let message = format!("{old} can't be reshaped to {spec}: the number of values differs");
                 return Err(sandbar_dense::DenseError::Shape(message));
             }
             session.reserve(spec.bytes())?;
@@ -140,7 +140,9 @@ impl Tensor {
             let from = first.and_then(|first| values.values().bytes().get(first..)?.get(..to.len()));
             let Some(from) = from else {
                 let bytes = to.len();
-                let message = format!("{bytes} bytes at {offset} are not within {spec}, or begin at no multiple of 4");
+                let message = format!(
+                    "{bytes} bytes at offset {offset} are outside {spec}, or the offset is not a multiple of 4"
+                );
                 return Err(sandbar_dense::DenseError::Shape(message));
             };
             to.copy_from_slice(from);
@@ -175,25 +177,25 @@ pub(crate) fn get_gpu() -> Option<contract::Gpu> {
 }
 
 thread_local! {
-    static SAID: Cell<Option<contract::Device>> = const { Cell::new(None) };
+    static JOB_DEVICE: Cell<Option<contract::Device>> = const { Cell::new(None) };
 }
 
 /// Runs `call` with `device` as the job's device.
 pub(crate) fn with_device<T>(device: contract::Device, call: impl FnOnce() -> T) -> T {
-    let before = SAID.replace(Some(device));
+    let before = JOB_DEVICE.replace(Some(device));
     let result = call();
-    SAID.set(before);
+    JOB_DEVICE.set(before);
     result
 }
 
 pub(crate) fn job_device() -> Option<contract::Device> {
-    SAID.get()
+    JOB_DEVICE.get()
 }
 
 pub(crate) fn use_device(_: contract::Device) {}
 
 pub(crate) fn run(operation: Operation<'_>, operands: &[Operand<'_>]) -> Result<Vec<Tensor>, DenseError> {
-    let made = session(|session| {
+    let outputs = session(|session| {
         let operand = |operand: &Operand<'_>| match operand {
             Operand::Tensor(tensor) => session.get(tensor.handle()),
             Operand::Values(values) => {
@@ -204,7 +206,7 @@ pub(crate) fn run(operation: Operation<'_>, operands: &[Operand<'_>]) -> Result<
         let operands = operands.iter().map(operand).collect::<Result<Vec<_>, sandbar_dense::DenseError>>()?;
         session.run(&op(operation)?, &operands)
     })?;
-    Ok(made.into_iter().map(Tensor::of).collect())
+    Ok(outputs.into_iter().map(Tensor::of).collect())
 }
 
 fn dtype(of: Dtype) -> sandbar_dense::Dtype {
@@ -222,7 +224,7 @@ fn op(operation: Operation<'_>) -> Result<Op, sandbar_dense::DenseError> {
             Op::Product { first_transposed: first, second_transposed: second }
         }
         Operation::GroupedLeastSquares(contract::Grouped { intercept, ridge, pivot_min }) => {
-            Op::GroupedLeastSquares(Grouped { intercept, ridge, pivot_min })
+            Op::GroupedLeastSquares(GroupedOptions { intercept, ridge, pivot_min })
         }
         Operation::SolveCholesky => Op::SolveCholesky,
         Operation::SolveQr => Op::SolveQr,

@@ -11,22 +11,22 @@ use crate::bindings::tasks::Outcome;
 
 /// An input file of the job.
 #[derive(Debug, Clone)]
-pub(super) enum Given {
+pub(super) enum InputFile {
     File(PathBuf),
     /// A list of file names, encoded with postcard.
     Names(Vec<u8>),
 }
 
 /// Adds input files to the job.
-pub(crate) fn give(paths: Vec<PathBuf>) -> FileListRef {
+pub(crate) fn add_files(paths: Vec<PathBuf>) -> FileListRef {
     let names: Vec<String> = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let blocks = names.chunks(FILE_NAMES_PER_OBJECT as usize);
-    let blocks = blocks.map(|names| Given::Names(postcard::to_stdvec(names).expect("names are texts")));
+    let blocks = blocks.map(|names| InputFile::Names(postcard::to_stdvec(names).expect("names are texts")));
     host(|host| {
-        let first = host.given.len() as u64;
+        let first = host.files.len() as u64;
         let count = paths.len() as u64;
-        host.given.extend(paths.into_iter().map(Given::File));
-        host.given.extend(blocks);
+        host.files.extend(paths.into_iter().map(InputFile::File));
+        host.files.extend(blocks);
         FileListRef { first, count, names: first + count }
     })
 }
@@ -34,10 +34,12 @@ pub(crate) fn give(paths: Vec<PathBuf>) -> FileListRef {
 pub(crate) fn open(number: u64) -> u64 {
     let failed =
         |code, message: String| Err(encoded(&TaskError { fault: Fault::new(code, message), chain: Vec::new() }));
-    let given = host(|host| usize::try_from(number).ok().and_then(|at| host.given.get(at).cloned()));
-    let read = match given {
-        Some(Given::File(path)) => fs::read(&path).or_else(|e| failed(Code::Input, format!("{}: {e}", path.display()))),
-        Some(Given::Names(names)) => Ok(names),
+    let file = host(|host| usize::try_from(number).ok().and_then(|at| host.files.get(at).cloned()));
+    let read = match file {
+        Some(InputFile::File(path)) => {
+            fs::read(&path).or_else(|e| failed(Code::Input, format!("{}: {e}", path.display())))
+        }
+        Some(InputFile::Names(names)) => Ok(names),
         None => failed(Code::BadRequest, format!("it opens file {number}, which its job was not given")),
     };
     host(|host| match read {

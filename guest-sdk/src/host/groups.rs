@@ -3,7 +3,7 @@
 
 use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupRequest, RequestOptions, Strategy};
 
-use super::objects::{Host, host};
+use super::objects::{ProgramHost, host};
 use crate::bindings::tasks::Outcome;
 
 pub(crate) fn group(request: &[u8]) -> u64 {
@@ -24,13 +24,13 @@ pub(crate) fn remove_group(group: u64) {
     host(|host| host.groups.remove(&group));
 }
 
-impl Host {
+impl ProgramHost {
     /// Returns the fault of options whose placement is impossible.
     pub(super) fn admit_strategy(&self, options: &RequestOptions) -> Option<Fault> {
         let Strategy::Group { group, bundle } = options.strategy else { return None };
         match (self.groups.get(&group.0), bundle) {
             (None, _) => {
-                let message = format!("placement group {} is not there, or not any more", group.short());
+                let message = format!("placement group {} does not exist or was removed", group.short());
                 Some(Fault::new(Code::GroupRemoved, message))
             }
             (Some(count), Some(bundle)) if bundle as usize >= *count => {

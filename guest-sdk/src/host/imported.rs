@@ -4,7 +4,7 @@ pub(crate) use crate::bindings::data::emit;
 pub(crate) use crate::bindings::groups::{ahead as groups_ahead, failed, fitted, model, next as next_group, predicted};
 
 pub(crate) use crate::bindings::tasks::{
-    awaits, cancel, failed as fails_with, find, get, group, kill, next as next_item, open, progress, put, release,
+    awaits, cancel, failed as report_failure, find, get, group, kill, next as next_item, open, progress, put, release,
     remove_group, returned, submit, yielded,
 };
 

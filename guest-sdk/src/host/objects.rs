@@ -7,33 +7,33 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use super::actors::Actor;
-use super::calls::{Call, Running};
-use super::files::Given;
-use super::streams::Flow;
-use crate::actor::{self, State};
+use super::calls::{Call, CallFrame};
+use super::files::InputFile;
+use super::streams::Generator;
+use crate::actor::{self, ActorState};
 use crate::bindings::tasks::{Got, Outcome};
-use crate::registry::Items;
+use crate::registry::GeneratorItems;
 
 /// The state of the test host.
 #[derive(Default)]
-pub(super) struct Host {
+pub(super) struct ProgramHost {
     /// The last object number in use.
     last: u64,
     objects: HashMap<u64, Object>,
     /// Unfinished calls, by the number of their first result.
     pub(super) calls: BTreeMap<u64, Call>,
     /// Running parts of calls: each was started by the one before it.
-    pub(super) running: Vec<Running>,
+    pub(super) frames: Vec<CallFrame>,
     /// Actors, by the number of their first handle.
     pub(super) actors: BTreeMap<u64, Actor>,
     pub(super) names: HashMap<String, u64>,
     /// Generators, by the number of their call.
-    pub(super) streams: HashMap<u64, Flow>,
+    pub(super) streams: HashMap<u64, Generator>,
     /// Input files, by their number.
-    pub(super) given: Vec<Given>,
+    pub(super) files: Vec<InputFile>,
     /// Number of bundles of each placement group.
     pub(super) groups: HashMap<u64, usize>,
-    pub(super) trash: Trash,
+    pub(super) deferred: DeferredDrops,
 }
 
 struct Object {
@@ -49,23 +49,23 @@ struct Object {
 
 /// User values to drop after the host is no longer borrowed: their destructors may call the host.
 #[derive(Default)]
-pub(super) struct Trash {
-    pub(super) states: Vec<State>,
+pub(super) struct DeferredDrops {
+    pub(super) states: Vec<ActorState>,
     pub(super) calls: Vec<u64>,
-    pub(super) streams: Vec<Items>,
+    pub(super) streams: Vec<GeneratorItems>,
 }
 
 /// The bytes of a value, and the objects that it contains.
-pub(super) type Returned = (Vec<u8>, Vec<u64>);
+pub(super) type EncodedValue = (Vec<u8>, Vec<u64>);
 
 thread_local! {
-    static HOST: RefCell<Host> = RefCell::default();
+    static HOST: RefCell<ProgramHost> = RefCell::default();
 }
 
-pub(super) fn host<T>(ask: impl FnOnce(&mut Host) -> T) -> T {
-    let (result, trash) = HOST.with_borrow_mut(|host| (ask(host), std::mem::take(&mut host.trash)));
-    trash.calls.into_iter().for_each(actor::abandon);
-    drop((trash.states, trash.streams));
+pub(super) fn host<T>(ask: impl FnOnce(&mut ProgramHost) -> T) -> T {
+    let (result, deferred) = HOST.with_borrow_mut(|host| (ask(host), std::mem::take(&mut host.deferred)));
+    deferred.calls.into_iter().for_each(actor::abandon);
+    drop((deferred.states, deferred.streams));
     result
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn wait(objects: &[u64], count: u32, timeout: Option<u64>, ready: &mu
         }
     }
     if let Some(object) = missing.filter(|_| there < count && timeout.is_none()) {
-        never(object);
+        panic_on_deadlock(object);
     }
     there as u32
 }
@@ -105,13 +105,13 @@ pub(crate) fn get(object: u64, timeout: Option<u64>) -> Got {
         Got { outcome: object.outcome, bytes: object.bytes.len() as u64 }
     });
     if got.outcome == Outcome::TimeOut && timeout.is_none() {
-        never(object);
+        panic_on_deadlock(object);
     }
     got
 }
 
-pub(super) fn never(object: u64) -> ! {
-    panic!("object {object} would never be there: what makes it waits for what waits for it");
+pub(super) fn panic_on_deadlock(object: u64) -> ! {
+    panic!("object {object} will never be ready: its task waits for a task that waits for it");
 }
 
 /// Like the import.
@@ -147,9 +147,9 @@ pub(crate) fn release(objects: &[u64]) {
     });
 }
 
-impl Host {
+impl ProgramHost {
     fn object(&mut self, number: u64) -> &mut Object {
-        self.objects.get_mut(&number).unwrap_or_else(|| panic!("there is no object {number}, or no more"))
+        self.objects.get_mut(&number).unwrap_or_else(|| panic!("object {number} does not exist, or was released"))
     }
 
     /// Adds an object, to which the program holds a reference.

@@ -2,64 +2,70 @@
 
 use sandbar_core::{Code, Fault, TaskError};
 
-use super::calls::{Running, run};
-use super::objects::{Host, host, never};
+use super::calls::{CallFrame, run};
+use super::objects::{ProgramHost, host, panic_on_deadlock};
 use crate::bindings::program::TaskKind;
 use crate::bindings::tasks::{Following, Outcome};
-use crate::registry::Items;
+use crate::registry::GeneratorItems;
 use crate::task;
 
 /// A started generator.
-pub(super) struct Flow {
+pub(super) struct Generator {
     /// None while the generator computes an item.
-    items: Option<Items>,
+    items: Option<GeneratorItems>,
     yielded: u64,
 }
 
-impl Flow {
-    pub(super) fn into_items(self) -> Option<Items> {
+impl Generator {
+    pub(super) fn into_items(self) -> Option<GeneratorItems> {
         self.items
     }
 }
 
 /// Registers the generator of a call.
-pub(crate) fn generate(call: u64, items: Items) {
-    host(|host| _ = host.streams.insert(call, Flow { items: Some(items), yielded: 0 }));
+pub(crate) fn add_generator(call: u64, items: GeneratorItems) {
+    host(|host| _ = host.streams.insert(call, Generator { items: Some(items), yielded: 0 }));
 }
 
 pub(crate) fn yielded(parts: &[&[u8]], objects: &[u64]) {
     host(|host| {
         host.pin(objects);
-        let part = host.running.last_mut().expect("a generator yields while it runs");
-        part.yielded.push((parts.concat(), objects.to_vec()));
+        let frame = host.frames.last_mut().expect("a generator yields while it runs");
+        frame.yielded.push((parts.concat(), objects.to_vec()));
     });
 }
 
 /// Runs the generator for one item. Every other step that can run has run already.
 pub(crate) fn next_item(stream: u64, timeout: Option<u64>) -> Following {
     // Releases dropped handles before the generator resumes.
-    task::release_gone();
-    let Some((chain, mut items)) = host(|host| host.begin_item(stream)) else {
+    task::release_dropped();
+    let Some((chain, mut items)) = host(|host| host.take_generator(stream)) else {
         return match host(|host| host.is_there(stream)) {
             true => Following::Ended,
             false if timeout.is_some() => Following::TimeOut,
-            false => never(stream),
+            false => panic_on_deadlock(stream),
         };
     };
-    let (has_ended, part, _) = run(chain, None, stream, || items.next().transpose().map(|item| item.is_none()));
-    host(|host| host.came(stream, items, has_ended, part))
+    let (has_ended, frame, _) = run(chain, None, stream, || items.next().transpose().map(|item| item.is_none()));
+    host(|host| host.handle_item(stream, items, has_ended, frame))
 }
 
-impl Host {
+impl ProgramHost {
     /// Takes the iterator of a generator, and the names of the tasks that led to it.
-    fn begin_item(&mut self, stream: u64) -> Option<(Vec<String>, Items)> {
+    fn take_generator(&mut self, stream: u64) -> Option<(Vec<String>, GeneratorItems)> {
         let items = self.streams.get_mut(&stream)?.items.take()?;
         Some((self.calls.get(&stream)?.chain.clone(), items))
     }
 
     /// Handles the outcome of a generator's step.
-    fn came(&mut self, stream: u64, items: Items, has_ended: Result<bool, TaskError>, part: Running) -> Following {
-        let mut yielded = part.yielded.into_iter();
+    fn handle_item(
+        &mut self,
+        stream: u64,
+        items: GeneratorItems,
+        has_ended: Result<bool, TaskError>,
+        frame: CallFrame,
+    ) -> Following {
+        let mut yielded = frame.yielded.into_iter();
         let item = yielded.next().filter(|_| has_ended == Ok(false));
         let following = match (self.streams.get_mut(&stream), item) {
             (Some(flow), Some((bytes, contains))) => {
@@ -70,7 +76,7 @@ impl Host {
             }
             (flow, _) => {
                 let count = flow.map_or(0, |flow| flow.yielded);
-                self.trash.streams.push(items);
+                self.deferred.streams.push(items);
                 let count = postcard::to_stdvec(&count).expect("a number is a few bytes");
                 self.finish(stream, has_ended.map(|_| vec![(count, Vec::new())]));
                 Following::Ended
@@ -83,7 +89,7 @@ impl Host {
 
     /// Stops the generator of a stream that was released.
     pub(super) fn drop_stream(&mut self, number: u64) {
-        let call = self.calls.get(&number).filter(|call| call.offered.kind == TaskKind::Generator);
+        let call = self.calls.get(&number).filter(|call| call.definition.kind == TaskKind::Generator);
         if let Some(call) = call {
             let fault = Fault::new(Code::Cancelled, "it was cancelled, or its job was stopped");
             let error = TaskError { fault, chain: call.chain.clone() };

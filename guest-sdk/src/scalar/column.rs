@@ -17,12 +17,12 @@ pub struct Column<V> {
     /// One bit per row, set for a value; empty while no row is null.
     validity: Vec<u8>,
     nulls: usize,
-    last: LastHeader,
+    last: CachedHeader,
 }
 
 /// The last emitted header, and its key. The next batch mostly has the same key.
 #[derive(Default)]
-struct LastHeader {
+struct CachedHeader {
     bytes: Vec<u8>,
     /// Rows, nulls, bytes of each buffer.
     of: Option<(usize, usize, [usize; 3])>,
@@ -79,7 +79,7 @@ pub struct Emission<'a> {
     nulls: usize,
     /// Empty if there are no nulls.
     validity: &'a [u8],
-    last: &'a mut LastHeader,
+    last: &'a mut CachedHeader,
 }
 
 impl Emission<'_> {
@@ -93,7 +93,7 @@ impl Emission<'_> {
         if self.last.of != of {
             let lengths = &lengths[..=buffers.len()];
             let header = sandbar_batch::flat_header(self.schema, self.rows, &[(self.nulls, lengths)]);
-            *self.last = LastHeader { bytes: header.map_err(|e| e.to_string())?, of };
+            *self.last = CachedHeader { bytes: header.map_err(|e| e.to_string())?, of };
         }
         let mut present = [&[][..]; 3];
         let mut count = 0;
@@ -176,19 +176,19 @@ impl Values for Bits {
 }
 
 /// Values of variable length, one after another.
-pub struct Runs<T> {
+pub struct VarLen<T> {
     /// The start of each value, and the end of the last.
     ends: Vec<i32>,
     items: Vec<T>,
 }
 
-impl<T> Default for Runs<T> {
+impl<T> Default for VarLen<T> {
     fn default() -> Self {
-        Runs { ends: vec![0], items: Vec::new() }
+        VarLen { ends: vec![0], items: Vec::new() }
     }
 }
 
-impl<T: Copy> Runs<T> {
+impl<T: Copy> VarLen<T> {
     /// # Panics
     /// When the column gets more than 2³¹ - 1 items.
     pub(super) fn push(&mut self, items: &[T]) {
@@ -206,9 +206,9 @@ impl<T: Copy> Runs<T> {
 }
 
 /// Strings.
-pub type Texts = Runs<u8>;
+pub type Strings = VarLen<u8>;
 
-impl Values for Texts {
+impl Values for Strings {
     fn clear(&mut self) {
         self.clear();
     }
@@ -224,7 +224,7 @@ impl Values for Texts {
 
 /// Lists.
 #[derive(Default)]
-pub struct Lists<T: Copy>(Runs<T>);
+pub struct Lists<T: Copy>(VarLen<T>);
 
 impl<T: Copy> Lists<T> {
     pub(super) fn push(&mut self, items: &[T]) {
@@ -242,7 +242,7 @@ impl<T: Argument + ArrowNativeType> Values for Lists<T> {
     }
 
     fn emit(&self, out: Emission<'_>) -> Result<(), String> {
-        let Runs { ends, items } = &self.0;
+        let VarLen { ends, items } = &self.0;
         let data = ArrayData::builder(T::data_type()).len(items.len()).add_buffer(Buffer::from_slice_ref(items));
         let items = make_array(data.build().map_err(|e| e.to_string())?);
         let ends = OffsetBuffer::new(ends.clone().into());

@@ -3,7 +3,7 @@
 
 mod argument;
 mod column;
-mod returned;
+mod returns;
 mod time;
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use sandbar_batch::{ALIGNMENT, Header};
 
 pub use argument::{Argument, Buffers};
 pub use column::Column;
-pub use returned::{Return, gather};
+pub use returns::{Return, gather};
 pub use time::{Date, Timestamp};
 
 pub(crate) use column::emit_batch;
@@ -23,7 +23,7 @@ pub(crate) use column::emit_batch;
 use crate::bindings::guest::Kind;
 use crate::input::{self, HUGE_PAGE_BYTES, Region};
 use crate::params::{NoParams, parse};
-use crate::registry::{Function, Opened};
+use crate::registry::{BoundFunction, Function};
 
 /// Target size of a chunk, in bytes. Fixed-width columns in a larger body are evaluated in chunks of this size, so that
 /// inputs and results stay in the second-level cache. A chunk costs about 1 µs.
@@ -65,9 +65,9 @@ fn returns<F: Scalar>() -> Vec<Field> {
     vec![F::Output::field(F::NAME)]
 }
 
-fn open<F: Scalar>(params: &str) -> Result<Box<dyn Opened>, String> {
+fn open<F: Scalar>(params: &str) -> Result<Box<dyn BoundFunction>, String> {
     let NoParams {} = parse(params)?;
-    Ok(Box::new(OpenedScalar::<F> {
+    Ok(Box::new(BoundScalar::<F> {
         out: Default::default(),
         schema: Schema::new(returns::<F>()),
         region: Region::new(0, ALIGNMENT),
@@ -115,7 +115,7 @@ pub fn mask<'a>(validities: &[&'a [u8]]) -> Option<Cow<'a, [u8]>> {
     Some(mask)
 }
 
-struct OpenedScalar<F: Scalar> {
+struct BoundScalar<F: Scalar> {
     out: ColumnOf<F>,
     schema: Schema,
     /// Memory for the input, kept between calls.
@@ -125,7 +125,7 @@ struct OpenedScalar<F: Scalar> {
     function: PhantomData<F>,
 }
 
-impl<F: Scalar> Opened for OpenedScalar<F> {
+impl<F: Scalar> BoundFunction for BoundScalar<F> {
     fn process(&mut self, header: &[u8]) -> Result<(), String> {
         let header = Header::parse(header).map_err(|e| e.to_string())?;
         let bytes = header.body_bytes();
@@ -152,7 +152,7 @@ impl<F: Scalar> Opened for OpenedScalar<F> {
     }
 }
 
-impl<F: Scalar> OpenedScalar<F> {
+impl<F: Scalar> BoundScalar<F> {
     fn in_chunks(&mut self, header: &Header<'_>) -> Result<(), String> {
         let mapped = (header.body_bytes() >= HUGE_PAGE_BYTES).then(|| Region::map(header.body_bytes()));
         let row_bytes: usize = F::WIDTHS.iter().flatten().sum();

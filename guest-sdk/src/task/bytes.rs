@@ -51,7 +51,7 @@ impl Value for Bytes {
         Ok(take(&[self], &[]))
     }
 
-    fn read(bytes: value::Bytes<'_>) -> Result<Bytes, String> {
+    fn read(bytes: value::ValueBytes<'_>) -> Result<Bytes, String> {
         Ok(Bytes(bytes.into_buffer()))
     }
 
@@ -64,16 +64,16 @@ impl Value for Bytes {
     }
 }
 
-impl value::Bytes<'_> {
+impl value::ValueBytes<'_> {
     /// Returns the bytes aligned for Arrow. Copies them, or maps them if they are many and in an object.
     pub(super) fn into_buffer(self) -> Buffer {
         match self {
-            value::Bytes::Here(bytes) => {
+            value::ValueBytes::Memory(bytes) => {
                 // SAFETY: `buffer` allocated `bytes.len()` bytes at `at`.
                 let copy = |at| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
                 input::buffer(bytes.len(), copy, |at, _| copy(at))
             }
-            value::Bytes::Object(object, len) => {
+            value::ValueBytes::Object(object, len) => {
                 // SAFETY: `buffer` allocated `len` bytes at `at`.
                 let copy = |at| unsafe { host::read_object(object, 0, at, len) };
                 // SAFETY: `buffer` allocated whole pages at `at`.

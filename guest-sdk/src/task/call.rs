@@ -9,23 +9,23 @@ use sandbar_core::{Argument, RequestOptions, TaskError, VALUE_INLINE_BYTES_MAX};
 
 use super::batch::Batch;
 use super::chunk::{self, List};
-use super::object::{Handles, ObjectRef, fetch, release_many};
+use super::object::{Handles, ObjectRef, fetch, release_if_many};
 use super::stream;
-use super::value::{Appended, Bytes, Scratch, Value};
-use crate::registry::{self, Offered, Run};
+use super::value::{AppendFlavor, Scratch, Value, ValueBytes};
+use crate::registry::{self, EntryPoint, TaskDefinition};
 use crate::{actor, host};
 
 /// Maximum capacity of a recycled buffer, in bytes.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+const RECYCLED_BYTES_MAX: usize = 1 << 20;
 
 /// Converts a task's error to text. Reports another task's error to the host first, so that it keeps its code and
 /// chain.
-pub fn failed<E: Display + 'static>(error: E) -> String {
+pub fn report_error<E: Display + 'static>(error: E) -> String {
     let text = error.to_string();
     if let Some(error) = (&error as &dyn Any).downcast_ref::<TaskError>() {
         let error = postcard::to_stdvec(error).expect("an error is texts");
-        if !chunk::fails_with(&error) {
-            host::fails_with(&error);
+        if !chunk::set_failure(&error) {
+            host::report_failure(&error);
         }
     }
     text
@@ -33,60 +33,60 @@ pub fn failed<E: Display + 'static>(error: E) -> String {
 
 /// An argument of a call: a value, or an object that contains the value. Converts from either.
 #[derive(Debug)]
-pub struct Arg<T>(Kind<T>);
+pub struct Arg<T>(ArgKind<T>);
 
 #[derive(Debug)]
-enum Kind<T> {
+enum ArgKind<T> {
     Value(T),
     Object(ObjectRef<T>),
 }
 
 impl<T> From<T> for Arg<T> {
     fn from(value: T) -> Self {
-        Arg(Kind::Value(value))
+        Arg(ArgKind::Value(value))
     }
 }
 
 impl<T> From<ObjectRef<T>> for Arg<T> {
     fn from(object: ObjectRef<T>) -> Self {
-        Arg(Kind::Object(object))
+        Arg(ArgKind::Object(object))
     }
 }
 
 impl<T> From<&ObjectRef<T>> for Arg<T> {
     fn from(object: &ObjectRef<T>) -> Self {
-        Arg(Kind::Object(object.clone()))
+        Arg(ArgKind::Object(object.clone()))
     }
 }
 
 /// For a task whose parameter is the handle itself.
 impl<T> From<&ObjectRef<T>> for Arg<ObjectRef<T>> {
     fn from(object: &ObjectRef<T>) -> Self {
-        Arg(Kind::Value(object.clone()))
+        Arg(ArgKind::Value(object.clone()))
     }
 }
 
 impl From<&str> for Arg<String> {
     fn from(text: &str) -> Self {
-        Arg(Kind::Value(text.to_owned()))
+        Arg(ArgKind::Value(text.to_owned()))
     }
 }
 
 impl From<arrow_array::RecordBatch> for Arg<Batch> {
     fn from(batch: arrow_array::RecordBatch) -> Self {
-        Arg(Kind::Value(Batch(batch)))
+        Arg(ArgKind::Value(Batch(batch)))
     }
 }
 
 /// A call under construction: an encoded `TaskRequest` of `sandbar-core`.
-pub(crate) struct Call {
-    offered: &'static Offered,
-    buffers: Box<Buffers>,
+pub(crate) struct CallBuilder {
+    definition: &'static TaskDefinition,
+    buffers: Box<CallBuffers>,
     pushed: usize,
 }
 
 #[derive(Default)]
-struct Buffers {
+struct CallBuffers {
     request: Vec<u8>,
     /// Objects that the arguments contain.
     refs: Vec<u64>,
@@ -95,18 +95,18 @@ struct Buffers {
 
 thread_local! {
     /// Recycled buffers; none while they are in use.
-    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
+    static BUFFERS: Cell<Option<Box<CallBuffers>>> = const { Cell::new(None) };
 }
 
-impl Buffers {
-    fn take() -> Box<Buffers> {
+impl CallBuffers {
+    fn take() -> Box<CallBuffers> {
         BUFFERS.take().unwrap_or_default()
     }
 
-    fn keep(mut self: Box<Self>) {
+    fn recycle(mut self: Box<Self>) {
         self.request.clear();
         self.refs.clear();
-        if self.scratch.bytes.capacity() > KEPT_BYTES_MAX {
+        if self.scratch.bytes.capacity() > RECYCLED_BYTES_MAX {
             self.scratch.bytes = Vec::new();
         }
         BUFFERS.set(Some(self));
@@ -115,41 +115,49 @@ impl Buffers {
 
 /// Calls `call` with a recycled scratch buffer.
 pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut buffers = Buffers::take();
+    let mut buffers = CallBuffers::take();
     let result = call(&mut buffers.scratch);
-    buffers.keep();
+    buffers.recycle();
     result
 }
 
-impl Call {
+impl CallBuilder {
     /// Starts a call. For a method, `actor` is the handle of its actor.
-    pub(crate) fn begin(offered: &'static Offered, options: Option<&RequestOptions>, actor: Option<u64>) -> Call {
-        Call::begin_with(offered.arguments.len(), offered, options, actor)
+    pub(crate) fn begin(
+        definition: &'static TaskDefinition,
+        options: Option<&RequestOptions>,
+        actor: Option<u64>,
+    ) -> CallBuilder {
+        CallBuilder::with_arity(definition.arguments.len(), definition, options, actor)
     }
 
     /// Builds a call with a list of arguments, for a task with one parameter.
-    pub(super) fn of_list<A: Value>(offered: &'static Offered, options: &RequestOptions, list: List<'_, A>) -> Call {
-        let mut call = Call::begin_with(2, offered, Some(options), None);
+    pub(super) fn for_list<A: Value>(
+        definition: &'static TaskDefinition,
+        options: &RequestOptions,
+        list: List<'_, A>,
+    ) -> CallBuilder {
+        let mut call = CallBuilder::with_arity(2, definition, Some(options), None);
         call.push(Arg::from(list));
         // `Argument::Missing`, which marks the first argument as a list.
         call.buffers.request.push(3);
         call
     }
 
-    fn begin_with(
+    fn with_arity(
         arguments: usize,
-        offered: &'static Offered,
+        definition: &'static TaskDefinition,
         options: Option<&RequestOptions>,
         actor: Option<u64>,
-    ) -> Call {
-        release_many();
-        let mut buffers = Buffers::take();
+    ) -> CallBuilder {
+        release_if_many();
+        let mut buffers = CallBuffers::take();
         let request = &mut buffers.request;
         match options {
             None => request.push(0),
             Some(options) => {
                 request.push(1);
-                serialize_with_flavor(options, Appended(request)).expect("options are numbers and texts");
+                serialize_with_flavor(options, AppendFlavor(request)).expect("options are numbers and texts");
             }
         }
         match actor {
@@ -160,17 +168,17 @@ impl Call {
             }
         }
         write_number(request, arguments as u64);
-        Call { offered, buffers, pushed: 0 }
+        CallBuilder { definition, buffers, pushed: 0 }
     }
 
     pub(super) fn push<T: Value>(&mut self, argument: Arg<T>) {
-        let Buffers { request, refs, scratch } = &mut *self.buffers;
+        let CallBuffers { request, refs, scratch } = &mut *self.buffers;
         let written = match argument.0 {
-            Kind::Object(object) => Ok(Some(object.number())),
-            Kind::Value(value) => value.write(scratch, |parts, objects| {
+            ArgKind::Object(object) => Ok(Some(object.number())),
+            ArgKind::Value(value) => value.write(scratch, |parts, objects| {
                 let bytes: usize = parts.iter().map(|part| part.len()).sum();
                 if bytes > VALUE_INLINE_BYTES_MAX {
-                    return Some(ObjectRef::<T>::held(host::put(parts, objects)).number());
+                    return Some(ObjectRef::<T>::from_number(host::put(parts, objects)).number());
                 }
                 request.push(0);
                 write_number(request, bytes as u64);
@@ -186,20 +194,20 @@ impl Call {
                 request.push(1);
                 write_number(request, object);
             }
-            Err(e) => panic!("argument {} of `{}` can't be encoded: {e}", self.pushed, self.offered.name),
+            Err(e) => panic!("argument {} of `{}` can't be encoded: {e}", self.pushed, self.definition.name),
         }
         self.pushed += 1;
     }
 
     pub(super) fn send<R: Handles>(mut self) -> R {
         self.finish();
-        let number = host::submit(self.offered.place(), R::COUNT, &self.buffers.request);
-        self.buffers.keep();
+        let number = host::submit(self.definition.index(), R::COUNT, &self.buffers.request);
+        self.buffers.recycle();
         R::from_first(number)
     }
 
     fn finish(&mut self) {
-        let Buffers { request, refs, .. } = &mut *self.buffers;
+        let CallBuffers { request, refs, .. } = &mut *self.buffers;
         write_number(request, refs.len() as u64);
         refs.iter().for_each(|object| write_number(request, *object));
     }
@@ -217,9 +225,9 @@ pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
 /// The arguments that a task receives.
 #[derive(Debug)]
 pub struct Arguments<'a> {
-    pub(super) offered: &'static Offered,
+    pub(super) definition: &'static TaskDefinition,
     pub(super) call: u64,
-    pub(super) given: Vec<Argument<'a>>,
+    pub(super) values: Vec<Argument<'a>>,
 }
 
 impl Arguments<'_> {
@@ -232,11 +240,11 @@ impl Arguments<'_> {
     ///
     /// # Errors
     /// Names the argument when it is missing or can't be decoded.
-    pub fn take<T: Value>(&self, place: usize) -> Result<T, String> {
-        let (name, of) = self.offered.arguments[place];
+    pub fn take<T: Value>(&self, index: usize) -> Result<T, String> {
+        let (name, of) = self.definition.arguments[index];
         let wrong = |e| format!("argument `{name}` can't be read as {of}: {e}");
-        match self.given.get(place).unwrap_or(&Argument::Missing) {
-            Argument::Value(bytes) => T::read(Bytes::Here(bytes)).map_err(wrong),
+        match self.values.get(index).unwrap_or(&Argument::Missing) {
+            Argument::Value(bytes) => T::read(ValueBytes::Memory(bytes)).map_err(wrong),
             Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),
             Argument::Json(text) => T::from_json(text).map_err(wrong),
             Argument::Missing | Argument::ReturnsJson => {
@@ -255,7 +263,7 @@ thread_local! {
 ///
 /// # Errors
 /// Reports why the value can't be encoded.
-pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
+pub fn return_value<T: Value>(value: T) -> Result<(), String> {
     if RETURNS_JSON.get() {
         let json = value.to_json().unwrap_or_else(|e| {
             log::warn!("the result is shown as null: {e}");
@@ -264,7 +272,7 @@ pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
         host::returned(&[&json], &[]);
         return Ok(());
     }
-    let written = with_scratch(|scratch| match chunk::hand_over(&value, scratch) {
+    let written = with_scratch(|scratch| match chunk::add_result(&value, scratch) {
         Some(written) => written,
         None => value.write(scratch, host::returned),
     });
@@ -273,27 +281,30 @@ pub fn hand_over<T: Value>(value: T) -> Result<(), String> {
 
 /// Runs the task at this index of [`registry::tasks`]. `arguments` is an encoded list of `Argument`. Returns whether
 /// the call has finished.
-pub(crate) fn run(place: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
-    let offered = if actor::is_made() { registry::one_of_many(place) } else { registry::task(place) }?;
-    let mut given: Vec<Argument<'_>> =
+pub(crate) fn run(index: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
+    let definition = if actor::is_actor() { registry::cached_task(index) } else { registry::task(index) }?;
+    let mut values: Vec<Argument<'_>> =
         postcard::from_bytes(arguments).map_err(|e| format!("the arguments can't be decoded: {e}"))?;
-    let returns_json = given.pop_if(|last| *last == Argument::ReturnsJson).is_some();
-    if chunk::is_list(offered, &given) {
-        return chunk::apart(|| actor::within(None, || chunk::run(offered, call, &given[0]))).map(|()| true);
+    let returns_json = values.pop_if(|last| *last == Argument::ReturnsJson).is_some();
+    if chunk::is_list(definition, &values) {
+        return chunk::outside_list(|| actor::with_current_call(None, || chunk::run(definition, call, &values[0])))
+            .map(|()| true);
     }
-    if given.len() > offered.arguments.len() {
-        return Err(format!("the task takes {} arguments, not {}", offered.arguments.len(), given.len()));
+    if values.len() > definition.arguments.len() {
+        return Err(format!("the task takes {} arguments, not {}", definition.arguments.len(), values.len()));
     }
-    let arguments = Arguments { offered, call, given };
-    match offered.run {
-        Run::Now(run) => {
+    let arguments = Arguments { definition, call, values };
+    match definition.run {
+        EntryPoint::Blocking(run) => {
             let before = RETURNS_JSON.replace(returns_json);
-            let ended = chunk::apart(|| actor::within(None, || run(&arguments)));
+            let ended = chunk::outside_list(|| actor::with_current_call(None, || run(&arguments)));
             RETURNS_JSON.set(before);
             ended.map(|()| true)
         }
-        Run::Items(begin) => chunk::apart(|| actor::within(None, || stream::run(call, begin(&arguments)?))),
-        Run::Later(begin) => actor::begin(call, begin(&arguments)?),
+        EntryPoint::Generator(begin) => {
+            chunk::outside_list(|| actor::with_current_call(None, || stream::run(call, begin(&arguments)?)))
+        }
+        EntryPoint::Async(begin) => actor::start(call, begin(&arguments)?),
     }
 }
 
@@ -303,18 +314,23 @@ mod tests {
 
     use sandbar_core::{Code, ObjectId, TaskRequest};
 
-    use super::super::object::captured;
+    use super::super::object::capture_refs;
     use super::*;
     use crate::Submission;
 
-    fn offered(arguments: usize) -> &'static Offered {
+    fn definition(arguments: usize) -> &'static TaskDefinition {
         const ARGUMENTS: &[(&str, &str)] = &[("a", "A"), ("b", "B")];
-        Box::leak(Box::new(Offered::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
+        Box::leak(Box::new(TaskDefinition::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
     }
 
-    fn check(options: Option<&RequestOptions>, push: impl Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]) {
+    fn check(
+        options: Option<&RequestOptions>,
+        push: impl Fn(&mut CallBuilder),
+        arguments: &[Argument<'_>],
+        refs: &[u64],
+    ) {
         for actor in [None, Some(0), Some(1 << 40)] {
-            let mut call = Call::begin(offered(arguments.len()), options, actor);
+            let mut call = CallBuilder::begin(definition(arguments.len()), options, actor);
             push(&mut call);
             call.finish();
             let refs = refs.iter().map(|number| ObjectId(*number)).collect();
@@ -322,20 +338,20 @@ mod tests {
             let expected = TaskRequest { options, actor, arguments: arguments.to_vec(), refs };
             assert_eq!(postcard::from_bytes(&call.buffers.request), Ok(expected.clone()));
             assert_eq!(call.buffers.request, postcard::to_stdvec(&expected).unwrap());
-            call.buffers.keep();
+            call.buffers.recycle();
         }
     }
 
     fn value<T: Value + serde::Serialize>(value: &T) -> Vec<u8> {
         let mut bytes = Vec::new();
-        captured(&mut Vec::new(), || serialize_with_flavor(value, Appended(&mut bytes))).unwrap();
+        capture_refs(&mut Vec::new(), || serialize_with_flavor(value, AppendFlavor(&mut bytes))).unwrap();
         bytes
     }
 
     #[test]
     fn requests_are_as_postcard_writes_them() {
-        let with = |push: &dyn Fn(&mut Call), arguments: &[Argument<'_>], refs: &[u64]| {
-            let options = Submission::<fn(), ()>::new(offered(0));
+        let with = |push: &dyn Fn(&mut CallBuilder), arguments: &[Argument<'_>], refs: &[u64]| {
+            let options = Submission::<fn(), ()>::new(definition(0));
             let options = options.name("x").cpus(0.5).gpus(1.0).memory(1 << 40).resource("disk", 2.0).max_retries(0);
             let options = options.retry_on([Code::TimeOut]).timeout(Duration::from_micros(1500)).priority(-7);
             assert_eq!(options.chosen().timeout_ms, Some(2));
@@ -367,7 +383,7 @@ mod tests {
 
     #[test]
     fn large_values_are_stored_first() {
-        let mut call = Call::begin(offered(1), None, None);
+        let mut call = CallBuilder::begin(definition(1), None, None);
         call.push(Arg::from("x".repeat(VALUE_INLINE_BYTES_MAX)));
         call.finish();
         let request: TaskRequest<'_> = postcard::from_bytes(&call.buffers.request).unwrap();

@@ -10,8 +10,8 @@ use sandbar_core::{Argument, Code, Fault, Seed, TaskError};
 
 use super::call::{Arguments, write_number};
 use super::object::ObjectRef;
-use super::value::{Bytes, Scratch, Value};
-use crate::registry::{Offered, Run};
+use super::value::{Scratch, Value, ValueBytes};
+use crate::registry::{EntryPoint, TaskDefinition};
 use crate::{host, random};
 
 /// First byte of a result: a value or an error.
@@ -20,13 +20,13 @@ const FAILED: u8 = 1;
 
 /// An encoded list of values, and the objects that they contain.
 #[derive(Debug, Default)]
-struct Items {
+struct EncodedList {
     count: usize,
     bytes: Vec<u8>,
     objects: Vec<u64>,
 }
 
-impl Items {
+impl EncodedList {
     fn push(&mut self, head: &[u8], parts: &[&[u8]], objects: &[u64]) {
         let bytes = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
         write_number(&mut self.bytes, bytes as u64);
@@ -50,7 +50,7 @@ pub(super) struct List<'a, A>(pub(super) &'a [A]);
 
 impl<A: Value> Value for List<'_, A> {
     fn write<T>(&self, scratch: &mut Scratch, take: impl FnOnce(&[&[u8]], &[u64]) -> T) -> Result<T, String> {
-        let mut items = Items::default();
+        let mut items = EncodedList::default();
         self.0.iter().try_for_each(|item| item.write(scratch, |parts, objects| items.push(&[], parts, objects)))?;
         let objects = items.objects.clone();
         write_number(&mut items.bytes, objects.len() as u64);
@@ -58,7 +58,7 @@ impl<A: Value> Value for List<'_, A> {
         Ok(items.write(take))
     }
 
-    fn read(_: Bytes<'_>) -> Result<Self, String> {
+    fn read(_: ValueBytes<'_>) -> Result<Self, String> {
         Err("a list is read argument by argument".to_owned())
     }
 
@@ -80,10 +80,10 @@ impl<R: Value> Value for Outcomes<R> {
         Err("outcomes are written result by result".to_owned())
     }
 
-    fn read(bytes: Bytes<'_>) -> Result<Self, String> {
+    fn read(bytes: ValueBytes<'_>) -> Result<Self, String> {
         let outcome = |item: &[u8]| match item.split_first() {
-            Some((&VALUE, value)) => R::read(Bytes::Here(value)).map(Ok),
-            Some((&FAILED, error)) => TaskError::read(Bytes::Here(error)).map(Err),
+            Some((&VALUE, value)) => R::read(ValueBytes::Memory(value)).map(Ok),
+            Some((&FAILED, error)) => TaskError::read(ValueBytes::Memory(error)).map(Err),
             _ => Err("a result is neither a value nor an error".to_owned()),
         };
         bytes.with(|bytes| {
@@ -103,49 +103,49 @@ impl<R: Value> Value for Outcomes<R> {
 
 thread_local! {
     /// The results of the current list so far; none outside a list.
-    static RESULTS: RefCell<Option<Results>> = const { RefCell::new(None) };
+    static RESULTS: RefCell<Option<ListResults>> = const { RefCell::new(None) };
 }
 
 #[derive(Default)]
-struct Results {
-    all: Items,
+struct ListResults {
+    all: EncodedList,
     /// Handles to the objects in the results: the task itself no longer holds them.
     held: Vec<ObjectRef<()>>,
     /// The error that the current call is about to fail with.
-    fails_with: Option<Vec<u8>>,
+    failure: Option<Vec<u8>>,
 }
 
 /// Runs `run` outside any list. (In tests, a call can run other calls inside it.)
-pub(super) fn apart<T>(run: impl FnOnce() -> T) -> T {
+pub(super) fn outside_list<T>(run: impl FnOnce() -> T) -> T {
     /// Restores the previous results, also when `run` panics.
-    struct Before(Option<Results>);
+    struct RestoreResults(Option<ListResults>);
 
-    impl Drop for Before {
+    impl Drop for RestoreResults {
         fn drop(&mut self) {
             RESULTS.set(self.0.take());
         }
     }
 
-    let _before = Before(RESULTS.take());
+    let _restore = RestoreResults(RESULTS.take());
     run()
 }
 
 /// Adds a result to the current list, if any.
-pub(super) fn hand_over<T: Value>(value: &T, scratch: &mut Scratch) -> Option<Result<(), String>> {
+pub(super) fn add_result<T: Value>(value: &T, scratch: &mut Scratch) -> Option<Result<(), String>> {
     let mut results = RESULTS.take()?;
     let written = value.write(scratch, |parts, objects| {
         results.all.push(&[VALUE], parts, objects);
-        results.held.extend(objects.iter().map(|object| ObjectRef::held(*object)));
+        results.held.extend(objects.iter().map(|object| ObjectRef::from_number(*object)));
     });
     RESULTS.set(Some(results));
     Some(written)
 }
 
 /// Stores the error that the current call is about to fail with, if a list runs.
-pub(super) fn fails_with(error: &[u8]) -> bool {
+pub(super) fn set_failure(error: &[u8]) -> bool {
     RESULTS.with_borrow_mut(|results| match results {
         Some(results) => {
-            results.fails_with = Some(error.to_vec());
+            results.failure = Some(error.to_vec());
             true
         }
         None => false,
@@ -153,54 +153,55 @@ pub(super) fn fails_with(error: &[u8]) -> bool {
 }
 
 /// Returns whether the arguments are a list for a task of one parameter.
-pub(super) fn is_list(offered: &Offered, given: &[Argument<'_>]) -> bool {
-    offered.arguments.len() == 1 && offered.count == 1 && matches!(given, [_, Argument::Missing])
+pub(super) fn is_list(definition: &TaskDefinition, values: &[Argument<'_>]) -> bool {
+    definition.arguments.len() == 1 && definition.count == 1 && matches!(values, [_, Argument::Missing])
 }
 
 /// Calls a task with each argument of a list.
-pub(super) fn run(offered: &'static Offered, call: u64, list: &Argument<'_>) -> Result<(), String> {
-    let Run::Now(run) = offered.run else {
+pub(super) fn run(definition: &'static TaskDefinition, call: u64, list: &Argument<'_>) -> Result<(), String> {
+    let EntryPoint::Blocking(run) = definition.run else {
         return Err("a method or a generator takes no list of arguments".to_owned());
     };
-    let seed = random::at_hand();
+    let seed = random::current_seed();
     let each = |bytes: &[u8]| -> Result<(), String> {
         let list = postcard::from_bytes(bytes).map_err(|e| format!("the list of arguments can't be decoded: {e}"));
         let (items, objects): (Vec<&[u8]>, Vec<u64>) = list?;
         // Several arguments may contain the same object: the handles keep it until the last call.
-        let _held: Vec<ObjectRef<()>> = objects.into_iter().map(ObjectRef::held).collect();
+        let _held: Vec<ObjectRef<()>> = objects.into_iter().map(ObjectRef::from_number).collect();
         let mut seeds = Seed::new(seed);
         for item in items {
-            random::seed(seeds.next_u64());
-            if let Err(message) = run(&Arguments { offered, call, given: vec![Argument::Value(item)] }) {
-                failed(offered, message);
+            random::set_seed(seeds.next_u64());
+            if let Err(message) = run(&Arguments { definition, call, values: vec![Argument::Value(item)] }) {
+                add_failure(definition, message);
             }
         }
         Ok(())
     };
-    RESULTS.set(Some(Results::default()));
+    RESULTS.set(Some(ListResults::default()));
     match list {
         Argument::Value(bytes) => each(bytes)?,
         Argument::Object(object) => {
             let got = host::get(object.0, None);
-            Bytes::Object(object.0, usize::try_from(got.bytes).unwrap_or(usize::MAX)).with(each)?;
+            ValueBytes::Object(object.0, usize::try_from(got.bytes).unwrap_or(usize::MAX)).with(each)?;
         }
         _ => return Err("the list of arguments is missing".to_owned()),
     }
-    random::seed(seed);
+    random::set_seed(seed);
     let results = RESULTS.take().unwrap_or_default();
     results.all.write(host::returned);
     Ok(())
 }
 
 /// Adds the failure of a call to the current list.
-fn failed(offered: &Offered, message: String) {
+fn add_failure(definition: &TaskDefinition, message: String) {
     RESULTS.with_borrow_mut(|results| {
         let results = results.get_or_insert_default();
         let own = || {
-            let error = TaskError { fault: Fault::new(Code::Refused, message), chain: vec![offered.name.to_owned()] };
+            let error =
+                TaskError { fault: Fault::new(Code::Refused, message), chain: vec![definition.name.to_owned()] };
             postcard::to_stdvec(&error).expect("an error is texts")
         };
-        let error = results.fails_with.take().unwrap_or_else(own);
+        let error = results.failure.take().unwrap_or_else(own);
         results.all.push(&[FAILED], &[&error], &[]);
     });
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
 use super::call::Arg;
-use super::object::{ObjectRef, release_many};
+use super::object::{ObjectRef, release_if_many};
 use crate::host;
 
 /// An input file of the job: `--arg data=@housing.csv` for a task with the parameter `data: File`.
@@ -43,8 +43,8 @@ impl File {
     /// Asks the host to read the file into an object. The object can be passed to other tasks without loading its bytes
     /// here.
     pub fn open(&self) -> ObjectRef<Bytes> {
-        release_many();
-        ObjectRef::held(host::open(self.0.number))
+        release_if_many();
+        ObjectRef::from_number(host::open(self.0.number))
     }
 
     /// Reads the file.
@@ -146,9 +146,9 @@ impl Iterator for FilesIter {
             return None;
         }
         if self.names.len() == 0 {
-            release_many();
+            release_if_many();
             let some: ObjectRef<Vec<String>> =
-                ObjectRef::held(host::open(names.saturating_add(self.next / FILE_NAMES_PER_OBJECT)));
+                ObjectRef::from_number(host::open(names.saturating_add(self.next / FILE_NAMES_PER_OBJECT)));
             let some = some.get().unwrap_or_else(|error| panic!("file names can't be loaded: {error}"));
             self.names = some.into_iter();
         }

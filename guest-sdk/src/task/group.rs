@@ -73,7 +73,7 @@ impl PlacementGroup {
         let bundles = bundles.into_iter().map(|bundle| bundle.0).collect();
         let request = postcard::to_stdvec(&GroupRequest { name, strategy, bundles });
         // Encoding numbers and strings does not fail.
-        PlacementGroup { ready: ObjectRef::held(host::group(&request.unwrap_or_default())) }
+        PlacementGroup { ready: ObjectRef::from_number(host::group(&request.unwrap_or_default())) }
     }
 
     /// Waits until all resources are reserved. Tasks and actors can be placed in the group earlier: they wait as well.

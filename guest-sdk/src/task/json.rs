@@ -33,16 +33,16 @@ pub(super) fn write<V: Serialize>(value: &V) -> Result<Vec<u8>, String> {
 struct Lossless<S>(S);
 
 /// A nested value.
-struct Within<'a, T: ?Sized>(&'a T);
+struct Nested<'a, T: ?Sized>(&'a T);
 
-impl<T: Serialize + ?Sized> Serialize for Within<'_, T> {
+impl<T: Serialize + ?Sized> Serialize for Nested<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(Lossless(serializer))
     }
 }
 
 /// Returns the name of a number that is not finite.
-fn word(value: f64) -> Option<&'static str> {
+fn non_finite_name(value: f64) -> Option<&'static str> {
     match value {
         _ if value.is_finite() => None,
         _ if value.is_nan() => Some("NaN"),
@@ -51,7 +51,7 @@ fn word(value: f64) -> Option<&'static str> {
     }
 }
 
-macro_rules! as_it_is {
+macro_rules! forward {
     ($($name:ident($of:ty))*) => {$(
         fn $name(self, value: $of) -> Result<S::Ok, S::Error> {
             self.0.$name(value)
@@ -70,7 +70,7 @@ impl<S: Serializer> Serializer for Lossless<S> {
     type SerializeStruct = Lossless<S::SerializeStruct>;
     type SerializeStructVariant = Lossless<S::SerializeStructVariant>;
 
-    as_it_is! {
+    forward! {
         serialize_bool(bool)
         serialize_i8(i8) serialize_i16(i16) serialize_i32(i32) serialize_i64(i64)
         serialize_u8(u8) serialize_u16(u16) serialize_u32(u32) serialize_u64(u64)
@@ -94,15 +94,15 @@ impl<S: Serializer> Serializer for Lossless<S> {
     }
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        match word(value.into()) {
-            Some(word) => self.0.serialize_str(word),
+        match non_finite_name(value.into()) {
+            Some(name) => self.0.serialize_str(name),
             None => self.0.serialize_f32(value),
         }
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        match word(value) {
-            Some(word) => self.0.serialize_str(word),
+        match non_finite_name(value) {
+            Some(name) => self.0.serialize_str(name),
             None => self.0.serialize_f64(value),
         }
     }
@@ -116,7 +116,7 @@ impl<S: Serializer> Serializer for Lossless<S> {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.0.serialize_some(&Within(value))
+        self.0.serialize_some(&Nested(value))
     }
 
     fn serialize_unit_variant(self, of: &'static str, at: u32, name: &'static str) -> Result<S::Ok, S::Error> {
@@ -124,7 +124,7 @@ impl<S: Serializer> Serializer for Lossless<S> {
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
-        self.0.serialize_newtype_struct(name, &Within(value))
+        self.0.serialize_newtype_struct(name, &Nested(value))
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -134,7 +134,7 @@ impl<S: Serializer> Serializer for Lossless<S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.0.serialize_newtype_variant(of, at, name, &Within(value))
+        self.0.serialize_newtype_variant(of, at, name, &Nested(value))
     }
 
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
@@ -193,7 +193,7 @@ macro_rules! parts {
             type Error = S::Error;
 
             fn $part<T: Serialize + ?Sized>(&mut self, $($key: &'static str,)? value: &T) -> Result<(), S::Error> {
-                self.0.$part($($key,)? &Within(value))
+                self.0.$part($($key,)? &Nested(value))
             }
 
             fn end(self) -> Result<S::Ok, S::Error> {
@@ -217,11 +217,11 @@ impl<S: SerializeMap> SerializeMap for Lossless<S> {
     type Error = S::Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), S::Error> {
-        self.0.serialize_key(&Within(key))
+        self.0.serialize_key(&Nested(key))
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        self.0.serialize_value(&Within(value))
+        self.0.serialize_value(&Nested(value))
     }
 
     fn end(self) -> Result<S::Ok, S::Error> {

@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 
 pub use batch::Batch;
 pub use bytes::Bytes;
-pub use call::{Arg, Arguments, failed, hand_over};
+pub use call::{Arg, Arguments, report_error, return_value};
 pub use files::{File, Files, FilesIter};
 pub use group::{Bundle, PlacementGroup};
 pub use object::{Handles, ObjectRef, cancel, get_all, put, wait};
@@ -28,30 +28,30 @@ pub use pool::{Pool, Results};
 pub use stream::{ObjectStream, yield_item};
 pub use value::Value;
 
-pub(crate) use call::{Call, run};
-pub(crate) use object::{fetch, fetch_now, forget_handles, release_gone};
+pub(crate) use call::{CallBuilder, run};
+pub(crate) use object::{fetch, forget_handles, release_dropped, try_fetch};
 pub(crate) use options::milliseconds;
 
 use crate::actor::{Creation, Method};
-use crate::registry::Offered;
+use crate::registry::TaskDefinition;
 
 /// A function that [`macro@crate::task`] has registered.
 #[derive(Debug)]
 pub struct Task<F, R> {
-    offered: &'static Offered,
+    definition: &'static TaskDefinition,
     task: PhantomData<fn() -> (F, R)>,
 }
 
 impl<F, R> Task<F, R> {
     /// For the macro only.
-    pub const fn new(offered: &'static Offered) -> Self {
-        Task { offered, task: PhantomData }
+    pub const fn new(definition: &'static TaskDefinition) -> Self {
+        Task { definition, task: PhantomData }
     }
 }
 
 impl<F, R> Task<F, R> {
-    fn begin(&self) -> Call {
-        Call::begin(self.offered, None, None)
+    fn begin(&self) -> CallBuilder {
+        CallBuilder::begin(self.definition, None, None)
     }
 }
 

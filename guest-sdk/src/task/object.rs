@@ -12,12 +12,12 @@ use sandbar_core::{Code, Fault, TaskError, VALUE_INLINE_BYTES_MAX};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::call::with_scratch;
-use super::value::{Bytes, Value};
+use super::value::{Value, ValueBytes};
 use crate::bindings::tasks::{Got, Outcome};
 use crate::host;
 
 /// Number of dropped objects that are released together. (Each wait also releases them.)
-const RELEASED_TOGETHER: usize = 64;
+const RELEASE_BATCH: usize = 64;
 
 /// A handle to an immutable value that exists or will exist: the result of a task, or a value stored by [`put`].
 ///
@@ -35,7 +35,7 @@ impl<T: Value> ObjectRef<T> {
     /// # Errors
     /// The error of the task that produces it, or of a task that it depends on.
     pub fn get(&self) -> Result<T, TaskError> {
-        release_gone();
+        release_dropped();
         fetch(self.number, None)
     }
 
@@ -44,14 +44,14 @@ impl<T: Value> ObjectRef<T> {
     /// # Errors
     /// The errors of `get`; [`Code::GetTimeOut`] when the object is not ready in time.
     pub fn get_timeout(&self, timeout: Duration) -> Result<T, TaskError> {
-        release_gone();
+        release_dropped();
         fetch(self.number, Some(timeout))
     }
 }
 
 impl<T> ObjectRef<T> {
     /// Wraps an object to which the host has given this program a reference.
-    pub(crate) fn held(number: u64) -> Self {
+    pub(crate) fn from_number(number: u64) -> Self {
         HANDLES.with_borrow_mut(|handles| *handles.counts.entry(number).or_insert(0) += 1);
         ObjectRef { number, of: PhantomData }
     }
@@ -63,13 +63,13 @@ impl<T> ObjectRef<T> {
 
 impl<T> Clone for ObjectRef<T> {
     fn clone(&self) -> Self {
-        ObjectRef::held(self.number)
+        ObjectRef::from_number(self.number)
     }
 }
 
 impl<T> Drop for ObjectRef<T> {
     fn drop(&mut self) {
-        // At a thread's end, the thread-local may be gone already.
+        // At a thread's end, the thread-local may be dropped already.
         let _ = HANDLES.try_with(|handles| handles.borrow_mut().drop_one(self.number));
     }
 }
@@ -96,12 +96,12 @@ impl<T> fmt::Debug for ObjectRef<T> {
 
 impl<T> Serialize for ObjectRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let captures = |captured: &mut Captured| {
-            let captures = captured.depth > 0 && !serializer.is_human_readable();
-            captured.objects.extend(captures.then_some(self.number));
+        let captures = |capture: &mut RefCapture| {
+            let captures = capture.depth > 0 && !serializer.is_human_readable();
+            capture.objects.extend(captures.then_some(self.number));
             captures
         };
-        if !CAPTURED.with_borrow_mut(captures) {
+        if !REF_CAPTURE.with_borrow_mut(captures) {
             return Err(ser::Error::custom(
                 "an ObjectRef can only be serialised inside a value of a task or an object",
             ));
@@ -117,7 +117,7 @@ impl<'de, T> Deserialize<'de> for ObjectRef<T> {
                 "an ObjectRef can only be deserialised inside a value of a task or an object",
             ));
         }
-        u64::deserialize(deserializer).map(ObjectRef::held)
+        u64::deserialize(deserializer).map(ObjectRef::from_number)
     }
 }
 
@@ -126,16 +126,16 @@ impl<'de, T> Deserialize<'de> for ObjectRef<T> {
 /// # Panics
 /// Panics when the value can't be encoded.
 pub fn put<T: Value>(value: &T) -> ObjectRef<T> {
-    release_many();
+    release_if_many();
     let put = |parts: &[&[u8]], objects: &[u64]| {
         // Releases dropped objects before storing a large value, so that it can reuse their memory.
         if parts.iter().map(|part| part.len()).sum::<usize>() > VALUE_INLINE_BYTES_MAX {
-            release_gone();
+            release_dropped();
         }
         host::put(parts, objects)
     };
     with_scratch(|scratch| match value.write(scratch, put) {
-        Ok(number) => ObjectRef::held(number),
+        Ok(number) => ObjectRef::from_number(number),
         Err(e) => panic!("the value can't be encoded: {e}"),
     })
 }
@@ -181,7 +181,7 @@ pub(super) fn wait_for<T>(
     timeout: Option<Duration>,
     ready: &mut [u8],
 ) -> usize {
-    release_gone();
+    release_dropped();
     let numbers: Vec<u64> = objects.iter().map(ObjectRef::number).collect();
     let count = u32::try_from(count.min(objects.len())).unwrap_or(u32::MAX);
     host::wait(&numbers, count, timeout.map(nanoseconds), ready) as usize
@@ -197,13 +197,13 @@ pub(crate) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<
 }
 
 /// Returns the value of an object if it is ready.
-pub(crate) fn fetch_now<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
+pub(crate) fn try_fetch<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
     read(number, &host::get(number, Some(0)))
 }
 
 /// Decodes the value or error of an object if it is ready.
 fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
-    let bytes = Bytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
+    let bytes = ValueBytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
     let unreadable =
         |what: &str, e: String| failure(Code::BadOutput, format!("object {number} can't be read as {what}: {e}"));
     match got.outcome {
@@ -235,7 +235,7 @@ impl<T> Handles for ObjectRef<T> {
     const COUNT: u32 = 1;
 
     fn from_first(number: u64) -> Self {
-        ObjectRef::held(number)
+        ObjectRef::from_number(number)
     }
 }
 
@@ -245,7 +245,7 @@ macro_rules! several {
             const COUNT: u32 = $count;
 
             fn from_first(number: u64) -> Self {
-                ($(ObjectRef::<$type>::held(number + $place),)*)
+                ($(ObjectRef::<$type>::from_number(number + $place),)*)
             }
         }
     )*};
@@ -263,11 +263,11 @@ several! {
 
 thread_local! {
     static HANDLES: RefCell<HandleCounts> = const { RefCell::new(HandleCounts::new()) };
-    static CAPTURED: RefCell<Captured> = const { RefCell::new(Captured { depth: 0, objects: Vec::new() }) };
+    static REF_CAPTURE: RefCell<RefCapture> = const { RefCell::new(RefCapture { depth: 0, objects: Vec::new() }) };
 }
 
 /// The objects contained in the values that are being encoded.
-struct Captured {
+struct RefCapture {
     /// Nesting depth: encoding one value may store another.
     depth: usize,
     /// Objects of the innermost value, after those of the outer ones.
@@ -277,63 +277,63 @@ struct Captured {
 /// Number of handles to each object.
 struct HandleCounts {
     /// Zero for an object that the host has not been told to release yet.
-    counts: HashMap<u64, u32, BuildHasherDefault<Mixed>>,
+    counts: HashMap<u64, u32, BuildHasherDefault<FibonacciHasher>>,
     /// Objects in the order in which their last handle was dropped. An object may have a new handle since, or be listed
     /// twice.
-    gone: Vec<u64>,
+    dropped: Vec<u64>,
 }
 
 impl HandleCounts {
     const fn new() -> Self {
-        HandleCounts { counts: HashMap::with_hasher(BuildHasherDefault::new()), gone: Vec::new() }
+        HandleCounts { counts: HashMap::with_hasher(BuildHasherDefault::new()), dropped: Vec::new() }
     }
 
     fn drop_one(&mut self, number: u64) {
         if let Some(count) = self.counts.get_mut(&number) {
             *count -= 1;
             if *count == 0 {
-                self.gone.push(number);
+                self.dropped.push(number);
             }
         }
     }
 
-    /// Removes the objects of `gone` that have no handle. Returns each once.
-    fn forget(&mut self) -> Vec<u64> {
-        let mut gone = mem::take(&mut self.gone);
-        gone.retain(|number| self.counts.get(number) == Some(&0) && self.counts.remove(number).is_some());
-        gone
+    /// Removes the objects of `dropped` that have no handle. Returns each once.
+    fn take_unreferenced(&mut self) -> Vec<u64> {
+        let mut dropped = mem::take(&mut self.dropped);
+        dropped.retain(|number| self.counts.get(number) == Some(&0) && self.counts.remove(number).is_some());
+        dropped
     }
 }
 
 /// Releases dropped objects if there are many.
-pub(super) fn release_many() {
-    if HANDLES.with_borrow(|handles| handles.gone.len() >= RELEASED_TOGETHER) {
-        release_gone();
+pub(super) fn release_if_many() {
+    if HANDLES.with_borrow(|handles| handles.dropped.len() >= RELEASE_BATCH) {
+        release_dropped();
     }
 }
 
 /// Releases dropped objects on the host.
 ///
 /// Must not run while a call is under construction: the call may refer to an object by its number alone.
-pub(crate) fn release_gone() {
-    if HANDLES.with_borrow(|handles| handles.gone.is_empty()) {
+pub(crate) fn release_dropped() {
+    if HANDLES.with_borrow(|handles| handles.dropped.is_empty()) {
         return;
     }
-    let mut gone = HANDLES.with_borrow_mut(HandleCounts::forget);
-    if !gone.is_empty() {
-        host::release(&gone);
+    let mut dropped = HANDLES.with_borrow_mut(HandleCounts::take_unreferenced);
+    if !dropped.is_empty() {
+        host::release(&dropped);
     }
-    gone.clear();
+    dropped.clear();
     HANDLES.with_borrow_mut(|handles| {
-        if handles.gone.is_empty() {
-            handles.gone = gone;
+        if handles.dropped.is_empty() {
+            handles.dropped = dropped;
         }
     });
 }
 
 /// Releases an object at once if `object`, which the caller drops next, is its last handle.
 pub(super) fn release_now<T>(object: &ObjectRef<T>) {
-    // At a thread's end, the thread-local may be gone already.
+    // At a thread's end, the thread-local may be dropped already.
     let is_last = HANDLES.try_with(|handles| {
         let counts = &mut handles.borrow_mut().counts;
         counts.get(&object.number) == Some(&1) && counts.remove(&object.number).is_some()
@@ -347,29 +347,29 @@ pub(super) fn release_now<T>(object: &ObjectRef<T>) {
 pub(crate) fn forget_handles() {
     HANDLES.with_borrow_mut(|handles| {
         handles.counts.clear();
-        handles.gone.clear();
+        handles.dropped.clear();
     });
 }
 
 /// Calls `write`, and appends the objects that it encoded to `objects`.
-pub(super) fn captured<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> T {
-    let start = CAPTURED.with_borrow_mut(|captured| {
-        captured.depth += 1;
-        captured.objects.len()
+pub(super) fn capture_refs<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> T {
+    let start = REF_CAPTURE.with_borrow_mut(|capture| {
+        capture.depth += 1;
+        capture.objects.len()
     });
     let result = write();
-    CAPTURED.with_borrow_mut(|captured| {
-        captured.depth -= 1;
-        objects.extend(captured.objects.drain(start..));
+    REF_CAPTURE.with_borrow_mut(|capture| {
+        capture.depth -= 1;
+        objects.extend(capture.objects.drain(start..));
     });
     result
 }
 
 /// Hashes consecutive numbers: a multiplication spreads them over the bits that the map uses.
 #[derive(Default)]
-struct Mixed(u64);
+struct FibonacciHasher(u64);
 
-impl Hasher for Mixed {
+impl Hasher for FibonacciHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use sandbar_core::{RequestOptions, RetryOn, Strategy};
 
-use super::call::Call;
+use super::call::CallBuilder;
 use super::group::PlacementGroup;
-use crate::registry::Offered;
+use crate::registry::TaskDefinition;
 
 /// A builder for calls: the `options()` of a [task](macro@crate::task). It can be submitted any number of times.
 #[derive(Debug)]
 #[must_use = "it does nothing until it is submitted"]
 pub struct Submission<F, R> {
-    offered: &'static Offered,
+    definition: &'static TaskDefinition,
     options: RequestOptions,
     task: PhantomData<fn() -> (F, R)>,
 }
@@ -21,16 +21,16 @@ pub struct Submission<F, R> {
 impl<F, R> Submission<F, R> {
     /// For the macro only.
     #[doc(hidden)]
-    pub fn new(offered: &'static Offered) -> Self {
-        Submission { offered, options: RequestOptions::default(), task: PhantomData }
+    pub fn new(definition: &'static TaskDefinition) -> Self {
+        Submission { definition, options: RequestOptions::default(), task: PhantomData }
     }
 
-    pub(super) fn into_parts(self) -> (&'static Offered, RequestOptions) {
-        (self.offered, self.options)
+    pub(super) fn into_parts(self) -> (&'static TaskDefinition, RequestOptions) {
+        (self.definition, self.options)
     }
 
-    pub(super) fn begin(&self) -> Call {
-        Call::begin(self.offered, Some(&self.options), None)
+    pub(super) fn begin(&self) -> CallBuilder {
+        CallBuilder::begin(self.definition, Some(&self.options), None)
     }
 
     #[cfg(test)]

@@ -7,13 +7,13 @@ use std::marker::PhantomData;
 
 use sandbar_core::{Code, RequestOptions, TaskError};
 
-use super::call::{Arg, Call};
+use super::call::{Arg, CallBuilder};
 use super::chunk::{List, Outcomes};
-use super::object::{ObjectRef, release_gone};
+use super::object::{ObjectRef, release_dropped};
 use super::options::Submission;
 use super::value::Value;
 use crate::host;
-use crate::registry::Offered;
+use crate::registry::TaskDefinition;
 
 /// Default maximum number of calls in flight.
 const IN_FLIGHT: usize = 256;
@@ -35,7 +35,7 @@ const IN_FLIGHT: usize = 256;
 /// ```
 #[must_use = "a pool runs nothing until it receives arguments"]
 pub struct Pool<'p, A, R> {
-    offered: &'static Offered,
+    definition: &'static TaskDefinition,
     options: RequestOptions,
     chunksize: usize,
     in_flight: usize,
@@ -47,16 +47,16 @@ pub struct Pool<'p, A, R> {
 impl<A, Output, R> Submission<fn(A) -> Output, ObjectRef<R>> {
     /// Runs the task for each of many arguments, with these options.
     pub fn pool<'p>(self) -> Pool<'p, A, R> {
-        let (offered, options) = self.into_parts();
+        let (definition, options) = self.into_parts();
         let (chunksize, in_flight) = (1, IN_FLIGHT);
-        Pool { offered, options, chunksize, in_flight, on_progress: None, progress: None, task: PhantomData }
+        Pool { definition, options, chunksize, in_flight, on_progress: None, progress: None, task: PhantomData }
     }
 }
 
 impl<A, R> fmt::Debug for Pool<'_, A, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pool { offered, chunksize, in_flight, .. } = self;
-        write!(f, "Pool({}, chunksize {chunksize}, in flight {in_flight})", offered.name)
+        let Pool { definition, chunksize, in_flight, .. } = self;
+        write!(f, "Pool({}, chunksize {chunksize}, in flight {in_flight})", definition.name)
     }
 }
 
@@ -83,9 +83,9 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
         self
     }
 
-    /// Calls `told` with the number of finished arguments after each call.
-    pub fn on_progress(mut self, told: impl FnMut(u64) + 'p) -> Self {
-        self.on_progress = Some(Box::new(told));
+    /// Calls `callback` with the number of finished arguments after each call.
+    pub fn on_progress(mut self, callback: impl FnMut(u64) + 'p) -> Self {
+        self.on_progress = Some(Box::new(callback));
         self
     }
 
@@ -114,24 +114,24 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
             _ => None,
         };
         let results =
-            Results { pool: self, arguments, ordered, calls: VecDeque::new(), there: VecDeque::new(), done: 0, total };
-        results.say_progress();
+            Results { pool: self, arguments, ordered, calls: VecDeque::new(), ready: VecDeque::new(), done: 0, total };
+        results.report_progress();
         results
     }
 
-    fn submit_one(&self, argument: A) -> Submitted<A, R> {
-        let mut call = Call::begin(self.offered, Some(&self.options), None);
+    fn submit_one(&self, argument: A) -> PoolCall<A, R> {
+        let mut call = CallBuilder::begin(self.definition, Some(&self.options), None);
         call.push(Arg::from(argument));
-        Submitted::One(call.send())
+        PoolCall::One(call.send())
     }
 
-    fn submit(&self, mut arguments: Vec<A>) -> Submitted<A, R> {
+    fn submit(&self, mut arguments: Vec<A>) -> PoolCall<A, R> {
         match arguments.pop() {
             Some(only) if arguments.is_empty() => self.submit_one(only),
             last => {
                 arguments.extend(last);
-                let call = Call::of_list(self.offered, &self.options, List(&arguments));
-                Submitted::Several(arguments, call.send())
+                let call = CallBuilder::for_list(self.definition, &self.options, List(&arguments));
+                PoolCall::Several(arguments, call.send())
             }
         }
     }
@@ -143,33 +143,33 @@ pub struct Results<'p, I: Iterator, R> {
     arguments: Fuse<I>,
     ordered: bool,
     /// Calls in flight, in the order of their arguments.
-    calls: VecDeque<Submitted<I::Item, R>>,
+    calls: VecDeque<PoolCall<I::Item, R>>,
     /// Results of finished calls that were not taken yet.
-    there: VecDeque<Result<R, TaskError>>,
+    ready: VecDeque<Result<R, TaskError>>,
     done: u64,
     /// Total number of arguments, if known.
     total: Option<u64>,
 }
 
 /// A call of a pool.
-enum Submitted<A, R> {
+enum PoolCall<A, R> {
     One(ObjectRef<R>),
     /// A call with several arguments. The arguments are kept for a rerun if the call fails as a whole.
     Several(Vec<A>, ObjectRef<Outcomes<R>>),
 }
 
-impl<A, R> Submitted<A, R> {
+impl<A, R> PoolCall<A, R> {
     fn number(&self) -> u64 {
         match self {
-            Submitted::One(object) => object.number(),
-            Submitted::Several(_, object) => object.number(),
+            PoolCall::One(object) => object.number(),
+            PoolCall::Several(_, object) => object.number(),
         }
     }
 }
 
 impl<I: Iterator, R> fmt::Debug for Results<'_, I, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Results({}, {} done, {} calls under way)", self.pool.offered.name, self.done, self.calls.len())
+        write!(f, "Results({}, {} done, {} calls in flight)", self.pool.definition.name, self.done, self.calls.len())
     }
 }
 
@@ -177,12 +177,12 @@ impl<I: Iterator<Item: Value>, R: Value> Iterator for Results<'_, I, R> {
     type Item = Result<R, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.there.is_empty() {
+        while self.ready.is_empty() {
             self.fill();
-            let call = self.take()?;
+            let call = self.take_call()?;
             self.finish(call);
         }
-        self.there.pop_front()
+        self.ready.pop_front()
     }
 }
 
@@ -199,26 +199,26 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
     }
 
     /// Removes the call whose results come next.
-    fn take(&mut self) -> Option<Submitted<I::Item, R>> {
+    fn take_call(&mut self) -> Option<PoolCall<I::Item, R>> {
         if self.ordered || self.calls.len() < 2 {
             return self.calls.pop_front();
         }
-        let numbers: Vec<u64> = self.calls.iter().map(Submitted::number).collect();
+        let numbers: Vec<u64> = self.calls.iter().map(PoolCall::number).collect();
         let mut ready = vec![0; numbers.len()];
-        release_gone();
+        release_dropped();
         host::wait(&numbers, 1, None, &mut ready);
         let first = ready.iter().position(|ready| *ready == 1).unwrap_or(0);
         self.calls.remove(first)
     }
 
     /// Waits for a call, and takes its results.
-    fn finish(&mut self, call: Submitted<I::Item, R>) {
+    fn finish(&mut self, call: PoolCall<I::Item, R>) {
         match call {
-            Submitted::One(object) => self.there.push_back(object.get()),
-            Submitted::Several(arguments, object) => match object.get() {
-                Ok(Outcomes(outcomes)) => self.there.extend(outcomes),
+            PoolCall::One(object) => self.ready.push_back(object.get()),
+            PoolCall::Several(arguments, object) => match object.get() {
+                Ok(Outcomes(outcomes)) => self.ready.extend(outcomes),
                 Err(error) if error.fault.code == Code::Cancelled => {
-                    self.there.extend(arguments.iter().map(|_| Err(error.clone())));
+                    self.ready.extend(arguments.iter().map(|_| Err(error.clone())));
                 }
                 Err(_) => {
                     // One of the arguments made the call fail. Each runs again in its own call, next in order.
@@ -228,16 +228,16 @@ impl<I: Iterator<Item: Value>, R: Value> Results<'_, I, R> {
                 }
             },
         }
-        self.done += self.there.len() as u64;
-        if let Some(told) = &mut self.pool.on_progress {
-            told(self.done);
+        self.done += self.ready.len() as u64;
+        if let Some(callback) = &mut self.pool.on_progress {
+            callback(self.done);
         }
-        self.say_progress();
+        self.report_progress();
     }
 }
 
 impl<I: Iterator, R> Results<'_, I, R> {
-    fn say_progress(&self) {
+    fn report_progress(&self) {
         if let Some(name) = &self.pool.progress {
             host::progress(name, self.done, self.total);
         }

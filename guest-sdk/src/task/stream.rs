@@ -7,19 +7,19 @@ use std::time::Duration;
 use sandbar_core::{Code, TaskError};
 
 use super::call::with_scratch;
-#[cfg(target_family = "wasm")]
-use super::hand_over;
-use super::object::{Handles, ObjectRef, failure, fetch, nanoseconds, release_many, release_now};
+use super::object::{Handles, ObjectRef, failure, fetch, nanoseconds, release_if_many, release_now};
 use super::options::Submission;
+#[cfg(target_family = "wasm")]
+use super::return_value;
 use super::value::Value;
 use crate::bindings::tasks::Following;
 use crate::host;
-use crate::registry::Items;
+use crate::registry::GeneratorItems;
 
 /// The items of a generator: a task that returns `impl Iterator<Item = T>`, or one of `Result<T, E>`.
 ///
 /// Each item is a ready object. The generator runs elsewhere while the consumer takes items, and waits while its buffer
-/// is full. An error is the last item: the generator's own, or the reason for its end. Items that were taken remain
+/// is full. An error is the last item: the generator's own, or the reason for its end. GeneratorItems that were taken remain
 /// valid. Dropping the stream cancels the generator.
 ///
 /// A stream is not a value: only the task that submitted the generator can take its items, and it can pass the items
@@ -36,16 +36,16 @@ impl<T: Value> ObjectStream<T> {
     /// Like [`Iterator::next`], with a timeout: returns an error of [`Code::GetTimeOut`] when no item is ready in time.
     /// The stream continues.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Result<ObjectRef<T>, TaskError>> {
-        self.following(Some(timeout))
+        self.next_item(Some(timeout))
     }
 
-    fn following(&mut self, timeout: Option<Duration>) -> Option<Result<ObjectRef<T>, TaskError>> {
+    fn next_item(&mut self, timeout: Option<Duration>) -> Option<Result<ObjectRef<T>, TaskError>> {
         if self.is_over {
             return None;
         }
-        release_many();
+        release_if_many();
         match host::next_item(self.end.number(), timeout.map(nanoseconds)) {
-            Following::Item(object) => Some(Ok(ObjectRef::held(object))),
+            Following::Item(object) => Some(Ok(ObjectRef::from_number(object))),
             Following::TimeOut => {
                 let waited = timeout.unwrap_or_default();
                 Some(Err(failure(Code::GetTimeOut, format!("no item was ready within {waited:?}"))))
@@ -62,7 +62,7 @@ impl<T: Value> Iterator for ObjectStream<T> {
     type Item = Result<ObjectRef<T>, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.following(None)
+        self.next_item(None)
     }
 }
 
@@ -85,7 +85,7 @@ impl<T> Handles for ObjectStream<T> {
     const COUNT: u32 = 1;
 
     fn from_first(number: u64) -> Self {
-        ObjectStream { end: ObjectRef::held(number), is_over: false, items: PhantomData }
+        ObjectStream { end: ObjectRef::from_number(number), is_over: false, items: PhantomData }
     }
 }
 
@@ -102,24 +102,24 @@ impl<F, T> Submission<F, ObjectStream<T>> {
 /// # Errors
 /// Reports why the item can't be encoded.
 pub fn yield_item<T: Value>(item: T) -> Result<(), String> {
-    release_many();
+    release_if_many();
     with_scratch(|scratch| item.write(scratch, host::yielded)).map_err(|e| format!("an item can't be encoded: {e}"))
 }
 
 /// Runs a generator to its end. Returns whether it has finished.
 #[cfg(target_family = "wasm")]
-pub(super) fn run(_call: u64, items: Items) -> Result<bool, String> {
+pub(super) fn run(_call: u64, items: GeneratorItems) -> Result<bool, String> {
     let mut count: u64 = 0;
     for item in items {
         item?;
         count += 1;
     }
-    hand_over(count).map(|()| true)
+    return_value(count).map(|()| true)
 }
 
 /// Registers the generator with the test host, which resumes it for each item.
 #[cfg(not(target_family = "wasm"))]
-pub(super) fn run(call: u64, items: Items) -> Result<bool, String> {
-    host::generate(call, items);
+pub(super) fn run(call: u64, items: GeneratorItems) -> Result<bool, String> {
+    host::add_generator(call, items);
     Ok(false)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::json;
-use super::object::captured;
+use super::object::capture_refs;
 use crate::host;
 
 /// Maximum size of a value that is read into a stack buffer, in bytes. Larger values use the heap.
@@ -34,7 +34,7 @@ pub trait Value: Sized {
     /// # Errors
     /// Reports bytes of another type.
     #[doc(hidden)]
-    fn read(bytes: Bytes<'_>) -> Result<Self, String>;
+    fn read(bytes: ValueBytes<'_>) -> Result<Self, String>;
 
     /// Reads the value from JSON.
     ///
@@ -68,9 +68,9 @@ pub struct Scratch {
 /// Location of a value's bytes.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
-pub enum Bytes<'a> {
+pub enum ValueBytes<'a> {
     /// In guest memory.
-    Here(&'a [u8]),
+    Memory(&'a [u8]),
     /// In an object of the host: its number and length.
     Object(u64, usize),
 }
@@ -80,11 +80,12 @@ impl<V: Serialize + DeserializeOwned> Value for V {
         let Scratch { bytes, objects } = scratch;
         bytes.clear();
         objects.clear();
-        captured(objects, || postcard::serialize_with_flavor(self, Appended(bytes))).map_err(|e| e.to_string())?;
+        capture_refs(objects, || postcard::serialize_with_flavor(self, AppendFlavor(bytes)))
+            .map_err(|e| e.to_string())?;
         Ok(take(&[bytes], objects))
     }
 
-    fn read(bytes: Bytes<'_>) -> Result<V, String> {
+    fn read(bytes: ValueBytes<'_>) -> Result<V, String> {
         bytes.with(|bytes| postcard::from_bytes(bytes)).map_err(|e| e.to_string())
     }
 
@@ -102,13 +103,13 @@ impl<V: Serialize + DeserializeOwned> Value for V {
     }
 }
 
-impl Bytes<'_> {
+impl ValueBytes<'_> {
     /// Calls `read` with the bytes. Copies them from the host if necessary.
     pub(super) fn with<T>(self, read: impl FnOnce(&[u8]) -> T) -> T {
         match self {
-            Bytes::Here(bytes) => read(bytes),
-            Bytes::Object(_, 0) => read(&[]),
-            Bytes::Object(object, len) if len <= STACK_BYTES_MAX => {
+            ValueBytes::Memory(bytes) => read(bytes),
+            ValueBytes::Object(_, 0) => read(&[]),
+            ValueBytes::Object(object, len) if len <= STACK_BYTES_MAX => {
                 let mut memory = [MaybeUninit::<u8>::uninit(); STACK_BYTES_MAX];
                 let at = memory.as_mut_ptr().cast();
                 // SAFETY: the buffer has at least `len` bytes, and the host fills them.
@@ -117,7 +118,7 @@ impl Bytes<'_> {
                     std::slice::from_raw_parts(at, len)
                 })
             }
-            Bytes::Object(object, len) => {
+            ValueBytes::Object(object, len) => {
                 let mut memory = Vec::with_capacity(len);
                 // SAFETY: the vector has capacity for `len` bytes, and the host fills them.
                 unsafe {
@@ -131,9 +132,9 @@ impl Bytes<'_> {
 }
 
 /// Appends to a vector.
-pub(super) struct Appended<'a>(pub(super) &'a mut Vec<u8>);
+pub(super) struct AppendFlavor<'a>(pub(super) &'a mut Vec<u8>);
 
-impl Flavor for Appended<'_> {
+impl Flavor for AppendFlavor<'_> {
     type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {

@@ -4,7 +4,7 @@ use ndarray::{Array1, Array2};
 use sandbar_guest::Features;
 use serde::{Deserialize, Serialize};
 
-use super::moments::{Moments, Space, Wanted};
+use super::moments::{Moments, MomentsOptions, Workspace};
 use super::orthogonal::Factor;
 use super::params::{checked_moments, not_negative, through_means};
 use super::{LinearError, LinearModel};
@@ -58,9 +58,13 @@ impl ElasticNetParams {
     /// The errors of [`super::LinearParams::fit_features`], and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<ElasticNetModel, LinearError> {
         self.check()?;
-        let mut space = Space::new();
-        let moments =
-            checked_moments(features, target, Wanted { centred: self.fit_intercept, target_square: true }, &mut space)?;
+        let mut workspace = Workspace::new();
+        let moments = checked_moments(
+            features,
+            target,
+            MomentsOptions { centred: self.fit_intercept, target_square: true },
+            &mut workspace,
+        )?;
         let (coefficients, iterations, converged) = self.descend(features, target, &moments)?;
         Ok(ElasticNetModel { linear: through_means(&moments, coefficients)?, iterations, converged })
     }

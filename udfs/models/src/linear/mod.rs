@@ -27,6 +27,6 @@ pub use model::LinearModel;
 pub use params::LinearParams;
 pub use ridge::RidgeParams;
 
-pub(crate) use moments::{Moments, Space, Wanted, dot};
+pub(crate) use moments::{Moments, MomentsOptions, Workspace, dot};
 pub(crate) use params::{checked_moments, not_negative, through, why_not_finite};
 pub(crate) use traits::{fit_dataset, predict_records};

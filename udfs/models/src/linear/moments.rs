@@ -13,7 +13,7 @@ const CONSTANT_ULPS: f64 = 4.0;
 
 /// The sums of products to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct MomentsOptions {
     /// Whether to subtract the columns' means.
     pub(crate) centred: bool,
     /// Whether to include the target's sum of squares.
@@ -30,14 +30,14 @@ pub(crate) struct Moments<'s> {
 }
 
 /// Memory for moments: on the stack for few values, otherwise on the heap.
-pub(crate) struct Space {
+pub(crate) struct Workspace {
     few: [f64; FEW],
     many: Vec<f64>,
 }
 
-impl Space {
+impl Workspace {
     pub(crate) fn new() -> Self {
-        Space { few: [0.0; FEW], many: Vec::new() }
+        Workspace { few: [0.0; FEW], many: Vec::new() }
     }
 
     /// Returns `len` zeros. Called once.
@@ -59,22 +59,28 @@ impl<'s> Moments<'s> {
     /// the difference, and merged: Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance* (1983). The
     /// rounding error of a sum of squares stays a small multiple of the unit roundoff times the sum, for any order of
     /// rows.
-    pub(crate) fn new(features: Features<'_>, target: &[f64], wanted: Wanted, space: &'s mut Space) -> Self {
+    pub(crate) fn new(
+        features: Features<'_>,
+        target: &[f64],
+        options: MomentsOptions,
+        workspace: &'s mut Workspace,
+    ) -> Self {
         let (rows, columns) = (features.rows(), features.width() + 1);
         let column = |j: usize| if j + 1 < columns { features.column(j) } else { target };
         let block_rows = rows.min(BLOCK_ROWS);
-        let (numbers, rest) = space.zeros(columns * (4 + columns + block_rows)).split_at_mut(columns * (2 + columns));
+        let (numbers, rest) =
+            workspace.zeros(columns * (4 + columns + block_rows)).split_at_mut(columns * (2 + columns));
         let (centre, rest) = rest.split_at_mut(columns);
         let (block_mean, scratch) = rest.split_at_mut(columns);
         let (shift, rest) = numbers.split_at_mut(columns);
         let (mean, scatter) = rest.split_at_mut(columns);
-        if wanted.centred {
+        if options.centred {
             for j in 0..columns {
                 shift[j] = column(j)[0];
                 centre[j] = sum(&column(j)[..block_rows]) / block_rows as f64;
             }
         }
-        let products_of = if wanted.target_square { columns } else { columns - 1 };
+        let products_of = if options.target_square { columns } else { columns - 1 };
         for first in (0..rows).step_by(BLOCK_ROWS) {
             let len = BLOCK_ROWS.min(rows - first);
             for j in 0..columns {
@@ -88,13 +94,13 @@ impl<'s> Moments<'s> {
                     let products = dot(&scratch[j * block_rows..][..len], &scratch[k * block_rows..][..len]);
                     let sum = &mut scatter[j * columns + k];
                     *sum += products;
-                    if wanted.centred {
+                    if options.centred {
                         let other_step = centre[k] - shift[k] + block_mean[k] - mean[k];
                         *sum += weight * (step * other_step) - len as f64 * (block_mean[j] * block_mean[k]);
                     }
                 }
             }
-            if wanted.centred {
+            if options.centred {
                 for j in 0..columns {
                     let of_block = centre[j] - shift[j] + block_mean[j];
                     mean[j] += (of_block - mean[j]) * (len as f64 / (first + len) as f64);

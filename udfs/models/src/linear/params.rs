@@ -1,8 +1,8 @@
-use sandbar_guest::dense::Grouped;
+use sandbar_guest::dense::GroupedOptions;
 use sandbar_guest::{Features, Groups};
 use serde::{Deserialize, Serialize};
 
-use super::moments::{Moments, Space, Wanted};
+use super::moments::{Moments, MomentsOptions, Workspace};
 use super::orthogonal::Factor;
 use super::{LinearError, LinearModel, cholesky};
 
@@ -26,12 +26,12 @@ impl LinearParams {
     /// # Errors
     /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
-        let mut space = Space::new();
+        let mut workspace = Workspace::new();
         let moments = checked_moments(
             features,
             target,
-            Wanted { centred: self.fit_intercept, target_square: false },
-            &mut space,
+            MomentsOptions { centred: self.fit_intercept, target_square: false },
+            &mut workspace,
         )?;
         let mut coefficients = vec![0.0; features.width()];
         if cholesky::solve(&moments, 0.0, &mut coefficients).is_none() {
@@ -51,7 +51,7 @@ impl LinearParams {
 /// Like [`LinearParams::fit_groups`], with a penalty on squares.
 pub(crate) fn fit_groups(groups: &Groups<'_>, intercept: bool, ridge: f64) -> Vec<Option<LinearModel>> {
     // After a failure of the host (exhausted memory, a GPU error), all groups are fitted one by one.
-    let Ok(fit) = groups.least_squares(Grouped { intercept, ridge, pivot_min: cholesky::PIVOT_MIN }) else {
+    let Ok(fit) = groups.least_squares(GroupedOptions { intercept, ridge, pivot_min: cholesky::PIVOT_MIN }) else {
         return Vec::new();
     };
     let model = |(coefficients, intercept): (&[f64], f64)| LinearModel::new(intercept, coefficients.to_vec());
@@ -62,8 +62,8 @@ pub(crate) fn fit_groups(groups: &Groups<'_>, intercept: bool, ridge: f64) -> Ve
 pub(crate) fn checked_moments<'s>(
     features: Features<'_>,
     target: &[f64],
-    wanted: Wanted,
-    space: &'s mut Space,
+    options: MomentsOptions,
+    workspace: &'s mut Workspace,
 ) -> Result<Moments<'s>, LinearError> {
     if features.rows() != target.len() {
         return Err(LinearError::Ragged { expected: features.rows(), found: target.len() });
@@ -71,7 +71,7 @@ pub(crate) fn checked_moments<'s>(
     if target.is_empty() {
         return Err(LinearError::NoRows);
     }
-    let moments = Moments::new(features, target, wanted, space);
+    let moments = Moments::new(features, target, options, workspace);
     if !moments.is_finite() {
         return Err(why_not_finite(features, target));
     }

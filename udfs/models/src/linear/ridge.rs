@@ -1,7 +1,7 @@
 use sandbar_guest::{Features, Groups};
 use serde::{Deserialize, Serialize};
 
-use super::moments::{Space, Wanted};
+use super::moments::{MomentsOptions, Workspace};
 use super::orthogonal::Factor;
 use super::params::{checked_moments, fit_groups, not_negative, through_means};
 use super::{LinearError, LinearModel, LinearParams, cholesky};
@@ -43,12 +43,12 @@ impl RidgeParams {
         if self.alpha == 0.0 {
             return LinearParams { fit_intercept: self.fit_intercept }.fit_features(features, target);
         }
-        let mut space = Space::new();
+        let mut workspace = Workspace::new();
         let moments = checked_moments(
             features,
             target,
-            Wanted { centred: self.fit_intercept, target_square: false },
-            &mut space,
+            MomentsOptions { centred: self.fit_intercept, target_square: false },
+            &mut workspace,
         )?;
         let mut coefficients = vec![0.0; features.width()];
         if cholesky::solve(&moments, self.alpha, &mut coefficients).is_none() {

@@ -22,14 +22,14 @@ pub(super) struct Objective<'a> {
 }
 
 /// The result of the minimisation.
-pub(super) struct Found {
+pub(super) struct Minimum {
     pub(super) weights: Vec<f64>,
     pub(super) iterations: u32,
     pub(super) converged: bool,
 }
 
 /// The objective and its derivatives at some weights.
-struct At {
+struct Evaluation {
     value: f64,
     gradient: Vec<f64>,
     /// Row-major, upper triangle.
@@ -38,28 +38,28 @@ struct At {
 
 impl Objective<'_> {
     /// Minimises from `weights` on, until a step's expected gain is less than `tolerance` of the objective.
-    pub(super) fn minimise(&self, mut weights: Vec<f64>, iterations_max: u32, tolerance: f64) -> Found {
+    pub(super) fn minimise(&self, mut weights: Vec<f64>, iterations_max: u32, tolerance: f64) -> Minimum {
         let mut at = self.evaluate(&weights);
         for iterations in 0..iterations_max {
             let step = solve(&at.curvature, &at.gradient);
             let gain = dot(&step, &at.gradient) / 2.0;
             if gain.is_nan() {
-                return Found { weights, iterations, converged: false };
+                return Minimum { weights, iterations, converged: false };
             }
             let Some((next, found)) = self.descend(&weights, &step, &at) else {
                 // No step is lower: either the remaining gain is below rounding, or the step's direction is invalid.
-                return Found { weights, iterations, converged: gain <= f64::EPSILON.sqrt() * at.value };
+                return Minimum { weights, iterations, converged: gain <= f64::EPSILON.sqrt() * at.value };
             };
             (weights, at) = (next, found);
             if gain <= tolerance * at.value {
-                return Found { weights, iterations: iterations + 1, converged: true };
+                return Minimum { weights, iterations: iterations + 1, converged: true };
             }
         }
-        Found { weights, iterations: iterations_max, converged: false }
+        Minimum { weights, iterations: iterations_max, converged: false }
     }
 
     /// Returns the first lower point along `step`, halving the step as often as needed.
-    fn descend(&self, weights: &[f64], step: &[f64], at: &At) -> Option<(Vec<f64>, At)> {
+    fn descend(&self, weights: &[f64], step: &[f64], at: &Evaluation) -> Option<(Vec<f64>, Evaluation)> {
         let mut share = 1.0;
         for _ in 0..HALVINGS_MAX {
             let next: Vec<f64> = weights.iter().zip(step).map(|(w, step)| w - share * step).collect();
@@ -72,10 +72,10 @@ impl Objective<'_> {
         None
     }
 
-    fn evaluate(&self, weights: &[f64]) -> At {
+    fn evaluate(&self, weights: &[f64]) -> Evaluation {
         let (width, count) = (self.features.width(), weights.len());
         let (slopes, constant) = weights.split_at(width);
-        let mut at = At { value: 0.0, gradient: vec![0.0; count], curvature: vec![0.0; count * count] };
+        let mut at = Evaluation { value: 0.0, gradient: vec![0.0; count], curvature: vec![0.0; count * count] };
         let (mut columns, mut weighted) = (Vec::new(), Vec::new());
         let (mut errors, mut spreads) = (Vec::new(), Vec::new());
         for (block, target) in self.target.chunks(BLOCK_ROWS).enumerate() {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::newton::Objective;
 use super::{LogisticError, LogisticModel};
-use crate::linear::{LinearError, Space, Wanted, checked_moments, not_negative, through};
+use crate::linear::{LinearError, MomentsOptions, Workspace, checked_moments, not_negative, through};
 
 /// Parameters of a [`LogisticModel`].
 ///
@@ -35,9 +35,9 @@ impl LogisticParams {
     /// [`crate::linear::LinearParams::fit_features`] and [`LinearError::Parameter`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LogisticModel, LogisticError> {
         self.check()?;
-        let mut space = Space::new();
-        let wanted = Wanted { centred: self.fit_intercept, target_square: false };
-        let moments = checked_moments(features, target, wanted, &mut space)?;
+        let mut workspace = Workspace::new();
+        let options = MomentsOptions { centred: self.fit_intercept, target_square: false };
+        let moments = checked_moments(features, target, options, &mut workspace)?;
         let ones = count_ones(target)?;
         let mut weights = vec![0.0; features.width()];
         if self.fit_intercept {

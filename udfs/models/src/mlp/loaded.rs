@@ -40,9 +40,9 @@ impl LoadedMlp {
     /// Reports features of another width than the model, and errors of the host.
     pub fn predict(&self, features: Features<'_>) -> Result<Vec<f64>, DenseError> {
         let [scales @ .., (mean, deviation)] = &self.scales[..] else { return Ok(Vec::new()) };
-        let mut values = standardised(features, scales)?;
+        let mut values = standardise(features, scales)?;
         for (at, (weights, biases)) in self.layers.iter().enumerate() {
-            values = activated(&values, weights, biases, at + 1 == self.layers.len())?;
+            values = apply_layer(&values, weights, biases, at + 1 == self.layers.len())?;
         }
         let values = values.to_vec::<f32>()?;
         Ok(values.into_iter().map(|value| mean + deviation * f64::from(value)).collect())
@@ -51,7 +51,7 @@ impl LoadedMlp {
 
 /// Standardises the features, row by row. A tensor of another width than the model has is rejected by the first layer's
 /// product.
-pub(super) fn standardised(features: Features<'_>, scales: &[(f64, f64)]) -> Result<Tensor, DenseError> {
+pub(super) fn standardise(features: Features<'_>, scales: &[(f64, f64)]) -> Result<Tensor, DenseError> {
     let (rows, width) = (features.rows(), features.width());
     let mut values = vec![0.0_f32; rows * width];
     for (j, of) in scales.iter().enumerate().take(width) {
@@ -63,7 +63,12 @@ pub(super) fn standardised(features: Features<'_>, scales: &[(f64, f64)]) -> Res
 }
 
 /// Applies a layer to rows. The last layer has no activation.
-pub(super) fn activated(rows: &Tensor, weights: &Tensor, biases: &Tensor, is_last: bool) -> Result<Tensor, DenseError> {
+pub(super) fn apply_layer(
+    rows: &Tensor,
+    weights: &Tensor,
+    biases: &Tensor,
+    is_last: bool,
+) -> Result<Tensor, DenseError> {
     let biased = input(0) + input(1);
     let active = if is_last { biased } else { biased.max(0.0) };
     Tensor::map(&active, &[&rows.dot(weights)?, biases])

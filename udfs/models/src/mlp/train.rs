@@ -9,7 +9,7 @@ use sandbar_guest::dense::{DenseError, Dtype, Expression, Tensor, input};
 use sandbar_guest::random::Xoshiro256PlusPlus;
 use sandbar_guest::random::rand_core::RngCore;
 
-use super::loaded::{activated, standardised};
+use super::loaded::{apply_layer, standardise};
 use super::model::{Layer, standard};
 use super::{MlpError, MlpModel, MlpParams};
 
@@ -65,7 +65,7 @@ impl<'a> Training<'a> {
     ) -> Result<Training<'a>, MlpError> {
         let (rows, width) = (target.len(), features.width());
         let mut scales: Vec<(f64, f64)> = (0..width).map(|j| scale(features.column(j))).collect();
-        let values = standardised(features, &scales)?;
+        let values = standardise(features, &scales)?;
         let of_target = scale(target);
         scales.push(of_target);
         let targets: Vec<f32> = target.iter().map(|value| standard(*value, of_target)).collect();
@@ -133,12 +133,12 @@ impl<'a> Training<'a> {
     fn step(&mut self, features: &Tensor, target: &Tensor) -> Result<Tensor, DenseError> {
         let rows = target.len() as f64;
         let last = self.weights.len() - 1;
-        let mut given: Vec<Tensor> = Vec::with_capacity(last + 1);
+        let mut outputs: Vec<Tensor> = Vec::with_capacity(last + 1);
         for (at, (weights, biases)) in self.weights.iter().zip(&self.biases).enumerate() {
-            let before = given.last().unwrap_or(features);
-            given.push(activated(before, &weights.values, &biases.values, at == last)?);
+            let before = outputs.last().unwrap_or(features);
+            outputs.push(apply_layer(before, &weights.values, &biases.values, at == last)?);
         }
-        let errors = Tensor::map(&(input(0) - input(1)), &[&given[last], target])?;
+        let errors = Tensor::map(&(input(0) - input(1)), &[&outputs[last], target])?;
         let squares = Tensor::map(&(input(0) * input(0)), &[&errors])?.sum(0)?;
         let mut slopes = Tensor::map(&(input(0) * (1.0 / rows)), &[&errors])?;
         self.steps += 1;
@@ -146,7 +146,7 @@ impl<'a> Training<'a> {
         let size = self.params.learning_rate * second.sqrt() / first;
         for at in (0..=last).rev() {
             let weights = &self.weights[at].values;
-            let before = if at == 0 { features } else { &given[at - 1] };
+            let before = if at == 0 { features } else { &outputs[at - 1] };
             let penalty = input(0) + input(1) * (self.params.alpha / rows);
             let gradient = Tensor::map(&penalty, &[&before.transposed_dot(&slopes)?, weights])?;
             let of_biases = slopes.sum(0)?;

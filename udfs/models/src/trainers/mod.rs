@@ -101,11 +101,11 @@ impl Model for LinearModel {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct DisplayedParams<'a> {
             coefficients: &'a [f64],
             intercept: f64,
         }
-        Shown { coefficients: self.coefficients(), intercept: self.intercept() }
+        DisplayedParams { coefficients: self.coefficients(), intercept: self.intercept() }
     }
 
     fn width(&self) -> Option<usize> {
@@ -120,12 +120,12 @@ impl Model for MlpModel {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown {
+        struct DisplayedParams {
             layers: Vec<u32>,
             epochs: u32,
             loss: f64,
         }
-        Shown { layers: self.sizes(), epochs: self.epochs, loss: self.loss }
+        DisplayedParams { layers: self.sizes(), epochs: self.epochs, loss: self.loss }
     }
 
     fn width(&self) -> Option<usize> {
@@ -140,13 +140,13 @@ impl Model for ElasticNetModel {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct DisplayedParams<'a> {
             coefficients: &'a [f64],
             intercept: f64,
             iterations: u32,
             converged: bool,
         }
-        Shown {
+        DisplayedParams {
             coefficients: self.linear.coefficients(),
             intercept: self.linear.intercept(),
             iterations: self.iterations,
@@ -166,13 +166,13 @@ impl Model for LogisticModel {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct DisplayedParams<'a> {
             coefficients: &'a [f64],
             intercept: f64,
             iterations: u32,
             converged: bool,
         }
-        Shown {
+        DisplayedParams {
             coefficients: self.log_odds.coefficients(),
             intercept: self.log_odds.intercept(),
             iterations: self.iterations,
@@ -192,11 +192,11 @@ impl Model for RegressionTree {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown {
+        struct DisplayedParams {
             leaves: usize,
             depth: usize,
         }
-        Shown { leaves: self.leaves(), depth: self.depth() }
+        DisplayedParams { leaves: self.leaves(), depth: self.depth() }
     }
 
     fn width(&self) -> Option<usize> {
@@ -211,12 +211,12 @@ impl Model for RandomForest {
 
     fn params(&self) -> impl Serialize {
         #[derive(Serialize)]
-        struct Shown {
+        struct DisplayedParams {
             trees: usize,
             mean_depth: f64,
         }
         let depths: usize = self.trees().iter().map(RegressionTree::depth).sum();
-        Shown { trees: self.trees().len(), mean_depth: depths as f64 / self.trees().len() as f64 }
+        DisplayedParams { trees: self.trees().len(), mean_depth: depths as f64 / self.trees().len() as f64 }
     }
 
     fn width(&self) -> Option<usize> {

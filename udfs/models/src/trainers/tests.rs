@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_guest::dense::Device;
-use sandbar_guest::testing::{self, Fitted, Split};
+use sandbar_guest::testing::{self, GroupFit, Split};
 
 use crate::tree::Draws;
 
@@ -29,7 +29,7 @@ fn split(train_rows: u32, test_rows: u32, seed: u64) -> Split {
     Split { first_row: 0, train_rows, test_rows, seed }
 }
 
-fn fit(trainer: &str, params: &str, groups: &[Split]) -> Vec<Fitted> {
+fn fit(trainer: &str, params: &str, groups: &[Split]) -> Vec<GroupFit> {
     let settled = testing::fit(trainer, params, &input(), groups).unwrap();
     settled.into_iter().map(|group| group.unwrap_or_else(|e| panic!("{trainer}: {e}"))).collect()
 }

@@ -61,7 +61,7 @@ impl TrainingSet {
         let mut features: Vec<_> = columns.iter().map(|column| SortedFeature::new(column, &mut scratch)).collect();
         if features.len() > 1 {
             // With several features, each tree uses the order; with one, the ranks.
-            features.iter_mut().for_each(SortedFeature::put_in_order);
+            features.iter_mut().for_each(SortedFeature::convert_to_order);
         }
         Ok(Self { features, target: target.to_vec() })
     }
@@ -116,12 +116,12 @@ impl SortedFeature {
     }
 
     /// Converts the rows to the ordered representation.
-    fn put_in_order(&mut self) {
-        let made = match self.order() {
+    fn convert_to_order(&mut self) {
+        let converted = match self.order() {
             Cow::Owned(order) => Some(order),
             Cow::Borrowed(_) => None,
         };
-        if let Some(order) = made {
+        if let Some(order) = converted {
             self.rows = Rows::Order(order);
         }
     }

@@ -34,12 +34,12 @@ pub(crate) struct Grower<'a> {
     goes_left: Vec<bool>,
     /// A permutation of the features: those known to be constant in the current node come first.
     features: Vec<u32>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingNode>,
     nodes: Vec<Node>,
 }
 
 /// A node that was not split yet.
-struct Pending {
+struct PendingNode {
     start: usize,
     end: usize,
     depth: u32,
@@ -130,7 +130,7 @@ impl<'a> Grower<'a> {
             self.nodes.push(Node { split, feature, right: NONE });
             self.divide(&node, &cut, feature, constants, index as u32);
         }
-        RegressionTree::grown(self.set.features() as u32, &self.nodes)
+        RegressionTree::from_nodes(self.set.features() as u32, &self.nodes)
     }
 
     /// Lays out the rows of a new tree, and its root.
@@ -149,7 +149,7 @@ impl<'a> Grower<'a> {
         self.features.extend(0..self.set.features() as u32);
         self.nodes.clear();
         let summary = self.summarise(0..self.rows, 0);
-        self.pending.push(Pending {
+        self.pending.push(PendingNode {
             start: 0,
             end: self.rows,
             depth: 0,
@@ -221,7 +221,7 @@ impl<'a> Grower<'a> {
     /// constant.
     ///
     /// As in scikit-learn, features known to be constant take part in the draw, but are not examined.
-    fn search(&mut self, node: &Pending, draws: &mut Draws) -> Option<(Cut, u32, usize)> {
+    fn search(&mut self, node: &PendingNode, draws: &mut Draws) -> Option<(Cut, u32, usize)> {
         let mut constants = node.constants;
         let mut known = node.constants;
         let mut unseen_end = self.features.len();
@@ -261,7 +261,7 @@ impl<'a> Grower<'a> {
         best.map(|(cut, feature)| (cut, feature, constants))
     }
 
-    fn candidates(&self, node: &Pending, feature: u32) -> Candidates<'_> {
+    fn candidates(&self, node: &PendingNode, feature: u32) -> Candidates<'_> {
         Candidates {
             keys: &self.keys[node.buffer][self.range(feature, node.start, node.end)],
             feature: &self.set.features[feature as usize],
@@ -272,7 +272,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Sets each sample's excess over the mean of `node`.
-    fn centre(&mut self, node: &Pending) {
+    fn centre(&mut self, node: &PendingNode) {
         let Some(&feature) = self.features.get(node.constants) else {
             return;
         };
@@ -288,13 +288,13 @@ impl<'a> Grower<'a> {
     }
 
     /// Creates the children of `node`, which has this `index`.
-    fn divide(&mut self, node: &Pending, cut: &Cut, feature: u32, constants: usize, index: u32) {
+    fn divide(&mut self, node: &PendingNode, cut: &Cut, feature: u32, constants: usize, index: u32) {
         let middle = node.start + cut.left_rows;
         let depth = node.depth + 1;
         let [left, right] = [(node.start, middle, NONE), (middle, node.end, index)].map(|(start, end, right_of)| {
             let keys = &self.keys[node.buffer][self.range(feature, start, end)];
             let summary = self.summarise(keys.iter().map(|key| key.row()), depth);
-            Pending { start, end, depth, right_of, buffer: 1 - node.buffer, constants, summary }
+            PendingNode { start, end, depth, right_of, buffer: 1 - node.buffer, constants, summary }
         });
         if !(left.summary.leaf && right.summary.leaf) {
             for (start, end, goes_left) in [(node.start, middle, true), (middle, node.end, false)] {
@@ -308,7 +308,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Partitions the rows of every feature not known to be constant, preserving their order.
-    fn partition(&mut self, node: &Pending, constants: usize, middle: usize) {
+    fn partition(&mut self, node: &PendingNode, constants: usize, middle: usize) {
         let left_rows = middle - node.start;
         for index in constants..self.features.len() {
             let range = self.range(self.features[index], node.start, node.end);

@@ -50,7 +50,7 @@ struct RawTree {
 }
 
 impl RegressionTree {
-    pub(super) fn grown(width: u32, nodes: &[Node]) -> Self {
+    pub(super) fn from_nodes(width: u32, nodes: &[Node]) -> Self {
         Self { width, nodes: nodes.to_vec() }
     }
 

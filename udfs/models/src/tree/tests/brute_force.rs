@@ -5,7 +5,7 @@ use crate::tree::grow::Grower;
 use crate::tree::{Draws, RegressionTree, RegressionTreeParams, Splitter, TrainingSet};
 
 /// A data set, the count of each row, the parameters and the tree grown from them.
-struct Grown {
+struct GrownTree {
     columns: Vec<Vec<f64>>,
     target: Vec<f64>,
     counts: Vec<u32>,
@@ -13,7 +13,7 @@ struct Grown {
     tree: RegressionTree,
 }
 
-impl Grown {
+impl GrownTree {
     fn new(seed: u64, splitter: Splitter) -> Self {
         let mut draws = Draws::stream(seed, 0);
         let (rows, features) = (1 + draws.below(24) as usize, 1 + draws.below(4) as usize);
@@ -96,7 +96,7 @@ fn no_split_is_better() {
     };
     for seed in seeds {
         for splitter in [Splitter::Best, Splitter::Random] {
-            let run = || Grown::new(seed, splitter).check();
+            let run = || GrownTree::new(seed, splitter).check();
             assert!(std::panic::catch_unwind(run).is_ok(), "failed with SEED={seed} and {splitter:?}");
         }
     }

@@ -6,7 +6,7 @@ use arrow_buffer::ArrowNativeType;
 use arrow_schema::{DataType, Field};
 
 use super::argument::{Argument, bit};
-use super::column::{Bits, Column, Lists, Texts, Values};
+use super::column::{Bits, Column, Lists, Strings, Values};
 use super::time::{Date, Timestamp};
 
 /// A return type of a scalar function.
@@ -177,8 +177,8 @@ macro_rules! gathered {
 
 gathered! {
     [] bool => Bits, DataType::Boolean, |value| value;
-    [] String => Texts, DataType::Utf8, |value| value.as_bytes();
-    [] &str => Texts, DataType::Utf8, |value| value.as_bytes();
+    [] String => Strings, DataType::Utf8, |value| value.as_bytes();
+    [] &str => Strings, DataType::Utf8, |value| value.as_bytes();
     [T: Argument + ArrowNativeType] Vec<T> => Lists<T>, DataType::new_list(T::data_type(), true), |value| &value;
     [T: Argument + ArrowNativeType] &[T] => Lists<T>, DataType::new_list(T::data_type(), true), |value| value;
 }
