@@ -100,7 +100,7 @@ impl Stream {
     /// Submits encoded commands, and releases the buffers that were kept for them.
     fn finish(&mut self, mut encoder: wgpu::CommandEncoder, kept: Vec<Arc<PooledBuffer>>) -> wgpu::SubmissionIndex {
         self.timer.end(&mut encoder);
-        let pending = self.then.take().map(|then| (self.timer.tell(&mut encoder), then));
+        let pending = self.then.take().map(|then| (self.timer.resolve(&mut encoder), then));
         let index = self.device.queue.submit([encoder.finish()]);
         drop(kept);
         if let Some((pending, then)) = pending {

@@ -39,7 +39,7 @@ pub fn run(op: &Op, inputs: &[Tensor<'_>]) -> Result<Vec<OwnedValues>, DenseErro
         }),
         _ => run_as::<f32>(op, inputs, &outputs, |values| match values {
             Values::F32(values) => Cow::Borrowed(values),
-            Values::F16(values) => Cow::OwnedValues(values.to_f32_vec()),
+            Values::F16(values) => Cow::Owned(values.to_f32_vec()),
             _ => Cow::Borrowed(&[]),
         }),
     }

@@ -427,5 +427,5 @@ impl GpuClient {
 }
 
 fn lost_error(what: &str) -> RemoteError {
-    RemoteError { kind: RemoteErrorKind::KillReason, message: format!("the GPU is lost: {what}") }
+    RemoteError { kind: RemoteErrorKind::Lost, message: format!("the GPU is lost: {what}") }
 }

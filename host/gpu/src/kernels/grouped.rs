@@ -80,7 +80,7 @@ pub(super) fn plan(options: GroupedOptions, inputs: &[&DeviceTensor], outputs: &
     let immediates = immediates.size(groups).size(specs[1].shape.count()).size(options.intercept.into());
     let immediates = immediates.size(specs[2].shape.rank());
     vec![Step {
-        kernel: Kernel::GroupedOptions(GroupedKernel::of(&specs)),
+        kernel: Kernel::Grouped(GroupedKernel::of(&specs)),
         bindings: inputs.iter().chain(outputs).map(|tensor| tensor.buffer.clone()).collect(),
         written: 2,
         immediates: immediates.bytes(F64),
