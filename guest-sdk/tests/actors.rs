@@ -375,13 +375,13 @@ fn calls_that_wait_are_ended() {
     };
     let (gate, crossed) = wait();
     cancel(&crossed, false);
-    check_error(crossed.get(), Code::Cancelled, "Gate.crossed: it was cancelled, or its job was stopped [cancelled]");
+    check_error(crossed.get(), Code::Cancelled, "Gate.crossed: it was cancelled [cancelled]");
     assert_eq!(gate.told().get(), Ok(vec![]));
     drop((gate, crossed));
     assert_eq!(testing::objects(), 0);
     let (gate, crossed) = wait();
     gate.restart();
-    let died = "Gate.crossed: the actor died during the call: it was to begin anew [actor-died]";
+    let died = "Gate.crossed: the actor died during the call: a restart was requested [actor-died]";
     check_error(crossed.get(), Code::ActorDied, died);
     assert_eq!(gate.told().get(), Ok(vec![]));
     drop((gate, crossed));

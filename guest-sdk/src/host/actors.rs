@@ -318,7 +318,7 @@ impl ProgramHost {
         if actor.busy {
             actor.kill_requested = Some(restart);
         } else if restart {
-            let fault = Fault::new(Code::ActorDied, "it was to begin anew");
+            let fault = Fault::new(Code::ActorDied, "a restart was requested");
             self.handle_failure(number, true, &TaskError { fault, chain: Vec::new() });
         } else {
             self.terminate_actor(number, "was killed, or its last handle was dropped");
@@ -362,7 +362,7 @@ impl ProgramHost {
         if self.actors.contains_key(&number) {
             let gone = self.forget_actor(number);
             self.actors.remove(&number);
-            let fault = Fault::new(Code::Cancelled, "nobody refers to it any more");
+            let fault = Fault::new(Code::Cancelled, "its last handle was dropped");
             let chain = Vec::new();
             self.stop(number, TaskError { fault, chain });
             self.unpin(&gone);

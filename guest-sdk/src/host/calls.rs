@@ -90,7 +90,7 @@ pub(crate) fn submit(function: u32, returns: u32, request: &[u8]) -> u64 {
             (TaskKind::Make, _) if misplaced.is_some() => misplaced,
             (TaskKind::Make, _) => host.admit_actor(first, options),
             (_, Some(ObjectId(handle))) => host.admit_method(first, handle),
-            (_, None) => Some(Fault::new(Code::BadRequest, "a method is called of an actor")),
+            (_, None) => Some(Fault::new(Code::BadRequest, "a method call needs an actor's handle")),
         };
         if let Some(fault) = refused {
             let chain = host.calls[&first].chain.clone();
@@ -129,7 +129,7 @@ pub(crate) fn cancel(object: u64, _recursive: bool) {
         let call = host.calls.range(..=object).next_back();
         let call = call.filter(|(first, call)| object - **first < u64::from(call.returns));
         if let Some((&first, Call { chain, actor, .. })) = call {
-            let fault = Fault::new(Code::Cancelled, "it was cancelled, or its job was stopped");
+            let fault = Fault::new(Code::Cancelled, "it was cancelled");
             let error = TaskError { fault, chain: chain.clone() };
             match actor.filter(|actor| *actor == first) {
                 Some(actor) => host.kill(actor, false),
@@ -296,7 +296,7 @@ impl ProgramHost {
             }
             Ok(true) if is_whole => Some(Ok(std::mem::take(&mut returned))),
             Ok(true) => {
-                let message = format!("it returned {} values, not {}", returned.len(), call.returns);
+                let message = format!("returned {} values instead of {}", returned.len(), call.returns);
                 let error = TaskError { fault: Fault::new(Code::BadOutput, message), chain: call.chain.clone() };
                 Some(Err(error))
             }

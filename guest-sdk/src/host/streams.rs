@@ -91,7 +91,7 @@ impl ProgramHost {
     pub(super) fn drop_stream(&mut self, number: u64) {
         let call = self.calls.get(&number).filter(|call| call.definition.kind == TaskKind::Generator);
         if let Some(call) = call {
-            let fault = Fault::new(Code::Cancelled, "it was cancelled, or its job was stopped");
+            let fault = Fault::new(Code::Cancelled, "it was cancelled");
             let error = TaskError { fault, chain: call.chain.clone() };
             self.stop(number, error);
         }
