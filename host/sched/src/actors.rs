@@ -1,102 +1,103 @@
-//! Actors: made by a task that lasts as long as they do, begun anew when they die, and gone with their handles.
+//! Actors: created by a task that lives as long as they do, restarted after failures, and killed when no handle is
+//! left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 
-use crate::cluster::Given;
-use crate::event::{Action, ActorSpec, Outcome, Role, Submission, Work};
-use crate::places::{ActorAt, JobAt, ObjectAt, TaskAt, WorkerAt};
-use crate::refs::{Object, Value};
+use crate::cluster::AssignedTask;
+use crate::event::{Action, ActorSpec, Outcome, Submission, SubmissionKind, WorkerKind};
+use crate::keys::{ActorKey, JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::object::{Object, Value};
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Stop, Task, end_of};
+use crate::tasks::{Cancellation, FinalState, State, Task, final_state_of};
 
-/// What made it ends with it, but is kept track of by itself: its record goes with its last handle.
+/// An actor. Its record outlives its creation task, until the last handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Actor {
     pub(crate) id: ActorId,
-    pub(crate) job: JobAt,
+    pub(crate) job: JobKey,
     pub(crate) spec: ActorSpec,
-    /// The task that makes it, until it has died.
-    pub(crate) maker: Option<TaskAt>,
-    /// Where it is, once it is made.
-    pub(crate) worker: Option<WorkerAt>,
-    /// Calls that can be given, by number.
-    pub(crate) line: BTreeMap<u64, TaskAt>,
-    /// Calls that its worker has, in the order in which it got them.
-    pub(crate) given: VecDeque<TaskAt>,
-    /// Of callers of which a call waits for an object, that call and the later ones, by number.
-    pub(crate) gates: BTreeMap<TaskAt, BTreeMap<u64, TaskAt>>,
-    /// Calls that have not ended.
+    /// The creation task, until the actor is dead.
+    pub(crate) creator: Option<TaskKey>,
+    /// The worker that hosts it, once it is created.
+    pub(crate) worker: Option<WorkerKey>,
+    /// Calls ready for assignment, by submission number.
+    pub(crate) ready_calls: BTreeMap<u64, TaskKey>,
+    /// Calls assigned to its worker, in the order of assignment.
+    pub(crate) assigned: VecDeque<TaskKey>,
+    /// By caller: a call that waits for dependencies, and the later calls of that caller, by submission number.
+    pub(crate) gates: BTreeMap<TaskKey, BTreeMap<u64, TaskKey>>,
+    /// Number of unfinished calls.
     pub(crate) calls: u64,
-    /// What it begins anew with.
-    pub(crate) saved: Option<ObjectAt>,
-    /// Why it is not there any more.
-    pub(crate) died: Option<Arc<TaskError>>,
-    /// Where a worker of its own was asked for.
-    pub(crate) hired_on: Option<NodeId>,
-    /// It is another scheduler's: nothing made it here, and its worker stands for that.
+    /// Checkpoint for the next restart.
+    pub(crate) checkpoint: Option<ObjectKey>,
+    /// Why it is dead.
+    pub(crate) death_cause: Option<Arc<TaskError>>,
+    /// The node on which a dedicated worker was requested.
+    pub(crate) worker_requested_on: Option<NodeId>,
+    /// Another scheduler owns it: it has no creation task here, and its worker stands for that scheduler.
     pub(crate) is_borrowed: bool,
 }
 
 impl Actor {
-    /// One that nothing makes.
-    pub(crate) fn new(id: ActorId, job: JobAt, spec: ActorSpec) -> Actor {
+    /// Returns an actor without a creation task.
+    pub(crate) fn new(id: ActorId, job: JobKey, spec: ActorSpec) -> Actor {
         Actor {
             id,
             job,
             spec,
-            maker: None,
+            creator: None,
             worker: None,
-            line: BTreeMap::new(),
-            given: VecDeque::new(),
+            ready_calls: BTreeMap::new(),
+            assigned: VecDeque::new(),
             gates: BTreeMap::new(),
             calls: 0,
-            saved: None,
-            died: None,
-            hired_on: None,
+            checkpoint: None,
+            death_cause: None,
+            worker_requested_on: None,
             is_borrowed: false,
         }
     }
 }
 
-/// Actors by name: those of a job, and those of a tenant.
+/// Actors by name, within a job or within a tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<(TenantId, Option<JobId>, Arc<str>), ActorId>);
+pub(crate) struct ActorNames(BTreeMap<(TenantId, Option<JobId>, Arc<str>), ActorId>);
 
-impl Names {
+impl ActorNames {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// The actor that a task makes, or made.
-    pub(crate) fn made_by(&self, at: TaskAt) -> Option<ActorAt> {
+    /// Returns the actor that a creation task creates.
+    pub(crate) fn created_by(&self, at: TaskKey) -> Option<ActorKey> {
         let actor = self.tasks[at].actor?;
-        (self.actors[actor].maker == Some(at)).then_some(actor)
+        (self.actors[actor].creator == Some(at)).then_some(actor)
     }
 
-    /// Whether a task is a call of a method.
-    pub(crate) fn is_method(&self, at: TaskAt) -> bool {
-        self.tasks[at].actor.is_some_and(|actor| self.actors[actor].maker != Some(at))
+    /// Whether a task is a method call.
+    pub(crate) fn is_method(&self, at: TaskKey) -> bool {
+        self.tasks[at].actor.is_some_and(|actor| self.actors[actor].creator != Some(at))
     }
 
-    /// Whether what a task of a job is to do with an actor can be done.
-    pub(crate) fn admit_actor(&self, job: JobAt, submission: &Submission<C>) -> Result<(), Fault> {
-        match &submission.work {
-            Work::Task | Work::Stream(_) => Ok(()),
-            Work::Method(actor) => self.callable(job, *actor).map(|_| ()),
-            Work::Actor(spec) => {
+    /// Checks the actor part of a submission.
+    pub(crate) fn admit_actor(&self, job: JobKey, submission: &Submission<C>) -> Result<(), Fault> {
+        match &submission.kind {
+            SubmissionKind::Function | SubmissionKind::Generator(_) => Ok(()),
+            SubmissionKind::Method(actor) => self.callable(job, *actor).map(|_| ()),
+            SubmissionKind::ActorCreation(spec) => {
                 if submission.returns != 1 {
                     return Err(Fault::new(
                         Code::BadRequest,
-                        "what makes an actor returns its handle, and nothing else",
+                        "a task that creates an actor must return one object, the handle",
                     ));
                 }
-                if spec.detached.is_some() && !(submission.needs.is_empty() && submission.refs.is_empty()) {
-                    let message = "outlives its job, and is made with objects of that: pass values";
+                if spec.detached.is_some() && !(submission.dependencies.is_empty() && submission.refs.is_empty()) {
+                    let message = "is detached and takes objects of its job: pass values instead";
                     return Err(Fault::new(Code::BadRequest, message));
                 }
                 let taken = spec.name.as_ref().filter(|name| self.names.0.contains_key(&self.key(job, spec, name)));
@@ -106,41 +107,42 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn key(&self, job: JobAt, spec: &ActorSpec, name: &Arc<str>) -> (TenantId, Option<JobId>, Arc<str>) {
+    fn key(&self, job: JobKey, spec: &ActorSpec, name: &Arc<str>) -> (TenantId, Option<JobId>, Arc<str>) {
         let job = &self.jobs[job];
         (job.tenant, spec.detached.is_none().then_some(job.id), name.clone())
     }
 
-    /// The actor of this name that tasks of a job find.
+    /// Returns the actor that tasks of a job find under a name.
     pub fn actor_named(&self, job: JobId, name: &str) -> Option<ActorId> {
         let tenant = self.jobs[*self.job_ids.get(&job)?].tenant;
         let find = |job: Option<JobId>| self.names.0.get(&(tenant, job, name.into())).copied();
         find(Some(job)).or_else(|| find(None))
     }
 
-    /// An actor that tasks of a job may call.
-    fn callable(&self, job: JobAt, id: ActorId) -> Result<ActorAt, Fault> {
-        let unknown = || Fault::new(Code::ActorDied, format!("actor {id} is not there, or not any more"));
+    /// Returns an actor, if tasks of a job may call it.
+    fn callable(&self, job: JobKey, id: ActorId) -> Result<ActorKey, Fault> {
+        let unknown = || Fault::new(Code::ActorDied, format!("actor {id} does not exist or was removed"));
         let at = self.find_actor(id).ok_or_else(unknown)?;
         let actor = &self.actors[at];
         if actor.job != job && actor.spec.detached.is_none() {
             return Err(Fault::new(Code::BadRequest, format!("actor {id} is of another job")));
         }
-        if let Some(died) = &actor.died {
-            return Err(died.fault.clone());
+        if let Some(death_cause) = &actor.death_cause {
+            return Err(death_cause.fault.clone());
         }
         if self.find_object(actor.id.handle()).is_none() {
             return Err(unknown());
         }
         if actor.calls >= actor.spec.calls_max {
-            let message = format!("actor {id} has {} calls that have not ended, as many as it may", actor.calls);
+            let message = format!("actor {id} has {} unfinished calls, which is its limit", actor.calls);
             return Err(Fault::new(Code::PendingCalls, message));
         }
         Ok(at)
     }
 
-    /// The actor behind a handle: its own, or one whose value is the handle of the actor that was meant.
-    pub(crate) fn find_actor(&self, id: ActorId) -> Option<ActorAt> {
+    /// Returns the actor of a handle. A handle is the return of the creation task, or an object whose value is such a
+    /// handle.
+    pub(crate) fn find_actor(&self, id: ActorId) -> Option<ActorKey> {
         if let Some(at) = self.actor_ids.get(&id) {
             return Some(*at);
         }
@@ -150,15 +152,15 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Whether tasks of all jobs may use an object: it is the handle of an actor that no job owns.
-    pub(crate) fn is_of_all(&self, object: &Object<V>) -> bool {
+    /// Whether tasks of all jobs may use an object: it is the handle of a detached actor.
+    pub(crate) fn is_shared(&self, object: &Object<V>) -> bool {
         let actor = self.actor_ids.get(&ActorId(object.id.0)).map(|at| &self.actors[*at]);
         object.index == Some(0) && actor.is_some_and(|actor| actor.spec.detached.is_some())
     }
 
-    /// A task was added that makes an actor.
-    pub(crate) fn add_actor(&mut self, maker: TaskAt, spec: ActorSpec) {
-        let (id, job) = (ActorId(self.tasks[maker].id.0), self.tasks[maker].job);
+    /// Registers the actor of a new creation task.
+    pub(crate) fn add_actor(&mut self, creator: TaskKey, spec: ActorSpec) {
+        let (id, job) = (ActorId(self.tasks[creator].id.0), self.tasks[creator].job);
         if let Some(name) = &spec.name {
             self.names.0.insert(self.key(job, &spec, name), id);
         }
@@ -167,42 +169,44 @@ impl<C, V> Scheduler<C, V> {
         {
             self.pin(handle);
         }
-        let at = self.actors.insert(Actor { maker: Some(maker), ..Actor::new(id, job, spec) });
+        let at = self.actors.insert(Actor { creator: Some(creator), ..Actor::new(id, job, spec) });
         self.actor_ids.insert(id, at);
-        self.tasks[maker].actor = Some(at);
+        self.tasks[creator].actor = Some(at);
     }
 
-    /// What became of making an actor, in a worker that had just that to do.
-    pub(crate) fn finished_making(
+    /// Handles the result of a creation task.
+    pub(crate) fn creation_finished(
         &mut self,
-        actor: ActorAt,
-        maker: TaskAt,
-        (worker, given): (WorkerAt, Given),
+        actor: ActorKey,
+        creator: TaskKey,
+        (worker, assigned): (WorkerKey, AssignedTask),
         outcome: Outcome<V>,
     ) {
-        let is_good = |values: &[(V, Vec<ObjectId>)]| self.contents(maker, values).is_ok();
+        let is_good = |values: &[(V, Vec<ObjectId>)]| self.contents(creator, values).is_ok();
         match outcome {
-            Outcome::Succeeded(values) if self.tasks[maker].stop == Stop::No && is_good(&values) => {
-                let task = &mut self.tasks[maker];
-                (task.state, task.worker) = (State::Resident, Some(worker));
-                self.cluster.move_in(worker, given, &mut self.queue);
+            Outcome::Succeeded(values)
+                if self.tasks[creator].cancellation == Cancellation::None && is_good(&values) =>
+            {
+                let task = &mut self.tasks[creator];
+                (task.state, task.worker) = (State::HostsActor, Some(worker));
+                self.cluster.host_actor(worker, assigned, &mut self.queue);
                 self.actors[actor].worker = Some(worker);
                 self.set_handle(actor, values);
-                self.feed(actor);
+                self.assign_calls(actor);
             }
             outcome => {
                 if matches!(outcome, Outcome::Succeeded(_)) {
-                    // What it has is none of the scheduler's.
-                    let (task, worker) = (&self.tasks[maker], self.cluster.workers[worker].id);
+                    // The scheduler does not keep the actor.
+                    let (task, worker) = (&self.tasks[creator], self.cluster.workers[worker].id);
                     self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
-                self.finish_in(maker, worker, outcome);
+                self.finish_in(creator, worker, outcome);
             }
         }
     }
 
-    /// The handle is there once the actor is, and stays when it is begun anew.
-    fn set_handle(&mut self, actor: ActorAt, values: Vec<(V, Vec<ObjectId>)>) {
+    /// Sets the value of the handle when the actor is created. A restart keeps the first value.
+    fn set_handle(&mut self, actor: ActorKey, values: Vec<(V, Vec<ObjectId>)>) {
         let id = self.actors[actor].id.handle();
         for (value, refs) in values {
             match self.find_object(id).filter(|at| self.objects[*at].is_pending()) {
@@ -215,35 +219,35 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A worker says that an actor has ended. It has said before what became of the calls that were begun.
-    pub(crate) fn finished_resident(&mut self, id: TaskId, worker: WorkerAt, outcome: Outcome<V>) {
-        let given = self.cluster.move_out(worker, id, &mut self.queue);
-        self.is_stale = true;
-        let Some(maker) = given.and_then(|given| given.task) else { return self.discard(id, outcome) };
+    /// Handles the end of a hosted actor. The worker has reported its started calls before.
+    pub(crate) fn actor_exited(&mut self, id: TaskId, worker: WorkerKey, outcome: Outcome<V>) {
+        let assigned = self.cluster.remove_actor(worker, id, &mut self.queue);
+        self.needs_dispatch = true;
+        let Some(creator) = assigned.and_then(|assigned| assigned.task) else { return self.discard(id, outcome) };
         let error = match outcome {
             Outcome::Failed(failure) => failure.error,
             outcome => {
                 self.discard(id, outcome);
-                self.error(maker, Fault::new(Code::ActorDied, "it has ended"))
+                self.error(creator, Fault::new(Code::ActorDied, "it has ended"))
             }
         };
-        let calls = self.take_calls(maker);
-        let may_help = self.cluster.workers[worker].role != Role::Peer;
-        self.lose_actor(maker, (calls, &|_| false), error, may_help);
+        let calls = self.take_calls(creator);
+        let may_help = self.cluster.workers[worker].kind != WorkerKind::PeerProxy;
+        self.lose_actor(creator, (calls, &|_| false), error, may_help);
     }
 
-    /// An actor is in no worker any more. Gives the calls that it had.
-    pub(crate) fn take_calls(&mut self, maker: TaskAt) -> Vec<TaskAt> {
-        let task = &mut self.tasks[maker];
+    /// Takes an actor out of its worker. Returns the calls that the worker had.
+    pub(crate) fn take_calls(&mut self, creator: TaskKey) -> Vec<TaskKey> {
+        let task = &mut self.tasks[creator];
         (task.state, task.worker) = (State::Waiting, None);
         task.actor.map_or_else(Vec::new, |actor| self.take_calls_of(actor))
     }
 
-    /// The calls that an actor's worker had come back: in no line, and in no worker.
-    pub(crate) fn take_calls_of(&mut self, actor: ActorAt) -> Vec<TaskAt> {
+    /// Takes back the calls that an actor's worker had. They are in no queue and no worker then.
+    pub(crate) fn take_calls_of(&mut self, actor: ActorKey) -> Vec<TaskKey> {
         let actor = &mut self.actors[actor];
         actor.worker = None;
-        let calls: Vec<TaskAt> = actor.given.drain(..).collect();
+        let calls: Vec<TaskKey> = actor.assigned.drain(..).collect();
         for call in &calls {
             let call = &mut self.tasks[*call];
             (call.state, call.worker) = (State::Waiting, None);
@@ -251,95 +255,96 @@ impl<C, V> Scheduler<C, V> {
         calls
     }
 
-    /// An actor is not there any more. It had these calls, of which some were begun. It is begun anew if that `may_help`.
+    /// Handles the loss of an actor with these assigned calls. Started calls fail. `may_help` says whether a restart
+    /// may help.
     pub(crate) fn lose_actor(
         &mut self,
-        maker: TaskAt,
-        (calls, is_begun): (Vec<TaskAt>, &dyn Fn(TaskId) -> bool),
+        creator: TaskKey,
+        (calls, has_started): (Vec<TaskKey>, &dyn Fn(TaskId) -> bool),
         error: Arc<TaskError>,
         may_help: bool,
     ) {
         for call in calls {
-            if is_begun(self.tasks[call].id) || self.tasks[call].child.is_some() {
-                self.stop_descendants(call);
-                let message = format!("the actor died while it was called: {}", error.fault.message);
+            if has_started(self.tasks[call].id) || self.tasks[call].child.is_some() {
+                self.cancel_descendants(call);
+                let message = format!("the actor died during the call: {}", error.fault.message);
                 let error = TaskError { fault: Fault::new(Code::ActorDied, message), chain: Vec::new() };
                 self.fail_attempt(call, Arc::new(error), true);
             } else {
-                self.give_back(call);
+                self.requeue(call);
             }
         }
-        self.stop_descendants(maker);
-        self.fail_attempt(maker, error, may_help);
+        self.cancel_descendants(creator);
+        self.fail_attempt(creator, error, may_help);
     }
 
-    /// An attempt to make an actor, or the actor itself, has come to nothing.
-    pub(crate) fn fail_actor(&mut self, actor: ActorAt, maker: TaskAt, error: Arc<TaskError>, may_help: bool) {
-        let task = &mut self.tasks[maker];
-        if task.stop != Stop::No {
-            let error = self.error(maker, self.stopped(maker));
-            self.end_actor(actor, maker, &error, end_of(&error));
+    /// Handles a failed creation or the loss of an actor: restarts it or ends it.
+    pub(crate) fn fail_actor(&mut self, actor: ActorKey, creator: TaskKey, error: Arc<TaskError>, may_help: bool) {
+        let task = &mut self.tasks[creator];
+        if task.cancellation != Cancellation::None {
+            let error = self.error(creator, self.cancellation_fault(creator));
+            self.end_actor(actor, creator, &error, final_state_of(&error));
         } else if may_help && task.attempt.0 < self.actors[actor].spec.restarts_max {
             task.attempt.0 += 1;
-            self.stop_descendants(maker);
-            self.ready(maker);
+            self.cancel_descendants(creator);
+            self.ready(creator);
         } else {
-            let error = self.with_chain(maker, error);
-            self.end_actor(actor, maker, &error, End::Failed);
+            let error = self.with_chain(creator, error);
+            self.end_actor(actor, creator, &error, FinalState::Failed);
         }
     }
 
-    /// An actor has died for good, and all of its calls fail.
-    pub(crate) fn end_actor(&mut self, actor: ActorAt, maker: TaskAt, error: &Arc<TaskError>, end: End) {
+    /// Ends a dead actor: all of its calls fail.
+    pub(crate) fn end_actor(&mut self, actor: ActorKey, creator: TaskKey, error: &Arc<TaskError>, end: FinalState) {
         let what = match end {
-            End::Stopped => "was killed, or nobody referred to it any more".to_owned(),
+            FinalState::Cancelled => "was killed, or its last handle was dropped".to_owned(),
             _ => format!("has died: {}", error.fault.message),
         };
-        let name = self.classes.get(self.tasks[maker].class).kind.name.clone();
+        let name = self.classes.get(self.tasks[creator].class).spec.name.clone();
         let fault = Fault::new(Code::ActorDied, format!("actor `{name}` {what}"));
-        let died = Arc::new(TaskError { fault, chain: error.chain.clone() });
+        let death_cause = Arc::new(TaskError { fault, chain: error.chain.clone() });
         self.unname(actor);
         let record = &mut self.actors[actor];
-        record.died = Some(died.clone());
-        let (id, saved, detached) = (record.id, record.saved.take(), record.spec.detached.is_some());
-        self.fail_calls(actor, &died);
-        if let Some(saved) = saved {
-            self.unpin(saved);
+        record.death_cause = Some(death_cause.clone());
+        let (id, checkpoint, detached) = (record.id, record.checkpoint.take(), record.spec.detached.is_some());
+        self.fail_calls(actor, &death_cause);
+        if let Some(checkpoint) = checkpoint {
+            self.unpin(checkpoint);
         }
         if let Some(handle) = self.find_object(id.handle()) {
             if self.objects[handle].is_pending() {
-                self.set_failed(handle, &died);
+                self.set_failed(handle, &death_cause);
             }
             if detached {
                 self.unpin(handle);
             }
         }
-        self.end(maker, end, Err(error.clone()));
+        self.finish_task(creator, end, Err(error.clone()));
     }
 
-    /// The calls that wait for an actor fail, as it has died.
-    pub(crate) fn fail_calls(&mut self, actor: ActorAt, died: &TaskError) {
+    /// Fails the waiting calls of a dead actor.
+    pub(crate) fn fail_calls(&mut self, actor: ActorKey, death_cause: &TaskError) {
         let record = &mut self.actors[actor];
-        let (line, gates) = (std::mem::take(&mut record.line), std::mem::take(&mut record.gates));
-        for call in line.into_values() {
+        let (ready_calls, gates) = (std::mem::take(&mut record.ready_calls), std::mem::take(&mut record.gates));
+        for call in ready_calls.into_values() {
             self.tasks[call].state = State::Waiting;
-            self.fail_of_death(call, died);
+            self.fail_with_death(call, death_cause);
         }
         for (number, call) in gates.into_values().flatten() {
-            if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_ended()) {
+            if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_finished()) {
                 (task.state, task.is_gated) = (State::Waiting, false);
-                self.fail_of_death(call, died);
+                self.fail_with_death(call, death_cause);
             }
         }
     }
 
-    /// A call fails by the end of the step, as its actor has died.
-    pub(crate) fn fail_of_death(&mut self, call: TaskAt, died: &TaskError) {
-        let error = self.error(call, died.fault.clone());
+    /// Schedules the failure of a call of a dead actor.
+    pub(crate) fn fail_with_death(&mut self, call: TaskKey, death_cause: &TaskError) {
+        let error = self.error(call, death_cause.fault.clone());
         self.failing.push((call, error));
     }
 
-    fn unname(&mut self, actor: ActorAt) {
+    fn unname(&mut self, actor: ActorKey) {
         let record = &self.actors[actor];
         if let Some(name) = &record.spec.name {
             let key = self.key(record.job, &record.spec, name);
@@ -347,97 +352,98 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// What made an actor has ended, or a call of it.
-    pub(crate) fn ended_of_actor(&mut self, at: TaskAt, actor: ActorAt) {
-        if self.actors[actor].maker != Some(at) {
-            return self.ended_call(at, actor);
+    /// Updates the actor after its creation task or one of its calls has finished.
+    pub(crate) fn actor_task_finished(&mut self, at: TaskKey, actor: ActorKey) {
+        if self.actors[actor].creator != Some(at) {
+            return self.finish_call(at, actor);
         }
         let record = &mut self.actors[actor];
-        record.maker = None;
+        record.creator = None;
         let id = record.id;
-        // What made it is a task like others from here on: the record may go before it.
+        // The actor's record may be removed before the record of the creation task, which is a plain task now.
         self.tasks[at].actor = None;
         self.forget_if_gone(id);
     }
 
-    /// The last handle to an actor has gone, and with it all calls that had not ended.
+    /// Kills an actor whose last handle was dropped. Unfinished calls keep a handle.
     pub(crate) fn drop_handle(&mut self, object: ObjectId) {
         let id = ActorId(object.0);
         let Some(actor) = self.actor_ids.get(&id) else { return };
-        match self.actors[*actor].maker {
-            Some(maker) => self.stop(maker, Stop::Alone),
+        match self.actors[*actor].creator {
+            Some(creator) => self.cancel_task(creator, Cancellation::Task),
             None => self.forget_if_gone(id),
         }
     }
 
-    /// Forgets an actor that has died, that nobody has a handle to, and of which no call is left.
+    /// Removes an actor that is dead and has no handles and no unfinished calls.
     pub(crate) fn forget_if_gone(&mut self, id: ActorId) {
         if self.find_object(id.handle()).is_some() {
             return;
         }
-        let is_gone = |actor: &Actor| actor.maker.is_none() && actor.calls == 0;
+        let is_gone = |actor: &Actor| actor.creator.is_none() && actor.calls == 0;
         if let Some(at) = self.actor_ids.get(&id).copied().filter(|at| is_gone(&self.actors[*at])) {
             self.actor_ids.remove(&id);
             self.actors.remove(at);
         }
     }
 
-    /// The actors of a job.
-    pub(crate) fn actors_of(&self, job: JobAt) -> Vec<ActorId> {
+    /// Returns the actors of a job.
+    pub(crate) fn actors_of(&self, job: JobKey) -> Vec<ActorId> {
         self.actors.iter().filter(|(_, actor)| actor.job == job).map(|(_, actor)| actor.id).collect()
     }
 
-    /// An actor goes with its job, whose calls were forgotten. Those of other jobs fail.
-    pub(crate) fn orphan(&mut self, at: ActorAt) {
-        let Some(maker) = self.actors[at].maker else { return };
+    /// Ends an actor with its job, whose own calls are removed already. Calls of other jobs fail.
+    pub(crate) fn orphan(&mut self, at: ActorKey) {
+        let Some(creator) = self.actors[at].creator else { return };
         self.unname(at);
-        self.unplaced.remove(maker);
-        self.tasks[maker].actor = None;
+        self.pending_actors.remove(creator);
+        self.tasks[creator].actor = None;
         let record = &mut self.actors[at];
-        (record.maker, record.worker, record.saved) = (None, None, None);
-        let fault = Fault::new(Code::ActorDied, format!("actor {} went with its job", record.id));
-        let died = Arc::new(TaskError { fault, chain: Vec::new() });
-        record.died = Some(died.clone());
+        (record.creator, record.worker, record.checkpoint) = (None, None, None);
+        let fault = Fault::new(Code::ActorDied, format!("actor {} ended with its job", record.id));
+        let death_cause = Arc::new(TaskError { fault, chain: Vec::new() });
+        record.death_cause = Some(death_cause.clone());
         let gated = std::mem::take(&mut record.gates).into_values().flatten();
-        // Those that were forgotten are none of its any more.
+        // Keys in the gates may refer to removed calls.
         let is_left = |task: &Task<C>, number: u64| task.number == number && task.actor == Some(at);
         let gated = gated.filter(|(number, call)| self.tasks.get(*call).is_some_and(|task| is_left(task, *number)));
-        let line = std::mem::take(&mut record.line).into_values();
-        let calls: Vec<TaskAt> = record.given.drain(..).chain(line).chain(gated.map(|(_, call)| call)).collect();
+        let ready_calls = std::mem::take(&mut record.ready_calls).into_values();
+        let calls: Vec<TaskKey> =
+            record.assigned.drain(..).chain(ready_calls).chain(gated.map(|(_, call)| call)).collect();
         for call in calls {
             let task = &mut self.tasks[call];
-            if !task.has_ended() {
+            if !task.has_finished() {
                 (task.state, task.worker, task.is_gated) = (State::Waiting, None, false);
-                self.fail_of_death(call, &died);
+                self.fail_with_death(call, &death_cause);
             }
         }
     }
 
     pub(crate) fn kill_actor(&mut self, id: ActorId, restart: bool) {
-        let Some(maker) = self.find_actor(id).and_then(|at| self.actors[at].maker) else { return };
+        let Some(creator) = self.find_actor(id).and_then(|at| self.actors[at].creator) else { return };
         if !restart {
-            return self.stop(maker, Stop::Alone);
+            return self.cancel_task(creator, Cancellation::Task);
         }
-        let task = &self.tasks[maker];
-        if let (State::Resident, Some(worker), Stop::No) = (task.state, task.worker, task.stop) {
+        let task = &self.tasks[creator];
+        if let (State::HostsActor, Some(worker), Cancellation::None) = (task.state, task.worker, task.cancellation) {
             let worker = self.cluster.workers[worker].id;
             self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
         }
     }
 
-    pub(crate) fn save_actor(&mut self, id: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId) {
+    pub(crate) fn checkpoint_actor(&mut self, id: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId) {
         let Some(worker) = self.cluster.find(worker) else { return };
         let Some(at) = self.actor_ids.get(&id).copied().filter(|at| self.actors[*at].worker == Some(worker)) else {
             return;
         };
-        let is_now = self.actors[at].maker.is_some_and(|maker| self.tasks[maker].attempt == attempt);
+        let is_now = self.actors[at].creator.is_some_and(|creator| self.tasks[creator].attempt == attempt);
         let job = self.actors[at].job;
         let is_there = |object: &Object<V>| object.job == job && matches!(object.value, Value::Ready(_));
         if let Ok(object) = self.usable(object, is_there)
             && is_now
         {
             self.pin(object);
-            if let Some(before) = self.actors[at].saved.replace(object) {
+            if let Some(before) = self.actors[at].checkpoint.replace(object) {
                 self.unpin(before);
             }
         }

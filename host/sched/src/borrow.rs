@@ -1,28 +1,28 @@
-//! Objects of other schedulers: who refers to one here is counted here, and its owner is told when nobody does any more. Its
-//! value is asked for when somebody wants it. Where an object is the handle of an actor, calls of that go to its owner.
+//! Borrowed objects: objects that another scheduler owns. Local references are counted here, and the owner is told when
+//! none is left. A value is fetched on demand. Calls of a borrowed actor handle go to the actor's owner.
 
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::actors::Actor;
-use crate::event::{Action, ActorSpec, Role};
-use crate::places::{ActorAt, ObjectAt, TaskAt};
-use crate::refs::Value;
+use crate::event::{Action, ActorSpec, WorkerKind};
+use crate::keys::{ActorKey, ObjectKey, TaskKey};
+use crate::object::Value;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
-    /// Whether an object is another scheduler's.
+    /// Whether another scheduler owns an object.
     pub fn is_borrowed(&self, object: ObjectId) -> bool {
         self.find_object(object).is_some_and(|at| self.objects[at].is_borrowed())
     }
 
-    /// A worker holds an object once more that is another scheduler's, on behalf of a task that it has.
+    /// Adds a reference of a worker to a borrowed object, on behalf of one of its tasks.
     pub(crate) fn borrow(&mut self, id: ObjectId, task: TaskId, worker: WorkerId) {
         if self.find_object(id).is_some() {
-            return self.hold_for(id, worker, task);
+            return self.add_reference(id, worker, task);
         }
-        let Some((task, origin)) = self.maker_of(id, task, worker) else { return };
+        let Some((task, origin)) = self.storing_task(id, task, worker) else { return };
         match self.has_room_for(origin.job, 1) {
             Ok(()) => {
                 let worker = origin.parent.map(|(_, worker)| worker);
@@ -36,9 +36,9 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A borrowed object is the handle of an actor of the scheduler for which a worker stands.
+    /// Registers the actor of a borrowed handle, hosted by the scheduler that a worker stands for.
     pub(crate) fn borrow_actor(&mut self, id: ActorId, worker: WorkerId) {
-        let worker = self.cluster.find(worker).filter(|at| self.cluster.workers[*at].role == Role::Peer);
+        let worker = self.cluster.find(worker).filter(|at| self.cluster.workers[*at].kind == WorkerKind::PeerProxy);
         let handle = self.find_object(id.handle()).filter(|at| self.objects[*at].is_borrowed());
         let (Some(worker), Some(handle)) = (worker, handle) else { return };
         if self.find_actor(id).is_none() {
@@ -50,22 +50,22 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// The scheduler is gone that has an actor, and had these calls of it.
-    pub(crate) fn lose_borrowed(&mut self, at: ActorAt, calls: Vec<TaskAt>) {
+    /// Fails the calls of a borrowed actor whose owner was lost.
+    pub(crate) fn lose_borrowed(&mut self, at: ActorKey, calls: Vec<TaskKey>) {
         let record = &mut self.actors[at];
-        let fault = Fault::new(Code::ActorDied, format!("actor {}: the node that has it is gone", record.id));
-        let died = Arc::new(TaskError { fault, chain: Vec::new() });
-        record.died = Some(died.clone());
+        let fault = Fault::new(Code::ActorDied, format!("actor {}: its node was lost", record.id));
+        let death_cause = Arc::new(TaskError { fault, chain: Vec::new() });
+        record.death_cause = Some(death_cause.clone());
         for call in calls {
-            self.stop_descendants(call);
-            self.fail_of_death(call, &died);
+            self.cancel_descendants(call);
+            self.fail_with_death(call, &death_cause);
         }
-        self.fail_calls(at, &died);
+        self.fail_calls(at, &death_cause);
     }
 
-    /// It is known what there is of a borrowed object.
-    pub(crate) fn arrive(&mut self, id: ObjectId, value: Result<V, Arc<TaskError>>, refs: &[ObjectId]) {
-        let is_awaited = |at: &ObjectAt| self.objects[*at].is_borrowed() && self.objects[*at].is_pending();
+    /// Sets the value or the error of a borrowed object.
+    pub(crate) fn resolve_borrow(&mut self, id: ObjectId, value: Result<V, Arc<TaskError>>, refs: &[ObjectId]) {
+        let is_awaited = |at: &ObjectKey| self.objects[*at].is_borrowed() && self.objects[*at].is_pending();
         match (self.find_object(id).filter(is_awaited), value) {
             (Some(at), Ok(value)) => match self.all_usable(self.objects[at].job, refs) {
                 Ok(contents) => self.set_ready(at, value, contents),
@@ -80,18 +80,18 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Somebody wants the value of an object that is not there: if it is borrowed, its owner is asked.
-    pub(crate) fn ask(&mut self, at: ObjectAt) {
-        if self.objects[at].set_asked(true) == Some(false) {
-            self.out.push(Action::Ask { object: self.objects[at].id });
+    /// Requests a pending object from its owner, if it is borrowed and not requested yet.
+    pub(crate) fn fetch_borrowed(&mut self, at: ObjectKey) {
+        if self.objects[at].set_fetching(true) == Some(false) {
+            self.out.push(Action::FetchBorrowed { object: self.objects[at].id });
         }
     }
 
-    /// A borrowed value is gone: its owner is asked again once somebody wants it.
-    pub(crate) fn ask_again(&mut self, at: ObjectAt) {
-        self.objects[at].set_asked(false);
+    /// Handles the loss of a borrowed value: its owner is asked again on demand.
+    pub(crate) fn refetch_borrowed(&mut self, at: ObjectKey) {
+        self.objects[at].set_fetching(false);
         if self.objects[at].has_waiters() {
-            self.ask(at);
+            self.fetch_borrowed(at);
         }
     }
 }

@@ -1,75 +1,76 @@
-//! Bundles: what is set aside of a node, and taken from as a node is.
+//! Bundles: resources of a node that are reserved for a placement group. Tasks use a bundle's resources as they use a
+//! node's.
 
 use sandbar_core::{Attempt, GroupId};
 
-use crate::cluster::{Cluster, Given};
-use crate::places::{BundleAt, NodeAt, TaskAt, WorkerAt};
+use crate::cluster::{AssignedTask, Cluster};
+use crate::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
 use crate::queue::Queue;
-use crate::resources::{Demand, Free};
+use crate::resources::{Free, ResourceSet};
 
-/// What a placement group has of a node.
+/// Resources of a node that a placement group has.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     pub(crate) group: GroupId,
     pub(crate) index: u32,
-    pub(crate) node: NodeAt,
-    pub(crate) total: Demand,
+    pub(crate) node: NodeKey,
+    pub(crate) total: ResourceSet,
     pub(crate) free: Free,
-    /// In which attempt its node was asked for it, if that is far.
+    /// Reservation attempt in which a remote node was asked for it; `None` on local nodes.
     pub(crate) attempt: Option<Attempt>,
 }
 
 impl Cluster {
-    /// What is left where something runs.
+    /// Returns the free resources of a bundle or a node.
     #[inline]
-    pub(crate) fn free_mut(&mut self, node: NodeAt, bundle: Option<BundleAt>) -> &mut Free {
+    pub(crate) fn free_mut(&mut self, node: NodeKey, bundle: Option<BundleKey>) -> &mut Free {
         match bundle {
             None => &mut self.nodes[node].free,
             Some(bundle) => &mut self.bundles[bundle].free,
         }
     }
 
-    /// Sets room aside, of which there is enough.
-    pub(crate) fn reserve(&mut self, bundle: Bundle) -> BundleAt {
+    /// Reserves resources of a node, of which enough are free.
+    pub(crate) fn reserve(&mut self, bundle: Bundle) -> BundleKey {
         let node = &mut self.nodes[bundle.node];
-        node.free.take(&bundle.total);
-        node.at_rest.take(&bundle.total);
+        node.free.acquire(&bundle.total);
+        node.idle_free.acquire(&bundle.total);
         self.bundles.insert(bundle)
     }
 
-    /// Gives room back. What runs there takes it of the node from here on. Gives the tasks of that.
-    pub(crate) fn unreserve(&mut self, at: BundleAt, queue: &Queue) -> Vec<TaskAt> {
+    /// Releases a bundle. Its tasks use resources of the node from then on. Returns these tasks.
+    pub(crate) fn unreserve(&mut self, at: BundleKey, queue: &Queue) -> Vec<TaskKey> {
         let Some(bundle) = self.bundles.remove(at) else { return Vec::new() };
         let node = &mut self.nodes[bundle.node];
-        node.free.give_all(&bundle.free);
-        node.at_rest.give(&bundle.total);
-        self.has_more = true;
+        node.free.release_all(&bundle.free);
+        node.idle_free.release(&bundle.total);
+        self.has_freed_capacity = true;
         let of_node = self.workers.iter().filter(|(_, worker)| worker.node == bundle.node);
-        let workers: Vec<WorkerAt> = of_node.map(|(worker, _)| worker).collect();
+        let workers: Vec<WorkerKey> = of_node.map(|(worker, _)| worker).collect();
         workers.into_iter().flat_map(|worker| self.leave_bundle(worker, at, queue)).collect()
     }
 
-    fn leave_bundle(&mut self, worker_at: WorkerAt, at: BundleAt, queue: &Queue) -> Vec<TaskAt> {
+    fn leave_bundle(&mut self, worker_at: WorkerKey, at: BundleKey, queue: &Queue) -> Vec<TaskKey> {
         let worker = &mut self.workers[worker_at];
         let node = &mut self.nodes[worker.node];
         let mut tasks = Vec::new();
-        let mut leave = |given: &mut Given| {
-            let is_in_it = given.bundle == Some(at);
+        let mut leave = |assigned: &mut AssignedTask| {
+            let is_in_it = assigned.bundle == Some(at);
             if is_in_it {
-                given.bundle = None;
-                tasks.extend(given.task);
+                assigned.bundle = None;
+                tasks.extend(assigned.task);
             }
             is_in_it
         };
-        for given in worker.given.iter_mut().chain(&mut worker.blocked) {
-            leave(given);
+        for assigned in worker.assigned.iter_mut().chain(&mut worker.blocked) {
+            leave(assigned);
         }
-        for resident in worker.residents.values_mut() {
+        for resident in worker.actors.values_mut() {
             if leave(resident) {
-                node.at_rest.take(&queue.shape(resident.shape).demand);
+                node.idle_free.acquire(&queue.shape(resident.shape).demand);
             }
         }
-        // A worker runs one task of a shape at a time: it may have leased the node for that already.
+        // The worker may already hold a lease of the node for the shape: it runs one task at a time.
         while let Some(place) = worker.leases.iter().position(|lease| lease.bundle == Some(at)) {
             let (shape, count) = (worker.leases[place].shape, worker.leases[place].count);
             match worker.leases.iter_mut().find(|lease| lease.shape == shape && lease.bundle.is_none()) {
@@ -84,19 +85,19 @@ impl Cluster {
         tasks
     }
 
-    /// What was given a bundle.
-    pub(crate) fn occupants(&self, at: BundleAt) -> impl Iterator<Item = &Given> {
+    /// Iterates over the tasks and actors in a bundle.
+    pub(crate) fn occupants(&self, at: BundleKey) -> impl Iterator<Item = &AssignedTask> {
         let node = self.bundles[at].node;
         let workers = self.workers.iter().filter(move |(_, worker)| worker.node == node);
         let all =
-            workers.flat_map(|(_, worker)| worker.given.iter().chain(&worker.blocked).chain(worker.residents.values()));
-        all.filter(move |given| given.bundle == Some(at))
+            workers.flat_map(|(_, worker)| worker.assigned.iter().chain(&worker.blocked).chain(worker.actors.values()));
+        all.filter(move |assigned| assigned.bundle == Some(at))
     }
 
-    /// What was set aside of a node that is gone.
-    pub(crate) fn lose_bundles(&mut self, node: NodeAt) -> Vec<Bundle> {
+    /// Removes the bundles of a lost node.
+    pub(crate) fn lose_bundles(&mut self, node: NodeKey) -> Vec<Bundle> {
         let of_node = self.bundles.iter().filter(|(_, bundle)| bundle.node == node);
-        let all: Vec<BundleAt> = of_node.map(|(at, _)| at).collect();
+        let all: Vec<BundleKey> = of_node.map(|(at, _)| at).collect();
         all.into_iter().filter_map(|at| self.bundles.remove(at)).collect()
     }
 }

@@ -1,9 +1,9 @@
-//! Tasks that are not wanted any more.
+//! Cancellation of tasks.
 
 use crate::event::Action;
-use crate::places::TaskAt;
+use crate::keys::TaskKey;
 use crate::scheduler::Scheduler;
-use crate::tasks::{State, Stop, Task};
+use crate::tasks::{Cancellation, State, Task};
 
 use sandbar_core::TaskId;
 
@@ -11,35 +11,35 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn cancel(&mut self, id: TaskId, recursive: bool) {
         let Some(at) = self.find_task(id) else { return };
         if !recursive {
-            self.stop(at, Stop::Alone);
-        } else if self.tasks[at].stop != Stop::WithChildren {
-            self.stop(at, Stop::WithChildren);
-            for task in self.descendants(self.tasks[at].child, |task| task.stop != Stop::WithChildren) {
-                self.stop(task, Stop::WithChildren);
+            self.cancel_task(at, Cancellation::Task);
+        } else if self.tasks[at].cancellation != Cancellation::Subtree {
+            self.cancel_task(at, Cancellation::Subtree);
+            for task in self.descendants(self.tasks[at].child, |task| task.cancellation != Cancellation::Subtree) {
+                self.cancel_task(task, Cancellation::Subtree);
             }
         }
     }
 
-    /// Stops all that an attempt of a task submitted, and what that submitted, but for what that was done to before: nothing
-    /// is new there.
-    pub(crate) fn stop_descendants(&mut self, at: TaskAt) {
-        let is_of_another = |task: &Task<C>| task.is_settled && task.parent == Some(at);
-        let wanted = |task: &Task<C>| task.stop != Stop::WithChildren && !is_of_another(task);
+    /// Cancels the descendants that the current attempt of a task submitted. Subtrees that were cancelled before are
+    /// skipped.
+    pub(crate) fn cancel_descendants(&mut self, at: TaskKey) {
+        let is_of_another = |task: &Task<C>| task.is_committed && task.parent == Some(at);
+        let wanted = |task: &Task<C>| task.cancellation != Cancellation::Subtree && !is_of_another(task);
         for task in self.descendants(self.tasks[at].child, wanted) {
-            self.stop(task, Stop::WithChildren);
+            self.cancel_task(task, Cancellation::Subtree);
         }
     }
 
-    /// A task fails by the end of the step, or once its worker has let go of it.
-    pub(crate) fn stop(&mut self, at: TaskAt, how: Stop) {
+    /// Cancels a task. It fails by the end of the step, or when its worker has released it.
+    pub(crate) fn cancel_task(&mut self, at: TaskKey, how: Cancellation) {
         let task = &mut self.tasks[at];
         match task.state {
             State::Waiting | State::Queued => {
-                let error = self.error(at, self.stopped(at));
+                let error = self.error(at, self.cancellation_fault(at));
                 self.failing.push((at, error));
             }
-            State::Given | State::Blocked | State::Resident => {
-                if task.stop == Stop::No
+            State::Assigned | State::Blocked | State::HostsActor => {
+                if task.cancellation == Cancellation::None
                     && let Some(worker) = task.worker
                 {
                     let (worker, task, attempt) = (self.cluster.workers[worker].id, task.id, task.attempt);
@@ -49,10 +49,10 @@ impl<C, V> Scheduler<C, V> {
                     });
                 }
             }
-            // What comes of it is not wanted again.
-            State::Ended(_) => self.drop_lineage(at),
+            // Its returns are not reconstructed any more.
+            State::Finished(_) => self.drop_lineage(at),
         }
         let task = &mut self.tasks[at];
-        task.stop = task.stop.max(how);
+        task.cancellation = task.cancellation.max(how);
     }
 }

@@ -1,4 +1,4 @@
-//! Classes: what tasks of one function have in common, kept once for all of them.
+//! Task classes: what tasks of one function with equal options have in common, stored once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use sandbar_core::RetryOn;
 
 use crate::event::Submission;
-use crate::places::{ClassAt, JobAt, ShapeAt};
+use crate::keys::{ClassKey, JobKey, ShapeKey};
 use crate::queue::Queue;
 use crate::slab::Slab;
 
-/// A job keeps classes that have no task any more, for what was measured of them: so many, or as many as are in use.
+/// Number of unused classes that a job keeps for their measured durations, besides one for each class in use.
 const UNUSED_MAX: usize = 256;
 
-/// The weight of a new measurement among those before: one in so many.
+/// Inverse weight of a new measurement in the smoothed duration.
 const SMOOTHING: u64 = 8;
 
-/// What took longer (18 minutes) counts as this: sums of many fit.
+/// Maximum duration of a measurement (18 minutes), so that sums do not overflow.
 const NANOS_MAX: u64 = 1 << 40;
 
-/// What tells classes apart.
+/// Identity of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Kind {
-    pub(crate) job: JobAt,
+pub(crate) struct ClassSpec {
+    pub(crate) job: JobKey,
     pub(crate) name: Arc<str>,
-    pub(crate) shape: ShapeAt,
+    pub(crate) shape: ShapeKey,
     pub(crate) priority: i32,
     pub(crate) retries_max: u32,
     pub(crate) retry_on: RetryOn,
@@ -33,17 +33,17 @@ pub(crate) struct Kind {
 
 #[derive(Debug)]
 pub(crate) struct Class {
-    pub(crate) kind: Kind,
-    /// Smoothed duration of an attempt in nanoseconds; 0 before there was one.
+    pub(crate) spec: ClassSpec,
+    /// Smoothed duration of an attempt in nanoseconds; 0 before the first measurement.
     nanos: u64,
-    /// Tasks that are of it, and those of them that have not ended.
+    /// Numbers of task records and of unfinished tasks.
     tasks: u64,
     pub(crate) live: u64,
 }
 
 impl Class {
-    /// Learns how long an attempt took.
-    pub(crate) fn took(&mut self, nanos: u64) {
+    /// Adds a measured duration of an attempt.
+    pub(crate) fn record_duration(&mut self, nanos: u64) {
         let nanos = nanos.clamp(1, NANOS_MAX);
         self.nanos = match self.nanos {
             0 => nanos,
@@ -52,18 +52,18 @@ impl Class {
         };
     }
 
-    /// Whether a task is of it. A job's last class is asked: it is of this job.
+    /// Whether a submission of the class's job belongs to the class.
     fn is_of<C>(&self, task: &Submission<C>, queue: &Queue) -> bool {
-        let kind = &self.kind;
-        (Arc::ptr_eq(&kind.name, &task.name) || kind.name == task.name)
-            && kind.priority == task.priority
-            && kind.retries_max == task.retries_max
-            && kind.retry_on == task.retry_on
-            && queue.shape(kind.shape).strategy == task.strategy
-            && queue.shape(kind.shape).demand == task.demand
+        let spec = &self.spec;
+        (Arc::ptr_eq(&spec.name, &task.name) || spec.name == task.name)
+            && spec.priority == task.priority
+            && spec.retries_max == task.retries_max
+            && spec.retry_on == task.retry_on
+            && queue.shape(spec.shape).strategy == task.strategy
+            && queue.shape(spec.shape).demand == task.demand
     }
 
-    /// How long an attempt takes, once known.
+    /// Returns the expected duration of an attempt, if one was measured.
     pub(crate) fn nanos(&self) -> Option<u64> {
         (self.nanos > 0).then_some(self.nanos)
     }
@@ -71,30 +71,30 @@ impl Class {
 
 /// The classes of a job.
 #[derive(Debug, Default)]
-pub(crate) struct OfJob {
-    all: Vec<ClassAt>,
-    last: Option<ClassAt>,
-    /// How many there may be before those without a task are looked for.
+pub(crate) struct JobClasses {
+    all: Vec<ClassKey>,
+    last: Option<ClassKey>,
+    /// Number of classes at which those without tasks are removed.
     max: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Classes {
-    classes: Slab<ClassAt, Class>,
-    /// Names are the guests': hashed so that nobody finds many of one hash.
-    by_kind: HashMap<Kind, ClassAt, BuildHasherDefault<DefaultHasher>>,
+    classes: Slab<ClassKey, Class>,
+    /// Names come from guests, so the hasher resists collisions that are made on purpose.
+    by_spec: HashMap<ClassSpec, ClassKey, BuildHasherDefault<DefaultHasher>>,
 }
 
 impl Classes {
     pub(crate) fn new() -> Classes {
-        Classes { classes: Slab::new(), by_kind: HashMap::default() }
+        Classes { classes: Slab::new(), by_spec: HashMap::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.classes.len()
     }
 
-    pub(crate) fn get(&self, at: ClassAt) -> &Class {
+    pub(crate) fn get(&self, at: ClassKey) -> &Class {
         &self.classes[at]
     }
 
@@ -102,18 +102,18 @@ impl Classes {
         self.classes.iter().map(|(_, class)| class)
     }
 
-    pub(crate) fn get_mut(&mut self, at: ClassAt) -> &mut Class {
+    pub(crate) fn get_mut(&mut self, at: ClassKey) -> &mut Class {
         &mut self.classes[at]
     }
 
-    /// The class of a task, which is of it until [`Classes::leave`].
+    /// Returns the class of a submission and counts one more task, until [`Classes::leave`].
     pub(crate) fn enter<C>(
         &mut self,
         queue: &mut Queue,
-        job: JobAt,
-        of_job: &mut OfJob,
+        job: JobKey,
+        of_job: &mut JobClasses,
         task: &Submission<C>,
-    ) -> ClassAt {
+    ) -> ClassKey {
         let last = of_job.last.filter(|at| self.classes[*at].is_of(task, queue));
         let at = last.unwrap_or_else(|| self.find(queue, job, of_job, task));
         of_job.last = Some(at);
@@ -122,8 +122,8 @@ impl Classes {
         at
     }
 
-    fn find<C>(&mut self, queue: &mut Queue, job: JobAt, of_job: &mut OfJob, task: &Submission<C>) -> ClassAt {
-        let kind = Kind {
+    fn find<C>(&mut self, queue: &mut Queue, job: JobKey, of_job: &mut JobClasses, task: &Submission<C>) -> ClassKey {
+        let spec = ClassSpec {
             job,
             name: task.name.clone(),
             shape: queue.use_demand(&task.demand, task.strategy, None),
@@ -131,42 +131,42 @@ impl Classes {
             retries_max: task.retries_max,
             retry_on: task.retry_on,
         };
-        if let Some(at) = self.by_kind.get(&kind) {
-            queue.leave_shape(kind.shape);
+        if let Some(at) = self.by_spec.get(&spec) {
+            queue.leave_shape(spec.shape);
             return *at;
         }
         if of_job.all.len() >= of_job.max {
             self.forget_unused(queue, of_job);
             of_job.max = UNUSED_MAX + 2 * of_job.all.len();
         }
-        let at = self.classes.insert(Class { kind: kind.clone(), nanos: 0, tasks: 0, live: 0 });
-        self.by_kind.insert(kind, at);
+        let at = self.classes.insert(Class { spec: spec.clone(), nanos: 0, tasks: 0, live: 0 });
+        self.by_spec.insert(spec, at);
         of_job.all.push(at);
         at
     }
 
-    pub(crate) fn leave(&mut self, at: ClassAt) {
+    pub(crate) fn leave(&mut self, at: ClassKey) {
         self.classes[at].tasks -= 1;
     }
 
-    fn forget_unused(&mut self, queue: &mut Queue, of_job: &mut OfJob) {
+    fn forget_unused(&mut self, queue: &mut Queue, of_job: &mut JobClasses) {
         of_job.last = None;
         let (used, unused) = of_job.all.iter().partition(|at| self.classes[**at].tasks > 0);
         of_job.all = used;
-        let unused: Vec<ClassAt> = unused;
+        let unused: Vec<ClassKey> = unused;
         unused.into_iter().for_each(|at| self.remove(queue, at));
     }
 
-    /// Forgets the classes of a job that has ended.
-    pub(crate) fn forget(&mut self, queue: &mut Queue, of_job: OfJob) {
+    /// Removes the classes of a job that has ended.
+    pub(crate) fn forget(&mut self, queue: &mut Queue, of_job: JobClasses) {
         of_job.all.into_iter().for_each(|at| self.remove(queue, at));
         self.classes.shrink();
     }
 
-    fn remove(&mut self, queue: &mut Queue, at: ClassAt) {
+    fn remove(&mut self, queue: &mut Queue, at: ClassKey) {
         if let Some(class) = self.classes.remove(at) {
-            queue.leave_shape(class.kind.shape);
-            self.by_kind.remove(&class.kind);
+            queue.leave_shape(class.spec.shape);
+            self.by_spec.remove(&class.spec);
         }
     }
 }
@@ -174,11 +174,11 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::Place;
+    use crate::keys::SlabKey;
 
     #[test]
     fn durations_are_smoothed() {
-        for (took, smoothed) in [
+        for (record_duration, smoothed) in [
             (&[][..], None),
             (&[0], Some(1)),
             (&[800], Some(800)),
@@ -187,17 +187,17 @@ mod tests {
             (&[u64::MAX, u64::MAX], Some(NANOS_MAX)),
         ] {
             let mut queue = Queue::new();
-            let kind = Kind {
-                job: Place::of(0),
+            let spec = ClassSpec {
+                job: SlabKey::from_index(0),
                 name: "f".into(),
                 shape: queue.use_demand(&Default::default(), Default::default(), None),
                 priority: 0,
                 retries_max: 0,
                 retry_on: RetryOn::System,
             };
-            let mut class = Class { kind, nanos: 0, tasks: 0, live: 0 };
-            took.iter().for_each(|nanos| class.took(*nanos));
-            assert_eq!(class.nanos(), smoothed, "{took:?}");
+            let mut class = Class { spec, nanos: 0, tasks: 0, live: 0 };
+            record_duration.iter().for_each(|nanos| class.record_duration(*nanos));
+            assert_eq!(class.nanos(), smoothed, "{record_duration:?}");
         }
     }
 }

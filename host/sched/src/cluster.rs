@@ -1,142 +1,143 @@
-//! Nodes and workers: what is where, and what is left of each node.
+//! Nodes and workers: assigned tasks, hosted actors, and free resources.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sandbar_core::{ActorId, Attempt, NodeId, TaskId, WorkerId};
 
 use crate::bundles::Bundle;
-use crate::event::Role;
-use crate::places::{BundleAt, NodeAt, ObjectAt, ShapeAt, TaskAt, WorkerAt};
+use crate::event::WorkerKind;
+use crate::id_table::IdTable;
+use crate::keys::{BundleKey, NodeKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
 use crate::queue::{Level, Queue};
-use crate::resources::{Demand, Free};
+use crate::resources::{Free, ResourceSet};
 use crate::slab::Slab;
-use crate::table::Table;
 
-/// Workers that are far come after those that are not, unless as many tasks are blocked in these.
-const FAR_LOAD: u32 = 1 << 20;
+/// Load offset of workers on remote nodes: they come after all local workers with fewer blocked tasks than this.
+const REMOTE_LOAD: u32 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) total: Demand,
-    pub(crate) is_far: bool,
-    /// It is to go: nothing more is begun.
+    pub(crate) total: ResourceSet,
+    pub(crate) is_remote: bool,
+    /// The node drains: nothing new starts here.
     pub(crate) is_draining: bool,
-    /// What others use of a node that is far, as it has said last: no more than it has, and maybe more than is free.
-    pub(crate) others: Demand,
-    /// What this scheduler has given to nobody.
+    /// External usage of a remote node, as last reported. It is clamped to the node's total and may exceed what is
+    /// free.
+    pub(crate) external_usage: ResourceSet,
+    /// Resources that this scheduler has not assigned.
     pub(crate) free: Free,
-    /// What would be left if all tasks had ended: bundles and actors last.
-    pub(crate) at_rest: Free,
-    /// Tasks that workers of anybody were given here.
+    /// Resources that would be free if all tasks had finished, but not the bundles and actors.
+    pub(crate) idle_free: Free,
+    /// Number of tasks assigned to task workers here.
     pub(crate) tasks: usize,
-    /// A driver or a placement group waits for room here: nothing else is begun.
+    /// A driver or a placement group waits for room here: nothing else starts.
     pub(crate) is_held: bool,
-    /// Workers that have several actors: of a node that is far, its scheduler.
-    actor_workers: Vec<WorkerAt>,
-    /// Workers here that run tasks of anybody.
-    pub(crate) of_tasks: usize,
-    /// Another one was asked for.
-    pub(crate) is_hiring: bool,
-    /// Actors here.
+    /// Workers that host several actors; on a remote node, its proxy worker.
+    actor_workers: Vec<WorkerKey>,
+    /// Number of task workers here.
+    pub(crate) task_workers: usize,
+    /// Another actor worker was requested.
+    pub(crate) is_starting_worker: bool,
+    /// Number of actors here.
     pub(crate) actors: usize,
-    /// Workers that could begin a task at once, those with the fewest blocked ones first.
+    /// Workers without a running task, the ones with the fewest blocked tasks first.
     idle: BTreeSet<(u32, WorkerId)>,
 }
 
-/// A task that a worker was given. It counts until the worker has said what became of it, also when its job has ended.
+/// A task assigned to a worker. It uses resources until the worker reports its end, even after its job has ended.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct AssignedTask {
     pub(crate) id: TaskId,
-    /// None when its job has ended.
-    pub(crate) task: Option<TaskAt>,
-    pub(crate) shape: ShapeAt,
-    /// What it takes of: a bundle, or its node.
-    pub(crate) bundle: Option<BundleAt>,
+    /// `None` after the job has ended.
+    pub(crate) task: Option<TaskKey>,
+    pub(crate) shape: ShapeKey,
+    /// The bundle that it uses resources of; `None` if it uses its node's.
+    pub(crate) bundle: Option<BundleKey>,
     pub(crate) attempt: Attempt,
     pub(crate) level: Level,
-    /// How long it was thought to take.
+    /// Expected duration in nanoseconds.
     pub(crate) nanos: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) id: WorkerId,
-    pub(crate) node: NodeAt,
-    pub(crate) role: Role,
-    /// Tasks that are not blocked, in the order in which they are run.
-    pub(crate) given: VecDeque<Given>,
-    pub(crate) blocked: Vec<Given>,
-    /// Actors that it has, by the tasks that made them.
-    pub(crate) residents: BTreeMap<TaskId, Given>,
+    pub(crate) node: NodeKey,
+    pub(crate) kind: WorkerKind,
+    /// Tasks that are not blocked, in execution order.
+    pub(crate) assigned: VecDeque<AssignedTask>,
+    pub(crate) blocked: Vec<AssignedTask>,
+    /// Hosted actors, by their creation tasks.
+    pub(crate) actors: BTreeMap<TaskId, AssignedTask>,
     pub(crate) leases: Vec<Lease>,
-    /// How long `given` were thought to take.
+    /// Sum of the expected durations of `assigned`.
     pub(crate) nanos: u64,
-    /// Its tasks were asked back, and it did not answer yet.
-    pub(crate) is_recalled: bool,
-    /// Tasks were taken from it for another worker, and nothing has ended here since.
-    pub(crate) is_robbed: bool,
-    /// Objects that it holds.
-    pub(crate) holds: Holds,
-    /// As which it stands among the idle ones.
+    /// A recall was sent and not answered yet.
+    pub(crate) recall_pending: bool,
+    /// Tasks were recalled for an idle worker, and no task has finished here since.
+    pub(crate) was_stolen_from: bool,
+    /// References of the worker.
+    pub(crate) held_objects: HeldObjects,
+    /// Load under which the worker is in the idle set.
     idle: Option<u32>,
-    /// As which it stands among those whose tasks can be asked back.
-    waiting: Option<Level>,
+    /// Level under which the worker is in the recallable set.
+    recallable: Option<Level>,
 }
 
-/// Processors that a worker has for all of its tasks of one light shape, as long as it has one that is not blocked.
+/// Processors that a worker holds once for all of its unblocked tasks of one CPU-only shape.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) shape: ShapeAt,
-    pub(crate) bundle: Option<BundleAt>,
-    /// How many of `given` it is for.
+    pub(crate) shape: ShapeKey,
+    pub(crate) bundle: Option<BundleKey>,
+    /// Number of assigned tasks that share the lease.
     pub(crate) count: u32,
 }
 
-/// Places of objects that a worker holds, and some that it held before: what is there has to be asked.
+/// Keys of objects that the worker holds. The list may contain stale keys: check the object.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
-    pub(crate) places: Vec<ObjectAt>,
+pub(crate) struct HeldObjects {
+    pub(crate) places: Vec<ObjectKey>,
     pub(crate) count: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    pub(crate) nodes: Slab<NodeAt, Node>,
-    pub(crate) node_ids: BTreeMap<NodeId, NodeAt>,
-    pub(crate) bundles: Slab<BundleAt, Bundle>,
-    pub(crate) workers: Slab<WorkerAt, Worker>,
-    worker_ids: Table<WorkerId, WorkerAt>,
-    /// The first node that was not far.
-    pub(crate) here: Option<NodeId>,
-    /// Workers that are for one actor each.
-    of_actors: Table<ActorId, WorkerAt>,
+    pub(crate) nodes: Slab<NodeKey, Node>,
+    pub(crate) node_ids: BTreeMap<NodeId, NodeKey>,
+    pub(crate) bundles: Slab<BundleKey, Bundle>,
+    pub(crate) workers: Slab<WorkerKey, Worker>,
+    worker_ids: IdTable<WorkerId, WorkerKey>,
+    /// The first local node that joined.
+    pub(crate) local_node: Option<NodeId>,
+    /// Workers dedicated to one actor each.
+    dedicated_workers: IdTable<ActorId, WorkerKey>,
     /// The first idle worker of each node.
-    offers: BTreeSet<(u32, WorkerId, NodeAt)>,
-    /// Idle workers.
+    offers: BTreeSet<(u32, WorkerId, NodeKey)>,
+    /// Number of idle workers.
     pub(crate) idle: usize,
-    /// Workers that tasks can be asked back from, by the level of the last: the last of these is the first to ask.
-    waiting: BTreeSet<(Level, WorkerAt)>,
-    /// Workers that were asked and did not answer.
-    pub(crate) recalls: usize,
-    /// Workers that run tasks of anybody.
-    pub(crate) of_tasks: usize,
-    /// How often nodes came and went.
-    pub(crate) changes: u64,
-    /// There is more room than when this was last set back.
-    pub(crate) has_more: bool,
+    /// Workers with recallable tasks, by the level of their last task. The last worker is asked first.
+    recallable: BTreeSet<(Level, WorkerKey)>,
+    /// Number of workers that have not answered a recall.
+    pub(crate) pending_recalls: usize,
+    /// Number of task workers.
+    pub(crate) task_workers: usize,
+    /// Number of times that a node joined or was removed.
+    pub(crate) membership_changes: u64,
+    /// Whether resources were freed since this was last cleared.
+    pub(crate) has_freed_capacity: bool,
 }
 
 impl Node {
-    /// Whether others use so many processors that what was given here waits for some.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.others.cpus > 0 && self.free.cpus < i128::from(self.others.cpus)
+    /// Whether external usage exceeds the free processors, so that assigned tasks compete for them.
+    pub(crate) fn is_overcommitted(&self) -> bool {
+        self.external_usage.cpus > 0 && self.free.cpus < i128::from(self.external_usage.cpus)
     }
 }
 
 impl Lease {
-    fn is_for(&self, given: &Given) -> bool {
-        self.shape == given.shape && self.bundle == given.bundle
+    fn is_for(&self, assigned: &AssignedTask) -> bool {
+        self.shape == assigned.shape && self.bundle == assigned.bundle
     }
 }
 
@@ -147,26 +148,26 @@ impl Cluster {
             node_ids: BTreeMap::new(),
             bundles: Slab::new(),
             workers: Slab::new(),
-            worker_ids: Table::default(),
-            here: None,
-            of_actors: Table::default(),
+            worker_ids: IdTable::default(),
+            local_node: None,
+            dedicated_workers: IdTable::default(),
             offers: BTreeSet::new(),
             idle: 0,
-            waiting: BTreeSet::new(),
-            recalls: 0,
-            of_tasks: 0,
-            changes: 0,
-            has_more: false,
+            recallable: BTreeSet::new(),
+            pending_recalls: 0,
+            task_workers: 0,
+            membership_changes: 0,
+            has_freed_capacity: false,
         }
     }
 
     #[inline]
-    pub(crate) fn find(&self, worker: WorkerId) -> Option<WorkerAt> {
+    pub(crate) fn find(&self, worker: WorkerId) -> Option<WorkerKey> {
         self.worker_ids.get(&worker).copied()
     }
 
-    /// Says whether there was none of this number.
-    pub(crate) fn add_node(&mut self, id: NodeId, total: Demand, is_far: bool) -> bool {
+    /// Adds a node. Returns whether the id was unused.
+    pub(crate) fn add_node(&mut self, id: NodeId, total: ResourceSet, is_remote: bool) -> bool {
         if self.node_ids.contains_key(&id) {
             return false;
         }
@@ -174,35 +175,35 @@ impl Cluster {
         let at = self.nodes.insert(Node {
             id,
             total,
-            is_far,
+            is_remote,
             is_draining: false,
-            others: Demand::default(),
-            at_rest: free.clone(),
+            external_usage: ResourceSet::default(),
+            idle_free: free.clone(),
             free,
             tasks: 0,
             is_held: false,
             actor_workers: Vec::new(),
-            of_tasks: 0,
-            is_hiring: false,
+            task_workers: 0,
+            is_starting_worker: false,
             actors: 0,
             idle: BTreeSet::new(),
         });
         self.node_ids.insert(id, at);
-        self.here = self.here.or((!is_far).then_some(id));
-        self.changes += 1;
-        self.has_more = true;
+        self.local_node = self.local_node.or((!is_remote).then_some(id));
+        self.membership_changes += 1;
+        self.has_freed_capacity = true;
         true
     }
 
-    /// A node without workers goes.
+    /// Removes a node without workers.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         if let Some(at) = self.node_ids.remove(&id) {
             self.nodes.remove(at);
-            self.changes += 1;
+            self.membership_changes += 1;
         }
     }
 
-    pub(crate) fn add_worker(&mut self, id: WorkerId, node: NodeId, role: Role) -> Option<WorkerAt> {
+    pub(crate) fn add_worker(&mut self, id: WorkerId, node: NodeId, kind: WorkerKind) -> Option<WorkerKey> {
         let node = *self.node_ids.get(&node)?;
         if self.worker_ids.contains_key(&id) {
             return None;
@@ -210,196 +211,205 @@ impl Cluster {
         let at = self.workers.insert(Worker {
             id,
             node,
-            role,
-            given: VecDeque::new(),
+            kind,
+            assigned: VecDeque::new(),
             blocked: Vec::new(),
-            residents: BTreeMap::new(),
+            actors: BTreeMap::new(),
             leases: Vec::new(),
             nanos: 0,
-            is_recalled: false,
-            is_robbed: false,
-            holds: Holds::default(),
+            recall_pending: false,
+            was_stolen_from: false,
+            held_objects: HeldObjects::default(),
             idle: None,
-            waiting: None,
+            recallable: None,
         });
         self.worker_ids.insert(id, at);
-        match role {
-            Role::Tasks | Role::Driver(_) => {}
-            Role::Actors | Role::Peer => {
+        match kind {
+            WorkerKind::Tasks | WorkerKind::Driver(_) => {}
+            WorkerKind::Actors | WorkerKind::PeerProxy => {
                 self.nodes[node].actor_workers.push(at);
-                self.nodes[node].is_hiring = false;
+                self.nodes[node].is_starting_worker = false;
             }
-            Role::Actor(actor) => drop(self.of_actors.insert(actor, at)),
+            WorkerKind::Actor(actor) => drop(self.dedicated_workers.insert(actor, at)),
         }
-        self.of_tasks += usize::from(role == Role::Tasks);
-        self.nodes[node].of_tasks += usize::from(role == Role::Tasks);
+        self.task_workers += usize::from(kind == WorkerKind::Tasks);
+        self.nodes[node].task_workers += usize::from(kind == WorkerKind::Tasks);
         self.refresh(at);
         Some(at)
     }
 
-    /// A worker goes, and gives back what its tasks took.
-    pub(crate) fn remove_worker(&mut self, at: WorkerAt, queue: &mut Queue) -> Option<Worker> {
+    /// Removes a worker and releases the resources of its tasks.
+    pub(crate) fn remove_worker(&mut self, at: WorkerKey, queue: &mut Queue) -> Option<Worker> {
         self.set_recalled(at, false);
-        let (given, blocked) = (self.workers[at].given.len(), self.workers[at].blocked.len());
-        let given: Vec<Given> = (0..given).filter_map(|_| self.take_given(at, 0, queue)).collect();
-        let blocked: Vec<Given> = (0..blocked).filter_map(|_| self.take_blocked(at, 0, queue)).collect();
-        let residents: Vec<TaskId> = self.workers[at].residents.keys().copied().collect();
-        let residents = residents.into_iter().filter_map(|id| Some((id, self.move_out(at, id, queue)?))).collect();
+        let (assigned, blocked) = (self.workers[at].assigned.len(), self.workers[at].blocked.len());
+        let assigned: Vec<AssignedTask> = (0..assigned).filter_map(|_| self.unassign(at, 0, queue)).collect();
+        let blocked: Vec<AssignedTask> = (0..blocked).filter_map(|_| self.unassign_blocked(at, 0, queue)).collect();
+        let actors: Vec<TaskId> = self.workers[at].actors.keys().copied().collect();
+        let actors = actors.into_iter().filter_map(|id| Some((id, self.remove_actor(at, id, queue)?))).collect();
         let worker = &self.workers[at];
         self.worker_ids.remove(&worker.id);
-        match worker.role {
-            Role::Actors | Role::Peer => self.nodes[worker.node].actor_workers.retain(|other| *other != at),
-            Role::Actor(actor) if self.of_actors.get(&actor) == Some(&at) => drop(self.of_actors.remove(&actor)),
+        match worker.kind {
+            WorkerKind::Actors | WorkerKind::PeerProxy => {
+                self.nodes[worker.node].actor_workers.retain(|other| *other != at)
+            }
+            WorkerKind::Actor(actor) if self.dedicated_workers.get(&actor) == Some(&at) => {
+                drop(self.dedicated_workers.remove(&actor))
+            }
             _ => {}
         }
-        self.of_tasks -= usize::from(worker.role == Role::Tasks);
-        self.nodes[worker.node].of_tasks -= usize::from(worker.role == Role::Tasks);
+        self.task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
+        self.nodes[worker.node].task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
         self.set_idle(at, None);
-        self.set_waiting(at, None);
+        self.set_recallable(at, None);
         let mut worker = self.workers.remove(at)?;
-        worker.given = given.into();
+        worker.assigned = assigned.into();
         worker.blocked = blocked;
-        worker.residents = residents;
+        worker.actors = actors;
         Some(worker)
     }
 
-    /// What made an actor stays with its worker, and has what it asked for as long.
-    pub(crate) fn move_in(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
-        queue.use_shape(given.shape);
-        let (demand, node) = (&queue.shape(given.shape).demand, self.workers[at].node);
-        self.free_mut(node, given.bundle).take(demand);
-        if given.bundle.is_none() {
-            self.nodes[node].at_rest.take(demand);
+    /// Registers the actor that a finished creation task leaves in its worker. It keeps the task's resources.
+    pub(crate) fn host_actor(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        let (demand, node) = (&queue.shape(assigned.shape).demand, self.workers[at].node);
+        self.free_mut(node, assigned.bundle).acquire(demand);
+        if assigned.bundle.is_none() {
+            self.nodes[node].idle_free.acquire(demand);
         }
         self.nodes[node].actors += 1;
-        self.workers[at].residents.insert(given.id, given);
+        self.workers[at].actors.insert(assigned.id, assigned);
     }
 
-    /// An actor is not the worker's any more.
-    pub(crate) fn move_out(&mut self, at: WorkerAt, id: TaskId, queue: &mut Queue) -> Option<Given> {
-        let given = self.workers[at].residents.remove(&id)?;
-        let demand = &queue.shape(given.shape).demand;
+    /// Removes an actor from its worker and releases its resources.
+    pub(crate) fn remove_actor(&mut self, at: WorkerKey, id: TaskId, queue: &mut Queue) -> Option<AssignedTask> {
+        let assigned = self.workers[at].actors.remove(&id)?;
+        let demand = &queue.shape(assigned.shape).demand;
         let node = self.workers[at].node;
-        self.free_mut(node, given.bundle).give(demand);
-        if given.bundle.is_none() {
-            self.nodes[node].at_rest.give(demand);
+        self.free_mut(node, assigned.bundle).release(demand);
+        if assigned.bundle.is_none() {
+            self.nodes[node].idle_free.release(demand);
         }
         self.nodes[node].actors -= 1;
-        self.has_more = true;
-        queue.leave_shape(given.shape);
-        Some(given)
+        self.has_freed_capacity = true;
+        queue.leave_shape(assigned.shape);
+        Some(assigned)
     }
 
-    /// Gives a task to a worker, behind its others, and takes of its node what that needs.
-    pub(crate) fn give(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
-        queue.use_shape(given.shape);
-        self.begin(at, &given, queue);
-        self.workers[at].given.push_back(given);
+    /// Assigns a task to a worker, behind its other tasks, and acquires its resources.
+    pub(crate) fn assign(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        self.acquire(at, &assigned, queue);
+        self.workers[at].assigned.push_back(assigned);
     }
 
-    /// As [`Cluster::give`], of a task that runs already.
-    pub(crate) fn give_first(&mut self, at: WorkerAt, given: Given, queue: &mut Queue) {
-        queue.use_shape(given.shape);
-        self.begin(at, &given, queue);
-        self.workers[at].given.push_front(given);
+    /// Like [`Cluster::assign`], for a task that runs already.
+    pub(crate) fn assign_front(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        self.acquire(at, &assigned, queue);
+        self.workers[at].assigned.push_front(assigned);
     }
 
-    /// Where a task lies among those that a worker was given and that are not blocked.
-    pub(crate) fn position(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
-        self.workers[at].given.iter().position(|given| given.id == task)
+    /// Returns the position of a task among the worker's unblocked tasks.
+    pub(crate) fn position(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].assigned.iter().position(|assigned| assigned.id == task)
     }
 
-    /// As [`Cluster::position`], of what was given late.
-    pub(crate) fn position_from_end(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
-        self.workers[at].given.iter().rposition(|given| given.id == task)
+    /// Like [`Cluster::position`], searching from the end.
+    pub(crate) fn position_from_end(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].assigned.iter().rposition(|assigned| assigned.id == task)
     }
 
-    /// Where a task lies among the blocked ones of a worker; the last was blocked last.
-    pub(crate) fn position_blocked(&self, at: WorkerAt, task: TaskId) -> Option<usize> {
-        self.workers[at].blocked.iter().rposition(|given| given.id == task)
+    /// Returns the position of a task among the worker's blocked tasks, searching from the end.
+    pub(crate) fn position_blocked(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].blocked.iter().rposition(|assigned| assigned.id == task)
     }
 
-    /// A task that was not blocked is not the worker's any more.
-    pub(crate) fn take_given(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
-        let given = self.workers[at].given.remove(position)?;
-        self.pause(at, &given, queue);
-        self.leave(at, &given, queue);
-        Some(given)
+    /// Removes an unblocked task from a worker.
+    pub(crate) fn unassign(&mut self, at: WorkerKey, position: usize, queue: &mut Queue) -> Option<AssignedTask> {
+        let assigned = self.workers[at].assigned.remove(position)?;
+        self.release_cpus(at, &assigned, queue);
+        self.release_rest(at, &assigned, queue);
+        Some(assigned)
     }
 
-    /// A task that was blocked is not the worker's any more.
-    pub(crate) fn take_blocked(&mut self, at: WorkerAt, position: usize, queue: &mut Queue) -> Option<Given> {
+    /// Removes a blocked task from a worker.
+    pub(crate) fn unassign_blocked(
+        &mut self,
+        at: WorkerKey,
+        position: usize,
+        queue: &mut Queue,
+    ) -> Option<AssignedTask> {
         let worker = &mut self.workers[at];
-        let given = (position < worker.blocked.len()).then(|| worker.blocked.remove(position))?;
-        self.leave(at, &given, queue);
-        Some(given)
+        let assigned = (position < worker.blocked.len()).then(|| worker.blocked.remove(position))?;
+        self.release_rest(at, &assigned, queue);
+        Some(assigned)
     }
 
-    /// A task takes no more of a node than processors, and they were given back.
-    fn leave(&mut self, at: WorkerAt, given: &Given, queue: &mut Queue) {
-        let (shape, worker) = (queue.shape(given.shape), &self.workers[at]);
+    /// Releases what a task uses besides processors. Its processors are released already.
+    fn release_rest(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &mut Queue) {
+        let (shape, worker) = (queue.shape(assigned.shape), &self.workers[at]);
         let node = worker.node;
-        self.nodes[node].tasks -= usize::from(worker.role == Role::Tasks);
-        if !shape.is_light {
-            self.free_mut(node, given.bundle).give_rest(&shape.demand);
-            self.has_more = true;
+        self.nodes[node].tasks -= usize::from(worker.kind == WorkerKind::Tasks);
+        if !shape.is_cpu_only {
+            self.free_mut(node, assigned.bundle).release_rest(&shape.demand);
+            self.has_freed_capacity = true;
         }
-        queue.leave_shape(given.shape);
+        queue.leave_shape(assigned.shape);
     }
 
-    /// A task gives its processors away. Gives its place in the table.
-    pub(crate) fn block(&mut self, at: WorkerAt, position: usize, queue: &Queue) -> Option<TaskAt> {
-        let given = self.workers[at].given.remove(position)?;
-        self.pause(at, &given, queue);
-        let task = given.task;
-        self.workers[at].blocked.push(given);
+    /// Marks a task as blocked and releases its processors. Returns its key.
+    pub(crate) fn block(&mut self, at: WorkerKey, position: usize, queue: &Queue) -> Option<TaskKey> {
+        let assigned = self.workers[at].assigned.remove(position)?;
+        self.release_cpus(at, &assigned, queue);
+        let task = assigned.task;
+        self.workers[at].blocked.push(assigned);
         task
     }
 
-    /// A task goes on, whether there are processors or not.
-    pub(crate) fn unblock(&mut self, at: WorkerAt, position: usize, queue: &Queue) -> Option<TaskAt> {
-        let given = self.workers[at].blocked.remove(position);
-        let task = given.task;
-        self.go_on(at, &given, queue);
-        self.workers[at].given.push_front(given);
+    /// Marks a blocked task as running, whether processors are free or not.
+    pub(crate) fn unblock(&mut self, at: WorkerKey, position: usize, queue: &Queue) -> Option<TaskKey> {
+        let assigned = self.workers[at].blocked.remove(position);
+        let task = assigned.task;
+        self.acquire_cpus(at, &assigned, queue);
+        self.workers[at].assigned.push_front(assigned);
         task
     }
 
-    fn begin(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
-        let (shape, worker) = (queue.shape(given.shape), &self.workers[at]);
+    fn acquire(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
+        let (shape, worker) = (queue.shape(assigned.shape), &self.workers[at]);
         let node = worker.node;
-        self.nodes[node].tasks += usize::from(worker.role == Role::Tasks);
-        if !shape.is_light {
-            self.free_mut(node, given.bundle).take_rest(&shape.demand);
+        self.nodes[node].tasks += usize::from(worker.kind == WorkerKind::Tasks);
+        if !shape.is_cpu_only {
+            self.free_mut(node, assigned.bundle).acquire_rest(&shape.demand);
         }
-        self.go_on(at, given, queue);
+        self.acquire_cpus(at, assigned, queue);
     }
 
-    /// Takes processors for a task, or none where others of its shape run here: a worker runs one at a time. But what makes an
-    /// actor has from the start what that has.
-    fn go_on(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
+    /// Acquires processors for a task, or shares the lease of other tasks of its shape: a worker runs one task at a
+    /// time. In workers with several actors every creation task acquires its own.
+    fn acquire_cpus(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
         let worker = &mut self.workers[at];
-        worker.nanos += given.nanos;
-        let shape = queue.shape(given.shape);
-        if shape.is_light && !worker.role.has_actors() {
-            if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(given)) {
+        worker.nanos += assigned.nanos;
+        let shape = queue.shape(assigned.shape);
+        if shape.is_cpu_only && !worker.kind.has_actors() {
+            if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(assigned)) {
                 lease.count += 1;
                 return;
             }
-            worker.leases.push(Lease { shape: given.shape, bundle: given.bundle, count: 1 });
+            worker.leases.push(Lease { shape: assigned.shape, bundle: assigned.bundle, count: 1 });
         }
         let node = worker.node;
-        self.free_mut(node, given.bundle).cpus -= i128::from(shape.demand.cpus);
+        self.free_mut(node, assigned.bundle).cpus -= i128::from(shape.demand.cpus);
     }
 
-    /// Gives the processors of a task back, unless others of its shape are left here.
-    fn pause(&mut self, at: WorkerAt, given: &Given, queue: &Queue) {
+    /// Releases the processors of a task, unless other tasks share its lease.
+    fn release_cpus(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
         let worker = &mut self.workers[at];
-        worker.nanos -= given.nanos;
-        let shape = queue.shape(given.shape);
-        if shape.is_light
-            && !worker.role.has_actors()
-            && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(given))
+        worker.nanos -= assigned.nanos;
+        let shape = queue.shape(assigned.shape);
+        if shape.is_cpu_only
+            && !worker.kind.has_actors()
+            && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(assigned))
         {
             worker.leases[position].count -= 1;
             if worker.leases[position].count > 0 {
@@ -408,84 +418,84 @@ impl Cluster {
             worker.leases.swap_remove(position);
         }
         let node = worker.node;
-        self.free_mut(node, given.bundle).cpus += i128::from(shape.demand.cpus);
-        self.has_more = true;
+        self.free_mut(node, assigned.bundle).cpus += i128::from(shape.demand.cpus);
+        self.has_freed_capacity = true;
     }
 
-    /// Idle workers, one of each node: those with the least load first.
-    pub(crate) fn offers(&self) -> impl Iterator<Item = (u32, WorkerId, NodeAt)> {
+    /// Iterates over one idle worker of each node, in load order.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = (u32, WorkerId, NodeKey)> {
         self.offers.iter().copied()
     }
 
-    /// By which idle workers are chosen: the least first.
-    pub(crate) fn load(&self, at: WorkerAt) -> (u32, WorkerId) {
+    /// Returns the key by which idle workers are ordered, the least loaded first.
+    pub(crate) fn load(&self, at: WorkerKey) -> (u32, WorkerId) {
         let worker = &self.workers[at];
-        let distance = if self.nodes[worker.node].is_far { FAR_LOAD } else { 0 };
+        let distance = if self.nodes[worker.node].is_remote { REMOTE_LOAD } else { 0 };
         (distance + worker.blocked.len() as u32, worker.id)
     }
 
-    /// Of the workers of a node that have several actors: the one with the fewest, with those that are being made, and how
-    /// many workers these are.
-    pub(crate) fn actor_workers(&self, node: NodeAt) -> (Option<(usize, WorkerAt)>, usize) {
+    /// Returns the node's actor worker with the fewest actors (including those in creation), and the number of actor
+    /// workers.
+    pub(crate) fn actor_workers(&self, node: NodeKey) -> (Option<(usize, WorkerKey)>, usize) {
         let workers = self.nodes[node].actor_workers.iter().copied();
-        let load = |at: WorkerAt| self.workers[at].residents.len() + self.workers[at].given.len();
+        let load = |at: WorkerKey| self.workers[at].actors.len() + self.workers[at].assigned.len();
         (workers.clone().map(|at| (load(at), at)).min(), workers.count())
     }
 
-    /// The worker that is for one actor.
-    pub(crate) fn worker_of_actor(&self, actor: ActorId) -> Option<WorkerAt> {
-        self.of_actors.get(&actor).copied()
+    /// Returns the worker that is dedicated to an actor.
+    pub(crate) fn worker_of_actor(&self, actor: ActorId) -> Option<WorkerKey> {
+        self.dedicated_workers.get(&actor).copied()
     }
 
-    /// Whether a worker is idle, and does not stand among those yet.
-    pub(crate) fn could_be_idle(&self, at: WorkerAt) -> bool {
+    /// Whether a worker has nothing to run and is not in the idle set yet.
+    pub(crate) fn could_be_idle(&self, at: WorkerKey) -> bool {
         let worker = &self.workers[at];
-        worker.given.is_empty() && worker.idle.is_none() && worker.role == Role::Tasks
+        worker.assigned.is_empty() && worker.idle.is_none() && worker.kind == WorkerKind::Tasks
     }
 
-    pub(crate) fn has_idle(&self, node: NodeAt) -> bool {
+    pub(crate) fn has_idle(&self, node: NodeKey) -> bool {
         !self.nodes[node].idle.is_empty()
     }
 
-    /// The worker whose last task comes after all that others were given last, and that task's level.
-    pub(crate) fn last_waiting(&self) -> Option<(Level, WorkerAt)> {
-        self.waiting.last().copied()
+    /// Returns the worker whose last task is last in dispatch order, and that task's level.
+    pub(crate) fn last_recallable(&self) -> Option<(Level, WorkerKey)> {
+        self.recallable.last().copied()
     }
 
-    /// Workers that tasks can be asked back from.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = WorkerAt> {
-        self.waiting.iter().map(|(_, worker)| *worker)
+    /// Iterates over workers with recallable tasks.
+    pub(crate) fn recallable(&self) -> impl Iterator<Item = WorkerKey> {
+        self.recallable.iter().map(|(_, worker)| *worker)
     }
 
-    pub(crate) fn set_recalled(&mut self, at: WorkerAt, is_recalled: bool) {
+    pub(crate) fn set_recalled(&mut self, at: WorkerKey, recall_pending: bool) {
         let worker = &mut self.workers[at];
-        match (worker.is_recalled, is_recalled) {
-            (false, true) => self.recalls += 1,
-            (true, false) => self.recalls -= 1,
+        match (worker.recall_pending, recall_pending) {
+            (false, true) => self.pending_recalls += 1,
+            (true, false) => self.pending_recalls -= 1,
             _ => {}
         }
-        worker.is_recalled = is_recalled;
+        worker.recall_pending = recall_pending;
         self.refresh(at);
     }
 
-    /// Learns what a worker can do, after what it was given has changed.
-    pub(crate) fn refresh(&mut self, at: WorkerAt) {
+    /// Updates the idle and recallable sets after the worker's tasks have changed.
+    pub(crate) fn refresh(&mut self, at: WorkerKey) {
         let worker = &self.workers[at];
-        if worker.role != Role::Tasks {
+        if worker.kind != WorkerKind::Tasks {
             return;
         }
-        let idle = worker.given.is_empty().then_some(self.load(at).0);
-        let can_wait = worker.given.len() > 1 && !worker.is_recalled;
-        let waiting = can_wait.then(|| worker.given.back().map(|given| given.level)).flatten();
+        let idle = worker.assigned.is_empty().then_some(self.load(at).0);
+        let can_recall = worker.assigned.len() > 1 && !worker.recall_pending;
+        let recallable = can_recall.then(|| worker.assigned.back().map(|assigned| assigned.level)).flatten();
         if idle != worker.idle {
             self.set_idle(at, idle);
         }
-        if waiting != self.workers[at].waiting {
-            self.set_waiting(at, waiting);
+        if recallable != self.workers[at].recallable {
+            self.set_recallable(at, recallable);
         }
     }
 
-    fn set_idle(&mut self, at: WorkerAt, idle: Option<u32>) {
+    fn set_idle(&mut self, at: WorkerKey, idle: Option<u32>) {
         let worker = &mut self.workers[at];
         let before = std::mem::replace(&mut worker.idle, idle);
         let (id, node_at) = (worker.id, worker.node);
@@ -498,7 +508,7 @@ impl Cluster {
         if let Some(load) = idle {
             node.idle.insert((load, id));
             self.idle += 1;
-            self.has_more = true;
+            self.has_freed_capacity = true;
         }
         let new = node.idle.first().copied();
         if new != offer {
@@ -507,12 +517,12 @@ impl Cluster {
         }
     }
 
-    fn set_waiting(&mut self, at: WorkerAt, waiting: Option<Level>) {
-        if let Some(level) = std::mem::replace(&mut self.workers[at].waiting, waiting) {
-            self.waiting.remove(&(level, at));
+    fn set_recallable(&mut self, at: WorkerKey, recallable: Option<Level>) {
+        if let Some(level) = std::mem::replace(&mut self.workers[at].recallable, recallable) {
+            self.recallable.remove(&(level, at));
         }
-        if let Some(level) = waiting {
-            self.waiting.insert((level, at));
+        if let Some(level) = recallable {
+            self.recallable.insert((level, at));
         }
     }
 }

@@ -1,58 +1,67 @@
-//! What became of attempts: a result counts once, from the worker and the attempt that it was asked of.
+//! Results of attempts. A result counts once, if it comes from the worker and the attempt that the task was assigned
+//! to.
 
 use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Failure, Outcome, Role};
-use crate::places::{ObjectAt, TaskAt, WorkerAt};
+use crate::event::{Action, Failure, Outcome, WorkerKind};
+use crate::keys::{ObjectKey, TaskKey, WorkerKey};
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Stop, end_of};
+use crate::tasks::{Cancellation, FinalState, State, final_state_of};
 
 impl<C, V> Scheduler<C, V> {
-    pub(crate) fn finished(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
+    pub(crate) fn attempt_finished(
+        &mut self,
+        id: TaskId,
+        attempt: Attempt,
+        worker: WorkerId,
+        outcome: Outcome<V>,
+        nanos: u64,
+    ) {
         let Some(at) = self.cluster.find(worker) else { return self.discard(id, outcome) };
         if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
-            return self.finished_call(task, attempt, at, outcome, nanos);
+            return self.call_attempt_finished(task, attempt, at, outcome, nanos);
         }
-        if self.cluster.workers[at].residents.get(&id).is_some_and(|given| given.attempt == attempt) {
-            return self.finished_resident(id, at, outcome);
+        if self.cluster.workers[at].actors.get(&id).is_some_and(|assigned| assigned.attempt == attempt) {
+            return self.actor_exited(id, at, outcome);
         }
         let workers = &self.cluster.workers;
-        let given = if let Some(place) = self.cluster.position(at, id)
-            && workers[at].given[place].attempt == attempt
+        let assigned = if let Some(place) = self.cluster.position(at, id)
+            && workers[at].assigned[place].attempt == attempt
         {
-            self.cluster.take_given(at, place, &mut self.queue)
+            self.cluster.unassign(at, place, &mut self.queue)
         } else if let Some(place) = self.cluster.position_blocked(at, id)
             && workers[at].blocked[place].attempt == attempt
         {
-            self.cluster.take_blocked(at, place, &mut self.queue)
+            self.cluster.unassign_blocked(at, place, &mut self.queue)
         } else {
             None
         };
-        let Some(given) = given else { return self.discard(id, outcome) };
-        self.cluster.workers[at].is_robbed = false;
-        self.changed(at);
-        let Some(task) = given.task else { return self.discard(id, outcome) };
+        let Some(assigned) = assigned else { return self.discard(id, outcome) };
+        self.cluster.workers[at].was_stolen_from = false;
+        self.assignments_changed(at);
+        let Some(task) = assigned.task else { return self.discard(id, outcome) };
         self.tasks[task].worker = None;
-        self.classes.get_mut(self.tasks[task].class).took(nanos);
-        match self.made_by(task) {
-            Some(actor) => self.finished_making(actor, task, (at, given), outcome),
+        self.classes.get_mut(self.tasks[task].class).record_duration(nanos);
+        match self.created_by(task) {
+            Some(actor) => self.creation_finished(actor, task, (at, assigned), outcome),
             None => self.finish(task, outcome, false),
         }
     }
 
-    /// As [`Scheduler::finish`], of what has to do with an actor and was in this worker. What another scheduler says is final.
-    pub(crate) fn finish_in(&mut self, at: TaskAt, worker: WorkerAt, outcome: Outcome<V>) {
-        self.finish(at, outcome, self.cluster.workers[worker].role == Role::Peer);
+    /// Like [`Scheduler::finish`], for a creation task or a call that was in this worker. The result of a remote
+    /// scheduler is final.
+    pub(crate) fn finish_in(&mut self, at: TaskKey, worker: WorkerKey, outcome: Outcome<V>) {
+        self.finish(at, outcome, self.cluster.workers[worker].kind == WorkerKind::PeerProxy);
     }
 
-    /// What became of an attempt of a task that is in no worker any more. It is not begun again after what is final.
-    pub(crate) fn finish(&mut self, at: TaskAt, outcome: Outcome<V>, is_final: bool) {
+    /// Handles the result of an attempt whose task is in no worker any more. A final failure is not retried.
+    pub(crate) fn finish(&mut self, at: TaskKey, outcome: Outcome<V>, is_final: bool) {
         let task = &mut self.tasks[at];
         task.state = State::Waiting;
         match outcome {
-            Outcome::Succeeded(values) if task.stop == Stop::No => match self.contents(at, &values) {
+            Outcome::Succeeded(values) if task.cancellation == Cancellation::None => match self.contents(at, &values) {
                 Ok(contents) => self.commit(at, values, contents),
                 Err(fault) => {
                     self.discard(self.tasks[at].id, Outcome::Succeeded(values));
@@ -63,25 +72,25 @@ impl<C, V> Scheduler<C, V> {
             Outcome::Succeeded(_) => {
                 let id = task.id;
                 self.discard(id, outcome);
-                let error = self.error(at, self.stopped(at));
-                let end = end_of(&error);
-                self.end_failed(at, error, end);
+                let error = self.error(at, self.cancellation_fault(at));
+                let end = final_state_of(&error);
+                self.finish_with_error(at, error, end);
             }
             Outcome::Failed(failure) => self.finish_failed(at, failure, is_final),
         }
     }
 
-    fn finish_failed(&mut self, at: TaskAt, failure: Failure, is_final: bool) {
-        let retry_on = self.classes.get(self.tasks[at].class).kind.retry_on;
+    fn finish_failed(&mut self, at: TaskKey, failure: Failure, is_final: bool) {
+        let retry_on = self.classes.get(self.tasks[at].class).spec.retry_on;
         let may_help = !is_final && retry_on.allows(failure.error.fault.code, failure.system);
         self.fail_attempt(at, failure.error, may_help);
     }
 
-    /// What the values of a task contain, if they are as many as it returns and contain what they may.
-    pub(crate) fn contents(&self, at: TaskAt, values: &[(V, Vec<ObjectId>)]) -> Result<Vec<Vec<ObjectAt>>, Fault> {
+    /// Checks the number of returned values. Returns the objects that they contain.
+    pub(crate) fn contents(&self, at: TaskKey, values: &[(V, Vec<ObjectId>)]) -> Result<Vec<Vec<ObjectKey>>, Fault> {
         let task = &self.tasks[at];
         if values.len() != task.returns as usize {
-            let message = format!("handed back {} values, it returns {}", values.len(), task.returns);
+            let message = format!("returned {} values instead of {}", values.len(), task.returns);
             return Err(Fault::new(Code::BadOutput, message));
         }
         if values.iter().all(|(_, refs)| refs.is_empty()) {
@@ -90,8 +99,8 @@ impl<C, V> Scheduler<C, V> {
         values.iter().map(|(_, refs)| self.all_usable(task.job, refs)).collect()
     }
 
-    /// A task has succeeded. No `contents` means that no value contains any.
-    fn commit(&mut self, at: TaskAt, values: Vec<(V, Vec<ObjectId>)>, contents: Vec<Vec<ObjectAt>>) {
+    /// Finishes a task with its values. Empty `contents` means that no value contains objects.
+    fn commit(&mut self, at: TaskKey, values: Vec<(V, Vec<ObjectId>)>, contents: Vec<Vec<ObjectKey>>) {
         let may_be_lost = values.iter().any(|(value, _)| self.can_be_lost(value)) && !self.has_stream(at);
         if self.tasks[at].lineage.is_some() || may_be_lost {
             self.keep_lineage(at);
@@ -100,14 +109,14 @@ impl<C, V> Scheduler<C, V> {
         for ((index, (value, _)), contents) in (0..).zip(values).zip(contents) {
             match self.pending_return(at, index) {
                 Some(object) => self.set_ready(object, value, contents),
-                // It has ended before, and this was not lost.
+                // The task runs again, and this return was not lost.
                 None => self.out.push(Action::Drop { object: self.tasks[at].id.returns(index), value }),
             }
         }
-        self.end(at, End::Succeeded, Ok(()));
+        self.finish_task(at, FinalState::Succeeded, Ok(()));
     }
 
-    /// Values that nobody asked for, or not any more.
+    /// Drops the values of a result that does not count.
     pub(crate) fn discard(&mut self, id: TaskId, outcome: Outcome<V>) {
         let Outcome::Succeeded(values) = outcome else { return };
         for (index, (value, _)) in (0u64..).zip(values) {

@@ -1,95 +1,97 @@
-//! Who runs what: the first task that finds a place, then the next.
+//! Dispatch of queued tasks to workers, in queue order.
 //!
-//! A worker holds the processors of its tasks once, while it has any that is not blocked: it runs one at a time. Where
-//! tasks ask for nothing else it is given several in advance, about a millisecond of work, so that one message carries
-//! many; no more than half of what waits, so that all workers get some.
+//! A worker runs one task at a time, so it holds the processors of its unblocked tasks once. Tasks that request only
+//! processors are assigned in advance, up to about a millisecond of work per worker, so that one message carries many.
+//! A worker gets at most half of its share of the queue, so that other workers get tasks as well.
 
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, Strategy, TaskError, WorkerId};
 
-use crate::cluster::{Given, Lease, Node};
-use crate::event::{Action, Role};
-use crate::places::{BundleAt, NodeAt, ShapeAt, TaskAt, WorkerAt};
-use crate::queue::Turn;
-use crate::resources::Demand;
+use crate::cluster::{AssignedTask, Lease, Node};
+use crate::event::{Action, WorkerKind};
+use crate::keys::{BundleKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::queue::Rank;
+use crate::resources::ResourceSet;
 use crate::scheduler::Scheduler;
 use crate::tasks::State;
 
-/// So many lines of tasks that find no place are looked at before the rest waits.
+/// Maximum number of shapes without room that one dispatch passes over.
 const STUCK_MAX: usize = 256;
 
 impl<C, V> Scheduler<C, V> {
-    /// What a worker was given has changed.
-    pub(crate) fn changed(&mut self, at: WorkerAt) {
-        self.touched = Some(at);
+    /// Updates a worker after a change of its assigned tasks.
+    pub(crate) fn assignments_changed(&mut self, at: WorkerKey) {
+        self.changed_worker = Some(at);
         if self.cluster.could_be_idle(at) {
-            // It mostly gets something at once: it is not put among the idle ones for that.
-            self.is_stale = true;
+            // It usually gets a task at once, so it is not put into the idle set.
+            self.needs_dispatch = true;
         } else {
             self.cluster.refresh(at);
-            self.is_stale |= self.is_hungry(at);
+            self.needs_dispatch |= self.wants_more(at);
         }
     }
 
-    /// Begins what can be begun.
+    /// Assigns queued tasks, places groups and actors, and starts root tasks, as far as there is room.
     pub(crate) fn dispatch(&mut self) {
-        if !std::mem::take(&mut self.is_stale) & !std::mem::take(&mut self.cluster.has_more) {
+        if !std::mem::take(&mut self.needs_dispatch) & !std::mem::take(&mut self.cluster.has_freed_capacity) {
             return;
         }
-        self.begin_drivers();
+        self.start_drivers();
         self.place_groups();
         self.place_actors();
         let (mut passed, mut stuck) = (None, None);
         for _ in 0..STUCK_MAX {
-            let Some(turn) = self.place_all(passed, stuck) else { break };
-            passed = Some(turn);
-            // What is in a group takes nothing of a node.
-            stuck = stuck.or_else(|| (!self.queue.shape(turn.1).is_of_group()).then_some(turn.1));
+            let Some(rank) = self.assign_queued(passed, stuck) else { break };
+            passed = Some(rank);
+            // Tasks in groups do not compete for a node's free resources.
+            stuck = stuck.or_else(|| (!self.queue.shape(rank.1).is_in_group()).then_some(rank.1));
         }
-        // What was taken is not more than there was.
-        self.cluster.has_more = false;
-        self.is_stale = false;
+        // The resources that were assigned above come from those that were free.
+        self.cluster.has_freed_capacity = false;
+        self.needs_dispatch = false;
     }
 
-    /// Finds places for tasks in order, after those whose turn has `passed`, up to the first that finds none.
-    fn place_all(&mut self, passed: Option<(Turn, ShapeAt)>, stuck: Option<ShapeAt>) -> Option<(Turn, ShapeAt)> {
+    /// Assigns tasks in queue order, from the shape after `passed` on, up to the first shape without room. Returns that
+    /// shape.
+    fn assign_queued(&mut self, passed: Option<(Rank, ShapeKey)>, stuck: Option<ShapeKey>) -> Option<(Rank, ShapeKey)> {
         loop {
-            let fresh = self.touched.filter(|at| self.cluster.could_be_idle(*at));
-            let hungry = self.touched.filter(|at| self.is_hungry(*at));
-            if self.cluster.idle == 0 && fresh.is_none() && hungry.is_none() {
+            let fresh = self.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
+            let extendable = self.changed_worker.filter(|at| self.wants_more(*at));
+            if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() {
                 return None;
             }
-            let turn = self.queue.after(passed)?;
-            if self.sift(turn.1) {
+            let rank = self.queue.after(passed)?;
+            if self.requeue_first_incomplete(rank.1) {
                 continue;
             }
-            let idle = self.idle_for(turn.1, stuck, fresh);
-            let worker = idle.or_else(|| hungry.filter(|at| self.may_feed(*at, turn.1, stuck)));
-            if !worker.is_some_and(|worker| self.fill(worker, turn)) {
-                return Some(turn);
+            let idle = self.idle_for(rank.1, stuck, fresh);
+            let worker = idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)));
+            if !worker.is_some_and(|worker| self.fill(worker, rank)) {
+                return Some(rank);
             }
         }
     }
 
-    /// Takes the first of a line out of it, if something is not there any more that it needs. Says whether that is so.
-    fn sift(&mut self, shape: ShapeAt) -> bool {
+    /// Sends the first task of a shape back to wait, if a dependency was lost. Returns whether it did.
+    fn requeue_first_incomplete(&mut self, shape: ShapeKey) -> bool {
         let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) else { return false };
-        let is_lacking = self.is_lacking(at);
-        if is_lacking {
+        let is_incomplete = self.is_incomplete(at);
+        if is_incomplete {
             self.queue.remove(&mut self.tasks, at, shape, level);
-            self.left_line(at);
-            self.lacks(at);
+            self.release_locality_shape(at);
+            self.requeue_if_incomplete(at);
         }
-        is_lacking
+        is_incomplete
     }
 
-    /// The least loaded idle worker where there is room, the lowest number of these. One that is `fresh` is not listed yet.
-    fn idle_for(&self, shape: ShapeAt, stuck: Option<ShapeAt>, fresh: Option<WorkerAt>) -> Option<WorkerAt> {
+    /// Returns the least loaded idle worker with room, by load and id. `fresh` is an idle worker that is not in the
+    /// idle set.
+    fn idle_for(&self, shape: ShapeKey, stuck: Option<ShapeKey>, fresh: Option<WorkerKey>) -> Option<WorkerKey> {
         let fresh = fresh.filter(|at| self.has_room(self.cluster.workers[*at].node, shape, stuck));
         let mut offers = self.cluster.offers().filter(|(.., node)| self.has_room(*node, shape, stuck));
         let listed = match self.queue.shape(shape).strategy {
-            Strategy::Spread => return self.emptiest(offers, fresh),
+            Strategy::Spread => return self.least_busy(offers, fresh),
             _ => offers.next(),
         };
         match (listed, fresh) {
@@ -99,81 +101,84 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// The idle worker on the node with the fewest tasks and actors.
-    fn emptiest(
+    /// Returns the idle worker on the node with the fewest tasks and actors.
+    fn least_busy(
         &self,
-        offers: impl Iterator<Item = (u32, WorkerId, NodeAt)>,
-        fresh: Option<WorkerAt>,
-    ) -> Option<WorkerAt> {
+        offers: impl Iterator<Item = (u32, WorkerId, NodeKey)>,
+        fresh: Option<WorkerKey>,
+    ) -> Option<WorkerKey> {
         let fresh = fresh.map(|at| {
             let (load, id) = self.cluster.load(at);
             (load, id, self.cluster.workers[at].node)
         });
-        let on = |at: NodeAt| self.cluster.nodes[at].tasks + self.cluster.nodes[at].actors;
+        let on = |at: NodeKey| self.cluster.nodes[at].tasks + self.cluster.nodes[at].actors;
         let best = offers.chain(fresh).min_by_key(|(load, id, node)| (on(*node), *load, *id));
         best.and_then(|(_, id, _)| self.cluster.find(id))
     }
 
-    /// Whether a node has room. Where what is `stuck` could be begun some time, room is kept for it: its turn comes.
-    pub(crate) fn has_room(&self, node: NodeAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
+    /// Whether a node has room for a task. Resources for the `stuck` shape are kept free where it could run, so that it
+    /// does not starve.
+    pub(crate) fn has_room(&self, node: NodeKey, shape: ShapeKey, stuck: Option<ShapeKey>) -> bool {
         let (shape, record) = (self.queue.shape(shape), &self.cluster.nodes[node]);
         if record.is_draining {
             return false;
         }
-        if shape.is_of_group() {
+        if shape.is_in_group() {
             return self.bundle_for(node, shape).is_some();
         }
-        let first = self.first_on(node, stuck);
+        let first = self.kept_for_stuck(node, stuck);
         !record.is_held
-            && self.may_be_on(node, shape)
-            && self.is_near_enough(node, shape)
-            && record.free.fits_beside(&shape.demand, first.into_iter().chain([&record.others]))
+            && self.is_permitted_on(node, shape)
+            && self.satisfies_locality(node, shape)
+            && record.free.fits_with_reserved(&shape.demand, first.into_iter().chain([&record.external_usage]))
     }
 
-    /// What a node keeps room for: what could be begun there once all of this scheduler's has ended.
-    fn first_on(&self, node: NodeAt, stuck: Option<ShapeAt>) -> Option<&Demand> {
+    /// Returns the resources that a node keeps free for the stuck shape: it could run there once all tasks of this
+    /// scheduler have finished.
+    fn kept_for_stuck(&self, node: NodeKey, stuck: Option<ShapeKey>) -> Option<&ResourceSet> {
         let (shape, record) = (self.queue.shape(stuck?), &self.cluster.nodes[node]);
-        let could = shape.demand.is_beside(&record.others, &record.total)
-            && self.may_be_on(node, shape)
-            && self.is_near_enough(node, shape);
+        let could = shape.demand.fits_in_beside(&record.external_usage, &record.total)
+            && self.is_permitted_on(node, shape)
+            && self.satisfies_locality(node, shape);
         could.then_some(&shape.demand)
     }
 
-    /// Whether a worker that has tasks may be given more of the same before what is `stuck`.
-    fn may_feed(&self, at: WorkerAt, shape: ShapeAt, stuck: Option<ShapeAt>) -> bool {
+    /// Whether a worker with tasks may be assigned more of the same shape before the stuck one.
+    fn may_extend(&self, at: WorkerKey, shape: ShapeKey, stuck: Option<ShapeKey>) -> bool {
         let worker = &self.cluster.workers[at];
         let node = &self.cluster.nodes[worker.node];
-        let first = self.first_on(worker.node, stuck);
+        let first = self.kept_for_stuck(worker.node, stuck);
         let waits_for_this = first.is_some_and(|first| {
-            let others = [&node.others].into_iter();
-            let lacks_cpus = first.cpus > 0 && i128::from(first.cpus) + i128::from(node.others.cpus) > node.free.cpus;
-            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_but_cpus(first, others)
+            let external_usage = [&node.external_usage].into_iter();
+            let lacks_cpus =
+                first.cpus > 0 && i128::from(first.cpus) + i128::from(node.external_usage.cpus) > node.free.cpus;
+            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_except_cpus(first, external_usage)
         });
-        let is_crowded = node.is_crowded() && !self.queue.shape(shape).is_of_group();
-        let is_held = node.is_held || is_crowded || waits_for_this;
+        let is_overcommitted = node.is_overcommitted() && !self.queue.shape(shape).is_in_group();
+        let is_held = node.is_held || is_overcommitted || waits_for_this;
         worker.leases.first().is_some_and(|lease| lease.shape == shape) && !is_held
     }
 
-    /// Whether a worker has tasks, and less than half of as many as it could have.
-    fn is_hungry(&self, at: WorkerAt) -> bool {
+    /// Whether a worker has less than half of the tasks that it could be assigned in advance.
+    fn wants_more(&self, at: WorkerKey) -> bool {
         let Some(worker) = self.cluster.workers.get(at) else { return false };
         let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
-        let is_alike = count as usize == worker.given.len() && worker.role == Role::Tasks;
+        let is_alike = count as usize == worker.assigned.len() && worker.kind == WorkerKind::Tasks;
         let is_draining = self.cluster.nodes[worker.node].is_draining;
         is_alike
             && !is_draining
-            && !worker.is_recalled
-            && self.is_window_over(shape, 2 * worker.given.len(), self.window_nanos(at))
+            && !worker.recall_pending
+            && self.is_window_over(shape, 2 * worker.assigned.len(), self.window_nanos(at))
     }
 
-    /// How much work a worker is given in advance, in nanoseconds.
-    fn window_nanos(&self, at: WorkerAt) -> u64 {
-        let is_far = self.cluster.nodes[self.cluster.workers[at].node].is_far;
-        if is_far { self.options.far_window_nanos } else { self.options.window_nanos }
+    /// Returns the nanoseconds of work that a worker is assigned in advance.
+    fn window_nanos(&self, at: WorkerKey) -> u64 {
+        let is_remote = self.cluster.nodes[self.cluster.workers[at].node].is_remote;
+        if is_remote { self.options.remote_window_nanos } else { self.options.window_nanos }
     }
 
-    /// How many tasks of a shape a worker may have that is given so much.
-    fn window(&self, shape_at: ShapeAt, window_nanos: u64) -> usize {
+    /// Returns the maximum number of a shape's tasks that a worker may have.
+    fn window(&self, shape_at: ShapeKey, window_nanos: u64) -> usize {
         let shape = self.queue.shape(shape_at);
         let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return 0 };
         if !shape.goes_in_advance() {
@@ -181,15 +186,16 @@ impl<C, V> Scheduler<C, V> {
         }
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
         let by_time = (window_nanos / nanos).min(self.options.window_max as u64) as usize;
-        by_time.min(shape.len.div_ceil(2 * self.cluster.of_tasks.max(1))).max(1)
+        by_time.min(shape.len.div_ceil(2 * self.cluster.task_workers.max(1))).max(1)
     }
 
-    /// Whether a worker may have more tasks of a shape than so many, at least one: as [`Scheduler::window`], in less time.
-    fn is_window_over(&self, shape_at: ShapeAt, count: usize, window_nanos: u64) -> bool {
+    /// Whether the window permits more than `count` tasks (at least one) of a shape. Equivalent to
+    /// [`Scheduler::window`], but faster.
+    fn is_window_over(&self, shape_at: ShapeKey, count: usize, window_nanos: u64) -> bool {
         let shape = self.queue.shape(shape_at);
         if !shape.goes_in_advance()
             || count >= self.options.window_max as usize
-            || shape.len <= count * 2 * self.cluster.of_tasks
+            || shape.len <= count * 2 * self.cluster.task_workers
         {
             return false;
         }
@@ -198,27 +204,27 @@ impl<C, V> Scheduler<C, V> {
         (count as u64 + 1).saturating_mul(nanos) <= window_nanos
     }
 
-    /// Gives a worker the first tasks of a shape, as many as it may have. Says whether any left the line.
-    fn fill(&mut self, worker_at: WorkerAt, (turn, shape): (Turn, ShapeAt)) -> bool {
-        let others = self.queue.after(Some((turn, shape)));
+    /// Assigns the first tasks of a shape to a worker, up to its window. Returns whether any task left the queue.
+    fn fill(&mut self, worker_at: WorkerKey, (rank, shape): (Rank, ShapeKey)) -> bool {
+        let following = self.queue.after(Some((rank, shape)));
         self.queue.use_shape(shape);
         let window_nanos = self.window_nanos(worker_at);
         let window = self.window(shape, window_nanos);
         let mut has_taken = false;
-        while let Some((turn, at)) = self.queue.first(shape, &self.tasks) {
+        while let Some((rank, at)) = self.queue.first(shape, &self.tasks) {
             let worker = &self.cluster.workers[worker_at];
             let task = &self.tasks[at];
             let nanos = self.classes.get(task.class).nanos().unwrap_or(self.options.window_nanos);
-            let is_full = !worker.given.is_empty()
-                && (worker.given.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos);
-            if is_full || others.is_some_and(|others| others < (turn, shape)) {
+            let is_full = !worker.assigned.is_empty()
+                && (worker.assigned.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos);
+            if is_full || following.is_some_and(|following| following < (rank, shape)) {
                 break;
             }
             has_taken = true;
-            self.queue.take(&mut self.tasks, at, shape, turn.0);
-            self.left_line(at);
-            if !self.lacks(at) {
-                self.give(worker_at, at, shape, nanos);
+            self.queue.take(&mut self.tasks, at, shape, rank.0);
+            self.release_locality_shape(at);
+            if !self.requeue_if_incomplete(at) {
+                self.assign(worker_at, at, shape, nanos);
             }
         }
         self.queue.refresh(shape, &self.tasks);
@@ -227,22 +233,22 @@ impl<C, V> Scheduler<C, V> {
         has_taken
     }
 
-    pub(crate) fn give(&mut self, worker: WorkerAt, at: TaskAt, shape: ShapeAt, nanos: u64) {
+    pub(crate) fn assign(&mut self, worker: WorkerKey, at: TaskKey, shape: ShapeKey, nanos: u64) {
         let task = &mut self.tasks[at];
-        task.state = State::Given;
+        task.state = State::Assigned;
         task.worker = Some(worker);
         let level = task.level(self.classes.get(task.class));
         let (id, attempt) = (task.id, task.attempt);
         let bundle = self.bundle_on(worker, shape);
-        let given = Given { id, task: Some(at), shape, bundle, attempt, level, nanos };
-        self.cluster.give(worker, given, &mut self.queue);
+        let assigned = AssignedTask { id, task: Some(at), shape, bundle, attempt, level, nanos };
+        self.cluster.assign(worker, assigned, &mut self.queue);
         self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
     }
 
-    /// The bundle that a task is given: that which its worker has for others like it, or one with room.
-    fn bundle_on(&self, worker: WorkerAt, shape_at: ShapeAt) -> Option<BundleAt> {
+    /// Returns the bundle for a task: the one that the worker leases for the shape, or one with room.
+    fn bundle_on(&self, worker: WorkerKey, shape_at: ShapeKey) -> Option<BundleKey> {
         let shape = self.queue.shape(shape_at);
-        if !shape.is_of_group() {
+        if !shape.is_in_group() {
             return None;
         }
         let worker = &self.cluster.workers[worker];
@@ -250,97 +256,98 @@ impl<C, V> Scheduler<C, V> {
         lease.map_or_else(|| self.bundle_for(worker.node, shape), |lease| lease.bundle)
     }
 
-    /// A worker has a task that it has begun by itself, before those that it was given.
-    pub(crate) fn give_begun(&mut self, worker: WorkerAt, at: TaskAt) {
+    /// Registers a task that a worker started by itself, before its assigned tasks.
+    pub(crate) fn assign_started(&mut self, worker: WorkerKey, at: TaskKey) {
         let task = &mut self.tasks[at];
-        task.state = State::Given;
+        task.state = State::Assigned;
         task.worker = Some(worker);
         let class = self.classes.get(task.class);
-        let given = Given {
+        let assigned = AssignedTask {
             id: task.id,
             task: Some(at),
-            shape: class.kind.shape,
+            shape: class.spec.shape,
             bundle: None,
             attempt: task.attempt,
             level: task.level(class),
             nanos: 0,
         };
-        self.cluster.give_first(worker, given, &mut self.queue);
-        self.changed(worker);
+        self.cluster.assign_front(worker, assigned, &mut self.queue);
+        self.assignments_changed(worker);
     }
 
-    /// Begins first tasks of jobs, each in the worker that is for it, before all others.
-    fn begin_drivers(&mut self) {
-        if self.starting.is_empty() && self.held.is_empty() {
+    /// Starts root tasks in their driver workers, before all other tasks.
+    fn start_drivers(&mut self) {
+        if self.starting.is_empty() && self.held_nodes.is_empty() {
             return;
         }
-        for node in self.held.drain(..) {
+        for node in self.held_nodes.drain(..) {
             if let Some(node) = self.cluster.nodes.get_mut(node) {
                 node.is_held = false;
             }
         }
         for id in self.starting.iter().copied().collect::<Vec<JobId>>() {
-            if self.begin_driver(id) {
+            if self.start_driver(id) {
                 self.starting.remove(&id);
             }
         }
     }
 
-    /// Says whether the first task of a job waits no more.
-    fn begin_driver(&mut self, id: JobId) -> bool {
+    /// Starts the root task of a job. Returns whether it stopped waiting.
+    fn start_driver(&mut self, id: JobId) -> bool {
         let job = &self.jobs[self.job_ids[&id]];
         let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
         let (Some(at), Some(worker)) = (first, job.driver) else { return true };
-        if self.lacks(at) {
+        if self.requeue_if_incomplete(at) {
             return true;
         }
-        let shape = self.classes.get(self.tasks[at].class).kind.shape;
+        let shape = self.classes.get(self.tasks[at].class).spec.shape;
         let node_at = self.cluster.workers[worker].node;
         let node = &self.cluster.nodes[node_at];
         let demand = &self.queue.shape(shape).demand;
-        if !demand.is_within(&node.total) {
-            let fault = Fault::new(Code::Infeasible, demand.beyond("no node has", &[&node.total]));
+        if !demand.fits_in(&node.total) {
+            let fault = Fault::new(Code::Infeasible, demand.shortage("no node has", &[&node.total]));
             let error = self.error(at, fault);
             self.failing.push((at, error));
         } else if node.free.fits(demand) {
-            self.give(worker, at, shape, self.options.window_nanos);
+            self.assign(worker, at, shape, self.options.window_nanos);
         } else {
             self.cluster.nodes[node_at].is_held = true;
-            self.held.push(node_at);
+            self.held_nodes.push(node_at);
             return false;
         }
         true
     }
 
-    /// Whether some node could ever have room for tasks of a shape, or none is known yet.
-    pub(crate) fn is_feasible(&mut self, at: ShapeAt) -> bool {
+    /// Whether some node could ever have room for tasks of a shape. It is true while no node is known.
+    pub(crate) fn is_feasible(&mut self, at: ShapeKey) -> bool {
         let (shape, nodes) = (self.queue.shape(at), &self.cluster.nodes);
         if let Strategy::Group { group, bundle } = shape.strategy {
             return self.group_fault(group, bundle, &shape.demand).is_none();
         }
-        if shape.feasible.0 != self.cluster.changes {
-            let could = |(at, node): (NodeAt, &Node)| shape.demand.is_within(&node.total) && self.may_be_on(at, shape);
+        if shape.feasible.0 != self.cluster.membership_changes {
+            let could =
+                |(at, node): (NodeKey, &Node)| shape.demand.fits_in(&node.total) && self.is_permitted_on(at, shape);
             let is_feasible = nodes.len() == 0 || nodes.iter().any(could);
-            self.queue.shape_mut(at).feasible = (self.cluster.changes, is_feasible);
+            self.queue.shape_mut(at).feasible = (self.cluster.membership_changes, is_feasible);
         }
-        self.cluster.changes == 0 || self.queue.shape(at).feasible.1
+        self.cluster.membership_changes == 0 || self.queue.shape(at).feasible.1
     }
 
-    pub(crate) fn infeasible(&self, at: TaskAt, shape: ShapeAt) -> Arc<TaskError> {
+    pub(crate) fn infeasible(&self, at: TaskKey, shape: ShapeKey) -> Arc<TaskError> {
         let shape = self.queue.shape(shape);
         let (demand, nodes) = (&shape.demand, &self.cluster.nodes);
         let message = match shape.strategy {
-            Strategy::Group { .. } => return self.error(at, self.stopped(at)),
+            Strategy::Group { .. } => return self.error(at, self.cancellation_fault(at)),
             Strategy::Node { node, soft: false } => match self.cluster.node_ids.get(&node) {
-                Some(at) => demand.beyond(&format!("node {node} has no"), &[&nodes[*at].total]),
-                None => format!("is for node {node}, which is not there"),
+                Some(at) => demand.shortage(&format!("node {node} has no"), &[&nodes[*at].total]),
+                None => format!("requires node {node}, which is not in the cluster"),
             },
-            _ => demand.beyond("no node has", &nodes.iter().map(|(_, node)| &node.total).collect::<Vec<_>>()),
+            _ => demand.shortage("no node has", &nodes.iter().map(|(_, node)| &node.total).collect::<Vec<_>>()),
         };
         self.error(at, Fault::new(Code::Infeasible, message))
     }
 
-    /// Tasks fail that no node can ever have room for, after nodes came or went.
+    /// Fails tasks and groups that no node can ever have room for, after nodes joined or left.
     pub(crate) fn fail_infeasible(&mut self) {
         self.fail_infeasible_groups();
         self.fail_infeasible_tasks();
@@ -355,7 +362,7 @@ impl<C, V> Scheduler<C, V> {
             self.queue.use_shape(shape);
             while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
                 self.queue.take(&mut self.tasks, at, shape, level);
-                self.left_line(at);
+                self.release_locality_shape(at);
                 self.tasks[at].state = State::Waiting;
                 self.failing.push((at, self.infeasible(at, shape)));
             }

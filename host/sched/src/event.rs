@@ -1,4 +1,4 @@
-//! What happens to a scheduler, and what it wants done.
+//! The scheduler's input ([`Event`]) and output ([`Action`]), and the types that describe a task submission.
 
 use std::sync::Arc;
 
@@ -7,43 +7,43 @@ use sandbar_core::{
     TenantId, WorkerId,
 };
 
-use crate::resources::Demand;
+use crate::resources::ResourceSet;
 
-/// What happens. `C` is what a task calls and with what, `V` the value of an object; a scheduler looks at neither.
+/// Input of one scheduler step. `C` is the call of a task (function and arguments), `V` the value of an object; both
+/// are opaque to the scheduler.
 #[allow(missing_docs, reason = "a field is named for its type, or the line above it says what it is")]
 #[derive(Debug, Clone)]
 pub enum Event<C, V> {
-    /// A node has joined, with so much of each resource. It is `far` if to give it a task takes a while: tasks go there that
-    /// find no place nearer, and more of them in advance.
-    NodeJoined { node: NodeId, resources: Demand, far: bool },
-    /// A node is to go: it is given nothing more, and what it has not begun is asked back.
+    /// A node joined, with these resources. `remote` marks a node that takes long to reach: tasks go there only if no
+    /// local node has room, and in larger batches.
+    NodeJoined { node: NodeId, resources: ResourceSet, remote: bool },
+    /// A node drains: it gets no more tasks, and the tasks that it has not started are recalled.
     NodeDraining { node: NodeId },
-    /// So much of each resource of a node that is far is in use there, but for what this scheduler has given there: that much
-    /// less is left. What the node has said before counts no more.
-    NodeLoad { node: NodeId, others: Demand },
-    /// A node and all of its workers are gone.
+    /// Resources of a remote node that other schedulers use, in place of the node's previous report. They are not
+    /// available to this scheduler.
+    NodeLoad { node: NodeId, external_usage: ResourceSet },
+    /// A node and all of its workers are lost.
     NodeLost { node: NodeId },
-    /// A worker can be given tasks.
-    WorkerReady { worker: WorkerId, node: NodeId, role: Role },
-    /// A worker is gone. `begun` are those of its tasks that it had begun, as far as anybody knows: the others cost no
-    /// attempt.
-    WorkerLost { worker: WorkerId, begun: Vec<TaskId> },
-    /// A job begins.
+    /// A worker is ready for tasks.
+    WorkerReady { worker: WorkerId, node: NodeId, kind: WorkerKind },
+    /// A worker is lost. `started` are its tasks that are known to have started; the others keep their attempt.
+    WorkerLost { worker: WorkerId, started: Vec<TaskId> },
+    /// A job started.
     JobStarted { job: JobId, tenant: TenantId, limits: JobLimits },
-    /// A job ends: whatever is left of it is cancelled, and forgotten.
+    /// A job ended: its tasks are cancelled and its state is removed.
     JobEnded { job: JobId },
-    /// A task is to be run.
+    /// A task was submitted.
     Submitted { task: Submission<C> },
-    /// A task's own child was run by the worker that waits for it, without having been submitted before.
-    RanInline { task: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
-    /// The worker of a task has begun that one's own child, without having been given it, while the parent waits for it.
-    BeganInline { task: Submission<C>, worker: WorkerId },
-    /// A value was stored. The worker holds it once.
+    /// The worker that waits for a child of its own task ran that child to its end, without submitting it first.
+    FinishedInline { task: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
+    /// The worker of a waiting task started a child of that task, without an assignment.
+    StartedInline { task: Submission<C>, worker: WorkerId },
+    /// A worker stored a value, and holds one reference to it.
     Put { object: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: Vec<ObjectId> },
-    /// As `Put`, of a value that there was no room for.
+    /// A worker could not store a value, for lack of room.
     PutFailed { object: ObjectId, task: TaskId, worker: WorkerId, fault: Fault },
-    /// A generator has handed over the item of its stream in this place, or there was no room for it. Who submitted the
-    /// generator holds it once, in its worker.
+    /// A generator yielded the item at `index` of its stream, or failed to store it. The worker of the task that
+    /// submitted the generator holds one reference to the item.
     Yielded {
         task: TaskId,
         attempt: Attempt,
@@ -53,255 +53,265 @@ pub enum Event<C, V> {
         value: Result<V, Fault>,
         refs: Vec<ObjectId>,
     },
-    /// So many items of a stream were taken by who submitted its generator, in that worker.
-    Taken { stream: ObjectId, worker: WorkerId, taken: u64 },
-    /// A task asks for a value that whoever has the scheduler makes, and [fulfils](Event::Fulfilled) later. The worker holds
-    /// the object once, and it outlives the task.
+    /// The consumer of a stream, in this worker, has consumed this many items in total.
+    ItemsConsumed { stream: ObjectId, worker: WorkerId, consumed: u64 },
+    /// A task requested a value that the embedder produces and delivers later ([`Event::Fulfilled`]). The worker holds
+    /// one reference; the object may outlive the task.
     Promised { object: ObjectId, task: TaskId, worker: WorkerId },
-    /// What became of a value that was promised.
+    /// The value of a promised object, or the error in its place.
     Fulfilled { object: ObjectId, value: Result<V, Fault> },
-    /// A worker holds an object once more that is another scheduler's, and may be new here.
+    /// A worker added a reference to an object that another scheduler owns and that may be unknown here.
     Borrowed { object: ObjectId, task: TaskId, worker: WorkerId },
-    /// What there is of a borrowed object, and what its value contains.
-    Arrived { object: ObjectId, value: Result<V, Arc<TaskError>>, refs: Vec<ObjectId> },
-    /// What became of an attempt.
-    Finished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
-    /// A task waits for objects, and gives its processors away (true), or goes on.
+    /// The value of a borrowed object and the objects that it contains, or the error in its place.
+    BorrowResolved { object: ObjectId, value: Result<V, Arc<TaskError>>, refs: Vec<ObjectId> },
+    /// An attempt of a task finished.
+    AttemptFinished { task: TaskId, attempt: Attempt, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
+    /// A task started to wait for objects and gave up its processors (`true`), or continues (`false`).
     Blocked { task: TaskId, worker: WorkerId, blocked: bool },
-    /// A worker wants to be told when there is an object, and its value.
-    Wanted { object: ObjectId, worker: WorkerId, task: TaskId },
-    /// A worker holds an object once more, on behalf of a task whose arguments contain it.
-    Held { object: ObjectId, worker: WorkerId, task: TaskId },
-    /// A worker holds an object so many times less.
-    Released { object: ObjectId, worker: WorkerId, times: u32 },
-    /// A task, its attempts to come, and all that it submitted if `recursive`, are not wanted any more.
+    /// A worker requests the value of an object, or its error, as soon as one exists.
+    ObjectRequested { object: ObjectId, worker: WorkerId, task: TaskId },
+    /// A worker added a reference to an object that is among the arguments of this task.
+    ReferenceAdded { object: ObjectId, worker: WorkerId, task: TaskId },
+    /// A worker released this many references to an object.
+    ReferencesReleased { object: ObjectId, worker: WorkerId, count: u32 },
+    /// A task is cancelled, with its retries, and with all of its descendants if `recursive`.
     Cancelled { task: TaskId, recursive: bool },
-    /// A call of an actor can't ever begin: it fails, unless its actor's worker has it by now.
-    Doomed { call: TaskId, fault: Fault },
-    /// Another scheduler has tasks of a job run here from now on: this task, nobody's child, stands for it in its worker. What
-    /// it has run are that task's children, and go with it.
-    Seated { task: Submission<C>, worker: WorkerId },
-    /// A borrowed object is the handle of an actor of the scheduler for which this worker stands: calls of it go there.
+    /// A call of an actor can never start. It fails, unless it was assigned to the actor's worker in the meantime.
+    DeadlockDetected { call: TaskId, fault: Fault },
+    /// Another scheduler starts to submit tasks of a job here. This proxy task, a root task in the worker that stands
+    /// for that scheduler, is the parent of those tasks; they are cancelled with it.
+    ProxyTaskStarted { task: Submission<C>, worker: WorkerId },
+    /// A borrowed object is the handle of an actor of the scheduler that this worker stands for. Calls of the actor go
+    /// there.
     ActorBorrowed { actor: ActorId, worker: WorkerId },
-    /// Tasks that were given to a worker and taken back before it began them.
+    /// A worker returned tasks that it had not started.
     Recalled { worker: WorkerId, tasks: Vec<TaskId> },
-    /// The value of an object can't be had any more: it is made again, if that may be. The workers are those that were to be told of it and were not: each of
-    /// them as often as that.
+    /// The value of an object is lost: the scheduler reconstructs it if it can. `waiters` are the workers that should
+    /// have received the value and did not, one entry for each missed delivery.
     ObjectLost { object: ObjectId, waiters: Vec<WorkerId> },
-    /// An actor is to end, and all calls of it that have not; or to begin anew, if it may.
+    /// An actor is killed, and its unfinished calls fail. With `restart`, the actor starts again if its restart limit
+    /// permits.
     Killed { actor: ActorId, restart: bool },
-    /// From here on an actor begins anew with what lies in an object, which the worker that has the actor holds.
-    Saved { actor: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId },
-    /// Room is to be set aside. The worker holds the object that has this value once there is.
+    /// An actor saved a checkpoint to an object that its worker holds. The next restart begins with it.
+    Checkpointed { actor: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId },
+    /// A task created a placement group. The object of the group gets `value` when all bundles are placed; the worker
+    /// holds one reference to it.
     GroupCreated { group: GroupId, task: TaskId, worker: WorkerId, spec: GroupSpec, value: V },
-    /// What was set aside is to be given back, by a task of the same job. Who is in it ends.
+    /// A task of the same job removed a placement group. Tasks and actors in it are cancelled.
     GroupRemoved { group: GroupId, task: TaskId, worker: WorkerId },
-    /// Whether a node has set room aside as it was asked ([`Action::SetAside`]).
-    SetAside { group: GroupId, node: NodeId, attempt: Attempt, done: bool },
+    /// The reply of a node to [`Action::ReserveBundles`].
+    ReserveReply { group: GroupId, node: NodeId, attempt: Attempt, granted: bool },
 }
 
-/// What a worker is for.
+/// Purpose of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Runs tasks of whoever is scheduled there.
+pub enum WorkerKind {
+    /// Runs tasks of any job.
     Tasks,
-    /// Runs the first task of one job, and no other task but that one's own children inline.
+    /// Runs the root task of one job, and children of that task inline.
     Driver(JobId),
-    /// Has actors that ask for less than a processor.
+    /// Hosts actors that request less than one processor each.
     Actors,
-    /// Has one actor.
+    /// Hosts one actor.
     Actor(ActorId),
-    /// Is a node's scheduler, which is far: holds what the workers there use of ours, and has actors. It tries again by itself
-    /// what may be tried again: what it says came of an actor, or of a call, is final.
-    Peer,
+    /// Stands for the scheduler of a remote node: holds the references of that node's workers to local objects, and
+    /// hosts actors. The remote scheduler does retries and restarts by itself, so that its results of actors and calls
+    /// are final.
+    PeerProxy,
 }
 
-impl Role {
-    /// Whether a worker for this may have several actors.
+impl WorkerKind {
+    /// Whether a worker of this kind may host several actors.
     pub(crate) fn has_actors(self) -> bool {
-        matches!(self, Role::Actors | Role::Peer)
+        matches!(self, WorkerKind::Actors | WorkerKind::PeerProxy)
     }
 }
 
-/// A task to be run.
+/// Specification of a task to run.
 #[derive(Debug, Clone)]
 pub struct Submission<C> {
-    /// Its id.
+    /// The task's id.
     pub id: TaskId,
-    /// Its job.
+    /// The job of the task.
     pub job: JobId,
-    /// Which attempt of which task submitted it, in which worker, which holds each of its returns once; none for the first
-    /// task of a job.
+    /// The submitting task, its attempt, and its worker, which holds one reference to each return. `None` for a job's
+    /// root task.
     pub parent: Option<(TaskId, Attempt, WorkerId)>,
-    /// How many tasks of other schedulers lie between it and its parent.
-    pub below: u32,
-    /// For people, and for errors.
+    /// Number of tasks of other schedulers between this task and its parent, for the depth limit.
+    pub remote_depth: u32,
+    /// Function name, for people and error messages.
     pub name: Arc<str>,
-    /// How many objects it returns, at least one.
+    /// Number of returned objects, at least one.
     pub returns: u32,
-    /// What it takes of a node while it runs.
-    pub demand: Demand,
-    /// Where. Calls of methods go where their actor is.
+    /// Resources that the task needs while it runs.
+    pub demand: ResourceSet,
+    /// Placement constraint. Method calls run where their actor is.
     pub strategy: Strategy,
-    /// What comes first: higher numbers.
+    /// Scheduling priority; a higher number comes first.
     pub priority: i32,
-    /// How often it is begun again.
+    /// Maximum number of retries.
     pub retries_max: u32,
-    /// And after which errors.
+    /// Errors that permit a retry.
     pub retry_on: RetryOn,
-    /// Objects that must be there before it is begun.
-    pub needs: Vec<ObjectId>,
-    /// Objects that its arguments contain besides, which are kept until it has ended.
+    /// Objects that must have a value before the task starts.
+    pub dependencies: Vec<ObjectId>,
+    /// Other objects that the arguments contain. They are kept until the task finishes.
     pub refs: Vec<ObjectId>,
-    /// What kind of call it is.
-    pub work: Work,
-    /// What it calls, and with what.
+    /// Kind of the task.
+    pub kind: SubmissionKind,
+    /// Function and arguments.
     pub call: C,
 }
 
 impl<C> Submission<C> {
-    /// A task that takes nothing of a node, needs nothing, and returns one object.
+    /// Returns a task without resources and dependencies that returns one object.
     pub fn bare(id: TaskId, job: JobId, name: Arc<str>, call: C) -> Submission<C> {
         Submission {
             id,
             job,
             parent: None,
-            below: 0,
+            remote_depth: 0,
             name,
             returns: 1,
-            demand: Demand::default(),
+            demand: ResourceSet::default(),
             strategy: Strategy::Default,
             priority: 0,
             retries_max: 0,
             retry_on: RetryOn::System,
-            needs: Vec::new(),
+            dependencies: Vec::new(),
             refs: Vec::new(),
-            work: Work::Task,
+            kind: SubmissionKind::Function,
             call,
         }
     }
 }
 
-/// A kind of call.
+/// Kind of a submitted task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    /// Of a function, by itself.
-    Task,
-    /// Of what makes an actor. It returns the handle, lasts as long as the actor, and has what it takes of a node so long.
-    Actor(Box<ActorSpec>),
-    /// Of a generator, by itself: what it returns is its stream. It may yield so many items more than were taken.
-    Stream(u32),
-    /// Of a method. Calls by one task are begun in the order in which it submitted them. They take nothing of a node.
+pub enum SubmissionKind {
+    /// A plain function.
+    Function,
+    /// Creates an actor. The task returns the actor's handle, lives as long as the actor, and holds its resources all
+    /// that time.
+    ActorCreation(Box<ActorSpec>),
+    /// A generator, which returns a stream. The number is its buffer: the maximum number of yielded items that are not
+    /// consumed yet.
+    Generator(u32),
+    /// A method call of this actor. Calls of one caller start in the order of their submission, and need no resources.
     Method(ActorId),
 }
 
-/// What is to be made.
+/// Specification of an actor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActorSpec {
-    /// By which tasks of its job find it; those of its tenant's other jobs too, if it is detached.
+    /// Name by which tasks of its job find it, or tasks of all jobs of the tenant if it is detached.
     pub name: Option<Arc<str>>,
-    /// The job that it belongs to instead of its maker's: it lives on when nobody has a handle to it, and its maker's job has
-    /// ended, until it is killed. That job ends after all whose tasks may have such handles.
+    /// The job that owns a detached actor, in place of the job of its creator. A detached actor lives until it is
+    /// killed, also without handles and after its creator's job. The owning job must end after all jobs that may hold a
+    /// handle.
     pub detached: Option<JobId>,
-    /// How often it is begun anew when its sandbox, or its worker, has ended.
+    /// Maximum number of restarts after its sandbox or its worker ended.
     pub restarts_max: u32,
-    /// So many calls may wait for it, or run, at once.
+    /// Maximum number of unfinished calls.
     pub calls_max: u64,
 }
 
-/// What is to be set aside: all of it, or none.
+/// Specification of a placement group. All bundles are reserved together, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What people call it.
+    /// Name, for people.
     pub name: Option<Arc<str>>,
-    /// How its bundles lie on nodes.
+    /// Placement strategy of the bundles.
     pub strategy: GroupStrategy,
-    /// What is set aside, each on one node.
-    pub bundles: Vec<Demand>,
-    /// Whether it lies on nodes alone that are near: another scheduler asks for it ([`Action::SetAside`]). Such a group goes
-    /// with the task that made it.
-    pub near: bool,
+    /// Resources of each bundle. A bundle is on one node.
+    pub bundles: Vec<ResourceSet>,
+    /// Restricts the group to local nodes: another scheduler requested it by [`Action::ReserveBundles`]. Such a group
+    /// is removed with the task that created it.
+    pub local_only: bool,
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone)]
 pub enum Outcome<V> {
-    /// A value for each return, and the objects that it contains.
+    /// One value for each return, with the objects that the value contains.
     Succeeded(Vec<(V, Vec<ObjectId>)>),
-    /// It failed.
+    /// The attempt failed.
     Failed(Failure),
 }
 
 /// Why an attempt failed.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// In words.
+    /// Error of the attempt.
     pub error: Arc<TaskError>,
-    /// Whether its worker or this system did it, rather than the task.
+    /// Whether the worker or the system caused the failure, rather than the task.
     pub system: bool,
 }
 
-/// What a job may have at once.
+/// Limits of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobLimits {
-    /// Tasks that have not ended.
+    /// Maximum number of unfinished tasks.
     pub tasks_max: u64,
-    /// Tasks of which each was submitted by the one before.
+    /// Maximum nesting depth: the length of a chain of tasks each of which submitted the next.
     pub depth_max: u32,
-    /// Objects.
+    /// Maximum number of objects.
     pub objects_max: u64,
-    /// Bytes of what is kept of tasks that have ended, to make what they returned again. Of more the first are forgotten.
+    /// Maximum bytes of lineage of finished tasks. Beyond it, the lineage of the tasks that were submitted first is
+    /// dropped.
     pub lineage_bytes_max: u64,
-    /// Placement groups.
+    /// Maximum number of placement groups.
     pub groups_max: u64,
-    /// Bytes of what tasks call that have not ended. Whoever has the scheduler sees to it ([`crate::Scheduler::call_bytes`]).
+    /// Maximum bytes of calls of unfinished tasks. The embedder enforces it ([`crate::Scheduler::call_bytes`]).
     pub call_bytes_max: u64,
 }
 
-/// What is to be done.
+/// Output of one scheduler step.
 #[allow(missing_docs, reason = "a field is named for its type, or the line above it says what it is")]
 #[derive(Debug, Clone)]
 pub enum Action<V> {
-    /// Give a task to a worker, behind those that it has been given. What it calls is [`crate::Scheduler::call`].
+    /// Assign a task to a worker, behind its other tasks. [`crate::Scheduler::call`] returns the call.
     Run { worker: WorkerId, task: TaskId, attempt: Attempt },
-    /// Take back all tasks that the worker has been given and has not begun, and say which ([`Event::Recalled`], also when
-    /// there are none).
+    /// Take back all tasks that the worker has not started, and report them by [`Event::Recalled`], even if there are
+    /// none.
     Recall { worker: WorkerId },
-    /// End an attempt that was given to a worker, begun or not. The worker says that it failed, unless it has ended by then.
+    /// End an attempt in a worker, whether it has started or not. The worker reports its failure, unless the attempt
+    /// has finished already.
     Interrupt { worker: WorkerId, task: TaskId, attempt: Attempt },
-    /// Take a call of an actor's method back, unless it is begun. The worker says that it failed, unless it goes on.
+    /// Take back a method call, unless it has started. The worker reports its failure, unless the call continues.
     Withdraw { worker: WorkerId, task: TaskId, attempt: Attempt },
-    /// Start a worker on a node, for this.
-    Hire { node: NodeId, role: Role },
-    /// Tell a worker of an object that a task of a job there wants: its value or why there is none. The worker then holds each
-    /// object that the value contains once (more). The job is the object's, unless that is the handle of an actor that no
-    /// job owns, or something else of such an actor.
+    /// Start a worker of this kind on a node.
+    StartWorker { node: NodeId, kind: WorkerKind },
+    /// Deliver the value or the error of an object to a worker that requested it for a task of this job. The worker
+    /// then holds one more reference to each object that the value contains. The job is the object's own, except for
+    /// the handle of a detached actor and other objects of such an actor.
     Deliver { worker: WorkerId, object: ObjectId, job: JobId },
-    /// Tell a worker that it can't have an object that it wants, and why: there is none of that number, or it is another
-    /// job's. ([`Event::Wanted`] is answered by this or by `Deliver`, once, unless the worker or the job ends before.)
+    /// Reject a worker's request for an object that does not exist or is of another job. (Each
+    /// [`Event::ObjectRequested`] gets one `Deliver` or `Refuse`, unless the worker or the job ends first.)
     Refuse { worker: WorkerId, object: ObjectId, error: Arc<TaskError> },
-    /// Tell a worker of the next item of a stream: its value or why there is none. It holds the item, and each object that the
-    /// value contains once (more).
-    Item { worker: WorkerId, stream: ObjectId, object: ObjectId },
-    /// Tell a worker that so many items were taken of the stream of a generator which it was given.
-    Credit { worker: WorkerId, task: TaskId, taken: u64 },
-    /// Somebody wants a borrowed object: [`Event::Arrived`] is to say what there is of it. Said once, or again if it was lost.
-    Ask { object: ObjectId },
-    /// Nobody here refers to a borrowed object any more.
-    Returned { object: ObjectId },
-    /// A value is not needed any more. Each value that comes in goes out by this once, also one that was refused: then
-    /// under the number that it came by, which may be another value's.
+    /// Deliver the next item of a stream, or its error, to a worker. The worker then holds one more reference to the
+    /// item and to each object that its value contains.
+    DeliverItem { worker: WorkerId, stream: ObjectId, object: ObjectId },
+    /// Tell the worker of a generator how many items of its stream are consumed in total.
+    Credit { worker: WorkerId, task: TaskId, consumed: u64 },
+    /// Request the value of a borrowed object from its owner. The answer is [`Event::BorrowResolved`]. Requested once,
+    /// and again after the value was lost.
+    FetchBorrowed { object: ObjectId },
+    /// Return a borrowed object to its owner: no local reference is left.
+    ReleaseBorrow { object: ObjectId },
+    /// Drop a value. Each value that comes in by an event goes out by exactly one `Drop`. A rejected value goes out at
+    /// once, with the object id that it came with, which may be in use for another value.
     Drop { object: ObjectId, value: V },
-    /// Have a node that is far set room aside for these bundles of a group, by their places in it: for all or for none, and at
-    /// once. [`Event::SetAside`] is to say whether it has, once, unless the node is lost before. What it sets aside for later
-    /// attempts comes on top of that.
-    SetAside { group: GroupId, node: NodeId, attempt: Attempt, bundles: Vec<(u32, Demand)> },
-    /// Have a node give back what it was asked to set aside in an attempt, if it has, and end who is in it. Whether it has may
-    /// not be known yet: the node is to be told of this after it was asked.
-    GiveBack { group: GroupId, node: NodeId, attempt: Attempt },
-    /// A task has ended, with an error or without: for who keeps records. It is said `again` of one that had succeeded and
-    /// was begun again for what was lost of what it had returned.
-    Ended { task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool },
-    /// The first task of a job has ended.
+    /// Ask a remote node to reserve these bundles of a group (index in the group and resources), all or none, without
+    /// waiting for room. The node answers by [`Event::ReserveReply`] once, unless it is lost first. Reservations of
+    /// later attempts add to this one.
+    ReserveBundles { group: GroupId, node: NodeId, attempt: Attempt, bundles: Vec<(u32, ResourceSet)> },
+    /// Ask a node to release the bundles that it reserved in an attempt, and to end the tasks in them. The node may not
+    /// have answered that attempt yet; this request must arrive after [`Action::ReserveBundles`].
+    ReleaseBundles { group: GroupId, node: NodeId, attempt: Attempt },
+    /// A task finished, for the job recorder. `rerun` marks a task that had succeeded before and ran again to
+    /// reconstruct a lost return.
+    TaskFinished { task: TaskId, job: JobId, error: Option<Arc<TaskError>>, rerun: bool },
+    /// The root task of a job finished.
     JobDone { job: JobId, result: Result<(), Arc<TaskError>> },
 }

@@ -1,73 +1,73 @@
-//! Placement groups: made by a task, there once all of their bundles are placed, and gone when they are removed or with
-//! their job. Who is in one ends with it.
+//! Placement groups: created by a task, ready when all bundles are placed, and removed by a task or with their job.
+//! Tasks and actors in a removed group are cancelled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandbar_core::{Attempt, Code, Fault, GROUP_BUNDLES_MAX, GroupId, NodeId, Strategy, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, GroupSpec, Submission, Work};
-use crate::far_groups::Trial;
-use crate::places::{BundleAt, JobAt, NodeAt, ObjectAt, TaskAt};
-use crate::refs::Value;
-use crate::resources::Demand;
+use crate::event::{Action, GroupSpec, Submission, SubmissionKind};
+use crate::keys::{BundleKey, JobKey, NodeKey, ObjectKey, TaskKey};
+use crate::object::Value;
+use crate::reservations::Reservation;
+use crate::resources::ResourceSet;
 use crate::scheduler::Scheduler;
-use crate::tasks::{Stop, cancelled};
+use crate::tasks::{Cancellation, cancelled};
 
 #[derive(Debug)]
 pub(crate) struct Group<V> {
-    pub(crate) job: JobAt,
-    /// In the order in which they were made.
+    pub(crate) job: JobKey,
+    /// Position in the order of creation.
     pub(crate) number: u64,
     pub(crate) spec: GroupSpec,
-    /// Where each bundle is placed.
-    pub(crate) bundles: Vec<Option<BundleAt>>,
-    /// Where those may be placed that are not, once all nodes that were asked have said so.
-    pub(crate) trial: Option<Trial>,
-    /// The number of the next.
+    /// The placed bundles, by index.
+    pub(crate) bundles: Vec<Option<BundleKey>>,
+    /// A reservation of the unplaced bundles that waits for the answers of nodes.
+    pub(crate) reservation: Option<Reservation>,
+    /// Attempt number of the next reservation.
     pub(crate) attempt: Attempt,
-    /// Nodes that have refused it, and have not said since what others use there.
-    pub(crate) refused: BTreeSet<NodeId>,
-    /// The task with which it goes.
-    pub(crate) keeper: Option<TaskAt>,
-    /// The value that says that it is there, until it is for the first time.
+    /// Nodes that refused a reservation and have not reported their load since.
+    pub(crate) refused_by: BTreeSet<NodeId>,
+    /// The task with which the group is removed.
+    pub(crate) owner: Option<TaskKey>,
+    /// The value of the group's object, until all bundles are placed for the first time.
     pub(crate) value: Option<V>,
-    /// Names of tasks from the job's first one down to that which made it.
+    /// Names of the creating task and its ancestors.
     chain: Vec<String>,
-    /// Why it will never be there, or not any more.
+    /// Why the group failed.
     pub(crate) failed: Option<Fault>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Groups<V> {
     pub(crate) all: BTreeMap<GroupId, Group<V>>,
-    /// Those with bundles that are not placed, in order.
+    /// Groups with unplaced bundles, in order of creation.
     pub(crate) waiting: BTreeMap<u64, GroupId>,
-    /// Those that go with a task.
-    kept: BTreeSet<(TaskAt, GroupId)>,
+    /// Groups that are removed with a task.
+    by_owner: BTreeSet<(TaskKey, GroupId)>,
     number: u64,
 }
 
 impl<V> Groups<V> {
     pub(crate) fn new() -> Groups<V> {
-        Groups { all: BTreeMap::new(), waiting: BTreeMap::new(), kept: BTreeSet::new(), number: 0 }
+        Groups { all: BTreeMap::new(), waiting: BTreeMap::new(), by_owner: BTreeSet::new(), number: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty() && self.waiting.is_empty() && self.kept.is_empty()
+        self.all.is_empty() && self.waiting.is_empty() && self.by_owner.is_empty()
     }
 
     fn remove(&mut self, id: GroupId) -> Option<Group<V>> {
         let group = self.all.remove(&id)?;
         self.waiting.remove(&group.number);
-        if let Some(keeper) = group.keeper {
-            self.kept.remove(&(keeper, id));
+        if let Some(owner) = group.owner {
+            self.by_owner.remove(&(owner, id));
         }
         Some(group)
     }
 }
 
 impl<V> Group<V> {
-    /// What people call it.
+    /// Returns the name of the group for messages.
     pub(crate) fn name(&self, id: GroupId) -> String {
         match &self.spec.name {
             Some(name) => format!("placement group `{name}`"),
@@ -78,7 +78,7 @@ impl<V> Group<V> {
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn create_group(&mut self, id: GroupId, task: TaskId, worker: WorkerId, spec: GroupSpec, value: V) {
-        let origin = self.maker_of(id.ready(), task, worker).filter(|_| !self.groups.all.contains_key(&id));
+        let origin = self.storing_task(id.ready(), task, worker).filter(|_| !self.groups.all.contains_key(&id));
         let Some((task, origin)) = origin else {
             return self.out.push(Action::Drop { object: id.ready(), value });
         };
@@ -94,25 +94,25 @@ impl<C, V> Scheduler<C, V> {
             job: origin.job,
             number: self.groups.number,
             bundles: vec![None; spec.bundles.len()],
-            trial: None,
+            reservation: None,
             attempt: Attempt(0),
-            refused: BTreeSet::new(),
-            keeper: spec.near.then_some(task),
+            refused_by: BTreeSet::new(),
+            owner: spec.local_only.then_some(task),
             spec,
             value: Some(value),
             chain: self.chain(Some(task)),
             failed: None,
         };
-        self.groups.kept.extend(group.keeper.map(|keeper| (keeper, id)));
+        self.groups.by_owner.extend(group.owner.map(|owner| (owner, id)));
         self.groups.waiting.insert(group.number, id);
         self.groups.all.insert(id, group);
-        self.is_stale = true;
+        self.needs_dispatch = true;
         self.fail_if_infeasible(id);
     }
 
-    fn admit_group(&self, task: TaskAt, job_at: JobAt, spec: &GroupSpec) -> Result<(), Fault> {
-        if self.tasks[task].stop != Stop::No {
-            return Err(self.stopped(task));
+    fn admit_group(&self, task: TaskKey, job_at: JobKey, spec: &GroupSpec) -> Result<(), Fault> {
+        if self.tasks[task].cancellation != Cancellation::None {
+            return Err(self.cancellation_fault(task));
         }
         self.has_room_for(job_at, 1)?;
         let job = &self.jobs[job_at];
@@ -127,21 +127,23 @@ impl<C, V> Scheduler<C, V> {
             let message = format!("a placement group of {bundles} bundles: it has from 1 to {GROUP_BUNDLES_MAX}");
             return Err(Fault::new(Code::BadRequest, message));
         }
-        match spec.bundles.iter().position(Demand::is_nothing) {
+        match spec.bundles.iter().position(ResourceSet::is_zero) {
             Some(index) => {
-                let message = format!("bundle {index} of a placement group asks for nothing");
+                let message = format!("bundle {index} of a placement group requests no resources");
                 Err(Fault::new(Code::BadRequest, message))
             }
             None => Ok(()),
         }
     }
 
-    /// Whether a task may run where it wants to. Gives what it has to wait for.
-    pub(crate) fn admit_strategy(&self, job: JobAt, submission: &Submission<C>) -> Result<Option<ObjectAt>, Fault> {
+    /// Checks the placement strategy of a submission. Returns the object that the task must wait for.
+    pub(crate) fn admit_strategy(&self, job: JobKey, submission: &Submission<C>) -> Result<Option<ObjectKey>, Fault> {
         let bad = |message: &str| Err(Fault::new(Code::BadRequest, message));
         match submission.strategy {
             Strategy::Default => Ok(None),
-            _ if matches!(submission.work, Work::Method(_)) => bad("is a call of an actor, which runs where that is"),
+            _ if matches!(submission.kind, SubmissionKind::Method(_)) => {
+                bad("is an actor call, which must not have a placement strategy: it runs where the actor is")
+            }
             Strategy::Spread | Strategy::Node { .. } => Ok(None),
             Strategy::Group { group, bundle } => {
                 if let Some(fault) = self.group_fault(group, bundle, &submission.demand) {
@@ -156,20 +158,20 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Why nothing that asks for so much will ever run in a group.
-    pub(crate) fn group_fault(&self, id: GroupId, bundle: Option<u32>, demand: &Demand) -> Option<Fault> {
+    /// Returns why a request can never be satisfied in a group, if so.
+    pub(crate) fn group_fault(&self, id: GroupId, bundle: Option<u32>, demand: &ResourceSet) -> Option<Fault> {
         let Some(group) = self.groups.all.get(&id) else {
-            let message = format!("placement group {} is not there, or not any more", id.short());
+            let message = format!("placement group {} does not exist or was removed", id.short());
             return Some(Fault::new(Code::GroupRemoved, message));
         };
         if let Some(fault) = &group.failed {
             return Some(fault.clone());
         }
-        let all: Vec<&Demand> = match bundle {
+        let all: Vec<&ResourceSet> = match bundle {
             None => group.spec.bundles.iter().collect(),
             Some(index) => group.spec.bundles.get(index as usize).into_iter().collect(),
         };
-        if all.iter().any(|total| demand.is_within(total)) {
+        if all.iter().any(|total| demand.fits_in(total)) {
             return None;
         }
         let (name, count) = (group.name(id), group.spec.bundles.len());
@@ -178,18 +180,18 @@ impl<C, V> Scheduler<C, V> {
                 Fault::new(Code::BadRequest, format!("{name} has no bundle {index}: it has {count}, from 0 on"))
             }
             Some(index) => {
-                Fault::new(Code::Infeasible, demand.beyond(&format!("bundle {index} of {name} has no"), &all))
+                Fault::new(Code::Infeasible, demand.shortage(&format!("bundle {index} of {name} has no"), &all))
             }
-            None => Fault::new(Code::Infeasible, demand.beyond(&format!("no bundle of {name} has"), &all)),
+            None => Fault::new(Code::Infeasible, demand.shortage(&format!("no bundle of {name} has"), &all)),
         })
     }
 
-    /// Why a task ends that is to: it was cancelled, or its group is gone.
-    pub(crate) fn stopped(&self, at: TaskAt) -> Fault {
-        let shape = self.queue.shape(self.classes.get(self.tasks[at].class).kind.shape);
+    /// Returns why a task is cancelled: by a request, or because its group was removed.
+    pub(crate) fn cancellation_fault(&self, at: TaskKey) -> Fault {
+        let shape = self.queue.shape(self.classes.get(self.tasks[at].class).spec.shape);
         let Strategy::Group { group, bundle } = shape.strategy else { return cancelled() };
         if !self.groups.all.contains_key(&group) {
-            // It was there when the task came.
+            // The group existed when the task was submitted.
             return Fault::new(Code::GroupRemoved, format!("placement group {} was removed", group.short()));
         }
         self.group_fault(group, bundle, &shape.demand).unwrap_or_else(cancelled)
@@ -200,34 +202,34 @@ impl<C, V> Scheduler<C, V> {
         let Some(task) = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
         let job = self.tasks[task].job;
         if self.groups.all.get(&id).is_some_and(|group| group.job == job) {
-            self.take_away(id);
+            self.delete_group(id);
         }
     }
 
-    fn take_away(&mut self, id: GroupId) {
+    fn delete_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.all.get(&id) else { return };
         let fault = Fault::new(Code::GroupRemoved, format!("{} was removed", group.name(id)));
         self.close_group(id, fault);
         self.groups.remove(id);
     }
 
-    /// A task has ended, and with it go the groups that go with it.
-    pub(crate) fn end_kept_groups(&mut self, task: TaskAt) {
+    /// Removes the groups that are removed with a task.
+    pub(crate) fn end_groups_of_task(&mut self, task: TaskKey) {
         let all = (task, GroupId(0))..=(task, GroupId(u64::MAX));
-        while let Some((_, id)) = self.groups.kept.range(all.clone()).next().copied() {
-            self.take_away(id);
+        while let Some((_, id)) = self.groups.by_owner.range(all.clone()).next().copied() {
+            self.delete_group(id);
         }
     }
 
-    /// A group is not there any more, and who is in it ends.
+    /// Closes a group: releases its bundles and cancels the tasks in it.
     pub(crate) fn close_group(&mut self, id: GroupId, fault: Fault) {
         let Some(group) = self.groups.all.get_mut(&id) else { return };
         self.groups.waiting.remove(&group.number);
         group.failed = Some(fault.clone());
         let error = TaskError { fault, chain: std::mem::take(&mut group.chain) };
         let (value, bundles) = (group.value.take(), group.take_bundles());
-        for task in self.unplace(bundles, None) {
-            self.stop(task, Stop::Alone);
+        for task in self.release_bundles(bundles, None) {
+            self.cancel_task(task, Cancellation::Task);
         }
         self.fail_infeasible_tasks();
         if let Some(value) = value {
@@ -238,24 +240,25 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Bundles that were on a node that is gone are placed anew, with all others of their group that lie nowhere.
-    pub(crate) fn lose_bundles(&mut self, node: NodeAt) {
+    /// Unplaces the bundles of a lost node. They are placed again, together with other unplaced bundles of their
+    /// groups.
+    pub(crate) fn lose_bundles(&mut self, node: NodeKey) {
         for bundle in self.cluster.lose_bundles(node) {
             if let Some(group) = self.groups.all.get_mut(&bundle.group) {
                 group.bundles[bundle.index as usize] = None;
                 self.groups.waiting.insert(group.number, bundle.group);
-                self.give_up_trial(bundle.group, None);
+                self.cancel_reservation(bundle.group, None);
             }
         }
         self.forget_refusals(self.cluster.nodes[node].id);
     }
 
-    /// The groups of a job go with it, and with them its tasks, which are forgotten.
-    pub(crate) fn end_groups(&mut self, job: JobAt) {
+    /// Removes the groups of a job, whose tasks are removed already.
+    pub(crate) fn end_groups(&mut self, job: JobKey) {
         let of_job = self.groups.all.iter().filter(|(_, group)| group.job == job);
         for id in of_job.map(|(id, _)| *id).collect::<Vec<GroupId>>() {
             let Some(mut group) = self.groups.remove(id) else { continue };
-            self.unplace(group.take_bundles(), None);
+            self.release_bundles(group.take_bundles(), None);
             if let Some(value) = group.value {
                 self.out.push(Action::Drop { object: id.ready(), value });
             }

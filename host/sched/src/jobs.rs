@@ -1,40 +1,40 @@
-//! Jobs: what belongs together, is limited together and goes together.
+//! Jobs: the unit of limits, ownership and removal of tasks, objects and groups.
 
 use sandbar_core::{JobId, TenantId};
 
-use crate::classes::OfJob;
+use crate::classes::JobClasses;
 use crate::event::{Action, JobLimits};
-use crate::lineage::{self, Source};
-use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
-use crate::refs::Value;
+use crate::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::lineage::{JobLineage, Source};
+use crate::object::Value;
 use crate::scheduler::Scheduler;
-use crate::tasks::{State, Stop};
+use crate::tasks::{Cancellation, State};
 
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: JobId,
     pub(crate) tenant: TenantId,
     pub(crate) limits: JobLimits,
-    /// Its first task, while that is kept.
-    pub(crate) first: Option<TaskAt>,
-    /// It has had its first task.
-    pub(crate) has_begun: bool,
-    /// The last of its tasks that is nobody's child, of those that are kept: its first one, and what makes actors that outlive
-    /// other jobs.
-    pub(crate) child: Option<TaskAt>,
-    /// The worker that its first task is for.
-    pub(crate) driver: Option<WorkerAt>,
-    /// Tasks that have not ended.
+    /// The root task, while its record exists.
+    pub(crate) first: Option<TaskKey>,
+    /// Whether the root task was submitted.
+    pub(crate) has_started: bool,
+    /// The most recent task without a parent that still has a record: the root task, proxy tasks, and creators of
+    /// detached actors that other jobs created.
+    pub(crate) child: Option<TaskKey>,
+    /// The worker of the root task.
+    pub(crate) driver: Option<WorkerKey>,
+    /// Number of unfinished tasks.
     pub(crate) tasks: u64,
-    /// Bytes of what these call, but for what makes actors.
+    /// Bytes of the calls of unfinished tasks, without those of actor creators.
     pub(crate) call_bytes: u64,
-    /// Tasks that have not been forgotten.
+    /// Number of task records.
     pub(crate) records: u64,
     pub(crate) objects: u64,
-    /// Of the chain through its objects.
-    pub(crate) objects_first: Option<ObjectAt>,
-    pub(crate) classes: OfJob,
-    pub(crate) lineage: lineage::OfJob,
+    /// Head of the linked list of the job's objects.
+    pub(crate) objects_first: Option<ObjectKey>,
+    pub(crate) classes: JobClasses,
+    pub(crate) lineage: JobLineage,
 }
 
 impl<C, V> Scheduler<C, V> {
@@ -47,7 +47,7 @@ impl<C, V> Scheduler<C, V> {
             tenant,
             limits,
             first: None,
-            has_begun: false,
+            has_started: false,
             child: None,
             driver: None,
             tasks: 0,
@@ -55,13 +55,13 @@ impl<C, V> Scheduler<C, V> {
             records: 0,
             objects: 0,
             objects_first: None,
-            classes: OfJob::default(),
-            lineage: lineage::OfJob::default(),
+            classes: JobClasses::default(),
+            lineage: JobLineage::default(),
         });
         self.job_ids.insert(id, at);
     }
 
-    /// Everything of a job goes at once, but for the room that its tasks take of workers.
+    /// Removes all state of a job, except the resources of tasks that still run in workers.
     pub(crate) fn end_job(&mut self, id: JobId) {
         let Some(at) = self.job_ids.remove(&id) else { return };
         self.starting.remove(&id);
@@ -81,17 +81,17 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn end_tasks(&mut self, job: JobAt) {
+    fn end_tasks(&mut self, job: JobKey) {
         let last = self.jobs[job].child.take();
         let tasks = self.descendants(last, |_| true);
-        let mut workers: Vec<WorkerAt> = Vec::new();
+        let mut workers: Vec<WorkerKey> = Vec::new();
         for at in &tasks {
             let task = &self.tasks[*at];
             if self.is_method(*at) {
                 self.forget_call(*at);
             } else if let Some(worker) = task.worker {
                 workers.push(worker);
-                if task.stop == Stop::No {
+                if task.cancellation == Cancellation::None {
                     let worker = self.cluster.workers[worker].id;
                     self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
@@ -103,40 +103,40 @@ impl<C, V> Scheduler<C, V> {
         workers.dedup();
         for worker in workers {
             let worker = &mut self.cluster.workers[worker];
-            for given in worker.given.iter_mut().chain(&mut worker.blocked).chain(worker.residents.values_mut()) {
-                given.task = given.task.filter(|task| self.tasks[*task].job != job);
+            for assigned in worker.assigned.iter_mut().chain(&mut worker.blocked).chain(worker.actors.values_mut()) {
+                assigned.task = assigned.task.filter(|task| self.tasks[*task].job != job);
             }
         }
         for at in tasks {
             let links = self.tasks[at].links.take();
-            let linked = links.iter().flat_map(|links| links.needs.iter().chain(&links.refs));
-            linked.for_each(|object| self.unpin_of_others(*object, job));
+            let linked = links.iter().flat_map(|links| links.dependencies.iter().chain(&links.refs));
+            linked.for_each(|object| self.unpin_if_foreign(*object, job));
             let lineage = self.tasks[at].lineage.take();
-            for source in lineage.iter().flat_map(|lineage| lineage.needs.iter().chain(&lineage.refs)) {
+            for source in lineage.iter().flat_map(|lineage| lineage.dependencies.iter().chain(&lineage.refs)) {
                 if let Source::Kept(object) = source {
-                    self.unpin_of_others(*object, job);
+                    self.unpin_if_foreign(*object, job);
                 }
             }
-            if let Some(actor) = self.made_by(at) {
+            if let Some(actor) = self.created_by(at) {
                 self.orphan(actor);
             }
             self.remove_task(at);
         }
     }
 
-    fn end_objects(&mut self, job: JobAt) {
+    fn end_objects(&mut self, job: JobKey) {
         let mut next = self.jobs[job].objects_first.take();
         while let Some(object) = next.and_then(|at| self.objects.remove(at)) {
             next = object.after;
             self.forget_id(object.id.0, |entry| entry.object = None);
-            object.contents().iter().for_each(|content| self.unpin_of_others(*content, job));
+            object.contents().iter().for_each(|content| self.unpin_if_foreign(*content, job));
             for (holder, _) in object.holders() {
                 if let Some(holder) = self.cluster.find(holder) {
-                    self.cluster.workers[holder].holds.count -= 1;
+                    self.cluster.workers[holder].held_objects.count -= 1;
                 }
             }
             if object.is_borrowed() {
-                self.out.push(Action::Returned { object: object.id });
+                self.out.push(Action::ReleaseBorrow { object: object.id });
             }
             if let Value::Ready(value) = object.value {
                 self.out.push(Action::Drop { object: object.id, value });
@@ -144,8 +144,8 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// What an object of another job is not referred to by any more.
-    fn unpin_of_others(&mut self, object: ObjectAt, job: JobAt) {
+    /// Unpins an object if it is of another job.
+    fn unpin_if_foreign(&mut self, object: ObjectKey, job: JobKey) {
         if self.objects.get(object).is_some_and(|object| object.job != job) {
             self.unpin(object);
         }

@@ -1,59 +1,63 @@
-//! The scheduler: which task runs where and when, which objects are kept, what is begun again.
+//! Scheduler of tasks, actors and placement groups: placement, reference counts of objects, retries, and reconstruction
+//! of lost values.
 //!
-//! [`Scheduler::step`] takes what happened and says what to do. It decides without a clock, randomness, IO or the order of
-//! a hash table: the same events give the same actions, so that a simulation replays a seed. What workers say is checked
-//! here against what they were given; nothing that they say ends the process.
+//! [`Scheduler::step`] takes one event and returns the actions that follow from it. It uses no clock, randomness or IO
+//! and does not depend on the order of a hash table: the same events give the same actions, so that a simulation
+//! replays a seed. Each event of a worker is checked against the tasks and objects of that worker; no event panics the
+//! process.
 //!
-//! Non-goals: running tasks, storing values, sending messages, judging who may connect.
+//! Non-goals: running tasks, storing values, sending messages, authenticating peers.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Input from guests, peers, files and users must not panic this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod actor_calls;
+mod actor_placement;
 mod actors;
-mod assign;
 mod borrow;
 mod bundles;
-mod calls;
 mod cancel;
-mod circles;
 mod classes;
 mod cluster;
 mod commit;
+mod deadlock;
 mod dispatch;
 mod event;
-mod far_groups;
+mod group_placement;
 mod groups;
+mod id_table;
 mod jobs;
+mod keys;
 mod lineage;
-mod load;
-mod lost;
-mod near;
+mod locality;
+mod node_load;
+mod object;
 mod objects;
-mod place_actors;
-mod place_groups;
-mod places;
+mod packing;
 mod promise;
 mod queue;
 mod recall;
-mod refs;
-mod remake;
+mod reconstruction;
+mod reservations;
 mod resources;
 mod scheduler;
 mod slab;
 mod streams;
 mod submit;
-mod table;
+mod task_tree;
 mod tasks;
-mod tree;
-mod unmet;
+mod unmet_demand;
 mod view;
+mod worker_loss;
 
-pub use circles::{Circle, Circles, Waits};
-pub use event::{Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Role, Submission, Work};
-pub use lineage::{Inspect, Lies};
-pub use resources::{Demand, UNIT};
+pub use deadlock::{Deadlock, DeadlockSearch, WaitSet};
+pub use event::{
+    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Submission, SubmissionKind, WorkerKind,
+};
+pub use lineage::{PayloadCallbacks, ValueLocation};
+pub use resources::{RESOURCE_UNIT, ResourceSet};
 pub use scheduler::{Options, Scheduler};
-pub use unmet::{Unmet, UnmetView};
+pub use unmet_demand::{DemandSource, UnmetDemand};
 pub use view::{
     ActorState, ActorView, BundleView, ClassView, GroupState, GroupView, NodeView, ObjectState, ObjectView, StreamView,
     TaskState, TaskView, WorkerView,

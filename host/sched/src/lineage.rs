@@ -1,107 +1,107 @@
-//! Lineage: of tasks whose results may be lost, what is needed to run them again.
+//! Lineage: what is needed to run a finished task again when one of its returns is lost.
 //!
-//! The record of such a task stays when it has ended, with its call, while an object that it returned is there, or the
-//! lineage of another task that was made of one. What it was made of is not kept on its account, unless that is little:
-//! it is there because somebody else refers to it, or is made again as well. So values go as they would without lineage.
+//! The record of such a task stays, with its call, while one of its returns exists or another task's lineage names one.
+//! Lineage does not keep dependencies alive, except small ones: a dependency exists because something else refers to
+//! it, or is reconstructed as well. So lineage does not extend the lifetime of large values.
 
 use std::collections::BTreeMap;
 
 use sandbar_core::{NodeId, ObjectId, TaskId};
 
-use crate::places::{ObjectAt, TaskAt};
-use crate::refs::{Object, Value};
+use crate::keys::{ObjectKey, TaskKey};
+use crate::object::{Object, Value};
 use crate::scheduler::Scheduler;
 
-/// What the record of a task takes beside its call, in bytes, and what it takes to know one of its objects.
+/// Accounted bytes of a task record without its call, and of one recorded dependency.
 const RECORD_BYTES: u64 = 512;
 const SOURCE_BYTES: u64 = 32;
 
-/// Where a value lies.
+/// Location of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lies {
-    /// The node that has it; none of one that is here.
+pub struct ValueLocation {
+    /// The remote node that has the value; `None` for this node.
     pub node: Option<NodeId>,
-    /// Its length.
+    /// Bytes of the value.
     pub bytes: u64,
 }
 
-/// What a scheduler asks of calls and values, at which it does not look otherwise.
+/// What the scheduler needs to know of the otherwise opaque calls and values.
 #[derive(Debug, Clone, Copy)]
-pub struct Inspect<C, V> {
-    /// Whether a value may be lost, so that it is known how to make it again. What may not be is little.
+pub struct PayloadCallbacks<C, V> {
+    /// Whether a value may be lost, so that lineage is kept for it. Values that cannot be lost are small.
     pub can_be_lost: fn(&V) -> bool,
-    /// Where a value lies, if that is known.
-    pub lies: fn(&V) -> Option<Lies>,
-    /// Bytes that a call takes.
+    /// Location of a value, if it is known.
+    pub location: fn(&V) -> Option<ValueLocation>,
+    /// Bytes of a call.
     pub call_bytes: fn(&C) -> u64,
 }
 
-impl<C, V> Default for Inspect<C, V> {
-    /// Nothing is ever lost.
-    fn default() -> Inspect<C, V> {
-        Inspect { can_be_lost: |_| false, lies: |_| None, call_bytes: |_| 0 }
+impl<C, V> Default for PayloadCallbacks<C, V> {
+    /// No value is ever lost.
+    fn default() -> PayloadCallbacks<C, V> {
+        PayloadCallbacks { can_be_lost: |_| false, location: |_| None, call_bytes: |_| 0 }
     }
 }
 
-/// Of a task.
+/// Lineage of one task.
 #[derive(Debug, Default)]
 pub(crate) struct Lineage {
-    /// Objects there are that it returned, and how often lineages of other tasks name one.
+    /// Number of existing returns, plus the number of other tasks' lineage entries that name a return.
     uses: u32,
-    /// What it counts for.
+    /// Bytes that count towards the job's lineage limit.
     bytes: u64,
-    /// What it was made of, until it is made again.
-    pub(crate) needs: Box<[Source]>,
+    /// Dependencies and nested references, until the task runs again.
+    pub(crate) dependencies: Box<[Source]>,
     pub(crate) refs: Box<[Source]>,
 }
 
-/// An object that a task was made of.
+/// An object that a task depended on.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// One that is kept: its value is little, or an error.
-    Kept(ObjectAt),
-    /// One that may be there, or is made again by the task that lies there, if it has this number.
-    Named(ObjectId, Option<(TaskAt, u64)>),
+    /// An object that lineage keeps alive: a small value, or an error.
+    Kept(ObjectKey),
+    /// An object that may exist, or that the task with this key and submission number can reconstruct.
+    Named(ObjectId, Option<(TaskKey, u64)>),
 }
 
-/// What is kept for a job.
+/// Lineage of a job.
 #[derive(Debug, Default)]
-pub(crate) struct OfJob {
-    /// Tasks that have lineage.
+pub(crate) struct JobLineage {
+    /// Number of tasks that have lineage.
     pub(crate) all: u64,
-    /// Those that have ended, by number.
-    pub(crate) tasks: BTreeMap<u64, TaskAt>,
+    /// Finished tasks with lineage, by submission number.
+    pub(crate) tasks: BTreeMap<u64, TaskKey>,
     bytes: u64,
 }
 
-/// What is left to do in a step.
+/// Lineage work that is left in the current step.
 #[derive(Debug, Default)]
-pub(crate) struct ToDo {
-    /// Tasks whose lineage nobody may need any more.
-    pub(crate) unused: Vec<TaskAt>,
-    /// Tasks that are to make an object again.
-    pub(crate) lost: Vec<TaskAt>,
+pub(crate) struct LineageQueue {
+    /// Tasks whose lineage may have lost its last use.
+    pub(crate) unused: Vec<TaskKey>,
+    /// Tasks to run again for a lost return.
+    pub(crate) lost: Vec<TaskKey>,
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// Whether how a value was made is to be kept.
+    /// Whether lineage must be kept for a value.
     #[inline]
     pub(crate) fn can_be_lost(&self, value: &V) -> bool {
-        (self.inspect.can_be_lost)(value)
+        (self.callbacks.can_be_lost)(value)
     }
 
-    /// A task has succeeded, with a value that may be lost, and is about to end.
-    pub(crate) fn keep_lineage(&mut self, at: TaskAt) {
+    /// Keeps the lineage of a task that has succeeded with a value that may be lost, before the task finishes.
+    pub(crate) fn keep_lineage(&mut self, at: TaskKey) {
         let mut lineage = self.tasks[at].lineage.take().unwrap_or_else(|| self.new_lineage(at));
         lineage.bytes = RECORD_BYTES;
         if self.may_run_again(at) {
             if let Some(links) = self.tasks[at].links.take() {
-                lineage.needs = links.needs.iter().map(|object| self.source(*object)).collect();
+                lineage.dependencies = links.dependencies.iter().map(|object| self.source(*object)).collect();
                 lineage.refs = links.refs.iter().map(|object| self.source(*object)).collect();
                 self.tasks[at].links = Some(links);
             }
-            let call = self.tasks[at].call.as_ref().map_or(0, self.inspect.call_bytes);
-            lineage.bytes += call + SOURCE_BYTES * (lineage.needs.len() + lineage.refs.len()) as u64;
+            let call = self.tasks[at].call.as_ref().map_or(0, self.callbacks.call_bytes);
+            lineage.bytes += call + SOURCE_BYTES * (lineage.dependencies.len() + lineage.refs.len()) as u64;
         } else {
             self.tasks[at].call = None;
         }
@@ -113,21 +113,21 @@ impl<C, V> Scheduler<C, V> {
         self.bound_lineage(at);
     }
 
-    fn new_lineage(&mut self, at: TaskAt) -> Box<Lineage> {
+    fn new_lineage(&mut self, at: TaskKey) -> Box<Lineage> {
         let task = &self.tasks[at];
         self.jobs[task.job].lineage.all += 1;
         let there = (0..task.returns).filter(|index| self.returned(at, *index).is_some());
         Box::new(Lineage { uses: there.count() as u32, ..Lineage::default() })
     }
 
-    /// Whether a task, if it is not a call of an actor, has attempts left.
-    fn may_run_again(&self, at: TaskAt) -> bool {
+    /// Whether a task has attempts left and is no actor call.
+    fn may_run_again(&self, at: TaskKey) -> bool {
         let task = &self.tasks[at];
-        task.actor.is_none() && task.attempt.0 < self.classes.get(task.class).kind.retries_max
+        task.actor.is_none() && task.attempt.0 < self.classes.get(task.class).spec.retries_max
     }
 
-    /// Of a job that has too much of it, the lineage of those goes that were submitted first.
-    fn bound_lineage(&mut self, at: TaskAt) {
+    /// Drops the lineage of the job's earliest tasks while the job is over its limit.
+    fn bound_lineage(&mut self, at: TaskKey) {
         let job = self.tasks[at].job;
         while self.jobs[job].lineage.bytes > self.jobs[job].limits.lineage_bytes_max
             && let Some((_, first)) = self.jobs[job].lineage.tasks.pop_first()
@@ -136,8 +136,8 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// What a task is made of, for when it is made again.
-    fn source(&mut self, at: ObjectAt) -> Source {
+    /// Returns the lineage entry of a dependency.
+    fn source(&mut self, at: ObjectKey) -> Source {
         let object = &self.objects[at];
         let is_kept = match &object.value {
             Value::Ready(value) => !self.can_be_lost(value),
@@ -149,48 +149,48 @@ impl<C, V> Scheduler<C, V> {
             self.pin(at);
             return Source::Kept(at);
         }
-        let maker = self.returned_by(object).and_then(|maker| {
-            let task = &mut self.tasks[maker];
+        let producer = self.returned_by(object).and_then(|producer| {
+            let task = &mut self.tasks[producer];
             task.lineage.as_mut()?.uses += 1;
-            Some((maker, task.number))
+            Some((producer, task.number))
         });
-        Source::Named(id, maker)
+        Source::Named(id, producer)
     }
 
-    /// The task that returned an object, while its record is kept.
-    pub(crate) fn returned_by(&self, object: &Object<V>) -> Option<TaskAt> {
+    /// Returns the task that produced an object, if its record exists.
+    pub(crate) fn returned_by(&self, object: &Object<V>) -> Option<TaskKey> {
         let index = object.index?;
         let at = self.find_task(TaskId(object.id.0 - u64::from(index)))?;
-        // The number may have been given again, to one that returns less.
+        // The id may be in use again, by a task with fewer returns.
         (index < self.tasks[at].returns).then_some(at)
     }
 
-    /// One of the objects that a task returns, while there is such.
-    pub(crate) fn returned(&self, at: TaskAt, index: u32) -> Option<ObjectAt> {
+    /// Returns one of a task's return objects, if it exists.
+    pub(crate) fn returned(&self, at: TaskKey, index: u32) -> Option<ObjectKey> {
         let object = self.find_object(self.tasks[at].id.returns(index))?;
         (self.objects[object].index == Some(index)).then_some(object)
     }
 
-    /// As `returned`, if it is not known what becomes of it.
-    pub(crate) fn pending_return(&self, at: TaskAt, index: u32) -> Option<ObjectAt> {
+    /// Like `returned`, for an object that is still pending.
+    pub(crate) fn pending_return(&self, at: TaskKey, index: u32) -> Option<ObjectKey> {
         self.returned(at, index).filter(|object| self.objects[*object].is_pending())
     }
 
-    /// The lineage of a task, if the one that lies there still is the one.
-    pub(crate) fn lineage_of(&mut self, (at, number): (TaskAt, u64)) -> Option<&mut Lineage> {
+    /// Returns the lineage of a task if the key still refers to the task with this submission number.
+    pub(crate) fn lineage_of(&mut self, (at, number): (TaskKey, u64)) -> Option<&mut Lineage> {
         let task = self.tasks.get_mut(at).filter(|task| task.number == number)?;
         task.lineage.as_deref_mut()
     }
 
-    /// An object that a task returns was made again.
-    pub(crate) fn use_lineage(&mut self, at: TaskAt) {
+    /// Counts a return that exists again.
+    pub(crate) fn use_lineage(&mut self, at: TaskKey) {
         if let Some(lineage) = &mut self.tasks[at].lineage {
             lineage.uses += 1;
         }
     }
 
-    /// An object is gone that this task returned, or the lineage of a task that was made of one.
-    pub(crate) fn unuse_lineage(&mut self, at: TaskAt) {
+    /// Removes one use: a return of the task was dropped, or the lineage entry of another task that names one.
+    pub(crate) fn unuse_lineage(&mut self, at: TaskKey) {
         if let Some(lineage) = self.tasks.get_mut(at).and_then(|task| task.lineage.as_mut()) {
             lineage.uses = lineage.uses.saturating_sub(1);
             if lineage.uses == 0 {
@@ -199,40 +199,40 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Drops the lineage of a task, if that is still not needed.
-    pub(crate) fn drop_unused_lineage(&mut self, at: TaskAt) {
+    /// Drops the lineage of a finished task, if it is still unused.
+    pub(crate) fn drop_unused_lineage(&mut self, at: TaskKey) {
         let is_unused = |lineage: &Lineage| lineage.uses == 0;
-        let task = self.tasks.get(at).filter(|task| task.has_ended());
+        let task = self.tasks.get(at).filter(|task| task.has_finished());
         if task.and_then(|task| task.lineage.as_deref()).is_some_and(is_unused) {
             self.drop_lineage(at);
         }
     }
 
-    /// Nothing of what a task returned is made again any more.
-    pub(crate) fn drop_lineage(&mut self, at: TaskAt) {
+    /// Drops the lineage of a task: its returns cannot be reconstructed any more.
+    pub(crate) fn drop_lineage(&mut self, at: TaskKey) {
         let Some(lineage) = self.take_sources(at) else { return };
-        lineage.needs.iter().chain(&lineage.refs).for_each(|source| self.let_go(source));
+        lineage.dependencies.iter().chain(&lineage.refs).for_each(|source| self.release_source(source));
         let task = &mut self.tasks[at];
         task.lineage = None;
         self.jobs[task.job].lineage.all -= 1;
-        if task.has_ended() {
+        if task.has_finished() {
             task.call = None;
-            self.ended.push((at, task.id));
+            self.finished_tasks.push((at, task.id));
         }
     }
 
-    /// Takes what a task was made of: it is not kept on its account any more, or not at all.
-    pub(crate) fn take_sources(&mut self, at: TaskAt) -> Option<Lineage> {
+    /// Takes the recorded dependencies out of the lineage, and subtracts its accounted bytes.
+    pub(crate) fn take_sources(&mut self, at: TaskKey) -> Option<Lineage> {
         let task = &mut self.tasks[at];
         let lineage = task.lineage.as_mut()?;
         let kept = &mut self.jobs[task.job].lineage;
         kept.tasks.remove(&task.number);
         kept.bytes -= std::mem::take(&mut lineage.bytes);
-        let (needs, refs) = (std::mem::take(&mut lineage.needs), std::mem::take(&mut lineage.refs));
-        Some(Lineage { needs, refs, ..Lineage::default() })
+        let (dependencies, refs) = (std::mem::take(&mut lineage.dependencies), std::mem::take(&mut lineage.refs));
+        Some(Lineage { dependencies, refs, ..Lineage::default() })
     }
 
-    pub(crate) fn let_go(&mut self, source: &Source) {
+    pub(crate) fn release_source(&mut self, source: &Source) {
         match source {
             Source::Kept(object) => self.unpin(*object),
             Source::Named(_, Some((task, number))) => {

@@ -1,28 +1,28 @@
-//! Objects: made, referred to, delivered, and dropped once nothing refers to them.
+//! Operations on objects: creation, reference counts, delivery, and removal without references.
 
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Role};
-use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
-use crate::refs::{Object, Value};
+use crate::event::{Action, WorkerKind};
+use crate::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::object::{Object, Value};
 use crate::scheduler::Scheduler;
 use crate::tasks::State;
 
-/// A worker may wait for one object so many times at once: each of its tasks once.
+/// Maximum number of pending requests of one worker for one object. Each task of the worker may make one.
 const WAITS_MAX: u32 = 1 << 16;
 
 impl<C, V> Scheduler<C, V> {
-    /// Makes an object, which a worker holds once.
+    /// Creates an object, with one reference of `holder`.
     pub(crate) fn create(
         &mut self,
         id: ObjectId,
-        job_at: JobAt,
+        job_at: JobKey,
         index: Option<u32>,
         value: Value<V>,
-        holder: Option<WorkerAt>,
-    ) -> ObjectAt {
+        holder: Option<WorkerKey>,
+    ) -> ObjectKey {
         let mut object = Object::new(id, job_at, index, value);
         let job = &mut self.jobs[job_at];
         job.objects += 1;
@@ -39,13 +39,13 @@ impl<C, V> Scheduler<C, V> {
         at
     }
 
-    /// A worker holds an object once more.
-    pub(crate) fn hold(&mut self, at: ObjectAt, worker: WorkerAt) {
+    /// Adds a reference of a worker.
+    pub(crate) fn hold(&mut self, at: ObjectKey, worker: WorkerKey) {
         let worker = &mut self.cluster.workers[worker];
         if !self.objects[at].hold(worker.id) {
             return;
         }
-        let (holds, id) = (&mut worker.holds, worker.id);
+        let (holds, id) = (&mut worker.held_objects, worker.id);
         holds.count += 1;
         holds.places.push(at);
         if holds.places.len() > 64 + 2 * holds.count {
@@ -55,46 +55,46 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A worker holds an object once more that one of its tasks may use.
-    pub(crate) fn hold_for(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+    /// Adds a reference of a worker to an object that one of its tasks may use.
+    pub(crate) fn add_reference(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker) = self.cluster.find(worker) else { return };
         let Some(task) = self.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
         let job = self.tasks[task].job;
-        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_of_all(object)) {
+        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object)) {
             self.hold(object, worker);
         }
     }
 
-    /// A worker holds an object so many times less.
+    /// Releases references of a worker.
     pub(crate) fn release(&mut self, id: ObjectId, worker: WorkerId, times: u32) {
         let Some(at) = self.find_object(id) else { return };
         let Some(worker_at) = self.cluster.find(worker) else { return };
         if self.objects[at].release(worker, times) {
-            self.cluster.workers[worker_at].holds.count -= 1;
+            self.cluster.workers[worker_at].held_objects.count -= 1;
             self.check(at);
         }
     }
 
-    pub(crate) fn pin(&mut self, at: ObjectAt) {
+    pub(crate) fn pin(&mut self, at: ObjectKey) {
         self.objects[at].pins += 1;
     }
 
-    pub(crate) fn unpin(&mut self, at: ObjectAt) {
+    pub(crate) fn unpin(&mut self, at: ObjectKey) {
         self.objects[at].pins -= 1;
         self.check(at);
     }
 
-    /// Drops an object at the end of the step, if nothing refers to it then.
+    /// Schedules the removal of an object at the end of the step, if nothing refers to it.
     #[inline]
-    pub(crate) fn check(&mut self, at: ObjectAt) {
-        if self.objects[at].is_unwanted() {
-            self.forgotten.push(at);
+    pub(crate) fn check(&mut self, at: ObjectKey) {
+        if self.objects[at].is_droppable() {
+            self.unreferenced.push(at);
         }
     }
 
-    /// Drops an object that nothing refers to any more, if that is still so.
-    pub(crate) fn drop_forgotten(&mut self, at: ObjectAt) {
-        let Some(object) = self.objects.get(at).filter(|object| object.is_unwanted()) else { return };
+    /// Removes an object, if still nothing refers to it.
+    pub(crate) fn drop_unreferenced(&mut self, at: ObjectKey) {
+        let Some(object) = self.objects.get(at).filter(|object| object.is_droppable()) else { return };
         if object.is_pending() && !object.is_borrowed() {
             return self.close_stream(at);
         }
@@ -113,8 +113,8 @@ impl<C, V> Scheduler<C, V> {
         if object.index == Some(0) || object.is_borrowed() {
             self.drop_handle(object.id);
         }
-        if has_lineage && let Some(maker) = self.returned_by(&object) {
-            self.unuse_lineage(maker);
+        if has_lineage && let Some(producer) = self.returned_by(&object) {
+            self.unuse_lineage(producer);
         }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for (worker, times) in object.take_waiters() {
@@ -122,43 +122,43 @@ impl<C, V> Scheduler<C, V> {
             (0..times).for_each(|_| self.refuse_object(object.id, worker, None, unknown(object.id)));
         }
         if object.is_borrowed() {
-            self.out.push(Action::Returned { object: object.id });
+            self.out.push(Action::ReleaseBorrow { object: object.id });
         }
         if let Value::Ready(value) = object.value {
             self.out.push(Action::Drop { object: object.id, value });
         }
     }
 
-    /// There is a value for a pending object.
-    pub(crate) fn set_ready(&mut self, at: ObjectAt, value: V, contents: Vec<ObjectAt>) {
+    /// Sets the value of a pending object.
+    pub(crate) fn set_ready(&mut self, at: ObjectKey, value: V, contents: Vec<ObjectKey>) {
         contents.iter().for_each(|content| self.pin(*content));
         let object = &mut self.objects[at];
         object.value = Value::Ready(value);
         object.set_contents(contents);
-        for (task, number) in self.came(at) {
+        for (task, number) in self.take_dependents_of(at) {
             if self.is_waiting(task, number) {
                 let task_ref = &mut self.tasks[task];
                 task_ref.missing -= 1;
                 if task_ref.missing == 0 {
-                    // Something that was there may have been lost meanwhile.
+                    // Another dependency may have been lost in the meantime.
                     self.ready(task);
                 }
             }
         }
     }
 
-    /// There will be no value for a pending object.
-    pub(crate) fn set_failed(&mut self, at: ObjectAt, error: &Arc<TaskError>) {
+    /// Sets the error of a pending object.
+    pub(crate) fn set_failed(&mut self, at: ObjectKey, error: &Arc<TaskError>) {
         self.objects[at].value = Value::Failed(error.clone());
-        for (task, number) in self.came(at) {
+        for (task, number) in self.take_dependents_of(at) {
             if self.is_waiting(task, number) {
                 self.failing.push((task, error.clone()));
             }
         }
     }
 
-    /// It is known what became of an object. Gives the tasks that waited for that.
-    fn came(&mut self, at: ObjectAt) -> Vec<(TaskAt, u64)> {
+    /// Returns the tasks that waited for an object, whose value or error is now known.
+    fn take_dependents_of(&mut self, at: ObjectKey) -> Vec<(TaskKey, u64)> {
         let object = &mut self.objects[at];
         if object.has_waiters() {
             self.awaited.push(at);
@@ -168,27 +168,27 @@ impl<C, V> Scheduler<C, V> {
         dependents
     }
 
-    pub(crate) fn is_waiting(&self, task: TaskAt, number: u64) -> bool {
+    pub(crate) fn is_waiting(&self, task: TaskKey, number: u64) -> bool {
         self.tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
     }
 
-    /// A worker wants to be told of an object.
-    pub(crate) fn want(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+    /// Handles a worker's request for an object.
+    pub(crate) fn request_object(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker_at) = self.cluster.find(worker) else { return };
         let task = self.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
-        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_of_all(object)) {
+        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
             Err(fault) => self.refuse_object(id, worker, task, fault),
             Ok(at) if !self.objects[at].is_pending() => {
                 self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
             }
-            Ok(at) if self.objects[at].waits_of(worker) < WAITS_MAX => {
+            Ok(at) if self.objects[at].wait_count(worker) < WAITS_MAX => {
                 let object = &mut self.objects[at];
                 object.wait(worker);
                 if let Some(job) = job.filter(|job| *job != object.job) {
-                    object.visit(worker, self.jobs[job].id);
+                    object.add_foreign_waiter(worker, self.jobs[job].id);
                 }
-                self.ask(at);
+                self.fetch_borrowed(at);
             }
             Ok(_) => {
                 let message = format!("waits for object {id} more than {WAITS_MAX} times");
@@ -197,57 +197,58 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Whether a worker has a task, or is the node that has.
-    fn acts_for(&self, worker: WorkerAt, task: TaskAt) -> bool {
+    /// Whether a worker has a task, or stands for the node that has it.
+    fn acts_for(&self, worker: WorkerKey, task: TaskKey) -> bool {
         let workers = &self.cluster.workers;
         self.tasks[task].worker.is_some_and(|at| {
-            at == worker || workers[worker].role == Role::Peer && workers[at].node == workers[worker].node
+            at == worker || workers[worker].kind == WorkerKind::PeerProxy && workers[at].node == workers[worker].node
         })
     }
 
-    /// An object, if there is one that may be used.
-    pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectAt, Fault> {
+    /// Returns an object, if it exists and `may` permits its use.
+    pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectKey, Fault> {
         let at = self.find_object(id).ok_or_else(|| unknown(id))?;
         let is_usable = may(&self.objects[at]);
         is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
     }
 
-    /// Tells a worker of an object, for a task of a job. The worker then holds what the object contains.
-    pub(crate) fn deliver(&mut self, at: ObjectAt, worker: WorkerAt, job: JobAt) {
-        self.deliver_to(at, worker, self.jobs[job].id);
+    /// Delivers an object to a worker, for a task of a job. The worker then holds the objects that it contains.
+    pub(crate) fn deliver(&mut self, at: ObjectKey, worker: WorkerKey, job: JobKey) {
+        self.deliver_for(at, worker, self.jobs[job].id);
     }
 
-    fn deliver_to(&mut self, at: ObjectAt, worker: WorkerAt, job: JobId) {
+    fn deliver_for(&mut self, at: ObjectKey, worker: WorkerKey, job: JobId) {
         self.hold_contents(at, worker);
         let worker = self.cluster.workers[worker].id;
         self.out.push(Action::Deliver { worker, object: self.objects[at].id, job });
     }
 
-    /// A worker holds what the value of an object contains.
-    pub(crate) fn hold_contents(&mut self, at: ObjectAt, worker: WorkerAt) {
+    /// Adds a reference of a worker to each object that a value contains.
+    pub(crate) fn hold_contents(&mut self, at: ObjectKey, worker: WorkerKey) {
         for index in 0..self.objects[at].contents().len() {
             self.hold(self.objects[at].contents()[index], worker);
         }
     }
 
-    fn refuse_object(&mut self, object: ObjectId, worker: WorkerId, task: Option<TaskAt>, fault: Fault) {
+    fn refuse_object(&mut self, object: ObjectId, worker: WorkerId, task: Option<TaskKey>, fault: Fault) {
         let error = Arc::new(TaskError { fault, chain: self.chain(task) });
         self.out.push(Action::Refuse { worker, object, error });
     }
 
-    /// Tells those who waited for objects that came in this step, and are still there.
+    /// Delivers the objects that got a value or an error in this step, and still exist, to the workers that wait for
+    /// them.
     pub(crate) fn deliver_awaited(&mut self) {
         for index in 0..self.awaited.len() {
             let at = self.awaited[index];
             let Some(object) = self.objects.get_mut(at) else { continue };
-            let (job, visitors) = (object.job, object.take_visitors());
+            let (job, foreign_waiters) = (object.job, object.take_foreign_waiters());
             for (id, times) in object.take_waiters() {
                 let Some(worker) = self.cluster.find(id) else { continue };
-                let of_worker = visitors.iter().filter(|(visitor, _)| *visitor == id);
+                let of_worker = foreign_waiters.iter().filter(|(visitor, _)| *visitor == id);
                 let mut own = times;
                 for (_, job) in of_worker.take(times as usize) {
                     own -= 1;
-                    self.deliver_to(at, worker, *job);
+                    self.deliver_for(at, worker, *job);
                 }
                 (0..own).for_each(|_| self.deliver(at, worker, job));
             }

@@ -1,23 +1,23 @@
-//! Values that no task makes: promised when one asks for them, and there once whoever has the scheduler has made them.
+//! Promised objects: their values come from the embedder rather than from a task.
 
 use std::sync::Arc;
 
 use sandbar_core::{Fault, GroupId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::Action;
-use crate::places::ObjectAt;
-use crate::refs::Value;
+use crate::keys::ObjectKey;
+use crate::object::Value;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
-    /// Whether somebody still refers to an object whose value was promised and is not there.
-    pub fn is_promise_wanted(&self, object: ObjectId) -> bool {
-        self.promised(object).is_some_and(|at| !self.objects[at].is_forgotten())
+    /// Whether a promised object that has no value yet is still referenced.
+    pub fn is_promise_referenced(&self, object: ObjectId) -> bool {
+        self.promised(object).is_some_and(|at| !self.objects[at].is_unreferenced())
     }
 
-    /// A task asks for a value. Its object stays, whoever refers to it, until that is there.
+    /// Creates a promised object. It exists at least until it is fulfilled.
     pub(crate) fn promise(&mut self, id: ObjectId, task: TaskId, worker: WorkerId) {
-        let Some((task, origin)) = self.maker_of(id, task, worker) else { return };
+        let Some((task, origin)) = self.storing_task(id, task, worker) else { return };
         match self.has_room_for(origin.job, 1) {
             Ok(()) => {
                 let worker = origin.parent.map(|(_, worker)| worker);
@@ -30,7 +30,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// It is known what became of a value. Its job may have ended by then.
+    /// Sets the value or the error of a promised object. Its job may have ended.
     pub(crate) fn fulfil(&mut self, id: ObjectId, value: Result<V, Fault>) {
         match (self.promised(id), value) {
             (Some(at), Ok(value)) => self.set_ready(at, value, Vec::new()),
@@ -40,9 +40,9 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// An object whose value is to come, and that no task returns: those of placement groups have theirs already.
-    fn promised(&self, id: ObjectId) -> Option<ObjectAt> {
-        let is_promised = |at: &ObjectAt| {
+    /// Returns a pending promised object. The objects of placement groups are none.
+    fn promised(&self, id: ObjectId) -> Option<ObjectKey> {
+        let is_promised = |at: &ObjectKey| {
             let object = &self.objects[*at];
             object.is_pending() && object.index.is_none() && !object.is_borrowed()
         };

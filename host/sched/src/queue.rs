@@ -1,7 +1,7 @@
-//! Tasks that could be begun, in the order in which they are: higher priority, then deeper, then earlier submitted.
-//! Children before their aunts bounds how many wait.
+//! Ready tasks, in dispatch order: higher priority first, then greater depth, then earlier submission. Depth first
+//! bounds the number of waiting tasks.
 //!
-//! Tasks of one shape wait in one line: where the first does not fit, none of them does.
+//! Tasks of one shape share a queue: if the first one does not fit, none of them does.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +9,12 @@ use std::ops::Bound;
 
 use sandbar_core::{NodeId, Strategy};
 
-use crate::places::{ShapeAt, TaskAt};
-use crate::resources::Demand;
+use crate::keys::{ShapeKey, TaskKey};
+use crate::resources::ResourceSet;
 use crate::slab::Slab;
 use crate::tasks::Task;
 
-/// What comes first is less.
+/// Priority and depth of a task. The smaller level is dispatched first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level {
     priority: Reverse<i32>,
@@ -27,46 +27,46 @@ impl Level {
     }
 }
 
-/// When it is a task's turn: its level, then its number in the order of submission.
-pub(crate) type Turn = (Level, u64);
+/// Position of a task in the dispatch order: its level, then its submission number.
+pub(crate) type Rank = (Level, u64);
 
-/// What tasks take of a node, and those that wait for it.
+/// A request for resources and placement, with the queue of the tasks that make it.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    pub(crate) demand: Demand,
+    pub(crate) demand: ResourceSet,
     pub(crate) strategy: Strategy,
-    /// The node where the objects are that they need.
-    pub(crate) near: Option<NodeId>,
-    /// How long one takes, as was known when the last was put in line.
+    /// The node that has the dependencies of these tasks.
+    pub(crate) preferred_node: Option<NodeId>,
+    /// Expected duration of one task, as of the last push.
     pub(crate) nanos: u64,
-    /// Processors alone, which a worker takes once for several.
-    pub(crate) is_light: bool,
-    /// Tasks in line.
+    /// Whether the request is for processors alone, which a worker leases once for several tasks.
+    pub(crate) is_cpu_only: bool,
+    /// Number of queued tasks.
     pub(crate) len: usize,
-    /// Whether some node could ever have room, as of when so many nodes had come and gone.
+    /// Whether some node could ever have room, and the membership count for which that was computed.
     pub(crate) feasible: (u64, bool),
-    /// Classes that are of it, and tasks that workers were given.
+    /// Number of classes and assigned tasks that use the shape.
     uses: usize,
     levels: BTreeMap<Level, Fifo>,
-    /// Under which turn the queue knows it.
-    turn: Option<Turn>,
+    /// The rank under which the shape is in the queue's order.
+    rank: Option<Rank>,
 }
 
-/// Tasks of one level.
+/// Queued tasks of one level.
 #[derive(Debug, Default)]
 struct Fifo {
-    /// A chain through the tasks, in the order of submission.
-    first: Option<TaskAt>,
-    last: Option<TaskAt>,
-    /// Those that came after later ones: they had waited for objects, or are begun again.
-    late: BTreeMap<u64, TaskAt>,
+    /// A linked list through the tasks, in the order of submission.
+    first: Option<TaskKey>,
+    last: Option<TaskKey>,
+    /// Tasks that were queued after later ones: they waited for objects, or run again.
+    late: BTreeMap<u64, TaskKey>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    shapes: Slab<ShapeAt, Shape>,
-    by_demand: BTreeMap<(Demand, Strategy, Option<NodeId>), ShapeAt>,
-    order: BTreeSet<(Turn, ShapeAt)>,
+    shapes: Slab<ShapeKey, Shape>,
+    by_demand: BTreeMap<(ResourceSet, Strategy, Option<NodeId>), ShapeKey>,
+    order: BTreeSet<(Rank, ShapeKey)>,
 }
 
 impl Queue {
@@ -79,11 +79,11 @@ impl Queue {
     }
 
     #[inline]
-    pub(crate) fn shape(&self, at: ShapeAt) -> &Shape {
+    pub(crate) fn shape(&self, at: ShapeKey) -> &Shape {
         &self.shapes[at]
     }
 
-    pub(crate) fn shape_mut(&mut self, at: ShapeAt) -> &mut Shape {
+    pub(crate) fn shape_mut(&mut self, at: ShapeKey) -> &mut Shape {
         &mut self.shapes[at]
     }
 
@@ -91,9 +91,14 @@ impl Queue {
         self.shapes.len()
     }
 
-    /// The shape of a demand, which is in use once more.
-    pub(crate) fn use_demand(&mut self, demand: &Demand, strategy: Strategy, near: Option<NodeId>) -> ShapeAt {
-        let key = (demand.clone(), strategy, near);
+    /// Returns the shape of a request and counts one more use of it.
+    pub(crate) fn use_demand(
+        &mut self,
+        demand: &ResourceSet,
+        strategy: Strategy,
+        preferred_node: Option<NodeId>,
+    ) -> ShapeKey {
+        let key = (demand.clone(), strategy, preferred_node);
         if let Some(at) = self.by_demand.get(&key) {
             self.shapes[*at].uses += 1;
             return *at;
@@ -101,54 +106,54 @@ impl Queue {
         let at = self.shapes.insert(Shape {
             demand: demand.clone(),
             strategy,
-            near,
+            preferred_node,
             nanos: 0,
-            is_light: demand.is_light(),
+            is_cpu_only: demand.is_cpu_only(),
             len: 0,
             feasible: (0, false),
             uses: 1,
             levels: BTreeMap::new(),
-            turn: None,
+            rank: None,
         });
         self.by_demand.insert(key, at);
         at
     }
 
-    pub(crate) fn use_shape(&mut self, at: ShapeAt) {
+    pub(crate) fn use_shape(&mut self, at: ShapeKey) {
         self.shapes[at].uses += 1;
     }
 
-    pub(crate) fn leave_shape(&mut self, at: ShapeAt) {
+    pub(crate) fn leave_shape(&mut self, at: ShapeKey) {
         let shape = &mut self.shapes[at];
         shape.uses -= 1;
         if shape.uses == 0
             && let Some(shape) = self.shapes.remove(at)
         {
-            self.by_demand.remove(&(shape.demand, shape.strategy, shape.near));
+            self.by_demand.remove(&(shape.demand, shape.strategy, shape.preferred_node));
         }
     }
 
-    /// Whose turn it is, or whose it is after this one's.
-    pub(crate) fn after(&self, turn: Option<(Turn, ShapeAt)>) -> Option<(Turn, ShapeAt)> {
-        match turn {
+    /// Returns the first shape in dispatch order, or the one after `rank`.
+    pub(crate) fn after(&self, rank: Option<(Rank, ShapeKey)>) -> Option<(Rank, ShapeKey)> {
+        match rank {
             None => self.order.first().copied(),
-            // Mostly there is one shape.
-            Some(turn) if self.order.last() == Some(&turn) => None,
-            Some(turn) => self.order.range((Bound::Excluded(turn), Bound::Unbounded)).next().copied(),
+            // Fast path: usually one shape is queued.
+            Some(rank) if self.order.last() == Some(&rank) => None,
+            Some(rank) => self.order.range((Bound::Excluded(rank), Bound::Unbounded)).next().copied(),
         }
     }
 
-    /// Shapes of which tasks wait.
-    pub(crate) fn waiting(&self) -> Vec<ShapeAt> {
+    /// Returns the shapes that have queued tasks, in dispatch order.
+    pub(crate) fn waiting(&self) -> Vec<ShapeKey> {
         self.order.iter().map(|(_, shape)| *shape).collect()
     }
 
-    /// Puts a task in line. Says whether it is the first of its shape.
+    /// Queues a task. Returns whether it is the first of its shape.
     pub(crate) fn push<C>(
         &mut self,
-        tasks: &mut Slab<TaskAt, Task<C>>,
-        at: TaskAt,
-        shape_at: ShapeAt,
+        tasks: &mut Slab<TaskKey, Task<C>>,
+        at: TaskKey,
+        shape_at: ShapeKey,
         level: Level,
     ) -> bool {
         let shape = &mut self.shapes[shape_at];
@@ -161,49 +166,61 @@ impl Queue {
                 fifo.late.insert(number, at);
             }
             last => {
-                tasks[at].ahead = last;
+                tasks[at].previous_in_queue = last;
                 match last {
-                    Some(last) => tasks[last].behind = Some(at),
+                    Some(last) => tasks[last].next_in_queue = Some(at),
                     None => fifo.first = Some(at),
                 }
                 fifo.last = Some(at);
             }
         }
-        let is_first = shape.turn.is_none_or(|turn| (level, number) < turn);
+        let is_first = shape.rank.is_none_or(|rank| (level, number) < rank);
         if is_first {
             self.refresh(shape_at, tasks);
         }
         is_first
     }
 
-    /// The first task of a shape.
-    pub(crate) fn first<C>(&self, shape: ShapeAt, tasks: &Slab<TaskAt, Task<C>>) -> Option<(Turn, TaskAt)> {
+    /// Returns the first task of a shape.
+    pub(crate) fn first<C>(&self, shape: ShapeKey, tasks: &Slab<TaskKey, Task<C>>) -> Option<(Rank, TaskKey)> {
         self.shapes[shape].first(tasks)
     }
 
-    /// Takes a task out of its line.
-    pub(crate) fn remove<C>(&mut self, tasks: &mut Slab<TaskAt, Task<C>>, at: TaskAt, shape_at: ShapeAt, level: Level) {
+    /// Removes a task from its queue.
+    pub(crate) fn remove<C>(
+        &mut self,
+        tasks: &mut Slab<TaskKey, Task<C>>,
+        at: TaskKey,
+        shape_at: ShapeKey,
+        level: Level,
+    ) {
         self.take(tasks, at, shape_at, level);
         self.refresh(shape_at, tasks);
     }
 
-    /// As `remove`, of the first of its shape, of which the queue learns by `refresh` after some of these.
-    pub(crate) fn take<C>(&mut self, tasks: &mut Slab<TaskAt, Task<C>>, at: TaskAt, shape_at: ShapeAt, level: Level) {
+    /// Like `remove`, without an update of the dispatch order. The caller calls `refresh` after a series of these.
+    pub(crate) fn take<C>(
+        &mut self,
+        tasks: &mut Slab<TaskKey, Task<C>>,
+        at: TaskKey,
+        shape_at: ShapeKey,
+        level: Level,
+    ) {
         let shape = &mut self.shapes[shape_at];
-        let Some(fifo) = shape.levels.get_mut(&level) else { unreachable!("a task in line has a level") };
+        let Some(fifo) = shape.levels.get_mut(&level) else { unreachable!("a queued task has a level") };
         shape.len -= 1;
         let task = &mut tasks[at];
         if std::mem::take(&mut task.is_late) {
             fifo.late.remove(&task.number);
         } else {
-            let (ahead, behind) = (task.ahead.take(), task.behind.take());
-            match ahead {
-                Some(ahead) => tasks[ahead].behind = behind,
-                None => fifo.first = behind,
+            let (previous_in_queue, next_in_queue) = (task.previous_in_queue.take(), task.next_in_queue.take());
+            match previous_in_queue {
+                Some(previous_in_queue) => tasks[previous_in_queue].next_in_queue = next_in_queue,
+                None => fifo.first = next_in_queue,
             }
-            match behind {
-                Some(behind) => tasks[behind].ahead = ahead,
-                None => fifo.last = ahead,
+            match next_in_queue {
+                Some(next_in_queue) => tasks[next_in_queue].previous_in_queue = previous_in_queue,
+                None => fifo.last = previous_in_queue,
             }
         }
         if fifo.first.is_none() && fifo.late.is_empty() {
@@ -211,39 +228,40 @@ impl Queue {
         }
     }
 
-    /// Learns whose turn it is in a shape.
-    pub(crate) fn refresh<C>(&mut self, shape_at: ShapeAt, tasks: &Slab<TaskAt, Task<C>>) {
+    /// Updates the position of a shape in the dispatch order.
+    pub(crate) fn refresh<C>(&mut self, shape_at: ShapeKey, tasks: &Slab<TaskKey, Task<C>>) {
         let shape = &mut self.shapes[shape_at];
-        let turn = shape.first(tasks).map(|(turn, _)| turn);
-        if turn == shape.turn {
+        let rank = shape.first(tasks).map(|(rank, _)| rank);
+        if rank == shape.rank {
             return;
         }
-        if let Some(before) = std::mem::replace(&mut shape.turn, turn) {
+        if let Some(before) = std::mem::replace(&mut shape.rank, rank) {
             self.order.remove(&(before, shape_at));
         }
-        if let Some(turn) = turn {
-            self.order.insert((turn, shape_at));
+        if let Some(rank) = rank {
+            self.order.insert((rank, shape_at));
         }
     }
 
-    /// Gives memory back, once nothing is left.
+    /// Frees memory if no shape is left.
     pub(crate) fn shrink(&mut self) {
         self.shapes.shrink();
     }
 }
 
 impl Shape {
-    /// Whether several tasks may be given to a worker in advance: not those that are to be spread.
+    /// Whether a worker may be assigned several tasks in advance. Tasks with the spread strategy are assigned one by
+    /// one.
     pub(crate) fn goes_in_advance(&self) -> bool {
-        self.is_light && self.strategy != Strategy::Spread
+        self.is_cpu_only && self.strategy != Strategy::Spread
     }
 
-    /// Whether it takes of bundles, not of nodes.
-    pub(crate) fn is_of_group(&self) -> bool {
+    /// Whether the tasks run in bundles of a placement group.
+    pub(crate) fn is_in_group(&self) -> bool {
         matches!(self.strategy, Strategy::Group { .. })
     }
 
-    fn first<C>(&self, tasks: &Slab<TaskAt, Task<C>>) -> Option<(Turn, TaskAt)> {
+    fn first<C>(&self, tasks: &Slab<TaskKey, Task<C>>) -> Option<(Rank, TaskKey)> {
         let (level, fifo) = self.levels.first_key_value()?;
         let fresh = fifo.first.map(|at| (tasks[at].number, at));
         let late = fifo.late.first_key_value().map(|(number, at)| (*number, *at));

@@ -1,56 +1,60 @@
-//! What tasks take of a node, and what a node has.
+//! Amounts of resources: requests of tasks, totals of nodes, and what is free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Amounts are counted in ten thousandths of a unit, as Ray does: sums are exact.
-pub const UNIT: u64 = 10_000;
+/// Fixed-point scale of resource amounts: ten thousandths of a unit, as in Ray. Sums are exact.
+pub const RESOURCE_UNIT: u64 = 10_000;
 
-/// An amount of each of some resources.
+/// Amounts of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Demand {
-    /// Processors, in [`UNIT`]s.
+pub struct ResourceSet {
+    /// Processors, in [`RESOURCE_UNIT`]s.
     pub cpus: u64,
-    /// Devices, in [`UNIT`]s.
+    /// GPUs, in [`RESOURCE_UNIT`]s.
     pub gpus: u64,
     /// Memory, in bytes.
     pub memory: u64,
-    /// What else a node was said to have, in [`UNIT`]s.
+    /// Custom resources by name, in [`RESOURCE_UNIT`]s.
     pub custom: BTreeMap<Arc<str>, u64>,
 }
 
-impl Demand {
-    /// Whether it is of processors alone.
-    pub(crate) fn is_light(&self) -> bool {
+impl ResourceSet {
+    /// Whether all amounts but `cpus` are zero.
+    pub(crate) fn is_cpu_only(&self) -> bool {
         self.gpus == 0 && self.memory == 0 && self.custom.values().all(|amount| *amount == 0)
     }
 
-    /// Whether it is of nothing at all.
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.cpus == 0 && self.is_light()
+    /// Whether all amounts are zero.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.cpus == 0 && self.is_cpu_only()
     }
 
-    /// Whether something with nothing in use has enough of each.
-    pub fn is_within(&self, total: &Demand) -> bool {
+    /// Whether a node or bundle with this total could satisfy the request if nothing else used it.
+    pub fn fits_in(&self, total: &ResourceSet) -> bool {
         self.cpus <= total.cpus
             && self.gpus <= total.gpus
             && self.memory <= total.memory
-            && self.custom.iter().all(|(name, amount)| *amount <= total.of(name))
+            && self.custom.iter().all(|(name, amount)| *amount <= total.custom_amount(name))
     }
 
-    /// Whether something has enough of each, of which others use so much and nobody else anything.
-    pub(crate) fn is_beside(&self, others: &Demand, total: &Demand) -> bool {
-        let enough = |amount: u64, total: u64, others: u64| amount <= total.saturating_sub(others);
-        enough(self.cpus, total.cpus, others.cpus)
-            && enough(self.gpus, total.gpus, others.gpus)
-            && enough(self.memory, total.memory, others.memory)
-            && self.custom.iter().all(|(name, amount)| enough(*amount, total.of(name), others.of(name)))
+    /// Whether a node with this total could satisfy the request beside the given external usage, if this scheduler used
+    /// nothing else.
+    pub(crate) fn fits_in_beside(&self, external_usage: &ResourceSet, total: &ResourceSet) -> bool {
+        let enough = |amount: u64, total: u64, external_usage: u64| amount <= total.saturating_sub(external_usage);
+        enough(self.cpus, total.cpus, external_usage.cpus)
+            && enough(self.gpus, total.gpus, external_usage.gpus)
+            && enough(self.memory, total.memory, external_usage.memory)
+            && self
+                .custom
+                .iter()
+                .all(|(name, amount)| enough(*amount, total.custom_amount(name), external_usage.custom_amount(name)))
     }
 
-    /// No more of each than there is of it.
-    pub(crate) fn at_most(&self, total: &Demand) -> Demand {
-        let custom = total.custom.iter().map(|(name, amount)| (name.clone(), self.of(name).min(*amount)));
-        Demand {
+    /// Returns the smaller of both amounts of each resource.
+    pub(crate) fn clamped_to(&self, total: &ResourceSet) -> ResourceSet {
+        let custom = total.custom.iter().map(|(name, amount)| (name.clone(), self.custom_amount(name).min(*amount)));
+        ResourceSet {
             cpus: self.cpus.min(total.cpus),
             gpus: self.gpus.min(total.gpus),
             memory: self.memory.min(total.memory),
@@ -58,20 +62,20 @@ impl Demand {
         }
     }
 
-    pub(crate) fn of(&self, name: &str) -> u64 {
+    pub(crate) fn custom_amount(&self, name: &str) -> u64 {
         self.custom.get(name).copied().unwrap_or(0)
     }
 
-    /// All of these together.
-    pub fn sum<'a>(all: impl Iterator<Item = &'a Demand>) -> Demand {
-        all.fold(Demand::default(), |mut sum, demand| {
+    /// Returns the sum of these amounts.
+    pub fn sum<'a>(all: impl Iterator<Item = &'a ResourceSet>) -> ResourceSet {
+        all.fold(ResourceSet::default(), |mut sum, demand| {
             sum.add(demand);
             sum
         })
     }
 
-    /// So much more of each.
-    pub fn add(&mut self, more: &Demand) {
+    /// Adds amounts, saturating.
+    pub fn add(&mut self, more: &ResourceSet) {
         self.cpus = self.cpus.saturating_add(more.cpus);
         self.gpus = self.gpus.saturating_add(more.gpus);
         self.memory = self.memory.saturating_add(more.memory);
@@ -81,10 +85,11 @@ impl Demand {
         }
     }
 
-    /// What is left of each, where so much is taken.
-    pub fn less(&self, taken: &Demand) -> Demand {
-        let custom = self.custom.iter().map(|(name, amount)| (name.clone(), amount.saturating_sub(taken.of(name))));
-        Demand {
+    /// Subtracts amounts, down to zero.
+    pub fn saturating_sub(&self, taken: &ResourceSet) -> ResourceSet {
+        let custom =
+            self.custom.iter().map(|(name, amount)| (name.clone(), amount.saturating_sub(taken.custom_amount(name))));
+        ResourceSet {
             cpus: self.cpus.saturating_sub(taken.cpus),
             gpus: self.gpus.saturating_sub(taken.gpus),
             memory: self.memory.saturating_sub(taken.memory),
@@ -92,10 +97,11 @@ impl Demand {
         }
     }
 
-    /// Why none of these can ever have enough of each: `none` says what of them, as in "no node has".
-    pub(crate) fn beyond(&self, none: &str, all: &[&Demand]) -> String {
-        let most = |amount: &dyn Fn(&Demand) -> u64| all.iter().map(|one| amount(one)).max().unwrap_or(0);
-        let units = |amount: u64| amount as f64 / UNIT as f64;
+    /// Explains why none of these totals can satisfy the request. `none` names them in the message, as in "no node
+    /// has".
+    pub(crate) fn shortage(&self, none: &str, all: &[&ResourceSet]) -> String {
+        let most = |amount: &dyn Fn(&ResourceSet) -> u64| all.iter().map(|one| amount(one)).max().unwrap_or(0);
+        let units = |amount: u64| amount as f64 / RESOURCE_UNIT as f64;
         let (cpus, gpus, memory) = (most(&|one| one.cpus), most(&|one| one.gpus), most(&|one| one.memory));
         if self.cpus > cpus {
             return format!("asks for {} cpus, {none} more than {}", units(self.cpus), units(cpus));
@@ -107,86 +113,97 @@ impl Demand {
             return format!("asks for {} bytes of memory, {none} more than {memory}", self.memory);
         }
         for (name, amount) in &self.custom {
-            let has = most(&|one| one.of(name));
+            let has = most(&|one| one.custom_amount(name));
             if *amount > has {
                 return format!("asks for {} of {name}, {none} more than {}", units(*amount), units(has));
             }
         }
-        format!("asks for more than one has together, though for no more of each: {none} enough")
+        format!("asks for several resources at once: {none} such combination")
     }
 }
 
-/// What a node or a bundle has left. Processors are owed where tasks that had given theirs away went on.
+/// Free resources of a node or a bundle. `cpus` is negative while unblocked tasks use more processors than there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) cpus: i128,
-    /// All but processors.
-    pub(crate) rest: Demand,
+    /// All resources but `cpus`.
+    pub(crate) rest: ResourceSet,
 }
 
 impl Free {
-    pub(crate) fn all_of(total: &Demand) -> Free {
-        Free { cpus: total.cpus.into(), rest: Demand { cpus: 0, ..total.clone() } }
+    pub(crate) fn all_of(total: &ResourceSet) -> Free {
+        Free { cpus: total.cpus.into(), rest: ResourceSet { cpus: 0, ..total.clone() } }
     }
 
-    /// Whether there is enough of each.
-    pub(crate) fn fits(&self, demand: &Demand) -> bool {
-        self.fits_beside(demand, std::iter::empty())
+    /// Whether the free resources satisfy the request.
+    pub(crate) fn fits(&self, demand: &ResourceSet) -> bool {
+        self.fits_with_reserved(demand, std::iter::empty())
     }
 
-    /// Whether there is enough of each, and of what is there now nothing is taken that these need.
-    pub(crate) fn fits_beside<'a>(&self, demand: &Demand, these: impl Iterator<Item = &'a Demand> + Clone) -> bool {
+    /// Whether the free resources satisfy the request after the given amounts are set aside.
+    pub(crate) fn fits_with_reserved<'a>(
+        &self,
+        demand: &ResourceSet,
+        these: impl Iterator<Item = &'a ResourceSet> + Clone,
+    ) -> bool {
         let cpus: i128 = these.clone().map(|one| i128::from(one.cpus)).sum();
-        (demand.cpus == 0 || i128::from(demand.cpus) + cpus <= self.cpus) && self.fits_but_cpus(demand, these)
+        (demand.cpus == 0 || i128::from(demand.cpus) + cpus <= self.cpus) && self.fits_except_cpus(demand, these)
     }
 
-    /// As above, whether there are processors or not.
-    pub(crate) fn fits_but_cpus<'a>(&self, demand: &Demand, these: impl Iterator<Item = &'a Demand> + Clone) -> bool {
-        let enough = |asked: u64, free: u64, amount: &dyn Fn(&Demand) -> u64| {
+    /// Like `fits_with_reserved`, without the check of processors.
+    pub(crate) fn fits_except_cpus<'a>(
+        &self,
+        demand: &ResourceSet,
+        these: impl Iterator<Item = &'a ResourceSet> + Clone,
+    ) -> bool {
+        let enough = |asked: u64, free: u64, amount: &dyn Fn(&ResourceSet) -> u64| {
             asked == 0 || asked <= these.clone().fold(free, |left, one| left.saturating_sub(amount(one)))
         };
         enough(demand.gpus, self.rest.gpus, &|one| one.gpus)
             && enough(demand.memory, self.rest.memory, &|one| one.memory)
-            && demand.custom.iter().all(|(name, amount)| enough(*amount, self.rest.of(name), &|one| one.of(name)))
+            && demand
+                .custom
+                .iter()
+                .all(|(name, amount)| enough(*amount, self.rest.custom_amount(name), &|one| one.custom_amount(name)))
     }
 
-    /// What is left beside what others use, which may be more than that.
-    pub(crate) fn beside(&self, others: &Demand) -> Free {
+    /// Subtracts amounts that others use: processors may become negative, the rest stops at zero.
+    pub(crate) fn minus(&self, external_usage: &ResourceSet) -> Free {
         let mut left = self.clone();
-        left.cpus -= i128::from(others.cpus);
-        left.change_rest(others, |free, amount| *free = free.saturating_sub(amount));
+        left.cpus -= i128::from(external_usage.cpus);
+        left.change_rest(external_usage, |free, amount| *free = free.saturating_sub(amount));
         left
     }
 
-    /// Takes of each, of which there is enough.
-    pub(crate) fn take(&mut self, demand: &Demand) {
+    /// Subtracts a request that fits.
+    pub(crate) fn acquire(&mut self, demand: &ResourceSet) {
         self.cpus -= i128::from(demand.cpus);
-        self.take_rest(demand);
+        self.acquire_rest(demand);
     }
 
-    /// Gives back.
-    pub(crate) fn give(&mut self, demand: &Demand) {
+    /// Adds a request back.
+    pub(crate) fn release(&mut self, demand: &ResourceSet) {
         self.cpus += i128::from(demand.cpus);
-        self.give_rest(demand);
+        self.release_rest(demand);
     }
 
-    /// Gives what is left elsewhere.
-    pub(crate) fn give_all(&mut self, other: &Free) {
+    /// Adds the free resources of a removed bundle.
+    pub(crate) fn release_all(&mut self, other: &Free) {
         self.cpus += other.cpus;
-        self.give_rest(&other.rest);
+        self.release_rest(&other.rest);
     }
 
-    /// Takes all but processors, of which there is enough.
-    pub(crate) fn take_rest(&mut self, demand: &Demand) {
+    /// Subtracts all of a request but its processors, which fits.
+    pub(crate) fn acquire_rest(&mut self, demand: &ResourceSet) {
         self.change_rest(demand, |free, amount| *free -= amount);
     }
 
-    /// Gives back all but processors.
-    pub(crate) fn give_rest(&mut self, demand: &Demand) {
+    /// Adds all of a request but its processors.
+    pub(crate) fn release_rest(&mut self, demand: &ResourceSet) {
         self.change_rest(demand, |free, amount| *free += amount);
     }
 
-    fn change_rest(&mut self, demand: &Demand, change: impl Fn(&mut u64, u64)) {
+    fn change_rest(&mut self, demand: &ResourceSet, change: impl Fn(&mut u64, u64)) {
         change(&mut self.rest.gpus, demand.gpus);
         change(&mut self.rest.memory, demand.memory);
         for (name, amount) in demand.custom.iter().filter(|(_, amount)| **amount > 0) {

@@ -1,203 +1,206 @@
-//! The step: what happened is noted, its consequences follow, and then whoever has room begins.
+//! The scheduler step: applies an event, settles its consequences, then dispatches tasks to free workers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
-use crate::actors::{Actor, Names};
+use crate::actor_placement::PendingActors;
+use crate::actors::{Actor, ActorNames};
 use crate::classes::Classes;
 use crate::cluster::Cluster;
-use crate::event::{Action, Event, Role};
+use crate::event::{Action, Event, WorkerKind};
 use crate::groups::Groups;
+use crate::id_table::IdTable;
 use crate::jobs::Job;
-use crate::lineage::{Inspect, ToDo};
-use crate::place_actors::Unplaced;
-use crate::places::{ActorAt, JobAt, NodeAt, ObjectAt, TaskAt, WorkerAt};
+use crate::keys::{ActorKey, JobKey, NodeKey, ObjectKey, TaskKey, WorkerKey};
+use crate::lineage::{LineageQueue, PayloadCallbacks};
+use crate::object::Object;
 use crate::queue::{Level, Queue};
-use crate::refs::Object;
 use crate::slab::Slab;
 use crate::streams::Item;
-use crate::table::Table;
 use crate::tasks::{State, Task};
 
-/// How a scheduler decides.
+/// Options of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// A worker is given about so many nanoseconds of work in advance.
+    /// Nanoseconds of work that a worker is assigned in advance.
     pub window_nanos: u64,
-    /// One that is far, so many.
-    pub far_window_nanos: u64,
-    /// And no more tasks than this.
+    /// Nanoseconds of work that a worker of a remote node is assigned in advance.
+    pub remote_window_nanos: u64,
+    /// Maximum number of tasks that a worker is assigned in advance.
     pub window_max: u32,
-    /// A worker that has several has no more actors than this.
+    /// Maximum number of actors in a worker that hosts several.
     pub actors_max: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { window_nanos: 1_000_000, far_window_nanos: 10_000_000, window_max: 1024, actors_max: 1000 }
+        Options { window_nanos: 1_000_000, remote_window_nanos: 10_000_000, window_max: 1024, actors_max: 1000 }
     }
 }
 
-/// What runs where, who refers to what. `C` is what tasks call, `V` the values of objects; it looks at neither.
+/// State of tasks, objects, actors, placement groups, workers and nodes. `C` is the call of a task, `V` the value of an
+/// object; both are opaque.
 #[derive(Debug)]
 pub struct Scheduler<C, V> {
     pub(crate) options: Options,
-    pub(crate) inspect: Inspect<C, V>,
-    pub(crate) ids: Table<u64, Entry>,
-    pub(crate) tasks: Slab<TaskAt, Task<C>>,
-    pub(crate) objects: Slab<ObjectAt, Object<V>>,
-    pub(crate) actors: Slab<ActorAt, Actor>,
-    pub(crate) actor_ids: Table<ActorId, ActorAt>,
-    pub(crate) names: Names,
-    pub(crate) unplaced: Unplaced,
+    pub(crate) callbacks: PayloadCallbacks<C, V>,
+    pub(crate) ids: IdTable<u64, Entry>,
+    pub(crate) tasks: Slab<TaskKey, Task<C>>,
+    pub(crate) objects: Slab<ObjectKey, Object<V>>,
+    pub(crate) actors: Slab<ActorKey, Actor>,
+    pub(crate) actor_ids: IdTable<ActorId, ActorKey>,
+    pub(crate) names: ActorNames,
+    pub(crate) pending_actors: PendingActors,
     pub(crate) groups: Groups<V>,
-    pub(crate) jobs: Slab<JobAt, Job>,
-    pub(crate) job_ids: Table<JobId, JobAt>,
+    pub(crate) jobs: Slab<JobKey, Job>,
+    pub(crate) job_ids: IdTable<JobId, JobKey>,
     pub(crate) classes: Classes,
     pub(crate) queue: Queue,
     pub(crate) cluster: Cluster,
-    /// Jobs whose first task could be begun, in a worker that is there.
+    /// Jobs whose root task is ready and whose driver worker exists.
     pub(crate) starting: BTreeSet<JobId>,
-    /// Nodes where one of these waits for room, or a placement group.
-    pub(crate) held: Vec<NodeAt>,
-    /// Tasks that were ever added.
+    /// Nodes that are held for a job's root task or for a placement group.
+    pub(crate) held_nodes: Vec<NodeKey>,
+    /// Number of tasks added so far.
     pub(crate) number: u64,
-    /// Tasks that ended in this step or the one before.
-    pub(crate) ended: Vec<(TaskAt, TaskId)>,
+    /// Tasks that finished in this step or the previous one.
+    pub(crate) finished_tasks: Vec<(TaskKey, TaskId)>,
 
-    // What is left to do in a step.
-    /// Tasks that fail, and why.
-    pub(crate) failing: Vec<(TaskAt, Arc<TaskError>)>,
-    /// Objects that nothing may refer to any more.
-    pub(crate) forgotten: Vec<ObjectAt>,
-    pub(crate) lineage: ToDo,
-    /// Objects that came and that workers wait for.
-    pub(crate) awaited: Vec<ObjectAt>,
-    /// The worker whose tasks have changed.
-    pub(crate) touched: Option<WorkerAt>,
-    /// The first in order of the tasks that can be begun since this step.
-    pub(crate) newest: Option<(Level, TaskAt)>,
-    /// Something may find a place now that found none before.
-    pub(crate) is_stale: bool,
+    // Work that is left in the current step.
+    /// Tasks to fail, with their errors.
+    pub(crate) failing: Vec<(TaskKey, Arc<TaskError>)>,
+    /// Objects that may have lost their last reference.
+    pub(crate) unreferenced: Vec<ObjectKey>,
+    pub(crate) lineage: LineageQueue,
+    /// Objects that got a value or an error while workers wait for them.
+    pub(crate) awaited: Vec<ObjectKey>,
+    /// The worker whose assigned tasks have changed.
+    pub(crate) changed_worker: Option<WorkerKey>,
+    /// The first task, in queue order, that became ready in this step.
+    pub(crate) newest: Option<(Level, TaskKey)>,
+    /// Whether a task may find room that found none before.
+    pub(crate) needs_dispatch: bool,
     pub(crate) out: Vec<Action<V>>,
 }
 
-/// What goes by a number: a task, the first object that it returns, or both.
+/// What an id number refers to: a task, its first return, or both.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Entry {
-    pub(crate) task: Option<TaskAt>,
-    pub(crate) object: Option<ObjectAt>,
+    pub(crate) task: Option<TaskKey>,
+    pub(crate) object: Option<ObjectKey>,
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// Of a cluster without nodes. No value may be lost.
+    /// Returns a scheduler of a cluster without nodes. It keeps no lineage.
     pub fn new(options: Options) -> Scheduler<C, V> {
-        Scheduler::with_lineage(options, Inspect::default())
+        Scheduler::with_lineage(options, PayloadCallbacks::default())
     }
 
-    /// Of a cluster without nodes. What was lost of what may be is made again.
-    pub fn with_lineage(options: Options, inspect: Inspect<C, V>) -> Scheduler<C, V> {
+    /// Returns a scheduler of a cluster without nodes that reconstructs lost values by lineage.
+    pub fn with_lineage(options: Options, callbacks: PayloadCallbacks<C, V>) -> Scheduler<C, V> {
         Scheduler {
             options,
-            inspect,
-            ids: Table::default(),
+            callbacks,
+            ids: IdTable::default(),
             tasks: Slab::new(),
             objects: Slab::new(),
             actors: Slab::new(),
-            actor_ids: Table::default(),
-            names: Names::default(),
-            unplaced: Unplaced::default(),
+            actor_ids: IdTable::default(),
+            names: ActorNames::default(),
+            pending_actors: PendingActors::default(),
             groups: Groups::new(),
             jobs: Slab::new(),
-            job_ids: Table::default(),
+            job_ids: IdTable::default(),
             classes: Classes::new(),
             queue: Queue::new(),
             cluster: Cluster::new(),
             starting: BTreeSet::new(),
-            held: Vec::new(),
+            held_nodes: Vec::new(),
             number: 0,
-            ended: Vec::new(),
+            finished_tasks: Vec::new(),
             failing: Vec::new(),
-            forgotten: Vec::new(),
-            lineage: ToDo::default(),
+            unreferenced: Vec::new(),
+            lineage: LineageQueue::default(),
             awaited: Vec::new(),
-            touched: None,
+            changed_worker: None,
             newest: None,
-            is_stale: false,
+            needs_dispatch: false,
             out: Vec::new(),
         }
     }
 
-    /// Takes what happened, and says what to do, behind what `actions` say already. What the actions name is there until
-    /// the next step: do them before.
+    /// Applies an event and appends the resulting actions to `actions`. Tasks and objects that the actions name exist
+    /// until the next step, so execute the actions before it.
     pub fn step(&mut self, event: Event<C, V>, actions: &mut Vec<Action<V>>) {
         std::mem::swap(&mut self.out, actions);
-        self.forget_ended();
-        self.take_in(event);
+        self.remove_finished();
+        self.handle_event(event);
         self.settle();
         loop {
             self.dispatch();
-            if self.failing.is_empty() && self.forgotten.is_empty() {
+            if self.failing.is_empty() && self.unreferenced.is_empty() {
                 break;
             }
             self.settle();
         }
-        if let Some(touched) = self.touched.take() {
-            self.cluster.refresh(touched);
+        if let Some(changed_worker) = self.changed_worker.take() {
+            self.cluster.refresh(changed_worker);
         }
         self.rebalance();
         self.deliver_awaited();
         std::mem::swap(&mut self.out, actions);
     }
 
-    fn take_in(&mut self, event: Event<C, V>) {
+    fn handle_event(&mut self, event: Event<C, V>) {
         match event {
-            Event::NodeJoined { node, resources, far } => {
-                if self.cluster.add_node(node, resources, far) {
+            Event::NodeJoined { node, resources, remote } => {
+                if self.cluster.add_node(node, resources, remote) {
                     self.fail_infeasible();
                 }
             }
             Event::NodeDraining { node } => self.drain_node(node),
-            Event::NodeLoad { node, others } => self.load_node(node, &others),
+            Event::NodeLoad { node, external_usage } => self.load_node(node, &external_usage),
             Event::NodeLost { node } => self.lose_node(node),
-            Event::WorkerReady { worker, node, role } => {
-                if let Some(at) = self.cluster.add_worker(worker, node, role) {
-                    match role {
-                        Role::Tasks => {}
-                        Role::Driver(job) => self.add_driver(job, at),
-                        Role::Actors | Role::Actor(_) | Role::Peer => self.is_stale = true,
+            Event::WorkerReady { worker, node, kind } => {
+                if let Some(at) = self.cluster.add_worker(worker, node, kind) {
+                    match kind {
+                        WorkerKind::Tasks => {}
+                        WorkerKind::Driver(job) => self.add_driver(job, at),
+                        WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => self.needs_dispatch = true,
                     }
                 }
             }
-            Event::WorkerLost { worker, begun } => self.lose_worker(worker, &begun),
+            Event::WorkerLost { worker, started } => self.lose_worker(worker, &started),
             Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
             Event::JobEnded { job } => self.end_job(job),
             Event::Submitted { task } => self.submit(task),
-            Event::Seated { task, worker } => self.seat(task, worker),
+            Event::ProxyTaskStarted { task, worker } => self.start_proxy_task(task, worker),
             Event::ActorBorrowed { actor, worker } => self.borrow_actor(actor, worker),
-            Event::RanInline { task, worker, outcome, nanos } => self.ran_inline(task, worker, outcome, nanos),
-            Event::BeganInline { task, worker } => self.began_inline(task, worker),
+            Event::FinishedInline { task, worker, outcome, nanos } => {
+                self.finished_inline(task, worker, outcome, nanos)
+            }
+            Event::StartedInline { task, worker } => self.started_inline(task, worker),
             Event::Put { object, task, worker, value, refs } => self.put(object, task, worker, value, &refs),
             Event::PutFailed { object, task, worker, fault } => self.put_failed(object, task, worker, fault),
             Event::Yielded { task, attempt, worker, index, object, value, refs } => {
                 self.yielded(task, attempt, worker, Item { index, object, value, refs });
             }
-            Event::Taken { stream, worker, taken } => self.taken(stream, worker, taken),
+            Event::ItemsConsumed { stream, worker, consumed } => self.consume_items(stream, worker, consumed),
             Event::Promised { object, task, worker } => self.promise(object, task, worker),
             Event::Fulfilled { object, value } => self.fulfil(object, value),
             Event::Borrowed { object, task, worker } => self.borrow(object, task, worker),
-            Event::Arrived { object, value, refs } => self.arrive(object, value, &refs),
-            Event::Finished { task, attempt, worker, outcome, nanos } => {
-                self.finished(task, attempt, worker, outcome, nanos);
+            Event::BorrowResolved { object, value, refs } => self.resolve_borrow(object, value, &refs),
+            Event::AttemptFinished { task, attempt, worker, outcome, nanos } => {
+                self.attempt_finished(task, attempt, worker, outcome, nanos);
             }
             Event::Blocked { task, worker, blocked } => self.block(task, worker, blocked),
-            Event::Wanted { object, worker, task } => self.want(object, worker, task),
-            Event::Held { object, worker, task } => self.hold_for(object, worker, task),
-            Event::Released { object, worker, times } => self.release(object, worker, times),
+            Event::ObjectRequested { object, worker, task } => self.request_object(object, worker, task),
+            Event::ReferenceAdded { object, worker, task } => self.add_reference(object, worker, task),
+            Event::ReferencesReleased { object, worker, count } => self.release(object, worker, count),
             Event::Cancelled { task, recursive } => self.cancel(task, recursive),
-            Event::Doomed { call, fault } => self.doom(call, fault),
+            Event::DeadlockDetected { call, fault } => self.fail_deadlocked(call, fault),
             Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
             Event::ObjectLost { object, waiters } => self.lose_object(object, &waiters),
             Event::Killed { actor, restart } => self.kill_actor(actor, restart),
@@ -205,30 +208,34 @@ impl<C, V> Scheduler<C, V> {
                 self.create_group(group, task, worker, spec, value);
             }
             Event::GroupRemoved { group, task, worker } => self.remove_group(group, task, worker),
-            Event::SetAside { group, node, attempt, done } => self.answer(group, node, attempt, done),
-            Event::Saved { actor, attempt, worker, object } => self.save_actor(actor, attempt, worker, object),
+            Event::ReserveReply { group, node, attempt, granted } => {
+                self.handle_reserve_reply(group, node, attempt, granted)
+            }
+            Event::Checkpointed { actor, attempt, worker, object } => {
+                self.checkpoint_actor(actor, attempt, worker, object)
+            }
         }
     }
 
-    /// What follows from what failed, from what is not referred to any more, and from what was lost.
+    /// Processes the step's failed tasks, unreferenced objects and lost values until none is left.
     fn settle(&mut self) {
         loop {
             if let Some((task, error)) = self.failing.pop() {
                 self.fail(task, error);
-            } else if let Some(object) = self.forgotten.pop() {
-                self.drop_forgotten(object);
+            } else if let Some(object) = self.unreferenced.pop() {
+                self.drop_unreferenced(object);
             } else if let Some(task) = self.lineage.unused.pop() {
                 self.drop_unused_lineage(task);
             } else if let Some(task) = self.lineage.lost.pop() {
-                self.make_again(task);
+                self.reconstruct(task);
             } else {
                 break;
             }
         }
     }
 
-    /// The worker for the first task of a job is there.
-    fn add_driver(&mut self, job: JobId, worker: WorkerAt) {
+    /// Registers the driver worker of a job.
+    fn add_driver(&mut self, job: JobId, worker: WorkerKey) {
         let Some(at) = self.job_ids.get(&job) else { return };
         let record = &mut self.jobs[*at];
         if record.driver.is_some() {
@@ -237,7 +244,7 @@ impl<C, V> Scheduler<C, V> {
         record.driver = Some(worker);
         if record.first.is_some_and(|first| self.tasks[first].state == State::Queued) {
             self.starting.insert(job);
-            self.is_stale = true;
+            self.needs_dispatch = true;
         }
     }
 
@@ -246,7 +253,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
             let task = &mut self.tasks[task];
             if task.worker == Some(at) {
-                task.state = if is_blocked { State::Blocked } else { State::Given };
+                task.state = if is_blocked { State::Blocked } else { State::Assigned };
             }
             return;
         }
@@ -255,25 +262,25 @@ impl<C, V> Scheduler<C, V> {
         let (task, state) = if is_blocked {
             (self.cluster.block(at, place, &self.queue), State::Blocked)
         } else {
-            (self.cluster.unblock(at, place, &self.queue), State::Given)
+            (self.cluster.unblock(at, place, &self.queue), State::Assigned)
         };
         if let Some(task) = task {
             self.tasks[task].state = state;
         }
-        self.changed(at);
+        self.assignments_changed(at);
     }
 
     #[inline]
-    pub(crate) fn find_task(&self, id: TaskId) -> Option<TaskAt> {
+    pub(crate) fn find_task(&self, id: TaskId) -> Option<TaskKey> {
         self.ids.get(&id.0)?.task
     }
 
     #[inline]
-    pub(crate) fn find_object(&self, id: ObjectId) -> Option<ObjectAt> {
+    pub(crate) fn find_object(&self, id: ObjectId) -> Option<ObjectKey> {
         self.ids.get(&id.0)?.object
     }
 
-    /// A number has lost one of its meanings.
+    /// Clears a part of the entry of an id number, and removes the entry if it is empty.
     pub(crate) fn forget_id(&mut self, number: u64, forget: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.ids.get_mut(&number) {
             forget(entry);

@@ -1,75 +1,75 @@
-//! Records by place: memory in pieces that never move, so that growing costs neither a copy nor slack.
+//! A slab: records by key, in chunks that never move, so that growth neither copies nor over-allocates.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
-use crate::places::Place;
+use crate::keys::SlabKey;
 
-const PIECE: usize = 1 << 10;
+const CHUNK_LEN: usize = 1 << 10;
 
-/// Records, each at a place of its own until it is removed.
+/// Records, each under its own key until it is removed.
 #[derive(Debug)]
 pub(crate) struct Slab<P, T> {
-    pieces: Vec<Box<[Option<T>; PIECE]>>,
-    /// Places that were given before.
+    chunks: Vec<Box<[Option<T>; CHUNK_LEN]>>,
+    /// Keys of removed records, for reuse.
     free: Vec<u32>,
-    /// The first place that was never given.
-    fresh: u32,
-    place: PhantomData<P>,
+    /// Number of keys ever used.
+    next_unused: u32,
+    key: PhantomData<P>,
 }
 
-impl<P: Place, T> Slab<P, T> {
+impl<P: SlabKey, T> Slab<P, T> {
     pub(crate) fn new() -> Slab<P, T> {
-        Slab { pieces: Vec::new(), free: Vec::new(), fresh: 0, place: PhantomData }
+        Slab { chunks: Vec::new(), free: Vec::new(), next_unused: 0, key: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.fresh as usize - self.free.len()
+        self.next_unused as usize - self.free.len()
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, record: T) -> P {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
-        self.pieces[index as usize / PIECE][index as usize % PIECE] = Some(record);
-        P::of(index)
+        self.chunks[index as usize / CHUNK_LEN][index as usize % CHUNK_LEN] = Some(record);
+        P::from_index(index)
     }
 
     fn grow(&mut self) -> u32 {
-        let index = self.fresh;
+        let index = self.next_unused;
         assert!(index < u32::MAX - 1, "no host has memory for as many records");
-        if index as usize / PIECE == self.pieces.len() {
-            let piece: Box<[Option<T>]> = (0..PIECE).map(|_| None).collect();
-            let Ok(piece) = piece.try_into() else { unreachable!("a piece has its length") };
-            self.pieces.push(piece);
+        if index as usize / CHUNK_LEN == self.chunks.len() {
+            let chunk: Box<[Option<T>]> = (0..CHUNK_LEN).map(|_| None).collect();
+            let Ok(chunk) = chunk.try_into() else { unreachable!("a chunk has its length") };
+            self.chunks.push(chunk);
         }
-        self.fresh += 1;
+        self.next_unused += 1;
         index
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, place: P) -> Option<T> {
-        let record = self.pieces[place.index() / PIECE][place.index() % PIECE].take()?;
-        self.free.push(place.index() as u32);
+    pub(crate) fn remove(&mut self, key: P) -> Option<T> {
+        let record = self.chunks[key.index() / CHUNK_LEN][key.index() % CHUNK_LEN].take()?;
+        self.free.push(key.index() as u32);
         Some(record)
     }
 
     #[inline]
-    pub(crate) fn get(&self, place: P) -> Option<&T> {
-        self.pieces.get(place.index() / PIECE)?[place.index() % PIECE].as_ref()
+    pub(crate) fn get(&self, key: P) -> Option<&T> {
+        self.chunks.get(key.index() / CHUNK_LEN)?[key.index() % CHUNK_LEN].as_ref()
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: P) -> Option<&mut T> {
-        self.pieces.get_mut(place.index() / PIECE)?[place.index() % PIECE].as_mut()
+    pub(crate) fn get_mut(&mut self, key: P) -> Option<&mut T> {
+        self.chunks.get_mut(key.index() / CHUNK_LEN)?[key.index() % CHUNK_LEN].as_mut()
     }
 
-    /// By place.
+    /// Iterates over the records in key order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (P, &T)> {
-        let records = self.pieces.iter().flat_map(|piece| piece.iter());
-        (0..self.fresh).zip(records).filter_map(|(index, record)| Some((P::of(index), record.as_ref()?)))
+        let records = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        (0..self.next_unused).zip(records).filter_map(|(index, record)| Some((P::from_index(index), record.as_ref()?)))
     }
 
-    /// Gives memory back, once nothing is left.
+    /// Frees memory if no record is left.
     pub(crate) fn shrink(&mut self) {
         if self.len() == 0 {
             *self = Slab::new();
@@ -77,25 +77,25 @@ impl<P: Place, T> Slab<P, T> {
     }
 }
 
-/// A place that someone keeps is one where something lies.
-impl<P: Place, T> Index<P> for Slab<P, T> {
+/// Keys that the scheduler keeps refer to existing records.
+impl<P: SlabKey, T> Index<P> for Slab<P, T> {
     type Output = T;
 
     #[inline]
-    fn index(&self, place: P) -> &T {
-        match &self.pieces[place.index() / PIECE][place.index() % PIECE] {
+    fn index(&self, key: P) -> &T {
+        match &self.chunks[key.index() / CHUNK_LEN][key.index() % CHUNK_LEN] {
             Some(record) => record,
-            None => unreachable!("nothing lies at {}", place.index()),
+            None => unreachable!("no record has key {}", key.index()),
         }
     }
 }
 
-impl<P: Place, T> IndexMut<P> for Slab<P, T> {
+impl<P: SlabKey, T> IndexMut<P> for Slab<P, T> {
     #[inline]
-    fn index_mut(&mut self, place: P) -> &mut T {
-        match &mut self.pieces[place.index() / PIECE][place.index() % PIECE] {
+    fn index_mut(&mut self, key: P) -> &mut T {
+        match &mut self.chunks[key.index() / CHUNK_LEN][key.index() % CHUNK_LEN] {
             Some(record) => record,
-            None => unreachable!("nothing lies at {}", place.index()),
+            None => unreachable!("no record has key {}", key.index()),
         }
     }
 }

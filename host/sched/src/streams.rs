@@ -1,88 +1,89 @@
-//! Streams: what a generator yields, item by item, goes to whoever submitted it.
+//! Streams: the items that a generator yields, delivered one by one to its consumer.
 //!
-//! A generator is a task whose one return is its stream: an object that is there when there are no more items, or says why
-//! there are none. Each item is an object of its own, which the worker of who submitted it, the stream's consumer, holds from
-//! the start: none waits here. The generator may be so many items ahead of what was taken, and learns what was by credits.
-//! An item counts once, whichever attempt yields it first.
+//! A generator is a task whose only return is its stream, an object that gets its value when the generator finishes.
+//! The consumer is the worker of the task that submitted the generator. Each item is an object of its own, which the
+//! consumer holds from the start, so that no item waits here. The generator may be a buffer ahead of the consumer;
+//! credits tell it how many items are consumed. An item counts once, whichever attempt yields it first.
 
 use sandbar_core::{Attempt, Fault, ObjectId, TaskId, WorkerId};
 
 use crate::event::Action;
-use crate::places::{ObjectAt, TaskAt, WorkerAt};
-use crate::refs::Value;
+use crate::keys::{ObjectKey, TaskKey, WorkerKey};
+use crate::object::Value;
 use crate::scheduler::Scheduler;
-use crate::tasks::Stop;
+use crate::tasks::Cancellation;
 
-/// What is known of a stream.
+/// State of a stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) consumer: WorkerId,
-    /// The generator may yield so many items more than were taken.
+    /// Maximum number of yielded items that are not consumed yet.
     pub(crate) buffer: u32,
-    /// Items that are objects, or were.
+    /// Number of items yielded so far.
     pub(crate) yielded: u64,
-    /// Items that the consumer has taken.
-    pub(crate) taken: u64,
+    /// Number of items consumed so far.
+    pub(crate) consumed: u64,
 }
 
-/// What a generator hands over.
+/// An item that a generator yields.
 pub(crate) struct Item<V> {
     pub(crate) index: u64,
     pub(crate) object: ObjectId,
-    /// Or why there is none.
+    /// The value, or the reason why there is none.
     pub(crate) value: Result<V, Fault>,
     pub(crate) refs: Vec<ObjectId>,
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// A task was added that is a generator.
-    pub(crate) fn add_stream(&mut self, generator: TaskAt, consumer: Option<WorkerAt>, buffer: u32) {
+    /// Adds the stream of a new generator.
+    pub(crate) fn add_stream(&mut self, generator: TaskKey, consumer: Option<WorkerKey>, buffer: u32) {
         let id = self.tasks[generator].id.returns(0);
         if let (Some(object), Some(consumer)) = (self.find_object(id), consumer) {
             let consumer = self.cluster.workers[consumer].id;
-            self.objects[object].set_stream(Stream { consumer, buffer: buffer.max(1), yielded: 0, taken: 0 });
+            self.objects[object].set_stream(Stream { consumer, buffer: buffer.max(1), yielded: 0, consumed: 0 });
         }
     }
 
-    /// Whether a task is a generator whose stream somebody has: it is not begun again once that has ended.
-    pub(crate) fn has_stream(&self, task: TaskAt) -> bool {
+    /// Whether a task is a generator with an existing stream. Such a task is not reconstructed.
+    pub(crate) fn has_stream(&self, task: TaskKey) -> bool {
         self.returned(task, 0).is_some_and(|object| self.objects[object].stream().is_some())
     }
 
-    /// A generator has yielded an item.
+    /// Handles an item that a generator yields.
     pub(crate) fn yielded(&mut self, id: TaskId, attempt: Attempt, worker: WorkerId, item: Item<V>) {
         let generator = self.generator_in(id, attempt, worker);
         if let Some((task, object)) = generator
             && item.index == 0
         {
-            // What was taken of an earlier attempt's it did not hear of.
-            self.give_credit(task, object);
+            // A new attempt has not received the credits of earlier ones.
+            self.send_credit(task, object);
         }
-        match generator.and_then(|(task, stream)| Some((task, stream, self.taker_of(task, stream, &item)?))) {
+        match generator.and_then(|(task, stream)| Some((task, stream, self.consumer_of(task, stream, &item)?))) {
             Some((task, stream, consumer)) => self.add_item(task, stream, consumer, item),
             None => self.drop_item(item.object, item.value.ok()),
         }
     }
 
-    /// A generator and its stream, if this attempt of it is in that worker.
-    fn generator_in(&self, id: TaskId, attempt: Attempt, worker: WorkerId) -> Option<(TaskAt, ObjectAt)> {
+    /// Returns a generator and its stream, if this attempt is in the given worker.
+    fn generator_in(&self, id: TaskId, attempt: Attempt, worker: WorkerId) -> Option<(TaskKey, ObjectKey)> {
         let worker = self.cluster.find(worker)?;
-        let is_there = |at: &TaskAt| self.tasks[*at].worker == Some(worker) && self.tasks[*at].attempt == attempt;
+        let is_there = |at: &TaskKey| self.tasks[*at].worker == Some(worker) && self.tasks[*at].attempt == attempt;
         let task = self.find_task(id).filter(is_there)?;
         Some((task, self.find_object(id.returns(0))?))
     }
 
-    /// Who gets an item, if it is the next that the stream is to have.
-    fn taker_of(&self, task: TaskAt, object: ObjectAt, item: &Item<V>) -> Option<WorkerAt> {
+    /// Returns the consumer of an item, if it is the stream's next one and wanted.
+    fn consumer_of(&self, task: TaskKey, object: ObjectKey, item: &Item<V>) -> Option<WorkerKey> {
         let stream = self.objects[object].stream()?;
         let consumer = self.cluster.find(stream.consumer)?;
-        let is_next = item.index == stream.yielded && item.index - stream.taken < u64::from(stream.buffer);
-        let is_wanted = self.tasks[task].stop == Stop::No && self.objects[object].is_held_by(stream.consumer);
+        let is_next = item.index == stream.yielded && item.index - stream.consumed < u64::from(stream.buffer);
+        let is_wanted =
+            self.tasks[task].cancellation == Cancellation::None && self.objects[object].is_held_by(stream.consumer);
         let is_new = !self.ids.contains_key(&item.object.0);
         (is_next && is_wanted && is_new).then_some(consumer)
     }
 
-    fn add_item(&mut self, task: TaskAt, stream: ObjectAt, consumer: WorkerAt, item: Item<V>) {
+    fn add_item(&mut self, task: TaskKey, stream: ObjectKey, consumer: WorkerKey, item: Item<V>) {
         let Item { object: id, value, refs, .. } = item;
         let job = self.tasks[task].job;
         let contents = self.has_room_for(job, 1).and_then(|()| self.all_usable(job, &refs));
@@ -103,15 +104,15 @@ impl<C, V> Scheduler<C, V> {
         self.send_item(stream, at, consumer);
     }
 
-    /// The consumer's worker is told of an item, which it then holds with what that contains.
-    fn send_item(&mut self, stream: ObjectAt, item: ObjectAt, consumer: WorkerAt) {
+    /// Delivers an item to the consumer's worker, which then holds its contents.
+    fn send_item(&mut self, stream: ObjectKey, item: ObjectKey, consumer: WorkerKey) {
         self.hold_contents(item, consumer);
         if let Some(stream) = self.objects[stream].stream_mut() {
             stream.yielded += 1;
         }
         let (worker, stream, object) =
             (self.cluster.workers[consumer].id, self.objects[stream].id, self.objects[item].id);
-        self.out.push(Action::Item { worker, stream, object });
+        self.out.push(Action::DeliverItem { worker, stream, object });
     }
 
     fn drop_item(&mut self, object: ObjectId, value: Option<V>) {
@@ -120,35 +121,36 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// The consumer of a stream has taken so many items of it.
-    pub(crate) fn taken(&mut self, id: ObjectId, worker: WorkerId, taken: u64) {
+    /// Records how many items the consumer has consumed.
+    pub(crate) fn consume_items(&mut self, id: ObjectId, worker: WorkerId, consumed: u64) {
         let Some(object) = self.find_object(id) else { return };
         let Some(stream) = self.objects[object].stream_mut().filter(|stream| stream.consumer == worker) else { return };
-        let taken = taken.min(stream.yielded);
-        if taken <= stream.taken {
+        let consumed = consumed.min(stream.yielded);
+        if consumed <= stream.consumed {
             return;
         }
-        stream.taken = taken;
+        stream.consumed = consumed;
         if let Some(task) = self.find_task(TaskId(id.0)) {
-            self.give_credit(task, object);
+            self.send_credit(task, object);
         }
     }
 
-    /// A generator that is in a worker learns how much of its stream was taken.
-    fn give_credit(&mut self, task: TaskAt, object: ObjectAt) {
+    /// Tells the worker of a generator how many items are consumed.
+    fn send_credit(&mut self, task: TaskKey, object: ObjectKey) {
         let Some(stream) = self.objects[object].stream() else { return };
-        let (id, taken) = (self.tasks[task].id, stream.taken);
+        let (id, consumed) = (self.tasks[task].id, stream.consumed);
         if let Some(worker) = self.tasks[task].worker
-            && taken > 0
+            && consumed > 0
         {
-            self.out.push(Action::Credit { worker: self.cluster.workers[worker].id, task: id, taken });
+            self.out.push(Action::Credit { worker: self.cluster.workers[worker].id, task: id, consumed });
         }
     }
 
-    /// Nobody has a stream any more: its generator is not wanted. What that submitted may be in items that were taken.
-    pub(crate) fn close_stream(&mut self, at: ObjectAt) {
+    /// Cancels the generator of a stream without references. Its children keep running: consumed items may contain
+    /// their returns.
+    pub(crate) fn close_stream(&mut self, at: ObjectKey) {
         if let Some(task) = self.find_task(TaskId(self.objects[at].id.0)) {
-            self.stop(task, Stop::Alone);
+            self.cancel_task(task, Cancellation::Task);
         }
     }
 }

@@ -1,39 +1,40 @@
-//! What comes in: tasks and values, once they are found to be of a task that is where it is said to be.
+//! Admission of tasks and values, after a check that the submitting task is in the given worker.
 
 use std::sync::Arc;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 
-use crate::event::{Action, Outcome, Role, Submission, Work};
-use crate::places::{JobAt, ObjectAt, TaskAt, WorkerAt};
-use crate::refs::Value;
+use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
+use crate::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::object::Value;
 use crate::scheduler::Scheduler;
-use crate::tasks::{Links, State, Stop, Task, cancelled};
+use crate::tasks::{Cancellation, Links, State, Task, cancelled};
 
-/// A task may return so many objects.
+/// Maximum number of returns of a task.
 const RETURNS_MAX: u32 = 1 << 16;
 
-/// Over a job's limit on objects there may be so many that say just that. What is beyond is not known at all.
+/// Maximum number of objects beyond the job's limit whose only purpose is to carry the limit error. Further objects are
+/// not created.
 const OBJECTS_OVER_MAX: u64 = 1 << 16;
 
-/// Where something comes from.
+/// Job and parent of a submission.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
-    pub(crate) job: JobAt,
-    /// None of a job's first task.
-    pub(crate) parent: Option<(TaskAt, WorkerAt)>,
+    pub(crate) job: JobKey,
+    /// `None` for a job's root task.
+    pub(crate) parent: Option<(TaskKey, WorkerKey)>,
 }
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn submit(&mut self, submission: Submission<C>) {
         let Some(origin) = self.origin(&submission) else { return };
-        let origin = self.home(origin, &submission);
+        let origin = self.owning_origin(origin, &submission);
         match self.admit(origin, &submission) {
             Ok(links) => {
                 let at = self.add(origin, submission, links);
                 if origin.parent.is_none() {
                     let job = &mut self.jobs[origin.job];
-                    (job.first, job.has_begun) = (Some(at), true);
+                    (job.first, job.has_started) = (Some(at), true);
                 }
                 self.ready(at);
             }
@@ -41,25 +42,31 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A task stands for another scheduler, in the worker that does. Whatever else it asks for, it takes nothing, is begun
-    /// once and returns one object.
-    pub(crate) fn seat(&mut self, submission: Submission<C>, worker: WorkerId) {
+    /// Adds a proxy task for another scheduler, in the worker that stands for it. Its requests are ignored: it uses no
+    /// resources, has no retries, and returns one object.
+    pub(crate) fn start_proxy_task(&mut self, submission: Submission<C>, worker: WorkerId) {
         let (job, worker) = (self.job_ids.get(&submission.job).copied(), self.cluster.find(worker));
         let (Some(job), Some(worker)) = (job, worker) else { return };
         let is_new = !self.ids.contains_key(&submission.id.0);
-        if is_new && submission.parent.is_none() && self.cluster.workers[worker].role == Role::Peer {
+        if is_new && submission.parent.is_none() && self.cluster.workers[worker].kind == WorkerKind::PeerProxy {
             let bare = Submission::bare(submission.id, submission.job, submission.name, submission.call);
             let at = self.add(Origin { job, parent: None }, bare, None);
-            self.give_begun(worker, at);
+            self.assign_started(worker, at);
         }
     }
 
-    /// A child that its parent's worker ran by itself.
-    pub(crate) fn ran_inline(&mut self, submission: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64) {
+    /// Adds a child that its parent's worker ran to the end.
+    pub(crate) fn finished_inline(
+        &mut self,
+        submission: Submission<C>,
+        worker: WorkerId,
+        outcome: Outcome<V>,
+        nanos: u64,
+    ) {
         let id = submission.id;
         let origin = self.origin(&submission).filter(|origin| self.is_in(*origin, worker));
         let Some(origin) = origin else { return self.discard(id, outcome) };
-        let links = match alone(&submission).and_then(|()| self.admit(origin, &submission)) {
+        let links = match require_plain_function(&submission).and_then(|()| self.admit(origin, &submission)) {
             Ok(links) => links,
             Err(fault) => {
                 self.discard(id, outcome);
@@ -67,19 +74,19 @@ impl<C, V> Scheduler<C, V> {
             }
         };
         let at = self.add(origin, submission, links);
-        self.classes.get_mut(self.tasks[at].class).took(nanos);
+        self.classes.get_mut(self.tasks[at].class).record_duration(nanos);
         self.finish(at, outcome, false);
     }
 
-    /// A child that its parent's worker has begun by itself. What it takes of the node may be more than there is, as where
-    /// a task goes on: of processors alone.
-    pub(crate) fn began_inline(&mut self, submission: Submission<C>, worker: WorkerId) {
+    /// Adds a child that its parent's worker started. It may use more processors than are free, as an unblocked task
+    /// does, but no other resources.
+    pub(crate) fn started_inline(&mut self, submission: Submission<C>, worker: WorkerId) {
         let id = submission.id;
         let Some(origin) = self.origin(&submission).filter(|origin| self.is_in(*origin, worker)) else { return };
-        let admitted = if submission.demand.is_light() {
-            alone(&submission).and_then(|()| self.admit(origin, &submission))
+        let admitted = if submission.demand.is_cpu_only() {
+            require_plain_function(&submission).and_then(|()| self.admit(origin, &submission))
         } else {
-            let message = "was begun where it was submitted, and asks for more than processors";
+            let message = "was started inline and asks for more than processors";
             Err(Fault::new(Code::BadRequest, message))
         };
         let links = match admitted {
@@ -91,15 +98,15 @@ impl<C, V> Scheduler<C, V> {
         };
         let at = self.add(origin, submission, links);
         if let Some((_, worker)) = origin.parent {
-            self.give_begun(worker, at);
+            self.assign_started(worker, at);
         }
     }
 
-    /// Where a task belongs: an actor that outlives its job to another one.
-    fn home(&self, origin: Origin, submission: &Submission<C>) -> Origin {
-        let Work::Actor(spec) = &submission.work else { return origin };
-        let home = spec.detached.and_then(|job| self.job_ids.get(&job));
-        home.map_or(origin, |home| Origin { job: *home, ..origin })
+    /// Returns the origin with the job that owns the task: a detached actor is of another job.
+    fn owning_origin(&self, origin: Origin, submission: &Submission<C>) -> Origin {
+        let SubmissionKind::ActorCreation(spec) = &submission.kind else { return origin };
+        let owning_origin = spec.detached.and_then(|job| self.job_ids.get(&job));
+        owning_origin.map_or(origin, |owning_origin| Origin { job: *owning_origin, ..origin })
     }
 
     fn is_in(&self, origin: Origin, worker: WorkerId) -> bool {
@@ -107,7 +114,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn put(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: &[ObjectId]) {
-        let Some((task, origin)) = self.maker_of(id, task, worker) else {
+        let Some((task, origin)) = self.storing_task(id, task, worker) else {
             return self.out.push(Action::Drop { object: id, value });
         };
         let worker = origin.parent.map(|(_, worker)| worker);
@@ -124,28 +131,28 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A value that there was no room for.
+    /// Creates the failed object of a value that was not stored.
     pub(crate) fn put_failed(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, fault: Fault) {
-        if let Some((task, origin)) = self.maker_of(id, task, worker) {
+        if let Some((task, origin)) = self.storing_task(id, task, worker) {
             let error = self.error(task, fault);
             self.create_failed(origin, id, None, error);
         }
     }
 
-    /// The task that stores a value, if it is where it is said to be, and there is none of this number yet.
-    pub(crate) fn maker_of(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskAt, Origin)> {
+    /// Returns the task that stores a value under a new id, if the task is in the given worker.
+    pub(crate) fn storing_task(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskKey, Origin)> {
         let worker = self.cluster.find(worker)?;
         let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
         let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
         (!self.ids.contains_key(&id.0)).then_some((task, origin))
     }
 
-    /// Where a task comes from; none if that is not so, or not any more.
+    /// Returns the origin of a submission, or `None` if its parent is not in the given worker or an id is in use.
     fn origin(&self, submission: &Submission<C>) -> Option<Origin> {
         let job = *self.job_ids.get(&submission.job)?;
         let last = submission.id.0.checked_add(u64::from(submission.returns.checked_sub(1)?))?;
         let parent = match submission.parent {
-            None if self.jobs[job].has_begun => return None,
+            None if self.jobs[job].has_started => return None,
             None => None,
             Some((parent, attempt, worker)) => {
                 let (at, worker) = (self.find_task(parent)?, self.cluster.find(worker)?);
@@ -154,20 +161,20 @@ impl<C, V> Scheduler<C, V> {
                 is_so.then_some(Some((at, worker)))?
             }
         };
-        // Of more than there may be, no more come to be.
+        // No more returns are created than the limit.
         let last = last.min(submission.id.0.saturating_add(u64::from(RETURNS_MAX) - 1));
         let is_new = (submission.id.0..=last).all(|number| !self.ids.contains_key(&number));
         is_new.then_some(Origin { job, parent })
     }
 
-    /// Whether a task may be run, and the objects that it refers to.
+    /// Checks the limits of a submission. Returns the objects that it refers to.
     fn admit(&self, origin: Origin, submission: &Submission<C>) -> Result<Option<Box<Links>>, Fault> {
         let job = &self.jobs[origin.job];
         let limits = &job.limits;
-        if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].stop == Stop::WithChildren) {
+        if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].cancellation == Cancellation::Subtree) {
             return Err(cancelled());
         }
-        let depth = self.depth(origin).saturating_add(submission.below);
+        let depth = self.depth(origin).saturating_add(submission.remote_depth);
         if depth > limits.depth_max {
             let message = format!("would be nested {depth} deep, its job's limit is {}", limits.depth_max);
             return Err(Fault::new(Code::TaskLimit, message));
@@ -183,19 +190,19 @@ impl<C, V> Scheduler<C, V> {
         }
         self.has_room_for(origin.job, submission.returns)?;
         if origin.parent.is_none() {
-            alone(submission)?;
+            require_plain_function(submission)?;
         }
         self.admit_actor(origin.job, submission)?;
         let group = self.admit_strategy(origin.job, submission)?;
-        if submission.needs.is_empty() && submission.refs.is_empty() && group.is_none() {
+        if submission.dependencies.is_empty() && submission.refs.is_empty() && group.is_none() {
             return Ok(None);
         }
-        let needs = self.all_usable(origin.job, &submission.needs)?.into_iter().chain(group).collect();
+        let dependencies = self.all_usable(origin.job, &submission.dependencies)?.into_iter().chain(group).collect();
         let refs = self.all_usable(origin.job, &submission.refs)?.into();
-        Ok(Some(Box::new(Links { needs, refs })))
+        Ok(Some(Box::new(Links { dependencies, refs })))
     }
 
-    pub(crate) fn has_room_for(&self, job: JobAt, objects: u32) -> Result<(), Fault> {
+    pub(crate) fn has_room_for(&self, job: JobKey, objects: u32) -> Result<(), Fault> {
         let job = &self.jobs[job];
         let (all, max) = (job.objects + u64::from(objects), job.limits.objects_max);
         if all <= max {
@@ -204,16 +211,16 @@ impl<C, V> Scheduler<C, V> {
         Err(Fault::new(Code::TaskLimit, format!("its job would have {all} objects at once, its limit is {max}")))
     }
 
-    pub(crate) fn all_usable(&self, job: JobAt, ids: &[ObjectId]) -> Result<Vec<ObjectAt>, Fault> {
-        ids.iter().map(|id| self.usable(*id, |object| object.job == job || self.is_of_all(object))).collect()
+    pub(crate) fn all_usable(&self, job: JobKey, ids: &[ObjectId]) -> Result<Vec<ObjectKey>, Fault> {
+        ids.iter().map(|id| self.usable(*id, |object| object.job == job || self.is_shared(object))).collect()
     }
 
     fn depth(&self, origin: Origin) -> u32 {
         origin.parent.map_or(0, |(parent, _)| self.tasks[parent].depth).saturating_add(1)
     }
 
-    /// Makes a task and its returns.
-    fn add(&mut self, origin: Origin, submission: Submission<C>, links: Option<Box<Links>>) -> TaskAt {
+    /// Adds a task and its return objects.
+    fn add(&mut self, origin: Origin, submission: Submission<C>, links: Option<Box<Links>>) -> TaskKey {
         let job = &mut self.jobs[origin.job];
         let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
         job.tasks += 1;
@@ -221,12 +228,12 @@ impl<C, V> Scheduler<C, V> {
         self.number += 1;
         let (id, returns) = (submission.id, submission.returns);
         if let Some(links) = &links {
-            links.needs.iter().chain(&links.refs).for_each(|object| self.pin(*object));
+            links.dependencies.iter().chain(&links.refs).for_each(|object| self.pin(*object));
         }
-        // What outlives its maker's job is nobody's child.
-        let is_tied = |parent: &TaskAt| self.tasks[*parent].job == origin.job;
+        // A detached actor of another job has no parent.
+        let is_tied = |parent: &TaskKey| self.tasks[*parent].job == origin.job;
         let parent = origin.parent.map(|(parent, _)| parent).filter(is_tied);
-        let depth = if parent.is_some() { self.depth(origin).saturating_add(submission.below) } else { 1 };
+        let depth = if parent.is_some() { self.depth(origin).saturating_add(submission.remote_depth) } else { 1 };
         let at = self.tasks.insert(Task {
             id,
             number: self.number,
@@ -237,11 +244,11 @@ impl<C, V> Scheduler<C, V> {
             job: origin.job,
             parent,
             child: None,
-            older: None,
-            younger: None,
-            ahead: None,
-            behind: None,
-            near: None,
+            previous_sibling: None,
+            next_sibling: None,
+            previous_in_queue: None,
+            next_in_queue: None,
+            locality_shape: None,
             worker: None,
             actor: None,
             attempt: Attempt(0),
@@ -250,42 +257,42 @@ impl<C, V> Scheduler<C, V> {
             returns,
             call_bytes: 0,
             state: State::Waiting,
-            stop: Stop::No,
+            cancellation: Cancellation::None,
             is_late: false,
             is_gated: false,
-            is_settled: false,
-            is_again: false,
+            is_committed: false,
+            is_rerun: false,
         });
         self.ids.entry(id.0).or_default().task = Some(at);
-        self.tie(at);
+        self.attach(at);
         for index in 0..returns {
             let holder = origin.parent.map(|(_, worker)| worker);
             self.create(id.returns(index), origin.job, Some(index), Value::Pending, holder);
         }
-        match submission.work {
-            Work::Task => {}
-            Work::Actor(spec) => self.add_actor(at, *spec),
-            Work::Stream(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
-            Work::Method(actor) => self.add_call(at, actor),
+        match submission.kind {
+            SubmissionKind::Function => {}
+            SubmissionKind::ActorCreation(spec) => self.add_actor(at, *spec),
+            SubmissionKind::Generator(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
+            SubmissionKind::Method(actor) => self.add_call(at, actor),
         }
         self.count_call(at);
         at
     }
 
-    /// Counts what a task calls that has not ended. What makes an actor lasts as long as that, and counts for nothing.
-    pub(crate) fn count_call(&mut self, at: TaskAt) {
+    /// Counts the call of an unfinished task. A creation task lives as long as its actor and does not count.
+    pub(crate) fn count_call(&mut self, at: TaskKey) {
         let task = &mut self.tasks[at];
-        let is_maker = task.actor.is_some_and(|actor| self.actors[actor].maker == Some(at));
-        let bytes = task.call.as_ref().filter(|_| !is_maker).map_or(0, self.inspect.call_bytes);
+        let is_creator = task.actor.is_some_and(|actor| self.actors[actor].creator == Some(at));
+        let bytes = task.call.as_ref().filter(|_| !is_creator).map_or(0, self.callbacks.call_bytes);
         task.call_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.jobs[task.job].call_bytes += u64::from(task.call_bytes);
     }
 
-    /// Puts a task in line, now or once it has what it needs.
-    pub(crate) fn ready(&mut self, at: TaskAt) {
+    /// Queues a task when all of its dependencies have values.
+    pub(crate) fn ready(&mut self, at: TaskKey) {
         let Some(links) = self.tasks[at].links.take() else { return self.enqueue(at) };
         let (mut missing, mut error) = (0, None);
-        for need in &links.needs {
+        for need in &links.dependencies {
             match &self.objects[*need].value {
                 Value::Ready(_) => {}
                 Value::Failed(failed) => error = error.or_else(|| Some(failed.clone())),
@@ -294,14 +301,14 @@ impl<C, V> Scheduler<C, V> {
         }
         if missing > 0 && error.is_none() {
             let number = self.tasks[at].number;
-            for need in &links.needs {
+            for need in &links.dependencies {
                 let object = &mut self.objects[*need];
                 if object.is_pending() {
                     let tasks = &self.tasks;
-                    object.depend(at, number, |task, number| {
+                    object.add_dependent(at, number, |task, number| {
                         tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
                     });
-                    self.ask(*need);
+                    self.fetch_borrowed(*need);
                 }
             }
         }
@@ -314,7 +321,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A task is not run: its returns say why.
+    /// Rejects a submission: its returns get the error.
     fn reject(&mut self, origin: Origin, submission: &Submission<C>, fault: Fault) {
         let mut chain = self.chain(origin.parent.map(|(parent, _)| parent));
         chain.push(submission.name.as_ref().to_owned());
@@ -326,12 +333,12 @@ impl<C, V> Scheduler<C, V> {
         }
         let job = &mut self.jobs[origin.job];
         if origin.parent.is_none() {
-            job.has_begun = true;
+            job.has_started = true;
             self.out.push(Action::JobDone { job: job.id, result: Err(error) });
         }
     }
 
-    /// Makes an object without a value, unless there are too many. Says whether it did.
+    /// Creates a failed object, unless there are too many. Returns whether it did.
     pub(crate) fn create_failed(
         &mut self,
         origin: Origin,
@@ -349,14 +356,15 @@ impl<C, V> Scheduler<C, V> {
     }
 }
 
-/// Refuses what has to do with an actor or with who takes items, or is to be run elsewhere.
-fn alone<C>(submission: &Submission<C>) -> Result<(), Fault> {
-    let bad =
-        |what: &str| Fault::new(Code::BadRequest, format!("{what}, and was begun where it was submitted, or first"));
-    match submission.work {
-        Work::Task if submission.strategy == Strategy::Default => Ok(()),
-        Work::Task => Err(bad("has a strategy of its own")),
-        Work::Actor(_) | Work::Method(_) => Err(bad("is of an actor")),
-        Work::Stream(_) => Err(bad("is a generator")),
+/// Rejects actor tasks, generators and placement constraints, which inline and root tasks may not have.
+fn require_plain_function<C>(submission: &Submission<C>) -> Result<(), Fault> {
+    let bad = |what: &str| {
+        Fault::new(Code::BadRequest, format!("{what}, which inline tasks and first tasks of jobs may not be"))
+    };
+    match submission.kind {
+        SubmissionKind::Function if submission.strategy == Strategy::Default => Ok(()),
+        SubmissionKind::Function => Err(bad("is a task with a placement strategy")),
+        SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => Err(bad("is a task of an actor")),
+        SubmissionKind::Generator(_) => Err(bad("is a generator")),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of a scheduler: for whoever does what it says, for lists, and for tests.
+//! Read-only views of the scheduler's state: for the embedder, for listings, and for tests.
 
 use std::sync::Arc;
 
@@ -8,248 +8,248 @@ use sandbar_core::{
 };
 
 use crate::actors::Actor;
-use crate::event::Role;
+use crate::event::WorkerKind;
 use crate::groups::Group;
-use crate::places::{BundleAt, TaskAt};
-use crate::refs::{Object, Value};
-use crate::resources::Demand;
+use crate::keys::{BundleKey, TaskKey};
+use crate::object::{Object, Value};
+use crate::resources::ResourceSet;
 use crate::scheduler::Scheduler;
-use crate::tasks::{End, State, Task};
+use crate::tasks::{FinalState, State, Task};
 
-/// Where a task is.
+/// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits for objects that it needs.
+    /// Waits for dependencies.
     Pending,
-    /// It waits for a worker.
+    /// Waits for a worker.
     Queued,
-    /// A worker was given it.
+    /// Assigned to a worker.
     Running,
-    /// It waits for objects, in its worker.
+    /// Waits for objects, in its worker.
     Blocked,
-    /// It has ended, with values.
+    /// Finished with values.
     Succeeded,
-    /// It has ended, with an error.
+    /// Finished with an error.
     Failed,
-    /// It has ended: it was cancelled.
-    Stopped,
+    /// Finished: it was cancelled.
+    Cancelled,
 }
 
-/// A task. Those that have ended are mostly there for one step more.
+/// A task. The record of a finished task is usually removed one step later.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskView<'a> {
-    /// Its id.
+    /// The task's id.
     pub id: TaskId,
-    /// Its job.
+    /// The task's job.
     pub job: JobId,
-    /// For people.
+    /// Function name, for people.
     pub name: &'a Arc<str>,
-    /// Where it is.
+    /// State of the task.
     pub state: TaskState,
-    /// Who submitted it, while that is known.
+    /// The task that submitted it, while that task has a record.
     pub parent: Option<TaskId>,
-    /// The attempt at hand, or the next.
+    /// The current attempt, or the next one.
     pub attempt: Attempt,
-    /// 1 of a job's first task.
+    /// Nesting depth; 1 for a job's root task.
     pub depth: u32,
-    /// Who was given it.
+    /// The worker that it is assigned to.
     pub worker: Option<WorkerId>,
-    /// What comes first: higher numbers.
+    /// Scheduling priority; a higher number comes first.
     pub priority: i32,
-    /// How often it is begun again, and after which errors.
+    /// Maximum number of retries.
     pub retries_max: u32,
-    /// As above.
+    /// Errors that permit a retry.
     pub retry_on: RetryOn,
-    /// What it takes of a node.
-    pub demand: &'a Demand,
-    /// Where it is to run.
+    /// Requested resources.
+    pub demand: &'a ResourceSet,
+    /// Placement constraint.
     pub strategy: Strategy,
-    /// How many objects it returns.
+    /// Number of returned objects.
     pub returns: u32,
 }
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectState {
-    /// Its task has not ended, or its value was only promised.
+    /// Its task has not finished, or its value is promised or not fetched yet.
     Pending,
-    /// There is a value.
+    /// It has a value.
     Ready,
-    /// There is an error.
+    /// It has an error.
     Failed,
 }
 
 /// An object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectView {
-    /// Its id.
+    /// The object's id.
     pub id: ObjectId,
-    /// Its job.
+    /// The object's job.
     pub job: JobId,
-    /// Which task returns it; none of what was put or promised.
+    /// The task that returns it; `None` for objects that were put or promised.
     pub task: Option<TaskId>,
-    /// What is known of it.
+    /// State of the object.
     pub state: ObjectState,
-    /// Tasks and values that refer to it.
+    /// Number of references from tasks and values.
     pub pins: u32,
-    /// Workers that hold it, and how often.
-    pub holds: Vec<(WorkerId, u32)>,
-    /// What its value contains.
+    /// Number of references by worker.
+    pub holders: Vec<(WorkerId, u32)>,
+    /// Objects that its value contains.
     pub contents: Vec<ObjectId>,
 }
 
-/// What a generator returns.
+/// The stream of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamView {
-    /// Who takes its items.
+    /// The worker that consumes the items.
     pub consumer: WorkerId,
-    /// The generator may yield so many items more than were taken.
+    /// Maximum number of yielded items that are not consumed yet.
     pub buffer: u32,
-    /// Items that were yielded.
+    /// Number of yielded items.
     pub yielded: u64,
-    /// Items that were taken.
-    pub taken: u64,
+    /// Number of consumed items.
+    pub consumed: u64,
 }
 
 /// A worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// Its id.
+    /// The worker's id.
     pub id: WorkerId,
-    /// Where it is.
+    /// The worker's node.
     pub node: NodeId,
-    /// What it is for.
-    pub role: Role,
-    /// Tasks that it was given and that are not blocked, in order.
-    pub given: Vec<TaskId>,
-    /// Tasks that it was given and that are blocked.
+    /// Purpose of the worker.
+    pub kind: WorkerKind,
+    /// Assigned tasks that are not blocked, in execution order.
+    pub assigned: Vec<TaskId>,
+    /// Assigned tasks that are blocked.
     pub blocked: Vec<TaskId>,
-    /// Actors that it has.
+    /// Hosted actors.
     pub actors: Vec<ActorId>,
-    /// Whether its tasks were asked back.
-    pub is_recalled: bool,
+    /// Whether a recall was sent and not answered yet.
+    pub recall_pending: bool,
 }
 
-/// Where an actor is.
+/// State of an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActorState {
-    /// It waits for objects that it is made with.
+    /// Its creation task waits for dependencies.
     Pending,
-    /// It waits for a worker with room, or is being made.
+    /// Its creation task waits for a worker or runs.
     Creating,
-    /// It can be called.
+    /// It accepts calls.
     Alive,
-    /// As `Creating`, after it had died.
+    /// Like `Creating`, after a failure.
     Restarting,
-    /// It has died, and somebody has a handle to it.
+    /// It is dead, and a handle to it exists.
     Dead,
 }
 
 /// An actor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActorView<'a> {
-    /// Its id.
+    /// The actor's id.
     pub id: ActorId,
-    /// Its job.
+    /// The actor's job.
     pub job: JobId,
-    /// By which it is found.
+    /// Name for lookups.
     pub name: Option<&'a Arc<str>>,
-    /// What made it, for people.
-    pub maker: Option<&'a Arc<str>>,
-    /// Where it is.
+    /// Name of the function that created it.
+    pub creator: Option<&'a Arc<str>>,
+    /// State of the actor.
     pub state: ActorState,
-    /// The worker that has it.
+    /// The worker that hosts it.
     pub worker: Option<WorkerId>,
-    /// How often it was begun anew.
+    /// Number of restarts.
     pub restarts: u32,
-    /// Calls that its worker was given.
-    pub given: Vec<TaskId>,
-    /// Calls that have not ended.
+    /// Calls that are assigned to its worker.
+    pub assigned: Vec<TaskId>,
+    /// Number of unfinished calls.
     pub calls: u64,
-    /// What it is begun anew with.
-    pub saved: Option<ObjectId>,
+    /// Checkpoint for the next restart.
+    pub checkpoint: Option<ObjectId>,
     /// Why it is dead.
-    pub died: Option<&'a Arc<TaskError>>,
+    pub death_cause: Option<&'a Arc<TaskError>>,
 }
 
-/// Tasks that are called the same and ask for the same.
+/// Tasks of one function with the same request and options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassView<'a> {
-    /// Their job.
+    /// The job of the tasks.
     pub job: JobId,
-    /// For people.
+    /// Function name, for people.
     pub name: &'a Arc<str>,
-    /// How many of them have not ended.
+    /// Number of unfinished tasks.
     pub live: u64,
 }
 
 /// A node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView<'a> {
-    /// Its id.
+    /// The node's id.
     pub id: NodeId,
-    /// What it has.
-    pub total: &'a Demand,
-    /// Processors that this scheduler has given to nobody; below 0 where tasks went on that had given theirs away.
+    /// Resources of the node.
+    pub total: &'a ResourceSet,
+    /// Processors that this scheduler has not assigned; negative while unblocked tasks use more than there are.
     pub free_cpus: i128,
-    /// All else that it has given to nobody.
-    pub free_rest: &'a Demand,
-    /// What of that others use, of a node that is far, as it has said last. It may be more than is left.
-    pub others: &'a Demand,
+    /// Other resources that this scheduler has not assigned.
+    pub free_rest: &'a ResourceSet,
+    /// External usage of a remote node, as last reported. It may exceed what is free.
+    pub external_usage: &'a ResourceSet,
 }
 
-/// Where a placement group is.
+/// State of a placement group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupState {
-    /// It waits for room.
+    /// Waits for room.
     Pending,
-    /// Each bundle is on a node.
+    /// All bundles are placed.
     Created,
-    /// It was there, and waits for room for bundles whose node is gone.
+    /// Was created, and waits for room for bundles whose node was lost.
     Rescheduling,
-    /// It can never be placed.
+    /// Can never be placed.
     Infeasible,
 }
 
 /// A placement group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupView<'a> {
-    /// Its id.
+    /// The group's id.
     pub id: GroupId,
-    /// Its job.
+    /// The group's job.
     pub job: JobId,
-    /// For people.
+    /// Name, for people.
     pub name: Option<&'a Arc<str>>,
-    /// How its bundles lie on nodes.
+    /// Placement strategy of the bundles.
     pub strategy: GroupStrategy,
-    /// Where it is.
+    /// State of the group.
     pub state: GroupState,
-    /// Its bundles, in order.
+    /// Bundles, in index order.
     pub bundles: Vec<BundleView<'a>>,
 }
 
 /// A bundle of a placement group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BundleView<'a> {
-    /// What is set aside.
-    pub total: &'a Demand,
-    /// On which node, and what of it is left: processors (below 0 where tasks went on that had given theirs away), and all
-    /// else.
-    pub placed: Option<(NodeId, i128, &'a Demand)>,
-    /// On which node it is placed once all nodes that were asked for room have said that they have set it aside.
-    pub asked: Option<NodeId>,
-    /// Tasks and actors that were given it.
+    /// Reserved resources.
+    pub total: &'a ResourceSet,
+    /// The node that has it, its free processors (negative while unblocked tasks use more than there are), and its
+    /// other free resources.
+    pub placed: Option<(NodeId, i128, &'a ResourceSet)>,
+    /// The node on which it is placed once all asked nodes have granted their reservations.
+    pub reserving_on: Option<NodeId>,
+    /// Tasks and actors in the bundle.
     pub occupants: Vec<TaskId>,
 }
 
 impl<C, V> Scheduler<C, V> {
-    /// What a task calls, until it has ended.
+    /// Returns the call of an unfinished task.
     pub fn call(&self, task: TaskId) -> Option<&C> {
         let task = &self.tasks[self.find_task(task)?];
-        task.call.as_ref().filter(|_| !task.has_ended())
+        task.call.as_ref().filter(|_| !task.has_finished())
     }
 
-    /// The value of an object, or why there is none; nothing while that is not known, or when there is no such object.
+    /// Returns the value or the error of an object, or `None` while it is pending or if it does not exist.
     pub fn value(&self, object: ObjectId) -> Option<Result<&V, &Arc<TaskError>>> {
         match &self.objects[self.find_object(object)?].value {
             Value::Pending => None,
@@ -258,114 +258,114 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// A task, until the step after that in which it ended.
+    /// Returns a task. Its record exists until the step after the one in which it finished, or longer.
     pub fn task(&self, task: TaskId) -> Option<TaskView<'_>> {
         self.find_task(task).map(|at| self.view_task(&self.tasks[at]))
     }
 
-    /// An object, while something refers to it or its task has not ended.
+    /// Returns an object. It exists while something refers to it or its task is unfinished.
     pub fn object(&self, object: ObjectId) -> Option<ObjectView> {
         self.find_object(object).map(|at| self.view_object(&self.objects[at]))
     }
 
-    /// Objects that the arguments of a task contain, besides those that it needs.
+    /// Returns the objects that a task's arguments contain, except its dependencies.
     pub fn refs(&self, task: TaskId) -> impl Iterator<Item = ObjectId> {
         let links = self.find_task(task).and_then(|at| self.tasks[at].links.as_ref());
         links.into_iter().flat_map(|links| &links.refs).map(|object| self.objects[*object].id)
     }
 
-    /// Names of the tasks from a job's first one down to this.
-    pub fn names(&self, task: TaskId) -> Vec<String> {
+    /// Returns the names of a task and its ancestors, from the job's root task down.
+    pub fn ancestor_names(&self, task: TaskId) -> Vec<String> {
         self.chain(self.find_task(task))
     }
 
-    /// The stream that an object is, while something refers to it or its generator has not ended.
+    /// Returns the stream of a generator's return object.
     pub fn stream(&self, object: ObjectId) -> Option<StreamView> {
         let stream = self.objects[self.find_object(object)?].stream()?;
         let (consumer, buffer) = (stream.consumer, stream.buffer);
-        Some(StreamView { consumer, buffer, yielded: stream.yielded, taken: stream.taken })
+        Some(StreamView { consumer, buffer, yielded: stream.yielded, consumed: stream.consumed })
     }
 
-    /// The job of a task, until the step after that in which it ended.
+    /// Returns the job of a task.
     pub fn job_of(&self, task: TaskId) -> Option<JobId> {
         self.find_task(task).map(|at| self.jobs[self.tasks[at].job].id)
     }
 
-    /// The job of an object.
+    /// Returns the job of an object.
     pub fn job_of_object(&self, object: ObjectId) -> Option<JobId> {
         self.find_object(object).map(|at| self.jobs[self.objects[at].job].id)
     }
 
-    /// The objects that the value of an object contains.
-    pub fn contained(&self, object: ObjectId) -> impl Iterator<Item = ObjectId> {
+    /// Returns the objects that the value of an object contains.
+    pub fn contained_objects(&self, object: ObjectId) -> impl Iterator<Item = ObjectId> {
         let object = self.find_object(object).map(|at| &self.objects[at]);
         object.into_iter().flat_map(|object| object.contents()).map(|content| self.objects[*content].id)
     }
 
-    /// The task that returns an object, or returned it.
-    pub fn maker(&self, object: ObjectId) -> Option<TaskId> {
+    /// Returns the id of the task that returns an object.
+    pub fn producer(&self, object: ObjectId) -> Option<TaskId> {
         let object = &self.objects[self.find_object(object)?];
         object.index.map(|index| TaskId(object.id.0 - u64::from(index)))
     }
 
-    /// Tasks, in no order that means anything.
+    /// Iterates over the tasks in an arbitrary order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskView<'_>> {
         self.tasks.iter().map(|(_, task)| self.view_task(task))
     }
 
-    /// Objects, in no order that means anything.
+    /// Iterates over the objects in an arbitrary order.
     pub fn objects(&self) -> impl Iterator<Item = ObjectView> {
         self.objects.iter().map(|(_, object)| self.view_object(object))
     }
 
-    /// The objects of a job, the last one made first.
+    /// Iterates over the objects of a job, the newest first.
     pub fn objects_of(&self, job: JobId) -> impl Iterator<Item = ObjectView> {
         let first = self.job_ids.get(&job).and_then(|at| self.jobs[*at].objects_first);
         let all = std::iter::successors(first, |at| self.objects[*at].after);
         all.map(|at| self.view_object(&self.objects[at]))
     }
 
-    /// How many objects a job has.
+    /// Returns the number of a job's objects.
     pub fn count_objects(&self, job: JobId) -> u64 {
         self.job_ids.get(&job).map_or(0, |at| self.jobs[*at].objects)
     }
 
-    /// Workers, in no order that means anything.
+    /// Iterates over the workers in an arbitrary order.
     pub fn workers(&self) -> impl Iterator<Item = WorkerView> {
         self.cluster.workers.iter().map(|(_, worker)| WorkerView {
             id: worker.id,
             node: self.cluster.nodes[worker.node].id,
-            role: worker.role,
-            given: worker.given.iter().map(|given| given.id).collect(),
-            blocked: worker.blocked.iter().map(|given| given.id).collect(),
-            actors: worker.residents.keys().map(|task| ActorId(task.0)).collect(),
-            is_recalled: worker.is_recalled,
+            kind: worker.kind,
+            assigned: worker.assigned.iter().map(|assigned| assigned.id).collect(),
+            blocked: worker.blocked.iter().map(|assigned| assigned.id).collect(),
+            actors: worker.actors.keys().map(|task| ActorId(task.0)).collect(),
+            recall_pending: worker.recall_pending,
         })
     }
 
-    /// Actors, in no order that means anything: not those of other schedulers.
+    /// Iterates over the actors of this scheduler in an arbitrary order, without borrowed actors.
     pub fn actors(&self) -> impl Iterator<Item = ActorView<'_>> {
         self.actors.iter().filter(|(_, actor)| !actor.is_borrowed).map(|(_, actor)| self.view_actor(actor))
     }
 
-    /// An actor, while somebody has a handle to it or a call of it is left.
+    /// Returns an actor, while a handle to it or an unfinished call exists.
     pub fn actor(&self, id: ActorId) -> Option<ActorView<'_>> {
         self.actor_ids.get(&id).map(|at| self.view_actor(&self.actors[*at]))
     }
 
-    /// The actor whose method a task calls.
+    /// Returns the actor whose method a task calls.
     pub fn actor_of(&self, task: TaskId) -> Option<ActorId> {
         let at = self.find_task(task).filter(|at| self.is_method(*at))?;
         self.tasks[at].actor.map(|actor| self.actors[actor].id)
     }
 
     fn view_actor<'a>(&'a self, actor: &'a Actor) -> ActorView<'a> {
-        let maker = actor.maker.map(|maker| &self.tasks[maker]);
-        let state = match maker {
-            None if actor.is_borrowed && actor.died.is_none() => ActorState::Alive,
+        let creator = actor.creator.map(|creator| &self.tasks[creator]);
+        let state = match creator {
+            None if actor.is_borrowed && actor.death_cause.is_none() => ActorState::Alive,
             None => ActorState::Dead,
-            Some(maker) => match (maker.state, maker.attempt.0) {
-                (State::Resident, _) => ActorState::Alive,
+            Some(creator) => match (creator.state, creator.attempt.0) {
+                (State::HostsActor, _) => ActorState::Alive,
                 (State::Waiting, 0) => ActorState::Pending,
                 (_, 0) => ActorState::Creating,
                 _ => ActorState::Restarting,
@@ -375,54 +375,60 @@ impl<C, V> Scheduler<C, V> {
             id: actor.id,
             job: self.jobs[actor.job].id,
             name: actor.spec.name.as_ref(),
-            maker: maker.map(|maker| &self.classes.get(maker.class).kind.name),
+            creator: creator.map(|creator| &self.classes.get(creator.class).spec.name),
             state,
-            worker: maker.map_or(actor.worker, |maker| maker.worker).map(|worker| self.cluster.workers[worker].id),
-            restarts: maker.map_or(0, |maker| maker.attempt.0),
-            given: actor.given.iter().map(|call| self.tasks[*call].id).collect(),
+            worker: creator
+                .map_or(actor.worker, |creator| creator.worker)
+                .map(|worker| self.cluster.workers[worker].id),
+            restarts: creator.map_or(0, |creator| creator.attempt.0),
+            assigned: actor.assigned.iter().map(|call| self.tasks[*call].id).collect(),
             calls: actor.calls,
-            saved: actor.saved.map(|saved| self.objects[saved].id),
-            died: actor.died.as_ref(),
+            checkpoint: actor.checkpoint.map(|checkpoint| self.objects[checkpoint].id),
+            death_cause: actor.death_cause.as_ref(),
         }
     }
 
-    /// Placement groups, by number.
+    /// Iterates over the placement groups in id order.
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.groups.all.iter().map(|(id, group)| self.view_group(*id, group))
     }
 
-    /// A placement group, until it is removed or goes with its job.
+    /// Returns a placement group. It exists until it is removed or its job ends.
     pub fn group(&self, id: GroupId) -> Option<GroupView<'_>> {
         self.groups.all.get(&id).map(|group| self.view_group(id, group))
     }
 
-    /// The bundle that a task or an actor was given, by its group and its place there, while it is in a worker and the group
-    /// is there.
+    /// Returns the group and the index of the bundle that a task or an actor in a worker runs in.
     pub fn bundle_of(&self, task: TaskId) -> Option<(GroupId, u32)> {
         let at = self.tasks[self.find_task(task)?].worker?;
         let worker = &self.cluster.workers[at];
-        // What was given last is asked for most.
-        let given = match self.cluster.position_from_end(at, task) {
-            Some(place) => &worker.given[place],
-            None => worker.residents.get(&task).or_else(|| worker.blocked.iter().find(|given| given.id == task))?,
+        // Callers usually ask about the task that was assigned last.
+        let assigned = match self.cluster.position_from_end(at, task) {
+            Some(place) => &worker.assigned[place],
+            None => worker.actors.get(&task).or_else(|| worker.blocked.iter().find(|assigned| assigned.id == task))?,
         };
-        let bundle = &self.cluster.bundles[given.bundle?];
+        let bundle = &self.cluster.bundles[assigned.bundle?];
         Some((bundle.group, bundle.index))
     }
 
     fn view_group<'a>(&'a self, id: GroupId, group: &'a Group<V>) -> GroupView<'a> {
         let is_waiting = self.groups.waiting.contains_key(&group.number);
-        let node = |at: BundleAt| self.cluster.nodes[self.cluster.bundles[at].node].id;
-        let view = |((total, at), index): ((&'a Demand, Option<BundleAt>), u32)| {
+        let node = |at: BundleKey| self.cluster.nodes[self.cluster.bundles[at].node].id;
+        let view = |((total, at), index): ((&'a ResourceSet, Option<BundleKey>), u32)| {
             let bundle = at.map(|at| &self.cluster.bundles[at]);
             BundleView {
                 total,
-                asked: group.trial.as_ref().and_then(|trial| trial.bundles.get(&index)).map(|at| node(*at)),
+                reserving_on: group
+                    .reservation
+                    .as_ref()
+                    .and_then(|reservation| reservation.bundles.get(&index))
+                    .map(|at| node(*at)),
                 placed: bundle.map(|at| (self.cluster.nodes[at.node].id, at.free.cpus, &at.free.rest)),
-                occupants: at.map_or_else(Vec::new, |at| self.cluster.occupants(at).map(|given| given.id).collect()),
+                occupants: at
+                    .map_or_else(Vec::new, |at| self.cluster.occupants(at).map(|assigned| assigned.id).collect()),
             }
         };
-        // Of one that failed nothing is placed.
+        // A failed group has no placed bundles.
         let placed = group.bundles.iter().copied().chain(std::iter::repeat(None));
         GroupView {
             id,
@@ -439,54 +445,54 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Nodes, in no order that means anything.
+    /// Iterates over the nodes in an arbitrary order.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
         self.cluster.nodes.iter().map(|(_, node)| NodeView {
             id: node.id,
             total: &node.total,
             free_cpus: node.free.cpus,
             free_rest: &node.free.rest,
-            others: &node.others,
+            external_usage: &node.external_usage,
         })
     }
 
-    /// Classes of tasks, in no order that means anything. Several may have one name.
+    /// Iterates over the task classes in an arbitrary order. Several may have one name.
     pub fn classes(&self) -> impl Iterator<Item = ClassView<'_>> {
         self.classes.iter().map(|class| ClassView {
-            job: self.jobs[class.kind.job].id,
-            name: &class.kind.name,
+            job: self.jobs[class.spec.job].id,
+            name: &class.spec.name,
             live: class.live,
         })
     }
 
-    /// Of each job, the bytes of what its tasks call that have not ended, and how many they may be before who submits more is
-    /// to wait.
+    /// Returns for each job the bytes of the calls of its unfinished tasks, and the limit beyond which the embedder
+    /// blocks further submissions.
     pub fn call_bytes(&self) -> impl Iterator<Item = (JobId, u64, u64)> {
         self.jobs.iter().map(|(_, job)| (job.id, job.call_bytes, job.limits.call_bytes_max))
     }
 
-    /// Whether a worker runs a task of a job, as far as is known here.
+    /// Whether some worker runs a task of the job, as far as the scheduler knows.
     pub fn has_running(&self, job: JobId) -> bool {
-        let is_its = |at: &TaskAt| self.jobs[self.tasks[*at].job].id == job;
-        let mut given =
-            self.cluster.workers.iter().flat_map(|(_, worker)| &worker.given).filter_map(|given| given.task);
-        // An actor runs one call at a time, the first that it was given.
-        let mut calls = self.actors.iter().filter_map(|(_, actor)| actor.given.front());
-        given.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Given)
+        let is_its = |at: &TaskKey| self.jobs[self.tasks[*at].job].id == job;
+        let mut assigned =
+            self.cluster.workers.iter().flat_map(|(_, worker)| &worker.assigned).filter_map(|assigned| assigned.task);
+        // An actor runs one call at a time, the one that was assigned first.
+        let mut calls = self.actors.iter().filter_map(|(_, actor)| actor.assigned.front());
+        assigned.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Assigned)
     }
 
-    /// Jobs that have not ended.
+    /// Iterates over the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
         self.jobs.iter().map(|(_, job)| (job.id, job.tenant))
     }
 
-    /// Whether nothing is kept of any job.
+    /// Whether no state of any job is left.
     pub fn is_empty(&self) -> bool {
-        let of_tasks =
+        let task_workers =
             self.tasks.len() + self.objects.len() + self.jobs.len() + self.classes.len() + self.queue.shapes();
-        let of_actors = self.actors.len() + self.actor_ids.len() + self.names.len();
-        of_tasks + of_actors + self.ids.len() == 0
-            && self.unplaced.is_empty()
+        let dedicated_workers = self.actors.len() + self.actor_ids.len() + self.names.len();
+        task_workers + dedicated_workers + self.ids.len() == 0
+            && self.pending_actors.is_empty()
             && self.groups.is_empty()
             && self.cluster.bundles.len() == 0
             && self.queue.is_empty()
@@ -496,30 +502,30 @@ impl<C, V> Scheduler<C, V> {
     }
 
     fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {
-        let kind = &self.classes.get(task.class).kind;
-        let id = |at: TaskAt| self.tasks[at].id;
+        let spec = &self.classes.get(task.class).spec;
+        let id = |at: TaskKey| self.tasks[at].id;
         TaskView {
             id: task.id,
             job: self.jobs[task.job].id,
-            name: &kind.name,
+            name: &spec.name,
             state: match task.state {
                 State::Waiting => TaskState::Pending,
                 State::Queued => TaskState::Queued,
-                State::Given | State::Resident => TaskState::Running,
+                State::Assigned | State::HostsActor => TaskState::Running,
                 State::Blocked => TaskState::Blocked,
-                State::Ended(End::Succeeded) => TaskState::Succeeded,
-                State::Ended(End::Failed) => TaskState::Failed,
-                State::Ended(End::Stopped) => TaskState::Stopped,
+                State::Finished(FinalState::Succeeded) => TaskState::Succeeded,
+                State::Finished(FinalState::Failed) => TaskState::Failed,
+                State::Finished(FinalState::Cancelled) => TaskState::Cancelled,
             },
             parent: task.parent.map(id),
             attempt: task.attempt,
             depth: task.depth,
             worker: task.worker.map(|worker| self.cluster.workers[worker].id),
-            priority: kind.priority,
-            retries_max: kind.retries_max,
-            retry_on: kind.retry_on,
-            demand: &self.queue.shape(kind.shape).demand,
-            strategy: self.queue.shape(kind.shape).strategy,
+            priority: spec.priority,
+            retries_max: spec.retries_max,
+            retry_on: spec.retry_on,
+            demand: &self.queue.shape(spec.shape).demand,
+            strategy: self.queue.shape(spec.shape).strategy,
             returns: task.returns,
         }
     }
@@ -535,7 +541,7 @@ impl<C, V> Scheduler<C, V> {
                 Value::Failed(_) => ObjectState::Failed,
             },
             pins: object.pins,
-            holds: object.holders().collect(),
+            holders: object.holders().collect(),
             contents: object.contents().iter().map(|content| self.objects[*content].id).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! Tasks that are cancelled.
+//! Cancellation of tasks.
 
 mod dsl;
 
@@ -8,24 +8,30 @@ use sandbar_sched::TaskState;
 #[test]
 fn what_waits_fails_at_once_and_what_runs_is_interrupted() {
     let mut world = World::new(1, 1);
-    world.submit_all([t(10), retries_on(t(11), 3, RetryOn::All)]).gives("run w1 t10");
-    world.cancel(11, false).gives("ended t11").cancel(10, false).gives("interrupt w1 t10").cancel(10, false).gives("");
+    world.submit_all([t(10), retries_on(t(11), 3, RetryOn::All)]).emits("run w1 t10");
+    world
+        .cancel(11, false)
+        .emits("finished t11")
+        .cancel(10, false)
+        .emits("interrupt w1 t10")
+        .cancel(10, false)
+        .emits("");
     world.error_is(11, "main > t11: it was cancelled [cancelled]");
-    // Too late, but it was said that there is no result.
-    world.done(10, 1).gives("drop o10, ended t10");
+    // The result comes after the cancellation and does not count.
+    world.done(10, 1).emits("drop o10, finished t10");
     world.error_is(10, "main > t10: it was cancelled [cancelled]");
 }
 
 #[test]
-fn a_cancelled_task_is_never_begun_again() {
+fn a_cancelled_task_is_never_retried() {
     let mut world = World::new(1, 1);
     world.submit(retries_on(t(10), 3, RetryOn::All)).cancel(10, false).fails(10, 0, 1, true);
-    world.gives("run w1 t10, interrupt w1 t10, ended t10");
+    world.emits("run w1 t10, interrupt w1 t10, finished t10");
     world
         .submit(retries_on(t(11), 3, RetryOn::All))
         .cancel(11, false)
         .lose(1, &[11])
-        .gives("run w1 t11, interrupt w1 t11, ended t11");
+        .emits("run w1 t11, interrupt w1 t11, finished t11");
     world.error_is(11, "main > t11: it was cancelled [cancelled]");
 }
 
@@ -33,23 +39,23 @@ fn a_cancelled_task_is_never_begun_again() {
 fn of_a_chain_what_comes_after_fails_as_well() {
     let mut world = World::new(4, 4);
     world.submit_all([t(11), needs(t(12), &[11]), needs(t(13), &[12]), needs(t(14), &[13])]);
-    world.cancel(13, false).gives("run w1 t11, ended t13, ended t14");
-    world.done(11, 1).gives("ended t11, run w1 t12");
+    world.cancel(13, false).emits("run w1 t11, finished t13, finished t14");
+    world.done(11, 1).emits("finished t11, run w1 t12");
 }
 
 #[test]
 fn children_are_cancelled_if_that_is_asked_for() {
     for recursive in [false, true] {
         let mut world = World::new(2, 2);
-        world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).gives("run w1 t10, run w2 t20");
+        world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).emits("run w1 t10, run w2 t20");
         world.cancel(10, recursive);
         if recursive {
-            world.gives("interrupt w1 t10, interrupt w2 t20, ended t30");
+            world.emits("interrupt w1 t10, interrupt w2 t20, finished t30");
             world.error_is(30, "main > t10 > t20 > t30: it was cancelled [cancelled]");
-            world.submit(child(21, 10, 1)).submit(child(31, 20, 2)).gives("");
+            world.submit(child(21, 10, 1)).submit(child(31, 20, 2)).emits("");
             world.error_is(31, "main > t10 > t20 > t31: it was cancelled [cancelled]");
         } else {
-            world.gives("interrupt w1 t10").submit(child(21, 10, 1)).gives("");
+            world.emits("interrupt w1 t10").submit(child(21, 10, 1)).emits("");
             assert_eq!(world.state(21), Some(TaskState::Queued));
         }
     }
@@ -59,7 +65,13 @@ fn children_are_cancelled_if_that_is_asked_for() {
 fn what_ended_tasks_have_submitted_is_found() {
     let mut world = World::new(4, 4);
     world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).submit(child(31, 20, 2)).done(20, 2);
-    world.gives("run w1 t10, run w2 t20, run w3 t30, run w4 t31, ended t20");
-    world.done(31, 4).gives("ended t31").submit(child(32, 30, 3)).submit(child(33, 32, 2)).done(30, 3).somehow();
-    world.cancel(10, true).gives("interrupt w1 t10, interrupt w2 t32, interrupt w4 t33");
+    world.emits("run w1 t10, run w2 t20, run w3 t30, run w4 t31, finished t20");
+    world
+        .done(31, 4)
+        .emits("finished t31")
+        .submit(child(32, 30, 3))
+        .submit(child(33, 32, 2))
+        .done(30, 3)
+        .discard_actions();
+    world.cancel(10, true).emits("interrupt w1 t10, interrupt w2 t32, interrupt w4 t33");
 }

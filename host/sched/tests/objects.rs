@@ -1,4 +1,4 @@
-//! How long objects are kept, and who is told of them.
+//! Lifetime and delivery of objects.
 
 mod dsl;
 
@@ -8,25 +8,25 @@ use sandbar_core::ObjectId;
 #[test]
 fn a_result_is_kept_while_its_submitter_holds_it() {
     let mut world = World::new(1, 1);
-    world.submit(t(10)).done(10, 1).somehow();
+    world.submit(t(10)).done(10, 1).discard_actions();
     assert_eq!(world.kept(), [1, 10]);
-    world.release(10, DRIVER).gives("drop o10");
+    world.release(10, DRIVER).emits("drop o10");
     assert_eq!(world.kept(), [1]);
 }
 
 #[test]
 fn a_result_that_nobody_holds_is_dropped_when_it_comes() {
     let mut world = World::new(1, 1);
-    world.submit(t(10)).release(10, DRIVER).gives("run w1 t10");
-    world.done(10, 1).gives("ended t10, drop o10");
+    world.submit(t(10)).release(10, DRIVER).emits("run w1 t10");
+    world.done(10, 1).emits("finished t10, drop o10");
 }
 
 #[test]
 fn what_a_task_refers_to_is_kept_until_it_has_ended() {
     for link in [needs, refs] {
         let mut world = World::new(1, 1);
-        world.put(10, 1, DRIVER, &[]).submit(link(t(11), &[10])).release(10, DRIVER).gives("run w1 t11");
-        world.fails(11, 0, 1, false).gives("ended t11, drop o10");
+        world.put(10, 1, DRIVER, &[]).submit(link(t(11), &[10])).release(10, DRIVER).emits("run w1 t11");
+        world.fails(11, 0, 1, false).emits("finished t11, drop o10");
     }
 }
 
@@ -34,104 +34,104 @@ fn what_a_task_refers_to_is_kept_until_it_has_ended() {
 fn what_a_value_contains_is_kept_as_long_as_that() {
     let mut world = World::new(1, 1);
     world.put(10, 1, DRIVER, &[]).put(11, 1, DRIVER, &[10]).put(12, 1, DRIVER, &[11, 10]);
-    world.release(10, DRIVER).release(11, DRIVER).gives("");
-    world.release(12, DRIVER).gives("drop o12, drop o11, drop o10");
+    world.release(10, DRIVER).release(11, DRIVER).emits("");
+    world.release(12, DRIVER).emits("drop o12, drop o11, drop o10");
 }
 
 #[test]
 fn a_long_chain_of_values_is_dropped_at_once() {
     let mut world = World::empty();
     let limits = JobLimits { objects_max: 2_000_000, ..LIMITS };
-    world.node(1, of(1, 0, 0)).job(1, limits).driver(DRIVER, 1, 1).submit(first(1, 1));
+    world.node(1, resources(1, 0, 0)).job(1, limits).driver(DRIVER, 1, 1).submit(first(1, 1));
     world.put(2, 1, DRIVER, &[]);
     (3..1_000_000).for_each(|id| {
         world.put(id, 1, DRIVER, &[id - 1]).release(id - 1, DRIVER);
     });
-    world.gives("run w100 t1").release(999_999, DRIVER);
+    world.emits("run w100 t1").release(999_999, DRIVER);
     assert_eq!(world.kept(), [1]);
 }
 
 #[test]
 fn a_value_that_is_put_is_held_once() {
     let mut world = World::new(1, 1);
-    world.put(10, 1, DRIVER, &[]).gives("").release(10, DRIVER).gives("drop o10");
-    world.submit(t(11)).put(12, 11, 1, &[]).gives("run w1 t11");
-    world.returned(11, 1, &[12]).release(12, 1).gives("ended t11");
+    world.put(10, 1, DRIVER, &[]).emits("").release(10, DRIVER).emits("drop o10");
+    world.submit(t(11)).put(12, 11, 1, &[]).emits("run w1 t11");
+    world.returned(11, 1, &[12]).release(12, 1).emits("finished t11");
     assert_eq!(world.kept(), [1, 11, 12]);
-    world.release(11, DRIVER).gives("drop o11, drop o12");
+    world.release(11, DRIVER).emits("drop o11, drop o12");
 }
 
 #[test]
 fn who_wants_an_object_is_told_once_each_time() {
     let mut world = World::new(2, 2);
-    world.submit(t(10)).submit(refs(t(11), &[10])).gives("run w1 t10, run w2 t11");
-    world.want(10, DRIVER, 1).want(10, DRIVER, 1).want(10, 2, 11).gives("");
-    world.done(10, 1).gives("ended t10, deliver w100 o10, deliver w100 o10, deliver w2 o10");
-    world.want(10, 2, 11).gives("deliver w2 o10");
+    world.submit(t(10)).submit(refs(t(11), &[10])).emits("run w1 t10, run w2 t11");
+    world.request(10, DRIVER, 1).request(10, DRIVER, 1).request(10, 2, 11).emits("");
+    world.done(10, 1).emits("finished t10, deliver w100 o10, deliver w100 o10, deliver w2 o10");
+    world.request(10, 2, 11).emits("deliver w2 o10");
 }
 
 #[test]
 fn who_is_told_of_a_value_holds_what_it_contains() {
     let mut world = World::new(2, 2);
-    world.submit(t(10)).put(20, 10, 1, &[]).returned(10, 1, &[20]).release(20, 1).somehow();
+    world.submit(t(10)).put(20, 10, 1, &[]).returned(10, 1, &[20]).release(20, 1).discard_actions();
     world
-        .want(10, DRIVER, 1)
-        .want(10, DRIVER, 1)
+        .request(10, DRIVER, 1)
+        .request(10, DRIVER, 1)
         .release(10, DRIVER)
-        .gives("deliver w100 o10, deliver w100 o10, drop o10");
-    world.release(20, DRIVER).gives("").release(20, DRIVER).gives("drop o20");
+        .emits("deliver w100 o10, deliver w100 o10, drop o10");
+    world.release(20, DRIVER).emits("").release(20, DRIVER).emits("drop o20");
 }
 
 #[test]
 fn a_lost_worker_holds_nothing() {
     let mut world = World::new(2, 2);
-    world.submit(t(10)).put(20, 10, 1, &[]).submit(child(21, 10, 1)).submit(refs(t(11), &[20])).somehow();
-    world.lose(1, &[10]).gives_of("drop", "");
+    world.submit(t(10)).put(20, 10, 1, &[]).submit(child(21, 10, 1)).submit(refs(t(11), &[20])).discard_actions();
+    world.lose(1, &[10]).emits_only("drop", "");
     assert_eq!(world.kept(), [1, 10, 11, 20, 21]);
-    world.cancel(11, false).gives("ended t11, drop o20");
+    world.cancel(11, false).emits("finished t11, drop o20");
 }
 
 #[test]
 fn a_lost_value_is_an_error() {
     let mut world = World::new(1, 1);
-    world.put(10, 1, DRIVER, &[]).submit(t(11)).submit(needs(t(12), &[10])).gives("run w1 t11");
-    world.lose_object(10).gives("drop o10");
-    let error = "the value of object 10 is gone, and what was put is not made again [object-lost]";
+    world.put(10, 1, DRIVER, &[]).submit(t(11)).submit(needs(t(12), &[10])).emits("run w1 t11");
+    world.lose_object(10).emits("drop o10");
+    let error = "the value of object 10 is lost: objects that were put are not reconstructed [object-lost]";
     world.error_is(10, error);
-    world.done(11, 1).gives("ended t11, ended t12");
+    world.done(11, 1).emits("finished t11, finished t12");
     world.error_is(12, error);
-    world.submit(needs(t(13), &[10])).gives("ended t13");
+    world.submit(needs(t(13), &[10])).emits("finished t13");
 }
 
 #[test]
 fn a_promised_value_outlives_the_task_that_asked_for_it() {
     let mut world = World::new(1, 1);
-    world.submit(t(10)).promise(20, 10, 1).want(20, 1, 10).gives("run w1 t10");
-    world.returned(10, 1, &[20]).release(20, 1).gives("ended t10");
-    world.submit(needs(t(11), &[20])).gives("").fulfil(20, true).gives("run w1 t11, deliver w1 o20");
-    world.fulfil(20, true).fulfil(7, true).fulfil(7, false).gives("drop o20, drop o7");
-    world.done(11, 1).release(10, DRIVER).gives("ended t11, drop o10, drop o20");
+    world.submit(t(10)).promise(20, 10, 1).request(20, 1, 10).emits("run w1 t10");
+    world.returned(10, 1, &[20]).release(20, 1).emits("finished t10");
+    world.submit(needs(t(11), &[20])).emits("").fulfil(20, true).emits("run w1 t11, deliver w1 o20");
+    world.fulfil(20, true).fulfil(7, true).fulfil(7, false).emits("drop o20, drop o7");
+    world.done(11, 1).release(10, DRIVER).emits("finished t11, drop o10, drop o20");
 }
 
 #[test]
 fn a_promise_that_nobody_waits_for_any_more_is_known_as_such() {
     let mut world = World::new(1, 1);
-    world.promise(10, 1, DRIVER).promise(11, 1, DRIVER).promise(11, 1, DRIVER).release(10, DRIVER).gives("");
-    let wanted = |world: &World, id| world.steps.is_promise_wanted(ObjectId(id));
+    world.promise(10, 1, DRIVER).promise(11, 1, DRIVER).promise(11, 1, DRIVER).release(10, DRIVER).emits("");
+    let wanted = |world: &World, id| world.steps.is_promise_referenced(ObjectId(id));
     assert_eq!([10, 11, 12].map(|id| wanted(&world, id)), [false, true, false]);
-    world.fulfil(10, false).gives("");
+    world.fulfil(10, false).emits("");
     assert_eq!(world.kept(), [1, 11]);
-    world.job_ends(1).somehow();
+    world.job_ends(1).discard_actions();
     assert!(!wanted(&world, 11));
-    world.fulfil(11, true).gives("drop o11");
+    world.fulfil(11, true).emits("drop o11");
 }
 
 #[test]
 fn a_promise_that_fails_is_an_error_of_who_needs_it() {
     let mut world = World::new(1, 1);
-    world.promise(10, 1, DRIVER).submit(needs(t(11), &[10])).gives("");
-    world.fulfil(10, false).gives("ended t11");
+    world.promise(10, 1, DRIVER).submit(needs(t(11), &[10])).emits("");
+    world.fulfil(10, false).emits("finished t11");
     world.error_is(11, "no file [input]");
-    // What a task returns is promised to nobody.
-    world.submit(t(12)).fulfil(12, true).gives("run w1 t12, drop o12");
+    // The return of a task cannot be fulfilled.
+    world.submit(t(12)).fulfil(12, true).emits("run w1 t12, drop o12");
 }

@@ -1,32 +1,32 @@
-//! Generators, and who takes their items.
+//! Generators and the consumption of their items.
 
 mod dsl;
 
 use dsl::*;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskId, WorkerId};
 
-/// A generator in worker 1 whose stream the driver has.
+/// A generator in worker 1 whose stream the driver consumes.
 fn generating(buffer: u32) -> World {
     let mut world = World::new(2, 2);
-    world.submit(stream(10, buffer)).gives("run w1 t10").want(10, DRIVER, 1).gives("");
+    world.submit(stream(10, buffer)).emits("run w1 t10").request(10, DRIVER, 1).emits("");
     world
 }
 
 #[test]
 fn items_go_to_who_submitted_the_generator_and_then_the_end() {
     let mut world = generating(4);
-    world.yields(10, 1, 0, 20).gives("item w100 o10 o20");
-    world.yields(10, 1, 1, 21).gives("item w100 o10 o21");
-    world.done(10, 1).gives("ended t10, deliver w100 o10");
+    world.yields(10, 1, 0, 20).emits("item w100 o10 o20");
+    world.yields(10, 1, 1, 21).emits("item w100 o10 o21");
+    world.done(10, 1).emits("finished t10, deliver w100 o10");
     assert_eq!(world.kept(), [1, 10, 20, 21]);
-    world.release(20, DRIVER).gives("drop o20").release(10, DRIVER).gives("drop o10");
-    world.release(21, DRIVER).gives("drop o21");
+    world.release(20, DRIVER).emits("drop o20").release(10, DRIVER).emits("drop o10");
+    world.release(21, DRIVER).emits("drop o21");
 }
 
 #[test]
 fn a_generator_that_fails_leaves_what_it_yielded() {
     let mut world = generating(4);
-    world.yields(10, 1, 0, 20).fails(10, 0, 1, false).gives("item w100 o10 o20, ended t10, deliver w100 o10");
+    world.yields(10, 1, 0, 20).fails(10, 0, 1, false).emits("item w100 o10 o20, finished t10, deliver w100 o10");
     world.error_is(10, "main > t10: it failed [trap]");
     assert_eq!(world.steps.value(ObjectId(20)).map(|value| value.is_ok()), Some(true));
 }
@@ -34,116 +34,122 @@ fn a_generator_that_fails_leaves_what_it_yielded() {
 #[test]
 fn a_generator_hears_of_what_was_taken() {
     let mut world = generating(2);
-    world.yields(10, 1, 0, 20).yields(10, 1, 1, 21).gives("item w100 o10 o20, item w100 o10 o21");
-    // It was to wait.
-    world.yields(10, 1, 2, 22).gives("drop o22");
-    world.takes(10, DRIVER, 1).gives("credit w1 t10 1").yields(10, 1, 2, 22).gives("item w100 o10 o22");
+    world.yields(10, 1, 0, 20).yields(10, 1, 1, 21).emits("item w100 o10 o20, item w100 o10 o21");
+    // The item exceeds the buffer.
+    world.yields(10, 1, 2, 22).emits("drop o22");
+    world.consumes(10, DRIVER, 1).emits("credit w1 t10 1").yields(10, 1, 2, 22).emits("item w100 o10 o22");
     for (worker, taken) in [(DRIVER, 1), (DRIVER, 0), (1, 2), (2, 2), (7, 2)] {
-        world.takes(10, worker, taken).gives("");
+        world.consumes(10, worker, taken).emits("");
     }
-    // No more than there were.
-    world.takes(10, DRIVER, 1000).gives("credit w1 t10 3");
+    // The count is clamped to the yielded items.
+    world.consumes(10, DRIVER, 1000).emits("credit w1 t10 3");
 }
 
 #[test]
-fn an_attempt_begun_again_yields_only_what_is_new() {
+fn an_attempt_retried_yields_only_what_is_new() {
     let mut world = World::new(2, 2);
-    world.submit(retries(stream(10, 2), 1)).gives("run w1 t10").yields(10, 1, 0, 20).yields(10, 1, 1, 21);
-    world.gives("item w100 o10 o20, item w100 o10 o21");
-    world.lose(1, &[10]).gives("run w2 t10#1").takes(10, DRIVER, 2).gives("credit w2 t10 2");
-    // Its worker may not have known of it yet.
-    world.yields_of(10, 1, 2, (0, 30), &[]).gives("credit w2 t10 2, drop o30");
-    world.yields_of(10, 1, 2, (1, 31), &[]).gives("drop o31").yields_of(10, 1, 2, (2, 32), &[]);
-    world.gives("item w100 o10 o32").finish(10, 1, 2, Outcome::Succeeded(vec![(3, Vec::new())]), 1).gives("ended t10");
+    world.submit(retries(stream(10, 2), 1)).emits("run w1 t10").yields(10, 1, 0, 20).yields(10, 1, 1, 21);
+    world.emits("item w100 o10 o20, item w100 o10 o21");
+    world.lose(1, &[10]).emits("run w2 t10#1").consumes(10, DRIVER, 2).emits("credit w2 t10 2");
+    // The new worker may not know the earlier credits.
+    world.yields_with_refs(10, 1, 2, (0, 30), &[]).emits("credit w2 t10 2, drop o30");
+    world.yields_with_refs(10, 1, 2, (1, 31), &[]).emits("drop o31").yields_with_refs(10, 1, 2, (2, 32), &[]);
+    world
+        .emits("item w100 o10 o32")
+        .finish(10, 1, 2, Outcome::Succeeded(vec![(3, Vec::new())]), 1)
+        .emits("finished t10");
 }
 
 #[test]
 fn what_is_not_the_next_item_of_a_generator_is_dropped() {
     let mut world = generating(8);
-    world.submit(t(11)).gives("run w2 t11");
-    world.yields(10, 2, 0, 20).yields_of(10, 1, 1, (0, 21), &[]).yields(11, 2, 0, 22).yields(99, 1, 0, 23);
+    world.submit(t(11)).emits("run w2 t11");
+    world.yields(10, 2, 0, 20).yields_with_refs(10, 1, 1, (0, 21), &[]).yields(11, 2, 0, 22).yields(99, 1, 0, 23);
     world.yields(10, 1, 1, 24).yields(10, 1, u64::MAX, 25).yields(10, 1, 0, 11).yields(10, 7, 0, 26);
-    world.gives("drop o20, drop o21, drop o22, drop o23, drop o24, drop o25, drop o11, drop o26");
-    world.yields(10, 1, 0, 20).gives("item w100 o10 o20");
+    world.emits("drop o20, drop o21, drop o22, drop o23, drop o24, drop o25, drop o11, drop o26");
+    world.yields(10, 1, 0, 20).emits("item w100 o10 o20");
 }
 
 #[test]
 fn an_item_may_contain_objects_and_be_an_error() {
     let mut world = generating(8);
-    world.put(20, 10, 1, &[]).yields_of(10, 0, 1, (0, 21), &[20]).release(20, 1).gives("item w100 o10 o21");
-    assert_eq!(world.steps.object(ObjectId(20)).map(|object| object.holds), Some(vec![(WorkerId(DRIVER), 1)]));
-    world.release(21, DRIVER).gives("drop o21").release(20, DRIVER).gives("drop o20");
-    world.yields_of(10, 0, 1, (1, 22), &[99]).gives("drop o22, item w100 o10 o22");
+    world.put(20, 10, 1, &[]).yields_with_refs(10, 0, 1, (0, 21), &[20]).release(20, 1).emits("item w100 o10 o21");
+    assert_eq!(world.steps.object(ObjectId(20)).map(|object| object.holders), Some(vec![(WorkerId(DRIVER), 1)]));
+    world.release(21, DRIVER).emits("drop o21").release(20, DRIVER).emits("drop o20");
+    world.yields_with_refs(10, 0, 1, (1, 22), &[99]).emits("drop o22, item w100 o10 o22");
     world.error_is(22, "main > t10: unknown object 99 [bad-request]");
     let (value, refs) = (Err(Fault::new(Code::StoreFull, "no room")), Vec::new());
     let (task, attempt, worker, index, object) = (TaskId(10), Attempt(0), WorkerId(1), 2, ObjectId(23));
-    world.step(Event::Yielded { task, attempt, worker, index, object, value, refs }).gives("item w100 o10 o23");
+    world.step(Event::Yielded { task, attempt, worker, index, object, value, refs }).emits("item w100 o10 o23");
     world.error_is(23, "main > t10: no room [store-full]");
 }
 
 #[test]
 fn items_count_among_the_objects_of_their_job() {
     let mut world = World::empty();
-    world.node(1, of(2, 0, 0)).job(1, JobLimits { objects_max: 3, ..LIMITS }).driver(DRIVER, 1, 1).worker(1, 1);
-    world.submit(first(1, 1)).submit(stream(10, 8)).gives("run w100 t1, run w1 t10");
-    world.yields(10, 1, 0, 20).yields(10, 1, 1, 21).gives("item w100 o10 o20, drop o21, item w100 o10 o21");
+    world.node(1, resources(2, 0, 0)).job(1, JobLimits { objects_max: 3, ..LIMITS }).driver(DRIVER, 1, 1).worker(1, 1);
+    world.submit(first(1, 1)).submit(stream(10, 8)).emits("run w100 t1, run w1 t10");
+    world.yields(10, 1, 0, 20).yields(10, 1, 1, 21).emits("item w100 o10 o20, drop o21, item w100 o10 o21");
     world.error_is(21, "main > t10: its job would have 4 objects at once, its limit is 3 [task-limit]");
 }
 
 #[test]
 fn a_stream_that_is_dropped_ends_its_generator() {
     let mut world = generating(8);
-    world.yields(10, 1, 0, 20).gives("item w100 o10 o20");
-    world.submit(child(11, 10, 1)).release(10, DRIVER).gives("run w2 t11, interrupt w1 t10");
-    world.yields(10, 1, 1, 21).gives("drop o21").fails(10, 0, 1, false).gives_of("ended", "ended t10");
-    // What it submitted may be in what was taken.
-    world.done(11, 2).gives("ended t11");
-    world.release(20, DRIVER).gives("drop o20");
+    world.yields(10, 1, 0, 20).emits("item w100 o10 o20");
+    world.submit(child(11, 10, 1)).release(10, DRIVER).emits("run w2 t11, interrupt w1 t10");
+    world.yields(10, 1, 1, 21).emits("drop o21").fails(10, 0, 1, false).emits_only("finished", "finished t10");
+    // Consumed items may contain the returns of its children.
+    world.done(11, 2).emits("finished t11");
+    world.release(20, DRIVER).emits("drop o20");
 }
 
 #[test]
-fn a_generator_that_is_not_begun_ends_with_its_stream() {
+fn a_generator_that_is_not_started_ends_with_its_stream() {
     let mut world = World::new(1, 1);
-    world.submit(t(9)).submit(stream(10, 8)).submit(needs(stream(11, 8), &[9])).gives("run w1 t9");
-    world.release(10, DRIVER).release(11, DRIVER).gives("ended t10, ended t11");
+    world.submit(t(9)).submit(stream(10, 8)).submit(needs(stream(11, 8), &[9])).emits("run w1 t9");
+    world.release(10, DRIVER).release(11, DRIVER).emits("finished t10, finished t11");
     assert_eq!(world.kept(), [1, 9]);
 }
 
 #[test]
 fn a_stream_ends_with_its_consumer() {
     let mut world = World::new(3, 3);
-    world.submit(retries(t(10), 1)).submit(child(11, 10, 1)).gives("run w1 t10, run w2 t11");
+    world.submit(retries(t(10), 1)).submit(child(11, 10, 1)).emits("run w1 t10, run w2 t11");
     let of_11 = |id| Submission { parent: Some((TaskId(11), Attempt(0), WorkerId(2))), ..stream(id, 2) };
-    world.submit(of_11(12)).yields(12, 3, 0, 20).gives("run w3 t12, item w2 o12 o20");
-    world.lose(2, &[11]).gives_of("interrupt", "interrupt w3 t12");
-    world.yields(12, 3, 1, 21).gives("drop o21");
-    world.fails(12, 0, 3, false).gives_of("ended", "ended t12");
+    world.submit(of_11(12)).yields(12, 3, 0, 20).emits("run w3 t12, item w2 o12 o20");
+    world.lose(2, &[11]).emits_only("interrupt", "interrupt w3 t12");
+    world.yields(12, 3, 1, 21).emits("drop o21");
+    world.fails(12, 0, 3, false).emits_only("finished", "finished t12");
     assert!(!world.kept().contains(&20) && !world.kept().contains(&12));
 }
 
 #[test]
 fn a_cancelled_generator_is_the_end_of_its_stream() {
     let mut world = generating(8);
-    world.yields(10, 1, 0, 20).cancel(10, false).gives("item w100 o10 o20, interrupt w1 t10");
-    world.fails(10, 0, 1, false).gives("ended t10, deliver w100 o10");
+    world.yields(10, 1, 0, 20).cancel(10, false).emits("item w100 o10 o20, interrupt w1 t10");
+    world.fails(10, 0, 1, false).emits("finished t10, deliver w100 o10");
     world.error_is(10, "main > t10: it was cancelled [cancelled]");
 }
 
 #[test]
 fn a_job_ends_with_its_streams() {
     let mut world = generating(8);
-    world.yields(10, 1, 0, 20).somehow().job_ends(1).gives_of("drop", "drop o20");
-    world.yields(10, 1, 1, 21).gives("drop o21").takes(10, DRIVER, 1).gives("");
-    world.fails(10, 0, 1, false).finish(1, 0, DRIVER, failed("it ended", false), 1).gives("");
+    world.yields(10, 1, 0, 20).discard_actions().job_ends(1).emits_only("drop", "drop o20");
+    world.yields(10, 1, 1, 21).emits("drop o21").consumes(10, DRIVER, 1).emits("");
+    world.fails(10, 0, 1, false).finish(1, 0, DRIVER, failed("it ended", false), 1).emits("");
     assert!(world.steps.is_empty());
 }
 
 #[test]
 fn a_generator_is_no_first_task_and_not_run_by_its_parent() {
     let mut world = World::new(1, 1);
-    world.begin(stream(10, 8), DRIVER).gives("interrupt w100 t10");
-    world.error_is(10, "main > t10: is a generator, and was begun where it was submitted, or first [bad-request]");
-    world.inline(stream(11, 8), DRIVER, Outcome::Succeeded(vec![(11, Vec::new())])).gives("drop o11");
-    let error = "done j2 (main: is a generator, and was begun where it was submitted, or first [bad-request])";
-    world.job(2, LIMITS).submit(Submission { work: Work::Stream(1), ..first(2, 2) }).gives(error);
+    world.start_inline(stream(10, 8), DRIVER).emits("interrupt w100 t10");
+    world.error_is(
+        10,
+        "main > t10: is a generator, which inline tasks and first tasks of jobs may not be [bad-request]",
+    );
+    world.finish_inline(stream(11, 8), DRIVER, Outcome::Succeeded(vec![(11, Vec::new())])).emits("drop o11");
+    let error = "done j2 (main: is a generator, which inline tasks and first tasks of jobs may not be [bad-request])";
+    world.job(2, LIMITS).submit(Submission { kind: SubmissionKind::Generator(1), ..first(2, 2) }).emits(error);
 }

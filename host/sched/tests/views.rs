@@ -1,46 +1,49 @@
-//! What can be seen: who is there of which name, and what is asked for and not free.
+//! Views: lookups by job and name, and unmet demand.
 
 mod dsl;
 
 use dsl::*;
 use sandbar_core::JobId;
-use sandbar_sched::{Demand, Unmet};
+use sandbar_sched::{DemandSource, ResourceSet};
 
-/// What is not met, as text.
+/// Formats the unmet demand.
 fn unmet(world: &World) -> String {
-    let what = |what: Unmet| match what {
-        Unmet::Tasks(first, count) => format!("{count} from t{first}"),
-        Unmet::Group(group) => format!("g{group}"),
+    let what = |what: DemandSource| match what {
+        DemandSource::Tasks(first, count) => format!("{count} from t{first}"),
+        DemandSource::Group(group) => format!("g{group}"),
     };
-    let all = world.steps.unmet().into_iter();
-    all.map(|unmet| format!("{}: {}", what(unmet.what), unmet.reason)).collect::<Vec<_>>().join("; ")
+    let all = world.steps.unmet_demands().into_iter();
+    all.map(|unmet| format!("{}: {}", what(unmet.source), unmet.reason)).collect::<Vec<_>>().join("; ")
 }
 
-/// What is free after so many tasks for two devices and 10 bytes each have been begun on a node of 5 devices.
+/// Unmet demand after each of several tasks for two GPUs and 10 bytes, on a node with 5 GPUs.
 #[test]
 fn what_is_not_free_is_said_with_what_is_left() {
     let mut world = World::empty();
-    world.node(1, of(8, 5, 25)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1).worker(3, 1);
+    world.node(1, resources(8, 5, 25)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1).worker(3, 1);
     world.submit(first(1, 1));
-    for (id, expected) in [(10, ""), (11, ""), (12, "1 from t12: 2 gpus, of 5 on the node 1 are free")] {
-        world.submit(asks(t(id), of(1, 2, 10)));
+    for (id, expected) in [(10, ""), (11, ""), (12, "1 from t12: 2 gpus, 1 of 5 on the node are free")] {
+        world.submit(asks(t(id), resources(1, 2, 10)));
         assert_eq!(unmet(&world), expected, "t{id}");
     }
-    world.submit(asks(t(13), of(1, 2, 10))).submit(asks(t(14), of(1, 0, 20))).submit(asks(t(15), of(7, 0, 0)));
-    let expected = "2 from t12: 2 gpus, of 5 on the node 1 are free; \
-                    1 from t14: 20 bytes of memory, of 25 on the node 5 are free; \
-                    1 from t15: 7 cpus, of 8 on the node 6 are free";
+    world
+        .submit(asks(t(13), resources(1, 2, 10)))
+        .submit(asks(t(14), resources(1, 0, 20)))
+        .submit(asks(t(15), resources(7, 0, 0)));
+    let expected = "2 from t12: 2 gpus, 1 of 5 on the node are free; \
+                    1 from t14: 20 bytes of memory, 5 of 25 on the node are free; \
+                    1 from t15: 7 cpus, 6 of 8 on the node are free";
     assert_eq!(unmet(&world), expected);
     world.done(10, 1).done(11, 2);
-    let expected = "1 from t14: 20 bytes of memory, of 25 on the node 5 are free; \
-                    1 from t15: 7 cpus, of 8 on the node 6 are free";
+    let expected = "1 from t14: 20 bytes of memory, 5 of 25 on the node are free; \
+                    1 from t15: 7 cpus, 6 of 8 on the node are free";
     assert_eq!(unmet(&world), expected);
 }
 
 #[test]
 fn who_asks_for_a_processor_waits_as_a_matter_of_course() {
     let mut world = World::new(1, 1);
-    world.submit(t(10)).submit(t(11)).submit(asks(t(12), Demand { cpus: 1, ..Demand::default() }));
+    world.submit(t(10)).submit(t(11)).submit(asks(t(12), ResourceSet { cpus: 1, ..ResourceSet::default() }));
     assert_eq!(unmet(&world), "");
 }
 
@@ -59,10 +62,10 @@ fn the_objects_of_a_job_are_counted_and_seen_the_last_one_first() {
 #[test]
 fn the_node_that_lacks_least_is_named() {
     let mut world = World::empty();
-    world.node(1, of(4, 0, 0)).node(2, of(16, 0, 0)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 2);
-    world.submit(first(1, 1)).submit(asks(t(10), of(7, 0, 0)));
-    world.submit(asks(t(11), of(10, 0, 0)));
-    assert_eq!(unmet(&world), "1 from t11: 10 cpus, of 16 on the node 9 are free");
+    world.node(1, resources(4, 0, 0)).node(2, resources(16, 0, 0)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 2);
+    world.submit(first(1, 1)).submit(asks(t(10), resources(7, 0, 0)));
+    world.submit(asks(t(11), resources(10, 0, 0)));
+    assert_eq!(unmet(&world), "1 from t11: 10 cpus, 9 of 16 on the node are free");
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn those_that_have_not_ended_are_counted_by_name() {
     assert_eq!(live(&world), "1 main");
     world.submit(short(10)).submit(short(11)).submit(t(12));
     assert_eq!(live(&world), "1 main, 1 t12, 2 short");
-    // Also in the step in which it ends.
+    // The count is up to date within the step in which a task finishes.
     world.done(10, 1);
     assert_eq!(live(&world), "1 main, 1 short, 1 t12");
 }
@@ -84,6 +87,10 @@ fn those_that_have_not_ended_are_counted_by_name() {
 #[test]
 fn what_others_use_of_a_node_is_not_free() {
     let mut world = World::new(1, 1);
-    world.far_node(2, of(4, 2, 0)).worker(2, 2).load(2, of(0, 1, 0)).submit(asks(t(10), of(1, 2, 0)));
-    assert_eq!(unmet(&world), "1 from t10: 2 gpus, of 2 on the node 1 are free");
+    world
+        .remote_node(2, resources(4, 2, 0))
+        .worker(2, 2)
+        .load(2, resources(0, 1, 0))
+        .submit(asks(t(10), resources(1, 2, 0)));
+    assert_eq!(unmet(&world), "1 from t10: 2 gpus, 1 of 2 on the node are free");
 }

@@ -9,8 +9,8 @@ use sandbar_core::{
     TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Demand, Event, Failure, GroupSpec, Inspect, JobLimits, Options, Outcome, Role, Scheduler,
-    Submission, UNIT, Work,
+    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, PayloadCallbacks, RESOURCE_UNIT,
+    ResourceSet, Scheduler, Submission, SubmissionKind, WorkerKind,
 };
 
 /// Small numbers, so that most of what is named is there, or was, or will be.
@@ -48,7 +48,7 @@ pub fn events(bytes: &[u8]) -> bool {
         history.step(event);
     }
     for worker in history.workers.clone() {
-        history.step(Event::WorkerLost { worker, begun: Vec::new() });
+        history.step(Event::WorkerLost { worker, started: Vec::new() });
     }
     for job in (0..JOBS).rev() {
         history.step(Event::JobEnded { job: JobId(job) });
@@ -77,9 +77,9 @@ struct History {
 
 impl Default for History {
     fn default() -> History {
-        let inspect = Inspect { can_be_lost: |value| value % 4 > 0, lies: |_| None, call_bytes: |_| 0 };
+        let callbacks = PayloadCallbacks { can_be_lost: |value| value % 4 > 0, location: |_| None, call_bytes: |_| 0 };
         History {
-            sched: Scheduler::with_lineage(Options::default(), inspect),
+            sched: Scheduler::with_lineage(Options::default(), callbacks),
             actions: Vec::new(),
             workers: BTreeSet::new(),
             values: BTreeSet::new(),
@@ -95,14 +95,19 @@ impl Default for History {
 impl History {
     /// A cluster that runs something.
     fn begin(&mut self) {
-        let resources = Demand { cpus: 2 * UNIT, gpus: UNIT, ..Demand::default() };
-        self.step(Event::NodeJoined { node: NodeId(0), resources, far: false });
+        let resources = ResourceSet { cpus: 2 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
+        self.step(Event::NodeJoined { node: NodeId(0), resources, remote: false });
         let limits = LIMITS;
         for number in 0..JOBS_BEGUN as u32 {
             self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
         }
-        for (number, role) in (1..).zip([Role::Driver(JobId(0)), Role::Driver(JobId(1)), Role::Tasks, Role::Actors]) {
-            self.step(Event::WorkerReady { worker: WorkerId(number), node: NodeId(0), role });
+        for (number, kind) in (1..).zip([
+            WorkerKind::Driver(JobId(0)),
+            WorkerKind::Driver(JobId(1)),
+            WorkerKind::Tasks,
+            WorkerKind::Actors,
+        ]) {
+            self.step(Event::WorkerReady { worker: WorkerId(number), node: NodeId(0), kind });
         }
         for number in 0..JOBS_BEGUN as u32 {
             let id = TaskId(u64::from(number) + 1);
@@ -110,17 +115,17 @@ impl History {
                 id,
                 job: JobId(number),
                 parent: None,
-                below: 0,
+                remote_depth: 0,
                 name: "main".into(),
                 returns: 1,
-                demand: Demand::default(),
+                demand: ResourceSet::default(),
                 strategy: Strategy::Default,
                 priority: 0,
                 retries_max: number,
                 retry_on: RetryOn::System,
-                needs: Vec::new(),
+                dependencies: Vec::new(),
                 refs: Vec::new(),
-                work: Work::Task,
+                kind: SubmissionKind::Function,
                 call: 0,
             };
             self.step(Event::Submitted { task });
@@ -149,21 +154,23 @@ impl History {
                 | Action::Withdraw { worker, .. }
                 | Action::Refuse { worker, .. } => assert!(self.workers.contains(&worker)),
                 Action::Credit { worker, .. } => assert!(self.workers.contains(&worker)),
-                Action::Deliver { worker, object, .. } | Action::Item { worker, object, .. } => {
+                Action::Deliver { worker, object, .. } | Action::DeliverItem { worker, object, .. } => {
                     assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
                 }
                 Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),
-                Action::Returned { object } => {
+                Action::ReleaseBorrow { object } => {
                     assert!(self.borrowed.remove(&object), "object {object} was not borrowed, or is returned twice");
                 }
-                Action::Ask { object } => assert!(self.borrowed.contains(&object), "object {object} is not borrowed"),
-                Action::SetAside { group, node, attempt, .. } => {
+                Action::FetchBorrowed { object } => {
+                    assert!(self.borrowed.contains(&object), "object {object} is not borrowed")
+                }
+                Action::ReserveBundles { group, node, attempt, .. } => {
                     self.asked.insert((group, node, attempt));
                 }
-                Action::GiveBack { group, node, attempt } => {
+                Action::ReleaseBundles { group, node, attempt } => {
                     assert!(self.asked.remove(&(group, node, attempt)), "{node} was not asked, or is told twice");
                 }
-                Action::Hire { .. } | Action::Ended { .. } | Action::JobDone { .. } => {}
+                Action::StartWorker { .. } | Action::TaskFinished { .. } | Action::JobDone { .. } => {}
             }
         }
         self.actions = actions;
@@ -178,36 +185,42 @@ impl History {
         let is_first = task.0 <= JOBS_BEGUN;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
-            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, far: bytes.arbitrary()? },
+            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, remote: bytes.arbitrary()? },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
             1 => Event::NodeLost { node: node(bytes)? },
             // Their numbers are the node's own: none comes twice.
             2 | 3 if !self.workers.contains(&worker) => {
                 let job = job(bytes)?;
-                let role = [Role::Tasks, Role::Driver(job), Role::Actors, Role::Actor(ActorId(task.0)), Role::Peer];
-                Event::WorkerReady { worker, node: node(bytes)?, role: *bytes.choose(&role)? }
+                let kinds = [
+                    WorkerKind::Tasks,
+                    WorkerKind::Driver(job),
+                    WorkerKind::Actors,
+                    WorkerKind::Actor(ActorId(task.0)),
+                    WorkerKind::PeerProxy,
+                ];
+                Event::WorkerReady { worker, node: node(bytes)?, kind: *bytes.choose(&kinds)? }
             }
-            4 => Event::WorkerLost { worker, begun: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
+            4 => Event::WorkerLost { worker, started: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
             5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
             // But not that of actors that outlive others.
             6 => Event::JobEnded { job: JobId(bytes.int_in_range(1..=JOBS - 1)?) },
-            7 => Event::RanInline {
+            7 => Event::FinishedInline {
                 task: self.submission(bytes)?,
                 worker,
                 outcome: self.outcome(bytes)?,
                 nanos: bytes.arbitrary()?,
             },
-            8 => Event::BeganInline { task: self.submission(bytes)?, worker },
+            8 => Event::StartedInline { task: self.submission(bytes)?, worker },
             9 => Event::Put { object, task, worker, value: self.value(), refs: objects(bytes)? },
             10 => Event::PutFailed { object, task, worker, fault: Fault::new(Code::MemoryLimit, "there is no room") },
             11..=13 => {
                 let outcome = self.outcome(bytes)?;
-                Event::Finished { task, attempt: given, worker, outcome, nanos: bytes.arbitrary()? }
+                Event::AttemptFinished { task, attempt: given, worker, outcome, nanos: bytes.arbitrary()? }
             }
             14 => Event::Blocked { task, worker, blocked: bytes.arbitrary()? },
-            15 => Event::Wanted { object, worker, task },
-            16 => Event::Held { object, worker, task },
-            17 => Event::Released { object, worker, times: bytes.arbitrary()? },
+            15 => Event::ObjectRequested { object, worker, task },
+            16 => Event::ReferenceAdded { object, worker, task },
+            17 => Event::ReferencesReleased { object, worker, count: bytes.arbitrary()? },
             18 => Event::Cancelled { task, recursive: bytes.arbitrary()? },
             19 => Event::Recalled { worker, tasks: vec![task, TaskId(object.0)] },
             20 => Event::ObjectLost { object, waiters: if bytes.arbitrary()? { vec![worker] } else { Vec::new() } },
@@ -218,9 +231,9 @@ impl History {
             }
             25 => {
                 let stream = ObjectId(if bytes.arbitrary()? { task.0 } else { object.0 });
-                Event::Taken { stream, worker, taken: bytes.int_in_range(0..=4)? }
+                Event::ItemsConsumed { stream, worker, consumed: bytes.int_in_range(0..=4)? }
             }
-            22 => Event::Saved { actor: ActorId(task.0), attempt: given, worker, object },
+            22 => Event::Checkpointed { actor: ActorId(task.0), attempt: given, worker, object },
             26 | 27 => {
                 let (group, value) = (GroupId(object.0), self.value());
                 Event::GroupCreated { group, task, worker, spec: group_spec(bytes)?, value }
@@ -230,20 +243,22 @@ impl History {
             31 if bytes.arbitrary()? => Event::Fulfilled { object, value: Ok(self.value()) },
             31 => Event::Fulfilled { object, value: Err(Fault::new(Code::ObjectLost, "it has gone")) },
             32 => Event::Borrowed { object, task, worker },
-            33 if bytes.arbitrary()? => Event::Arrived { object, value: Ok(self.value()), refs: objects(bytes)? },
+            33 if bytes.arbitrary()? => {
+                Event::BorrowResolved { object, value: Ok(self.value()), refs: objects(bytes)? }
+            }
             33 => {
                 let error = TaskError { fault: Fault::new(Code::ObjectLost, "it has gone"), chain: Vec::new() };
-                Event::Arrived { object, value: Err(Arc::new(error)), refs: Vec::new() }
+                Event::BorrowResolved { object, value: Err(Arc::new(error)), refs: Vec::new() }
             }
-            34 => Event::Seated { task: Submission { parent: None, ..self.submission(bytes)? }, worker },
-            36 => Event::NodeLoad { node: node(bytes)?, others: demand(bytes, 8)? },
+            34 => Event::ProxyTaskStarted { task: Submission { parent: None, ..self.submission(bytes)? }, worker },
+            36 => Event::NodeLoad { node: node(bytes)?, external_usage: demand(bytes, 8)? },
             37..=40 if let Some((group, node, attempt)) = self.asked.last() => {
                 let (group, node, attempt) = (*group, *node, *attempt);
-                Event::SetAside { group, node, attempt, done: bytes.ratio(3, 4)? }
+                Event::ReserveReply { group, node, attempt, granted: bytes.ratio(3, 4)? }
             }
             37 => {
                 let (group, attempt) = (GroupId(object.0), attempt(bytes)?);
-                Event::SetAside { group, node: node(bytes)?, attempt, done: bytes.arbitrary()? }
+                Event::ReserveReply { group, node: node(bytes)?, attempt, granted: bytes.arbitrary()? }
             }
             35 => Event::ActorBorrowed { actor: ActorId(object.0), worker },
             _ => Event::Submitted { task: self.submission(bytes)? },
@@ -284,13 +299,19 @@ impl History {
         let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
         let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };
         let actor = ActorId(bytes.int_in_range(1..=NUMBERS)?);
-        let stream = Work::Stream(bytes.int_in_range(0..=2)?);
-        let work = [Work::Task, Work::Task, stream, Work::Actor(Box::new(spec)), Work::Method(actor)];
+        let stream = SubmissionKind::Generator(bytes.int_in_range(0..=2)?);
+        let work = [
+            SubmissionKind::Function,
+            SubmissionKind::Function,
+            stream,
+            SubmissionKind::ActorCreation(Box::new(spec)),
+            SubmissionKind::Method(actor),
+        ];
         Ok(Submission {
             id,
             job: if bytes.ratio(1, 8)? { job(bytes)? } else { of_parent },
             parent,
-            below: 0,
+            remote_depth: 0,
             name: "f".into(),
             returns: *bytes.choose(&[1, 1, 1, 2, 0, u32::MAX])?,
             demand: demand(bytes, 1)?,
@@ -298,9 +319,9 @@ impl History {
             priority: *bytes.choose(&[0, 0, 1, i32::MIN])?,
             retries_max: bytes.int_in_range(0..=2)?,
             retry_on: *bytes.choose(&[RetryOn::System, RetryOn::All, Code::Trap.into(), [].into()])?,
-            needs: objects(bytes)?,
+            dependencies: objects(bytes)?,
             refs: objects(bytes)?,
-            work: bytes.choose(&work)?.clone(),
+            kind: bytes.choose(&work)?.clone(),
             call: 0,
         })
     }
@@ -334,14 +355,15 @@ fn group_spec(bytes: &mut Unstructured<'_>) -> Result<GroupSpec> {
     use GroupStrategy::{Pack, Spread, StrictPack, StrictSpread};
     let bundles = (0..bytes.int_in_range(0..=3)?).map(|_| demand(bytes, 1)).collect::<Result<_>>()?;
     Ok(GroupSpec {
-        near: bytes.ratio(1, 4)?,
+        local_only: bytes.ratio(1, 4)?,
         name: None,
         strategy: *bytes.choose(&[Pack, Spread, StrictPack, StrictSpread])?,
         bundles,
     })
 }
 
-fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<Demand> {
-    let (cpus, gpus) = (bytes.int_in_range(0..=2 * most)? * UNIT / 2, *bytes.choose(&[0, 0, 0, 1])? * UNIT);
-    Ok(Demand { cpus, gpus, ..Demand::default() })
+fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<ResourceSet> {
+    let (cpus, gpus) =
+        (bytes.int_in_range(0..=2 * most)? * RESOURCE_UNIT / 2, *bytes.choose(&[0, 0, 0, 1])? * RESOURCE_UNIT);
+    Ok(ResourceSet { cpus, gpus, ..ResourceSet::default() })
 }

@@ -51,7 +51,7 @@ fn an_error_says_what_became_of_the_actor() {
         "1005",
         "failures > Counter.spins: it ran longer than 30 ms (timeout) [time-out]",
         "failures > Counter.add: actor `Counter.new` has died: it was ended with a call of it: it ran longer than 30 ms (timeout) [actor-died]",
-        "failures > Counter.spins: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]",
+        "failures > Counter.spins: actor `Counter.new` was killed, or its last handle was dropped [actor-died]",
         "failures > find: there is no actor `nobody` [no-actor]",
     ];
     check("failures", &[], expected.join("\n"));
@@ -115,7 +115,7 @@ fn actors_are_found_by_name() {
 fn a_name_is_free_again_once_its_actor_has_ended() {
     let expected = [
         "2 11",
-        "named_again > Counter.add: actor `Counter.new` was killed, or nobody referred to it any more [actor-died]",
+        "named_again > Counter.add: actor `Counter.new` was killed, or its last handle was dropped [actor-died]",
         "named_again > find: there is no actor `one` [no-actor]",
     ];
     check("named_again", &[], expected.join("\n"));

@@ -112,7 +112,7 @@ fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
     host.wait().expect_code(1).expect_talk(&[
         "40 are right",
         "is_damaged_twice > makes: the value of object ",
-        " is gone, and its task was begun 2 times, as often as it may be (max_retries 1) [object-lost]",
+        " is lost: its task used all of its 2 attempts (max_retries 1) [object-lost]",
     ]);
     let attempts = attempts(&lab, "makes");
     assert!(attempts.len() == 40 && attempts.iter().max() == Some(&2), "{attempts:?}");

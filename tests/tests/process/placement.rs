@@ -38,7 +38,7 @@ fn tasks_of_two_bundles_run_beside_each_other() {
 #[test]
 fn a_group_waits_for_another_to_be_removed_and_that_is_said_once() {
     let ended = check("takes_turns", &["cpus=2", "wait_ms=3500"], &[], "0 before, then group-removed");
-    let said = "waits: STRICT_PACK, 2 cpus, of 2 on the node 0 are free";
+    let said = "waits: STRICT_PACK, 2 cpus, 0 of 2 on the node are free";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
 }
 
@@ -55,7 +55,7 @@ fn what_is_in_a_group_ends_with_it_and_its_room_is_free() {
 #[test]
 fn a_group_that_no_node_can_have_says_what_is_missing() {
     for (arguments, words) in [
-        (["cpus=1", "strategy=spread"], "placement group `wish` can't be placed: it asks for 2 nodes, there are 1"),
+        (["cpus=1", "strategy=spread"], "placement group `wish` can't be placed: it needs 2 nodes, the cluster has 1 node"),
         (
             ["cpus=1.5", "strategy=pack"],
             "its bundles together, on one node, ask for 3 cpus, no node has more than 2 [infeasible]",
@@ -77,7 +77,7 @@ fn what_is_asked_wrongly_is_refused() {
 #[test]
 fn tasks_are_spread_and_kept_to_nodes() {
     check("is_on_node", &["node=1000000", "soft=true"], &[], 2);
-    let words = ["is for node 1000000, which is not there [infeasible]"];
+    let words = ["requires node 1000000, which is not in the cluster [infeasible]"];
     start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[]).wait().expect_code(1).expect_talk(&words);
 }
 
@@ -92,7 +92,7 @@ fn a_node_has_what_it_is_said_to_have() {
     }
     // For longer than two looks, on any machine.
     let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
-    let said = "(node) warn: a task waits for 2 license, of 3 on the node 1 are free";
+    let said = "(node) warn: a task waits for 2 license, 1 of 3 on the node are free";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
 }
 

@@ -1,45 +1,45 @@
-//! What should be made again, and what is kept for that.
+//! The model's lineage: which lost objects are reconstructed, and which records are kept.
 
 use std::collections::BTreeSet;
 
 use sandbar_core::TaskId;
-use sandbar_sched::{Inspect, Work};
+use sandbar_sched::{PayloadCallbacks, SubmissionKind};
 
 use crate::model::{Model, Steps, Task, Value};
 
-/// As the scheduler counts.
+/// Accounted bytes, equal to the scheduler's.
 const RECORD_BYTES: u64 = 512;
 const SOURCE_BYTES: u64 = 32;
 
-/// Most values may be lost.
-pub const INSPECT: Inspect<u64, u64> =
-    Inspect { can_be_lost: |value| can_be_lost(*value), lies: |_| None, call_bytes: |_| 0 };
+/// Three of four values may be lost.
+pub const PAYLOAD_CALLBACKS: PayloadCallbacks<u64, u64> =
+    PayloadCallbacks { can_be_lost: |value| can_be_lost(*value), location: |_| None, call_bytes: |_| 0 };
 
 fn can_be_lost(value: u64) -> bool {
     !value.is_multiple_of(4)
 }
 
-/// An object that a task was made of.
+/// An object that a task depended on.
 pub enum Source {
     Kept(u64),
-    /// There, or made again by this task.
+    /// An object that exists, or that this task can reconstruct.
     Named(u64, Option<u64>),
 }
 
 impl Model {
-    /// A task has succeeded with these values, and is about to end.
+    /// Keeps the lineage of a task that has succeeded with these values.
     pub fn keep_lineage(&mut self, id: u64, mut values: impl Iterator<Item = u64>) {
         if self.streams.contains_key(&id) || self.tasks[&id].lineage.is_none() && !values.any(can_be_lost) {
             return;
         }
         let task = &self.tasks[&id];
-        let may_run_again = !matches!(task.work, Work::Method(_)) && task.attempt < task.retries_max;
+        let may_run_again = !matches!(task.kind, SubmissionKind::Method(_)) && task.attempt < task.retries_max;
         let links = if may_run_again { task.links.clone() } else { Vec::new() };
         let sources = links.into_iter().map(|link| self.source(link)).collect();
         let job = self.tasks[&id].job;
         self.tasks.get_mut(&id).expect("it is known").lineage = Some(sources);
         let is_kept = |(other, task): &(&u64, &Task)| {
-            task.job == job && task.lineage.is_some() && (task.has_ended || **other == id)
+            task.job == job && task.lineage.is_some() && (task.has_finished || **other == id)
         };
         loop {
             let kept: Vec<(u64, u64)> =
@@ -58,44 +58,43 @@ impl Model {
         let is_kept = match &self.objects[&object].value {
             Value::Ready(value, _) => !can_be_lost(*value),
             Value::Failed | Value::Lost => true,
-            Value::Pending | Value::Promised | Value::Away => false,
+            Value::Pending | Value::Promised | Value::Borrowed => false,
         };
-        let maker = self.maker(object).filter(|maker| self.tasks[maker].lineage.is_some());
-        if is_kept { Source::Kept(object) } else { Source::Named(object, maker) }
+        let producer = self.producer(object).filter(|producer| self.tasks[producer].lineage.is_some());
+        if is_kept { Source::Kept(object) } else { Source::Named(object, producer) }
     }
 
-    /// The task that returns an object.
-    pub fn maker(&self, object: u64) -> Option<u64> {
+    /// Returns the task that returns an object.
+    pub fn producer(&self, object: u64) -> Option<u64> {
         let (id, task) = self.tasks.range(..=object).next_back()?;
         (object < id + u64::from(task.returns)).then_some(*id)
     }
 
     pub fn drop_lineage(&mut self, id: u64) {
         if self.tasks.get_mut(&id).expect("it is known").lineage.take().is_some() {
-            self.step.unkept.insert(id);
+            self.step.dropped_lineage.insert(id);
         }
     }
 
-    /// Drops the lineage of which nothing is there. Says whether there was any.
+    /// Drops unused lineage. Returns whether there was any.
     pub fn drop_unused_lineage(&mut self) -> bool {
         let sources = self.tasks.values().flat_map(|task| task.lineage.iter().flatten());
-        let named = |source: &Source| if let Source::Named(_, maker) = source { *maker } else { None };
+        let named = |source: &Source| if let Source::Named(_, producer) = source { *producer } else { None };
         let named: BTreeSet<u64> = sources.filter_map(named).collect();
         let is_used = |id: u64, returns: u32| {
             named.contains(&id) || self.objects.range(id..id + u64::from(returns)).next().is_some()
         };
-        let kept = self.tasks.iter().filter(|(_, task)| task.lineage.is_some() && task.has_ended);
+        let kept = self.tasks.iter().filter(|(_, task)| task.lineage.is_some() && task.has_finished);
         let unused: Vec<u64> = kept.filter(|(id, task)| !is_used(**id, task.returns)).map(|(id, _)| *id).collect();
         unused.iter().for_each(|id| self.drop_lineage(*id));
         !unused.is_empty()
     }
 
-    /// There is no record of a task that has ended but for its lineage, or of what ties others together; all others are
-    /// forgotten by the next step.
+    /// Checks that finished tasks have records only for their lineage or their descendants.
     pub fn check_records(&self, steps: &Steps) {
         let is_wanted = |(id, task): &(&u64, &Task)| {
-            let has_just = self.step.ended.contains(id) || self.step.unkept.contains(id);
-            !task.has_ended || task.lineage.is_some() || has_just
+            let has_just = self.step.ended.contains(id) || self.step.dropped_lineage.contains(id);
+            !task.has_finished || task.lineage.is_some() || has_just
         };
         let mut wanted = BTreeSet::new();
         for (id, _) in self.tasks.iter().filter(is_wanted) {
@@ -110,62 +109,64 @@ impl Model {
         }
     }
 
-    /// The value of an object is gone.
+    /// Handles the loss of an object's value.
     pub fn lose_value(&mut self, id: u64) {
-        let maker = self.maker(id).filter(|maker| self.tasks[maker].lineage.is_some());
+        let producer = self.producer(id).filter(|producer| self.tasks[producer].lineage.is_some());
         let object = self.objects.get_mut(&id).expect("it was found");
         object.was_ready = true;
         if object.is_borrowed {
-            (object.value, object.is_asked) = (Value::Away, false);
+            (object.value, object.is_asked) = (Value::Borrowed, false);
             return;
         }
-        match maker {
-            Some(maker) => {
+        match producer {
+            Some(producer) => {
                 object.value = Value::Pending;
-                self.step.lost.push(maker);
+                self.step.lost.push(producer);
             }
             None => object.value = Value::Lost,
         }
     }
 
-    /// Begins a task again that has ended, or says that what was lost of what it returned stays so.
-    pub fn make_again(&mut self, id: u64) {
+    /// Runs a finished task again, or fails its lost returns.
+    pub fn reconstruct(&mut self, id: u64) {
         let task = &self.tasks[&id];
-        let Some(sources) = task.lineage.as_ref().filter(|_| task.has_ended) else { return };
+        let Some(sources) = task.lineage.as_ref().filter(|_| task.has_finished) else { return };
         let is_there = |source: &Source| match source {
             Source::Kept(_) => true,
-            Source::Named(object, maker) => {
-                let maker = maker.and_then(|maker| self.tasks[&maker].lineage.as_ref());
-                self.objects.contains_key(object) || maker.is_some()
+            Source::Named(object, producer) => {
+                let producer = producer.and_then(|producer| self.tasks[&producer].lineage.as_ref());
+                self.objects.contains_key(object) || producer.is_some()
             }
         };
-        let is_call = matches!(task.work, Work::Method(_));
+        let is_call = matches!(task.kind, SubmissionKind::Method(_));
         if is_call || task.attempt >= task.retries_max || !sources.iter().all(is_there) {
             for object in id..id + u64::from(task.returns) {
                 if let Some(object) = self.objects.get_mut(&object).filter(|object| object.value == Value::Pending) {
                     object.value = Value::Lost;
                 }
             }
-            self.step.given_up.push(id);
+            self.step.unrecoverable.push(id);
             return;
         }
         let missing = |source: &Source| match source {
-            Source::Named(object, maker) if !self.objects.contains_key(object) => maker.map(|maker| (*object, maker)),
+            Source::Named(object, producer) if !self.objects.contains_key(object) => {
+                producer.map(|producer| (*object, producer))
+            }
             _ => None,
         };
         let missing: Vec<(u64, u64)> = sources.iter().filter_map(missing).collect();
         let job = task.job;
-        for (object, maker) in missing {
+        for (object, producer) in missing {
             self.create(object, job, Value::Pending, None);
             self.objects.get_mut(&object).expect("it was made").was_ready = true;
-            self.step.lost.push(maker);
+            self.step.lost.push(producer);
         }
         for child in self.tasks.values_mut().filter(|task| task.parent == Some(id)) {
-            child.is_settled = true;
+            child.is_committed = true;
         }
         let task = self.tasks.get_mut(&id).expect("it is known");
-        (task.has_ended, task.stands, task.lineage) = (false, false, Some(Vec::new()));
+        (task.has_finished, task.is_queued, task.lineage) = (false, false, Some(Vec::new()));
         task.attempt += 1;
-        self.step.made_again.push(id);
+        self.step.reconstructed.push(id);
     }
 }

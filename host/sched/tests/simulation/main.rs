@@ -1,17 +1,17 @@
-//! Histories of clusters at random: after each event what the scheduler knows and wants is compared with a simple model.
+//! Random histories of clusters: after each event, the scheduler's state and actions are compared with a simple model.
 //!
-//! `SANDBAR_SEED=7 cargo test --release -p sandbar-sched --test simulation -- --nocapture` replays one history and prints it;
-//! `SANDBAR_SEEDS` is how many are tried otherwise.
+//! `SANDBAR_SEED=7 cargo test --release -p sandbar-sched --test simulation -- --nocapture` replays one history and
+//! prints it. `SANDBAR_SEEDS` sets the number of histories otherwise.
 
 mod actors;
 mod borrow;
 mod check;
 mod cluster;
-mod far_groups;
 mod groups;
 mod lineage;
 mod model;
 mod peers;
+mod reservations;
 mod settle;
 mod streams;
 mod tasks;
@@ -59,7 +59,7 @@ fn the_same_seed_gives_the_same_actions() {
     }
 }
 
-/// A history in which nothing happens checks nothing.
+/// Checks that the histories cover every kind of event and action.
 #[test]
 fn a_bit_of_everything_happens() {
     let lines: Vec<String> = (0..500).flat_map(History::trace).collect();
@@ -72,15 +72,15 @@ fn a_bit_of_everything_happens() {
         ("Refuse {", 100),
         ("Drop {", 1000),
         ("Withdraw {", 10),
-        ("Hire {", 50),
-        ("Doomed {", 50),
-        ("Saved {", 20),
+        ("StartWorker {", 50),
+        ("DeadlockDetected {", 50),
+        ("Checkpointed {", 20),
         ("ObjectLost {", 300),
-        ("is made again", 50),
-        ("is given up", 20),
-        ("again: true", 40),
+        ("is reconstructed", 50),
+        ("is unrecoverable", 20),
+        ("rerun: true", 40),
         ("Yielded {", 200),
-        ("Item {", 100),
+        ("DeliverItem {", 100),
         ("Credit {", 50),
         ("Promised {", 50),
         ("value: Ok", 50),
@@ -88,22 +88,23 @@ fn a_bit_of_everything_happens() {
         ("GroupCreated {", 50),
         ("GroupRemoved {", 20),
         ("strategy: Group {", 100),
-        ("near: true", 20),
+        ("local_only: true", 20),
         ("NodeLoad {", 200),
-        ("SetAside {", 200),
-        ("done: true", 50),
-        ("done: false", 20),
-        ("GiveBack {", 50),
+        ("ReserveBundles {", 100),
+        ("ReserveReply {", 100),
+        ("granted: true", 50),
+        ("granted: false", 20),
+        ("ReleaseBundles {", 50),
         ("result: Ok", 50),
         ("result: Err", 20),
-        ("far: true", 100),
-        ("Seated {", 200),
+        ("remote: true", 100),
+        ("ProxyTaskStarted {", 200),
         ("Borrowed {", 200),
         ("ActorBorrowed {", 100),
-        ("Arrived {", 100),
-        ("Ask {", 100),
-        ("Returned {", 100),
-        ("the node that has it is gone", 10),
+        ("BorrowResolved {", 100),
+        ("FetchBorrowed {", 100),
+        ("ReleaseBorrow {", 100),
+        ("its node was lost", 10),
     ] {
         let count = lines.iter().filter(|line| line.contains(wanted)).count();
         assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());

@@ -1,32 +1,32 @@
-//! Nodes that are far: what a scheduler should know of the schedulers there, for each of which a worker stands, and what
-//! these do. They have tasks of a job run here on behalf of a seat, which is a task that they have.
+//! Remote nodes: the model of their proxy workers and proxy tasks, and their simulated requests.
 
 use sandbar_core::{Attempt, JobId, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Event, Role, Submission};
+use sandbar_sched::{Event, Submission, WorkerKind};
 
 use crate::cluster::History;
-use crate::model::{Given, Model, Task, Value, Worker};
+use crate::model::{AssignedTask, Model, Task, Value, Worker};
 
 impl Model {
-    pub fn near(&self) -> impl Iterator<Item = u32> {
-        self.nodes.keys().copied().filter(|node| !self.far.contains(node))
+    pub fn local_nodes(&self) -> impl Iterator<Item = u32> {
+        self.nodes.keys().copied().filter(|node| !self.remote.contains(node))
     }
 
     pub fn is_peer(&self, worker: u32) -> bool {
-        self.workers.get(&worker).is_some_and(|worker| worker.role == Role::Peer)
+        self.workers.get(&worker).is_some_and(|worker| worker.kind == WorkerKind::PeerProxy)
     }
 
-    /// The job on whose behalf a worker wants something: of a task that it has, or that a worker of its node has, if it is
-    /// the scheduler there.
+    /// Returns the job for which a worker requests an object: the job of a task that it has, or that is in a worker of
+    /// its node if it is a proxy worker.
     pub fn acts_for(&self, worker: WorkerId, task: TaskId) -> Option<u32> {
         let (worker_is, task) = (self.workers.get(&worker.0)?, self.tasks.get(&task.0)?);
-        let is_there =
-            |at: &u32| *at == worker.0 || worker_is.role == Role::Peer && self.workers[at].node == worker_is.node;
+        let is_there = |at: &u32| {
+            *at == worker.0 || worker_is.kind == WorkerKind::PeerProxy && self.workers[at].node == worker_is.node
+        };
         task.worker.filter(is_there).map(|_| task.job)
     }
 
-    /// A task that takes nothing of a node and is begun once, in the worker of who has it.
-    pub fn seat(&mut self, task: &Submission<u64>, worker: u32) {
+    /// Adds a proxy task, without resources and retries, in its worker.
+    pub fn start_proxy_task(&mut self, task: &Submission<u64>, worker: u32) {
         let may = self.is_peer(worker) && self.jobs.contains_key(&task.job.0) && task.parent.is_none();
         if !may || self.is_known(task.id.0) {
             return;
@@ -37,70 +37,72 @@ impl Model {
         self.create(id, task.job.0, Value::Pending, None);
         self.tasks.insert(id, Task { worker: Some(worker), ..Task::new(&task, self.number, 1) });
         let (demand, strategy) = (task.demand, task.strategy);
-        let given = Given { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
-        self.workers.get_mut(&worker).expect("it was found").given.push(given);
+        let assigned =
+            AssignedTask { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
+        self.workers.get_mut(&worker).expect("it was found").assigned.push(assigned);
     }
 
-    /// Whether a task that has not ended stands for a scheduler.
-    pub fn is_seat(&self, id: u64) -> bool {
-        let stands = |task: &Task| !task.has_ended && task.parent.is_none() && self.jobs[&task.job].first != Some(id);
-        self.tasks.get(&id).is_some_and(stands)
+    /// Whether an unfinished task is a proxy task.
+    pub fn is_proxy_task(&self, id: u64) -> bool {
+        let is_queued =
+            |task: &Task| !task.has_finished && task.parent.is_none() && self.jobs[&task.job].first != Some(id);
+        self.tasks.get(&id).is_some_and(is_queued)
     }
 }
 
 impl History {
-    /// The scheduler of a node.
+    /// Picks a proxy worker.
     pub fn any_peer(&mut self) -> Option<u32> {
         let all: Vec<u32> = self.workers.keys().copied().filter(|worker| self.model.is_peer(*worker)).collect();
         self.pick(&all)
     }
 
-    pub fn any_near(&mut self) -> Option<u32> {
-        let all: Vec<u32> = self.model.near().collect();
+    pub fn any_local_node(&mut self) -> Option<u32> {
+        let all: Vec<u32> = self.model.local_nodes().collect();
         self.pick(&all)
     }
 
-    /// The scheduler of a node that is far comes, if it is not there.
-    pub fn hire_peer(&mut self, node: u32) {
-        let is_there = |worker: &Worker| worker.node == node && worker.role == Role::Peer;
-        if self.model.far.contains(&node) && !self.model.workers.values().any(is_there) {
-            self.hire_for(node, Role::Peer);
+    /// The proxy worker of a remote node becomes ready, unless the node has one.
+    pub fn start_proxy(&mut self, node: u32) {
+        let is_there = |worker: &Worker| worker.node == node && worker.kind == WorkerKind::PeerProxy;
+        if self.model.remote.contains(&node) && !self.model.workers.values().any(is_there) {
+            self.start_worker(node, WorkerKind::PeerProxy);
         }
     }
 
-    /// A scheduler has tasks of a job run here from now on.
-    pub fn seat(&mut self) {
+    /// Another scheduler starts to submit tasks of a job here.
+    pub fn start_proxy_task(&mut self) {
         let all: Vec<u32> = self.model.jobs.keys().copied().collect();
         if let Some(job) = self.pick(&all) {
-            self.seat_in(job);
+            self.start_proxy_task_in(job);
         }
     }
 
-    pub fn seat_in(&mut self, job: u32) {
+    pub fn start_proxy_task_in(&mut self, job: u32) {
         let Some(worker) = self.any_peer() else { return };
         self.number += 10;
-        let task = Submission::bare(TaskId(self.number), JobId(job), "seat".into(), self.number);
-        self.take_seat(task, worker);
+        let task = Submission::bare(TaskId(self.number), JobId(job), "proxy".into(), self.number);
+        self.add_proxy_task(task, worker);
     }
 
-    /// A seat is in the worker that stands for its scheduler, if there is such.
-    pub fn take_seat(&mut self, task: Submission<u64>, worker: u32) {
+    /// Adds a proxy task, if its worker is a proxy worker.
+    pub fn add_proxy_task(&mut self, task: Submission<u64>, worker: u32) {
         let id = task.id;
-        self.event(Event::Seated { task, worker: WorkerId(worker) });
-        if self.model.is_seat(id.0) {
-            self.workers.get_mut(&worker).expect("it is there").begun.push((id, Attempt(0), false));
+        self.event(Event::ProxyTaskStarted { task, worker: WorkerId(worker) });
+        if self.model.is_proxy_task(id.0) {
+            self.workers.get_mut(&worker).expect("it is there").started.push((id, Attempt(0), false));
         }
     }
 
-    /// A scheduler has no more tasks of a job run here: its seat is cancelled, and fails.
-    pub fn end_seat(&mut self) {
-        let all: Vec<u64> = self.model.tasks.keys().copied().filter(|id| self.model.is_seat(*id)).collect();
-        if let Some(seat) = self.pick(&all) {
-            self.event(Event::Cancelled { task: TaskId(seat), recursive: true });
+    /// Another scheduler has no more tasks of a job here: its proxy task is cancelled.
+    pub fn end_proxy_task(&mut self) {
+        let all: Vec<u64> = self.model.tasks.keys().copied().filter(|id| self.model.is_proxy_task(*id)).collect();
+        if let Some(start_proxy_task) = self.pick(&all) {
+            self.event(Event::Cancelled { task: TaskId(start_proxy_task), recursive: true });
         }
     }
 
-    /// A scheduler wants objects, or holds them, for a task in a worker of its node.
+    /// A proxy worker requests or holds objects for a task in a worker of its node.
     pub fn use_objects(&mut self) {
         let Some(peer) = self.any_peer() else { return };
         let (node, worker) = (self.model.workers[&peer].node, WorkerId(peer));
@@ -111,14 +113,14 @@ impl History {
         let is_wanted = self.chance(50);
         for object in self.some_objects(Some(job), 60) {
             self.event(match is_wanted {
-                true => Event::Wanted { object, worker, task },
-                false => Event::Held { object, worker, task },
+                true => Event::ObjectRequested { object, worker, task },
+                false => Event::ReferenceAdded { object, worker, task },
             });
         }
         let held = self.model.objects.iter().filter(|(_, object)| object.holds.contains_key(&peer));
         let held: Vec<u64> = held.map(|(id, _)| *id).collect();
         if let Some(object) = self.pick(&held).map(ObjectId) {
-            self.event(Event::Released { object, worker, times: 1 });
+            self.event(Event::ReferencesReleased { object, worker, count: 1 });
         }
     }
 }

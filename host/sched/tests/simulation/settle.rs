@@ -1,41 +1,41 @@
-//! What follows of what happened: tasks that fail for others, and objects and lineage that nobody needs any more.
+//! Consequences of an event: dependent failures, and removal of unreferenced objects and lineage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandbar_core::{Code, Strategy};
-use sandbar_sched::{Action, Demand, Work};
+use sandbar_sched::{Action, ResourceSet, SubmissionKind};
 
 use crate::lineage::Source;
 use crate::model::{Model, Object, Steps, Task, Value, fits};
 
 impl Model {
-    /// What follows.
+    /// Applies the consequences of the current event.
     pub fn settle(&mut self, actions: &[Action<u64>], steps: &Steps) {
         let ended: BTreeSet<u64> = actions
             .iter()
-            .filter_map(|action| if let Action::Ended { task, .. } = action { Some(task.0) } else { None })
+            .filter_map(|action| if let Action::TaskFinished { task, .. } = action { Some(task.0) } else { None })
             .collect();
         for action in actions {
             if let Action::Run { worker, task, .. } = action {
                 self.step.run.insert(task.0, worker.0);
             }
         }
-        self.end_kept_groups(&ended);
-        self.ask_nodes(actions);
+        self.end_groups_of_task(&ended);
+        self.handle_reserve_actions(actions);
         self.place_groups(steps);
         loop {
-            // What is found to lack something is found after that was made again, or could not be.
+            // Tasks with lost dependencies are found after these were reconstructed or failed.
             let found = if self.step.lost.is_empty() { &ended } else { &BTreeSet::new() };
-            self.fail_for_needs(found);
+            self.fail_for_dependencies(found);
             self.fail_infeasible();
-            let failed: Vec<u64> = self.step.failed.keys().filter(|id| !self.tasks[id].has_ended).copied().collect();
+            let failed: Vec<u64> = self.step.failed.keys().filter(|id| !self.tasks[id].has_finished).copied().collect();
             if failed.is_empty() {
-                self.drop_forgotten();
-                if !self.step.failed.keys().all(|id| self.tasks[id].has_ended) {
+                self.drop_unreferenced();
+                if !self.step.failed.keys().all(|id| self.tasks[id].has_finished) {
                     continue;
                 }
                 match self.step.lost.pop() {
-                    Some(lost) => self.make_again(lost),
+                    Some(lost) => self.reconstruct(lost),
                     None => break,
                 }
                 continue;
@@ -44,7 +44,7 @@ impl Model {
                 let returns = u64::from(self.tasks[&id].returns);
                 let pending = |object: &&mut Object| object.value == Value::Pending;
                 for object in id..id + returns {
-                    // The handle of an actor is there as soon as it was made once, or was.
+                    // The handle of an actor may have its value already.
                     if let Some(object_is) = self.objects.get_mut(&object).filter(pending) {
                         object_is.value = Value::Failed;
                         self.step.ready.insert(object);
@@ -56,24 +56,26 @@ impl Model {
         }
         for (id, object) in self.objects.iter_mut().filter(|(_, object)| !object.value.is_pending()) {
             for (worker, times) in std::mem::take(&mut object.wants) {
-                self.step.told.insert((worker, *id), times);
+                self.step.delivered.insert((worker, *id), times);
             }
         }
-        let told: Vec<((u32, u64), u32)> = self.step.told.iter().map(|(key, times)| (*key, *times)).collect();
-        for ((worker, id), times) in told {
+        let delivered: Vec<((u32, u64), u32)> = self.step.delivered.iter().map(|(key, times)| (*key, *times)).collect();
+        for ((worker, id), times) in delivered {
             if let Value::Ready(_, contents) = self.objects[&id].value.clone() {
                 self.hold_contents(&contents, worker, times);
             }
         }
     }
 
-    /// Tasks that wait and need what failed. Of those that need what was lost, the ones that are found to.
-    pub fn fail_for_needs(&mut self, ended: &BTreeSet<u64>) {
+    /// Fails the waiting tasks with failed dependencies. Tasks with lost dependencies fail only if the scheduler found
+    /// them.
+    pub fn fail_for_dependencies(&mut self, ended: &BTreeSet<u64>) {
         let mut failing = Vec::new();
-        for (id, task) in self.tasks.iter().filter(|(_, task)| !task.has_ended && task.worker.is_none()) {
+        for (id, task) in self.tasks.iter().filter(|(_, task)| !task.has_finished && task.worker.is_none()) {
             let has = |was_ready: bool| {
-                let mut needs = task.needs.iter().map(|need| &self.objects[need]);
-                needs.any(|need| need.was_ready == was_ready && matches!(need.value, Value::Failed | Value::Lost))
+                let mut dependencies = task.dependencies.iter().map(|need| &self.objects[need]);
+                dependencies
+                    .any(|need| need.was_ready == was_ready && matches!(need.value, Value::Failed | Value::Lost))
             };
             if has(false) || has(true) && ended.contains(id) {
                 failing.push(*id);
@@ -86,10 +88,10 @@ impl Model {
 
     pub fn fail_infeasible(&mut self) {
         let (mut failing, mut gone) = (Vec::new(), Vec::new());
-        let waits = |task: &Task| !task.has_ended && task.worker.is_none() && self.has_needs(task);
+        let waits = |task: &Task| !task.has_finished && task.worker.is_none() && self.dependencies_ready(task);
         for (id, task) in self.tasks.iter().filter(|(_, task)| waits(task)) {
             let job = &self.jobs[&task.job];
-            let nodes: Vec<&Demand> = match (job.first == Some(*id), job.driver) {
+            let nodes: Vec<&ResourceSet> = match (job.first == Some(*id), job.driver) {
                 (false, _) => self.nodes.values().collect(),
                 (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node]],
                 (true, None) => Vec::new(),
@@ -100,7 +102,7 @@ impl Model {
                 if !nodes.is_empty() && !nodes.iter().any(|total| fits(&task.demand, total.cpus.into(), total)) {
                     failing.push(*id);
                 }
-            } else if !self.nodes.is_empty() && !self.could_be_there(task) {
+            } else if !self.nodes.is_empty() && !self.has_feasible_node(task) {
                 failing.push(*id);
             }
         }
@@ -108,21 +110,21 @@ impl Model {
         gone.into_iter().for_each(|id| self.fail_of_group(id));
     }
 
-    /// Whether a task waits for no object, as far as it is known to.
-    pub fn has_needs(&self, task: &Task) -> bool {
-        let mut needs = task.needs.iter().map(|need| &self.objects[need]);
-        needs.all(|need| !need.value.is_pending() || need.was_ready && task.stands)
+    /// Whether a task waits for no object, as far as the scheduler knows.
+    pub fn dependencies_ready(&self, task: &Task) -> bool {
+        let mut dependencies = task.dependencies.iter().map(|need| &self.objects[need]);
+        dependencies.all(|need| !need.value.is_pending() || need.was_ready && task.is_queued)
     }
 
-    /// How many tasks and values refer to each object.
+    /// Returns the number of references to each object from tasks and values.
     pub fn pins(&self) -> BTreeMap<u64, u32> {
         let mut pins = BTreeMap::new();
-        let live = self.tasks.values().filter(|task| !task.has_ended);
+        let live = self.tasks.values().filter(|task| !task.has_finished);
         for task in live {
-            let called = if let Work::Method(actor) = &task.work { Some(&actor.0) } else { None };
+            let called = if let SubmissionKind::Method(actor) = &task.kind { Some(&actor.0) } else { None };
             task.links.iter().chain(called).for_each(|id| *pins.entry(*id).or_default() += 1);
         }
-        self.actors.values().filter_map(|actor| actor.saved).for_each(|id| *pins.entry(id).or_default() += 1);
+        self.actors.values().filter_map(|actor| actor.checkpoint).for_each(|id| *pins.entry(id).or_default() += 1);
         for source in self.tasks.values().flat_map(|task| task.lineage.iter().flatten()) {
             if let Source::Kept(id) = source {
                 *pins.entry(*id).or_default() += 1;
@@ -136,43 +138,43 @@ impl Model {
         pins
     }
 
-    /// As `stop`, of what may have been begun in this step before it was found that something else can't be.
-    fn stop_late(&mut self, id: u64) {
+    /// Like `cancel_task`, for a task that may have started in this step before another failure was found.
+    fn cancel_late(&mut self, id: u64) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         match self.step.run.get(&id).filter(|_| task.worker.is_none()) {
             Some(worker) => {
-                task.stop = task.stop.max(1);
+                task.cancellation = task.cancellation.max(1);
                 self.step.interrupted.insert((*worker, id));
             }
-            None => self.stop(id, 1),
+            None => self.cancel_task(id, 1),
         }
     }
 
-    pub fn drop_forgotten(&mut self) {
+    pub fn drop_unreferenced(&mut self) {
         loop {
             let pins = self.pins();
             let is_kept = |id: &u64, object: &Object| {
-                let will_come = object.value.is_pending() && object.value != Value::Away;
+                let will_come = object.value.is_pending() && object.value != Value::Borrowed;
                 will_come || !object.holds.is_empty() || pins.contains_key(id)
             };
-            let forgotten: Vec<u64> =
+            let unreferenced: Vec<u64> =
                 self.objects.iter().filter(|(id, object)| !is_kept(id, object)).map(|(id, _)| *id).collect();
             let closed = self.closed(&pins);
             let is_failing = |id: &u64| self.tasks[id].worker.is_none() && self.step.failed.contains_key(id);
-            if forgotten.is_empty() && closed.iter().all(is_failing) && !self.drop_unused_lineage() {
+            if unreferenced.is_empty() && closed.iter().all(is_failing) && !self.drop_unused_lineage() {
                 return;
             }
-            closed.into_iter().for_each(|id| self.stop_late(id));
-            for id in forgotten {
+            closed.into_iter().for_each(|id| self.cancel_late(id));
+            for id in unreferenced {
                 let object = self.objects.remove(&id).expect("it was found");
                 self.streams.remove(&id);
-                self.lent.remove(&id);
+                self.borrowed_actors.remove(&id);
                 self.step.returned.extend(object.is_borrowed.then_some(id));
                 if let Value::Ready(value, _) = object.value {
                     self.step.dropped.insert(value);
                 }
-                if self.actors.contains_key(&id) && !self.tasks[&id].has_ended {
-                    self.stop_late(id);
+                if self.actors.contains_key(&id) && !self.tasks[&id].has_finished {
+                    self.cancel_late(id);
                 }
                 for (worker, times) in object.wants {
                     *self.step.refused.entry((worker, id)).or_default() += times;

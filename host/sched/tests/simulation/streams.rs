@@ -1,9 +1,9 @@
-//! What a scheduler should know of streams, and what generators and their consumers do.
+//! The model's streams, and the simulated generators and consumers.
 
 use std::collections::BTreeMap;
 
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Event, Submission, Work};
+use sandbar_sched::{Event, Submission, SubmissionKind};
 
 use crate::cluster::History;
 use crate::model::{Model, Steps, Task, Value};
@@ -12,13 +12,13 @@ pub struct Stream {
     pub consumer: u32,
     pub buffer: u64,
     pub yielded: u64,
-    pub taken: u64,
+    pub consumed: u64,
 }
 
 impl Model {
     pub fn add_stream(&mut self, task: &Submission<u64>, consumer: Option<u32>) {
-        if let (Work::Stream(buffer), Some(consumer)) = (&task.work, consumer) {
-            let stream = Stream { consumer, buffer: u64::from(*buffer).max(1), yielded: 0, taken: 0 };
+        if let (SubmissionKind::Generator(buffer), Some(consumer)) = (&task.kind, consumer) {
+            let stream = Stream { consumer, buffer: u64::from(*buffer).max(1), yielded: 0, consumed: 0 };
             self.streams.insert(task.id.0, stream);
         }
     }
@@ -33,39 +33,39 @@ impl Model {
     ) {
         self.values.extend(value);
         let is_at_it = |task: &Task| task.attempt == attempt;
-        let stop = self.running(worker, id).filter(|task| is_at_it(task)).map(|task| task.stop);
-        if stop.is_some() && index == 0 {
+        let cancellation = self.running(worker, id).filter(|task| is_at_it(task)).map(|task| task.cancellation);
+        if cancellation.is_some() && index == 0 {
             self.credit(id.0);
         }
-        if stop != Some(0) || !self.take_item(id.0, index, object, value, refs) {
+        if cancellation != Some(0) || !self.take_item(id.0, index, object, value, refs) {
             self.step.dropped.extend(value);
         }
     }
 
-    pub fn taken(&mut self, id: u64, worker: u32, taken: u64) {
+    pub fn consumed(&mut self, id: u64, worker: u32, consumed: u64) {
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.consumer == worker) else { return };
-        let taken = taken.min(stream.yielded);
-        if taken > stream.taken {
-            stream.taken = taken;
+        let consumed = consumed.min(stream.yielded);
+        if consumed > stream.consumed {
+            stream.consumed = consumed;
             self.credit(id);
         }
     }
 
-    /// A generator that is in a worker hears of what was taken.
+    /// Expects a credit for a generator that is in a worker.
     fn credit(&mut self, id: u64) {
         if let Some(worker) = self.tasks.get(&id).and_then(|task| task.worker)
-            && let Some(stream) = self.streams.get(&id).filter(|stream| stream.taken > 0)
+            && let Some(stream) = self.streams.get(&id).filter(|stream| stream.consumed > 0)
         {
-            self.step.credits.insert((worker, id, stream.taken));
+            self.step.credits.insert((worker, id, stream.consumed));
         }
     }
 
-    /// Says whether it is the next item of a stream.
+    /// Handles an item. Returns whether it is the next one of its stream.
     fn take_item(&mut self, id: u64, index: u64, object: u64, value: Option<u64>, refs: &[ObjectId]) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
-        let (consumer, buffer, taken) = (stream.consumer, stream.buffer, stream.taken);
+        let (consumer, buffer, consumed) = (stream.consumer, stream.buffer, stream.consumed);
         let is_held = self.objects.get(&id).is_some_and(|object| object.holds.contains_key(&consumer));
-        if index != stream.yielded || index >= taken + buffer || self.is_known(object) || !is_held {
+        if index != stream.yielded || index >= consumed + buffer || self.is_known(object) || !is_held {
             return false;
         }
         let job = self.tasks[&id].job;
@@ -93,12 +93,12 @@ impl Model {
         }
     }
 
-    /// Streams that nobody has, and whose generators go on nevertheless.
+    /// Returns unreferenced streams whose generators still run.
     pub fn closed(&self, pins: &BTreeMap<u64, u32>) -> Vec<u64> {
         let is_closed = |id: &&u64| {
             let object = &self.objects[*id];
             let is_wanted = !object.holds.is_empty() || pins.contains_key(*id);
-            object.value == Value::Pending && !is_wanted && self.tasks[*id].stop == 0
+            object.value == Value::Pending && !is_wanted && self.tasks[*id].cancellation == 0
         };
         self.streams.keys().filter(is_closed).copied().collect()
     }
@@ -107,20 +107,20 @@ impl Model {
         for (id, stream) in &self.streams {
             let view = steps.stream(ObjectId(*id)).expect("it is a stream");
             assert_eq!((view.consumer.0, u64::from(view.buffer)), (stream.consumer, stream.buffer));
-            assert_eq!((view.yielded, view.taken), (stream.yielded, stream.taken));
-            assert!(stream.taken <= stream.yielded && stream.yielded <= stream.taken + stream.buffer);
+            assert_eq!((view.yielded, view.consumed), (stream.yielded, stream.consumed));
+            assert!(stream.consumed <= stream.yielded && stream.yielded <= stream.consumed + stream.buffer);
         }
     }
 }
 
 impl History {
-    /// A generator yields, or, seldom, says that it does.
+    /// A generator yields items, in rare cases with wrong indices.
     pub fn yield_item(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
         let job = self.model.tasks.get(&task.0).map(|task| task.job);
         for _ in 0..1 + self.seed.below(4) {
             self.number += 10;
             let next = self.yields.entry((task.0, attempt.0)).or_default();
-            let ahead = self.model.streams.get(&task.0).map_or(0, |stream| stream.taken + stream.buffer);
+            let ahead = self.model.streams.get(&task.0).map_or(0, |stream| stream.consumed + stream.buffer);
             if *next >= ahead && self.seed.below(10) > 0 {
                 return;
             }
@@ -134,15 +134,15 @@ impl History {
         }
     }
 
-    /// Who has streams takes items.
+    /// A consumer consumes items.
     pub fn take_items(&mut self) {
         let is_anything = self.chance(20);
-        let has_some = |(id, stream): (&u64, &Stream)| (is_anything || stream.taken < stream.yielded).then_some(*id);
+        let has_some = |(id, stream): (&u64, &Stream)| (is_anything || stream.consumed < stream.yielded).then_some(*id);
         let all: Vec<u64> = self.model.streams.iter().filter_map(has_some).collect();
         let Some(id) = self.pick(&all) else { return };
-        let Stream { consumer, taken, .. } = self.model.streams[&id];
-        let (stream, taken) = (ObjectId(id), taken + u64::from(self.seed.below(4)));
+        let Stream { consumer, consumed, .. } = self.model.streams[&id];
+        let (stream, consumed) = (ObjectId(id), consumed + u64::from(self.seed.below(4)));
         let consumer = if self.chance(95) { consumer } else { 1 + self.seed.below(5) };
-        self.event(Event::Taken { stream, worker: WorkerId(consumer), taken });
+        self.event(Event::ItemsConsumed { stream, worker: WorkerId(consumer), consumed });
     }
 }

@@ -1,12 +1,12 @@
-//! What a scheduler should know of tasks, from their submission to their end, and of the jobs and workers that they go with.
+//! The model's tasks, from submission to finish, with their jobs and workers.
 
 use sandbar_core::{Code, ObjectId, Strategy, TaskId};
-use sandbar_sched::{Outcome, Role, Submission, Work};
+use sandbar_sched::{Outcome, Submission, SubmissionKind, WorkerKind};
 
-use crate::model::{Actor, Given, Model, Task, Value, Worker, is_light};
+use crate::model::{Actor, AssignedTask, Model, Task, Value, Worker, is_cpu_only};
 
 impl Task {
-    /// One that refers to nothing.
+    /// A task without references.
     pub fn new(task: &Submission<u64>, number: u64, depth: u32) -> Task {
         Task {
             job: task.job.0,
@@ -18,31 +18,31 @@ impl Task {
             number,
             returns: task.returns,
             links: Vec::new(),
-            needs: Vec::new(),
+            dependencies: Vec::new(),
             retries_max: task.retries_max,
             retry_on: task.retry_on,
             attempt: 0,
             worker: None,
-            stop: 0,
-            has_ended: false,
-            work: task.work.clone(),
+            cancellation: 0,
+            has_finished: false,
+            kind: task.kind.clone(),
             is_blocked: false,
             lineage: None,
-            is_settled: false,
-            stands: false,
+            is_committed: false,
+            is_queued: false,
         }
     }
 }
 
 impl Model {
-    /// Says whether there is a task now.
+    /// Handles a submission. Returns whether it added a task.
     pub fn submit(&mut self, task: &Submission<u64>, mut may: bool) -> bool {
         let Some(job) = self.jobs.get(&task.job.0) else { return false };
         let returns = u64::from(task.returns);
         if (task.id.0..task.id.0 + returns).any(|number| self.is_known(number)) || returns == 0 {
             return false;
         }
-        let (mut depth, mut stop, mut holder) = (1, 0, None);
+        let (mut depth, mut cancellation, mut holder) = (1, 0, None);
         match task.parent {
             None if job.first.is_some() => return false,
             None if task.strategy != Strategy::Default => may = false,
@@ -52,16 +52,17 @@ impl Model {
                 if parent.attempt != attempt.0 || parent.job != task.job.0 {
                     return false;
                 }
-                (depth, stop, holder) = (parent.depth + 1 + task.below, parent.stop, Some(worker.0));
+                (depth, cancellation, holder) =
+                    (parent.depth + 1 + task.remote_depth, parent.cancellation, Some(worker.0));
             }
         }
-        let live = self.tasks.values().filter(|other| other.job == task.job.0 && !other.has_ended).count() as u64;
+        let live = self.tasks.values().filter(|other| other.job == task.job.0 && !other.has_finished).count() as u64;
         let is_over = depth > job.limits.depth_max
             || live + 1 > job.limits.tasks_max
             || self.job_objects(task.job.0) + returns > job.limits.objects_max;
-        let links: Vec<ObjectId> = task.needs.iter().chain(&task.refs).copied().collect();
-        let may = may && self.may_work(task) && self.may_be_there(task);
-        let is_bad = !may || is_over || stop == 2 || !self.of_job(task.job.0, &links);
+        let links: Vec<ObjectId> = task.dependencies.iter().chain(&task.refs).copied().collect();
+        let may = may && self.is_kind_valid(task) && self.is_placement_valid(task);
+        let is_bad = !may || is_over || cancellation == 2 || !self.of_job(task.job.0, &links);
         let value = if is_bad { Value::Failed } else { Value::Pending };
         (task.id.0..task.id.0 + returns).for_each(|id| self.create(id, task.job.0, value.clone(), holder));
         let job = self.jobs.get_mut(&task.job.0).expect("it was found");
@@ -78,31 +79,31 @@ impl Model {
         let group = self.pending_group(task.strategy).map(ObjectId);
         let record = Task {
             links: links.iter().chain(&group).map(|id| id.0).collect(),
-            needs: task.needs.iter().chain(&group).map(|id| id.0).collect(),
+            dependencies: task.dependencies.iter().chain(&group).map(|id| id.0).collect(),
             ..Task::new(task, self.number, depth)
         };
         self.tasks.insert(task.id.0, record);
-        if let Work::Actor(spec) = &task.work {
-            let actor = Actor { restarts_max: spec.restarts_max, calls_max: spec.calls_max, saved: None };
+        if let SubmissionKind::ActorCreation(spec) = &task.kind {
+            let actor = Actor { restarts_max: spec.restarts_max, calls_max: spec.calls_max, checkpoint: None };
             self.actors.insert(task.id.0, actor);
         }
         self.add_stream(task, holder);
         true
     }
 
-    /// Whether a task may have to do with an actor as it wants to.
-    pub fn may_work(&self, task: &Submission<u64>) -> bool {
-        match &task.work {
-            Work::Task => true,
-            Work::Stream(_) => task.parent.is_some(),
-            Work::Actor(_) => task.parent.is_some() && task.returns == 1,
-            Work::Method(actor) if self.lent.contains_key(&actor.0) => {
-                let lent = &self.lent[&actor.0];
-                task.parent.is_some() && lent.job == task.job.0 && lent.owner.is_some()
+    /// Whether the actor part of a submission is valid.
+    pub fn is_kind_valid(&self, task: &Submission<u64>) -> bool {
+        match &task.kind {
+            SubmissionKind::Function => true,
+            SubmissionKind::Generator(_) => task.parent.is_some(),
+            SubmissionKind::ActorCreation(_) => task.parent.is_some() && task.returns == 1,
+            SubmissionKind::Method(actor) if self.borrowed_actors.contains_key(&actor.0) => {
+                let borrowed = &self.borrowed_actors[&actor.0];
+                task.parent.is_some() && borrowed.job == task.job.0 && borrowed.owner.is_some()
             }
-            Work::Method(actor) => {
+            SubmissionKind::Method(actor) => {
                 let is_alive =
-                    self.tasks.get(&actor.0).is_some_and(|maker| !maker.has_ended && maker.job == task.job.0);
+                    self.tasks.get(&actor.0).is_some_and(|creator| !creator.has_finished && creator.job == task.job.0);
                 let has_room =
                     self.actors.get(&actor.0).is_some_and(|of| (self.calls(actor.0).len() as u64) < of.calls_max);
                 task.parent.is_some() && is_alive && has_room && self.objects.contains_key(&actor.0)
@@ -110,33 +111,40 @@ impl Model {
         }
     }
 
-    pub fn began_inline(&mut self, task: &Submission<u64>, worker: u32) {
+    pub fn started_inline(&mut self, task: &Submission<u64>, worker: u32) {
         if task.parent.is_none_or(|(_, _, of)| of.0 != worker) {
             return;
         }
         let known = self.objects.len();
-        let is_usual = task.work == Work::Task && task.strategy == Strategy::Default;
-        if self.submit(task, is_light(&task.demand) && is_usual) {
+        let is_usual = task.kind == SubmissionKind::Function && task.strategy == Strategy::Default;
+        if self.submit(task, is_cpu_only(&task.demand) && is_usual) {
             let (id, demand, strategy) = (task.id.0, task.demand.clone(), task.strategy);
-            let given =
-                Given { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
-            self.workers.get_mut(&worker).expect("it has the parent").given.push(given);
+            let assigned = AssignedTask {
+                task: id,
+                attempt: 0,
+                demand,
+                strategy,
+                bundle: None,
+                is_blocked: false,
+                is_ghost: false,
+            };
+            self.workers.get_mut(&worker).expect("it has the parent").assigned.push(assigned);
             self.tasks.get_mut(&id).expect("it was added").worker = Some(worker);
         } else if self.objects.len() > known {
             self.step.interrupted.insert((worker, task.id.0));
         }
     }
 
-    /// What becomes of a task whose attempt, which is in no worker any more, is over. It is not begun again after what is
-    /// final.
+    /// Handles the result of an attempt that is in no worker any more. A final failure is not retried.
     pub fn finish(&mut self, id: u64, outcome: &Outcome<u64>, is_final: bool) {
         let task = self.tasks.get_mut(&id).expect("who has it knows it");
         (task.worker, task.is_blocked) = (None, false);
-        let (job, stop, returns, retry_on) = (task.job, task.stop, task.returns as usize, task.retry_on);
+        let (job, cancellation, returns, retry_on) =
+            (task.job, task.cancellation, task.returns as usize, task.retry_on);
         match outcome {
             Outcome::Succeeded(values) => {
                 let are_good = values.iter().all(|(_, refs)| self.of_job(job, refs));
-                if stop == 0 && values.len() == returns && are_good {
+                if cancellation == 0 && values.len() == returns && are_good {
                     let attempt = (id, self.tasks[&id].attempt);
                     assert!(self.committed.insert(attempt), "{attempt:?} was committed before");
                     self.keep_lineage(id, values.iter().map(|(value, _)| *value));
@@ -145,7 +153,7 @@ impl Model {
                         let contents = refs.iter().map(|id| id.0).collect();
                         match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
                             Some(object) => object.value = Value::Ready(*value, contents),
-                            // It was there, or nobody wants it any more.
+                            // The object had its value, or nothing refers to it.
                             None => drop(self.step.dropped.insert(*value)),
                         }
                         self.step.ready.insert(id);
@@ -164,32 +172,32 @@ impl Model {
         }
     }
 
-    /// An attempt came to nothing. The task is begun again if that `may_help`.
+    /// Handles a failed attempt. `may_help` says whether a retry may help.
     pub fn fail_attempt(&mut self, id: u64, code: Code, may_help: bool) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         (task.worker, task.is_blocked) = (None, false);
         let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
-        if task.stop > 0 {
-            self.fail_stopped(id);
+        if task.cancellation > 0 {
+            self.fail_cancelled(id);
         } else if may_help && task.attempt < retries_max {
             task.attempt += 1;
-            self.stop_descendants(id);
+            self.cancel_descendants(id);
         } else {
             self.fail(id, code);
         }
     }
 
-    pub fn give_back(&mut self, id: u64) {
+    pub fn requeue(&mut self, id: u64) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         task.worker = None;
-        if task.stop > 0 {
-            self.fail_stopped(id);
+        if task.cancellation > 0 {
+            self.fail_cancelled(id);
         } else {
-            self.stop_descendants(id);
+            self.cancel_descendants(id);
         }
     }
 
-    pub fn lose(&mut self, ids: Vec<u32>, begun: Option<&[TaskId]>) {
+    pub fn lose(&mut self, ids: Vec<u32>, started: Option<&[TaskId]>) {
         let workers: Vec<Worker> = ids.iter().filter_map(|id| self.workers.remove(id)).collect();
         for object in self.objects.values_mut() {
             object.holds.retain(|worker, _| !ids.contains(worker));
@@ -198,41 +206,44 @@ impl Model {
         for job in self.jobs.values_mut() {
             job.driver = job.driver.filter(|driver| !ids.contains(driver));
         }
-        let residents = workers.iter().flat_map(|worker| &worker.residents);
-        let makers: Vec<u64> = residents.filter(|given| !given.is_ghost).map(|given| given.task).collect();
-        let all = workers.iter().flat_map(|worker| worker.given.iter().map(|given| (given, worker.role)));
-        let lost: Vec<(&Given, Role)> = all.filter(|(given, _)| !given.is_ghost).collect();
-        for (given, _) in &lost {
-            self.tasks.get_mut(&given.task).expect("it is known").worker = None;
+        let actors = workers.iter().flat_map(|worker| &worker.actors);
+        let makers: Vec<u64> = actors.filter(|assigned| !assigned.is_ghost).map(|assigned| assigned.task).collect();
+        let all = workers.iter().flat_map(|worker| worker.assigned.iter().map(|assigned| (assigned, worker.kind)));
+        let lost: Vec<(&AssignedTask, WorkerKind)> = all.filter(|(assigned, _)| !assigned.is_ghost).collect();
+        for (assigned, _) in &lost {
+            self.tasks.get_mut(&assigned.task).expect("it is known").worker = None;
         }
-        let calls: Vec<Vec<u64>> = makers.iter().map(|maker| self.take_calls(*maker)).collect();
-        let lent = self.take_lent(&ids);
-        for (given, role) in lost {
-            let has_begun = begun.is_none_or(|begun| begun.contains(&TaskId(given.task)));
-            let has_children = self.kept_child(given.task);
-            // A scheduler is given nothing to begin but actors.
-            let is_seat = role == Role::Peer && !self.actors.contains_key(&given.task);
-            if has_begun || given.is_blocked || has_children || is_seat {
-                self.stop_descendants(given.task);
-                self.fail_attempt(given.task, Code::WorkerLost, true);
+        let calls: Vec<Vec<u64>> = makers.iter().map(|creator| self.take_calls(*creator)).collect();
+        let borrowed = self.take_borrowed_actors(&ids);
+        for (assigned, kind) in lost {
+            let has_started = started.is_none_or(|started| started.contains(&TaskId(assigned.task)));
+            let has_children = self.has_kept_child(assigned.task);
+            // Proxy workers are assigned creation tasks only.
+            let is_proxy_task = kind == WorkerKind::PeerProxy && !self.actors.contains_key(&assigned.task);
+            if has_started || assigned.is_blocked || has_children || is_proxy_task {
+                self.cancel_descendants(assigned.task);
+                self.fail_attempt(assigned.task, Code::WorkerLost, true);
             } else {
-                self.give_back(given.task);
+                self.requeue(assigned.task);
             }
         }
-        for (maker, calls) in makers.into_iter().zip(calls) {
-            let has_begun = |call: u64| begun.is_none_or(|begun| begun.contains(&TaskId(call)));
-            self.lose_actor(maker, calls, &has_begun, true);
+        for (creator, calls) in makers.into_iter().zip(calls) {
+            let has_started = |call: u64| started.is_none_or(|started| started.contains(&TaskId(call)));
+            self.lose_actor(creator, calls, &has_started, true);
         }
-        lent.into_iter().for_each(|(actor, calls)| self.lose_lent(actor, calls));
+        borrowed.into_iter().for_each(|(actor, calls)| self.lose_borrowed_actor(actor, calls));
     }
 
-    /// Whether something is left of what a task submitted.
-    pub fn kept_child(&self, id: u64) -> bool {
+    /// Whether the scheduler still has a record of a descendant of the current attempt.
+    pub fn has_kept_child(&self, id: u64) -> bool {
         let is_kept = |id: &u64| {
             let task = &self.tasks[id];
-            !task.has_ended || task.lineage.is_some() || self.step.ended.contains(id) || self.step.unkept.contains(id)
+            !task.has_finished
+                || task.lineage.is_some()
+                || self.step.ended.contains(id)
+                || self.step.dropped_lineage.contains(id)
         };
-        self.of_attempt(id).iter().any(is_kept)
+        self.attempt_descendants(id).iter().any(is_kept)
     }
 
     pub fn descendants(&self, id: u64) -> Vec<u64> {
@@ -246,37 +257,37 @@ impl Model {
         found.split_off(1)
     }
 
-    /// Descendants of a task, but for what attempts of it submitted that have succeeded.
-    pub fn of_attempt(&self, id: u64) -> Vec<u64> {
-        let children = self.tasks.iter().filter(|(_, task)| task.parent == Some(id) && !task.is_settled);
+    /// Returns the descendants that the current attempt submitted.
+    pub fn attempt_descendants(&self, id: u64) -> Vec<u64> {
+        let children = self.tasks.iter().filter(|(_, task)| task.parent == Some(id) && !task.is_committed);
         children.flat_map(|(child, _)| [*child].into_iter().chain(self.descendants(*child))).collect()
     }
 
-    pub fn stop_descendants(&mut self, id: u64) {
-        self.of_attempt(id).into_iter().for_each(|id| self.stop(id, 2));
+    pub fn cancel_descendants(&mut self, id: u64) {
+        self.attempt_descendants(id).into_iter().for_each(|id| self.cancel_task(id, 2));
     }
 
-    /// A task fails that was cancelled, or whose group is gone.
-    pub fn fail_stopped(&mut self, id: u64) {
+    /// Fails a cancelled task, or one whose group was removed.
+    pub fn fail_cancelled(&mut self, id: u64) {
         match self.group_is_gone(self.tasks[&id].strategy) {
             true => self.fail_of_group(id),
             false => self.fail(id, Code::Cancelled),
         }
     }
 
-    pub fn stop(&mut self, id: u64, how: u8) {
+    pub fn cancel_task(&mut self, id: u64, how: u8) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         match task.worker {
-            _ if task.has_ended => self.drop_lineage(id),
-            None => self.fail_stopped(id),
+            _ if task.has_finished => self.drop_lineage(id),
+            None => self.fail_cancelled(id),
             Some(worker) => {
-                if task.stop == 0 {
-                    match task.work {
-                        Work::Method(_) => self.step.withdrawn.insert((worker, id)),
+                if task.cancellation == 0 {
+                    match task.kind {
+                        SubmissionKind::Method(_) => self.step.withdrawn.insert((worker, id)),
                         _ => self.step.interrupted.insert((worker, id)),
                     };
                 }
-                task.stop = task.stop.max(how);
+                task.cancellation = task.cancellation.max(how);
             }
         }
     }
@@ -287,13 +298,13 @@ impl Model {
 
     pub fn end(&mut self, id: u64) {
         let task = self.tasks.get_mut(&id).expect("it is known");
-        assert!(!task.has_ended, "task {id} ends twice");
-        task.has_ended = true;
+        assert!(!task.has_finished, "task {id} ends twice");
+        task.has_finished = true;
         task.worker = None;
         self.step.ended.insert(id);
-        if matches!(task.work, Work::Actor(_)) {
+        if matches!(task.kind, SubmissionKind::ActorCreation(_)) {
             self.calls(id).into_iter().for_each(|call| self.fail(call, Code::ActorDied));
-            self.actors.get_mut(&id).expect("it was made").saved = None;
+            self.actors.get_mut(&id).expect("it was made").checkpoint = None;
         }
         let task = &self.tasks[&id];
         if self.jobs[&task.job].first == Some(id) {
@@ -307,21 +318,21 @@ impl Model {
         }
         for (number, task) in self.tasks.iter().filter(|(_, task)| task.job == id) {
             if let Some(worker) = task.worker
-                && task.stop == 0
+                && task.cancellation == 0
             {
-                match task.work {
-                    Work::Method(_) => self.step.withdrawn.insert((worker, *number)),
+                match task.kind {
+                    SubmissionKind::Method(_) => self.step.withdrawn.insert((worker, *number)),
                     _ => self.step.interrupted.insert((worker, *number)),
                 };
             }
         }
-        let all = self.workers.values_mut().flat_map(|worker| worker.given.iter_mut().chain(&mut worker.residents));
-        for given in all {
-            given.is_ghost |= self.tasks.get(&given.task).is_some_and(|task| task.job == id);
+        let all = self.workers.values_mut().flat_map(|worker| worker.assigned.iter_mut().chain(&mut worker.actors));
+        for assigned in all {
+            assigned.is_ghost |= self.tasks.get(&assigned.task).is_some_and(|task| task.job == id);
         }
         self.end_groups(id);
         self.actors.retain(|actor, _| self.tasks[actor].job != id);
-        self.lent.retain(|_, lent| lent.job != id);
+        self.borrowed_actors.retain(|_, borrowed| borrowed.job != id);
         self.streams.retain(|generator, _| self.tasks[generator].job != id);
         self.tasks.retain(|_, task| task.job != id);
         for (number, object) in self.objects.iter().filter(|(_, object)| object.job == id) {

@@ -1,52 +1,54 @@
-//! What the workers of a cluster do: they begin what they were given, and their tasks submit, store, wait and end.
+//! The simulated workers and the actions of their tasks.
 
 use std::sync::Arc;
 
 use sandbar_core::{
     ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::{Action, ActorSpec, Demand, Event, Failure, Outcome, Submission, UNIT, Work};
+use sandbar_sched::{
+    Action, ActorSpec, Event, Failure, Outcome, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind,
+};
 
-use crate::cluster::{History, Local};
+use crate::cluster::{History, WorkerState};
 use crate::model::Task;
 
 impl History {
-    /// A worker goes on.
-    pub fn work(&mut self) {
-        let busy = |(id, local): (&u32, &Local)| {
-            (!local.inbox.is_empty() || !local.waiting.is_empty() || !local.begun.is_empty()).then_some(*id)
+    /// A worker does one step.
+    pub fn run_worker_step(&mut self) {
+        let busy = |(id, state): (&u32, &WorkerState)| {
+            (!state.inbox.is_empty() || !state.waiting.is_empty() || !state.started.is_empty()).then_some(*id)
         };
         let all: Vec<u32> = self.workers.iter().filter_map(busy).collect();
         let Some(worker) = self.pick(&all) else { return };
         let may_read = self.chance(70);
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        if may_read && let Some(action) = local.inbox.pop_front() {
-            return self.read(worker, action);
+        let state = self.workers.get_mut(&worker).expect("it is there");
+        if may_read && let Some(action) = state.inbox.pop_front() {
+            return self.handle_action(worker, action);
         }
-        // A scheduler does several things at once.
-        if (self.model.is_peer(worker) || local.begun.iter().all(|(.., is_blocked)| *is_blocked))
-            && let Some((task, attempt)) = local.waiting.pop_front()
+        // A proxy worker runs several tasks at once.
+        if (self.model.is_peer(worker) || state.started.iter().all(|(.., is_blocked)| *is_blocked))
+            && let Some((task, attempt)) = state.waiting.pop_front()
         {
-            return local.begun.push((task, attempt, false));
+            return state.started.push((task, attempt, false));
         }
-        let begun = local.begun.clone();
-        match self.pick(&begun) {
+        let started = state.started.clone();
+        match self.pick(&started) {
             Some((task, _, true)) => self.block(worker, task, false),
-            Some((task, attempt, false)) => self.go_on(worker, task, attempt),
+            Some((task, attempt, false)) => self.run_task_step(worker, task, attempt),
             None => {}
         }
     }
 
-    /// A task does something.
-    pub fn go_on(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
+    /// A started task does something.
+    pub fn run_task_step(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
         let id = WorkerId(worker);
         let job = self.model.tasks.get(&task.0).map_or(0, |task| task.job);
-        let is_generator = |task: &Task| matches!(task.work, Work::Stream(_));
+        let is_generator = |task: &Task| matches!(task.kind, SubmissionKind::Generator(_));
         if self.model.tasks.get(&task.0).is_some_and(is_generator) && self.chance(50) {
             return self.yield_item(worker, task, attempt);
         }
-        // What stands for a scheduler does not end by itself.
-        let most = if self.model.is_seat(task.0) { 84 } else { 100 };
+        // A proxy task does not finish by itself.
+        let most = if self.model.is_proxy_task(task.0) { 84 } else { 100 };
         match self.seed.below(most) {
             0..4 => self.borrow(worker, task),
             4..35 => {
@@ -70,7 +72,7 @@ impl History {
             }
             45..55 => {
                 for object in self.some_objects(Some(job), 60) {
-                    self.event(Event::Wanted { object, worker: id, task });
+                    self.event(Event::ObjectRequested { object, worker: id, task });
                 }
             }
             55..68 => {
@@ -78,7 +80,7 @@ impl History {
                 let held: Vec<u64> = held.map(|(id, _)| *id).collect();
                 for _ in 0..3 {
                     if let Some(object) = self.pick(&held) {
-                        self.event(Event::Released { object: ObjectId(object), worker: id, times: 1 });
+                        self.event(Event::ReferencesReleased { object: ObjectId(object), worker: id, count: 1 });
                     }
                 }
             }
@@ -92,7 +94,7 @@ impl History {
             75..76 => self.create_group(id, task),
             76..77 => {
                 for object in self.some_objects(Some(job), 60) {
-                    self.event(Event::Held { object, worker: id, task });
+                    self.event(Event::ReferenceAdded { object, worker: id, task });
                 }
             }
             77..80 => {
@@ -109,7 +111,7 @@ impl History {
                         values.push((self.number, Vec::new()));
                     }
                 }
-                self.event(Event::RanInline { task: child, worker: id, outcome, nanos: 1000 });
+                self.event(Event::FinishedInline { task: child, worker: id, outcome, nanos: 1000 });
             }
             80..84 => {
                 if self.chance(80) {
@@ -117,41 +119,41 @@ impl History {
                 }
                 let mut child = self.submission(job, Some((task, attempt, id)));
                 if self.chance(80) {
-                    child.demand = Demand { cpus: UNIT, ..Demand::default() };
+                    child.demand = ResourceSet { cpus: RESOURCE_UNIT, ..ResourceSet::default() };
                     child.strategy = Strategy::Default;
                 }
-                let local = self.workers.get_mut(&worker).expect("it is there");
-                local.begun.push((child.id, Attempt(0), false));
-                self.event(Event::BeganInline { task: child, worker: id });
+                let state = self.workers.get_mut(&worker).expect("it is there");
+                state.started.push((child.id, Attempt(0), false));
+                self.event(Event::StartedInline { task: child, worker: id });
             }
             84..95 => self.finish(worker, task, attempt, true),
             _ => self.finish(worker, task, attempt, false),
         }
     }
 
-    /// A worker does what it is told.
-    pub fn read(&mut self, worker: u32, action: Action<u64>) {
+    /// A worker executes an action.
+    pub fn handle_action(&mut self, worker: u32, action: Action<u64>) {
         let fails_at_once = self.chance(70);
-        let local = self.workers.get_mut(&worker).expect("it is there");
+        let state = self.workers.get_mut(&worker).expect("it is there");
         match action {
-            Action::Run { task, attempt, .. } => local.waiting.push_back((task, attempt)),
+            Action::Run { task, attempt, .. } => state.waiting.push_back((task, attempt)),
             Action::Recall { .. } => {
-                let tasks = local.waiting.drain(..).map(|(task, _)| task).collect();
+                let tasks = state.waiting.drain(..).map(|(task, _)| task).collect();
                 self.event(Event::Recalled { worker: WorkerId(worker), tasks });
             }
-            Action::Interrupt { task, attempt, .. } if local.residents.contains(&(task, attempt)) => {
-                let is_wanted = self.model.tasks.get(&task.0).is_some_and(|maker| maker.stop == 0);
-                // A scheduler begins an actor anew by itself, and says nothing of it.
+            Action::Interrupt { task, attempt, .. } if state.actors.contains(&(task, attempt)) => {
+                let is_wanted = self.model.tasks.get(&task.0).is_some_and(|creator| creator.cancellation == 0);
+                // A remote scheduler may restart an actor by itself, without a report.
                 if !(is_wanted && self.model.is_peer(worker) && self.chance(50)) {
                     self.end_actor(worker, task, attempt);
                 }
             }
-            Action::Withdraw { task, attempt, .. } if local.waiting.contains(&(task, attempt)) => {
+            Action::Withdraw { task, attempt, .. } if state.waiting.contains(&(task, attempt)) => {
                 self.finish(worker, task, attempt, false);
             }
             Action::Interrupt { task, attempt, .. } => {
-                let is_waiting = local.waiting.contains(&(task, attempt));
-                let is_here = local.begun.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
+                let is_waiting = state.waiting.contains(&(task, attempt));
+                let is_here = state.started.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
                 if is_waiting || is_here && fails_at_once {
                     self.finish(worker, task, attempt, false);
                 }
@@ -161,22 +163,23 @@ impl History {
     }
 
     pub fn block(&mut self, worker: u32, task: TaskId, blocked: bool) {
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        local.begun.iter_mut().filter(|(id, ..)| *id == task).for_each(|(.., is_blocked)| *is_blocked = blocked);
+        let state = self.workers.get_mut(&worker).expect("it is there");
+        state.started.iter_mut().filter(|(id, ..)| *id == task).for_each(|(.., is_blocked)| *is_blocked = blocked);
         self.event(Event::Blocked { task, worker: WorkerId(worker), blocked });
     }
 
     pub fn finish(&mut self, worker: u32, task: TaskId, attempt: Attempt, succeeds: bool) {
-        let local = self.workers.get_mut(&worker).expect("it is there");
-        local.begun.retain(|(id, of, _)| (*id, *of) != (task, attempt));
-        local.waiting.retain(|other| *other != (task, attempt));
+        let state = self.workers.get_mut(&worker).expect("it is there");
+        state.started.retain(|(id, of, _)| (*id, *of) != (task, attempt));
+        state.waiting.retain(|other| *other != (task, attempt));
         let outcome = self.outcome(task, succeeds);
-        let makes = self.model.tasks.get(&task.0).is_some_and(|task| matches!(task.work, Work::Actor(_)));
+        let makes =
+            self.model.tasks.get(&task.0).is_some_and(|task| matches!(task.kind, SubmissionKind::ActorCreation(_)));
         if makes && let Outcome::Succeeded(_) = outcome {
-            self.workers.get_mut(&worker).expect("it is there").residents.push((task, attempt));
+            self.workers.get_mut(&worker).expect("it is there").actors.push((task, attempt));
         }
         let nanos = [1_000, 100_000, 2_000_000][self.seed.below(3) as usize];
-        self.event(Event::Finished { task, attempt, worker: WorkerId(worker), outcome, nanos });
+        self.event(Event::AttemptFinished { task, attempt, worker: WorkerId(worker), outcome, nanos });
     }
 
     pub fn outcome(&mut self, task: TaskId, succeeds: bool) -> Outcome<u64> {
@@ -196,7 +199,7 @@ impl History {
         Outcome::Succeeded((0..returns).map(|_| value(self)).collect())
     }
 
-    /// Objects of a job, or, seldom, others.
+    /// Picks objects of a job, in rare cases others.
     pub fn some_objects(&mut self, job: Option<u32>, percent: u32) -> Vec<ObjectId> {
         let mut found = Vec::new();
         while self.chance(percent) {
@@ -231,26 +234,30 @@ impl History {
 
     pub fn submission(&mut self, job: u32, parent: Option<(TaskId, Attempt, WorkerId)>) -> Submission<u64> {
         self.number += 10;
-        let kind = self.seed.below(100);
-        let cpus = |units: u64| Demand { cpus: units * UNIT / 2, ..Demand::default() };
-        let demand = match kind {
+        let dice = self.seed.below(100);
+        let cpus = |units: u64| ResourceSet { cpus: units * RESOURCE_UNIT / 2, ..ResourceSet::default() };
+        let demand = match dice {
             0..55 => cpus(2),
             55..65 => cpus(1),
             65..75 => cpus(4),
             75..82 => cpus(0),
-            82..90 => Demand { gpus: UNIT / 2, ..cpus(2) },
-            90..95 => Demand { memory: 60, ..cpus(1) },
-            95..98 => Demand { custom: [("tpu".into(), UNIT / 2)].into(), ..cpus(2) },
+            82..90 => ResourceSet { gpus: RESOURCE_UNIT / 2, ..cpus(2) },
+            90..95 => ResourceSet { memory: 60, ..cpus(1) },
+            95..98 => ResourceSet { custom: [("tpu".into(), RESOURCE_UNIT / 2)].into(), ..cpus(2) },
             _ => cpus(100),
         };
-        let (work, demand) = self.work_of(job, parent.is_some(), demand);
-        let may = (parent.is_some() && !matches!(work, Work::Method(_))) || self.chance(1);
+        let (kind, demand) = self.task_kind(job, parent.is_some(), demand);
+        let may = (parent.is_some() && !matches!(kind, SubmissionKind::Method(_))) || self.chance(1);
         let strategy = if may { self.strategy(job) } else { Strategy::Default };
         Submission {
             id: TaskId(self.number),
             job: JobId(job),
             parent,
-            below: if parent.is_some_and(|(parent, ..)| self.model.is_seat(parent.0)) { self.seed.below(3) } else { 0 },
+            remote_depth: if parent.is_some_and(|(parent, ..)| self.model.is_proxy_task(parent.0)) {
+                self.seed.below(3)
+            } else {
+                0
+            },
             name: ["a", "b", "c"][self.seed.below(3) as usize].into(),
             returns: if self.chance(80) { 1 } else { 1 + self.seed.below(3) },
             demand,
@@ -258,9 +265,9 @@ impl History {
             priority: if self.chance(85) { 0 } else { 1 },
             retries_max: self.seed.below(3),
             retry_on: self.retry_on(),
-            needs: self.some_objects(Some(job), 25),
+            dependencies: self.some_objects(Some(job), 25),
             refs: self.some_objects(Some(job), 15),
-            work,
+            kind,
             call: self.number,
         }
     }
@@ -274,27 +281,32 @@ impl History {
         }
     }
 
-    pub fn work_of(&mut self, job: u32, may: bool, demand: Demand) -> (Work, Demand) {
-        let kind = self.seed.below(100);
-        match kind {
-            0..12 if may || kind == 0 => {
+    pub fn task_kind(&mut self, job: u32, may: bool, demand: ResourceSet) -> (SubmissionKind, ResourceSet) {
+        let dice = self.seed.below(100);
+        match dice {
+            0..12 if may || dice == 0 => {
                 let (restarts_max, calls_max) = (self.seed.below(3), if self.chance(90) { 100 } else { 1 });
                 let spec = ActorSpec { name: None, detached: None, restarts_max, calls_max };
-                let demand = if self.chance(60) { Demand::default() } else { demand };
-                (Work::Actor(Box::new(spec)), demand)
+                let demand = if self.chance(60) { ResourceSet::default() } else { demand };
+                (SubmissionKind::ActorCreation(Box::new(spec)), demand)
             }
             12..45 if may => {
                 let is_wild = self.chance(2);
                 let of_job = |actor: &u64| is_wild || self.model.tasks.get(actor).is_some_and(|task| task.job == job);
-                let lent = self.model.lent.iter().filter(|(_, lent)| is_wild || lent.job == job).map(|(id, _)| *id);
-                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).chain(lent).collect();
+                let borrowed = self
+                    .model
+                    .borrowed_actors
+                    .iter()
+                    .filter(|(_, borrowed)| is_wild || borrowed.job == job)
+                    .map(|(id, _)| *id);
+                let all: Vec<u64> = self.model.actors.keys().copied().filter(of_job).chain(borrowed).collect();
                 match self.pick(&all) {
-                    Some(actor) => (Work::Method(ActorId(actor)), Demand::default()),
-                    None => (Work::Task, demand),
+                    Some(actor) => (SubmissionKind::Method(ActorId(actor)), ResourceSet::default()),
+                    None => (SubmissionKind::Function, demand),
                 }
             }
-            45..62 if may => (Work::Stream(self.seed.below(4)), demand),
-            _ => (Work::Task, demand),
+            45..62 if may => (SubmissionKind::Generator(self.seed.below(4)), demand),
+            _ => (SubmissionKind::Function, demand),
         }
     }
 }

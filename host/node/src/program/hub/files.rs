@@ -6,7 +6,7 @@ use std::io;
 
 use sandbar_core::{Code, Fault, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{ValueMemory, ValueKey};
+use sandbar_store::{ValueKey, ValueMemory};
 use sandbar_worker::program::Doorbell;
 
 use super::store::is_kept;
@@ -44,7 +44,7 @@ impl State {
     /// A task opens what its job was given under this number.
     pub(super) fn open(&mut self, worker: WorkerId, object: ObjectId, task: TaskId, number: u64) {
         self.step(Event::Promised { object, task, worker });
-        let Some(job) = self.sched.job_of_object(object).filter(|_| self.sched.is_promise_wanted(object)) else {
+        let Some(job) = self.sched.job_of_object(object).filter(|_| self.sched.is_promise_referenced(object)) else {
             return;
         };
         let given = self.jobs.get(&job).map(|job| job.given.clone());
@@ -112,7 +112,7 @@ impl State {
                 break;
             }
             let Some(next) = self.opened.waiting.pop_front() else { break };
-            if !self.sched.is_promise_wanted(object) {
+            if !self.sched.is_promise_referenced(object) {
                 let fault = Fault::new(Code::Cancelled, "nobody wants it any more");
                 self.step(Event::Fulfilled { object, value: Err(fault) });
                 continue;

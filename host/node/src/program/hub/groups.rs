@@ -3,7 +3,7 @@
 use std::io;
 
 use sandbar_core::{Bundle, GroupId, GroupRequest, JobId, TaskId, WorkerId};
-use sandbar_sched::{BundleView, Demand, Event, GroupSpec, GroupState, GroupView, UNIT};
+use sandbar_sched::{BundleView, Event, GroupSpec, GroupState, GroupView, RESOURCE_UNIT, ResourceSet};
 
 use super::{State, Stored};
 use crate::jobs::{BundleRow, GroupRow, Listing, NodeRow, ResourceRow};
@@ -17,7 +17,7 @@ impl State {
             name: request.name.map(|name| name.as_str().into()),
             strategy: request.strategy,
             bundles: request.bundles.iter().map(set_aside).collect(),
-            near: false,
+            local_only: false,
         };
         let value = Stored::Inline(Box::default());
         self.step(Event::GroupCreated { group: GroupId(group), task: TaskId(task), worker, spec, value });
@@ -37,7 +37,10 @@ impl State {
             id: node.id.0,
             resources: resources(
                 node.total,
-                Some((node.free_cpus - i128::from(node.others.cpus), &node.free_rest.less(node.others))),
+                Some((
+                    node.free_cpus - i128::from(node.external_usage.cpus),
+                    &node.free_rest.saturating_sub(node.external_usage),
+                )),
             ),
         };
         let mut rows: Vec<NodeRow> = nodes.map(row).collect();
@@ -70,10 +73,10 @@ fn row(group: &GroupView<'_>) -> GroupRow {
 }
 
 /// What there is of each that there is any of, and what of it is left.
-fn resources(total: &Demand, free: Option<(i128, &Demand)>) -> Vec<ResourceRow> {
+fn resources(total: &ResourceSet, free: Option<(i128, &ResourceSet)>) -> Vec<ResourceRow> {
     let (free_cpus, rest) = free.map_or((0, None), |(cpus, rest)| (cpus, Some(rest)));
-    let of_rest = |of: &dyn Fn(&Demand) -> u64| rest.map_or(0, of) as f64;
-    let unit = UNIT as f64;
+    let of_rest = |of: &dyn Fn(&ResourceSet) -> u64| rest.map_or(0, of) as f64;
+    let unit = RESOURCE_UNIT as f64;
     let row = |name: &str, total: f64, free: f64| ResourceRow { name: name.to_owned(), total, free };
     let mut rows = vec![
         row("cpus", total.cpus as f64 / unit, free_cpus as f64 / unit),
@@ -88,8 +91,8 @@ fn resources(total: &Demand, free: Option<(i128, &Demand)>) -> Vec<ResourceRow> 
     rows
 }
 
-fn set_aside(bundle: &Bundle) -> Demand {
-    Demand {
+fn set_aside(bundle: &Bundle) -> ResourceSet {
+    ResourceSet {
         cpus: units(bundle.cpus),
         gpus: units(bundle.gpus),
         memory: bundle.memory,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
-use sandbar_sched::{Event, Role, Submission};
+use sandbar_sched::{Event, Submission, WorkerKind};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
 
@@ -24,10 +24,12 @@ impl State {
         let (driver, name, function, arguments) = match first {
             First::Function(function, arguments) => {
                 let name = program.tasks.get(function as usize).map(|task| task.name.clone());
-                (self.start_worker(Role::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
+                (self.start_worker(WorkerKind::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
             }
             // No function of the program is called.
-            First::Client(name, seat) => (self.seat(Role::Driver(job), seat), name.into(), u32::MAX, Box::default()),
+            First::Client(name, seat) => {
+                (self.seat(WorkerKind::Driver(job), seat), name.into(), u32::MAX, Box::default())
+            }
         };
         let Some(driver) = driver else {
             self.step(Event::JobEnded { job });
@@ -68,7 +70,7 @@ impl State {
         if let Some(mut member) = self.members.remove(&driver) {
             member.link.kill();
             self.forget_worker(driver);
-            self.events.push_back(Event::WorkerLost { worker: driver, begun: Vec::new() });
+            self.events.push_back(Event::WorkerLost { worker: driver, started: Vec::new() });
         }
     }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sandbar_core::{JobId, ObjectId, TaskId};
-use sandbar_sched::{ActorState, ActorView, ObjectState, ObjectView, Role, TaskState, TaskView};
+use sandbar_sched::{ActorState, ActorView, ObjectState, ObjectView, TaskState, TaskView, WorkerKind};
 
 use super::actors::HOME;
 use super::{State, Stored};
@@ -77,7 +77,7 @@ impl State {
 
     /// The tasks of a job that were given to workers.
     pub(super) fn tasks_in_workers(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
-        let all = self.sched.workers().flat_map(|worker| worker.given.into_iter().chain(worker.blocked));
+        let all = self.sched.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
         all.filter_map(move |task| self.sched.task(task).filter(|view| view.job == job))
     }
 
@@ -172,7 +172,7 @@ impl State {
         let total = found.len() as u64;
         let row = |actor: ActorView<'_>| ActorRow {
             id: actor.id.creation_task().short(),
-            name: actor.name.or(actor.maker).map_or_else(String::new, |name| name.as_ref().to_owned()),
+            name: actor.name.or(actor.creator).map_or_else(String::new, |name| name.as_ref().to_owned()),
             state: match actor.state {
                 ActorState::Pending | ActorState::Creating => "pending",
                 ActorState::Alive => "alive",
@@ -204,7 +204,7 @@ impl State {
             place: self.whereabouts(object.id).map(|(place, _)| place.as_str().to_owned()),
             bytes,
             pins: object.pins,
-            workers: object.holds.iter().map(|(worker, _)| worker.0).collect(),
+            workers: object.holders.iter().map(|(worker, _)| worker.0).collect(),
             contains: object.contents.len() as u32,
         };
         Listing { total, looked_at, rows: found.into_iter().take(limit).map(row).collect() }
@@ -222,18 +222,18 @@ impl State {
             });
             Some(WorkerRow {
                 id: worker.id.0,
-                role: match worker.role {
-                    Role::Driver(_) if member.link.is_client() => "client",
-                    Role::Driver(_) => "driver",
-                    Role::Tasks => "tasks",
-                    Role::Actors => "actors",
-                    Role::Actor(_) => "actor",
-                    Role::Peer => "peer",
+                role: match worker.kind {
+                    WorkerKind::Driver(_) if member.link.is_client() => "client",
+                    WorkerKind::Driver(_) => "driver",
+                    WorkerKind::Tasks => "tasks",
+                    WorkerKind::Actors => "actors",
+                    WorkerKind::Actor(_) => "actor",
+                    WorkerKind::PeerProxy => "peer",
                 }
                 .to_owned(),
                 process: member.link.process(),
                 task,
-                given: worker.given.len() as u64,
+                given: worker.assigned.len() as u64,
                 waiting: worker.blocked.len() as u64,
                 memory_bytes: 0,
             })
@@ -258,7 +258,7 @@ impl State {
             if object.pins > 0 {
                 count(&mut by_tasks);
             }
-            object.holds.iter().for_each(|(worker, _)| count(by_worker.entry(worker.0).or_default()));
+            object.holders.iter().for_each(|(worker, _)| count(by_worker.entry(worker.0).or_default()));
         }
         let holder = |name: String, (objects, bytes)| HolderRow { name, objects, bytes };
         view.holders = by_worker.into_iter().map(|(worker, held)| holder(format!("worker {worker}"), held)).collect();
@@ -279,6 +279,6 @@ fn run_state(state: TaskState) -> RunState {
         TaskState::Running | TaskState::Blocked => RunState::Running,
         TaskState::Succeeded => RunState::Succeeded,
         TaskState::Failed => RunState::Failed,
-        TaskState::Stopped => RunState::Stopped,
+        TaskState::Cancelled => RunState::Stopped,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use sandbar_core::JobId;
-use sandbar_sched::Unmet as What;
+use sandbar_sched::DemandSource;
 
 use super::State;
 use crate::jobs::Said;
@@ -21,7 +21,7 @@ const WARN: u8 = 2;
 pub(super) struct Unmet {
     last: Option<Instant>,
     /// The first of each line that is, and groups.
-    before: HashSet<What>,
+    before: HashSet<DemandSource>,
     said: HashSet<(JobId, String)>,
 }
 
@@ -32,30 +32,30 @@ impl State {
             return;
         }
         self.unmet.last = Some(now);
-        let unmet = self.sched.unmet();
+        let unmet = self.sched.unmet_demands();
         for at in &unmet {
-            let is_stuck = self.unmet.before.contains(&first(at.what));
+            let is_stuck = self.unmet.before.contains(&first(at.source));
             // The same demand, whatever is left of it.
             let asked = at.reason.split(',').next().unwrap_or_default().to_owned();
             if is_stuck && self.unmet.said.len() < SAID_MAX && self.unmet.said.insert((at.job, asked)) {
-                let line = match at.what {
-                    What::Tasks(_, 1) => format!("a task waits for {}", at.reason),
-                    What::Tasks(_, waiting) => format!("{waiting} tasks wait for {}", at.reason),
-                    What::Group(group) => format!("placement group {} waits: {}", group.short(), at.reason),
+                let line = match at.source {
+                    DemandSource::Tasks(_, 1) => format!("a task waits for {}", at.reason),
+                    DemandSource::Tasks(_, waiting) => format!("{waiting} tasks wait for {}", at.reason),
+                    DemandSource::Group(group) => format!("placement group {} waits: {}", group.short(), at.reason),
                 };
                 if let Some(job) = self.jobs.get(&at.job) {
                     job.log.say(Said { task: None, level: WARN, line: &line });
                 }
             }
         }
-        self.unmet.before = unmet.into_iter().map(|at| first(at.what)).collect();
+        self.unmet.before = unmet.into_iter().map(|at| first(at.source)).collect();
     }
 }
 
 /// However many wait behind it.
-fn first(what: What) -> What {
+fn first(what: DemandSource) -> DemandSource {
     match what {
-        What::Tasks(first, _) => What::Tasks(first, 0),
+        DemandSource::Tasks(first, _) => DemandSource::Tasks(first, 0),
         group => group,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbar_sched::Demand;
+use sandbar_sched::ResourceSet;
 use serde::{Deserialize, Serialize};
 
 /// Amounts of resources.
@@ -19,13 +19,13 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    pub(crate) fn of(demand: &Demand) -> Amounts {
+    pub(crate) fn of(demand: &ResourceSet) -> Amounts {
         let custom = demand.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
         Amounts { cpus: demand.cpus, gpus: demand.gpus, memory: demand.memory, custom }
     }
 
-    pub(crate) fn demand(&self) -> Demand {
+    pub(crate) fn demand(&self) -> ResourceSet {
         let custom = self.custom.iter().map(|(name, of)| (name.as_str().into(), *of)).collect();
-        Demand { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
+        ResourceSet { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
     }
 }

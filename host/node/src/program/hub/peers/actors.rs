@@ -4,7 +4,7 @@
 //! node. But what is in a placement group of this node, or is to be on this node, is made here.
 
 use sandbar_core::{ActorId, ActorOptions, Attempt, Code, Fault, JobId, NodeId, ObjectId, Strategy, TaskId, WorkerId};
-use sandbar_sched::{Event, Submission, Work};
+use sandbar_sched::{Event, Submission, SubmissionKind};
 
 use super::super::State;
 use super::super::hear::too_large;
@@ -18,7 +18,7 @@ pub(in super::super) const AS_ITS_OWNER_SAYS: u32 = u32::MAX;
 impl State {
     /// Where what makes an actor is to be sent, if it is not made here.
     pub(in super::super) fn maker_root(&self, task: &Submission<Call>) -> Option<Root> {
-        let Work::Actor(spec) = &task.work else { return None };
+        let SubmissionKind::ActorCreation(spec) = &task.kind else { return None };
         let is_local = match task.strategy {
             Strategy::Group { .. } => true,
             Strategy::Node { node, soft: false } => node == self.options.node && spec.name.is_none(),
@@ -31,7 +31,7 @@ impl State {
     pub(in super::super) fn make_at(&mut self, root: Root, worker: WorkerId, task: Submission<Call>) {
         self.timed.remove(&task.id);
         if let (Some(fault), Some((parent, ..))) =
-            (too_large(1, task.needs.len() + task.refs.len(), task.call.arguments.len()), task.parent)
+            (too_large(1, task.dependencies.len() + task.refs.len(), task.call.arguments.len()), task.parent)
         {
             return self.step(Event::PutFailed { object: task.id.returns(0), task: parent, worker, fault });
         }
@@ -40,8 +40,8 @@ impl State {
         let (anchor, seat) = lender;
         self.step(Event::ActorBorrowed { actor: ActorId(task.id.0), worker: anchor });
         self.tell_program(root.node, &task.call.program);
-        for object in task.needs.iter().chain(&task.refs) {
-            self.step(Event::Held { object: *object, worker: anchor, task: seat });
+        for object in task.dependencies.iter().chain(&task.refs) {
+            self.step(Event::ReferenceAdded { object: *object, worker: anchor, task: seat });
         }
         let errand = Errand {
             task: task.id,
@@ -161,7 +161,7 @@ impl State {
             let begun_anew = self.sched.task(task).map_or(0, |view| view.attempt.0);
             let max_restarts = make.actor.max_restarts.saturating_sub(begun_anew);
             let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..make.actor.clone() };
-            let saved = self.sched.actor(ActorId(task.0)).and_then(|actor| actor.saved);
+            let saved = self.sched.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint);
             return Some(ErrandWork::Actor(options, saved));
         }
         debug_assert!(self.peers.is_far(worker), "it is another node's");

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{LendResult, ValueMemory, SealedFile, ValueKey};
+use sandbar_store::{LendResult, SealedFile, ValueKey, ValueMemory};
 use sandbar_wire::Priority;
 
 use super::super::store::Awaited;
@@ -40,7 +40,7 @@ struct Wanted {
 impl Wanted {
     fn event<C, V>(self) -> Event<C, V> {
         // It holds it, of whatever task it has that.
-        Event::Wanted { object: self.object, worker: self.anchor, task: TaskId(0) }
+        Event::ObjectRequested { object: self.object, worker: self.anchor, task: TaskId(0) }
     }
 }
 

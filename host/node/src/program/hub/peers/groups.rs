@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Attempt, Code, Fault, GroupId, GroupStrategy, NodeId, Strategy, TaskId};
-use sandbar_sched::{Demand, Event, GroupSpec, GroupState, TaskState};
+use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet, TaskState};
 
 use super::super::{State, Stored};
 use super::helper::Known;
@@ -28,14 +28,14 @@ pub(super) struct Aside {
     seat: TaskId,
     /// Which bundles of the owner's group it has, in its own order.
     bundles: Vec<u32>,
-    total: Demand,
+    total: ResourceSet,
 }
 
 /// What a node was told that others use here.
 #[derive(Debug)]
 pub(super) struct ToldLoad {
     at: Instant,
-    others: Demand,
+    others: ResourceSet,
 }
 
 impl State {
@@ -44,11 +44,11 @@ impl State {
         &mut self,
         node: NodeId,
         (group, attempt): (GroupId, Attempt),
-        bundles: &[(u32, Demand)],
+        bundles: &[(u32, ResourceSet)],
     ) {
         let job = self.sched.group(group).map(|view| view.job);
         let (Some(job), Some(program)) = (job, job.and_then(|job| self.program_of(job))) else {
-            return self.events.push_back(Event::SetAside { group, node, attempt, done: false });
+            return self.events.push_back(Event::ReserveReply { group, node, attempt, granted: false });
         };
         self.tell_program(node, &program);
         self.introduce(node, job);
@@ -91,10 +91,10 @@ impl State {
         let job = self.job_of_root(job)?;
         let (seat, worker) = (self.seat_of(node, job, &program)?, self.peers.anchor(node)?);
         let group = GroupId(self.ids.take(1)?);
-        let (bundles, demands): (Vec<u32>, Vec<Demand>) =
+        let (bundles, demands): (Vec<u32>, Vec<ResourceSet>) =
             bundles.into_iter().map(|(index, amounts)| (index, amounts.demand())).unzip();
-        let total = Demand::sum(demands.iter());
-        let spec = GroupSpec { name: None, strategy: GroupStrategy::Pack, near: true, bundles: demands };
+        let total = ResourceSet::sum(demands.iter());
+        let spec = GroupSpec { name: None, strategy: GroupStrategy::Pack, local_only: true, bundles: demands };
         let value = Stored::Inline(Box::default());
         self.step(Event::GroupCreated { group, task: seat, worker, spec, value });
         let is_there = self.sched.group(group).is_some_and(|view| view.state == GroupState::Created);
@@ -103,7 +103,7 @@ impl State {
         } else {
             self.step(Event::GroupRemoved { group, task: seat, worker });
         }
-        self.step(Event::Released { object: group.ready(), worker, times: 1 });
+        self.step(Event::ReferencesReleased { object: group.ready(), worker, count: 1 });
         is_there.then_some(())
     }
 
@@ -142,7 +142,7 @@ impl State {
         let Some(used) = self.in_use() else { return };
         let by_owners = self.used_by_owners();
         for node in due {
-            let others = by_owners.get(&node).map_or_else(|| used.clone(), |of_node| used.less(of_node));
+            let others = by_owners.get(&node).map_or_else(|| used.clone(), |of_node| used.saturating_sub(of_node));
             let Some(peer) = self.peers.all.get_mut(&node) else { continue };
             let is_same =
                 peer.told_load.as_ref().is_some_and(|told| told.others == others && now - told.at < TELL_LOAD_AGAIN);
@@ -155,16 +155,16 @@ impl State {
     }
 
     /// What of this node somebody was given.
-    fn in_use(&self) -> Option<Demand> {
+    fn in_use(&self) -> Option<ResourceSet> {
         let node = self.sched.nodes().find(|view| view.id == self.options.node)?;
         let free_cpus = u64::try_from(node.free_cpus.max(0)).unwrap_or(u64::MAX);
-        Some(node.total.less(&Demand { cpus: free_cpus, ..node.free_rest.clone() }))
+        Some(node.total.saturating_sub(&ResourceSet { cpus: free_cpus, ..node.free_rest.clone() }))
     }
 
     /// What other nodes have been given of this one, as far as they know of that: what each gave itself, and what is set aside
     /// for it.
-    fn used_by_owners(&self) -> BTreeMap<NodeId, Demand> {
-        let mut all = BTreeMap::<NodeId, Demand>::new();
+    fn used_by_owners(&self) -> BTreeMap<NodeId, ResourceSet> {
+        let mut all = BTreeMap::<NodeId, ResourceSet>::new();
         for ((owner, ..), aside) in &self.peers.asides {
             all.entry(*owner).or_default().add(&aside.total);
         }
@@ -175,7 +175,7 @@ impl State {
                 // It is of what is set aside.
                 (Strategy::Group { .. }, _) => {}
                 (_, TaskState::Running) => of_owner.add(view.demand),
-                (_, TaskState::Blocked) => of_owner.add(&Demand { cpus: 0, ..view.demand.clone() }),
+                (_, TaskState::Blocked) => of_owner.add(&ResourceSet { cpus: 0, ..view.demand.clone() }),
                 _ => {}
             }
         }

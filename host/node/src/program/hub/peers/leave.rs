@@ -60,7 +60,7 @@ impl State {
             self.peers.say(node, &Said::Want(object, false));
         }
         let has_task = |worker: &sandbar_sched::WorkerView| {
-            let mut tasks = worker.given.iter().chain(&worker.blocked);
+            let mut tasks = worker.assigned.iter().chain(&worker.blocked);
             tasks.any(|task| !self.peers.seats.is_one(*task)) || !worker.actors.is_empty()
         };
         is_needed = is_needed || self.sched.workers().any(|worker| worker.node == node && has_task(&worker));

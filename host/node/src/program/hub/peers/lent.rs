@@ -105,7 +105,9 @@ impl State {
         };
         match lender {
             Ok((node, missed)) => self.peers.say(node, &Said::Want(object, missed)),
-            Err(why) => self.events.push_back(Event::Arrived { object, value: Err(lost(why)), refs: Vec::new() }),
+            Err(why) => {
+                self.events.push_back(Event::BorrowResolved { object, value: Err(lost(why)), refs: Vec::new() })
+            }
         }
     }
 
@@ -137,7 +139,7 @@ impl State {
         for object in all {
             self.peers.borrowed.remove(&object);
             // What is there already stays.
-            self.step(Event::Arrived { object, value: Err(lost(GONE)), refs: Vec::new() });
+            self.step(Event::BorrowResolved { object, value: Err(lost(GONE)), refs: Vec::new() });
         }
     }
 
@@ -165,8 +167,8 @@ impl State {
         if let Ok(Stored::Away(key)) = &value {
             self.fetch(*key, priority);
         }
-        self.step(Event::Arrived { object, value, refs: refs.clone() });
-        self.steps(refs.into_iter().map(|object| Event::Released { object, worker, times: 1 }));
+        self.step(Event::BorrowResolved { object, value, refs: refs.clone() });
+        self.steps(refs.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
     }
 
     /// A node is to be told of an object that it wanted, or of what a task returned that it gave.
@@ -176,7 +178,7 @@ impl State {
         }
         let Some(node) = self.peers.far.get(&anchor).copied() else { return };
         let Some(value) = self.sending(object) else { return };
-        let contains = self.sched.contained(object).collect();
+        let contains = self.sched.contained_objects(object).collect();
         let (value, contains) = self.sendable(value, contains);
         self.peers.say(node, &Said::Value { object, value: value.as_sent(), contains });
     }

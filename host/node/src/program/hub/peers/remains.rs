@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Argument, JobId, ObjectId, Seed, Strategy, TaskId, TaskKind, WorkerId};
-use sandbar_sched::{Event, Outcome, Submission, Work};
+use sandbar_sched::{Event, Outcome, Submission, SubmissionKind};
 use sandbar_store::{LendResult, SealedFile};
 
 use super::super::{State, Stored};
@@ -189,7 +189,7 @@ impl State {
     ) -> Option<NonZeroU64> {
         self.jobs.get(&job)?.lasting.as_ref().filter(|_| refs.is_empty())?;
         lineage(seed, function, arguments, |object| {
-            let maker = self.sched.maker(object)?;
+            let maker = self.sched.producer(object)?;
             Some((self.sched.call(maker)?.lineage?, object.0.checked_sub(maker.0)?))
         })
     }
@@ -222,7 +222,7 @@ impl State {
         let Some(name) = root.and_then(|root| self.peers.remains.name_of(root)) else { return };
         let (mut returned, mut files) = (Vec::new(), Vec::new());
         for object in (0..returns).map(|index| id.returns(index)) {
-            if self.sched.contained(object).next().is_some() {
+            if self.sched.contained_objects(object).next().is_some() {
                 return;
             }
             let file = match self.sched.value(object) {
@@ -257,7 +257,8 @@ impl State {
             Strategy::Default | Strategy::Spread => true,
             Strategy::Node { .. } | Strategy::Group { .. } => false,
         };
-        let lineage = task.call.lineage.filter(|_| task.work == Work::Task && is_open && task.retries_max > 0)?;
+        let lineage =
+            task.call.lineage.filter(|_| task.kind == SubmissionKind::Function && is_open && task.retries_max > 0)?;
         lasting.remnants.remove(&lineage).filter(|remnant| remnant.returned.len() == task.returns as usize)
     }
 
@@ -284,7 +285,7 @@ impl State {
             job.counts.resumed += 1;
         }
         let task = Submission { strategy: Strategy::Default, ..task };
-        self.step(Event::RanInline { task, worker, outcome: Outcome::Succeeded(values), nanos: remnant.nanos });
+        self.step(Event::FinishedInline { task, worker, outcome: Outcome::Succeeded(values), nanos: remnant.nanos });
         None
     }
 }

@@ -34,16 +34,16 @@ impl State {
     pub(in super::super) fn tell_saved(&mut self, actor: ActorId, object: ObjectId) {
         let Some(given) = self.peers.given.get(&actor.creation_task()).filter(|given| given.is_kept) else { return };
         let (owner, job, (task, attempt, _)) = (given.owner, given.job, given.errand());
-        if self.sched.actor(actor).and_then(|actor| actor.saved) != Some(object) {
+        if self.sched.actor(actor).and_then(|actor| actor.checkpoint) != Some(object) {
             return;
         }
         let (Some(anchor), Some(seat)) = (self.peers.anchor(owner), self.seat_in(owner, job)) else { return };
         let Some(value) = self.sending(object) else { return };
-        let contains = self.sched.contained(object).collect();
+        let contains = self.sched.contained_objects(object).collect();
         let (value, contains) = self.sendable(value, contains);
         let held = contains.iter().chain((!value.is_whole()).then_some(&object)).copied();
         let held: Vec<ObjectId> = held.collect();
-        self.steps(held.into_iter().map(|object| Event::Held { object, worker: anchor, task: seat }));
+        self.steps(held.into_iter().map(|object| Event::ReferenceAdded { object, worker: anchor, task: seat }));
         let value = value.as_sent();
         self.peers.say(owner, &Said::Saved { task, attempt, object, value, contains });
     }
@@ -73,7 +73,7 @@ impl State {
                 Some(key) => self.await_saved(ActorId(task.0), node, Save { attempt, object, key }),
             }
         }
-        self.steps(refs.into_iter().map(|object| Event::Released { object, worker: anchor, times: 1 }));
+        self.steps(refs.into_iter().map(|object| Event::ReferencesReleased { object, worker: anchor, count: 1 }));
         self.settle();
     }
 
@@ -118,7 +118,7 @@ impl State {
 
     fn saved_here(&mut self, actor: ActorId, attempt: Attempt, node: NodeId, object: ObjectId) {
         if let Some(worker) = self.peers.anchor(node) {
-            self.events.push_back(Event::Saved { actor, attempt, worker, object });
+            self.events.push_back(Event::Checkpointed { actor, attempt, worker, object });
         }
         self.drop_save(node, object);
     }
@@ -126,7 +126,7 @@ impl State {
     /// The keeper of an actor holds what that was saved as no more for itself.
     fn drop_save(&mut self, node: NodeId, object: ObjectId) {
         if let Some(worker) = self.peers.anchor(node) {
-            self.events.push_back(Event::Released { object, worker, times: 1 });
+            self.events.push_back(Event::ReferencesReleased { object, worker, count: 1 });
         }
     }
 }

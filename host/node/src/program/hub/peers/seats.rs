@@ -120,7 +120,7 @@ impl State {
         self.peers.seats.all.insert(id, node);
         let call = Call::of(program.clone(), u32::MAX, 0, Box::default(), self.clock);
         let task = Submission::bare(id, job, self.name_of(job), call);
-        self.step(Event::Seated { task, worker });
+        self.step(Event::ProxyTaskStarted { task, worker });
         Some(id)
     }
 
@@ -171,7 +171,7 @@ impl State {
     /// A node holds what a task returns no more.
     pub(super) fn let_go(&mut self, node: NodeId, (id, returns): (TaskId, u32)) {
         let Some(worker) = self.peers.anchor(node) else { return };
-        self.steps((0..returns).map(|index| Event::Released { object: id.returns(index), worker, times: 1 }));
+        self.steps((0..returns).map(|index| Event::ReferencesReleased { object: id.returns(index), worker, count: 1 }));
     }
 
     /// A job of another node is to end here.

@@ -1,53 +1,53 @@
-//! What is asked for and is not free anywhere now: said, since whoever asks sees nothing but that nothing happens.
+//! Unmet demand: requests that no node has room for now, so that users learn why nothing happens.
 
 use sandbar_core::{GroupId, JobId, Strategy, TaskId};
 
 use crate::cluster::Node;
 use crate::groups::Group;
-use crate::places::NodeAt;
+use crate::keys::NodeKey;
 use crate::queue::Shape;
-use crate::resources::{Demand, Free, UNIT};
+use crate::resources::{Free, RESOURCE_UNIT, ResourceSet};
 use crate::scheduler::Scheduler;
 
-/// What waits for more than there is left.
+/// A request that waits for resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnmetView {
-    /// The job of it, or of the first of them.
+pub struct UnmetDemand {
+    /// The job of the task or group; of several tasks, the job of the first.
     pub job: JobId,
-    /// What waits.
-    pub what: Unmet,
-    /// What is asked for and what of that is left, in words.
+    /// What makes the request.
+    pub source: DemandSource,
+    /// The requested and the free amounts, for people.
     pub reason: String,
 }
 
-/// Who waits.
+/// Source of an unmet request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unmet {
-    /// Tasks that ask for the same: the first of them, and how many they are, of whatever job.
+pub enum DemandSource {
+    /// Tasks with the same request: the first one, and their number over all jobs.
     Tasks(TaskId, usize),
     /// A placement group.
     Group(GroupId),
 }
 
-/// Something that has room: what there is, what of it is left, and where that is.
-type Room<'a> = (&'a Demand, Free, &'static str);
+/// Something with resources: its total, its free resources, and a phrase that says where it is.
+type Room<'a> = (&'a ResourceSet, Free, &'static str);
 
 const ON_NODE: &str = "on the node";
 const IN_BUNDLE: &str = "in the bundle";
 
 impl<C, V> Scheduler<C, V> {
-    /// The demands of tasks in line that no node has room for now, and placement groups that wait. Tasks for one processor or
-    /// less are left out: their turn comes as a matter of course.
-    pub fn unmet(&self) -> Vec<UnmetView> {
+    /// Returns the requests of queued tasks that no node has room for now, and the pending placement groups. Requests
+    /// for at most one processor are left out: they wait for running tasks only.
+    pub fn unmet_demands(&self) -> Vec<UnmetDemand> {
         let groups = self.groups.waiting.values().map(|id| {
             let group = &self.groups.all[id];
             let reason = format!("{}, {}", group.spec.strategy.as_str(), self.reason_of(group));
-            UnmetView { job: self.jobs[group.job].id, what: Unmet::Group(*id), reason }
+            UnmetDemand { job: self.jobs[group.job].id, source: DemandSource::Group(*id), reason }
         });
-        let mut found: Vec<UnmetView> = groups.collect();
+        let mut found: Vec<UnmetDemand> = groups.collect();
         for at in self.queue.waiting() {
             let shape = self.queue.shape(at);
-            let is_usual = shape.is_light && shape.demand.cpus <= UNIT;
+            let is_usual = shape.is_cpu_only && shape.demand.cpus <= RESOURCE_UNIT;
             let rooms = self.rooms(shape);
             if is_usual || rooms.iter().any(|(_, free, _)| free.fits(&shape.demand)) {
                 continue;
@@ -55,15 +55,15 @@ impl<C, V> Scheduler<C, V> {
             let first = self.queue.first(at, &self.tasks).map(|(_, first)| &self.tasks[first]);
             let (Some(first), Some(reason)) = (first, reason(&shape.demand, &rooms)) else { continue };
             let job = self.jobs[first.job].id;
-            found.push(UnmetView { job, what: Unmet::Tasks(first.id, shape.len), reason });
+            found.push(UnmetDemand { job, source: DemandSource::Tasks(first.id, shape.len), reason });
         }
         found
     }
 
-    /// What tasks may run on: nodes, or bundles of their group.
+    /// Returns what tasks may run on: nodes, or bundles of their group.
     fn rooms<'a>(&'a self, shape: &Shape) -> Vec<Room<'a>> {
         let Strategy::Group { group, bundle } = shape.strategy else {
-            let may = |(at, _): &(NodeAt, _)| self.may_be_on(*at, shape);
+            let may = |(at, _): &(NodeKey, _)| self.is_permitted_on(*at, shape);
             return self.cluster.nodes.iter().filter(may).map(|(_, node)| on_node(node)).collect();
         };
         let placed = self.groups.all.get(&group).into_iter().flat_map(|group| group.bundles.iter().zip(0u32..));
@@ -72,18 +72,18 @@ impl<C, V> Scheduler<C, V> {
         bundles.map(|bundle| (&bundle.total, bundle.free.clone(), IN_BUNDLE)).collect()
     }
 
-    /// What a placement group waits for: the first bundle that finds no room, or all together.
+    /// Explains what a placement group waits for: room for one bundle, or for all at once.
     fn reason_of(&self, group: &Group<V>) -> String {
-        if let Some(trial) = &group.trial {
-            return format!("nodes that were asked for room and have not answered: {}", trial.asked.len());
+        if let Some(reservation) = &group.reservation {
+            return format!("nodes without a reply to the reservation request: {}", reservation.awaiting.len());
         }
-        let all = self.cluster.nodes.iter().filter(|(_, node)| group.may_lie_on(node));
+        let all = self.cluster.nodes.iter().filter(|(_, node)| group.may_place_on(node));
         let nodes: Vec<Room<'_>> = all.map(|(_, node)| on_node(node)).collect();
         let missing = group.spec.bundles.iter().zip(&group.bundles).filter(|(_, at)| at.is_none());
-        let missing: Vec<&Demand> = missing.map(|(demand, _)| demand).collect();
-        let alone = |demand: &&Demand| !nodes.iter().any(|(_, free, _)| free.fits(demand));
-        let first = missing.iter().copied().find(alone).and_then(|demand| reason(demand, &nodes));
-        let together = Demand::sum(missing.iter().copied());
+        let missing: Vec<&ResourceSet> = missing.map(|(demand, _)| demand).collect();
+        let require_plain_function = |demand: &&ResourceSet| !nodes.iter().any(|(_, free, _)| free.fits(demand));
+        let first = missing.iter().copied().find(require_plain_function).and_then(|demand| reason(demand, &nodes));
+        let together = ResourceSet::sum(missing.iter().copied());
         first
             .or_else(|| reason(&together, &nodes))
             .unwrap_or_else(|| format!("room for {} bundles at once", missing.len()))
@@ -91,26 +91,29 @@ impl<C, V> Scheduler<C, V> {
 }
 
 fn on_node(node: &Node) -> Room<'_> {
-    (&node.total, node.free.beside(&node.others), ON_NODE)
+    (&node.total, node.free.minus(&node.external_usage), ON_NODE)
 }
 
-/// What that lacks which lacks least: of one resource, the first that it has too little of.
-fn reason(demand: &Demand, rooms: &[Room<'_>]) -> Option<String> {
-    let could = rooms.iter().filter(|(total, ..)| demand.is_within(total));
+/// Explains the shortage in the room that lacks the least, for the first resource that it lacks.
+fn reason(demand: &ResourceSet, rooms: &[Room<'_>]) -> Option<String> {
+    let could = rooms.iter().filter(|(total, ..)| demand.fits_in(total));
     could.filter_map(|room| lack(demand, room)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, why)| why)
 }
 
-/// Which share of what is asked for is missing, and in words.
-fn lack(demand: &Demand, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
-    let units = |amount: i128| amount as f64 / UNIT as f64;
+/// Returns the missing share of a request, and an explanation.
+fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
+    let units = |amount: i128| amount as f64 / RESOURCE_UNIT as f64;
     let words = |asked: f64, of: &str, left: f64, total: f64| {
-        (1.0 - left / asked, format!("{asked} {of}, of {total} {place} {left} are free"))
+        (1.0 - left / asked, format!("{asked} {of}, {left} of {total} {place} are free"))
     };
     let left = free.cpus.max(0);
     if i128::from(demand.cpus) > left {
         return Some(words(units(demand.cpus.into()), "cpus", units(left), units(total.cpus.into())));
     }
-    let custom = demand.custom.iter().map(|(name, amount)| (&**name, *amount, free.rest.of(name), total.of(name)));
+    let custom = demand
+        .custom
+        .iter()
+        .map(|(name, amount)| (&**name, *amount, free.rest.custom_amount(name), total.custom_amount(name)));
     let gpus = ("gpus", demand.gpus, free.rest.gpus, total.gpus);
     if let Some((name, asked, left, total)) =
         std::iter::once(gpus).chain(custom).find(|(_, asked, left, _)| asked > left)

@@ -1,24 +1,24 @@
-//! Tables by number. Nothing is decided by the order in which they are gone through.
+//! Hash tables by id. No decision may depend on their iteration order.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by a number.
-pub(crate) type Table<K, T> = HashMap<K, T, BuildHasherDefault<Mix>>;
+/// A hash table with ids as keys.
+pub(crate) type IdTable<K, T> = HashMap<K, T, BuildHasherDefault<IdHasher>>;
 
-/// Eight numbers in a row lie beside each other, and each eight anywhere: whoever gives out numbers counts up, and what
-/// comes together is asked for together.
+/// Hasher for ids. It keeps eight consecutive ids adjacent and scatters the groups of eight: ids count up, and tasks
+/// that were submitted together are accessed together.
 #[derive(Debug, Default)]
-pub(crate) struct Mix(u64);
+pub(crate) struct IdHasher(u64);
 
 const ROW_BITS: u32 = 3;
 
-impl Hasher for Mix {
+impl Hasher for IdHasher {
     #[inline]
     fn write_u64(&mut self, number: u64) {
         let row = (number >> ROW_BITS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let within = number & ((1 << ROW_BITS) - 1);
-        // The table looks at the lowest bits and at the seven highest.
+        // hashbrown uses the lowest bits and the seven highest ones.
         self.0 = ((row ^ (row >> 32)) << ROW_BITS | within) ^ within << 57;
     }
 
