@@ -171,7 +171,7 @@ pub(super) fn demand(options: &RequestOptions) -> ResourceSet {
     }
 }
 
-/// An amount in [`UNIT`]s. What is no number or below zero is none; what is too large is asked of no node.
+/// Converts an amount to [`RESOURCE_UNIT`]s. NaN and negative amounts become zero; huge amounts saturate, and no node has them.
 pub(super) fn units(amount: f64) -> u64 {
     (amount * RESOURCE_UNIT as f64).round() as u64
 }
