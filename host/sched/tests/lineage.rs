@@ -150,7 +150,7 @@ fn no_more_lineage_is_kept_than_may_be() {
     let mut world = World::with_losses(1, 1, JobLimits { lineage_bytes_max: 1200, ..LIMITS });
     world.submit_all([10, 11, 12].map(|id| rerun(id, 1))).done(10, 1).done(11, 1).done(12, 1).discard_actions();
     world.lose_object(10).emits("drop o10").lose_object(11).emits("drop o11, run w1 t11#1");
-    let why = "its lineage was dropped: its task was cancelled or failed since, or the lineage of its job exceeded 1200 \
+    let why = "its lineage was dropped: its task was cancelled or failed since, or its job's lineage exceeded 1200 \
                bytes";
     world.error_is(10, &format!("the value of object 10 is lost: {why} [object-lost]"));
 }

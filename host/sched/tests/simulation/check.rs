@@ -298,7 +298,7 @@ impl Model {
                 unblocked
                     .iter()
                     .all(|other| have_equal_requests(&self.tasks[&other.task], task) && other.bundle == assigned.bundle),
-                "task {id} is assigned with others of its request"
+                "task {id} is assigned beside equal requests"
             );
             assert!(task.strategy != Strategy::Spread, "task {id} is to be spread");
             assert!(unblocked.len() < 1024);
