@@ -53,8 +53,8 @@ impl<C, V> Scheduler<C, V> {
                     None => "objects that were put are not reconstructed".to_owned(),
                     Some(_) if self.objects[at].stream().is_some() => "streams are not reconstructed".to_owned(),
                     Some(_) => format!(
-                        "its lineage was dropped: its task was cancelled or failed since, or its job's lineage exceeded {} \
-                         bytes",
+                        "its lineage was dropped: its task was cancelled or failed since, or its job's lineage \
+                         exceeded {} bytes",
                         self.jobs[self.objects[at].job].limits.lineage_bytes_max
                     ),
                 };

@@ -179,7 +179,7 @@ impl Model {
             assert_eq!(better, None, "actor {id} is not for node {}", worker.node);
         }
         assert!(self.has_room(task, worker.node), "actor {id} has no room on node {}", worker.node);
-        let alike = self.pending_actors().into_iter().find(|other| have_equal_requests(&self.tasks[other], task));
+        let alike = self.pending_actors().into_iter().find(|other| equal_requests(&self.tasks[other], task));
         assert_eq!(alike, Some(id), "it is another's turn");
         let assigned = self.assigned(id, worker.node, steps);
         self.workers.get_mut(&worker_id).expect("it was found").assigned.push(assigned);
@@ -248,7 +248,7 @@ impl Model {
         let mut seen: Vec<&Task> = Vec::new();
         for id in self.pending_actors() {
             let task = &self.tasks[&id];
-            if seen.iter().any(|other| have_equal_requests(other, task)) || self.may_hold(task) {
+            if seen.iter().any(|other| equal_requests(other, task)) || self.may_hold(task) {
                 continue;
             }
             seen.push(task);
@@ -297,7 +297,7 @@ impl Model {
             assert!(
                 unblocked
                     .iter()
-                    .all(|other| have_equal_requests(&self.tasks[&other.task], task) && other.bundle == assigned.bundle),
+                    .all(|other| equal_requests(&self.tasks[&other.task], task) && other.bundle == assigned.bundle),
                 "task {id} is assigned beside equal requests"
             );
             assert!(task.strategy != Strategy::Spread, "task {id} is to be spread");
@@ -308,7 +308,7 @@ impl Model {
             let is_held = !is_of_group && self.starting().any(|(_, node)| node == worker.node);
             assert!(!is_held, "node {} is held", worker.node);
             let queued = self.queued();
-            let alike = queued.iter().find(|other| have_equal_requests(&self.tasks[other], task));
+            let alike = queued.iter().find(|other| equal_requests(&self.tasks[other], task));
             assert_eq!(alike, Some(&id), "it is another's turn");
             let first = &self.tasks[&queued[0]];
             let could = unblocked.is_empty() && self.has_room(first, worker.node) && !self.may_hold(first);
@@ -469,6 +469,6 @@ impl Model {
     }
 }
 
-fn have_equal_requests(a: &Task, b: &Task) -> bool {
+fn equal_requests(a: &Task, b: &Task) -> bool {
     a.demand == b.demand && a.strategy == b.strategy
 }
