@@ -62,7 +62,7 @@ impl Gpu {
 pub struct Session {
     /// Source of GPUs, and the job to request one for. The profile is known before a connection exists.
     broker: Option<(Broker, u64)>,
-    described: Option<Arc<DeviceProfile>>,
+    profile: Option<Arc<DeviceProfile>>,
     gpu: Option<Gpu>,
     preference: Option<DeviceChoice>,
     choice: DeviceChoice,
@@ -73,7 +73,7 @@ pub struct Session {
     bytes_max: u64,
     /// Nanoseconds of work on connections that were lost.
     gpu_nanos: u64,
-    reading: Option<PendingRead>,
+    pending_read: Option<PendingRead>,
 }
 
 /// A tensor in host memory, device memory, or both.
@@ -110,10 +110,10 @@ impl Session {
     /// Creates a session with a limit of tensor bytes and a device preference, if one was given. With a broker it may
     /// use a GPU for the given job.
     pub fn new(broker: Option<(Broker, u64)>, preference: Option<DeviceChoice>, bytes_max: u64) -> Session {
-        let described = broker.as_ref().and_then(|(broker, _)| broker.described());
+        let profile = broker.as_ref().and_then(|(broker, _)| broker.profile());
         Session {
             broker,
-            described,
+            profile,
             gpu: None,
             preference,
             choice: preference.unwrap_or_default(),
@@ -123,7 +123,7 @@ impl Session {
             bytes: 0,
             bytes_max,
             gpu_nanos: 0,
-            reading: None,
+            pending_read: None,
         }
     }
 
@@ -134,7 +134,7 @@ impl Session {
 
     /// Returns the properties of the available GPU, if any.
     pub fn about(&self) -> Option<&DeviceInfo> {
-        self.described.as_ref().map(|described| &described.about)
+        self.profile.as_ref().map(|profile| &profile.about)
     }
 
     /// Sets the device preference. Without a GPU the processor runs everything.
@@ -152,7 +152,7 @@ impl Session {
     /// Whether tensors or kernels of the session are lost with their GPU, for any reason.
     pub fn has_lost_tensors(&self) -> bool {
         let is_lost = self.gpu.as_ref().is_some_and(|gpu| lock(&gpu.remote).lost().is_some());
-        is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|held| held.device.is_none()))
+        is_lost && !(self.kernels.is_empty() && self.tensors.values().all(|entry| entry.device.is_none()))
     }
 
     /// Returns the connection to the GPU. Connects on first use, and reconnects if a connection was lost without
@@ -200,13 +200,13 @@ impl Session {
         self.check_capacity(spec.bytes(), 1)?;
         let owned =
             values.map_or_else(|| OwnedValues::zeros(spec), |values| OwnedValues::from_bytes(spec.dtype, values));
-        Ok(self.hold(TensorEntry { spec, host: Some(Arc::new(owned)), device: None }))
+        Ok(self.insert_tensor(TensorEntry { spec, host: Some(Arc::new(owned)), device: None }))
     }
 
-    fn hold(&mut self, held: TensorEntry) -> u32 {
+    fn insert_tensor(&mut self, entry: TensorEntry) -> u32 {
         self.numbers += 1;
-        self.bytes += held.spec.bytes();
-        self.tensors.insert(self.numbers, held);
+        self.bytes += entry.spec.bytes();
+        self.tensors.insert(self.numbers, entry);
         self.numbers
     }
 
@@ -215,10 +215,10 @@ impl Session {
     /// # Errors
     /// Fails if the tensor does not exist.
     pub fn spec(&self, tensor: u32) -> Result<Spec, DenseError> {
-        Ok(self.held(tensor)?.spec)
+        Ok(self.entry(tensor)?.spec)
     }
 
-    fn held(&self, tensor: u32) -> Result<&TensorEntry, DenseError> {
+    fn entry(&self, tensor: u32) -> Result<&TensorEntry, DenseError> {
         self.tensors.get(&tensor).ok_or(DenseError::NoTensor(tensor))
     }
 
@@ -238,9 +238,9 @@ impl Session {
 
     /// Drops a tensor.
     pub fn drop_tensor(&mut self, tensor: u32) {
-        if let Some(held) = self.tensors.remove(&tensor) {
-            self.bytes -= held.spec.bytes();
-            if let (Some(device), Some(gpu)) = (held.device, &self.gpu) {
+        if let Some(entry) = self.tensors.remove(&tensor) {
+            self.bytes -= entry.spec.bytes();
+            if let (Some(device), Some(gpu)) = (entry.device, &self.gpu) {
                 gpu.lock().drop_tensor(device);
             }
         }
@@ -251,24 +251,24 @@ impl Session {
     /// # Errors
     /// Fails if the number of values differs, or a copy does not fit.
     pub fn reshape(&mut self, tensor: u32, sizes: &[u32]) -> Result<u32, DenseError> {
-        let held = self.held(tensor)?;
-        let spec = Spec::new(held.spec.dtype, sizes)?;
-        if spec.shape.count() != held.spec.shape.count() {
+        let entry = self.entry(tensor)?;
+        let spec = Spec::new(entry.spec.dtype, sizes)?;
+        if spec.shape.count() != entry.spec.shape.count() {
             return Err(DenseError::Shape(format!(
                 "{} can't be reshaped to {spec}: it has another number of values",
-                held.spec
+                entry.spec
             )));
         }
-        if let Some(host) = held.host.clone() {
+        if let Some(host) = entry.host.clone() {
             self.check_capacity(spec.bytes(), 1)?;
-            return Ok(self.hold(TensorEntry { spec, host: Some(host), device: None }));
+            return Ok(self.insert_tensor(TensorEntry { spec, host: Some(host), device: None }));
         }
         // A device tensor has one shape: its values are copied.
         self.check_capacity(spec.bytes(), 1)?;
-        let device = held.device.ok_or(DenseError::NoTensor(tensor))?;
+        let device = entry.device.ok_or(DenseError::NoTensor(tensor))?;
         let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
         let made = gpu.lock().reshape(device, spec).map_err(convert_error)?;
-        Ok(self.hold(TensorEntry { spec, host: None, device: Some(made) }))
+        Ok(self.insert_tensor(TensorEntry { spec, host: None, device: Some(made) }))
     }
 
     /// Runs an operation, or queues it on the GPU.
@@ -301,11 +301,11 @@ impl Session {
 
     /// Whether the GPU should run the operation: for [`DeviceChoice::Auto`] if it finishes first, including transfers.
     fn prefers_device(&self, op: &Op, operands: &[Operand<'_>], specs: &[Spec], outputs: &[Spec]) -> bool {
-        let Some(described) = &self.described else { return false };
-        if self.choice == DeviceChoice::Cpu || !described.about.does(op, specs, outputs) {
+        let Some(profile) = &self.profile else { return false };
+        if self.choice == DeviceChoice::Cpu || !profile.about.does(op, specs, outputs) {
             return false;
         }
-        let Some(costs) = described.costs.filter(|_| self.choice == DeviceChoice::Auto) else { return true };
+        let Some(costs) = profile.costs.filter(|_| self.choice == DeviceChoice::Auto) else { return true };
         let (mut up, mut down) = (0.0, 0.0);
         for (operand, spec) in operands.iter().zip(specs) {
             match operand {
@@ -326,12 +326,12 @@ impl Session {
             + costs.nanos(work, dtype)
             + move_nanos(up, costs.up_bytes_s)
             + move_nanos(back, costs.down_bytes_s);
-        let processor = described.processor.unwrap_or(Costs::PROCESSOR);
+        let processor = profile.processor.unwrap_or(Costs::PROCESSOR);
         let host = processor.fixed_nanos
             + processor.nanos(work, dtype)
             + move_nanos(down, costs.down_bytes_s)
             + if down > 0.0 { costs.fixed_nanos } else { 0.0 };
-        device < host && (self.gpu.is_some() || self.is_worth_start(host - device, described.start_nanos))
+        device < host && (self.gpu.is_some() || self.is_worth_start(host - device, profile.start_nanos))
     }
 
     /// Whether the time saved by this and earlier operations justifies starting the GPU's process.
@@ -361,22 +361,22 @@ impl Session {
         let made = remote.run(op, &inputs, outputs.len()).map_err(convert_error)?;
         lent.into_iter().for_each(|device| remote.drop_tensor(device));
         drop(remote);
-        let held =
+        let entry =
             made.into_iter().zip(outputs).map(|(device, spec)| TensorEntry { spec, host: None, device: Some(device) });
-        let held: Vec<TensorEntry> = held.collect();
-        Ok(held.into_iter().map(|held| self.hold(held)).collect())
+        let entry: Vec<TensorEntry> = entry.collect();
+        Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
     }
 
     /// Returns a tensor's number on the device, and uploads it if needed.
     fn upload(&mut self, gpu: &Gpu, tensor: u32) -> Result<u32, DenseError> {
-        let held = self.held(tensor)?;
-        if let Some(device) = held.device {
+        let entry = self.entry(tensor)?;
+        if let Some(device) = entry.device {
             return Ok(device);
         }
-        let host = held.host.as_ref().ok_or(DenseError::NoTensor(tensor))?;
-        let device = gpu.lock().tensor(held.spec, Some(host.values().bytes())).map_err(convert_error)?;
-        if let Some(held) = self.tensors.get_mut(&tensor) {
-            held.device = Some(device);
+        let host = entry.host.as_ref().ok_or(DenseError::NoTensor(tensor))?;
+        let device = gpu.lock().tensor(entry.spec, Some(host.values().bytes())).map_err(convert_error)?;
+        if let Some(entry) = self.tensors.get_mut(&tensor) {
+            entry.device = Some(device);
         }
         Ok(device)
     }
@@ -406,18 +406,18 @@ impl Session {
             })
             .collect::<Result<_, _>>()?;
         let made = cpu::run(op, &inputs)?;
-        let held = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
-        let held: Vec<TensorEntry> = held.map(|(spec, host)| TensorEntry { spec, host, device: None }).collect();
-        Ok(held.into_iter().map(|held| self.hold(held)).collect())
+        let entry = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
+        let entry: Vec<TensorEntry> = entry.map(|(spec, host)| TensorEntry { spec, host, device: None }).collect();
+        Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
     }
 
     /// Returns a tensor's values in host memory, and downloads them if needed.
     fn download(&mut self, tensor: u32) -> Result<Arc<OwnedValues>, DenseError> {
-        let held = self.held(tensor)?;
-        if let Some(host) = &held.host {
+        let entry = self.entry(tensor)?;
+        if let Some(host) = &entry.host {
             return Ok(host.clone());
         }
-        let spec = held.spec;
+        let spec = entry.spec;
         let mut bytes = vec![0; spec.bytes() as usize];
         self.begin_read(tensor, 0, bytes.len() as u64)?;
         match self.poll_read(&mut bytes, true) {
@@ -425,8 +425,8 @@ impl Session {
             Poll::Pending => return Err(DenseError::NoTensor(tensor)),
         }
         let host = Arc::new(OwnedValues::from_bytes(spec.dtype, &bytes));
-        if let Some(held) = self.tensors.get_mut(&tensor) {
-            held.host = Some(host.clone());
+        if let Some(entry) = self.tensors.get_mut(&tensor) {
+            entry.host = Some(host.clone());
         }
         Ok(host)
     }
@@ -438,22 +438,22 @@ impl Session {
     /// Fails if the tensor does not exist, or the range is invalid.
     pub fn begin_read(&mut self, tensor: u32, offset: u64, bytes: u64) -> Result<(), DenseError> {
         self.cancel_read();
-        let held = self.held(tensor)?;
+        let entry = self.entry(tensor)?;
         let end = offset.checked_add(bytes);
-        if end.is_none_or(|end| end > held.spec.bytes()) || !offset.is_multiple_of(4) {
+        if end.is_none_or(|end| end > entry.spec.bytes()) || !offset.is_multiple_of(4) {
             let words =
-                format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", held.spec);
+                format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", entry.spec);
             return Err(DenseError::Shape(words));
         }
-        let device = match (&held.host, held.device) {
+        let device = match (&entry.host, entry.device) {
             (None, Some(device)) => device,
             _ => {
-                self.reading = Some(PendingRead::on_host(tensor, offset));
+                self.pending_read = Some(PendingRead::on_host(tensor, offset));
                 return Ok(());
             }
         };
         let in_flight = VecDeque::new();
-        self.reading = Some(PendingRead {
+        self.pending_read = Some(PendingRead {
             device,
             is_on_host: false,
             first: offset,
@@ -470,25 +470,25 @@ impl Session {
     /// # Errors
     /// Errors of the operations that computed the tensor, or of the connection.
     pub fn poll_read(&mut self, to: &mut [u8], is_blocking: bool) -> Poll<Result<(), DenseError>> {
-        let Some(reading) = &mut self.reading else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
-        if reading.is_on_host {
-            let (tensor, first) = (reading.device, reading.first as usize);
-            self.reading = None;
-            let copied = self.held(tensor).map(|held| {
+        let Some(pending_read) = &mut self.pending_read else { return Poll::Ready(Err(DenseError::NoTensor(0))) };
+        if pending_read.is_on_host {
+            let (tensor, first) = (pending_read.device, pending_read.first as usize);
+            self.pending_read = None;
+            let copied = self.entry(tensor).map(|entry| {
                 if let Some(from) =
-                    held.host.as_ref().and_then(|host| host.values().bytes().get(first..first + to.len()))
+                    entry.host.as_ref().and_then(|host| host.values().bytes().get(first..first + to.len()))
                 {
                     to.copy_from_slice(from);
                 }
             });
             return Poll::Ready(copied);
         }
-        let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(reading.device))) };
+        let Some(gpu) = &self.gpu else { return Poll::Ready(Err(DenseError::NoTensor(pending_read.device))) };
         let mut remote = gpu.lock();
         let read = loop {
-            match reading.step(&mut remote, to, is_blocking) {
+            match pending_read.step(&mut remote, to, is_blocking) {
                 Err(error) => break Err(convert_error(error)),
-                Ok(true) if reading.received_bytes == to.len() => break Ok(()),
+                Ok(true) if pending_read.received_bytes == to.len() => break Ok(()),
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
             }
@@ -499,9 +499,9 @@ impl Session {
     }
 
     fn cancel_read(&mut self) {
-        if let (Some(reading), Some(gpu)) = (self.reading.take(), &self.gpu) {
+        if let (Some(pending_read), Some(gpu)) = (self.pending_read.take(), &self.gpu) {
             let mut remote = gpu.lock();
-            reading.in_flight.into_iter().for_each(|(number, _)| remote.abandon(number));
+            pending_read.in_flight.into_iter().for_each(|(number, _)| remote.abandon(number));
         }
     }
 
@@ -542,8 +542,8 @@ impl Session {
         gpu.lock().dispatch(kernel, &bindings, grid).map_err(convert_error)?;
         for tensor in tensors {
             // The host's copy is outdated.
-            if let Some(held) = self.tensors.get_mut(tensor) {
-                held.host = None;
+            if let Some(entry) = self.tensors.get_mut(tensor) {
+                entry.host = None;
             }
         }
         Ok(())
@@ -603,7 +603,7 @@ impl Drop for Session {
         self.cancel_read();
         let Some(gpu) = &self.gpu else { return };
         let mut remote = gpu.lock();
-        self.tensors.values().filter_map(|held| held.device).for_each(|device| remote.drop_tensor(device));
+        self.tensors.values().filter_map(|entry| entry.device).for_each(|device| remote.drop_tensor(device));
         self.kernels.values().for_each(|device| remote.drop_kernel(*device));
         remote.remove_user(gpu.user);
     }
@@ -634,7 +634,7 @@ mod tests {
     use crate::{DeviceKind, GroupedOptions};
 
     /// Profile of an NVIDIA H100 and a core beside it, as measured, with the start time of a process.
-    fn described(sharers: u32) -> Arc<DeviceProfile> {
+    fn profile(sharers: u32) -> Arc<DeviceProfile> {
         let about = DeviceInfo {
             name: "a GPU".to_owned(),
             driver: String::new(),
@@ -656,14 +656,13 @@ mod tests {
             f32_operations_s: 25e12,
             f64_operations_s: 8e12,
         };
-        let described =
-            DeviceProfile { about, costs: Some(costs), processor: Some(Costs::PROCESSOR), start_nanos: 2e9 };
-        Arc::new(described.shared_by(sharers))
+        let profile = DeviceProfile { about, costs: Some(costs), processor: Some(Costs::PROCESSOR), start_nanos: 2e9 };
+        Arc::new(profile.shared_by(sharers))
     }
 
     fn session(sharers: u32) -> Session {
         let mut session = Session::new(Some((Broker::new(None), 1)), None, 1 << 30);
-        session.described = Some(described(sharers));
+        session.profile = Some(profile(sharers));
         session
     }
 

@@ -255,7 +255,7 @@ impl GpuProcesses {
                 }
                 entry.idle_since = None;
                 match entry.process.connect() {
-                    Ok((socket, area)) => return Some((entry.process.described().clone(), [socket, area])),
+                    Ok((socket, area)) => return Some((entry.process.profile().clone(), [socket, area])),
                     // The process has ended since the last check.
                     Err(_) => drop(processes.remove(at)),
                 }

@@ -43,7 +43,7 @@ struct BrokerState {
     /// Socket to the node; `None` if the node provides no GPUs.
     socket: Option<OwnedFd>,
     /// Profile of the GPU, once requested.
-    described: Option<Option<Arc<DeviceProfile>>>,
+    profile: Option<Option<Arc<DeviceProfile>>>,
     /// Connections by job.
     gpus: HashMap<u64, Gpu>,
     /// Time of the last refused request.
@@ -60,7 +60,7 @@ impl Broker {
     pub fn new(socket: Option<OwnedFd>) -> Broker {
         Broker(Arc::new(Mutex::new(BrokerState {
             socket,
-            described: None,
+            profile: None,
             gpus: HashMap::new(),
             refused: None,
             missed_nanos: HashMap::new(),
@@ -68,11 +68,11 @@ impl Broker {
     }
 
     /// Returns the profile of the GPU, if there is one. Several GPUs of a machine are assumed to equal the first.
-    pub fn described(&self) -> Option<Arc<DeviceProfile>> {
+    pub fn profile(&self) -> Option<Arc<DeviceProfile>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let BrokerState { socket, described, .. } = &mut *state;
+        let BrokerState { socket, profile, .. } = &mut *state;
         let ask = || ask(socket.as_ref()?, BrokerRequest::Describe)?.0.map(Arc::new);
-        described.get_or_insert_with(ask).clone()
+        profile.get_or_insert_with(ask).clone()
     }
 
     /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it finishes `saved_nanos`
@@ -129,6 +129,6 @@ fn ask(socket: &OwnedFd, what: BrokerRequest) -> Option<(Option<DeviceProfile>, 
     if !wait(socket, CONNECT_TIME_MAX).ok()? {
         return None;
     }
-    let (BrokerResponse(described), files) = socket::receive(socket, &mut received).ok()??;
-    Some((described, files))
+    let (BrokerResponse(profile), files) = socket::receive(socket, &mut received).ok()??;
+    Some((profile, files))
 }

@@ -46,7 +46,7 @@ pub struct GpuOptions {
 pub struct GpuProcess {
     child: Child,
     socket: OwnedFd,
-    described: DeviceProfile,
+    profile: DeviceProfile,
     /// Shared memory of each connection.
     areas: Vec<SharedMemory>,
     frame: Vec<u8>,
@@ -90,8 +90,8 @@ impl GpuProcess {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the GPU's driver created no device in time"));
         }
         match socket::receive(&ours, &mut received)? {
-            Some((ServerResponse::Ready(described), _)) => match process.0.take() {
-                Some(child) => Ok(GpuProcess { child, socket: ours, described: *described, areas: Vec::new(), frame }),
+            Some((ServerResponse::Ready(profile), _)) => match process.0.take() {
+                Some(child) => Ok(GpuProcess { child, socket: ours, profile: *profile, areas: Vec::new(), frame }),
                 None => Err(ended(&mut process)),
             },
             Some((ServerResponse::Failed(why), _)) => Err(io::Error::other(why)),
@@ -100,8 +100,8 @@ impl GpuProcess {
     }
 
     /// Returns the profile of its GPU.
-    pub fn described(&self) -> &DeviceProfile {
-        &self.described
+    pub fn profile(&self) -> &DeviceProfile {
+        &self.profile
     }
 
     /// Opens a connection for a [`GpuClient`](super::GpuClient): its socket and its shared memory.

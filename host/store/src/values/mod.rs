@@ -98,8 +98,8 @@ pub struct ValueStore {
     spilled: u64,
     restored: u64,
     /// Values in memory.
-    /// `files` counts those that are files.
     resident: FxHashSet<ValueKey>,
+    /// Number of resident values that are files.
     files: usize,
     job_bytes: FxHashMap<JobId, u64>,
     worker_files: FxHashMap<WorkerId, VecDeque<ValueKey>>,
