@@ -253,7 +253,7 @@ impl Cluster {
                 self.nodes[worker.node].actor_workers.retain(|other| *other != at)
             }
             WorkerKind::Actor(actor) if self.dedicated_workers.get(&actor) == Some(&at) => {
-                drop(self.dedicated_workers.remove(&actor))
+                _ = self.dedicated_workers.remove(&actor);
             }
             _ => {}
         }
