@@ -110,7 +110,7 @@ pub fn run_program_worker() -> io::Result<()> {
     monotonic_nanos();
     confine::redirect_stderr_to_null()?;
     confine::restrict_worker_syscalls()?;
-    let (_, down, tasks) = rings(&memory);
+    let (_, node_messages, tasks) = rings(&memory);
     let mut runtime =
         WorkerRuntime::new(memory.clone(), node, IdAllocator::of(WorkerId(worker)), sandboxes as usize, inline);
     runtime.value_bytes_max = value_bytes_max;
@@ -118,7 +118,7 @@ pub fn run_program_worker() -> io::Result<()> {
         engine,
         doorbell: Doorbell::at(memory.clone(), words::DOORBELL),
         memory,
-        node_messages: Receiver::new(down),
+        node_messages: Receiver::new(node_messages),
         tasks: TaskReceiver::new(tasks),
         runtime: Arc::new(Mutex::new(runtime)),
         broker: Broker::new(broker),

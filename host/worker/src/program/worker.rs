@@ -58,12 +58,12 @@ pub(super) const DOORBELL_BYTES: usize = 4096;
 
 /// Returns the rings of a worker: worker messages, node messages, tasks.
 pub(super) fn rings(memory: &Arc<SharedMemory>) -> (RingMemory, RingMemory, RingMemory) {
-    let place = |word, read, at, bytes| RingMemory { memory: memory.clone(), word, read, at, bytes };
-    let down = CONTROL_BYTES + WORKER_RING_BYTES;
+    let ring = |word, read, at, bytes| RingMemory { memory: memory.clone(), word, read, at, bytes };
+    let node_ring = CONTROL_BYTES + WORKER_RING_BYTES;
     (
-        place(words::WORKER_MESSAGES, words::WORKER_MESSAGES_READ, CONTROL_BYTES, WORKER_RING_BYTES),
-        place(words::NODE_MESSAGES, words::NODE_MESSAGES_READ, down, NODE_RING_BYTES),
-        place(words::TASKS, 0, down + NODE_RING_BYTES, TASK_RING_BYTES),
+        ring(words::WORKER_MESSAGES, words::WORKER_MESSAGES_READ, CONTROL_BYTES, WORKER_RING_BYTES),
+        ring(words::NODE_MESSAGES, words::NODE_MESSAGES_READ, node_ring, NODE_RING_BYTES),
+        ring(words::TASKS, 0, node_ring + NODE_RING_BYTES, TASK_RING_BYTES),
     )
 }
 
@@ -227,7 +227,7 @@ impl ProgramWorker {
         let child = spawn::in_own_group(|| command.spawn())?;
         // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
         drop(command);
-        let (up, down, tasks) = rings(&memory);
+        let (worker_messages, node_messages, tasks) = rings(&memory);
         let hello = Packet::Hello {
             worker: id.0,
             limits: options.limits,
@@ -239,8 +239,8 @@ impl ProgramWorker {
             child: Some(child),
             socket: ours,
             doorbell: Doorbell::at(memory.clone(), words::DOORBELL),
-            from_worker: Receiver::new(up),
-            to_worker: Sender::closed(down),
+            from_worker: Receiver::new(worker_messages),
+            to_worker: Sender::closed(node_messages),
             tasks: TaskSender::new(tasks),
             memory,
             frames: VecDeque::new(),
