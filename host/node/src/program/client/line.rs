@@ -407,7 +407,7 @@ mod tests {
             assert!(timeout(SOON, line.room_for(0)).await.is_err());
             // Who can't wait says it nevertheless.
             line.say_now(&WorkerMessage::Release(0, 1));
-            assert_eq!(hear(&mut seat).as_deref(), Some("Want(0, 7)"));
+            assert_eq!(hear(&mut seat).as_deref(), Some("RequestObject(0, 7)"));
             seat.flush();
             // What would never fit has all of the room.
             assert!(timeout(SOON, line.room_for(0)).await.is_ok());
@@ -467,6 +467,6 @@ mod tests {
         seat.tell(&NodeMessage::ReleaseFile(3));
         assert_eq!((&value[..], value.is_own(), hear(&mut seat)), (&b"a large"[..], false, None));
         drop(value);
-        assert_eq!(hear(&mut seat).as_deref(), Some("Forgot(3)"));
+        assert_eq!(hear(&mut seat).as_deref(), Some("FileReleased(3)"));
     }
 }
