@@ -337,8 +337,8 @@ fn values_of_json_keep_what_they_are() {
     }
     for (values, expected) in [
         (["7", "\"7\""], "column `k` is text here, but a number before"),
-        (["true", "1"], "column `k` is a number here, and `true` or `false` before"),
-        (["{}", "[]"], "column `k` is a list here, and an object before"),
+        (["true", "1"], "column `k` is a number here, but `true` or `false` before"),
+        (["{}", "[]"], "column `k` is a list here, but an object before"),
         (["[9007199254740993]", "[0.5]"], "column `k` has the integer `9007199254740993` and elsewhere"),
     ] {
         let path = folder.write("a.jsonl", values.map(|v| format!("{{\"k\": {v}}}\n")).concat());
@@ -404,7 +404,10 @@ fn encodings_and_compressions_are_read() {
         let bad = folder.write(&format!("bad.csv{extension}"), pack(format!("k,s\n{many}z,\n").into_bytes()));
         let wanted = with(&bad, types(&[("k", "int64")]));
         let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
-        assert!(error.starts_with(&format!("can't read {bad}, line 400002: `z` in column `k` is no Int64")), "{error}");
+        assert!(
+            error.starts_with(&format!("can't read {bad}, line 400002: `z` in column `k` is not a valid Int64")),
+            "{error}"
+        );
         let whole = fs::read(&path).expect("a file");
         let half = folder.write(&format!("half.csv{extension}"), &whole[..whole.len() / 2]);
         let error =
