@@ -1,0 +1,227 @@
+//! Circles: files of a crate that import each other.
+//!
+//! Imports are read from the text: `use` declarations and inline paths that begin with `crate`, `self`, `super` or a child
+//! module. A name that a module re-exports counts for the file that defines it, and the re-export itself is no import.
+//! Unit tests (from the first `#[cfg(test)]` module of a file on) are not read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::sources;
+
+/// A module's path within its crate: empty for the root.
+type Module = Vec<String>;
+
+/// One source file.
+#[derive(Default)]
+struct File {
+    /// Its path below the crate's `src`.
+    path: String,
+    /// Names that it defines.
+    defined: BTreeSet<String>,
+    /// Paths that it names, and whether each is re-exported.
+    named: Vec<(bool, Vec<String>)>,
+}
+
+/// The circles among the files of a crate's `src` folder: each a sorted list of paths below that folder.
+pub fn circles(src: &Path) -> Vec<Vec<String>> {
+    let files = read(src);
+    let imports: BTreeMap<&Module, BTreeSet<&Module>> = files.keys().map(|of| (of, imports(&files, of))).collect();
+    let mut circles = Vec::new();
+    let mut seen = BTreeSet::new();
+    for of in files.keys().filter(|of| !files[*of].path.is_empty()) {
+        if seen.contains(of) {
+            continue;
+        }
+        let circle: BTreeSet<&Module> =
+            reachable(&imports, of).into_iter().filter(|other| reachable(&imports, other).contains(of)).collect();
+        seen.extend(circle.iter().copied());
+        if circle.len() > 1 {
+            circles.push(circle.into_iter().map(|module| files[module].path.clone()).collect());
+        }
+    }
+    circles
+}
+
+fn reachable<'a>(imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>, from: &'a Module) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![from];
+    while let Some(module) = next.pop() {
+        next.extend(imports[module].iter().copied().filter(|other| reached.insert(*other)));
+    }
+    reached
+}
+
+fn read(src: &Path) -> BTreeMap<Module, File> {
+    let mut files: BTreeMap<Module, File> = BTreeMap::new();
+    let mut texts = Vec::new();
+    for source in sources(src) {
+        let path = source.strip_prefix(src).expect("it is below the folder").to_str().expect("it is UTF-8").to_owned();
+        if path.ends_with("tests.rs") || path.contains("tests/") || path.starts_with("bindings/") {
+            continue;
+        }
+        let mut module: Module = path.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        if module.last().is_some_and(|last| matches!(last.as_str(), "mod" | "lib" | "main")) {
+            module.pop();
+        }
+        files.insert(module.clone(), File { path, ..File::default() });
+        texts.push((module, code(&std::fs::read_to_string(&source).expect("it is text"))));
+    }
+    for (module, text) in texts {
+        let is_child = |other: &&Module| other.len() == module.len() + 1 && other.starts_with(&module);
+        let children: BTreeSet<String> =
+            files.keys().filter(is_child).filter_map(|other| other.last().cloned()).collect();
+        let file = files.get_mut(&module).expect("it was put in");
+        file.defined = defined(&text);
+        file.named = named(&text, &children);
+    }
+    files
+}
+
+/// The text without comments, string contents and unit tests.
+fn code(text: &str) -> String {
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(any(test") {
+            break;
+        }
+        let line = line.split_once("//").map_or(line, |(code, _)| code);
+        kept.extend([line, "\n"]);
+    }
+    kept
+}
+
+fn defined(text: &str) -> BTreeSet<String> {
+    const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "macro_rules!"];
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let pairs = words.windows(2).filter(|pair| KEYWORDS.contains(&pair[0]));
+    pairs.map(|pair| pair[1].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+}
+
+fn named(text: &str, children: &BTreeSet<String>) -> Vec<(bool, Vec<String>)> {
+    let mut named = Vec::new();
+    let mut rest = text;
+    let mut body = String::new();
+    while let Some((before, after)) = next_use(rest) {
+        body += before;
+        let is_public = before.lines().last().is_some_and(|line| line.trim_start().starts_with("pub"));
+        let Some((tree, behind)) = after.split_once(';') else { break };
+        let tree: String = tree.split_whitespace().collect::<Vec<_>>().join(" ");
+        named.extend(paths(&tree).into_iter().map(|path| (is_public, path)));
+        rest = behind;
+    }
+    body += rest;
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let inline = body.split(|c: char| !is_part(c)).filter(|word| word.contains("::"));
+    for word in inline {
+        let mut path: Vec<String> = word.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        match path.first().map(String::as_str) {
+            Some("crate" | "self" | "super") => {}
+            Some(first) if children.contains(first) && !word.starts_with(':') => path.insert(0, "self".to_owned()),
+            _ => continue,
+        }
+        named.push((false, path));
+    }
+    named
+}
+
+/// The text before the next `use` declaration, and what follows the keyword.
+fn next_use(text: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].find("use ")?;
+        let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let before = text[line..at].trim();
+        if before.is_empty() || (before.starts_with("pub") && !before.contains('=')) {
+            return Some((&text[..at], &text[at + 4..]));
+        }
+        from = at + 4;
+    }
+}
+
+/// The paths of a `use` tree.
+fn paths(tree: &str) -> Vec<Vec<String>> {
+    let parts = |text: &str| -> Vec<String> {
+        let name = text.split(" as ").next().unwrap_or_default();
+        name.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let Some((head, inner)) = tree.split_once('{') else { return vec![parts(tree)] };
+    let inner = inner.rsplit_once('}').map_or(inner, |(inner, _)| inner);
+    let (mut depth, mut items) = (0, vec![String::new()]);
+    for c in inner.chars() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        match c {
+            ',' if depth == 0 => items.push(String::new()),
+            _ => items.last_mut().expect("there is one").push(c),
+        }
+    }
+    let items = items.iter().filter(|item| !item.trim().is_empty());
+    items.flat_map(|item| paths(item)).map(|path| [parts(head), path].concat()).collect()
+}
+
+/// The files that a file imports.
+fn imports<'a>(files: &'a BTreeMap<Module, File>, of: &'a Module) -> BTreeSet<&'a Module> {
+    let named = files[of].named.iter().filter(|(is_public, _)| !is_public);
+    let found = named.filter_map(|(_, path)| resolve(files, of, path, &mut BTreeSet::new()));
+    found.filter(|found| *found != of).collect()
+}
+
+/// The file that defines what a path names.
+fn resolve<'a>(
+    files: &'a BTreeMap<Module, File>,
+    of: &Module,
+    path: &[String],
+    seen: &mut BTreeSet<(Module, String)>,
+) -> Option<&'a Module> {
+    let mut rest = path;
+    let mut module = match rest.first()?.as_str() {
+        "crate" => Vec::new(),
+        "self" => of.clone(),
+        "super" => of[..of.len().checked_sub(1)?].to_vec(),
+        child => {
+            files.get(&[of.as_slice(), &[child.to_owned()]].concat())?;
+            of.clone()
+        }
+    };
+    if matches!(rest[0].as_str(), "crate" | "self" | "super") {
+        rest = &rest[1..];
+    }
+    while let Some(part) = rest.first() {
+        match part.as_str() {
+            "super" => drop(module.pop()),
+            part if files.contains_key(&[module.as_slice(), &[part.to_owned()]].concat()) => {
+                module.push(part.to_owned())
+            }
+            _ => break,
+        }
+        rest = &rest[1..];
+    }
+    let (module, file) = files.get_key_value(&module)?;
+    let name = rest.first()?;
+    if name == "*" || file.defined.contains(name) || !seen.insert((module.clone(), name.clone())) {
+        return Some(module);
+    }
+    let is_it = |path: &&(bool, Vec<String>)| path.1.last() == Some(name);
+    match file.named.iter().find(is_it) {
+        Some((_, path)) if path.len() > 1 => match path[0].as_str() {
+            "crate" | "self" | "super" => resolve(files, module, path, seen),
+            first if files.contains_key(&[module.as_slice(), &[first.to_owned()]].concat()) => {
+                resolve(files, module, path, seen)
+            }
+            // Another crate's.
+            _ => None,
+        },
+        _ => Some(module),
+    }
+}
+
+#[test]
+fn circles_are_found_through_re_exports() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\npub use b::{B, make as build};\n");
+    write("a.rs", "use crate::B;\npub struct A(B);\n");
+    write("b.rs", "use super::c::C;\npub struct B(C);\npub fn make() -> crate::a::A { crate::a::A }\n");
+    write("c.rs", "// crate::A\npub struct C;\n#[cfg(test)]\nmod tests { use crate::A; }\n");
+    assert_eq!(circles(folder.path()), [["a.rs", "b.rs"]]);
+}
