@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId, ObjectId};
-use sandbar_meta::{Change, Key, LeaseId, MetaError, MetaStore, Revision, KeyRange, Transaction};
+use sandbar_meta::{Change, Key, KeyRange, LeaseId, MetaError, MetaStore, Revision, Transaction};
 use sandbar_wire::{Connection, IncomingRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::NodeId;
 use sandbar_meta::{
-    Change, Condition, Entry, Key, MetaError, MetaStore, Operation, Revision, KeyRange, Transaction, MetaValue,
+    Change, Condition, Entry, Key, KeyRange, MetaError, MetaStore, MetaValue, Operation, Revision, Transaction,
 };
 use sandbar_wire::{Applicant, Clock, Identity, Name, NodeFolder, RevocationList, Role, SystemClock};
 use serde::{Deserialize, Serialize};

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbar_core::{ComponentId, NodeId, Seed};
-use sandbar_meta::{EtcdStore, EtcdAddress, EtcdTimeouts, LeaseId, MetaLimits, MetaStore, RedbStore};
+use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, LeaseId, MetaLimits, MetaStore, RedbStore};
 use sandbar_sched::ResourceSet;
 use sandbar_wire::{
     Admission, Applicant, Authority, CertificateIssuer, Clock, Connection, Endpoint, EndpointEnvironment, Identity,
@@ -340,7 +340,7 @@ impl Cluster {
 
     /// The node runs programs from now on, and tasks of others.
     pub(crate) fn begin(&self, asker: Asker, resources: &ResourceSet, slots: u32, side: Side) {
-        self.inner.admission.limit(side.object_bytes_max);
+        self.inner.admission.set_limit(side.object_bytes_max);
         // A node has one hub.
         let member = Member { resources: Amounts::of(resources), slots, ..self.inner.own.clone() };
         let _ = self.inner.hub.set(OfHub { asker, side, member: member.clone() });

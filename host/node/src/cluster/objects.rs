@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
-use sandbar_store::{ReceiveBuffer, ReceiveBufferView, Mapping, SealedFile};
+use sandbar_store::{Mapping, ReceiveBuffer, ReceiveBufferView, SealedFile};
 use sandbar_wire::{
     Connection, FailedHolder, FetchSpec, FetchTarget, FetchedObject, HashTree, HeldObject, Holder, HolderFinder,
     Locations, ObjectSource, RootHash, SourceAssignment, TargetView,
@@ -166,7 +166,8 @@ pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result
         priority,
         finder: is_spread.then(|| Arc::new(finder) as Arc<dyn HolderFinder>),
     };
-    let reserve = |bytes: u64| Ok(LandingTarget(ReceiveBuffer::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
+    let reserve =
+        |bytes: u64| Ok(LandingTarget(ReceiveBuffer::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
     let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());
     let here = fetched.and_then(|FetchedObject { target, serving, .. }| {
         let here = target.0.seal().map_err(|e| e.to_string())?;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbar_meta::{
-    Change, GetResponse, GrantResponse, KeepAliveResponse, Key, LeaseId, MetaError, MetaLimits, MetaStore, EntryPage, Revision, RevokeResponse, KeyRange,
-    TransactResponse, Transaction, Watcher,
+    Change, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId, MetaError, MetaLimits,
+    MetaStore, Revision, RevokeResponse, TransactResponse, Transaction, Watcher,
 };
 use sandbar_wire::{CloseCode, ConnectError, Connection, DisconnectReason, ExpectedPeer};
 use serde::Deserialize;

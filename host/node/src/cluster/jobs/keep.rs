@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use sandbar_meta::{Change, Condition, Entry, MetaError, Operation, Revision, KeyRange, Transaction, MetaValue};
+use sandbar_meta::{Change, Condition, Entry, KeyRange, MetaError, MetaValue, Operation, Revision, Transaction};
 
 use super::super::members::{self, Member, MemberState};
 use super::super::{ClusterError, Inner, programs};
