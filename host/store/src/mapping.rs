@@ -74,10 +74,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file that someone else sealed, after checking
-    /// that it is sealed and that long.
+    /// Maps the first `bytes` of a file that a trusted process sealed, after checking that it is sealed and that long. What
+    /// comes from another process is an [`Object::of_sealed`](crate::Object::of_sealed) first.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
-        Mapping::with_seals(file, bytes, SealFlags::SHRINK | SealFlags::WRITE)
+        let seals = fcntl_get_seals(file)?;
+        let write = if seals.contains(SealFlags::WRITE) { SealFlags::WRITE } else { SealFlags::FUTURE_WRITE };
+        Mapping::with_seals(file, bytes, SealFlags::SHRINK | write)
     }
 
     /// Maps the first `bytes` of a file that is [lent](crate::Lent) to this
@@ -96,7 +98,8 @@ impl Mapping {
         let mapped = Some(huge_bytes(bytes)).filter(|huge| *huge as u64 <= file_bytes).unwrap_or_default().max(bytes);
         // What is never written is the same either way, but kernels before 6.7 refuse to share a file that is sealed
         // against it.
-        let shared = if seals.contains(SealFlags::WRITE) { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        let is_constant = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+        let shared = if is_constant { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ, shared)? };
         Ok(Mapping { at, bytes, mapped })
     }

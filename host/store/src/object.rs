@@ -7,8 +7,16 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
 
+/// Seals of a file that a process wrote which is not trusted: with [`SealFlags::WRITE`] the kernel has made sure that nobody
+/// can write to it by an older mapping.
+///
+/// That takes long on a busy machine: the kernel waits for every processor, and refuses when it moves one of the pages itself.
 pub(crate) const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+
+/// Seals of a file that this process alone wrote and has not mapped to be written any more. The kernel looks for nothing.
+pub(crate) const OWN_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// Immutable bytes in a memory file that can't be written, grown or shrunk.
 #[derive(Debug, Clone)]
@@ -38,10 +46,10 @@ impl Object {
         Object::seal(file, parts.iter().map(|part| part.len() as u64).sum())
     }
 
-    /// An object that another process made.
+    /// An object that another process made, which is not trusted.
     ///
     /// # Errors
-    /// When it is not sealed, or shorter.
+    /// When it is not [sealed so that this can be checked](crate::Unsealed::seal_verifiably), or shorter.
     pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
@@ -65,8 +73,9 @@ impl Object {
         Object::seal(file, bytes)
     }
 
-    pub(crate) fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
-        fcntl_add_seals(&file, SEALS)?;
+    /// Seals a file that this process alone has written, and not mapped.
+    fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
+        fcntl_add_seals(&file, OWN_SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
     }
 
@@ -132,5 +141,14 @@ mod tests {
             fcntl_add_seals(&file, seals).unwrap();
             assert!(Mapping::sealed(file.as_fd(), 1).is_err());
         }
+    }
+
+    #[test]
+    fn another_process_has_to_seal_so_that_it_can_be_checked() {
+        let of_sealed = |object: &Object| Object::of_sealed(object.as_fd().try_clone_to_owned().unwrap(), 3);
+        let mut memory = crate::Unsealed::new(3).unwrap();
+        memory.write(&[b"abc"]).unwrap();
+        assert!(of_sealed(&memory.seal_verifiably(3).unwrap()).is_ok());
+        assert!(of_sealed(&Object::new(b"abc").unwrap()).is_err());
     }
 }

@@ -13,13 +13,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
 use sandbar_core::copy_for_others;
 
 use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
-use crate::object::{SEALS, new_file};
+use crate::object::{OWN_SEALS, SEALS, new_file};
 
 /// A file that is busy is sealed again so often, after this.
 const SEALS_MAX: u32 = 50;
@@ -103,11 +103,19 @@ impl Unsealed {
         done
     }
 
-    /// Seals it: its first `bytes` bytes are an object.
+    /// Seals it: its first `bytes` bytes are an object of this process.
     ///
     /// # Errors
     /// Those of the kernel.
     pub fn seal(self, bytes: u64) -> io::Result<Object> {
+        Taken { file: self.file, bytes }.seal_with(OWN_SEALS)
+    }
+
+    /// Seals it so that another process, which does not trust this one, can check that nobody writes to it any more.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn seal_verifiably(self, bytes: u64) -> io::Result<Object> {
         let taken = Taken { file: self.file, bytes };
         for _ in 0..SEALS_MAX {
             match taken.seal() {
@@ -182,12 +190,27 @@ impl Taken {
     /// # Errors
     /// When its writer has it mapped, has cut it off, or sealed it otherwise.
     pub fn seal(&self) -> io::Result<Object> {
+        self.seal_with(SEALS)
+    }
+
+    /// As [`Taken::seal`]; while it can't be sealed, whatever keeps it from that, an object of the same bytes.
+    ///
+    /// # Errors
+    /// When its writer has cut it off, and when there is no memory.
+    pub fn seal_or_copy(&self) -> io::Result<Object> {
+        match self.seal() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Object::of_file(self.file.as_fd(), self.bytes),
+            sealed => sealed,
+        }
+    }
+
+    fn seal_with(&self, seals: SealFlags) -> io::Result<Object> {
         let bytes = usize::try_from(self.bytes).map_err(io::Error::other)?;
         let pages = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes));
         if fstat(&self.file)?.st_size as u64 > pages as u64 {
             ftruncate(&self.file, pages as u64)?;
         }
-        fcntl_add_seals(&self.file, SEALS)?;
+        fcntl_add_seals(&self.file, seals)?;
         // Nobody can cut it off from here on.
         self.has_bytes()?;
         Ok(Object::of_shared(self.file.clone(), self.bytes))
@@ -254,6 +277,7 @@ mod tests {
         let held = taken(&unsealed, 10);
         let is_refused = |_: &mut [u8]| {
             assert!(held.seal().is_err());
+            assert_eq!(held.seal_or_copy().unwrap().bytes(), 10);
             Ok(())
         };
         unsealed.fill(10, is_refused).unwrap();

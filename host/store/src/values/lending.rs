@@ -45,7 +45,7 @@ impl Values {
         value.is_asked = false;
         if let Some(Memory::Taken(taken, (writer, number))) = &value.memory {
             self.orders.push(Order::Writer(*writer, *number, Fate::Close));
-            value.memory = match taken.seal() {
+            value.memory = match taken.seal_or_copy() {
                 Ok(object) => Some(Memory::Object(object)),
                 Err(e) => {
                     let message = format!("its file can't be sealed: {e}");

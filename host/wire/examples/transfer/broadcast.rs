@@ -111,7 +111,7 @@ pub async fn receiver(node: u32) {
     let holders = finder.more(LARGE, &[]).await;
     let priority = Priority::Get;
     let spec = FetchSpec { object: LARGE, bytes, root, holders, priority, finder: Some(finder) };
-    let fetched = transfers.fetch(spec, |_| Ok(target)).await.unwrap();
+    let fetched = transfers.fetch(spec, async |_| Ok(target)).await.unwrap();
     *whole.lock().unwrap() = Held::Whole(Arc::new(fetched.target));
     println!("has");
     tokio::task::spawn_blocking(|| while hear().is_some() {}).await.unwrap();

@@ -62,6 +62,14 @@ impl HeapTarget {
         Ok(HeapTarget(Arc::new(Heap { at, bytes: bytes as usize })))
     }
 
+    /// As [`HeapTarget::new`], for [`Transfers::fetch`](super::Transfers::fetch).
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub async fn reserve(bytes: u64) -> io::Result<HeapTarget> {
+        HeapTarget::new(bytes)
+    }
+
     /// Its bytes, when they have all been written.
     pub fn into_bytes(self) -> impl AsRef<[u8]> + Send + Sync + fmt::Debug {
         HeapBytes(self.0)

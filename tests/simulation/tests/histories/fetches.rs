@@ -102,7 +102,7 @@ async fn fetch(member: &Member, object: ObjectId, root: Root, from: From, priori
     let mut reserved = None;
     let result = member.transfers.fetch(spec, |bytes| {
         reserved = Some(Reserved::new(world, host, bytes));
-        HeapTarget::new(bytes)
+        HeapTarget::reserve(bytes)
     });
     let result = result.await;
     let announced = Announced { made, is_right: root == made.root };

@@ -94,7 +94,7 @@ impl Memories {
 
 fn sealed(mut memory: Unsealed, parts: &[&[u8]], bytes: usize) -> io::Result<ValueFile> {
     memory.write(parts)?;
-    memory.seal(bytes as u64).map(ValueFile::Sealed)
+    memory.seal_verifiably(bytes as u64).map(ValueFile::Sealed)
 }
 
 /// Takes what is free. Says whether it was.
