@@ -15,5 +15,7 @@ mod watched;
 
 pub use output::{Model, column_of_numbers, models};
 pub use rows::{TaxiTrip, large_taxi_files, least_squares, taxi_files, taxi_line, taxi_trips};
-pub use sandbar_testnet::{Ended, Lab, Running, cache, children, component, host, is_alive, say, workspace};
+pub use sandbar_testnet::{
+    Ended, Lab, Running, cache, children, component, host, is_alive, processor_time, say, workspace,
+};
 pub use watched::{Access, Way, watch};

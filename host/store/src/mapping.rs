@@ -74,9 +74,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file that another process sealed, after checking its seals and its length.
+    /// Maps the first `bytes` of a file that a trusted process sealed, after checking its seals and its length. Files from
+    /// untrusted processes must pass [`SealedFile::of_sealed`](crate::SealedFile::of_sealed) first.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
-        Mapping::with_seals(file, bytes, SealFlags::SHRINK | SealFlags::WRITE)
+        let seals = fcntl_get_seals(file)?;
+        let write = if seals.contains(SealFlags::WRITE) { SealFlags::WRITE } else { SealFlags::FUTURE_WRITE };
+        Mapping::with_seals(file, bytes, SealFlags::SHRINK | write)
     }
 
     /// Maps the first `bytes` of a file that is [lent](crate::LentSegment) to this process, after checking its length
@@ -95,7 +98,8 @@ impl Mapping {
         let mapped = Some(huge_bytes(bytes)).filter(|huge| *huge as u64 <= file_bytes).unwrap_or_default().max(bytes);
         // Both kinds of mapping show the same bytes of a file that is never written, but kernels before 6.7 refuse
         // shared mappings of write-sealed files.
-        let shared = if seals.contains(SealFlags::WRITE) { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        let is_constant = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+        let shared = if is_constant { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, mapped, ProtFlags::READ, shared)? };
         Ok(Mapping { at, bytes, mapped })
     }

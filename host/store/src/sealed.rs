@@ -7,8 +7,15 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
 
+/// Seals of a file that an untrusted process wrote: [`SealFlags::WRITE`] proves that no older mapping can write to it.
+///
+/// Setting it is slow on a busy machine: the kernel waits for every processor, and fails while it moves one of the pages.
 pub(crate) const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+
+/// Seals of a file that only this process wrote and that it no longer has mapped for writing. Setting them checks nothing.
+pub(crate) const OWN_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// Immutable bytes in a memory file that can't be written, grown or shrunk.
 #[derive(Debug, Clone)]
@@ -38,10 +45,10 @@ impl SealedFile {
         SealedFile::seal(file, parts.iter().map(|part| part.len() as u64).sum())
     }
 
-    /// Adopts a file that another process sealed.
+    /// Adopts a file that an untrusted process sealed.
     ///
     /// # Errors
-    /// Fails if the file is not sealed, or is shorter than `bytes`.
+    /// Fails if the file is not [sealed verifiably](crate::UnsealedFile::seal_verifiably), or is shorter than `bytes`.
     pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<SealedFile> {
         crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
         Ok(SealedFile { file: Arc::new(file), bytes })
@@ -65,8 +72,9 @@ impl SealedFile {
         SealedFile::seal(file, bytes)
     }
 
-    pub(crate) fn seal(file: OwnedFd, bytes: u64) -> io::Result<SealedFile> {
-        fcntl_add_seals(&file, SEALS)?;
+    /// Seals a file that only this process wrote, and that it has not mapped.
+    fn seal(file: OwnedFd, bytes: u64) -> io::Result<SealedFile> {
+        fcntl_add_seals(&file, OWN_SEALS)?;
         Ok(SealedFile { file: Arc::new(file), bytes })
     }
 
@@ -132,5 +140,14 @@ mod tests {
             fcntl_add_seals(&file, seals).unwrap();
             assert!(Mapping::sealed(file.as_fd(), 1).is_err());
         }
+    }
+
+    #[test]
+    fn another_process_has_to_seal_so_that_it_can_be_checked() {
+        let of_sealed = |object: &SealedFile| SealedFile::of_sealed(object.as_fd().try_clone_to_owned().unwrap(), 3);
+        let mut memory = crate::UnsealedFile::new(3).unwrap();
+        memory.write(&[b"abc"]).unwrap();
+        assert!(of_sealed(&memory.seal_verifiably(3).unwrap()).is_ok());
+        assert!(of_sealed(&SealedFile::new(b"abc").unwrap()).is_err());
     }
 }

@@ -12,13 +12,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
 use sandbar_core::copy_to_shared;
 
 use crate::SealedFile;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, collapse, huge_bytes, map};
-use crate::sealed::{SEALS, new_file};
+use crate::sealed::{OWN_SEALS, SEALS, new_file};
 
 /// Maximum number of attempts to seal a busy file.
 const SEAL_ATTEMPTS_MAX: u32 = 50;
@@ -107,6 +107,14 @@ impl UnsealedFile {
     /// # Errors
     /// Kernel errors.
     pub fn seal(self, bytes: u64) -> io::Result<SealedFile> {
+        UnsealedValue { file: self.file, bytes }.seal_with(OWN_SEALS)
+    }
+
+    /// Seals the file so that a process which does not trust this one can check that nothing writes to it any more.
+    ///
+    /// # Errors
+    /// Kernel errors.
+    pub fn seal_verifiably(self, bytes: u64) -> io::Result<SealedFile> {
         let value = UnsealedValue { file: self.file, bytes };
         for _ in 0..SEAL_ATTEMPTS_MAX {
             match value.seal() {
@@ -182,12 +190,27 @@ impl UnsealedValue {
     /// # Errors
     /// Fails if the writer has the file mapped, has truncated it, or has set other seals.
     pub fn seal(&self) -> io::Result<SealedFile> {
+        self.seal_with(SEALS)
+    }
+
+    /// Like [`UnsealedValue::seal`], but returns a copy while the kernel refuses to seal the file.
+    ///
+    /// # Errors
+    /// Fails if the writer has truncated the file, and if no memory is available.
+    pub fn seal_or_copy(&self) -> io::Result<SealedFile> {
+        match self.seal() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => SealedFile::of_file(self.file.as_fd(), self.bytes),
+            sealed => sealed,
+        }
+    }
+
+    fn seal_with(&self, seals: SealFlags) -> io::Result<SealedFile> {
         let bytes = usize::try_from(self.bytes).map_err(io::Error::other)?;
         let pages = bytes.next_multiple_of(PAGE_BYTES).max(huge_bytes(bytes));
         if fstat(&self.file)?.st_size as u64 > pages as u64 {
             ftruncate(&self.file, pages as u64)?;
         }
-        fcntl_add_seals(&self.file, SEALS)?;
+        fcntl_add_seals(&self.file, seals)?;
         // After sealing, the file can't be truncated any more.
         self.check_length()?;
         Ok(SealedFile::of_shared(self.file.clone(), self.bytes))
@@ -254,6 +277,7 @@ mod tests {
         let held = unsealed_value(&unsealed, 10);
         let is_refused = |_: &mut [u8]| {
             assert!(held.seal().is_err());
+            assert_eq!(held.seal_or_copy().unwrap().bytes(), 10);
             Ok(())
         };
         unsealed.fill(10, is_refused).unwrap();

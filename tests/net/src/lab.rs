@@ -321,6 +321,13 @@ pub fn children(process: u32) -> Vec<u32> {
     ids.filter(|id| parent(*id) == Some(process)).collect()
 }
 
+/// Processor time that a process's first thread has had. Zero when the process is gone.
+pub fn processor_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
 /// Whether there is a process of this id that has not ended.
 pub fn is_alive(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

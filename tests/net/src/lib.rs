@@ -24,7 +24,7 @@ mod way;
 use std::fmt;
 use std::io::Write;
 
-pub use lab::{Ended, Lab, Running, children, is_alive};
+pub use lab::{Ended, Lab, Running, children, is_alive, processor_time};
 pub use net::{Net, Rate};
 pub use places::{cache, component, example, host, workspace};
 pub use relay::{Counts, Relay};

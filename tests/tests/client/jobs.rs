@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sandbar_client::{ClientError, Code, Job, JobOptions, NodeError, ObjectRef, TaskOptions, wait};
-use sandbar_tests::Lab;
-use serde_json::json;
+use sandbar_tests::{Lab, processor_time};
+use serde_json::{Value, json};
 
 use crate::{begin, client, load, run, with_job};
 
@@ -75,8 +75,7 @@ fn tasks_outlive_their_workers() {
         }
         let mut killed = 0;
         while !wait(&all, all.len(), Some(Duration::from_millis(200))).await.1.is_empty() {
-            tokio::task::block_in_place(|| kill_one(&lab));
-            killed += 1;
+            killed += u32::from(tokio::task::block_in_place(|| kill_one(&lab)));
         }
         let first = all[0].get().await.unwrap();
         for object in &all {
@@ -89,14 +88,18 @@ fn tasks_outlive_their_workers() {
     });
 }
 
-/// Kills a worker of a lab's node, one that was given tasks where there is one. Other tests of this process are to be spared it.
-pub(crate) fn kill_one(lab: &Lab) {
+/// Kills a worker of a lab's node that was given tasks and has computed for a while, if there is one: something is done between
+/// two kills on a machine of any speed. Other tests of this process are to be spared it. Says whether it killed one.
+pub(crate) fn kill_one(lab: &Lab) -> bool {
     let listed = lab.host(&["list", "workers", "--json"]).expect_code(0).json();
-    let workers = listed["workers"].as_array().unwrap().iter().filter(|worker| worker["role"] == "tasks");
-    // One that has just begun was given nothing yet: nothing would be lost with it.
-    if let Some(worker) = workers.max_by_key(|worker| worker["given"].as_u64()) {
-        kill_process(Pid::from_raw(worker["process"].as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
-    }
+    let process = |worker: &Value| worker["process"].as_u64().and_then(|process| u32::try_from(process).ok()).unwrap();
+    let is_due = |worker: &&Value| {
+        let is_given = worker["role"] == "tasks" && worker["given"].as_u64() > Some(0);
+        is_given && processor_time(process(worker)) >= Duration::from_millis(150)
+    };
+    let due = listed["workers"].as_array().unwrap().iter().find(is_due);
+    // It may have ended since.
+    due.is_some_and(|due| kill_process(Pid::from_raw(process(due).cast_signed()).unwrap(), Signal::KILL).is_ok())
 }
 
 #[test]

@@ -120,7 +120,12 @@ fn a_perceptron_is_trained_and_served() {
         // On a GPU, from the first layer to the last answer: in a few passes, since lavapipe is slow.
         let short = [&all[..], &[r#"params={"max_epochs": 2}"#]].concat();
         let on_gpu = ["gpus=0.5", r#"device="gpu""#];
-        let gpu = json(&run_with(&lab, "perceptron", &[&short[..], &on_gpu].concat(), &["--software-gpu"]));
+        let gpu = json(&run_with(
+            &lab,
+            "perceptron",
+            &[&short[..], &on_gpu].concat(),
+            &["--software-gpu", "--gpu-time", "60"],
+        ));
         let cpu = json(&run(&lab, "perceptron", &[&short[..], &[r#"device="cpu""#]].concat()));
         assert_ne!(gpu, cpu, "the GPU had nothing to do");
         assert!((error(&gpu) / error(&cpu) - 1.0).abs() < 1e-3, "{gpu}, {cpu}");

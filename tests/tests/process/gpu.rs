@@ -174,7 +174,9 @@ fn hostile_kernels_and_shapes() {
 fn what_is_lost_with_a_gpu_is_done_again() {
     let lab = Lab::new();
     let program = format!("{}#survives", component("tests/programs/dense").display());
-    let line = ["submit", &program, "--json", "--software-gpu", "--arg", "tasks=6", "--arg", "turns=2000"];
+    // On a busy machine what lavapipe is given takes long.
+    let line =
+        ["submit", &program, "--json", "--software-gpu", "--gpu-time", "60", "--arg", "tasks=6", "--arg", "turns=2000"];
     let mut host = lab.start(&line);
     let gpus = |host: u32| sandbar_tests::children(host).into_iter().filter(|child| name(*child) == "host-gpu");
     let at_work = |host: &Running| host.talk().matches("at work").count();

@@ -1,10 +1,11 @@
 //! Programs: tasks that submit tasks, wait for each other, share values, fail, are cancelled, and lose their workers.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Lab, Running, children, component, is_alive};
+use sandbar_tests::{Lab, Running, children, component, is_alive, processor_time};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
@@ -152,22 +153,28 @@ pub fn kill(process: u32) {
     let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
 }
 
-/// More than 20,000 nested tasks, and a worker killed every 200 ms.
+/// Kills workers of a kind while their host runs, `most` of them: each once it has computed for so long, so that something is
+/// done between two kills on a machine of any speed. Returns how many were killed.
+pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, most: usize) -> usize {
+    let mut killed = BTreeSet::new();
+    while host.is_running() {
+        let is_due = |worker: &u32| !killed.contains(worker) && processor_time(*worker) >= computed;
+        let due = workers(host.process(), kind).into_iter().find(is_due);
+        if let Some(worker) = due.filter(|_| killed.len() < most) {
+            kill(worker);
+            killed.insert(worker);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    killed.len()
+}
+
+/// More than 20,000 nested tasks, and each worker killed.
 #[test]
 fn results_are_right_whatever_happens_to_workers() {
     let lab = Lab::new();
     let mut host = start(&lab, "tree_retried", &[("depth", 4), ("width", 12), ("steps", 60_000)]);
-    let mut killed = 0;
-    let mut next = Instant::now() + Duration::from_millis(200);
-    while host.is_running() {
-        if Instant::now() >= next {
-            next += Duration::from_millis(200);
-            let all = workers(host.process(), "tasks");
-            all.get(killed % all.len().max(1)).copied().into_iter().for_each(kill);
-            killed += 1;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let killed = kill_workers(&mut host, "tasks", Duration::from_millis(200), usize::MAX);
     let summary = host.wait().expect_code(0).json();
     assert_eq!(summary["result"], json!(12u64.pow(4)));
     assert!(killed >= 3 && summary["lost_workers"].as_u64() >= Some(1), "{killed} {summary}");

@@ -1,11 +1,11 @@
 //! Streams: what generators yield, taken one after another, whatever becomes of who yields and who takes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sandbar_tests::{Lab, component};
 use serde_json::{Value, json};
 
-use crate::programs::{kill, start_of, workers};
+use crate::programs::{kill_workers, start_of};
 
 const PROGRAM: &str = "tests/programs/streams";
 
@@ -90,24 +90,14 @@ fn pi_is_seen_to_become_exact() {
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
 }
 
-/// A worker is killed every 200 ms, with generators and with tasks that take their items.
+/// Workers are killed with generators and with tasks that take their items.
 #[test]
 fn items_are_right_whatever_happens_to_workers() {
     let lab = Lab::new();
     let arguments = [("tasks", 6), ("items", 400), ("steps", 300_000)];
     let mut host = start_of(&lab, &component(PROGRAM), "taken_by_many", &arguments);
-    let mut killed = 0;
-    let mut next = Instant::now() + Duration::from_millis(200);
-    while host.is_running() {
-        // Those that take begin from the start each time: they are left alone in the end.
-        if Instant::now() >= next && killed < 20 {
-            next += Duration::from_millis(200);
-            let all = workers(host.process(), "tasks");
-            all.get(killed % all.len().max(1)).copied().into_iter().for_each(kill);
-            killed += 1;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    // Those that take begin from the start each time: they are left alone in the end.
+    let killed = kill_workers(&mut host, "tasks", Duration::from_millis(200), 20);
     let summary = host.wait().expect_code(0).json();
     assert_eq!(summary["result"], json!(7 * 400));
     assert!(killed >= 3 && summary["lost_workers"].as_u64() >= Some(1), "{killed} {summary}");

@@ -1,6 +1,7 @@
 //! Objects of a cluster's nodes: fetched into memory files, and served out of them.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -166,26 +167,36 @@ pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result
         priority,
         finder: is_spread.then(|| Arc::new(finder) as Arc<dyn HolderFinder>),
     };
-    let reserve =
-        |bytes: u64| Ok(LandingTarget(ReceiveBuffer::new(usize::try_from(bytes).map_err(std::io::Error::other)?)?));
-    let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string());
-    let here = fetched.and_then(|FetchedObject { target, serving, .. }| {
-        let here = target.0.seal().map_err(|e| e.to_string())?;
-        if is_spread {
-            let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
-            let shared = SharedObject { bytes, root: RootHash(root), touched: Instant::now() };
-            inner.shared.objects().insert(object, shared);
-        }
-        // Whoever fetches it of this node finds it at every moment.
-        drop(serving);
-        Ok(here)
-    });
+    let here = fetch_here(inner, spec, is_spread).await;
     if is_spread {
         let is_whole = here.is_ok();
         // Whoever is gone need not know.
         inner.handle.spawn(async move { ask::<()>(&connection, &Ask::Fetched(object.0, is_whole)).await });
     }
     here
+}
+
+/// Fetches an object into a memory file of this node. If it is `spread`, other nodes can fetch it from here as well.
+///
+/// Creating and sealing the file can wait for every processor of a busy machine, so neither runs on the threads that keep
+/// connections alive.
+async fn fetch_here(inner: &Arc<Inner>, spec: FetchSpec, spread: bool) -> Result<SealedFile, String> {
+    let (object, bytes, root) = (spec.object, spec.bytes, spec.root);
+    let reserve = async |bytes: u64| {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        Ok(LandingTarget(tokio::task::spawn_blocking(move || ReceiveBuffer::new(bytes)).await??))
+    };
+    let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string())?;
+    let FetchedObject { target: LandingTarget(buffer), serving, .. } = fetched;
+    let sealed = tokio::task::spawn_blocking(move || buffer.seal()).await.map_err(|e| e.to_string())?;
+    let here = sealed.map_err(|e| e.to_string())?;
+    if spread {
+        let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
+        inner.shared.objects().insert(object, SharedObject { bytes, root, touched: Instant::now() });
+    }
+    // Peers find the object without a gap: first in the transfer, then among the shared objects.
+    drop(serving);
+    Ok(here)
 }
 
 async fn ask<T: DeserializeOwned>(connection: &Connection, asked: &Ask) -> Result<T, String> {

@@ -45,7 +45,7 @@ impl ValueStore {
         value.is_recalled = false;
         if let Some(ValueMemory::Unsealed(unsealed, (writer, number))) = &value.memory {
             self.actions.push(StoreAction::Writer(*writer, *number, WriterAction::Close));
-            value.memory = match unsealed.seal() {
+            value.memory = match unsealed.seal_or_copy() {
                 Ok(object) => Some(ValueMemory::Sealed(object)),
                 Err(e) => {
                     let message = format!("its file can't be sealed: {e}");

@@ -113,7 +113,7 @@ pub async fn receiver(node: u32) {
     let holders = finder.find_more(LARGE, &[]).await;
     let priority = Priority::Get;
     let spec = FetchSpec { object: LARGE, bytes, root, holders, priority, finder: Some(finder) };
-    let fetched = transfers.fetch(spec, |_| Ok(target)).await.unwrap();
+    let fetched = transfers.fetch(spec, async |_| Ok(target)).await.unwrap();
     *whole.lock().unwrap() = HeldObject::Whole(Arc::new(fetched.target));
     println!("has");
     tokio::task::spawn_blocking(|| while read_line().is_some() {}).await.unwrap();

@@ -119,7 +119,7 @@ pub async fn client() {
 }
 
 async fn fetch(transfers: Transfers, spec: FetchSpec, file: File) {
-    transfers.fetch(spec, |_| Ok(file)).await.unwrap();
+    transfers.fetch(spec, async |_| Ok(file)).await.unwrap();
 }
 
 async fn bare_tcp(address: &str, bytes: usize) {

@@ -80,17 +80,17 @@ impl Transfers {
     ///
     /// # Errors
     /// Returns why the fetch failed; the memory is released.
-    pub async fn fetch<T: FetchTarget>(
+    pub async fn fetch<T: FetchTarget, F: Future<Output = io::Result<T>>>(
         &self,
         spec: FetchSpec,
-        reserve: impl FnOnce(u64) -> io::Result<T>,
+        reserve: impl FnOnce(u64) -> F,
     ) -> Result<FetchedObject<T>, FetchError> {
         let (object, bytes) = (spec.object, spec.bytes);
         let max = self.0.limits.object_bytes_max;
         let layout = Layout::of(bytes).filter(|_| bytes <= max).ok_or(FetchError::TooLarge { object, bytes, max })?;
         let permit = self.admit(object, bytes, spec.priority).await?;
         let no_memory = |error| FetchError::Memory { object, bytes, error };
-        let target = Arc::new(reserve(bytes).map_err(no_memory)?);
+        let target = Arc::new(reserve(bytes).await.map_err(no_memory)?);
         if target.bytes() != bytes {
             return Err(no_memory(io::Error::other(format!("{} bytes were reserved", target.bytes()))));
         }

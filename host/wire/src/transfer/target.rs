@@ -61,6 +61,14 @@ impl HeapTarget {
         Ok(HeapTarget(Arc::new(Heap { at, bytes: bytes as usize })))
     }
 
+    /// Like [`HeapTarget::new`], for [`Transfers::fetch`](super::Transfers::fetch).
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn reserve(bytes: u64) -> io::Result<HeapTarget> {
+        HeapTarget::new(bytes)
+    }
+
     /// Returns the bytes, once all have been written.
     pub fn into_bytes(self) -> impl AsRef<[u8]> + Send + Sync + fmt::Debug {
         HeapBytes(self.0)

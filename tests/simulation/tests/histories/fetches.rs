@@ -102,7 +102,7 @@ async fn fetch(member: &Member, object: ObjectId, root: RootHash, from: From, pr
     let mut reserved = None;
     let result = member.transfers.fetch(spec, |bytes| {
         reserved = Some(Reserved::new(world, host, bytes));
-        HeapTarget::new(bytes)
+        HeapTarget::reserve(bytes)
     });
     let result = result.await;
     let announced = AnnouncedObject { test_object, is_right: root == test_object.root };

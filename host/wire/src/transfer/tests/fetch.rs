@@ -137,7 +137,7 @@ async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
     });
     let fetch = |priority| {
         let spec = FetchSpec { priority, ..spec(&bytes, vec![receiver.holder_of_liar(&holder)]) };
-        receiver.transfers.fetch(spec, HeapTarget::new)
+        receiver.transfers.fetch(spec, HeapTarget::reserve)
     };
     let (urgent, other) = tokio::join!(fetch(Priority::Get), fetch(Priority::Argument));
     assert!(started.elapsed() >= Duration::from_millis(busy_ms), "there was nothing to wait for");
@@ -180,11 +180,11 @@ async fn when_all_are_gone_others_are_looked_for() {
     let finder: Arc<dyn HolderFinder> = Arc::new(FixedFinder(receiver.holder_of(&second)));
     let mut spec = spec(&bytes, vec![receiver.holder_of(&first)]);
     spec.finder = Some(finder);
-    let fetched = receiver.transfers.fetch(spec.clone(), HeapTarget::new).await.unwrap();
+    let fetched = receiver.transfers.fetch(spec.clone(), HeapTarget::reserve).await.unwrap();
     assert!(fetched.target.into_bytes().as_ref() == bytes);
     // A finder that returns the same holder again and again is not called forever.
     second.objects.put(OBJECT, HeldObject::NotFound);
-    assert!(receiver.transfers.fetch(spec, HeapTarget::new).await.is_err());
+    assert!(receiver.transfers.fetch(spec, HeapTarget::reserve).await.is_err());
     assert!(second.objects.asked.load(Ordering::Relaxed) < 60);
 }
 
@@ -194,20 +194,20 @@ async fn memory_that_is_not_there_is_an_error_and_nothing_is_kept() {
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
     let spec = || spec(&bytes, vec![receiver.holder_of(&host)]);
-    let full = |_| Err::<HeapTarget, _>(io::Error::from(io::ErrorKind::OutOfMemory));
+    let full = async |_| Err::<HeapTarget, _>(io::Error::from(io::ErrorKind::OutOfMemory));
     let error = receiver.transfers.fetch(spec(), full).await.unwrap_err();
     assert!(matches!(error, FetchError::Memory { .. }) && error.blame() == TransferBlame::Local, "{error}");
-    let short = receiver.transfers.fetch(spec(), |bytes| HeapTarget::new(bytes - 1)).await.unwrap_err();
+    let short = receiver.transfers.fetch(spec(), |bytes| HeapTarget::reserve(bytes - 1)).await.unwrap_err();
     assert!(matches!(short, FetchError::Memory { .. }));
     let mut huge = spec();
     huge.bytes = 2 << 30;
-    let error = receiver.transfers.fetch(huge.clone(), HeapTarget::new).await.unwrap_err();
+    let error = receiver.transfers.fetch(huge.clone(), HeapTarget::reserve).await.unwrap_err();
     assert!(matches!(error, FetchError::TooLarge { max, .. } if max == 1 << 30), "{error}");
     huge.bytes = u64::MAX;
-    assert!(matches!(receiver.transfers.fetch(huge, HeapTarget::new).await, Err(FetchError::TooLarge { .. })));
+    assert!(matches!(receiver.transfers.fetch(huge, HeapTarget::reserve).await, Err(FetchError::TooLarge { .. })));
     let mut empty = spec();
     empty.bytes = 0;
-    assert!(matches!(receiver.transfers.fetch(empty, HeapTarget::new).await, Err(FetchError::WrongEmptyHash { .. })));
+    assert!(matches!(receiver.transfers.fetch(empty, HeapTarget::reserve).await, Err(FetchError::WrongEmptyHash { .. })));
     assert_eq!((receiver.admission.used(), host.objects.asked.load(Ordering::Relaxed)), (0, 0));
 }
 
@@ -236,7 +236,7 @@ async fn many_large_ones_wait_for_each_other_and_all_come() {
     let fetch = |priority| {
         let mut spec = spec(&bytes, vec![receiver.holder_of(&host)]);
         spec.priority = priority;
-        transfers.fetch(spec, HeapTarget::new)
+        transfers.fetch(spec, HeapTarget::reserve)
     };
     let priorities = [Priority::Prefetch, Priority::Argument, Priority::Get];
     let fetches = futures::future::join_all((0..30).map(|i| fetch(priorities[i % 3]).map(|result| result.map(drop))));

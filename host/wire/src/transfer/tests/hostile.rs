@@ -218,7 +218,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let transfers = Transfers::new(wide, receiver.admission.clone(), None, Offload::Threads).unwrap();
     let mut spec = spec(&bytes, vec![receiver.holder_of_liar(&liar)]);
     spec.finder = Some(Arc::new(FixedFinder(receiver.holder_of(&honest))));
-    let fetched = transfers.fetch(spec, HeapTarget::new).await.unwrap();
+    let fetched = transfers.fetch(spec, HeapTarget::reserve).await.unwrap();
     assert!(fetched.target.into_bytes().as_ref() == &bytes[..]);
     let range = 9 * GROUP_BYTES..10 * GROUP_BYTES;
     assert_eq!(fetched.report.failed.0[0].error, HolderError::BadChunk { range });

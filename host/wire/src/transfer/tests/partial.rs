@@ -15,7 +15,7 @@ async fn check(len: usize, nodes: u32) {
     hosts[0].put(OBJECT, &bytes);
     let fetch = async |at: usize| {
         let spec = spec(&bytes, vec![hosts[at].holder_of(&hosts[at - 1])]);
-        let fetch = hosts[at].transfers.fetch(spec, HeapTarget::new);
+        let fetch = hosts[at].transfers.fetch(spec, HeapTarget::reserve);
         let publish = async {
             loop {
                 if let Some(partial) = hosts[at].transfers.partial(OBJECT) {
@@ -55,7 +55,7 @@ async fn who_waits_for_what_never_comes_is_told() {
     let (receiver, middle) = (Host::start(0, limits()), Host::start(1, limits()));
     // Its only holder never answers.
     let nowhere = middle.holder(sandbar_core::NodeId(9), "127.0.0.1:9".parse().unwrap());
-    let fetch = middle.transfers.fetch(spec(&bytes, vec![nowhere]), HeapTarget::new);
+    let fetch = middle.transfers.fetch(spec(&bytes, vec![nowhere]), HeapTarget::reserve);
     let ask = async {
         let partial = loop {
             match middle.transfers.partial(OBJECT) {

@@ -120,7 +120,7 @@ async fn a_prefetch_makes_room_for_what_is_waited_for() {
     let fetch = |priority, holders| {
         let mut spec = super::world::spec(&bytes, holders);
         spec.priority = priority;
-        transfers.fetch(spec, HeapTarget::new)
+        transfers.fetch(spec, HeapTarget::reserve)
     };
     // A holder that never answers.
     let silent = super::world::Liar::start(

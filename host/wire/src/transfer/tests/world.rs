@@ -117,7 +117,7 @@ impl Host {
     /// Fetches the object with these bytes, and checks bytes and memory.
     pub async fn fetch(&self, bytes: &[u8], holders: Vec<Holder>) -> Result<FetchReport, FetchError> {
         let spec = spec(bytes, holders);
-        let fetched = self.transfers.fetch(spec, HeapTarget::new).await?;
+        let fetched = self.transfers.fetch(spec, HeapTarget::reserve).await?;
         assert!(fetched.target.into_bytes().as_ref() == bytes, "the bytes are others");
         assert_eq!(self.admission.used(), bytes.len() as u64);
         drop(fetched.permit);

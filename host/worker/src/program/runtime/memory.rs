@@ -94,7 +94,7 @@ impl MemoryPool {
 
 fn sealed(mut memory: UnsealedFile, parts: &[&[u8]], bytes: usize) -> io::Result<ValueFile> {
     memory.write(parts)?;
-    memory.seal(bytes as u64).map(ValueFile::Sealed)
+    memory.seal_verifiably(bytes as u64).map(ValueFile::Sealed)
 }
 
 /// Claims a free memory. Returns whether it was free.
