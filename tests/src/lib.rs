@@ -1,13 +1,11 @@
-//! Process-level tests: the `host` program as its users meet it.
+//! Process-level tests: run the `host` program as users do.
 //!
-//! [`Lab`] is a folder in which a test writes its files and runs the host; what
-//! the host printed is an [`Ended`], what it wrote is read by [`models`]. All
-//! runs of one test process share a cache that is made anew for it, so that
-//! components are compiled once and nothing of an older build is trusted.
+//! [`Lab`] is a temporary folder in which a test writes files and runs the host. [`Ended`] holds the exit status and
+//! the output of a run; [`models`] reads the models that a job wrote. All runs of one test process share a cache that
+//! starts empty, so that each component is compiled once and no artifact of an older build is reused.
 //!
-//! Goals: a test reads as a table of inputs and expectations; nothing here
-//! outlives its test, whatever the test does. Non-goals: what can be asked of a
-//! function in its own room.
+//! Goals: a test reads as a table of inputs and expectations; no process or file outlives its test. Non-goals: behavior
+//! that a unit test of one crate can check.
 
 mod output;
 mod rows;

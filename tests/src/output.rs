@@ -1,4 +1,4 @@
-//! The models that a job wrote.
+//! Reads the models that a job wrote.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,34 +13,34 @@ use serde_json::Value;
 /// A row of a job's output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// The group's key, as text: the file first, for jobs with `per_file`.
+    /// Key of the group as text, one entry per key column. With `per_file`, the file comes first.
     pub key: Vec<String>,
-    /// What the job calls it.
+    /// Name of the model in the job file.
     pub model: String,
-    /// Its place among the models of its group, from 1.
+    /// Rank among the models of the group, from 1.
     pub rank: u32,
     /// Mean absolute error.
     pub mae: Option<f64>,
     /// Mean squared error.
     pub mse: Option<f64>,
-    /// Its root.
+    /// Root of `mse`.
     pub rmse: Option<f64>,
     /// Coefficient of determination.
     pub r2: Option<f64>,
-    /// Rows it learnt from.
+    /// Number of training rows.
     pub rows_train: u32,
-    /// Rows it was scored on.
+    /// Number of test rows.
     pub rows_test: u32,
-    /// Its parameters.
+    /// Parameters of the model.
     pub params: Value,
-    /// Its stored form.
+    /// Serialized model.
     pub bytes: Vec<u8>,
 }
 
-/// Reads the output of a job.
+/// Reads the output file of a training job.
 ///
 /// # Panics
-/// When it is no such file.
+/// Panics if the file is not the output of a training job.
 pub fn models(path: &Path) -> Vec<Model> {
     let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build());
@@ -76,10 +76,10 @@ fn rows(batch: &RecordBatch) -> Vec<Model> {
     (0..batch.num_rows()).map(at).collect()
 }
 
-/// A column of a Parquet file, its numbers as f64.
+/// Returns a column of a Parquet file as `f64` values.
 ///
 /// # Panics
-/// When it is no such file, or has no such column.
+/// Panics if the file can't be read as Parquet, or has no numeric column `name`.
 pub fn column_of_numbers(path: &Path, name: &str) -> Vec<Option<f64>> {
     let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build()).expect("it is Parquet");

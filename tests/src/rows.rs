@@ -1,4 +1,4 @@
-//! Input, and what should come of it.
+//! Input files, and reference results computed from them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const TAXI_ROWS: u64 = 20_000;
 const LARGE_TAXI_ROWS: u64 = 1_000_000;
 const TAXI_MONTHS: u32 = 2;
 
-/// The command that runs the example over taxi data and writes `models.parquet`.
+/// Returns the arguments that run the taxi example and write `models.parquet`.
 pub fn taxi_line(files: &[PathBuf]) -> Vec<String> {
     let job = workspace().join("examples/taxi.toml").display().to_string();
     let mut line: Vec<String> = ["submit", &job, "--json", "--output", "models.parquet"].map(str::to_owned).into();
@@ -27,11 +27,10 @@ pub fn taxi_line(files: &[PathBuf]) -> Vec<String> {
     line
 }
 
-/// Two months of made taxi trips, in the order of their months. The same files
-/// for all tests of a process.
+/// Returns two months of generated taxi trips, ordered by month. All tests of a process share the files.
 ///
 /// # Panics
-/// When they can't be written.
+/// Panics if the files can't be written.
 pub fn taxi_files() -> &'static [PathBuf] {
     static FILES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -40,36 +39,36 @@ pub fn taxi_files() -> &'static [PathBuf] {
     })
 }
 
-/// As many of more trips, which take several units of groups.
+/// Writes two months of 500,000 generated trips each, enough for several work units of groups.
 ///
 /// # Panics
-/// When they can't be written.
+/// Panics if the files can't be written.
 pub fn large_taxi_files() -> Vec<PathBuf> {
     let folder = cache().join("taxi-large");
     sandbar_data::taxi::write(&folder, LARGE_TAXI_ROWS, TAXI_MONTHS, &|_, _| {}).expect("taxi data can be written")
 }
 
-/// What the taxi job learns from.
+/// The columns that the taxi job trains on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaxiTrip {
-    /// Where it began; trips without are left out by the job's filter.
+    /// Pickup zone. The job's filter drops trips without one.
     pub pickup: Option<i32>,
-    /// Where it ended, -1 where that is not known.
+    /// Drop-off zone, -1 if unknown.
     pub dropoff: i32,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// The trips of a file, in its order.
+/// Reads the trips of a file in file order.
 ///
 /// # Panics
-/// When it is no file of trips.
+/// Panics if the file is not a file of trips.
 pub fn taxi_trips(path: &Path) -> Vec<TaxiTrip> {
     let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build()).expect("it is Parquet");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.build()).expect("the file is Parquet");
     let mut trips = Vec::new();
     for batch in reader {
-        let batch = batch.expect("it can be read");
+        let batch = batch.expect("a batch can be read");
         let zones =
             |name: &str| batch.column_by_name(name).expect("a column of zones").as_primitive::<Int32Type>().clone();
         let times = |name: &str| {
@@ -86,8 +85,8 @@ pub fn taxi_trips(path: &Path) -> Vec<TaxiTrip> {
     trips
 }
 
-/// Slope and intercept of least squares over pairs (x, y), by the textbook's
-/// centred sums. For a constant x the slope is 0.
+/// Computes slope and intercept of the least-squares line through the pairs (x, y) from centred sums. The slope is 0 if
+/// all x are equal.
 pub fn least_squares(pairs: &[(f64, f64)]) -> (f64, f64) {
     let rows = pairs.len() as f64;
     let mean_x = pairs.iter().map(|(x, _)| x).sum::<f64>() / rows;

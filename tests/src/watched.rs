@@ -1,7 +1,7 @@
-//! What a program and all that it starts open, change and run: the kernel says it, whatever they do.
+//! Records the paths that a process and its descendants open, change and execute.
 //!
-//! Each such system call stops until it was looked at (seccomp's user notification), so that none is missed, and goes on
-//! then. Paths are as the kernel sees them: absolute.
+//! Uses seccomp's user notification: each such system call blocks until the watcher has recorded it, so that none is
+//! missed, and then continues. Paths are absolute, as the kernel resolves them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,35 +18,36 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use sandbar_testnet::{Ended, Running};
 
-/// A path that was used.
+/// One use of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access {
-    /// How.
+    /// Kind of use.
     pub way: Way,
-    /// Which.
+    /// Absolute path.
     pub path: PathBuf,
 }
 
-/// How a path was used.
+/// Kind of use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// It was opened, to read or to write.
+    /// Opened for reading or writing.
     Open,
-    /// It was made, removed or renamed.
+    /// Created, removed or renamed.
     Change,
-    /// It was run.
+    /// Executed.
     Run,
 }
 
-/// Runs a command of the host to its end. Gives what it and its children used, each once, whether or not it was there.
+/// Runs a command of the host to its end. Returns its output, and each access of it and its descendants once, whether
+/// or not the path existed.
 ///
 /// # Panics
-/// When the kernel can't be asked, or the command does not end.
+/// Panics if the filter can't be installed, or if the command does not end.
 pub fn watch(mut command: Command) -> (Ended, Vec<Access>) {
     let (reader, writer) = io::pipe().expect("a pipe can be made");
-    // SAFETY: what is called between `fork` and `exec` makes system calls and nothing else.
-    unsafe { command.pre_exec(move || be_watched(writer.as_raw_fd())) };
-    let watcher: JoinHandle<Vec<Access>> = std::thread::spawn(move || listen(reader));
+    // SAFETY: the code between `fork` and `exec` makes system calls only.
+    unsafe { command.pre_exec(move || install_filter(writer.as_raw_fd())) };
+    let watcher: JoinHandle<Vec<Access>> = std::thread::spawn(move || record(reader));
     let ended = Running::new(command).wait();
     let mut all = watcher.join().expect("the watcher does not panic");
     all.sort();
@@ -54,7 +55,8 @@ pub fn watch(mut command: Command) -> (Ended, Vec<Access>) {
     (ended, all)
 }
 
-/// System calls that use a path: the way, and the places of the folder's descriptor, if there is one, and of the path.
+/// System calls that take a path: number, kind of access, argument index of the folder's descriptor (if the call has
+/// one), argument index of the path.
 const CALLS: [(libc::c_long, Way, Option<usize>, usize); 17] = [
     (libc::SYS_open, Way::Open, None, 0),
     (libc::SYS_openat, Way::Open, Some(0), 1),
@@ -75,8 +77,9 @@ const CALLS: [(libc::c_long, Way, Option<usize>, usize); 17] = [
     (libc::SYS_linkat, Way::Change, Some(2), 3),
 ];
 
-/// In the child: has the kernel ask about [`CALLS`], and says by which descriptor.
-fn be_watched(to: libc::c_int) -> io::Result<()> {
+/// Runs in the child: installs a filter that notifies the watcher of [`CALLS`], then writes process id and listener
+/// descriptor to `to`.
+fn install_filter(to: libc::c_int) -> io::Result<()> {
     const LOAD_NUMBER: libc::sock_filter = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0);
     let mut program = [LOAD_NUMBER; CALLS.len() + 3];
     for (i, (number, ..)) in CALLS.iter().enumerate() {
@@ -87,7 +90,7 @@ fn be_watched(to: libc::c_int) -> io::Result<()> {
     program[1 + CALLS.len()] = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
     program[2 + CALLS.len()] = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: numbers are passed, and a program that lives until the call ends.
+    // SAFETY: the arguments are numbers and a filter that lives until the call returns.
     let listener = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -98,7 +101,7 @@ fn be_watched(to: libc::c_int) -> io::Result<()> {
     if listener < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: eight bytes of this frame are written.
+    // SAFETY: `write` reads eight bytes of an array on this stack frame.
     let written = unsafe {
         let said = [libc::getpid(), listener as libc::c_int];
         libc::write(to, said.as_ptr().cast(), size_of::<[libc::c_int; 2]>())
@@ -110,79 +113,79 @@ const fn statement(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Looks at each call until the last process has ended.
-fn listen(mut from: PipeReader) -> Vec<Access> {
+/// Records each notification until the last process has ended.
+fn record(mut from: PipeReader) -> Vec<Access> {
     let mut said = [0; 8];
-    from.read_exact(&mut said).expect("the child says by which descriptor it is watched");
+    from.read_exact(&mut said).expect("the child sends its process id and the listener descriptor");
     let number = |at: usize| i32::from_ne_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
     let child = Pid::from_raw(number(0)).expect("a process has an id");
     let child = pidfd_open(child, PidfdFlags::empty()).expect("the child has not ended");
-    let listener = pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("a descriptor of a child can be had");
+    let listener = pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("the child's descriptor can be duplicated");
     let mut all = Vec::new();
-    while let Some(asked) = next(&listener) {
+    while let Some(asked) = next_notification(&listener) {
         let used = access(&asked);
-        // Who was killed meanwhile can't be read, and its call does not take place.
-        if waits(&listener, asked.id) {
+        // If the process was killed meanwhile, its memory can't be read and its call is not executed.
+        if is_pending(&listener, asked.id) {
             all.extend(used);
-            answer(&listener, asked.id);
+            continue_call(&listener, asked.id);
         }
     }
     all
 }
 
-/// The next call that waits; none once there are no processes any more.
-fn next(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
+/// Returns the next pending notification, or `None` when no process uses the filter any more.
+fn next_notification(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure is passed, which is there.
+        // SAFETY: the pointer is to one initialized structure, and the count is 1.
         if unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {
             continue;
         }
         if poll.revents & libc::POLLIN == 0 {
             return None;
         }
-        // SAFETY: plain numbers, of which zero is one.
+        // SAFETY: the structure holds integers only, for which all zeros is valid.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is the one that the request fills.
+        // SAFETY: the structure has the type that this request fills.
         if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } == 0 {
             return Some(asked);
         }
-        // Who asked has been killed.
+        // The process that made the call was killed: wait for the next one.
     }
 }
 
-/// Whether a call still waits for an answer.
-fn waits(listener: &OwnedFd, id: u64) -> bool {
-    // SAFETY: a number of eight bytes is read, which is there.
+/// Returns whether the call still waits for a response.
+fn is_pending(listener: &OwnedFd, id: u64) -> bool {
+    // SAFETY: the request reads eight bytes, the size of `id`.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// Has a call go on.
-fn answer(listener: &OwnedFd, id: u64) {
+/// Lets the call continue.
+fn continue_call(listener: &OwnedFd, id: u64) {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
-    // SAFETY: the structure is the one that the request takes. Who asked may have been killed.
+    // SAFETY: the structure has the type that this request reads. The request fails if the process was killed.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
 }
 
 fn access(asked: &libc::seccomp_notif) -> Option<Access> {
     let number = libc::c_long::from(asked.data.nr);
     let (_, way, folder, path) = CALLS.iter().find(|(call, ..)| *call == number)?;
-    let given = text(asked.pid, asked.data.args[*path]).unwrap_or_else(|| PathBuf::from("(unreadable)"));
+    let given = read_path(asked.pid, asked.data.args[*path]).unwrap_or_else(|| PathBuf::from("(unreadable)"));
     let base = match folder.map(|folder| asked.data.args[folder] as libc::c_int) {
         None | Some(libc::AT_FDCWD) => format!("/proc/{}/cwd", asked.pid),
         Some(descriptor) => format!("/proc/{}/fd/{descriptor}", asked.pid),
     };
     let base = if given.is_absolute() { PathBuf::new() } else { std::fs::read_link(base).unwrap_or_default() };
-    Some(Access { way: *way, path: plain(&base.join(given)) })
+    Some(Access { way: *way, path: normalize(&base.join(given)) })
 }
 
-/// The text at an address of another process.
-fn text(process: u32, address: u64) -> Option<PathBuf> {
+/// Reads the NUL-terminated path at an address of another process.
+fn read_path(process: u32, address: u64) -> Option<PathBuf> {
     const PAGE_BYTES: u64 = 4096;
     let memory = File::open(format!("/proc/{process}/mem")).ok()?;
     let (mut bytes, mut at) = (Vec::new(), address);
-    // What follows a page need not be there.
+    // Read page by page: the page after the text may be unmapped.
     while bytes.len() < libc::PATH_MAX as usize {
         let mut page = vec![0; (PAGE_BYTES - at % PAGE_BYTES) as usize];
         memory.read_exact_at(&mut page, at).ok()?;
@@ -196,8 +199,8 @@ fn text(process: u32, address: u64) -> Option<PathBuf> {
     None
 }
 
-/// A path without `.` and `..`, and with no links among its folders where it is there.
-fn plain(path: &Path) -> PathBuf {
+/// Returns the path without `.` and `..`. If its folder exists, also resolves symbolic links in the folder.
+fn normalize(path: &Path) -> PathBuf {
     if let (Some(folder), Some(name)) = (path.parent(), path.file_name())
         && let Ok(folder) = folder.canonicalize()
     {

@@ -1,4 +1,4 @@
-//! A folder to run the host in, and what came of it.
+//! A temporary folder to run the host in, and the result of a run.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 use crate::places;
 
-/// A host that takes longer hangs, whatever the machine has to do besides.
+/// Longest run of the host before a test fails, on a loaded machine too.
 const RUN_TIME_MAX: Duration = Duration::from_secs(240);
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A folder of a test's own, removed with it.
+/// A temporary folder of one test. Dropping it removes it.
 pub struct Lab {
     folder: TempDir,
 }
@@ -31,25 +31,25 @@ impl Default for Lab {
 }
 
 impl Lab {
-    /// An empty one.
+    /// Creates an empty folder.
     ///
     /// # Panics
-    /// When the folder can't be made.
+    /// Panics if the folder can't be created.
     pub fn new() -> Lab {
         let folder = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary folder");
         fs::create_dir(folder.path().join("tmp")).expect("a folder in it");
         Lab { folder }
     }
 
-    /// A path in it.
+    /// Returns the path of `name` in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Writes a file, and the folders it is in.
+    /// Writes a file, and creates its parent folders.
     ///
     /// # Panics
-    /// When it can't be written.
+    /// Panics if the file can't be written.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("it is in the folder")).expect("a folder can be made");
@@ -57,11 +57,11 @@ impl Lab {
         path
     }
 
-    /// Names of all files and folders in it, sorted, but for the folder of
-    /// temporary files while that is empty, and for what the host keeps of jobs.
+    /// Returns the names of all files and folders inside, sorted. Leaves out the host's job records (`state/`) and the
+    /// temporary folder (`tmp/`) itself.
     ///
     /// # Panics
-    /// When the folder can't be read.
+    /// Panics if the folder can't be read.
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         list(self.folder.path(), "", &mut names);
@@ -70,7 +70,7 @@ impl Lab {
         names
     }
 
-    /// The host with these arguments, to be run in this folder.
+    /// Returns a command that runs the host with these arguments in this folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(places::host());
         command.args(arguments).current_dir(self.folder.path());
@@ -85,7 +85,7 @@ impl Lab {
     /// Starts the host.
     ///
     /// # Panics
-    /// When it does not start.
+    /// Panics if the host does not start.
     pub fn start(&self, arguments: &[&str]) -> Running {
         Running::new(self.command(arguments))
     }
@@ -93,7 +93,7 @@ impl Lab {
     /// Runs the host to its end.
     ///
     /// # Panics
-    /// When it does not end.
+    /// Panics if the host does not start or does not end.
     pub fn host(&self, arguments: &[&str]) -> Ended {
         self.start(arguments).wait()
     }
@@ -111,7 +111,7 @@ fn list(folder: &Path, prefix: &str, names: &mut Vec<String>) {
     }
 }
 
-/// A host that runs. Dropping it kills it.
+/// A running host. Dropping it kills it.
 pub struct Running {
     line: String,
     child: Child,
@@ -121,38 +121,39 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`, which reads nothing.
+    /// Starts `command` with an empty standard input.
     ///
     /// # Panics
-    /// When it does not start.
+    /// Panics if the command does not start.
     pub fn new(mut command: Command) -> Running {
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let line = format!("host {}", words.join(" "));
-        // SAFETY: `heed_signals` makes system calls, which it may between `fork` and `exec`, and nothing else.
-        unsafe { command.pre_exec(heed_signals) };
+        // SAFETY: `reset_signals` makes system calls only, which are allowed between `fork` and `exec`.
+        unsafe { command.pre_exec(reset_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
         let (stdout, stderr) = (Output::of(child.stdout.take()), Output::of(child.stderr.take()));
         Running { line, child, stdout, stderr, since: Instant::now() }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     ///
     /// # Panics
-    /// When it can't be asked.
+    /// Panics if the status can't be read.
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be asked").is_some()
+        self.child.try_wait().expect("the status of a child can be read").is_some()
     }
 
-    /// Whether it has not ended: what a test does beside it does not go on for ever.
+    /// Returns whether the process still runs. Bounds loops of a test beside the process by the time limit of
+    /// [`Running::wait`].
     ///
     /// # Panics
-    /// When it can't be asked, and when it runs for longer than [`Running::wait`] would wait.
+    /// Panics if the status can't be read, or if the process has run for longer than [`Running::wait`] allows.
     pub fn is_running(&mut self) -> bool {
         assert!(
             self.since.elapsed() < RUN_TIME_MAX,
@@ -163,45 +164,45 @@ impl Running {
         !self.has_ended()
     }
 
-    /// What it has written to standard error so far.
+    /// Returns what the process has written to standard error so far.
     ///
     /// # Panics
-    /// When the thread that reads it has panicked.
+    /// Panics if the thread that reads standard error has panicked.
     pub fn talk(&self) -> String {
         self.stderr.so_far()
     }
 
-    /// What Ctrl-C sends.
+    /// Sends SIGINT, as Ctrl-C does.
     ///
     /// # Panics
-    /// When it can't be sent.
+    /// Panics if the signal can't be sent.
     pub fn interrupt(&self) {
         let process = Pid::from_raw(self.child.id().cast_signed()).expect("a process has an id");
         kill_process(process, Signal::INT).expect("the host can be sent a signal");
     }
 
-    /// Ends it as a power cut does.
+    /// Kills the process without warning and waits for it.
     ///
     /// # Panics
-    /// When it can't be.
+    /// Panics if the process can't be killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a child can be waited for");
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end, and returns its output.
     ///
     /// # Panics
-    /// When it does not end.
+    /// Panics if the process does not end within the time limit.
     pub fn wait(mut self) -> Ended {
         let status = loop {
-            match self.child.try_wait().expect("a child can be asked") {
+            match self.child.try_wait().expect("the status of a child can be read") {
                 Some(status) => break status,
                 None if self.since.elapsed() > RUN_TIME_MAX => {
                     let _ = self.child.kill();
                     panic!("{} did not end within {RUN_TIME_MAX:?}", self.line);
                 }
-                None => std::thread::sleep(LOOK_AGAIN),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         };
         let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
@@ -209,11 +210,11 @@ impl Running {
     }
 }
 
-/// Tests may run under `nohup`, or behind a shell's `&`, whose programs ignore these signals from their start on: what comes
-/// before the host listens would be lost.
-fn heed_signals() -> io::Result<()> {
+/// Resets SIGHUP and SIGINT to their default actions. Under `nohup`, or in the background of a shell (`&`), a test
+/// inherits ignored signals, and the host would lose signals sent before it installs its handlers.
+fn reset_signals() -> io::Result<()> {
     for signal in [libc::SIGHUP, libc::SIGINT] {
-        // SAFETY: no handler is set, what the signal does by itself is.
+        // SAFETY: the call sets the default action, not a handler.
         if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
             return Err(io::Error::last_os_error());
         }
@@ -223,13 +224,13 @@ fn heed_signals() -> io::Result<()> {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The output of a process, which a thread reads.
+/// Output of a process, read by a thread.
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -253,7 +254,7 @@ impl Output {
     }
 }
 
-/// Reads to the end, or to an error: what was read before that is what there is.
+/// Reads to the end or to an error, and keeps the bytes read before an error.
 fn read_into(mut pipe: impl Read, bytes: &Mutex<Vec<u8>>) {
     let mut part = [0; 8192];
     while let Ok(read @ 1..) = pipe.read(&mut part) {
@@ -261,36 +262,36 @@ fn read_into(mut pipe: impl Read, bytes: &Mutex<Vec<u8>>) {
     }
 }
 
-/// What came of a run.
+/// Result of a run of the host.
 #[derive(Debug)]
 pub struct Ended {
     /// The command line.
     pub line: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Its data.
+    /// Standard output: data.
     pub stdout: String,
-    /// Its talk.
+    /// Standard error: messages.
     pub stderr: String,
-    /// How long it took.
+    /// Duration of the run.
     pub took: Duration,
 }
 
 impl Ended {
-    /// Checks how it ended.
+    /// Checks the exit code.
     ///
     /// # Panics
-    /// When it ended otherwise.
+    /// Panics if the exit code differs.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Ended {
         assert_eq!(self.status.code(), Some(code), "{}: {}\n{}{}", self.line, self.status, self.stdout, self.stderr);
         self
     }
 
-    /// Checks that its talk has each of `words`.
+    /// Checks that standard error contains each of `words`.
     ///
     /// # Panics
-    /// When one is missing.
+    /// Panics if one is missing.
     #[track_caller]
     pub fn expect_talk(self, words: &[&str]) -> Ended {
         for word in words {
@@ -299,21 +300,21 @@ impl Ended {
         self
     }
 
-    /// What it printed, as JSON.
+    /// Parses standard output as JSON.
     ///
     /// # Panics
-    /// When it printed something else.
+    /// Panics if standard output is not JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{}: {e}: {}", self.line, self.stdout))
     }
 }
 
-/// Processes whose parent is `process`.
+/// Returns the ids of the processes whose parent is `process`.
 pub fn children(process: u32) -> Vec<u32> {
     let parent = |id: u32| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // The name, in parentheses, may hold anything.
+        // The name, in parentheses, may contain spaces and parentheses.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
     let ids =
@@ -321,14 +322,14 @@ pub fn children(process: u32) -> Vec<u32> {
     ids.filter(|id| parent(*id) == Some(process)).collect()
 }
 
-/// Processor time that a process's first thread has had. Zero when the process is gone.
+/// Returns the processor time of a process's first thread, or zero if the process does not exist.
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// Whether there is a process of this id that has not ended.
+/// Returns whether a process with this id exists and has not ended.
 pub fn is_alive(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

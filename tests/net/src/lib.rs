@@ -1,15 +1,15 @@
-//! What tests of real processes run: the host, and networks for nodes of it.
+//! Runs real processes for tests: the host, and networks of nodes.
 //!
-//! A [`Lab`] is a folder to run the host in, and [`Ended`] what came of it. This room names no other, so that what is tried
-//! with it needs no engine to be built but those in the host.
+//! A [`Lab`] is a temporary folder to run the host in; an [`Ended`] holds the exit status and the output of a run. This
+//! crate depends on no other crate of the workspace, so that tests build no engine beside the host's.
 //!
-//! A [`Net`] has a namespace for each node. Nodes are joined by a switch of the kernel, at its full speed, or by a
-//! [`Relay`], which delays, loses, doubles, damages and reorders what they send to each other, as a [`Way`] says. The
-//! relay is at the other end of each node's only link, a TUN device: a node has an address of its own, and knows of
-//! nothing. Namespaces have no names: they are gone with the test process and what it started, however that ends.
+//! A [`Net`] gives each node a network namespace. Either a kernel bridge joins the nodes at full speed, or a [`Relay`]
+//! does: it delays, drops, duplicates, corrupts and reorders packets as each [`Way`] specifies. The relay reads and
+//! writes a TUN device, the only link of each node: a node has its own address and needs no change. The namespaces have
+//! no names, so the kernel removes them with the last process of the test, however it ends.
 //!
-//! Goals: what a network does to processes that know nothing of it. Non-goals: results that are the same each time, which
-//! are a simulation's; here only what befalls the packets of a way is drawn from a seed.
+//! Goals: network faults under unmodified processes. Non-goals: repeatable runs, which `tests/simulation` covers; a
+//! seed fixes the fate of the packets of each link only.
 
 mod lab;
 mod namespace;
@@ -30,8 +30,8 @@ pub use places::{cache, component, example, host, workspace};
 pub use relay::{Counts, Relay};
 pub use way::Way;
 
-/// Says a line where it is seen whether or not the test fails.
+/// Writes a line to standard error, past the test harness's capture, so that it shows for passing tests too.
 pub fn say(line: fmt::Arguments<'_>) {
-    // Where nobody reads it, nothing is lost.
+    // Ignore the error: standard error may be closed.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

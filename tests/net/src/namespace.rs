@@ -1,4 +1,4 @@
-//! Network namespaces, which are there for as long as somebody has them or is in them.
+//! Network namespaces. The kernel keeps one as long as a descriptor or a process refers to it.
 
 use std::fs::File;
 use std::io;
@@ -13,11 +13,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 pub(crate) struct Namespace(Arc<File>);
 
 impl Namespace {
-    /// A new one, in which nothing but loopback is up.
+    /// Creates a namespace in which only the loopback device is up.
     pub(crate) fn new() -> io::Result<Namespace> {
-        // A thread that ends stays where it went.
+        // On a thread of its own, since a thread can't return from the namespace it has moved to.
         let made = on_a_thread(|| {
-            // SAFETY: of the calling thread, which shares no file descriptors less than before: a network is all it leaves.
+            // SAFETY: the call affects the calling thread only, and changes its network namespace but not its file
+            // descriptors.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             File::open("/proc/thread-self/ns/net")
         });
@@ -26,7 +27,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Does something within it.
+    /// Runs `work` in the namespace, on a thread of its own.
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         on_a_thread(|| {
             self.enter()?;
@@ -34,14 +35,14 @@ impl Namespace {
         })
     }
 
-    /// Has a command run within it.
+    /// Makes `command` start in the namespace.
     pub(crate) fn holds(&self, command: &mut Command) {
         let namespace = self.clone();
-        // SAFETY: one system call, which may be made between `fork` and `exec`.
+        // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.
         unsafe { command.pre_exec(move || namespace.enter()) };
     }
 
-    /// Runs a command of iproute2 within it, whose words have no spaces.
+    /// Runs an iproute2 command in the namespace. Splits the line at spaces, without quoting.
     pub(crate) fn command(&self, line: &str) -> io::Result<()> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -51,7 +52,7 @@ impl Namespace {
         output.status.success().then_some(()).ok_or_else(|| io::Error::other(format!("`{line}`: {}", talk.trim())))
     }
 
-    /// By which other processes find it, for as long as this one has it.
+    /// Returns a path by which other processes open the namespace. Valid as long as `self` exists.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }

@@ -1,23 +1,24 @@
-//! Addresses under which nodes are seen by those that they spoke to first, as behind a router that translates them.
+//! Network address translation, as by a router in front of each node.
 //!
-//! Node 3 is 10.77.0.3. When it has moved once, what it began to say to others comes from 10.77.1.3, and what is sent
-//! there is its. What others begin to say to 10.77.0.3 reaches it all the same, as through a forwarded port.
+//! Node 3 has the address 10.77.0.3. After its first move, flows that it initiates have the source address 10.77.1.3,
+//! and replies to that address reach it. Flows that others initiate to 10.77.0.3 still reach it, as through a forwarded
+//! port.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::packet::Packet;
 
-/// More pairs of sockets are forgotten, as if all had moved.
+/// Maximum tracked flows. A further one clears the table, as if all nodes had moved.
 const FLOWS_MAX: usize = 4096;
 
-/// Pairs of sockets, first the one that spoke first.
+/// Tracked flows: pairs of sockets, the initiator first.
 #[derive(Debug, Default)]
 pub(crate) struct Flows(HashSet<[SocketAddrV4; 2]>);
 
 impl Flows {
-    /// Gives a packet the addresses with which it arrives; false when it is for where its node is no more. `moved` is how
-    /// often each node has.
+    /// Rewrites the packet's addresses to those at which it arrives. Returns false if the destination address is one
+    /// that its node has left. `moved` counts the moves of each node.
     pub(crate) fn translate(&mut self, packet: &mut Packet, moved: &[u8]) -> bool {
         let before = packet.ends();
         let times = |end: SocketAddrV4| moved.get(usize::from(end.ip().octets()[3]).wrapping_sub(1)).copied();
@@ -41,7 +42,7 @@ impl Flows {
     }
 }
 
-/// The same socket, of a node that has moved so often.
+/// Returns the same socket at the address of its node after `moved` moves.
 fn at(socket: SocketAddrV4, moved: u8) -> SocketAddrV4 {
     let [a, b, _, node] = socket.ip().octets();
     SocketAddrV4::new(Ipv4Addr::new(a, b, moved, node), socket.port())

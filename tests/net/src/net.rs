@@ -1,4 +1,4 @@
-//! Nodes, each in a namespace of its own, and what joins them.
+//! Nodes in network namespaces, joined by a bridge or a relay.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -12,15 +12,15 @@ use crate::relay::Relay;
 use crate::say;
 use crate::tun::Tun;
 
-/// A switch has so many ports, and an address of a node's its last byte.
+/// Bounded by the ports of a bridge and by the last byte of a node's address.
 const NODES_MAX: usize = 200;
-/// What a switch carries: bytes of IP, as those of machine rooms do.
+/// MTU of the bridge in bytes: jumbo frames, as in data centers.
 const SWITCH_MTU: u16 = 9_000;
-/// And a relay: as most ways do.
+/// MTU of the relay in bytes: as on most networks.
 const RELAY_MTU: u16 = 1_500;
 
-/// Nodes that are joined to each other, numbered from 0. Where namespaces can't be made it says so, and they are addresses
-/// of loopback: then nothing befalls what they send, and nothing of it can be changed.
+/// A network of nodes numbered from 0. If namespaces can't be created, prints a warning and uses loopback addresses:
+/// packets are then not affected, and no link can be changed.
 #[derive(Debug)]
 pub struct Net {
     nodes: usize,
@@ -30,30 +30,30 @@ pub struct Net {
 #[derive(Debug)]
 enum Joined {
     Switch { nodes: Vec<Namespace>, switch: Namespace },
-    // Relay first: it ends before the devices go.
+    // The relay comes first, so that its thread ends before the devices are closed.
     Relay { relay: Relay, nodes: Vec<Namespace> },
     Loopback,
 }
 
-/// Of a socket of a test's own.
+/// Receive buffer of a test's socket, in bytes.
 const SOCKET_BYTES: usize = 16 << 20;
 
-/// How fast a node sends.
+/// Send rate of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// As fast as it can.
+    /// Unlimited.
     Full,
-    /// So many bits in a second. What is sent beyond waits for up to a fifth of a second, and is lost then.
+    /// Bits per second. Packets beyond the rate queue for up to 200 ms and are dropped then.
     Bits(u64),
 }
 
 impl Net {
-    /// Nodes joined by a switch.
+    /// Joins nodes by a bridge.
     pub fn switched(nodes: usize) -> Net {
         Net::or_loopback(nodes, switch(nodes))
     }
 
-    /// Nodes joined by a relay, whose ways do nothing until they are told to. A seed is for all that they draw.
+    /// Joins nodes by a relay without faults. `seed` seeds the random faults of all links.
     pub fn relayed(nodes: usize, seed: u64) -> Net {
         Net::or_loopback(nodes, relay(nodes, seed))
     }
@@ -69,15 +69,15 @@ impl Net {
         Net { nodes, joined }
     }
 
-    /// Whether nodes have namespaces of their own.
+    /// Returns whether nodes have namespaces of their own.
     pub fn is_real(&self) -> bool {
         !matches!(self.joined, Joined::Loopback)
     }
 
-    /// The node's address.
+    /// Returns the address of a node.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// Panics if there is no such node.
     pub fn address(&self, node: usize) -> Ipv4Addr {
         assert!(node < self.nodes, "there are {} nodes", self.nodes);
         match self.joined {
@@ -86,28 +86,28 @@ impl Net {
         }
     }
 
-    /// Has a command run at a node.
+    /// Makes `command` start at a node.
     pub fn place(&self, node: usize, command: &mut Command) {
         if let Some(namespace) = self.namespace(node) {
             namespace.holds(command);
         }
     }
 
-    /// A socket of a node, on a free port, which takes some thousand datagrams before any is read.
+    /// Binds a UDP socket at a node, on a free port, with room for several thousand datagrams.
     ///
     /// # Errors
-    /// When there is none.
+    /// Fails if the socket can't be bound.
     pub fn socket(&self, node: usize) -> io::Result<UdpSocket> {
         let bind = || {
             let socket = UdpSocket::bind((self.address(node), 0))?;
-            // Where it may not be so large it is what there is.
+            // Without the privilege, the default size remains.
             let _ = set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES);
             Ok(socket)
         };
         self.namespace(node).map_or_else(bind, |namespace| namespace.within(bind))
     }
 
-    /// What joins the nodes, where it is a relay.
+    /// Returns the relay, if one joins the nodes.
     pub fn relay(&self) -> Option<&Relay> {
         match &self.joined {
             Joined::Relay { relay, .. } => Some(relay),
@@ -115,17 +115,17 @@ impl Net {
         }
     }
 
-    /// How fast a node sends from now on. Nothing changes on loopback.
+    /// Sets the send rate of a node. Does nothing on loopback.
     ///
     /// # Errors
-    /// When the system does not do it.
+    /// Fails if the `tc` command fails.
     pub fn rate(&self, node: usize, rate: Rate) -> io::Result<()> {
         let Some(namespace) = self.namespace(node) else { return Ok(()) };
         match rate {
-            // Where there was no bound there is nothing to take away.
+            // Deleting fails if no limit is set.
             Rate::Full => namespace.command("tc qdisc del dev net0 root").or(Ok(())),
             Rate::Bits(bits) => {
-                // What may go at once has to be a packet at least, and at high rates what goes in a tick.
+                // The burst holds at least two packets, and at high rates the bytes of one 4 ms tick.
                 let burst = (bits / 8 / 250).max(2 * u64::from(SWITCH_MTU));
                 let of_rate = format!("tbf rate {bits}bit burst {burst} latency 200ms");
                 namespace.command(&format!("tc qdisc replace dev net0 root {of_rate}"))
@@ -133,11 +133,11 @@ impl Net {
         }
     }
 
-    /// Whether a node is joined to the others. It does not learn of it: what it sends goes nowhere. Nothing changes on
+    /// Connects a node to the others or disconnects it. Its own link stays up: its packets are dropped. Does nothing on
     /// loopback.
     ///
     /// # Errors
-    /// When the system does not do it.
+    /// Fails if the `ip` command fails.
     pub fn join(&self, node: usize, is_joined: bool) -> io::Result<()> {
         match &self.joined {
             Joined::Switch { switch, .. } => {
@@ -195,7 +195,7 @@ fn relay(count: usize, seed: u64) -> io::Result<Joined> {
     Ok(Joined::Relay { relay: Relay::new(tuns, seed)?, nodes })
 }
 
-/// All of 10.77 is there.
+/// Assigns the node's address, with a route to all of 10.77.0.0/16, and sets its device up.
 fn up(namespace: &Namespace, node: usize) -> io::Result<()> {
     namespace.command(&format!("ip address add {}/16 dev net0", own(node)))?;
     namespace.command("ip link set net0 up")

@@ -1,37 +1,37 @@
-//! Packets as a TUN device gives and takes them: `struct virtio_net_hdr`, an IPv4 header (RFC 791), a UDP header (RFC 768).
+//! Packets of a TUN device: `struct virtio_net_hdr`, an IPv4 header (RFC 791), a UDP header (RFC 768).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 
-/// Bytes of the kernel's header: flags, kind of splitting, then 16 bits each of where headers end, bytes of a datagram,
-/// where what is summed begins and where in it the sum goes.
+/// Bytes of `struct virtio_net_hdr`: flags, GSO type, then 16 bits each for header length, datagram size, checksum
+/// start and checksum offset.
 const HEADER: usize = 10;
 const NEEDS_SUM: u8 = 1;
 const SPLIT_NONE: u8 = 0;
 const SPLIT_UDP: u8 = 5;
 const UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
-/// The longest that there is.
+/// Maximum bytes of a packet, headers included.
 pub(crate) const BYTES_MAX: usize = HEADER + 65_535;
 
-/// A UDP datagram, or several of one size (but for the last) between the same sockets.
+/// A UDP datagram, or several of one size (the last may be shorter) between the same sockets.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Packet {
     bytes: Vec<u8>,
     /// Bytes of the IPv4 header.
     ip: usize,
-    /// Bytes of each datagram's payload, but for the last's.
+    /// Payload bytes of each datagram but the last.
     each: usize,
 }
 
-/// Where a packet is to go, whatever it is: a node is told by the address's last byte.
+/// Returns the destination address of any IPv4 packet. Its last byte identifies the node.
 pub(crate) fn destination(bytes: &[u8]) -> Option<Ipv4Addr> {
     let ip = bytes.get(HEADER..HEADER + 20)?;
     (ip[0] >> 4 == 4).then(|| Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]))
 }
 
 impl Packet {
-    /// None of what is not UDP, or a part of a datagram that was cut up.
+    /// Parses a UDP packet. Returns `None` for other protocols, fragments and truncated packets.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Packet> {
         let first = bytes.get(HEADER..HEADER + 20)?;
         let ip = usize::from(first[0] & 15) * 4;
@@ -55,7 +55,7 @@ impl Packet {
         self.bytes
     }
 
-    /// Datagrams in it.
+    /// Returns the number of datagrams.
     pub(crate) fn count(&self) -> usize {
         self.payload().len().div_ceil(self.each).max(1)
     }
@@ -64,7 +64,7 @@ impl Packet {
         HEADER + self.ip + UDP_HEADER..self.bytes.len()
     }
 
-    /// Some of its datagrams as one packet.
+    /// Returns a range of the datagrams as one packet.
     pub(crate) fn part(&self, datagrams: Range<usize>) -> Packet {
         let all = self.payload();
         let at = |datagram: usize| (all.start + datagram * self.each).min(all.end);
@@ -77,7 +77,8 @@ impl Packet {
         part
     }
 
-    /// One bit of what it carries is another. The sum is as if it always had been: it is who gets it that has to see it.
+    /// Flips one bit of the payload and updates the checksum, so that only the receiver's own check can detect the
+    /// damage.
     pub(crate) fn damage(&mut self, bit: usize) {
         let payload = self.payload();
         if !payload.is_empty() {
@@ -86,7 +87,7 @@ impl Packet {
         }
     }
 
-    /// Who sent it, and to whom.
+    /// Returns source and destination.
     pub(crate) fn ends(&self) -> [SocketAddrV4; 2] {
         [0, 1].map(|end| {
             let (ip, port) = (HEADER + 12 + end * 4, HEADER + self.ip + end * 2);
@@ -104,7 +105,8 @@ impl Packet {
         self.seal();
     }
 
-    /// Lengths and sums are of what there is now. Of UDP's sum the kernel does the larger part, or never looks at it.
+    /// Updates lengths and checksums. Sets only the pseudo-header's part of the UDP checksum: the kernel completes it,
+    /// or does not check it.
     fn seal(&mut self) {
         let (ip, each, count) = (self.ip, self.each, self.count());
         let len = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX);
@@ -128,7 +130,7 @@ impl Packet {
     }
 }
 
-/// The sum of RFC 1071, of an even number of bytes.
+/// Checksum of RFC 1071, not complemented.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
     let sum: u32 = words.sum();
@@ -168,7 +170,7 @@ mod tests {
             assert_eq!(&part.bytes[part.payload()], &payload[bytes], "{datagrams:?}");
             let read = Packet::parse(part.bytes()).unwrap();
             assert_eq!((read.count(), read.ends()), (count, ENDS.map(|end| end.parse().unwrap())), "{datagrams:?}");
-            // A header with its sum sums up to nothing.
+            // A header with a valid checksum sums to all ones.
             assert_eq!(sum(&part.bytes[HEADER..HEADER + 20]), 0xffff);
         }
     }

@@ -1,20 +1,19 @@
-//! Where things are: the checkout, the host program, components, the cache.
+//! Paths of the checkout, the host program, components and the cache.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The checkout that these tests were built from.
+/// Returns the checkout that the tests were built from.
 pub fn workspace() -> &'static Path {
     Path::new(env!("SANDBAR_MANIFEST")).parent().expect("a file lies in a folder")
 }
 
-/// The host program: `SANDBAR_HOST`, or the one in the folder that cargo built
-/// this test in.
+/// Returns the host program: `SANDBAR_HOST`, or the one in the profile folder of this test.
 ///
 /// # Panics
-/// When there is none.
+/// Panics if the program is missing.
 pub fn host() -> &'static Path {
     static HOST: OnceLock<PathBuf> = OnceLock::new();
     HOST.get_or_init(|| {
@@ -29,28 +28,28 @@ pub fn host() -> &'static Path {
     })
 }
 
-/// A program of `examples/` of a room, which cargo builds with the tests.
+/// Returns a program of a crate's `examples/` folder, which cargo builds with the tests.
 ///
 /// # Panics
-/// When it is not there.
+/// Panics if the program is missing.
 pub fn example(name: &str) -> PathBuf {
     let path = profile_folder().join("examples").join(name);
     assert!(path.is_file(), "{} is missing: run `cargo xtask test`", path.display());
     path
 }
 
-/// `target/release`, or where else cargo put this test.
+/// Returns `target/release`, or the profile folder that cargo built this test in.
 fn profile_folder() -> PathBuf {
     let exe = std::env::current_exe().expect("a test knows where it is");
     let folder = exe.parent().and_then(Path::parent);
     folder.expect("cargo puts tests into deps/").to_owned()
 }
 
-/// The component of a crate of this checkout, built when it is stale, or found
-/// in the folder that `SANDBAR_GUESTS` names: `udfs/taxi` is `taxi.wasm` there.
+/// Returns the component of a crate of the checkout, and builds it if it is stale. If `SANDBAR_GUESTS` is set, returns
+/// the component in that folder instead: `taxi.wasm` for `udfs/taxi`.
 ///
 /// # Panics
-/// When it can't be built, or is not there.
+/// Panics if the component can't be built or is missing.
 pub fn component(folder: &str) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,11 +70,11 @@ fn find_or_build(folder: &Path) -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-/// The cache of this process. Its folder outlives the process, since no code
-/// runs when a test process ends: the next one removes it.
+/// Returns the cache folder of this process. It outlives the process, since no code runs when a test process ends; the
+/// next test process removes it.
 ///
 /// # Panics
-/// When the target folder can't be written.
+/// Panics if the target folder can't be written.
 pub fn cache() -> &'static Path {
     static CACHE: OnceLock<PathBuf> = OnceLock::new();
     CACHE.get_or_init(|| {
@@ -83,7 +82,7 @@ pub fn cache() -> &'static Path {
         for old in std::fs::read_dir(&shelf).into_iter().flatten().flatten() {
             let process = old.file_name().to_str().and_then(|name| name.parse().ok());
             if !process.is_some_and(crate::is_alive) {
-                // Another process may be doing the same.
+                // Ignore the error: another process may be removing the same folder.
                 let _ = std::fs::remove_dir_all(old.path());
             }
         }
@@ -93,8 +92,8 @@ pub fn cache() -> &'static Path {
     })
 }
 
-/// The software driver for GPUs that `cargo xtask test` fetches into the user's cache folder, unless `SANDBAR_LAVAPIPE` says
-/// where another is.
+/// Returns the software GPU driver that `cargo xtask test` fetches into the user's cache folder. Returns `None` if
+/// `SANDBAR_LAVAPIPE` is set: the host inherits it.
 pub fn lavapipe() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if std::env::var_os("SANDBAR_LAVAPIPE").is_some() {

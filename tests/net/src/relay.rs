@@ -1,4 +1,4 @@
-//! Carries packets between the TUN devices of nodes, and does to them what their way says.
+//! Carries packets between the TUN devices of nodes and injects the faults of each link.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -19,31 +19,31 @@ use crate::packet::{self, Packet};
 use crate::tun::Tun;
 use crate::way::{Draw, Fate, Way};
 
-/// Bytes that are on their way at most; what is sent then is lost.
+/// Maximum bytes of packets under way. Packets beyond it are dropped.
 const UNDER_WAY_BYTES_MAX: usize = 256 << 20;
-/// It looks whether it is to end after this at the latest.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Packets of one node that are taken before those of the next.
+/// Maximum wait before the thread checks whether to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum packets read from one node before the next node's turn.
 const TURN_PACKETS: usize = 32;
 
-/// What a relay has done so far, in datagrams. What is not UDP counts as one.
+/// Datagrams counted so far. A packet that is not UDP counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// What nodes sent to nodes.
+    /// Sent from a node to another.
     pub sent: u64,
-    /// What was lost, by chance or since its way was cut.
+    /// Dropped at random or by a cut link.
     pub lost: u64,
-    /// What came twice.
+    /// Delivered twice.
     pub doubled: u64,
-    /// What came damaged.
+    /// Delivered with a flipped bit.
     pub damaged: u64,
-    /// What came late.
+    /// Delivered late.
     pub late: u64,
-    /// What was lost since too much was under way, or since its node took nothing.
+    /// Dropped because too many bytes were under way, or because the node's device refused the packet.
     pub refused: u64,
 }
 
-/// The way between nodes of a [`Net`](crate::Net), which a test may change at any time.
+/// The links between the nodes of a [`Net`](crate::Net). A test may change them at any time.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Mutex<Shared>>,
@@ -53,9 +53,9 @@ pub struct Relay {
 
 #[derive(Debug)]
 struct Shared {
-    /// By who sends, then by who gets it.
+    /// Indexed by sender, then by receiver.
     ways: Vec<Way>,
-    /// How often each node has moved.
+    /// Number of moves of each node.
     moved: Vec<u8>,
     counts: Counts,
     ends: bool,
@@ -75,48 +75,47 @@ impl Relay {
         Ok(Relay { shared, nodes, thread: Some(thread) })
     }
 
-    /// What befalls from now on what one node sends to another.
+    /// Sets the faults of the link from one node to another.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// Panics if there is no such node.
     pub fn set(&self, from: usize, to: usize, way: Way) {
         assert!(from < self.nodes && to < self.nodes, "there are {} nodes", self.nodes);
         lock(&self.shared).ways[from * self.nodes + to] = way;
     }
 
-    /// What befalls from now on whatever is sent.
+    /// Sets the faults of all links.
     pub fn set_all(&self, way: Way) {
         lock(&self.shared).ways.fill(way);
     }
 
-    /// Changes all ways that lead from a node.
+    /// Changes all links from a node.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// Panics if there is no such node.
     pub fn change_from(&self, node: usize, change: impl FnMut(&mut Way)) {
         lock(&self.shared).ways[node * self.nodes..][..self.nodes].iter_mut().for_each(change);
     }
 
-    /// Changes all ways that lead to a node.
+    /// Changes all links to a node.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// Panics if there is no such node.
     pub fn change_to(&self, node: usize, change: impl FnMut(&mut Way)) {
         assert!(node < self.nodes, "there are {} nodes", self.nodes);
         lock(&self.shared).ways.iter_mut().skip(node).step_by(self.nodes).for_each(change);
     }
 
-    /// From now on a node is seen at another address by those that it spoke to first: the router that it is behind has
-    /// forgotten what it knew.
+    /// Changes the source address of flows that the node initiates, as if its router had lost its translation table.
     ///
     /// # Panics
-    /// When there is no such node.
+    /// Panics if there is no such node.
     pub fn move_node(&self, node: usize) {
         let mut shared = lock(&self.shared);
         shared.moved[node] = shared.moved[node].wrapping_add(1);
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         lock(&self.shared).counts
     }
@@ -126,7 +125,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         lock(&self.shared).ends = true;
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -136,7 +135,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The relay's thread.
+/// State of the relay's thread.
 struct Carrier {
     shared: Arc<Mutex<Shared>>,
     tuns: Vec<Tun>,
@@ -147,7 +146,7 @@ struct Carrier {
     number: u64,
 }
 
-/// A packet under way. What is due at the same time comes in the order in which it was sent.
+/// A packet under way. Packets due at the same time arrive in the order sent.
 struct Due {
     at: Instant,
     number: u64,
@@ -157,7 +156,7 @@ struct Due {
 
 impl Carrier {
     fn run(&mut self) {
-        // Both make it more exact, and neither has to be allowed: nodes take all of the processors.
+        // Both improve timing on a machine whose processors are busy. Errors are ignored: they need privileges.
         let _ = setpriority_process(None, -20);
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut buffer = vec![0; packet::BYTES_MAX];
@@ -172,19 +171,19 @@ impl Carrier {
         }
     }
 
-    /// Waits until a packet is due, or nodes have sent some. Gives these nodes.
+    /// Waits until a packet is due or a node has sent one. Returns the nodes with packets to read.
     fn wait(&self) -> Vec<usize> {
-        let next = self.under_way.peek().map_or(LOOK_AGAIN, |Reverse(next)| next.at - Instant::now().min(next.at));
-        let next = next.min(LOOK_AGAIN);
+        let next = self.under_way.peek().map_or(POLL_INTERVAL, |Reverse(next)| next.at - Instant::now().min(next.at));
+        let next = next.min(POLL_INTERVAL);
         let timeout = Timespec { tv_sec: 0, tv_nsec: next.subsec_nanos().into() };
         let mut polled: Vec<PollFd<'_>> =
             self.tuns.iter().map(|tun| PollFd::from_borrowed_fd(tun.as_fd(), PollFlags::IN)).collect();
-        // After an error it is tried again.
+        // After an error the loop polls again.
         let _ = poll(&mut polled, Some(&timeout));
         (0..polled.len()).filter(|node| polled[*node].revents().contains(PollFlags::IN)).collect()
     }
 
-    /// What has to arrive by now does.
+    /// Delivers the packets that are due.
     fn deliver(&mut self) {
         let now = Instant::now();
         while self.under_way.peek().is_some_and(|Reverse(next)| next.at <= now) {
@@ -196,7 +195,7 @@ impl Carrier {
         }
     }
 
-    /// A node has sent a packet.
+    /// Handles a packet from a node.
     fn take(&mut self, from: usize, bytes: &[u8]) {
         let Some(to) = packet::destination(bytes).map(|ip| usize::from(ip.octets()[3]).wrapping_sub(1)) else { return };
         if to == from || to >= self.tuns.len() {
@@ -223,7 +222,7 @@ impl Carrier {
         lock(&self.shared).counts.add(&counts);
     }
 
-    /// Each datagram of a packet has its own fate. Those that just come stay together.
+    /// Draws the fate of each datagram of a packet. Consecutive datagrams without a fault stay one packet.
     fn fates(&mut self, number: usize, way: &Way, packet: &Packet, counts: &mut Counts) {
         let (to, count, now) = (number % self.tuns.len(), packet.count(), Instant::now());
         let at = self.draws[number].due(way, now);

@@ -1,7 +1,7 @@
-//! A TUN device: the packets that leave a namespace by it are read here, and what is written here arrives there.
+//! A TUN device: reads the packets that leave a namespace, and writes packets that arrive there.
 //!
-//! What is read is the kernel's header of virtual networks (`struct virtio_net_hdr`) and a packet, which may be many UDP
-//! datagrams that go from one socket to another at once: so a few thousand reads a second carry hundreds of megabytes.
+//! Each read returns the kernel's header (`struct virtio_net_hdr`) and a packet, which may hold many UDP datagrams
+//! between the same two sockets. A few thousand reads a second therefore carry hundreds of megabytes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,10 +19,10 @@ const TUNSETOFFLOAD: Opcode = 0x4004_54d0;
 const IFF_TUN: u16 = 0x0001;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
-/// Checksums are left to who reads, and so is splitting UDP.
+/// `TUN_F_CSUM`, `TUN_F_USO4`, `TUN_F_USO6`: the reader computes checksums and segments UDP.
 const OFFLOADS: usize = 0x01 | 0x20 | 0x40;
 
-/// `struct ifreq`, of which this request reads a name and flags.
+/// `struct ifreq`, of which the request reads name and flags.
 #[repr(C)]
 struct Request {
     name: [u8; 16],
@@ -34,29 +34,29 @@ struct Request {
 pub(crate) struct Tun(File);
 
 impl Tun {
-    /// Makes one in a namespace.
+    /// Creates a device in a namespace.
     pub(crate) fn new(namespace: &Namespace, name: &str) -> io::Result<Tun> {
         let mut request = Request { name: [0; 16], flags: IFF_TUN | IFF_NO_PI | IFF_VNET_HDR, rest: [0; 22] };
         request.name.iter_mut().take(15).zip(name.bytes()).for_each(|(to, byte)| *to = byte);
         let file = namespace.within(move || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
             let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
-            // SAFETY: the request reads an `ifreq`, and so much is handed over.
+            // SAFETY: the request reads an `ifreq`, and `Request` has its size and layout.
             unsafe { ioctl(&file, Setter::<TUNSETIFF, Request>::new(request)) }?;
-            // SAFETY: it takes a number.
+            // SAFETY: the request takes a number.
             unsafe { ioctl(&file, IntegerSetter::<TUNSETOFFLOAD>::new_usize(OFFLOADS)) }?;
             Ok(file)
         });
         Ok(Tun(file?))
     }
 
-    /// The next packet that left the namespace; none when there is none now.
+    /// Returns the next packet that left the namespace, or `None` if none is pending.
     pub(crate) fn read<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
         let len = (&self.0).read(buffer).ok()?;
         buffer.get(..len)
     }
 
-    /// A packet arrives, if the kernel takes it: a device that is down takes none.
+    /// Writes a packet into the namespace. Returns false if the kernel refuses it, as a device that is down does.
     pub(crate) fn write(&self, packet: &[u8]) -> bool {
         (&self.0).write(packet).is_ok()
     }

@@ -1,45 +1,45 @@
-//! What befalls datagrams on a way.
+//! Faults of the link from one node to another.
 
 use std::time::{Duration, Instant};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
-/// What befalls datagrams on the way from one node to another. Shares are from 0 to 1, of datagrams of UDP; whatever else
-/// is sent takes its time, and is cut off.
+/// Delay and faults of the link from one node to another. Shares are from 0 to 1 and apply to UDP datagrams; the delay
+/// and `cut` apply to all packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Way {
-    /// How long each takes.
+    /// Delay of each packet.
     pub delay: Duration,
-    /// How much longer it takes at most, each another time. What was sent first still comes first.
+    /// Maximum additional delay, drawn per packet. Jitter keeps packets in order.
     pub jitter: Duration,
-    /// How many are lost.
+    /// Share of datagrams that are dropped.
     pub loss: f64,
-    /// How many come twice.
+    /// Share of datagrams that arrive twice.
     pub duplicate: f64,
-    /// How many come with another bit somewhere. The sum of UDP is none the wiser.
+    /// Share of datagrams that arrive with a flipped bit and a valid UDP checksum.
     pub corrupt: f64,
-    /// How many are overtaken by what is sent after them.
+    /// Share of datagrams that are overtaken by later ones.
     pub reorder: f64,
-    /// And how much later they come.
+    /// Additional delay of an overtaken datagram.
     pub reorder_by: Duration,
-    /// Nothing comes through.
+    /// Drops all packets.
     pub cut: bool,
 }
 
 impl Way {
-    /// One that only takes its time.
+    /// Returns a link without faults that delays packets.
     pub fn of_delay(delay: Duration) -> Way {
         Way { delay, ..Way::default() }
     }
 
-    /// Whether all datagrams fare alike.
+    /// Returns whether no datagram is lost, duplicated, corrupted or reordered.
     pub(crate) fn is_plain(&self) -> bool {
         self.loss + self.duplicate + self.corrupt + self.reorder <= 0.0
     }
 }
 
-/// What befalls one datagram.
+/// Fate of one datagram.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fate {
     Comes,
@@ -49,11 +49,11 @@ pub(crate) enum Fate {
     Late,
 }
 
-/// Draws what befalls the datagrams of a way.
+/// Draws the fates and delays of the datagrams of one link.
 #[derive(Debug)]
 pub(crate) struct Draw {
     random: Xoshiro256PlusPlus,
-    /// When the last one comes that keeps its turn.
+    /// Latest due time so far, of datagrams that keep their order.
     last: Instant,
 }
 
@@ -78,13 +78,13 @@ impl Draw {
         }
     }
 
-    /// When what is sent now comes.
+    /// Returns the time at which a packet sent now arrives.
     pub(crate) fn due(&mut self, way: &Way, now: Instant) -> Instant {
         let jitter = match way.jitter.is_zero() {
             true => Duration::ZERO,
             false => way.jitter.mul_f64(self.share()),
         };
-        // Also after the delay has become shorter: a way does not overtake itself.
+        // Packets keep their order after the delay was reduced, too.
         self.last = self.last.max(now + way.delay + jitter);
         self.last
     }
@@ -127,7 +127,7 @@ mod tests {
         let due: Vec<Instant> = sent.iter().map(|sent| draw.due(&way, *sent)).collect();
         assert!(due.is_sorted());
         assert!(sent.iter().zip(&due).all(|(sent, due)| (ms(10)..=ms(20)).contains(&(*due - *sent))));
-        // On a way that has become shorter nothing overtakes either.
+        // A packet on a link whose delay was reduced overtakes none.
         let next = draw.due(&Way::of_delay(ms(1)), begun + ms(1000));
         assert!(next >= due[999] && next >= begun + ms(1001));
     }

@@ -1,4 +1,4 @@
-//! What befalls datagrams between sockets of two nodes.
+//! Faults that a relay injects between sockets of two nodes.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// A socket of each of two nodes, and where the second's is.
+/// Returns a socket of each of two nodes, and the address of the second.
 fn sockets(net: &Net) -> (UdpSocket, UdpSocket, SocketAddr) {
     let (one, other) = (net.socket(0).unwrap(), net.socket(1).unwrap());
     [&one, &other].iter().for_each(|socket| socket.set_read_timeout(Some(ms(300))).unwrap());
@@ -20,7 +20,7 @@ fn sockets(net: &Net) -> (UdpSocket, UdpSocket, SocketAddr) {
     (one, other, to)
 }
 
-/// The datagrams that come until none does for a while.
+/// Receives datagrams until none arrives for a while.
 fn come(socket: &UdpSocket) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut buffer = [0; 2000];
@@ -33,10 +33,10 @@ fn come(socket: &UdpSocket) -> Vec<Vec<u8>> {
     }
 }
 
-/// Numbers of datagrams in the order in which they come, and whether each is what was sent.
+/// Numbers of the received datagrams in order of arrival, and whether each is unchanged.
 type Came = Vec<(u32, bool)>;
 
-/// What comes of `count` datagrams of 1000 bytes each.
+/// Sends `count` datagrams of 1000 bytes each, and returns those received.
 fn numbers(net: &Net, count: u32) -> Came {
     let (one, other, to) = sockets(net);
     let datagram = |number: u32| [&number.to_le_bytes()[..], &[7; 996]].concat();
@@ -56,7 +56,7 @@ fn numbers(net: &Net, count: u32) -> Came {
 #[test]
 fn datagrams_come_once_in_order_and_whole() {
     for net in [Net::switched(2), Net::relayed(2, 1)] {
-        // What may wait in a socket of loopback is not for tests to say.
+        // On loopback, the receive buffer may have its default size.
         let count = if net.is_real() { 2000 } else { 50 };
         let came = numbers(&net, count);
         assert!(came.iter().copied().eq((0..count).map(|number| (number, true))), "{} came", came.len());
@@ -90,7 +90,7 @@ fn a_way_does_what_it_says() {
     assert_eq!((counts.sent, counts.refused), (5 * u64::from(count), 0));
 }
 
-/// How long each of some round trips took, in order of length.
+/// Returns the sorted durations of some round trips.
 fn round_trips(net: &Net, count: usize) -> Vec<Duration> {
     let (one, other, to) = sockets(net);
     std::thread::scope(|scope| {
@@ -125,7 +125,7 @@ fn a_delay_is_no_shorter_than_it_says() {
     }
 }
 
-/// Whether what a socket sends to another comes.
+/// Returns whether a datagram from one socket reaches the other.
 fn comes(from: &UdpSocket, to: &UdpSocket) -> bool {
     from.send_to(b"a datagram", to.local_addr().unwrap()).unwrap();
     !come(to).is_empty()
@@ -144,12 +144,12 @@ fn who_is_cut_off_hears_nothing_until_it_is_joined() {
         net.join(1, false).unwrap();
         assert!(!joined(0, 1) && !joined(1, 2) && joined(2, 0));
         net.join(1, true).unwrap();
-        // A switch looks first what a port leads to.
+        // The bridge learns first which port leads to the node.
         let since = Instant::now();
         while !(joined(0, 1) && joined(1, 0)) {
             assert!(since.elapsed() < 20 * SECOND);
         }
-        // One way alone.
+        // One direction only.
         if let Some(relay) = net.relay() {
             relay.change_from(1, |way| way.cut = true);
             assert!(joined(0, 1) && !joined(1, 0) && !joined(1, 2));
@@ -174,14 +174,14 @@ fn who_moves_is_seen_at_another_address() {
     let before = seen();
     assert_eq!(before, own);
     relay.move_node(0);
-    // What was for where it was is lost.
+    // Datagrams to the old address are lost.
     other.send_to(b"too late", before).unwrap();
     assert_eq!(come(&one), [] as [&[u8]; 0]);
     let after = seen();
     assert_eq!(after, SocketAddr::new([10, 77, 1, 1].into(), own.port()));
     other.send_to(b"answers", after).unwrap();
     assert_eq!(come(&one), [b"answers"]);
-    // Who speaks to it first finds it where it says that it is.
+    // A new flow to the node's own address reaches it.
     let third = net.socket(1).unwrap();
     third.set_read_timeout(Some(ms(300))).unwrap();
     third.send_to(b"asks", own).unwrap();
@@ -202,13 +202,13 @@ fn a_rate_is_kept() {
         std::thread::scope(|scope| {
             let heard = scope.spawn(|| come(&other).len() * 1000);
             while begun.elapsed() < SECOND {
-                // What is more than waits may be refused.
+                // The send fails when the queue is full.
                 let _ = one.send_to(&[0; 1000], to);
                 std::thread::sleep(Duration::from_micros(100));
             }
             bytes = heard.join().unwrap();
         });
-        // A megabyte a second, and what waited.
+        // A megabyte a second, plus the queue.
         assert!((300_000..1_500_000).contains(&bytes), "{bytes}");
         net.rate(0, Rate::Full).unwrap();
         assert_eq!(numbers(&net, 2000).len(), 2000);

@@ -1,4 +1,4 @@
-//! Tasks go to where their objects are, and objects from one node to the next.
+//! Locality: tasks run on the nodes of their objects, and nodes that fetch an object pass it on.
 
 use sandbar_testnet::{Net, say};
 
@@ -19,7 +19,7 @@ fn objects_stay_where_they_are_and_tasks_come_to_them() {
     let (moved, all) = (moved(nodes.process(1)) - before, OBJECTS * ROWS * 8);
     let share = moved as f64 / all as f64 * 100.0;
     say(format_args!("{OBJECTS} tasks on objects of {all} bytes moved {moved} bytes, {share:.2}%, in all"));
-    // On loopback others of this machine send, too.
+    // On loopback, the counters include other processes of this machine.
     assert!(moved <= all / 100 || !nodes.net.is_real(), "{share}%");
 }
 
@@ -35,16 +35,16 @@ fn an_object_that_many_nodes_want_goes_from_one_to_the_next() {
     nodes.gives("tests/programs/objects", "spreads", &[&rows, &others], OTHERS);
     let (sent, bytes) = (sent(nodes.process(1)) - before, ROWS / 4 * 8);
     let times = sent as f64 / bytes as f64;
-    say(format_args!("{bytes} bytes went to {OTHERS} nodes: who had them sent them {times:.2} times"));
+    say(format_args!("{bytes} bytes went to {OTHERS} nodes: their first node sent them {times:.2} times"));
     assert!(times <= 2.5 || !nodes.net.is_real(), "{times} times");
 }
 
-/// Bytes that came to and went from where a process is.
+/// Returns the bytes received and sent in a process's network namespace.
 fn moved(process: u32) -> u64 {
     carried(process).iter().sum()
 }
 
-/// Bytes that went from where a process is.
+/// Returns the bytes sent in a process's network namespace.
 fn sent(process: u32) -> u64 {
     carried(process)[1]
 }

@@ -1,5 +1,5 @@
-//! Nodes whose network is slow, loses, damages, or is cut. Where there are no network namespaces, nodes are on loopback and
-//! nothing befalls what they send; what is to come of it holds there as well.
+//! Nodes whose network is slow, lossy, corrupting or partitioned. Without network namespaces the nodes use loopback,
+//! which has no faults; the expected results are the same.
 
 mod locality;
 mod nodes;
@@ -11,7 +11,7 @@ mod ways;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by each test: they are about time, and there are few processors.
+/// Serializes the tests: they measure time, and the machine has few processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Nodes of a cluster, each in a place of its own in a network.
+//! A cluster of real nodes, each at its own place in a network.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use sandbar_testnet::{Ended, Lab, Net, Running, component, say};
 
 use serde_json::Value;
 
-/// Whatever takes longer does not come any more.
+/// Maximum wait for a condition.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Waits until `holds`, and gives how long that took.
+/// Waits until `holds` returns true. Returns how long that took.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let since = Instant::now();
@@ -21,7 +21,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     since.elapsed()
 }
 
-/// Nodes, numbered from 0 as those of the network; the last of these is for who submits. The first is the founder.
+/// Nodes of a cluster, numbered as in the network; the network's last node is for the submitter. Node 0 is the founder.
 pub struct Nodes {
     pub net: Net,
     pub lab: Lab,
@@ -31,7 +31,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts nodes, the founder first.
+    /// Starts nodes one after another, the founder first.
     pub fn start(net: Net, count: usize) -> Nodes {
         let mut nodes = Nodes::none(net);
         nodes.add();
@@ -40,19 +40,19 @@ impl Nodes {
         nodes
     }
 
-    /// Starts nodes at the same time.
+    /// Starts all nodes at the same time.
     pub fn start_at_once(net: Net, count: usize) -> Nodes {
         let mut nodes = Nodes::none(net);
         (0..count).for_each(|_| nodes.add());
         nodes
     }
 
-    /// A cluster that has a token, and no nodes.
+    /// Creates a cluster with a token and without nodes.
     fn none(net: Net) -> Nodes {
         let lab = Lab::new();
         lab.host(&["cluster", "init", "--data", "0"]).expect_code(0);
         let token = lab.host(&["cluster", "token", "--data", "0"]).expect_code(0).stdout.trim().to_owned();
-        // On loopback there are others.
+        // On loopback, other processes use ports: derive one from the process id.
         let port = if net.is_real() { 7410 } else { 20_000 + (std::process::id() % 10_000) as u16 };
         Nodes { net, lab, port, token, running: Vec::new() }
     }
@@ -66,12 +66,12 @@ impl Nodes {
         self.running.push(running);
     }
 
-    /// Where a node listens.
+    /// Returns the address on which a node listens.
     pub fn at(&self, node: usize) -> String {
         format!("{}:{}", self.net.address(node), self.port)
     }
 
-    /// Runs the host in a place of the network, with a folder of its own.
+    /// Starts the host at a node of the network, with its own data folder.
     pub fn run(&self, place: usize, folder: &str, joins: bool, line: &[&str]) -> Running {
         let mut command = self.lab.command(line);
         command.args(["--data", folder]);
@@ -82,7 +82,7 @@ impl Nodes {
         Running::new(command)
     }
 
-    /// Begins a program, on a node of its own that has no processor.
+    /// Submits a program from a node of its own that provides no CPUs.
     pub fn begin(&self, program: &Path, task: &str, arguments: &[&str]) -> Running {
         let (program, place) = (format!("{}#{task}", program.display()), self.running.len());
         let mut line = vec!["submit", &program, "--json", "--cpus", "0", "--workers", "1"];
@@ -90,7 +90,7 @@ impl Nodes {
         self.run(place, "submitter", true, &line)
     }
 
-    /// Runs a program, and checks what it gives.
+    /// Runs a program and checks its result.
     #[track_caller]
     pub fn gives(&self, program: &str, task: &str, arguments: &[&str], expected: u64) -> Ended {
         let ended = self.begin(&component(program), task, arguments).wait().expect_code(0);
@@ -98,19 +98,19 @@ impl Nodes {
         ended
     }
 
-    /// Runs a job, on a node of its own that may run as much as another.
+    /// Runs a job from a node of its own that runs work, too.
     pub fn submit(&self, line: &[String]) -> Ended {
         let line: Vec<&str> = line.iter().map(String::as_str).chain(["--workers", "1"]).collect();
         self.run(self.running.len(), "submitter", true, &line).wait().expect_code(0)
     }
 
-    /// Waits until tasks have run that only this node can.
+    /// Waits until tasks that only this node can run have succeeded.
     #[track_caller]
     pub fn works(&self, node: usize) {
         let (program, needs) = (component("tests/programs/placement"), format!("name=node-{node}"));
         until("its tasks are done", || {
             let ended = self.begin(&program, "needs", &[&needs, "tasks=4", "steps=1000"]).wait();
-            // Who has just joined may not know it yet, and says that there is none.
+            // The submitter may not know the node yet, and fails with `infeasible`.
             let is_unknown = ended.status.code() == Some(1) && ended.stderr.contains("[infeasible]");
             if !is_unknown {
                 assert_eq!(ended.expect_code(0).json()["result"], 4);
@@ -119,7 +119,7 @@ impl Nodes {
         });
     }
 
-    /// The nodes that a node knows; none while it does not answer.
+    /// Returns the nodes that a node knows, or none if it does not answer.
     pub fn known(&self, node: usize) -> Vec<Value> {
         let listed = self.lab.host(&["nodes", "list", "--json", "--data", &node.to_string()]);
         match listed.status.code() {
@@ -128,14 +128,14 @@ impl Nodes {
         }
     }
 
-    /// Waits until all nodes know as many as there are.
+    /// Waits until each node knows all nodes.
     #[track_caller]
     pub fn meet(&self) -> Duration {
         let count = self.running.len();
         until("all know each other", || (0..count).all(|node| self.known(node).len() == count))
     }
 
-    /// The process of a node.
+    /// Returns the process id of a node.
     pub fn process(&self, node: usize) -> u32 {
         self.running[node].process()
     }

@@ -1,4 +1,5 @@
-//! A node that is cut off while it runs tasks for others, and then is not. `SANDBAR_CUT_S` is how much longer that lasts.
+//! Partitions a node that runs tasks for others, then heals the partition. `SANDBAR_CUT_S` lengthens the partition, in
+//! seconds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use serde_json::Value;
 use crate::alone;
 use crate::nodes::{Nodes, until};
 
-/// Nobody is waited for after this much silence.
+/// Longer than the silence after which a node counts as dead.
 const SILENCE: Duration = Duration::from_millis(5_500);
-/// Each takes a tenth of a second or two.
+/// Tasks of the job, 0.1 to 0.2 s each.
 const TASKS: usize = 80;
-/// The node that is cut off.
+/// The partitioned node.
 const CUT: usize = 1;
 
-/// Has a node cut off while a job runs for as long as `until_healed` takes, and looks at what came of it.
+/// Partitions a node while a job runs, until `until_healed` returns. Checks the job, its tasks and the cluster.
 #[track_caller]
 fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
     let _alone = alone();
@@ -35,23 +36,23 @@ fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
     cut(&nodes.net, true);
     until_healed(&nodes);
     cut(&nodes.net, false);
-    // All that was to be done came of it, once.
+    // Each task succeeded once.
     let ended = job.wait().expect_code(0);
     assert_eq!(ended.json()["result"], TASKS, "{}", ended.stderr);
     let all = tasks(&nodes);
     let ids: BTreeSet<&str> = all.iter().filter_map(|task| task["id"].as_str()).collect();
     assert_eq!((all.len(), ids.len()), (TASKS + 1, TASKS + 1));
     assert!(all.iter().all(|task| task["state"] == "succeeded"), "{all:?}");
-    // What the node had was begun again elsewhere.
+    // Tasks of the partitioned node were retried on others.
     let again = all.iter().filter(|task| task["attempts"].as_u64() > Some(1)).count();
     assert!(again > 0 || !nodes.net.is_real(), "{all:?}");
-    // And it is one of them again.
+    // The node is a member again.
     let took = nodes.meet();
     nodes.works(CUT);
-    say(format_args!("{name}: {again} tasks were begun again, the job took {:?}, all met after {took:?}", ended.took));
+    say(format_args!("{name}: {again} tasks were retried, the job took {:?}, all met after {took:?}", ended.took));
 }
 
-/// Tasks of the job that was submitted last.
+/// Returns the tasks of the job that was submitted last.
 fn tasks(nodes: &Nodes) -> Vec<Value> {
     let listed = nodes.lab.host(&["list", "tasks", "--name", "tree", "--limit", "1000", "--json"]);
     match listed.status.code() {
@@ -64,7 +65,7 @@ fn silence(_: &Nodes) {
     std::thread::sleep(SILENCE + longer());
 }
 
-/// How much longer it is to last, if somebody says so.
+/// Additional length of the partition, from `SANDBAR_CUT_S`.
 fn longer() -> Duration {
     let text = std::env::var("SANDBAR_CUT_S").unwrap_or_default();
     text.parse().map_or(Duration::ZERO, Duration::from_secs)
@@ -75,7 +76,7 @@ fn who_is_cut_off_until_it_is_given_up_comes_back() {
     let cut = |net: &Net, is_cut: bool| net.join(CUT, !is_cut).unwrap();
     check("cut off", cut, |nodes| {
         let is_gone = || !nodes.net.is_real() || nodes.known(0).len() == 2;
-        until("it is no member any more", is_gone);
+        until("the node is no member any more", is_gone);
         std::thread::sleep(longer());
     });
 }

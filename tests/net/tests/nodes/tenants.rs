@@ -1,4 +1,4 @@
-//! Tenants who do not reach every node.
+//! Tenants that can't reach every node.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use sandbar_testnet::{Net, component};
 use crate::alone;
 use crate::nodes::{Nodes, until};
 
-/// Runs for longer than who follows it tries to reach its node.
+/// Makes the task run for longer than the follower tries to reach its node.
 const STEPS: &str = "steps=4000000000";
 
 #[test]
@@ -30,7 +30,7 @@ fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
         relay.set(client, node, sandbar_testnet::Way { cut: true, ..Default::default() });
     }
     let mut follows = line(0, &["jobs", "logs", "-f", &id]);
-    // It is not in its way.
+    // Without a partition the follower would keep waiting as well.
     std::thread::sleep(Duration::from_secs(1));
     assert!(!follows.has_ended());
     let status = || line(0, &["jobs", "status", &id, "--json"]).wait().expect_code(0).json();

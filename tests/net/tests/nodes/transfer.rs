@@ -1,4 +1,4 @@
-//! The engine of transfers beside a bare QUIC stream, over ways that lose and damage what they carry.
+//! Object transfer beside a bare QUIC stream, over links that lose and corrupt packets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,7 +8,7 @@ use sandbar_testnet::{Counts, Net, Relay, Way, example, say};
 
 use crate::alone;
 
-/// The measuring program of `host/wire`, at one node of a net. Dropping it kills it.
+/// The `transfer` example of `host/wire`, at one node of a network. Dropping it kills it.
 struct Process {
     child: Child,
     to: ChildStdin,
@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// Fetches an object of so many bytes, over both, in turn. Gives what the program says of it.
+/// Fetches an object over both in turn. Returns the output of the program.
 fn fetch(net: &Net, bytes: usize, settings: &[(&str, &str)]) -> String {
     let mut holder = Process::start(net, 0, &["holder", &bytes.to_string(), "0"], settings);
     let line = holder.line();
@@ -48,12 +48,12 @@ fn fetch(net: &Net, bytes: usize, settings: &[(&str, &str)]) -> String {
     writeln!(client.to, "{line} {bytes} {}", holder.child.id()).unwrap();
     let mut said = String::new();
     client.from.read_to_string(&mut said).unwrap();
-    // It compares what came with what was sent.
+    // The program compares the received object with the one sent.
     assert!(client.child.wait().unwrap().success(), "{said}");
     said
 }
 
-/// How fast ours was, in shares of the bare stream's speed.
+/// Returns the speed of the object transfer as a share of the bare stream's.
 fn share(said: &str) -> f64 {
     let ours = said.lines().find(|line| line.starts_with("ours")).unwrap_or_else(|| panic!("{said}"));
     let before = ours.split(" of bare QUIC").next().unwrap();
@@ -68,7 +68,7 @@ fn net(way: Way) -> Net {
     net
 }
 
-/// Fetches over a way that is not good, and says what came of that.
+/// Fetches over a link with faults, and checks that faults happened.
 fn check(what: &str, way: Way, bytes: usize, happened: fn(&Counts) -> u64) {
     let _alone = alone();
     let net = net(way);
@@ -80,7 +80,7 @@ fn check(what: &str, way: Way, bytes: usize, happened: fn(&Counts) -> u64) {
     }
 }
 
-/// How fast either is, congestion control says, and nothing here depends on it.
+/// The speed depends on congestion control, so this test does not check it.
 #[test]
 fn losses_are_made_up_for() {
     let way = Way { loss: 0.01, ..Way::of_delay(Duration::from_millis(10)) };
@@ -93,7 +93,7 @@ fn damaged_packets_are_as_good_as_lost() {
     check("1% damaged, 2 ms there and back", way, 4 << 20, |counts| counts.damaged);
 }
 
-/// As fast as this machine lets them, through a relay and through a switch.
+/// Fetches at full speed, through a relay and through a bridge.
 #[test]
 fn what_comes_is_what_was_sent_whatever_carries_it() {
     let _alone = alone();

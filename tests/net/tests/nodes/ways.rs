@@ -1,4 +1,4 @@
-//! Nodes that are some way from each other.
+//! Nodes with a delay between them.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use sandbar_tests::{large_taxi_files, models, taxi_line};
 use crate::alone;
 use crate::nodes::{Nodes, until};
 
-/// There and back takes 2 ms.
+/// One-way delay; the round trip takes 2 ms.
 const APART: Duration = Duration::from_millis(1);
 const SEED: u64 = 11;
 
@@ -32,7 +32,7 @@ fn three_nodes_2_ms_apart_form_and_work() {
     nodes.gives("tests/programs/objects", "passes", &["objects=20", "rows=200000"], 20);
 }
 
-/// The same models, bit for bit, wherever they are trained.
+/// Training gives the same models, bit for bit, on any number of nodes.
 #[test]
 fn models_of_three_nodes_2_ms_apart_are_those_of_one() {
     let _alone = alone();
@@ -72,7 +72,7 @@ fn who_moves_to_another_address_is_there_again() {
         relay.move_node(1);
         relay.counts()
     });
-    // Nothing reaches it any more on connections that it made. It makes new ones when it has missed them.
+    // Packets no longer reach the node on the connections that it made. It reconnects once their silence is noticed.
     let since = Instant::now();
     nodes.works(1);
     until("it reaches the founder", || nodes.known(1).len() == 3);
