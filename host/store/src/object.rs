@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
@@ -33,17 +34,19 @@ impl Object {
 
     /// Writes and seals an object of several parts, one behind another.
     pub fn of_parts(parts: &[&[u8]]) -> io::Result<Object> {
-        let file = new_file()?;
-        for part in parts {
-            let mut rest = *part;
-            while !rest.is_empty() {
-                match write(&file, rest)? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    wrote => rest = &rest[wrote..],
-                }
-            }
-        }
-        Object::seal(file, parts.iter().map(|part| part.len() as u64).sum())
+        let (file, bytes) = written(parts)?;
+        Object::seal(file, bytes)
+    }
+
+    /// As [`Object::of_parts`], sealed so that another process, which does not trust this one, can check that nobody writes to
+    /// it any more.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn of_parts_verifiably(parts: &[&[u8]]) -> io::Result<Object> {
+        let (file, bytes) = written(parts)?;
+        unless_busy(|| Ok(fcntl_add_seals(&file, SEALS)?))?;
+        Ok(Object { file: Arc::new(file), bytes })
     }
 
     /// An object that another process made, which is not trusted.
@@ -88,6 +91,36 @@ impl Object {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// A file with these parts, one behind another, and its length.
+fn written(parts: &[&[u8]]) -> io::Result<(OwnedFd, u64)> {
+    let file = new_file()?;
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            match write(&file, rest)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                wrote => rest = &rest[wrote..],
+            }
+        }
+    }
+    Ok((file, parts.iter().map(|part| part.len() as u64).sum()))
+}
+
+/// A file that nobody else has is sealed again so often, after this, while it is busy: the kernel itself moves a page, or looks
+/// whether it is in use.
+const SEALS_MAX: u32 = 50;
+const SEAL_AGAIN: Duration = Duration::from_millis(2);
+
+pub(crate) fn unless_busy<T>(mut seal: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..SEALS_MAX {
+        match seal() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
+            sealed => return sealed,
+        }
+    }
+    seal()
 }
 
 pub(crate) fn new_file() -> io::Result<OwnedFd> {
@@ -149,6 +182,7 @@ mod tests {
         let mut memory = crate::Unsealed::new(3).unwrap();
         memory.write(&[b"abc"]).unwrap();
         assert!(of_sealed(&memory.seal_verifiably(3).unwrap()).is_ok());
+        assert!(of_sealed(&Object::of_parts_verifiably(&[b"ab", b"c"]).unwrap()).is_ok());
         assert!(of_sealed(&Object::new(b"abc").unwrap()).is_err());
     }
 }

@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
@@ -19,11 +18,7 @@ use sandbar_core::copy_for_others;
 
 use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
-use crate::object::{OWN_SEALS, SEALS, new_file};
-
-/// A file that is busy is sealed again so often, after this.
-const SEALS_MAX: u32 = 50;
-const SEAL_AGAIN: Duration = Duration::from_millis(2);
+use crate::object::{OWN_SEALS, SEALS, new_file, unless_busy};
 
 /// A memory file that is written.
 #[derive(Debug)]
@@ -117,14 +112,7 @@ impl Unsealed {
     /// Those of the kernel.
     pub fn seal_verifiably(self, bytes: u64) -> io::Result<Object> {
         let taken = Taken { file: self.file, bytes };
-        for _ in 0..SEALS_MAX {
-            match taken.seal() {
-                // Nobody else has it: the kernel itself moves a page, or looks whether it is in use.
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
-                sealed => return sealed,
-            }
-        }
-        taken.seal()
+        unless_busy(|| taken.seal())
     }
 }
 

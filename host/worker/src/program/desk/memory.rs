@@ -58,7 +58,7 @@ impl Memories {
     /// Writes a value, to memory that is `free` if there is any.
     fn write(&mut self, parts: &[&[u8]], bytes: usize, free: &AtomicU64) -> io::Result<ValueFile> {
         if bytes < BYTES_MIN {
-            return Object::of_parts(parts).map(ValueFile::Sealed);
+            return Object::of_parts_verifiably(parts).map(ValueFile::Sealed);
         }
         let (number, memory) = match self.take(bytes, free) {
             Some(taken) => taken,
