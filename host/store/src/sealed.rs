@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
@@ -32,17 +33,19 @@ impl SealedFile {
 
     /// Writes several parts one behind another and seals the file.
     pub fn of_parts(parts: &[&[u8]]) -> io::Result<SealedFile> {
-        let file = new_file()?;
-        for part in parts {
-            let mut rest = *part;
-            while !rest.is_empty() {
-                match write(&file, rest)? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    wrote => rest = &rest[wrote..],
-                }
-            }
-        }
-        SealedFile::seal(file, parts.iter().map(|part| part.len() as u64).sum())
+        let (file, bytes) = write_parts(parts)?;
+        SealedFile::seal(file, bytes)
+    }
+
+    /// Like [`SealedFile::of_parts`], but sealed so that a process which does not trust this one can check that nothing
+    /// writes to the file any more.
+    ///
+    /// # Errors
+    /// Kernel errors.
+    pub fn of_parts_verifiably(parts: &[&[u8]]) -> io::Result<SealedFile> {
+        let (file, bytes) = write_parts(parts)?;
+        retry_while_busy(|| Ok(fcntl_add_seals(&file, SEALS)?))?;
+        Ok(SealedFile { file: Arc::new(file), bytes })
     }
 
     /// Adopts a file that an untrusted process sealed.
@@ -87,6 +90,36 @@ impl SealedFile {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// Writes parts one behind another to a new file. Returns the file and its length.
+fn write_parts(parts: &[&[u8]]) -> io::Result<(OwnedFd, u64)> {
+    let file = new_file()?;
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            match write(&file, rest)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                wrote => rest = &rest[wrote..],
+            }
+        }
+    }
+    Ok((file, parts.iter().map(|part| part.len() as u64).sum()))
+}
+
+/// Maximum number of attempts to seal a busy file.
+const SEAL_ATTEMPTS_MAX: u32 = 50;
+const SEAL_RETRY_DELAY: Duration = Duration::from_millis(2);
+
+/// Retries to seal a file that no other process has: it is busy while the kernel moves a page or checks its use.
+pub(crate) fn retry_while_busy<T>(mut seal: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..SEAL_ATTEMPTS_MAX {
+        match seal() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_RETRY_DELAY),
+            sealed => return sealed,
+        }
+    }
+    seal()
 }
 
 pub(crate) fn new_file() -> io::Result<OwnedFd> {

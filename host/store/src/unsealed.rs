@@ -10,7 +10,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
@@ -18,11 +17,7 @@ use sandbar_core::copy_to_shared;
 
 use crate::SealedFile;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, collapse, huge_bytes, map};
-use crate::sealed::{OWN_SEALS, SEALS, new_file};
-
-/// Maximum number of attempts to seal a busy file.
-const SEAL_ATTEMPTS_MAX: u32 = 50;
-const SEAL_RETRY_DELAY: Duration = Duration::from_millis(2);
+use crate::sealed::{OWN_SEALS, SEALS, new_file, retry_while_busy};
 
 /// A memory file that its writer still writes.
 #[derive(Debug)]
@@ -116,14 +111,7 @@ impl UnsealedFile {
     /// Kernel errors.
     pub fn seal_verifiably(self, bytes: u64) -> io::Result<SealedFile> {
         let value = UnsealedValue { file: self.file, bytes };
-        for _ in 0..SEAL_ATTEMPTS_MAX {
-            match value.seal() {
-                // No other process has the file: the kernel itself moves a page, or checks whether it is in use.
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_RETRY_DELAY),
-                sealed => return sealed,
-            }
-        }
-        value.seal()
+        retry_while_busy(|| value.seal())
     }
 }
 

@@ -58,7 +58,7 @@ impl MemoryPool {
     /// Writes a value, to a free memory if one fits.
     fn write(&mut self, parts: &[&[u8]], bytes: usize, free: &AtomicU64) -> io::Result<ValueFile> {
         if bytes < BYTES_MIN {
-            return SealedFile::of_parts(parts).map(ValueFile::Sealed);
+            return SealedFile::of_parts_verifiably(parts).map(ValueFile::Sealed);
         }
         let (number, memory) = match self.take(bytes, free) {
             Some(taken) => taken,
