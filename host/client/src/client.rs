@@ -1,4 +1,4 @@
-//! A node in this process, and what is usual for it.
+//! The client's node, which runs in the client's process, and its options.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use sandbar_node::{JobKeeper, JobShelf, Neighbours, Node, NodeOptions, NodeResou
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
 
-/// How a client's node is to be: as that of `host submit`, where nothing else is said.
+/// Options of a client's node. The defaults are those of `host submit`.
 #[derive(Debug, Clone, Default)]
 pub struct ClientOptions {
     workers: Option<usize>,
@@ -27,108 +27,111 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// As usual.
+    /// Returns the default options.
     pub fn new() -> ClientOptions {
         ClientOptions::default()
     }
 
-    /// Worker processes, which are its processors; as many as the machine has otherwise.
+    /// Sets the number of worker processes. Default: one for each core of the machine.
     pub fn workers(mut self, workers: usize) -> ClientOptions {
         self.workers = Some(workers);
         self
     }
 
-    /// Processors that tasks may ask for; one for each worker otherwise.
+    /// Sets the number of CPUs that tasks share. Default: one for each worker.
     pub fn cpus(mut self, cpus: f64) -> ClientOptions {
         self.resources.cpus = Some(cpus);
         self
     }
 
-    /// Devices that tasks may ask for; none otherwise.
+    /// Sets the number of GPUs that tasks share. Default: 0.
     pub fn gpus(mut self, gpus: f64) -> ClientOptions {
         self.resources.gpus = Some(gpus);
         self
     }
 
-    /// What else tasks may ask for, by name.
+    /// Adds a custom resource that tasks can request by name.
     pub fn resource(mut self, name: impl Into<String>, amount: f64) -> ClientOptions {
         self.resources.custom.push((name.into(), amount));
         self
     }
 
-    /// What each task may use.
+    /// Sets the limits of each task.
     pub fn limits(mut self, limits: Limits) -> ClientOptions {
         self.limits = limits;
         self
     }
 
-    /// Memory in bytes that tasks may ask for ([`TaskOptions::memory`](crate::TaskOptions::memory)); two fifths of what there
-    /// is otherwise.
+    /// Sets the memory, in bytes, that tasks can request ([`TaskOptions::memory`](crate::TaskOptions::memory)). Default: two
+    /// fifths of the memory that this process may use.
     pub fn memory(mut self, bytes: u64) -> ClientOptions {
         self.rows_bytes = Some(bytes);
         self
     }
 
-    /// Memory in bytes for objects, before they go to disk; three tenths of what there is otherwise.
+    /// Sets the memory for objects, in bytes, above which objects spill to disk. Default: three tenths of the memory that
+    /// this process may use.
     pub fn object_memory(mut self, bytes: u64) -> ClientOptions {
         self.objects_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of the disk that objects leave free.
+    /// Sets the disk space to keep free when objects spill, in bytes.
     pub fn disk_reserve(mut self, bytes: u64) -> ClientOptions {
         self.disk_reserve_bytes = Some(bytes);
         self
     }
 
-    /// The folder for what can be made again, compiled code among it; the user's own otherwise. It must be no other user's.
+    /// Sets the cache folder, which holds compiled code and other data that can be rebuilt. Default: the user's cache
+    /// folder. The folder must belong to the user.
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> ClientOptions {
         self.cache = Some(folder.into());
         self
     }
 
-    /// The folder of objects on disk; that for temporary files otherwise.
+    /// Sets the folder for spilled objects. Default: the folder for temporary files.
     pub fn spill(mut self, folder: impl Into<PathBuf>) -> ClientOptions {
         self.spill = Some(folder.into());
         self
     }
 
-    /// The folder for what is kept of jobs; the user's own otherwise, where `host jobs` finds them.
+    /// Sets the folder for job records. Default: the user's state folder, which `host jobs` reads.
     pub fn state(mut self, folder: impl Into<PathBuf>) -> ClientOptions {
         self.state = Some(folder.into());
         self
     }
 
-    /// Nodes of this process that it runs tasks for, and that run tasks for it, and its number among them.
+    /// Sets the in-process peers, with which the node exchanges tasks, and the node's number among them.
     #[doc(hidden)]
     pub fn neighbours(mut self, number: u16, neighbours: &Neighbours) -> ClientOptions {
         (self.number, self.neighbours) = (number, Some(neighbours.clone()));
         self
     }
 
-    /// The program `host-worker`; the one beside this program otherwise.
+    /// Sets the path of the `host-worker` program. Default: `host-worker` beside this program.
     pub fn worker(mut self, program: impl Into<PathBuf>) -> ClientOptions {
         self.worker = Some(program.into());
         self
     }
 }
 
-/// A node in this process, for jobs of this process. Cheap to clone: with the last of them the node ends, and all its jobs.
+/// A node in this process that runs jobs of this process. Cheap to clone. Dropping the last clone ends the node and all its
+/// jobs.
 #[derive(Clone)]
 pub struct Client {
-    of: Arc<OfClient>,
+    shared: Arc<ClientShared>,
 }
 
-struct OfClient {
+struct ClientShared {
     node: Node,
     shelf: JobShelf,
 }
 
 impl Client {
-    /// Starts a node. Inside a tokio runtime that has timers and input and output, which all that is asked of it needs, too.
+    /// Starts a node. Call this and all methods of the client inside a tokio runtime with timers and IO enabled.
     ///
     /// # Errors
-    /// When a folder or the workers' program is not there, or not the user's.
+    /// A folder or the worker program is missing, or does not belong to the user.
     pub fn start(options: ClientOptions) -> Result<Client, ClientError> {
         let ClientOptions { workers, limits, rows_bytes, objects_bytes, disk_reserve_bytes, .. } = options;
         let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, String>| own.map_or_else(usual, Ok);
@@ -156,36 +159,36 @@ impl Client {
         if !is_alone {
             node.begin_programs().map_err(|fault| ClientError::Setup(fault.to_string()))?;
         }
-        Ok(Client { of: Arc::new(OfClient { node, shelf }) })
+        Ok(Client { shared: Arc::new(ClientShared { node, shelf }) })
     }
 
-    /// Loads a program: a component, or the folder of a crate, which is built when it is stale. It is compiled once for all
-    /// jobs that are begun with it.
+    /// Loads a program: a component, or the folder of a crate, which is built if it is stale. The component is compiled once
+    /// for all jobs that are started with the program.
     ///
     /// # Errors
-    /// When it can't be built or compiled, or is none.
+    /// The crate can't be built, the component can't be compiled, or it is not a program.
     pub async fn program(&self, path: impl AsRef<Path>) -> Result<Program, ClientError> {
-        Ok(Program(self.of.node.load_program(path.as_ref()).await?))
+        Ok(Program(self.shared.node.load_program(path.as_ref()).await?))
     }
 
-    /// Begins a job of a program's tasks. Several may be under way.
+    /// Starts a job with a program's tasks. Several jobs can run at the same time.
     ///
     /// # Errors
-    /// When the node can't run programs.
+    /// The node can't run programs.
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
-        // Where nothing can be kept of it, it runs nevertheless, and has no name.
-        let keeper = self.of.shelf.begin(&what, &[]).unwrap_or_else(|_| JobKeeper::nowhere());
-        Job::begin(&self.of.node, program, options, keeper).await
+        // If the job can't be recorded, it runs without a name.
+        let keeper = self.shared.shelf.begin(&what, &[]).unwrap_or_else(|_| JobKeeper::nowhere());
+        Job::begin(&self.shared.node, program, options, keeper).await
     }
 
-    /// Gets the node ready to go: its neighbours give it nothing more, and fetch what only it has. Done once they have.
+    /// Drains the node: its peers send it no more tasks and fetch the objects that only it has. Returns once they have.
     ///
     /// # Errors
-    /// When the node can't run programs.
+    /// The node can't run programs.
     #[doc(hidden)]
     pub async fn drain(&self) -> Result<(), ClientError> {
-        self.of.node.drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
+        self.shared.node.drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
     }
 }
 

@@ -1,96 +1,96 @@
-//! Why something can't be asked of a node.
+//! Errors of the client.
 
 use sandbar_core::{Fault, TaskError};
 use sandbar_node::NodeError;
 
-/// Why something can't be asked of a node, or was not done. What becomes of a task is its object's [`TaskError`].
+/// Why a request to the node was rejected or failed. The failure of a task is its object's [`TaskError`].
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The node can't be started: a folder, or the program of its workers.
+    /// The node can't be started: a folder or the worker program is missing or unusable.
     #[error("{0}")]
     Setup(String),
-    /// A program can't be loaded, or a job can't be begun, or has ended otherwise than by its client.
+    /// A program can't be loaded, a job can't be started, or a job was ended by someone other than its client.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A program has no such task.
-    #[error("it has no task `{name}`; its tasks are: {there}")]
+    /// The program has no task of this name.
+    #[error("the program has no task `{name}`; its tasks are: {there}")]
     NoTask {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Those that there are.
+        /// The program's tasks.
         there: String,
     },
-    /// A program has no such actor, or the actor has no such method.
-    #[error("it has no actor that is called by `{name}`; its actors have: {there}")]
+    /// The program has no such actor, or the actor has no such method.
+    #[error("the program has no actor method `{name}`; its actor methods are: {there}")]
     NoMethod {
-        /// What was asked for: `Counter.new` is what makes a `Counter`.
+        /// The requested name: `Counter.new` creates a `Counter`.
         name: String,
-        /// Those that there are.
+        /// The methods of the program's actors.
         there: String,
     },
-    /// A task takes another number of arguments.
+    /// The number of arguments differs from the task's.
     #[error("`{task}` takes ({takes}), and was given {given} arguments")]
     Count {
         /// The task.
         task: String,
-        /// Names and types of its arguments.
+        /// The names and types of the task's arguments.
         takes: String,
-        /// How many were given.
+        /// The number of arguments in the call.
         given: usize,
     },
-    /// An argument is not what the task takes.
+    /// An argument does not have the type that the task takes.
     #[error("`{task}` takes {expected} for `{argument}`, and was given {given}")]
     Argument {
         /// The task.
         task: String,
         /// The argument's name.
         argument: String,
-        /// Its type.
+        /// The argument's type.
         expected: String,
-        /// What was given instead.
+        /// The value or type in the call.
         given: String,
     },
-    /// A task returns something else than is asked of it.
+    /// The requested return type differs from the task's.
     #[error("`{task}` returns {returns}, and was asked for {asked}")]
     Returns {
         /// The task.
         task: String,
-        /// The type of what it returns.
+        /// The task's return type.
         returns: String,
-        /// What was asked for.
+        /// The requested type.
         asked: String,
     },
-    /// A task yields items, and was submitted as one that returns.
-    #[error("`{task}` is a generator of {items}: what it yields is taken with `stream`, not `submit`")]
+    /// The task is a generator and was called with `submit`.
+    #[error("`{task}` is a generator of {items}: call it with `stream`, not `submit`")]
     Generator {
         /// The task.
         task: String,
-        /// The type of its items.
+        /// The type of the generator's items.
         items: String,
     },
-    /// A task returns, and was asked for items.
-    #[error("`{task}` is no generator: it returns {returns}, for which it is called with `submit`, not `stream`")]
+    /// The task is not a generator and was called with `stream`.
+    #[error("`{task}` is not a generator: it returns {returns}; call it with `submit`, not `stream`")]
     NoGenerator {
         /// The task.
         task: String,
-        /// The type of what it returns.
+        /// The task's return type.
         returns: String,
     },
-    /// An object was given to a task of another job than its own.
-    #[error("object {object} is of another job than `{task}`")]
+    /// An object was passed to a task of another job.
+    #[error("object {object} and `{task}` belong to different jobs")]
     OtherJob {
         /// The object.
         object: String,
-        /// The task that it was given to, or `put`.
+        /// The task that received it, or `put`.
         task: String,
     },
-    /// A value can't be written.
-    #[error("the value can't be stored: {0}")]
+    /// A value can't be encoded.
+    #[error("can't encode the value: {0}")]
     Value(String),
-    /// The node refuses it: it is too large, or the job has ended.
+    /// The node rejected the request: it is too large, or the job has ended.
     #[error("{0}")]
     Refused(#[from] Fault),
-    /// A task that the client waited for has failed.
+    /// A task that the client waited for failed.
     #[error("{0}")]
     Task(#[from] TaskError),
 }

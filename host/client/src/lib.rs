@@ -1,9 +1,9 @@
-//! The native client: a service of async Rust calls the tasks and actors of components, with the semantics that they have
-//! among each other.
+//! The native client: an async Rust service calls the tasks and actors of components, with the same semantics as calls
+//! between guests.
 //!
-//! A [`Client`] has a node in its own process, which runs guests in sandboxes of worker processes, as `host submit` does.
-//! A [`Job`] is begun with a [`Program`]; it is a first task whose code is the client's. What it submits, stores and
-//! awaits are [objects](ObjectRef) of that job, and end with it.
+//! A [`Client`] runs a node in its own process. The node runs guests in sandboxes of worker processes, as `host submit` does.
+//! A [`Job`] is started with a [`Program`] and acts as the program's first task. The [objects](ObjectRef) that a client
+//! submits, stores and awaits belong to the job and are released when it ends.
 //!
 //! ```no_run
 //! use sandbar_client::{Client, ClientError, ClientOptions, JobOptions, ObjectRef, TaskOptions, wait};
@@ -12,37 +12,37 @@
 //! let client = Client::start(ClientOptions::new().workers(4))?;
 //! let program = client.program("examples/pi").await?;
 //! let job = client.job(&program, JobOptions::named("pi")).await?;
-//! let mut rest = Vec::new();
+//! let mut pending = Vec::new();
 //! for _ in 0..100 {
 //!     let hits: ObjectRef<u64> = job.task("throw").options(TaskOptions::new().max_retries(1)).submit((1_000_000,)).await?;
-//!     rest.push(hits);
+//!     pending.push(hits);
 //! }
 //! let mut hits = 0;
-//! while !rest.is_empty() {
-//!     let (ready, others) = wait(&rest, 1, None).await;
+//! while !pending.is_empty() {
+//!     let (ready, rest) = wait(&pending, 1, None).await;
 //!     hits += ready[0].get().await?;
-//!     rest = others;
+//!     pending = rest;
 //! }
 //! job.end().await?;
 //! # Ok(4.0 * hits as f64 / 1e8)
 //! # }
 //! ```
 //!
-//! Arguments are tuples of values, which serde writes, and of references to objects, whose values the task is given.
-//! They are checked against what the component says of its tasks when they are submitted: how many there are, and the
-//! types that are known here (numbers, `bool`, `char`, `String`, and `Option`, `Vec` and tuples of them). A number is
-//! passed as the type that the task takes, where it is one of that. Of all other types the component has the last word:
-//! what it can't read is an error of the task.
+//! Arguments are tuples of values, which serde encodes, and of object references, whose values the task receives.
+//! A submission checks them against the component's task signatures: the number of arguments, and the types that the
+//! client knows (numbers, `bool`, `char`, `String`, and `Option`, `Vec` and tuples of them). A number is encoded as the
+//! type that the task takes, if that type can represent it. The component checks all other types: a value that it can't
+//! decode is an error of the task.
 //!
-//! What a generator yields is taken item by item, of an [`ObjectStream`], each an object of its own.
+//! An [`ObjectStream`] returns the items of a generator one by one, each as an object of its own.
 //!
-//! Submitting waits while the node has not heard 8 MiB of what was submitted before, so that whoever submits faster than
-//! that is held up, and no memory is filled.
+//! Back-pressure: a submission waits while the node has 8 MiB of earlier submissions to process, which bounds the memory
+//! of a fast submitter.
 //!
-//! Non-goals: what a job decides by itself belongs into a component, whose driver runs beside its tasks and is as untrusted
-//! as they are. Nodes elsewhere are not reached yet.
+//! Non-goals: logic that a job can decide by itself belongs in a component, whose driver runs beside its tasks and is
+//! equally untrusted. The client does not connect to remote nodes yet.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod actor;

@@ -1,40 +1,40 @@
-//! How tasks and actors are to be run, and calls of actors, where that is not as usual.
+//! Options of tasks, of actors and of calls of actors.
 
 use std::time::Duration;
 
-use sandbar_core::{ActorOptions as Living, RequestOptions, RetryOn};
+use sandbar_core::{ActorOptions as CoreActorOptions, RequestOptions, RetryOn};
 
-/// How a task is to be run.
+/// Options of a task.
 #[derive(Debug, Clone, Default)]
 pub struct TaskOptions(pub(crate) RequestOptions);
 
-/// What is said of a task, of an actor, or of both.
+/// Setters of the resources that a task or an actor requests.
 macro_rules! resources {
     () => {
-        /// As usual.
+        /// Returns the default options.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Processors, to ten thousandths; a task has 1 otherwise, and an actor none.
+        /// Sets the number of CPUs, in steps of 1/10,000. Default: 1 for a task, 0 for an actor.
         pub fn cpus(mut self, cpus: f64) -> Self {
             self.0.cpus = Some(cpus);
             self
         }
 
-        /// Devices, to ten thousandths; none otherwise.
+        /// Sets the number of GPUs, in steps of 1/10,000. Default: 0.
         pub fn gpus(mut self, gpus: f64) -> Self {
             self.0.gpus = Some(gpus);
             self
         }
 
-        /// Memory in bytes that is set aside for it; none otherwise.
+        /// Sets the memory to reserve, in bytes. Default: 0.
         pub fn memory(mut self, bytes: u64) -> Self {
             self.0.memory = Some(bytes);
             self
         }
 
-        /// So much of something else that a node was said to have.
+        /// Requests an amount of a custom resource of the node.
         pub fn resource(mut self, name: impl Into<String>, amount: f64) -> Self {
             self.0.resources.push((name.into(), amount));
             self
@@ -42,29 +42,29 @@ macro_rules! resources {
     };
 }
 
-/// How often a call is repeated, and how long it may take.
+/// Setters of name, retries and time limit.
 macro_rules! attempts {
     ($retries:literal) => {
-        /// What people call it; its function's name otherwise.
+        /// Sets the display name. Default: the function's name.
         pub fn name(mut self, name: impl Into<String>) -> Self {
             self.0.name = Some(name.into());
             self
         }
 
-        #[doc = concat!("How often it is begun again when its worker dies under it; ", $retries, " otherwise.")]
+        #[doc = concat!("Sets the number of retries after the death of a worker. Default: ", $retries, ".")]
         pub fn max_retries(mut self, retries: u32) -> Self {
             self.0.max_retries = Some(retries);
             self
         }
 
-        /// After which errors it is begun again: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`; only
-        /// when its worker dies under it, or its actor, otherwise.
+        /// Sets the errors to retry: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`. Default: only the
+        /// death of the worker or the actor.
         pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
             self.0.retry_on = errors.into();
             self
         }
 
-        /// Wall time of an attempt, to milliseconds (and one at least); without a limit otherwise.
+        /// Sets the wall-time limit of one attempt, rounded up to milliseconds (at least 1 ms). Default: no limit.
         pub fn timeout(mut self, time: Duration) -> Self {
             let milliseconds = u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
             self.0.timeout_ms = Some(milliseconds.max(1));
@@ -77,84 +77,84 @@ impl TaskOptions {
     resources!();
     attempts!("3");
 
-    /// Tasks of higher numbers come first; 0 otherwise.
+    /// Sets the priority: tasks with higher numbers run first. Default: 0.
     pub fn priority(mut self, priority: i32) -> Self {
         self.0.priority = priority;
         self
     }
 
-    /// Of a generator ([`TaskCall::stream`](crate::TaskCall::stream)): how many items there may be that were not taken, when
-    /// it waits. 64 otherwise, 65,536 at most.
+    /// Sets the number of untaken items at which a generator ([`TaskCall::stream`](crate::TaskCall::stream)) waits.
+    /// Default: 64, maximum: 65,536.
     pub fn buffer(mut self, items: u32) -> Self {
         self.0.buffer = Some(items);
         self
     }
 }
 
-/// How a call of an actor is to be run.
+/// Options of a call of an actor.
 #[derive(Debug, Clone, Default)]
 pub struct CallOptions(pub(crate) RequestOptions);
 
 impl CallOptions {
-    attempts!("what the actor says");
+    attempts!("[`ActorOptions::max_task_retries`]");
 
-    /// As usual.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// How an actor is to be made, and to live.
+/// Options of an actor: its creation and its lifetime.
 #[derive(Debug, Clone, Default)]
 pub struct ActorOptions(pub(crate) RequestOptions);
 
 impl ActorOptions {
     resources!();
 
-    fn living(mut self, set: impl FnOnce(&mut Living)) -> Self {
+    fn with_actor(mut self, set: impl FnOnce(&mut CoreActorOptions)) -> Self {
         set(self.0.actor.get_or_insert_default());
         self
     }
 
-    /// By which it is found ([`Job::find_actor`](crate::Job::find_actor)). There is one actor of a name.
+    /// Sets the unique name for [`Job::find_actor`](crate::Job::find_actor).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.0.name = Some(name.into());
         self
     }
 
-    /// The actor of that name is meant, if there is one; it is made otherwise.
+    /// Uses the existing actor of the name, if one exists, instead of creating one.
     pub fn get_if_exists(self) -> Self {
-        self.living(|actor| actor.get_if_exists = true)
+        self.with_actor(|actor| actor.get_if_exists = true)
     }
 
-    /// It lives until it is killed, and other jobs of the node find it; as long as its job and its handles otherwise. It is
-    /// made of values, not of objects.
+    /// Detaches the actor: it lives until it is killed, and other jobs of the node can find it. Its arguments are values, not
+    /// objects. Default: the actor ends with its job or its last handle.
     pub fn detached(self) -> Self {
-        self.living(|actor| actor.detached = true)
+        self.with_actor(|actor| actor.detached = true)
     }
 
-    /// How often it begins anew when its sandbox or its worker has ended; 0 otherwise.
+    /// Sets the number of restarts after the death of the actor's sandbox or worker. Default: 0.
     pub fn max_restarts(self, restarts: u32) -> Self {
-        self.living(|actor| actor.max_restarts = restarts)
+        self.with_actor(|actor| actor.max_restarts = restarts)
     }
 
-    /// How often a call is begun again that was begun when it died; 0 otherwise.
+    /// Sets the number of retries of a call that was running when the actor died. Default: 0.
     pub fn max_task_retries(self, retries: u32) -> Self {
-        self.living(|actor| actor.max_task_retries = retries)
+        self.with_actor(|actor| actor.max_task_retries = retries)
     }
 
-    /// So many calls may wait for it, or run, at once; without a limit otherwise.
+    /// Sets the maximum number of calls that wait or run at the same time. Default: no limit.
     pub fn max_pending_calls(self, calls: u64) -> Self {
-        self.living(|actor| actor.max_pending_calls = Some(calls))
+        self.with_actor(|actor| actor.max_pending_calls = Some(calls))
     }
 
-    /// So many calls that wait may be begun at once; 1000 otherwise.
+    /// Sets the maximum number of concurrent calls. Default: 1000.
     pub fn max_concurrency(self, calls: u32) -> Self {
-        self.living(|actor| actor.max_concurrency = Some(calls))
+        self.with_actor(|actor| actor.max_concurrency = Some(calls))
     }
 
-    /// After how many calls its `checkpoint` is asked, if it has one; 1 otherwise.
+    /// Sets the number of calls between two calls of the actor's `checkpoint`, if it has one. Default: 1.
     pub fn checkpoint_every(self, calls: u32) -> Self {
-        self.living(|actor| actor.checkpoint_every = Some(calls))
+        self.with_actor(|actor| actor.checkpoint_every = Some(calls))
     }
 }

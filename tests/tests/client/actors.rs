@@ -52,7 +52,7 @@ fn actors_are_taken_of_values_and_passed_on() {
         let error = add(&handle.of("Saved")?, 1).await?.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::Refused, "{error}");
         let unknown = handle.of("Counters").unwrap_err().to_string();
-        assert!(unknown.contains("`Counters.new`; its actors have: Counter.new, "), "{unknown}");
+        assert!(unknown.contains("`Counters.new`; its actor methods are: Counter.new, "), "{unknown}");
         Ok(())
     });
 }
@@ -116,19 +116,16 @@ fn methods_are_checked_as_tasks_are() {
     with_job(ACTORS, async |_, job| {
         let counter = job.actor("Counter").submit((0,)).await?;
         for (result, words) in [
-            (
-                counter.call::<ObjectRef<u64>>("adds", (1,)).await,
-                "no actor that is called by `Counter.adds`; its actors",
-            ),
+            (counter.call::<ObjectRef<u64>>("adds", (1,)).await, "no actor method `Counter.adds`; its actor methods"),
             (counter.call("add", ("x",)).await, "`Counter.add` takes u64 for `number`, and was given the text"),
             (counter.call("add", ()).await, "`Counter.add` takes (number: u64), and was given 0"),
-            (job.task("Counter.add").submit((1,)).await, "it has no task `Counter.add`"),
+            (job.task("Counter.add").submit((1,)).await, "the program has no task `Counter.add`"),
         ] {
             let error = result.unwrap_err().to_string();
             assert!(error.contains(words), "`{words}` is not in `{error}`");
         }
         let error = job.actor("Counters").submit((1,)).await.unwrap_err().to_string();
-        assert!(error.contains("`Counters.new`; its actors have: Counter.new, "), "{error}");
+        assert!(error.contains("`Counters.new`; its actor methods are: Counter.new, "), "{error}");
         Ok(())
     });
 }

@@ -21,7 +21,7 @@ async fn add<T: serde::Serialize>(job: &Job, a: T) -> Result<ObjectRef<i64>, Cli
 fn arguments_are_checked_when_they_are_submitted() {
     with_job("tests/programs/tasks", async |_, job| {
         let unknown = job.task("adds").submit::<ObjectRef<i64>>((1, 2)).await;
-        check(unknown, "it has no task `adds`; its tasks are: add, ");
+        check(unknown, "the program has no task `adds`; its tasks are: add, ");
         check(job.task("add").submit::<ObjectRef<i64>>((1,)).await, "`add` takes (a: i64, b: i64), and was given 1 ");
         check(add(&job, "x").await, "`add` takes i64 for `a`, and was given the text \"x\"");
         check(add(&job, u64::MAX).await, "`add` takes i64 for `a`, and was given the number 18446744073709551615");
@@ -64,9 +64,9 @@ fn an_object_of_another_job_is_refused() {
         let program = load(&client, "tests/programs/actors").await;
         let (one, other) = (begin(&client, &program).await, begin(&client, &program).await);
         let object = one.put(&5_u64).await.unwrap();
-        let (number, refused) = (format!("{object:?}"), "is of another job than `double`");
+        let (number, refused) = (format!("{object:?}"), "and `double` belong to different jobs");
         check(other.task("double").submit::<ObjectRef<u64>>((&object,)).await, refused);
-        check(other.put(&vec![object.clone()]).await, "is of another job than `put`");
+        check(other.put(&vec![object.clone()]).await, "and `put` belong to different jobs");
         // A guest that has got hold of the number of one is refused by the node.
         let (giver, of_giver) = number.trim_matches(|c: char| !c.is_ascii_digit()).split_once('-').unwrap();
         let number = (giver.parse::<u64>().unwrap() << 36) + of_giver.parse::<u64>().unwrap();

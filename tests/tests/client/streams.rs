@@ -268,18 +268,18 @@ fn generators_are_checked_as_tasks_are() {
     with_job(STREAMS, async |client, job| {
         let submitted = job.task("squares").submit::<ObjectRef<u64>>((1, 0)).await.map(drop);
         for (result, words) in [
-            (submitted, "`squares` is a generator of u64: what it yields is taken with `stream`, not `submit`"),
+            (submitted, "`squares` is a generator of u64: call it with `stream`, not `submit`"),
             (
                 job.task("length").stream::<u64>((vec![1],)).await.map(drop),
-                "`length` is no generator: it returns u64, for which it is called with `submit`, not `stream`",
+                "`length` is not a generator: it returns u64; call it with `submit`, not `stream`",
             ),
             (job.task("squares").stream::<String>((1, 0)).await.map(drop), "`squares` returns u64, and was asked for "),
             (job.task("squares").stream::<u64>((1,)).await.map(drop), "`squares` takes (items: u64, steps: u64), and "),
             (
                 job.task("square").stream::<u64>((1, 0)).await.map(drop),
-                "it has no task `square`; its tasks are: again, ",
+                "the program has no task `square`; its tasks are: again, ",
             ),
-            (job.task("Gauge.read").stream::<u64>(()).await.map(drop), "it has no task `Gauge.read`"),
+            (job.task("Gauge.read").stream::<u64>(()).await.map(drop), "the program has no task `Gauge.read`"),
         ] {
             let error = result.expect_err(words).to_string();
             assert!(error.contains(words), "`{words}` is not in `{error}`");
@@ -288,7 +288,7 @@ fn generators_are_checked_as_tasks_are() {
         let other = begin(&client, &load(&client, STREAMS).await).await;
         let item = job.task("lists").stream::<Vec<u64>>((1, 3)).await?.next().await.expect("there is one")?;
         let error = other.task("length").submit::<ObjectRef<u64>>((&item,)).await.unwrap_err().to_string();
-        assert!(error.contains("is of another job than `length`"), "{error}");
+        assert!(error.contains("and `length` belong to different jobs"), "{error}");
         Ok(())
     });
 }
