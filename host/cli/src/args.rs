@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments of all commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::logging::Form;
 use crate::new::Template;
 use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
 
-/// Runs other people's functions next to data, each in a sandbox.
+/// Runs sandboxed functions next to data.
 #[derive(Debug, Parser)]
 #[command(
     name = "host",
@@ -28,7 +28,7 @@ use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
   host cluster init && host serve
   host doctor
 
-`host COMMAND --help` says more of each."
+`host COMMAND --help` describes a command."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -37,22 +37,22 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs a job: what a job file says, or a program.
+    /// Runs a job file or a program.
     Submit(Submit),
-    /// Predicts new rows with the models of a job.
+    /// Predicts rows with the models that a job trained.
     Predict(Predict),
-    /// Makes a crate to write functions or a program in.
+    /// Creates a crate for functions or a program.
     #[command(
         after_help = "Examples:\n  host new fares && host build fares\n  host new --program primes && host submit primes\n  host new --trainer lines"
     )]
     New(New),
-    /// Compiles crates to components, when they are stale, and prints where these are.
+    /// Builds stale crates to components and prints the components' paths.
     #[command(after_help = "Examples:\n  host build udfs/taxi\n  host inspect $(host build -q udfs/taxi)")]
     Build {
         /// Folders of crates.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Nothing on standard error but warnings and what fails.
+        /// Print only warnings and errors on standard error.
         #[arg(long, short)]
         quiet: bool,
     },
@@ -67,13 +67,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Programs that run or ran here: lists them, says what became of them, shows their logs, ends them.
+    /// Lists, inspects, stops and deletes program jobs, and prints their logs.
     #[command(subcommand, after_help = "Examples:\n  host jobs list\n  host jobs status\n  host jobs logs -f 4f3a9c")]
     Jobs(Jobs),
-    /// Lists what a program has: tasks, actors, objects or workers.
+    /// Lists a program's tasks, actors, objects, workers, placement groups or nodes.
     #[command(subcommand, after_help = "Examples:\n  host list tasks --state failed\n  host list workers --json")]
     List(List),
-    /// Sums up what a program has, by name.
+    /// Summarizes a program's tasks by name.
     #[command(subcommand, after_help = "Examples:\n  host summary tasks\n  host summary tasks --job 4f3a9c --json")]
     Summary(Summary),
     /// Writes a program's timeline as Chrome trace events, which <https://ui.perfetto.dev> opens.
@@ -81,46 +81,46 @@ pub(crate) enum Command {
         after_help = "Examples:\n  host timeline -o timeline.json\n  host timeline 4f3a9c | gzip > timeline.json.gz"
     )]
     Timeline(Timeline),
-    /// Lists the objects of a program that runs, the largest first, and who holds them.
+    /// Lists the objects of a running program, the largest first, and their holders.
     #[command(after_help = "Examples:\n  host objects\n  host objects 4f3a9c --json")]
     Objects(OfJob),
-    /// Runs a node of a cluster until it is ended.
+    /// Runs a cluster node until it is stopped.
     Serve(crate::cluster_args::Serve),
-    /// Begins a cluster, and lets nodes in.
+    /// Creates a cluster and its join tokens.
     #[command(subcommand)]
     Cluster(crate::cluster_args::ClusterCommand),
-    /// The nodes of a cluster: lists them, has one go, takes one out.
+    /// Lists, drains and removes the nodes of a cluster.
     #[command(subcommand)]
     Nodes(crate::cluster_args::Nodes),
-    /// Says how the node of this machine and its cluster are.
+    /// Prints the state of this machine's node and of its cluster.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
     Status(crate::cluster_args::OfNode),
-    /// The GPUs of this machine: what they are, and how fast.
+    /// Lists the GPUs of this machine and their speed.
     #[command(subcommand)]
     Gpu(GpuCommand),
-    /// Says what memory a program takes that runs: of which process, in objects, and who holds these.
+    /// Prints the memory of a running program by process, and its objects with their holders.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
     Memory(OfJob),
-    /// Says what of this machine helps or hurts: its kernel, limits, folders, GPUs and compiler, and what to do.
+    /// Checks this machine's kernel, limits, folders, GPUs and compiler, and suggests fixes.
     #[command(
-        after_help = "Examples:\n  host doctor\n  host doctor --json\n  host doctor | grep -v '^ok'\n\nNothing is built, fetched or left behind; `host gpu list` measures GPUs.\n\nExit codes: 0 nothing is bad, 1 something is: some jobs or programs will fail."
+        after_help = "Examples:\n  host doctor\n  host doctor --json\n  host doctor | grep -v '^ok'\n\nThe command builds, fetches and leaves nothing; `host gpu list` measures GPUs.\n\nExit codes: 0 no check failed, 1 a check failed: some jobs or programs will fail."
     )]
     Doctor {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
-        /// Drivers that compute on the processor count as GPUs, and no others do.
+        /// Use only software GPU drivers, which compute on the CPU.
         #[arg(long)]
         software_gpu: bool,
     },
-    /// Says the versions of Sandbar, its contract and its engines, and the walls that workers have here.
+    /// Prints the versions of Sandbar, its contract and its engines, and the worker isolation on this machine.
     #[command(after_help = "Examples:\n  host version\n  host version --json\n  host --version   (a line)")]
     Version {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Writes the script by which a shell completes this command line.
+    /// Prints a shell completion script.
     #[command(
         after_help = "Examples:\n  host completion bash > ~/.local/share/bash-completion/completions/host\n  host completion zsh > ~/.zfunc/_host    (fpath+=~/.zfunc before compinit in ~/.zshrc)\n  host completion fish > ~/.config/fish/completions/host.fish\n  source <(host completion bash)          (this shell alone)"
     )]
@@ -132,20 +132,20 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
-    /// Lists them, measured, those that are not used among them.
+    /// Lists and measures the GPUs, including those that Sandbar does not use.
     #[command(after_help = "Examples:\n  host gpu list\n  host gpu list --json\n  host gpu list --software-gpu")]
     List {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
-        /// Drivers that compute on the processor, and no others.
+        /// List only software GPU drivers, which compute on the CPU.
         #[arg(long)]
         software_gpu: bool,
     },
 }
 
 impl Command {
-    /// What the command says of what goes on.
+    /// Returns the form of the command's log.
     pub(crate) fn log_form(&self) -> Form {
         let is_quiet = match self {
             Command::Serve(serve) => return Form::Node(serve.log_level),
@@ -163,44 +163,46 @@ impl Command {
     }
 }
 
-/// What a node gives to what it runs.
+/// Resources of the machine that a node may use.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Shares {
-    /// Worker processes; by default one for each core.
+    /// Number of worker processes [default: one per core]
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<usize>,
-    /// Memory for grouped rows, such as `2GiB`, before they go to disk, which tasks of programs can ask for; by default two
-    /// fifths of what this process may use.
+    /// Memory for grouped rows before they spill to disk, such as `2GiB`; program tasks can request it [default: two
+    /// fifths of the memory that this process may use]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub memory: Option<u64>,
-    /// Of programs: processors that tasks share, fractions too; by default as many as there are workers.
+    /// Programs only: CPUs that tasks share, may be fractional [default: number of workers]
     #[arg(long, value_name = "N", value_parser = amount)]
     pub cpus: Option<f64>,
-    /// Of programs: GPUs that tasks share; by default those of this machine that can be used.
+    /// Programs only: GPUs that tasks share [default: the usable GPUs of this machine]
     #[arg(long, value_name = "N", value_parser = amount)]
     pub gpus: Option<f64>,
-    /// Drivers that compute on the processor count as GPUs, and no others do: to try what needs one.
+    /// Use only software GPU drivers, which compute on the CPU, for tests.
     #[arg(long)]
     pub software_gpu: bool,
-    /// Memory of each GPU that the tensors of a job may take; by default nine tenths of it.
+    /// Maximum memory of each GPU for one job's tensors [default: nine tenths of it]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub gpu_memory: Option<u64>,
-    /// How long a piece of work may take a GPU, in seconds, before it costs its job what is on that; by default 10.
+    /// Maximum time of one piece of GPU work, in seconds; when it is exceeded, the job loses its data on the GPU
+    /// [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub gpu_time: Option<Duration>,
-    /// Of programs: something else that tasks can ask for, and how much there is of it. May be given several times.
+    /// Programs only: a custom resource that tasks can request, and its amount. Can be repeated.
     #[arg(long = "resource", value_name = "NAME=AMOUNT", value_parser = resource)]
     pub resources: Vec<(String, f64)>,
-    /// Of programs: memory for objects before they go to disk; by default three tenths of what this process may use.
+    /// Programs only: memory for objects before they spill to disk [default: three tenths of the memory that this
+    /// process may use]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub object_memory: Option<u64>,
-    /// Of programs: how much of the disk objects leave free; by default a twentieth of it, 8GiB at most.
+    /// Programs only: disk space to keep free when objects spill [default: a twentieth of the disk, at most 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub disk_reserve: Option<u64>,
 }
 
 impl Shares {
-    /// Whether something is said that only programs have.
+    /// Whether an option that only programs have is set.
     pub fn is_of_programs(&self) -> bool {
         self.cpus.is_some()
             || self.gpus.is_some()
@@ -209,8 +211,7 @@ impl Shares {
             || self.disk_reserve.is_some()
     }
 
-    /// What tasks may ask for.
-    /// Finds out how many GPUs there are for tasks to share, unless that was said.
+    /// Counts the usable GPUs as the default of `--gpus`.
     pub async fn count_gpus(&mut self) -> Result<(), String> {
         if let (None, Some(machine)) = (self.gpus, paths::gpus(self.gpu_options())?) {
             self.gpus = Some(machine.usable().await.len() as f64);
@@ -218,7 +219,7 @@ impl Shares {
         Ok(())
     }
 
-    /// What jobs may use of GPUs.
+    /// GPU limits of each job.
     pub fn gpu_options(&self) -> GpuOptions {
         let usual = GpuOptions::default();
         GpuOptions {
@@ -244,49 +245,49 @@ impl Shares {
   host submit program.wasm#other --arg name=value --json
   host submit examples/pi --cpus 4 --gpus 1 --resource license=2
   host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt1-...   (on a cluster)
-  host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (by a cluster)
-  host jobs logs -f                     (of the program that was submitted last)
+  host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (in a cluster, without waiting)
+  host jobs logs -f                     (logs of the last job)
 
-Exit codes: 0 all well, 1 some groups failed or the job failed, 2 wrong usage;
+Exit codes: 0 success, 1 some groups failed or the job failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C, or `host jobs stop`) or a request to terminate.")]
 pub(crate) struct Submit {
-    /// The job file (TOML), which says what is read, and how models are trained or rows transformed; or a program, as PATH or PATH#TASK: a component or the folder
-    /// of a crate, and the task that it begins with (`main` if none is named).
+    /// A job file (TOML), or a program as PATH or PATH#TASK: a component or the folder of a crate, and its first task
+    /// [default task: main]
     pub job: PathBuf,
-    /// Of a program: an argument of its first task, as JSON or text, or, as NAME=@PATH, a file, a folder or a glob. May be
-    /// given several times.
+    /// Programs only: an argument of the first task, as JSON or text, or, as NAME=@PATH, a file, a folder or a glob.
+    /// Can be repeated.
     #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = argument)]
     pub args: Vec<(String, String)>,
-    /// Sets anything of the job: a dotted key and a TOML value.
+    /// Override a setting of the job file: a dotted key and a TOML value. Can be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Reads these instead of the job's `input.paths`. May be given several times.
+    /// Input that replaces the job's `input.paths`. Can be repeated.
     #[arg(long, value_name = "PATH|GLOB|URL", value_hint = ValueHint::AnyPath)]
     pub input: Vec<String>,
-    /// Writes the models, or the rows, there instead of to the job's `output.path`.
+    /// Output path that replaces the job's `output.path`.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub output: Option<String>,
     #[command(flatten)]
     pub shares: Shares,
     #[command(flatten)]
     pub place: crate::cluster_args::Place,
-    /// Of a program: has a cluster run it, by this node of it, as a tenant (`--token`), and follows it. Ctrl-C lets go of it.
+    /// Programs only: submit to the cluster of this node as a tenant (`--token`), and follow the job. Ctrl-C detaches
+    /// from the job, which continues.
     #[arg(long, value_name = "ADDRESS", value_parser = crate::cluster_args::address, conflicts_with = "join")]
     pub node: Option<sandbar_node::NodeAddress>,
     #[command(flatten)]
     pub times: crate::cluster_args::Times,
-    /// With `--node`: prints what the job is called, and does not wait for it.
+    /// With `--node`: print the job's id and do not wait for the job.
     #[arg(long, requires = "node")]
     pub no_wait: bool,
-    /// Checks all that can be checked before rows are read or a task runs, says what would be done, and stops. Crates are
-    /// not built.
+    /// Check the job without reading rows or running tasks, print the plan, and exit. Crates are not built.
     #[arg(long, conflicts_with_all = ["join", "meta", "node"])]
     pub dry_run: bool,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
-    /// Nothing on standard error but warnings and what fails, nothing on standard output but a program's result and what
-    /// --json and --dry-run print.
+    /// Print only warnings and errors on standard error, and on standard output only a program's result and the output
+    /// of --json and --dry-run.
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -295,43 +296,43 @@ pub(crate) struct Submit {
 #[command(after_help = "Examples:
   host predict out/models.parquet --input data/new.parquet --output predictions.parquet
   host predict out/models.parquet --input data/new.csv --output p.csv --model tree --file 2019-01.parquet
-  host predict models.parquet --input new.csv --output p.csv --component udfs/models   (the cache has it not)
+  host predict models.parquet --input new.csv --output p.csv --component udfs/models   (if the cache lacks it)
 
-Exit codes: 0 all well, 1 some rows could not be predicted or the command failed, 2 wrong usage;
+Exit codes: 0 success, 1 some rows could not be predicted or the command failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
 pub(crate) struct Predict {
-    /// The output of a job.
+    /// The models file that a job wrote.
     pub models: PathBuf,
-    /// What to predict: files, folders, globs or URLs.
+    /// Rows to predict: files, folders, globs or URLs. Can be repeated.
     #[arg(long, required = true, value_name = "PATH|GLOB|URL", value_hint = ValueHint::AnyPath)]
     pub input: Vec<String>,
-    /// The file to write: the rows behind the job's transforms, with a column `prediction`. Its extension says the format:
+    /// Output file: the rows after the job's transforms, with a column `prediction`. Its extension sets the format:
     /// .parquet, .csv, .tsv, .jsonl or .arrow.
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
-    /// A component that the models need, or the folder of its crate, which is built: where the cache does not have it. May be
-    /// given several times. Nothing is built or opened because the models' file says so.
+    /// A component that the models need and the cache lacks, or the folder of its crate, which is built. Can be
+    /// repeated. Paths in the models file are never opened or built.
     #[arg(long = "component", value_name = "PATH")]
     pub components: Vec<PathBuf>,
-    /// Use the models of this name instead of the best of each group.
+    /// Use the models of this name instead of each group's best model.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// For jobs with `per_file`: use the models of this training file, or the one whose path ends so.
+    /// For jobs with `per_file`: use the models of the training file with this path or path suffix.
     #[arg(long, value_name = "FILE")]
     pub file: Option<String>,
-    /// Worker processes; by default one for each core.
+    /// Number of worker processes [default: one per core]
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<usize>,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
-    /// Nothing on standard error but warnings and what fails, nothing on standard output but what --json prints.
+    /// Print only warnings and errors on standard error, and on standard output only the output of --json.
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 impl Submit {
-    /// All overrides of the job, in the order in which they take effect.
+    /// Returns all overrides of the job in the order in which they apply.
     pub fn overrides(&self) -> Vec<Override> {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let mut all: Vec<Override> = self.set.iter().map(|set| Override::new("--set", set.as_str())).collect();
@@ -359,43 +360,41 @@ impl From<Predict> for PredictSpec {
     }
 }
 
-/// The name and the value of an argument.
+/// Parses the name and the value of an argument.
 fn argument(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("not NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// More of anything than this is a mistake.
+/// Maximum amount of a resource; a larger one is a mistake.
 const AMOUNT_MAX: f64 = 1e9;
 
-/// How much of something there is: it counts in ten thousandths.
+/// Parses the amount of a resource, which counts in steps of 1/10,000.
 fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=AMOUNT_MAX).contains(amount));
     amount.ok_or_else(|| format!("not a number from 0 to {AMOUNT_MAX}"))
 }
 
-/// A time that something may take.
+/// Parses a time limit in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.1 to 86400".to_owned())
 }
 
-/// A resource of one's own, and how much there is of it.
+/// Parses the name and the amount of a custom resource.
 fn resource(text: &str) -> Result<(String, f64), String> {
     let (name, of) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':');
     match name {
-        "" => Err("it has no name".to_owned()),
+        "" => Err("the resource has no name".to_owned()),
         "cpus" | "gpus" => Err(format!("`{name}` is set by --{name}")),
         "memory" => Err("`memory` is set by --memory".to_owned()),
-        _ if !name.chars().all(is_name) => {
-            Err(format!("`{name}` is no name: letters, digits, and - _ . / : are allowed"))
-        }
+        _ if !name.chars().all(is_name) => Err(format!("invalid name `{name}`: use letters, digits and - _ . / :")),
         _ => Ok((name.to_owned(), amount(of).map_err(|e| format!("`{of}` is {e}"))?)),
     }
 }
 
-/// More workers than this are a mistake.
+/// Maximum number of workers; a larger one is a mistake.
 const WORKERS_MAX: usize = 1024;
 
 fn workers(text: &str) -> Result<usize, String> {
@@ -449,7 +448,7 @@ mod tests {
             ("tpu=4", Ok(4.0)),
             ("room/a=0.5", Ok(0.5)),
             ("tpu", Err("not NAME=AMOUNT")),
-            ("=1", Err("it has no name")),
+            ("=1", Err("the resource has no name")),
             ("cpus=1", Err("`cpus` is set by --cpus")),
             ("a b=1", Err("`a b` is no name: letters, digits, and - _ . / : are allowed")),
             ("tpu=-1", Err("`-1` is not a number from 0 to 1000000000")),
