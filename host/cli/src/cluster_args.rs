@@ -1,4 +1,4 @@
-//! The command line of clusters.
+//! Command-line arguments of the cluster commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sandbar_node::{ClientTimes, ListenOn, NodeAddress};
 use crate::args::Shares;
 use crate::logging::LogLevel;
 
-/// The port of a node that is told nothing else.
+/// Default UDP port of a node.
 const PORT: u16 = 7410;
 
 #[derive(Debug, Args)]
@@ -20,21 +20,21 @@ const PORT: u16 = 7410;
   host serve --data /var/lib/sandbar --listen 10.0.0.2:7410 --resource gpu-a100=2
   host serve --meta etcd://10.0.0.8:2379,10.0.0.9:2379
 
-Ctrl-C ends it at once. SIGTERM, as of a service that is stopped, has it go first: see `host nodes drain --help`.
-Exit codes: 0 ended, 1 the node could not begin, or others needed it still when the time was up, 2 wrong usage.")]
+Ctrl-C stops the node at once. SIGTERM drains it first: see `host nodes drain --help`.
+Exit codes: 0 stopped, 1 the node could not start, or --grace ended before the drain did, 2 wrong usage.")]
 pub(crate) struct Serve {
-    /// Where it listens (UDP): HOST:PORT, with an IPv6 address in brackets; by default at port 7410 of all of the machine's
-    /// addresses, of IPv6 ([::]) and of IPv4.
+    /// UDP address to listen on: HOST:PORT, with an IPv6 address in brackets [default: port 7410 on all IPv6 and IPv4
+    /// addresses of the machine]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<NodeAddress>,
     #[command(flatten)]
     pub place: Place,
-    /// Which events the log on standard error has: this one and graver ones.
+    /// Lowest severity of the log on standard error.
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
     pub log_level: LogLevel,
     #[command(flatten)]
     pub shares: Shares,
-    /// How long a node that is asked to end (SIGTERM, `host nodes drain`) may take until others have what only it has.
+    /// Maximum drain time on SIGTERM or `host nodes drain`, while other nodes fetch what only this node has.
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     pub grace: Duration,
 }
@@ -48,54 +48,54 @@ impl Serve {
 /// A node's place in a cluster.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// The folder of the node's key, its certificate, and what else it keeps of its cluster; by default in the user's own.
+    /// Folder of the node's key, certificate and cluster state [default: a folder of the user's own]
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
-    /// A node of the cluster to be in: HOST:PORT, with an IPv6 address in brackets. All addresses of a name are tried.
+    /// A node of the cluster to join: HOST:PORT, with an IPv6 address in brackets. All addresses of a name are tried.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub join: Option<NodeAddress>,
-    /// How long that node, or etcd, is tried before the command gives up.
+    /// Maximum time to try that node, or etcd, before the command fails.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub join_timeout: Duration,
-    /// What lets it in for the first time: see `host cluster token`. It can be in the variable SANDBAR_TOKEN instead, where
-    /// nobody else sees it.
+    /// Token for the first join: see `host cluster token`. The environment variable SANDBAR_TOKEN, which other users
+    /// can't see, can hold it instead.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
-    /// What the node is called: letters, digits and dashes; by default the machine's name and the first digits of the hash of
-    /// the node's key. A name that a living node has is refused.
+    /// The node's name: letters, digits and dashes. A name that a live node has is rejected [default: the machine's
+    /// name and the first digits of the hash of the node's key]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// An etcd that has what must survive, so that the cluster outlives any of its nodes; each of its nodes is given the same.
-    /// By default the first node has it in a file.
+    /// An etcd for the cluster's state, so that the cluster survives the loss of any node; the same on all nodes
+    /// [default: a file of the first node]
     #[arg(long, value_name = "etcd://HOST:PORT,...")]
     pub meta: Option<String>,
 }
 
-/// A cluster that is asked from outside, by one of its nodes.
+/// Connection to a cluster from outside, through one of its nodes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Remote {
-    /// A node of a cluster, which is asked as a tenant: HOST:PORT, with an IPv6 address in brackets. All addresses of a name
+    /// A cluster node to connect to as a tenant: HOST:PORT, with an IPv6 address in brackets. All addresses of a name
     /// are tried.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub node: Option<NodeAddress>,
     #[command(flatten)]
     pub times: Times,
-    /// What lets this user in for the first time: see `host cluster token --help`. It can be in the variable SANDBAR_TOKEN
-    /// instead.
+    /// Token for this user's first connection: see `host cluster token --help`. The environment variable SANDBAR_TOKEN
+    /// can hold it instead.
     #[arg(long, value_name = "TOKEN", requires = "node")]
     pub token: Option<String>,
-    /// The folder of this user's certificate; by default in the user's own.
+    /// Folder of this user's certificate [default: a folder of the user's own]
     #[arg(long, value_name = "FOLDER", requires = "node")]
     pub data: Option<PathBuf>,
 }
 
-/// How long a cluster is waited for that is asked from outside.
+/// Time limits of connections to a cluster from outside.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Times {
-    /// How long the node that --node names is tried before the command gives up.
+    /// Maximum time to try the node of --node before the command fails.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub connect_timeout: Duration,
-    /// How long the cluster's nodes are tried when they answered and do not any more.
+    /// Maximum time to reconnect to the cluster's nodes after a connection is lost.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub reconnect_timeout: Duration,
 }
@@ -108,25 +108,25 @@ impl From<Times> for ClientTimes {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Begins a cluster: makes the authority by which its nodes know each other.
+    /// Creates a cluster: generates the certificate authority of its nodes.
     #[command(after_help = "Examples:\n  host cluster init\n  host cluster init --data /var/lib/sandbar")]
     Init {
-        /// The folder of the node that is to be the first.
+        /// Folder of the first node.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Prints a token that lets nodes in for a while, or a tenant, who submits jobs from outside.
+    /// Prints a token that admits nodes, or a tenant, for a limited time.
     #[command(
         after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m\n  host cluster token --tenant ada"
     )]
     Token {
-        /// Lets in who has jobs run, by this name, and no nodes.
+        /// Admit a tenant of this name, who submits jobs, and no nodes.
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
-        /// The folder of the first node.
+        /// Folder of the first node.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
-        /// For how long: a number and s, m or h, a day at most.
+        /// Validity: a number and s, m or h, at most a day.
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
         lifetime: Duration,
     },
@@ -134,24 +134,24 @@ pub(crate) enum ClusterCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Nodes {
-    /// Lists the nodes of the cluster that a node of this machine is in.
+    /// Lists the nodes of this machine's cluster.
     #[command(after_help = "Examples:\n  host nodes list\n  host nodes list --json")]
     List(OfNode),
-    /// Has a node go: it gets no more tasks, what it runs goes on, others fetch what only it has, and it ends.
+    /// Drains a node: it gets no new tasks, finishes its running tasks, hands over what only it has, and ends.
     #[command(after_help = "Examples:\n  host nodes drain node-2")]
     Drain {
-        /// What it is called.
+        /// The node's name.
         name: String,
-        /// The folder of a node of this machine, which is asked.
+        /// Folder of a node of this machine, which handles the request.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Takes a node out of the cluster for good: its certificate is not good any more.
+    /// Removes a node from the cluster for good and revokes its certificate.
     #[command(after_help = "Examples:\n  host nodes drain node-2 && host nodes remove node-2")]
     Remove {
-        /// What it is called.
+        /// The node's name.
         name: String,
-        /// The folder of a node of this machine, which is asked.
+        /// Folder of a node of this machine, which handles the request.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
@@ -160,7 +160,7 @@ pub(crate) enum Nodes {
 /// A node of this machine.
 #[derive(Debug, Args)]
 pub(crate) struct OfNode {
-    /// The node's folder.
+    /// Folder of the node.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
     /// Print one JSON object.
@@ -168,7 +168,7 @@ pub(crate) struct OfNode {
     pub json: bool,
 }
 
-/// A number and its unit.
+/// Parses a number and its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600)];
     let found = units.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)));
@@ -177,8 +177,8 @@ fn time(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| "not a time: a number and s, m or h, a day at most".to_owned())
 }
 
-/// Where a node is. What a name stands for may change.
+/// Parses a node's address. The address that a name resolves to may change.
 pub(crate) fn address(text: &str) -> Result<NodeAddress, String> {
     let address: NodeAddress = text.parse()?;
-    if address.port() == 0 { Err("port 0 is none where a node listens".to_owned()) } else { Ok(address) }
+    if address.port() == 0 { Err("port 0 is not valid for a node: use 1 to 65535".to_owned()) } else { Ok(address) }
 }

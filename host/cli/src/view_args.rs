@@ -1,4 +1,4 @@
-//! The command line of what shows programs.
+//! Command-line arguments of the commands that show programs.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use crate::cluster_args::Remote;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Jobs {
-    /// Lists jobs, the last one first.
+    /// Lists jobs, the newest first.
     #[command(after_help = "Examples:\n  host jobs list --limit 5\n  host jobs list --state failed --json")]
     List {
-        /// Those of this state alone.
+        /// Show only this state.
         #[arg(long, value_enum)]
         state: Option<StateName>,
-        /// So many rows at most.
+        /// Maximum number of rows.
         #[arg(long, default_value_t = 20, value_name = "N")]
         limit: usize,
         /// Print one JSON object.
@@ -24,48 +24,48 @@ pub(crate) enum Jobs {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Says what became of a job, or what it does.
+    /// Prints the state of a job.
     #[command(
         after_help = "Examples:\n  host jobs status\n  host jobs status 4f3a9c --json\n  host jobs status 4f3a9c --node 10.0.0.1:7410"
     )]
     Status(OfJob),
-    /// Prints all that a job's tasks have logged.
+    /// Prints the log lines of a job's tasks.
     #[command(after_help = "Examples:\n  host jobs logs\n  host jobs logs -f 4f3a9c\n  host jobs logs --task throw")]
     Logs {
-        /// The job; the last one if none is named.
+        /// The job's id [default: the last job]
         id: Option<String>,
-        /// Goes on until the job has ended.
+        /// Follow the log until the job ends.
         #[arg(long, short)]
         follow: bool,
-        /// Lines of tasks of this name, or of the task of this id, alone.
+        /// Show only lines of tasks with this name, or of the task with this id.
         #[arg(long, value_name = "NAME|ID")]
         task: Option<String>,
         #[command(flatten)]
         remote: Remote,
     },
-    /// Ends a job that runs, as Ctrl-C in its terminal does, and waits until it has ended.
+    /// Stops a running job, as Ctrl-C in its terminal does, and waits for its end.
     #[command(
-        after_help = "Examples:\n  host jobs stop 4f3a9c\n\nExit codes: 0 it has ended, also where it had before, 1 it has not."
+        after_help = "Examples:\n  host jobs stop 4f3a9c\n\nExit codes: 0 the job has ended, now or before, 1 it has not."
     )]
     Stop {
-        /// The job.
+        /// The job's id.
         id: String,
         #[command(flatten)]
         remote: Remote,
     },
-    /// Removes what is kept of jobs that have ended.
+    /// Deletes the records of finished jobs.
     #[command(after_help = "Examples:\n  host jobs delete 4f3a9c 77e01b")]
     Delete {
-        /// The jobs.
+        /// The jobs' ids.
         #[arg(required = true)]
         ids: Vec<String>,
     },
 }
 
-/// A job of which something is to be shown.
+/// The job to show, and the output form.
 #[derive(Debug, Args)]
 pub(crate) struct OfJob {
-    /// The job; the last one if none is named.
+    /// The job's id [default: the last job]
     pub id: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
@@ -76,36 +76,36 @@ pub(crate) struct OfJob {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum List {
-    /// Tasks: those that run, those that wait, and of those that have ended the ones that are kept.
+    /// Lists tasks: running, waiting, and finished ones whose records are kept.
     #[command(
         after_help = "Examples:\n  host list tasks\n  host list tasks --state failed --limit 5\n  host list tasks --name throw --json\n  host list tasks --node 10.0.0.1:7410"
     )]
     Tasks {
-        /// Those of this state alone.
+        /// Show only this state.
         #[arg(long, value_enum)]
         state: Option<StateName>,
-        /// Those of this name alone.
+        /// Show only this name.
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
         rows: Rows,
     },
-    /// Actors of a job that runs.
+    /// Lists the actors of a running job.
     #[command(after_help = "Examples:\n  host list actors\n  host list actors --json")]
     Actors(Rows),
-    /// Objects of a job that runs, the largest first.
+    /// Lists the objects of a running job, the largest first.
     #[command(after_help = "Examples:\n  host list objects\n  host list objects --limit 5 --json")]
     Objects(Rows),
-    /// Workers of a job that runs, and what they do.
+    /// Lists the workers of a running job, and what they run.
     #[command(after_help = "Examples:\n  host list workers\n  host list workers --json")]
     Workers(Rows),
-    /// Placement groups of a job that runs, and what of their bundles is left.
+    /// Lists the placement groups of a running job, and the free resources of their bundles.
     #[command(
         alias = "groups",
-        after_help = "Examples:\n  host list placement-groups\n  host list placement-groups --json\n\n`host list groups` is short for it."
+        after_help = "Examples:\n  host list placement-groups\n  host list placement-groups --json\n\n`host list groups` is an alias."
     )]
     PlacementGroups(Rows),
-    /// Nodes of a job that runs: what they have, and what of it is left.
+    /// Lists the nodes of a running job, their resources, and what is free.
     #[command(after_help = "Examples:\n  host list nodes\n  host list nodes --json")]
     Nodes(Rows),
 }
@@ -123,13 +123,13 @@ impl List {
     }
 }
 
-/// Which rows are shown, and how.
+/// The rows to show, and the output form.
 #[derive(Debug, Args)]
 pub(crate) struct Rows {
-    /// The job; the last one if none is named.
+    /// The job's id [default: the last job]
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
-    /// So many rows at most.
+    /// Maximum number of rows.
     #[arg(long, default_value_t = 100, value_name = "N")]
     pub limit: u32,
     /// Print one JSON object.
@@ -140,7 +140,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// How many rows are shown at most, and whether as JSON.
+    /// Returns the maximum number of rows, and whether to print JSON.
     pub(crate) fn shown(&self) -> (u32, bool) {
         (self.limit, self.json)
     }
@@ -148,10 +148,10 @@ impl Rows {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Summary {
-    /// Tasks by name: how many are where, how long they took, what they moved.
+    /// Summarizes tasks by name: counts by state, durations, and bytes moved.
     #[command(after_help = "Examples:\n  host summary tasks\n  host summary tasks --job 4f3a9c --json")]
     Tasks {
-        /// The job; the last one if none is named.
+        /// The job's id [default: the last job]
         #[arg(long, value_name = "ID")]
         job: Option<String>,
         /// Print one JSON object.
@@ -164,16 +164,16 @@ pub(crate) enum Summary {
 
 #[derive(Debug, Args)]
 pub(crate) struct Timeline {
-    /// The job; the last one if none is named.
+    /// The job's id [default: the last job]
     pub id: Option<String>,
-    /// The file to write. Without one it goes to standard output, which must not be a terminal.
+    /// Output file [default: standard output, which must not be a terminal]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Where a job is, or a task.
+/// State of a job or a task.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum StateName {
     Pending,
