@@ -1,4 +1,4 @@
-//! Actors: made, found, called, and ended.
+//! Actors: creation, lookup, calls and termination.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::job::OfJob;
 use crate::object::{ObjectRef, Returned};
 use crate::options::{ActorOptions, CallOptions};
 
-/// The value of a handle: that of the actor that is meant instead, if there was one of its name.
+/// The value of an actor's handle: the handle of the existing actor, if one had the name already.
 #[derive(Debug, Deserialize)]
 struct Made(Option<ObjectRef<Made>>);
 
-/// An actor that is to be made: see [`Job::actor`](crate::Job::actor).
+/// An actor to create: see [`Job::actor`](crate::Job::actor).
 #[derive(Debug, Clone)]
 #[must_use = "nothing is made until it is submitted"]
 pub struct ActorCall<'a> {
@@ -30,7 +30,7 @@ impl<'a> ActorCall<'a> {
         ActorCall { job, of, options: None }
     }
 
-    /// How it is to be made, and to live.
+    /// Sets the options of the actor.
     pub fn options(mut self, options: ActorOptions) -> Self {
         self.options = Some(Box::new(options.0));
         self
@@ -111,7 +111,7 @@ impl Actor {
     }
 
     async fn end(&self, restart: bool) {
-        // With its job it has ended.
+        // An actor of an ended job has ended.
         let _ = self.handle.job().link().kill(ActorId(self.number().0), restart).await;
     }
 
@@ -120,7 +120,7 @@ impl Actor {
     }
 }
 
-/// For a task that takes a handle.
+/// Passes a handle to a task.
 impl Serialize for Actor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.handle.write(ACTOR, serializer)

@@ -38,7 +38,7 @@ impl ObjectRef<Batch> {
     pub async fn get_batch(&self) -> Result<RecordBatch, TaskError> {
         let bytes = self.get_bytes().await?;
         view(&Buffer::from(Bytes::from_owner(bytes))).map_err(|what| {
-            let message = format!("object {} is no record batch: {what}", self.number().short());
+            let message = format!("object {} is not a record batch: {what}", self.number().short());
             TaskError { fault: Fault::new(Code::BadOutput, message), chain: Vec::new() }
         })
     }

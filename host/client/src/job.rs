@@ -1,4 +1,4 @@
-//! A job, and what is submitted for it.
+//! Jobs, and the submission of their tasks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Program {
     }
 }
 
-/// How a job is to be run.
+/// Options of a job.
 #[must_use]
 pub struct JobOptions {
     pub(crate) name: String,
@@ -41,19 +41,19 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
-    /// A job of this name: that of its first task, which is the client, in errors and lists.
+    /// Returns options with a job name. The name also names the first task, the client, in errors and lists.
     pub fn named(name: impl Into<String>) -> JobOptions {
         JobOptions { name: name.into(), seed: 0, log: Box::new(|_| {}) }
     }
 
-    /// What each task's seed is a function of; 0 otherwise.
+    /// Sets the seed from which the seeds of all tasks are derived. Default: 0.
     pub fn seed(mut self, seed: u64) -> JobOptions {
         self.seed = seed;
         self
     }
 
-    /// Has each line that tasks log given to `log`, by a thread of its own: as long as one takes, others wait, and what is too
-    /// many is dropped. They are kept in any case, for `host jobs logs`.
+    /// Calls `log` with each line that tasks log, on a thread of its own. Lines wait while a call runs; excess lines
+    /// are dropped. `host jobs logs` shows all lines.
     pub fn on_log(mut self, log: impl FnMut(&LoggedLine) + Send + 'static) -> JobOptions {
         self.log = Box::new(log);
         self
@@ -66,14 +66,14 @@ impl std::fmt::Debug for JobOptions {
     }
 }
 
-/// A job: tasks of one program, which this process submits. Dropping it ends it: what has not ended is cancelled, and its
-/// objects are errors.
+/// A job: tasks of one program, which this process submits. Dropping the job ends it: unfinished tasks are cancelled,
+/// and their objects become errors.
 #[derive(Debug)]
 pub struct Job {
     of: Arc<OfJob>,
 }
 
-/// What a job and the handles to its objects share.
+/// State that a job and the handles to its objects share.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OfJob {
@@ -87,17 +87,17 @@ impl OfJob {
         &self.link
     }
 
-    /// A handle is dropped.
+    /// Releases a dropped handle's hold on an object.
     pub(crate) fn release(&self, object: ObjectId) {
         self.let_go(self.table.release(object));
     }
 
-    /// Tells the node what nobody here holds.
+    /// Releases objects at the node.
     pub(crate) fn let_go(&self, gone: Gone) {
         gone.into_iter().for_each(|(object, times)| self.link.release(object, times));
     }
 
-    /// A task by its name, and its place in the program; those that there are otherwise.
+    /// Returns a task and its index in the program, or the names of the available tasks.
     pub(crate) fn find(&self, name: &str, is_one: fn(TaskKind) -> bool) -> Result<(u32, &ProgramTask), String> {
         let ones = || self.program.tasks().iter().zip(0..).filter(|(task, _)| is_one(task.kind));
         let found = ones().find(|(task, _)| &*task.name == name);
@@ -107,7 +107,7 @@ impl OfJob {
         })
     }
 
-    /// Submits a call of a task, of an actor or by itself.
+    /// Submits a call of a task or of an actor method.
     pub(crate) async fn call<R: Returned>(
         self: &Arc<OfJob>,
         (function, task): (u32, &ProgramTask),
@@ -133,14 +133,14 @@ impl OfJob {
         Ok(self.link.stream(function, &request, |stream| ObjectStream::made(stream, buffer, self)).await?)
     }
 
-    /// Tells the node what was taken of streams: who took it waits, perhaps for what comes of that.
+    /// Reports taken items to the node. Called before a wait, which may depend on them.
     pub(crate) fn tell_taken(&self) {
         self.table.untold().into_iter().for_each(|(stream, taken)| self.link.took(stream, taken));
     }
 }
 
 impl Job {
-    /// Begins a job of a client.
+    /// Starts a job of a client.
     pub(crate) async fn begin(
         node: &sandbar_node::Node,
         program: &Program,
@@ -152,27 +152,27 @@ impl Job {
         let spec = sandbar_node::ClientJobSpec { name, seed, keeper, log };
         let link = node.begin_job(&program.0, spec, ear.clone()).await?;
         let of = Arc::new(OfJob { table: ear.table.clone(), link, program: program.0.clone() });
-        // It is set once.
+        // This is the only caller of `set`, so it can't fail.
         let _ = ear.job.set(Arc::downgrade(&of));
         Ok(Job { of })
     }
 
-    /// What `host jobs` calls it, if anything is kept of it.
+    /// Returns the job's name in `host jobs`, or `None` if the job is not recorded.
     pub fn name(&self) -> Option<&str> {
         self.of.link.name()
     }
 
-    /// Whether it has ended: somebody stopped it, or its node has ended.
+    /// Returns whether the job has ended: it was stopped, or its node ended.
     pub fn has_ended(&self) -> bool {
         self.of.link.has_ended()
     }
 
-    /// A task, to be submitted.
+    /// Returns a call of a task, to submit.
     pub fn task<'a>(&'a self, name: &'a str) -> TaskCall<'a> {
         TaskCall { job: &self.of, name, options: None }
     }
 
-    /// An actor, to be made: of the type that its component calls so.
+    /// Returns a call that creates an actor of the type `of`.
     pub fn actor<'a>(&'a self, of: &'a str) -> ActorCall<'a> {
         ActorCall::new(&self.of, of)
     }
@@ -218,7 +218,7 @@ impl Drop for Job {
     }
 }
 
-/// A task that is to be submitted: see [`Job::task`].
+/// A call of a task: see [`Job::task`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is run until it is submitted"]
 pub struct TaskCall<'a> {
@@ -228,7 +228,7 @@ pub struct TaskCall<'a> {
 }
 
 impl TaskCall<'_> {
-    /// How it is to be run.
+    /// Sets the options of the task.
     pub fn options(mut self, options: TaskOptions) -> Self {
         self.options = Some(Box::new(options.0));
         self

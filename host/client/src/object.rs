@@ -1,4 +1,4 @@
-//! Handles to objects, and what is asked of them.
+//! Object handles: reading, cancelling and waiting.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -17,17 +17,15 @@ use crate::table::{Outcome, Waiter};
 use crate::types::Type;
 use crate::{ClientError, value};
 
-/// A handle to an immutable value that is there or will be: what a task returns, or what [`Job::put`](crate::Job::put)
-/// stored.
-///
-/// It is cheap to clone, and an argument or a part of one like any other value, of tasks of the same job. The object is
-/// kept as long as someone has a handle to it, and its job has not ended.
+/// A handle to an immutable value that exists or will exist: the result of a task, or a value that
+/// [`Job::put`](crate::Job::put) stored. Cheap to clone. A task of the same job takes it as an argument or as a part of
+/// one. The node keeps the object until the last handle is dropped or the job ends.
 pub struct ObjectRef<T> {
     handle: Arc<Handle>,
     of: PhantomData<fn() -> T>,
 }
 
-/// All handles that were cloned from one.
+/// State that the clones of a handle share. Dropping it releases the object.
 struct Handle {
     object: ObjectId,
     job: Arc<OfJob>,
@@ -40,13 +38,13 @@ impl Drop for Handle {
 }
 
 impl<T> ObjectRef<T> {
-    /// A handle to an object that is made just now.
+    /// Returns a handle to a new object.
     pub(crate) fn made(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
         job.table.made(object);
         ObjectRef::held(object, job)
     }
 
-    /// A handle to an object that is counted as held by it.
+    /// Returns a handle to an object whose hold the table has counted already.
     pub(crate) fn held(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
         ObjectRef { handle: Arc::new(Handle { object, job: job.clone() }), of: PhantomData }
     }
@@ -67,15 +65,15 @@ impl<T> ObjectRef<T> {
         self.outcome().await.map_err(|error| TaskError::clone(&error))
     }
 
-    /// Ends the task that the object comes of, and those that it submitted if `recursive`: their objects are errors of
-    /// [`Code::Cancelled`] then. Of an object that is there already nothing changes. A call of an actor that computes ends with
-    /// the actor, which begins anew if it may.
+    /// Cancels the task that computes the object, and its child tasks if `recursive`: their objects become errors of
+    /// [`Code::Cancelled`]. Does nothing if the object exists. Cancelling a running call of an actor ends the actor,
+    /// which restarts if it has restarts left.
     pub async fn cancel(&self, recursive: bool) {
-        // Of a job that has ended all is cancelled.
+        // All tasks of an ended job are cancelled.
         let _ = self.job().link().cancel(self.number(), recursive).await;
     }
 
-    /// Writes its number into a value, by itself as what is called so.
+    /// Writes the object's number into a value, as a newtype struct of the given name.
     pub(crate) fn write<S: Serializer>(&self, name: &'static str, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() || !value::capture::<T>(self.number(), self.job()) {
             return Err(ser::Error::custom("a reference can only be written into a value of a task or an object"));
@@ -95,7 +93,7 @@ impl<T> ObjectRef<T> {
         waiter.value().await
     }
 
-    /// Has the node tell of it. Of a job that has ended, everybody was told.
+    /// Asks the node to deliver the object. An ended job has delivered all outcomes already.
     async fn ask(&self) {
         let (job, object) = (self.job(), self.number());
         job.tell_taken();
@@ -119,7 +117,7 @@ impl<T: DeserializeOwned> ObjectRef<T> {
     /// As `get`; [`Code::GetTimeOut`] when nothing is known of it by then.
     pub async fn get_timeout(&self, timeout: Duration) -> Result<T, TaskError> {
         tokio::time::timeout(timeout, self.get()).await.unwrap_or_else(|_| {
-            let message = format!("object {} was not there within {timeout:?}", self.number().short());
+            let message = format!("object {} is not ready after {timeout:?}", self.number().short());
             Err(TaskError { fault: Fault::new(Code::GetTimeOut, message), chain: Vec::new() })
         })
     }
@@ -168,8 +166,8 @@ impl<'de, T> Deserialize<'de> for ObjectRef<T> {
     }
 }
 
-/// Waits until `count` of these objects are there, with a value or an error, or until the time is over. Gives those that
-/// are, `count` at most, and the rest, both in the order given.
+/// Waits until `count` of the objects are ready, with a value or an error, or until the timeout. Returns the ready
+/// ones, at most `count`, and the rest, both in the given order.
 pub async fn wait<T>(
     objects: &[ObjectRef<T>],
     count: usize,
@@ -188,7 +186,7 @@ pub async fn wait<T>(
         waiter.all().await;
     };
     match timeout {
-        // Whether they are all there in time is looked at below.
+        // The loop below checks which objects are ready.
         Some(timeout) => _ = tokio::time::timeout(timeout, there).await,
         None => there.await,
     }
@@ -200,13 +198,13 @@ pub async fn wait<T>(
     (ready, rest)
 }
 
-/// What a submission gives: a handle to each object that the task returns, one or a tuple of them.
+/// The result of a submission: a handle to each object that the task returns, one or a tuple of them.
 pub trait Returned: Sized {
-    /// How many there are.
+    /// Number of objects.
     #[doc(hidden)]
     const COUNT: u32;
 
-    /// Checks what a task is said to return, as far as its type is known here.
+    /// Checks the task's declared return types, as far as the client knows them.
     #[doc(hidden)]
     fn check(task: &str, returns: &str) -> Result<(), ClientError>;
 
@@ -214,7 +212,7 @@ pub trait Returned: Sized {
     fn made(first: ObjectId, job: &Arc<OfJob>) -> Self;
 }
 
-/// Whether a task returns what is asked of it.
+/// Checks that a task's return type matches the requested type.
 fn check_type<T>(task: &str, returns: &Type, text: &str) -> Result<(), ClientError> {
     let asked = std::any::type_name::<T>();
     if !returns.contradicts(&Type::parse(asked)) {

@@ -1,4 +1,4 @@
-//! Streams: what generators yield, item by item.
+//! Streams of the items that generators yield.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -57,7 +57,7 @@ impl<T> ObjectStream<T> {
     /// and the stream goes on.
     pub async fn next_timeout(&mut self, timeout: Duration) -> Option<Result<ObjectRef<T>, TaskError>> {
         tokio::time::timeout(timeout, self.next()).await.unwrap_or_else(|_| {
-            let fault = Fault::new(Code::GetTimeOut, format!("there was no item within {timeout:?}"));
+            let fault = Fault::new(Code::GetTimeOut, format!("the stream has no item after {timeout:?}"));
             Some(Err(TaskError { fault, chain: Vec::new() }))
         })
     }

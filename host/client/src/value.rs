@@ -71,7 +71,7 @@ pub(crate) fn read<T: DeserializeOwned>(job: &Arc<OfJob>, object: ObjectId, byte
     let result = postcard::take_from_bytes(bytes);
     READ.with_borrow_mut(|reader| *reader = before);
     let wrong = |what: String| {
-        let message = format!("object {} is no {}: {what}", object.short(), std::any::type_name::<T>());
+        let message = format!("object {} is not a {}: {what}", object.short(), std::any::type_name::<T>());
         TaskError { fault: Fault::new(Code::BadOutput, message), chain: Vec::new() }
     };
     match result {
