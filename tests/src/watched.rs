@@ -120,7 +120,8 @@ fn record(mut from: PipeReader) -> Vec<Access> {
     let number = |at: usize| i32::from_ne_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
     let child = Pid::from_raw(number(0)).expect("a process has an id");
     let child = pidfd_open(child, PidfdFlags::empty()).expect("the child has not ended");
-    let listener = pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("the child's descriptor can be duplicated");
+    let listener =
+        pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("the child's descriptor can be duplicated");
     let mut all = Vec::new();
     while let Some(asked) = next_notification(&listener) {
         let used = access(&asked);

@@ -1,4 +1,4 @@
-//! What a scheduler is told, as workers that make things up could have it told.
+//! Fuzz target: scheduler events, as dishonest workers could cause them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use sandbar_sched::{
     ResourceSet, Scheduler, Submission, SubmissionKind, WorkerKind,
 };
 
-/// Small numbers, so that most of what is named is there, or was, or will be.
+/// Small ranges of ids, so that most events name something that exists, existed or will exist.
 const NODES: u32 = 3;
 const WORKERS: u32 = 6;
 const JOBS: u32 = 3;
-/// Those that there are to begin with; their first tasks have these numbers, from 1 on.
+/// Jobs that exist from the start; their root tasks have the ids 1 and up.
 const JOBS_BEGUN: u64 = 2;
 const NUMBERS: u64 = 60;
 const STEPS_MAX: usize = 2_000;
@@ -32,10 +32,10 @@ const LIMITS: JobLimits = JobLimits {
 
 type Told = Event<u8, u64>;
 
-/// Tells a scheduler what these bytes make up, and then that all of it has ended.
+/// Sends a scheduler the events that the bytes encode, then ends all workers and jobs.
 ///
 /// # Panics
-/// When it wants something done by who is not there, or a value that came in does not go out once.
+/// Panics if an action names a worker that does not exist, or if a value that came in does not go out exactly once.
 pub fn events(bytes: &[u8]) -> bool {
     let mut bytes = Unstructured::new(bytes);
     let mut history = History::default();
@@ -63,14 +63,14 @@ struct History {
     sched: Scheduler<u8, u64>,
     actions: Vec<Action<u64>>,
     workers: BTreeSet<WorkerId>,
-    /// Values that came in, and did not go out.
+    /// Values that came in and have not gone out.
     values: BTreeSet<u64>,
     next_value: u64,
-    /// Objects of others that are in use.
+    /// Borrowed objects in use.
     borrowed: BTreeSet<ObjectId>,
-    /// Room that nodes were to set aside.
+    /// Reservations that nodes were asked for.
     asked: BTreeSet<(GroupId, NodeId, Attempt)>,
-    /// What was to be run, and where: what comes in is often of these.
+    /// Assigned attempts with their workers: many events name one of these.
     given: Vec<(TaskId, Attempt, WorkerId)>,
     has_run: bool,
 }
@@ -93,7 +93,7 @@ impl Default for History {
 }
 
 impl History {
-    /// A cluster that runs something.
+    /// Starts a cluster with jobs and workers.
     fn begin(&mut self) {
         let resources = ResourceSet { cpus: 2 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
         self.step(Event::NodeJoined { node: NodeId(0), resources, remote: false });
@@ -145,7 +145,7 @@ impl History {
             match action {
                 Action::Run { worker, task, attempt } => {
                     assert!(self.workers.contains(&worker) && self.sched.call(task).is_some());
-                    // Besides the first tasks of jobs.
+                    // More than the root tasks has run.
                     self.has_run |= self.given.len() as u64 >= JOBS_BEGUN;
                     self.given.push((task, attempt, worker));
                 }
@@ -180,7 +180,7 @@ impl History {
     fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<Told> {
         let (task, given, worker) = self.task(bytes)?;
         let object = ObjectId(bytes.int_in_range(1..=NUMBERS)?);
-        // What ends much is rare.
+        // Events that end much are rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
@@ -188,7 +188,7 @@ impl History {
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, remote: bytes.arbitrary()? },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
             1 => Event::NodeLost { node: node(bytes)? },
-            // Their numbers are the node's own: none comes twice.
+            // The node chooses worker ids: none occurs twice.
             2 | 3 if !self.workers.contains(&worker) => {
                 let job = job(bytes)?;
                 let kinds = [
@@ -202,7 +202,7 @@ impl History {
             }
             4 => Event::WorkerLost { worker, started: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
             5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
-            // But not that of actors that outlive others.
+            // But not the job of detached actors.
             6 => Event::JobEnded { job: JobId(bytes.int_in_range(1..=JOBS - 1)?) },
             7 => Event::FinishedInline {
                 task: self.submission(bytes)?,
@@ -281,7 +281,7 @@ impl History {
         Ok(Outcome::Succeeded(values.collect::<Result<_>>()?))
     }
 
-    /// Mostly one that was to be run, where it was.
+    /// Returns mostly an assigned attempt with its worker.
     fn task(&self, bytes: &mut Unstructured<'_>) -> Result<(TaskId, Attempt, WorkerId)> {
         if !self.given.is_empty() && bytes.ratio(3, 4)? {
             let last = self.given.len().saturating_sub(8);

@@ -1,13 +1,10 @@
-//! What comes over each boundary of the host, as bytes that may be any.
+//! Fuzz targets: one function for each boundary of the host at which untrusted bytes arrive.
 //!
-//! Each function here takes bytes as a guest, a worker, a file or a user may
-//! give them, and does with them what the host does. It panics when they are
-//! taken for something that they are not. [`seeds`] are bytes that are right, to
-//! begin with.
+//! Each function decodes bytes as a guest, a worker, a peer, a file or a user may send them, as the host does. It
+//! panics if the host accepts bytes that violate an invariant. [`seeds`] returns valid bytes to start from.
 //!
-//! `cargo xtask test` damages the seeds at random for some seconds (see
-//! `tests/damaged.rs`). `cargo xtask fuzz NAME` looks for worse with libFuzzer,
-//! for as long as one likes.
+//! `cargo xtask test` damages the seeds at random for some seconds (see `tests/damaged.rs`). `cargo xtask fuzz NAME`
+//! runs libFuzzer without a time limit.
 
 mod dense;
 mod events;
@@ -34,7 +31,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub use seeds::seeds;
 
-/// The boundaries.
+/// Names of the boundaries.
 pub const NAMES: [&str; 14] = [
     "answer",
     "batch",
@@ -52,10 +49,10 @@ pub const NAMES: [&str; 14] = [
     "text",
 ];
 
-/// Runs the boundary of a name, and says whether the bytes were taken.
+/// Runs the target of a boundary, and returns whether the host accepted the bytes.
 ///
 /// # Panics
-/// When there is none of that name, or the bytes are taken for what they are not.
+/// Panics if no boundary has this name, or if an invariant is violated.
 pub fn run(name: &str, bytes: &[u8]) -> bool {
     match name {
         "answer" => answer(bytes),
@@ -76,15 +73,16 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
     }
 }
 
-/// What the last panic said. Those that are caught are no crash: the readers of files have some.
+/// Message of the last panic. Caught panics are no crash: some file readers panic and are caught.
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Before libFuzzer begins: writes the seeds of a boundary into the first folder that it was given, which it reads next.
+/// Runs before libFuzzer starts: writes the seeds of a boundary into the first corpus folder on the command line, which
+/// libFuzzer reads next.
 ///
 /// # Panics
-/// When they can't be written.
+/// Panics if the seeds can't be written.
 pub fn begin(name: &str) {
-    // libFuzzer's own hook would end the process at panics that are caught, too.
+    // libFuzzer's own hook would end the process at caught panics, too.
     std::panic::set_hook(Box::new(|panic| {
         *LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner) = panic.to_string();
     }));
@@ -95,10 +93,10 @@ pub fn begin(name: &str) {
     }
 }
 
-/// As [`run`], for libFuzzer: says what a panic says that is not caught.
+/// Runs a target for libFuzzer, and prints the message of an uncaught panic.
 ///
 /// # Panics
-/// As [`run`].
+/// Panics as [`run`] does.
 pub fn fuzz(name: &str, bytes: &[u8]) {
     if let Err(panic) = catch_unwind(|| run(name, bytes)) {
         eprintln!("{}", LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner));
@@ -106,29 +104,29 @@ pub fn fuzz(name: &str, bytes: &[u8]) {
     }
 }
 
-/// What a guest hands back: the length of the header as two bytes, the header, the body.
+/// A guest's output batch: the length of the header as two bytes, the header, the body.
 ///
 /// # Panics
-/// When a batch is made of it that is none, or that comes out otherwise when it is written and read again.
+/// Panics if the host accepts an invalid batch, or if a batch differs after a round trip through the encoding.
 fn batch(bytes: &[u8]) -> bool {
     let Some((header, body)) = parted(bytes) else { return false };
     let Ok(batch) = batch_of(header, body) else { return false };
     check(&batch);
-    // Some types are read that a writer converts or refuses.
+    // The reader accepts some types that the writer converts or rejects.
     let Ok(encoded) = encode(&batch) else { return true };
     let again = batch_of(&encoded.header, &encoded.body()).expect("what was written is read");
     assert_eq!(again.num_rows(), batch.num_rows());
     for (again, before) in again.columns().iter().zip(batch.columns()) {
-        // Floats by their bits: NaN is a value like another here.
+        // Compares floats by their bits, so that NaN equals itself.
         assert!(again.to_data() == before.to_data(), "{before:?} became {again:?}");
     }
     true
 }
 
-/// What a worker says: the length of a message as two bytes, the message, and what lies in the slot for its output.
+/// A worker's message: its length as two bytes, the message, and the content of its output slot.
 ///
 /// # Panics
-/// When a batch is made of it that is none.
+/// Panics if the host accepts an invalid batch.
 fn answer(bytes: &[u8]) -> bool {
     let Some((message, slot)) = parted(bytes) else { return false };
     let called = sandbar_worker::fuzz_unpack(message, slot);
@@ -142,10 +140,10 @@ fn answer(bytes: &[u8]) -> bool {
     taken
 }
 
-/// Blocks of rows that a worker has cut: which kind of key as a byte, and the blocks.
+/// Blocks of rows that a worker has cut: the kind of key as a byte, and the blocks.
 ///
 /// # Panics
-/// When a group has other rows than it says.
+/// Panics if a group's rows differ from its declared count.
 fn blocks(bytes: &[u8]) -> bool {
     let Some((kind, blocks)) = bytes.split_first() else { return false };
     let (grouping, schema) = grouping(*kind);
@@ -170,7 +168,7 @@ fn blocks(bytes: &[u8]) -> bool {
     true
 }
 
-/// How rows are grouped whose blocks begin with this byte.
+/// Returns grouping and schema for blocks with this kind byte.
 pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
     let key = [
         None,
@@ -193,11 +191,11 @@ pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
     (grouping, Arc::new(Schema::new(fields)))
 }
 
-/// What a user submits as a component.
+/// A component that a user submits.
 ///
 /// # Panics
-/// When what passes is no component, says less of itself than it is, or imports and exports others when its memory is
-/// made first.
+/// Panics if an accepted component is invalid, if its description understates it, or if moving its memory to a module
+/// of its own changes its imports or exports.
 fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
@@ -209,10 +207,10 @@ fn component(bytes: &[u8]) -> bool {
     true
 }
 
-/// A job file, and behind a zero byte each a `--set`.
+/// A job file, followed by `--set` values, each behind a zero byte.
 ///
 /// # Panics
-/// When a job passes that is read otherwise the second time.
+/// Panics if an accepted job differs when it is parsed a second time.
 fn job(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.split('\0');
@@ -224,11 +222,11 @@ fn job(bytes: &[u8]) -> bool {
     true
 }
 
-/// A file of text: two bytes that say its format and what a job says of it, and the file. It is read whole, and again in small
+/// A text file: two bytes for its format and its options in the job, and the file. Reads it whole, and again in small
 /// ranges.
 ///
 /// # Panics
-/// When it has other rows then, or can be read in one way alone.
+/// Panics if the two reads give different rows, or if only one of them succeeds.
 fn text(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 8] = ["csv", "jsonl", "tsv", "json.zst", "csv.gz", "csv.zst", "csv.bz2", "csv.xz"];
     let [format, said, contents @ ..] = bytes else { return false };
@@ -258,11 +256,11 @@ fn text(bytes: &[u8]) -> bool {
     true
 }
 
-/// An input file: its format as a byte, and the file. It is read whole, again in small ranges, and again with its row
-/// groups read as workers read them.
+/// An input file: its format as a byte, and the file. Reads it whole, again in small ranges, and again by row groups as
+/// workers do.
 ///
 /// # Panics
-/// When it can be read in two ways and has other rows.
+/// Panics if two successful reads give different rows.
 fn file(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 6] = ["parquet", "csv", "tsv", "jsonl", "arrow", "feather"];
     static RUNTIME: LazyLock<Runtime> =
@@ -279,13 +277,13 @@ fn file(bytes: &[u8]) -> bool {
     let ways = [(1 << 20, false), (64, false), (64, true)].map(|(bytes, stored)| all(bytes, stored));
     let [Ok(whole), Ok(ranges), stored] = ways else { return false };
     assert_eq!(whole, ranges, "in one range and in many");
-    // A decoder that is told other ranges may find other damage.
+    // A decoder that reads other ranges may find other damage.
     let Ok(stored) = stored else { return false };
     assert_eq!(whole, stored, "in row groups");
     true
 }
 
-/// The rows of all files, each as text.
+/// Returns the rows of all files as text.
 async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<Vec<String>, DatasetError> {
     let batch_rows = options.batch_rows;
     let scan = Scan::open(source, options).await?;
@@ -312,7 +310,7 @@ async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<
     Ok(rows)
 }
 
-/// Whether a batch is one, down to its last value.
+/// Validates a batch, including all its values.
 fn check(batch: &RecordBatch) {
     for column in batch.columns() {
         assert_eq!(column.len(), batch.num_rows());
@@ -332,7 +330,7 @@ fn aligned(bytes: &[u8]) -> Buffer {
     copy.into()
 }
 
-/// What stands behind its length in two bytes, and the rest.
+/// Splits off the bytes behind a two-byte length. Returns them and the rest.
 fn parted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))

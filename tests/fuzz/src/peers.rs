@@ -1,4 +1,4 @@
-//! What other nodes say to the hub of one.
+//! Fuzz target: messages of other nodes to the runtime of one.
 
 use arbitrary::Unstructured;
 use sandbar_core::{Argument, NodeId, ObjectId, RequestOptions, Strategy, TaskRequest};
@@ -9,15 +9,15 @@ use crate::programs::{
     ACTORS, CLIENT, GENERATOR, KINDS, MAKE, METHOD, TASK, TASKS, finished, first, message_of, submit,
 };
 
-/// The first of two nodes.
+/// The first of two peers.
 const NODE: u8 = 4;
-/// Messages of one history.
+/// Maximum messages of one history.
 const SAID_MAX: usize = 300;
 
-/// What two other nodes say to a hub, and its members meanwhile, as these bytes make it up.
+/// Sends a runtime the messages of two peers and of its workers that the bytes encode.
 ///
 /// # Panics
-/// When the hub does, or something is left once all has ended.
+/// Panics if the runtime does, or if it holds anything after all have ended.
 pub fn peer(bytes: &[u8]) -> bool {
     let mut bytes = Unstructured::new(bytes);
     let mut pick = |bound: u32| bytes.int_in_range(0..=bound.max(1) - 1).unwrap_or(0);
@@ -29,12 +29,12 @@ pub fn peer(bytes: &[u8]) -> bool {
     let all: Vec<(u8, Vec<u8>, u32)> = (0..SAID_MAX).map(|_| said()).collect();
     let saying =
         all.iter().map(|(who, message, after_ms)| Saying { who: *who, with_file: false, message, after_ms: *after_ms });
-    // Much of it makes no sense: then that node is let go of, and comes back.
+    // Many messages are invalid: the runtime then drops the peer, which reconnects.
     hear_any(&KINDS, saying);
     true
 }
 
-/// What a member says that gets other nodes something to do.
+/// Returns a worker's message that leads to messages to peers.
 fn said_by_member(who: u8, pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
     let number = |pick: &mut dyn FnMut(u32) -> u32| {
         let of = u64::from(pick(8));

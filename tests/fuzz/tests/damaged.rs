@@ -1,6 +1,8 @@
-//! Damages what comes over each boundary at random. What was found by fuzzing for longer is a table in the room's tests.
+//! Damages valid input of each boundary at random. Failures that longer fuzzing found are table tests of the crates
+//! concerned.
 //!
-//! `SANDBAR_SEED` does the same again; `SANDBAR_BOUNDARY` names one that alone is damaged, `SANDBAR_TIMES` how often.
+//! `SANDBAR_SEED` repeats a run; `SANDBAR_BOUNDARY` selects one boundary, `SANDBAR_TIMES` sets the number of damaged
+//! copies of each seed.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +11,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use sandbar_fuzz::{NAMES, run, seeds};
 
-/// Each seed is damaged so often. Reading files takes longest, each history has some hundred steps, and hubs have threads.
+/// Damaged copies of each seed. Reading files takes longest, a history has some hundred steps, and runtimes start
+/// threads.
 fn times(name: &str) -> usize {
     match name {
         "file" | "events" | "request" | "text" => 150,
@@ -33,7 +36,7 @@ fn what_is_right_passes() {
     for name in NAMES {
         let seeds = seeds(name);
         let taken = seeds.iter().filter(|seed| run(name, seed)).count();
-        // Some are there to be refused, and in some random histories nothing is run.
+        // Some seeds have to be rejected, and some random histories run no task.
         let is_most = taken + 2 >= seeds.len() || taken * 4 >= seeds.len() * 3;
         assert!(taken > 1 && is_most, "{name}: {taken} of {}", seeds.len());
     }
@@ -44,7 +47,7 @@ fn damage_is_found_or_harmless() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().expect("a number"));
     let seed = number("SANDBAR_SEED").unwrap_or(now.as_nanos() as u64);
-    eprintln!("SANDBAR_SEED={seed} does the same again");
+    eprintln!("SANDBAR_SEED={seed} repeats this run");
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let only = std::env::var("SANDBAR_BOUNDARY").ok();
     for name in NAMES.iter().filter(|name| only.as_deref().is_none_or(|only| only == **name)) {
