@@ -36,11 +36,11 @@ impl<'a> ActorCall<'a> {
         self
     }
 
-    /// Has it made by its `new`, of a tuple of values and references to objects. Gives a handle at once; [`Actor::ready`] says
-    /// what came of it.
+    /// Creates the actor with its `new`, which takes a tuple of values and object references. Returns a handle at once;
+    /// [`Actor::ready`] returns the outcome.
     ///
     /// # Errors
-    /// When there is no such actor, or its `new` takes something else; and when the job has ended.
+    /// No such actor type exists; its `new` takes other arguments; the job has ended.
     pub async fn submit(&self, arguments: impl Arguments) -> Result<Actor, ClientError> {
         let name = format!("{}.new", self.of);
         let (place, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
@@ -49,9 +49,9 @@ impl<'a> ActorCall<'a> {
     }
 }
 
-/// A handle to an actor. The actor lives as long as somebody has one, or a call of it has not ended.
+/// A handle to an actor. The actor lives until its last handle is dropped and its calls have ended.
 ///
-/// It is cheap to clone, and an argument or a part of one like any other value, of tasks of the same job.
+/// Cheap to clone. A task of the same job takes it as an argument or as a part of one.
 #[derive(Debug, Clone)]
 pub struct Actor {
     handle: ObjectRef<Made>,
@@ -66,10 +66,10 @@ impl Actor {
         Ok(Actor { handle: found.get().await?, of: of.into(), options: None })
     }
 
-    /// Calls a method. The calls of one client begin in the order in which it made them.
+    /// Calls a method. The calls of one client start in the order in which the client makes them.
     ///
     /// # Errors
-    /// When there is no such method, or it takes or returns something else; and when the job has ended.
+    /// No such method exists; it takes or returns other types; the job has ended.
     pub async fn call<R: Returned>(&self, name: &str, arguments: impl Arguments) -> Result<R, ClientError> {
         let job = self.handle.job();
         let name = format!("{}.{name}", self.of);
@@ -82,16 +82,16 @@ impl Actor {
         job.call((place, task), self.options.clone(), Some(self.handle.number()), arguments).await
     }
 
-    /// A handle whose calls are run with these options.
+    /// Returns a handle whose calls have these options.
     #[must_use = "it is another handle that has the options"]
     pub fn with(&self, options: CallOptions) -> Actor {
         Actor { options: Some(Box::new(options.0)), ..self.clone() }
     }
 
-    /// Waits until it is made.
+    /// Waits until the actor is created.
     ///
     /// # Errors
-    /// Why it could not be.
+    /// Why the actor could not be created.
     pub async fn ready(&self) -> Result<(), TaskError> {
         let mut handle = self.handle.clone();
         while let Made(Some(other)) = handle.get().await? {
@@ -100,12 +100,12 @@ impl Actor {
         Ok(())
     }
 
-    /// Ends it where it is. Calls of it that have not ended fail with [`Code::ActorDied`](crate::Code::ActorDied).
+    /// Kills the actor. Its unfinished calls fail with [`Code::ActorDied`](crate::Code::ActorDied).
     pub async fn kill(&self) {
         self.end(false).await;
     }
 
-    /// Ends it where it is, and has it begin anew if it may ([`ActorOptions::max_restarts`]).
+    /// Kills the actor and restarts it if it has restarts left ([`ActorOptions::max_restarts`]).
     pub async fn restart(&self) {
         self.end(true).await;
     }
@@ -127,17 +127,17 @@ impl Serialize for Actor {
     }
 }
 
-/// A handle in a value, as tasks return it: to an actor of some type, which the value does not say.
+/// A handle in a value that a task returned, to an actor whose type the value does not state.
 ///
-/// It keeps its actor, and is an argument or a part of one, as an [`Actor`] is.
+/// It keeps the actor alive, and is an argument or a part of one, as an [`Actor`] is.
 #[derive(Debug, Clone)]
 pub struct ActorRef(ObjectRef<Made>);
 
 impl ActorRef {
-    /// The actor, to be called: one of the type that its component calls so. Of an actor of another type, calls fail.
+    /// Returns a handle to call the actor as one of the type `of`. Calls fail if the actor is of another type.
     ///
     /// # Errors
-    /// When there is no such type.
+    /// No such actor type exists.
     pub fn of(&self, of: &str) -> Result<Actor, ClientError> {
         method(self.0.job(), &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
         Ok(Actor { handle: self.0.clone(), of: of.into(), options: None })

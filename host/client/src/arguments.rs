@@ -1,4 +1,4 @@
-//! What a task is called with: checked against what the task says that it takes, and written.
+//! Arguments of tasks: checked against the task's signature, and encoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::job::OfJob;
 use crate::types::Type;
 use crate::value::captured;
 
-/// The arguments of a task, in order: a tuple of values, and of references to objects whose values they are.
+/// The arguments of a task, in order: a tuple of values, and of object references whose values the task receives.
 pub trait Arguments {
-    /// How many there are.
+    /// Number of arguments.
     #[doc(hidden)]
     const COUNT: usize;
 
@@ -23,26 +23,26 @@ pub trait Arguments {
     fn write(&self, list: &mut ArgumentList<'_>) -> Result<(), ClientError>;
 }
 
-/// Arguments that are being written.
+/// Encoded arguments.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ArgumentList<'a> {
     job: &'a Arc<OfJob>,
     task: &'a ProgramTask,
     bytes: Vec<u8>,
-    all: Vec<Given>,
-    /// Objects that values contain.
+    all: Vec<ArgumentSource>,
+    /// Objects that the values contain.
     refs: Vec<ObjectId>,
 }
 
 #[derive(Debug)]
-enum Given {
+enum ArgumentSource {
     Value(Range<usize>),
     Object(ObjectId),
 }
 
 impl<'a> ArgumentList<'a> {
-    /// Writes all arguments of a task.
+    /// Encodes all arguments of a task.
     pub(crate) fn of<A: Arguments>(
         job: &'a Arc<OfJob>,
         task: &'a ProgramTask,
@@ -70,7 +70,7 @@ impl<'a> ArgumentList<'a> {
             |given| ClientError::Argument { task: task(), argument: name.to_owned(), expected: of.to_owned(), given };
         match (result, written.objects.last()) {
             (Ok(()), _) => {
-                self.all.push(Given::Value(start..self.bytes.len()));
+                self.all.push(ArgumentSource::Value(start..self.bytes.len()));
                 self.refs.extend(written.objects);
                 Ok(())
             }
@@ -78,18 +78,18 @@ impl<'a> ArgumentList<'a> {
                 Err(unfit(format!("an object of {}", written.of)))
             }
             (Err(Unfit::IsObject), Some(object)) => {
-                self.all.push(Given::Object(*object));
+                self.all.push(ArgumentSource::Object(*object));
                 Ok(())
             }
             (Err(other), _) => Err(unfit(other.to_string())),
         }
     }
 
-    /// The request to call the task, of an actor or by itself.
+    /// Returns the request to call the task or the actor method.
     pub(crate) fn request(&self, options: Option<Box<RequestOptions>>, actor: Option<ObjectId>) -> TaskRequest<'_> {
         let arguments = self.all.iter().map(|given| match given {
-            Given::Value(range) => Argument::Value(self.bytes.get(range.clone()).unwrap_or_default()),
-            Given::Object(object) => Argument::Object(*object),
+            ArgumentSource::Value(range) => Argument::Value(self.bytes.get(range.clone()).unwrap_or_default()),
+            ArgumentSource::Object(object) => Argument::Object(*object),
         });
         TaskRequest { options, actor, arguments: arguments.collect(), refs: self.refs.clone() }
     }

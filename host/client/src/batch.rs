@@ -14,16 +14,16 @@ use sandbar_core::{Code, Fault, TaskError};
 use crate::job::Job;
 use crate::{ClientError, ObjectRef};
 
-/// What an object is that holds a record batch: `ObjectRef<Batch>`. It is put by [`Job::put_batch`], and got by
-/// [`ObjectRef::get_batch`].
+/// The type of an object that holds a record batch: `ObjectRef<Batch>`. [`Job::put_batch`] stores one,
+/// [`ObjectRef::get_batch`] reads it.
 #[derive(Debug)]
 pub enum Batch {}
 
 impl Job {
-    /// Stores a record batch, for tasks that take a `Batch`.
+    /// Stores a record batch for tasks that take a `Batch`.
     ///
     /// # Errors
-    /// As [`Job::put`]; and when a column has a type that can't cross the boundary.
+    /// As [`Job::put`]; a column has a type that can't cross the boundary.
     pub async fn put_batch(&self, batch: &RecordBatch) -> Result<ObjectRef<Batch>, ClientError> {
         let bytes = write(batch).map_err(ClientError::Value)?;
         self.put_bytes(bytes, &[]).await
@@ -31,7 +31,7 @@ impl Job {
 }
 
 impl ObjectRef<Batch> {
-    /// Waits for the batch. A large one is viewed where the node has it, and not copied.
+    /// Waits for the batch. Views a large batch in the node's memory without a copy.
     ///
     /// # Errors
     /// As [`ObjectRef::get`].
@@ -44,7 +44,7 @@ impl ObjectRef<Batch> {
     }
 }
 
-/// Where the body is behind a header of `len` bytes.
+/// Returns the offset of the body after a header of `len` bytes.
 fn body_at(len: usize) -> usize {
     ALIGNMENT + len.next_multiple_of(ALIGNMENT)
 }
@@ -64,7 +64,7 @@ fn write(batch: &RecordBatch) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Views the bytes of a batch, which are a guest's, in place where they are aligned.
+/// Decodes the untrusted bytes of a batch, in place if they are aligned.
 fn view(whole: &Buffer) -> Result<RecordBatch, String> {
     let short = || format!("it has {} bytes", whole.len());
     let (len, _) = whole.split_first_chunk().ok_or_else(short)?;

@@ -15,18 +15,18 @@ use crate::stream::ObjectStream;
 use crate::table::{Ear, Gone, Table};
 use crate::{ClientError, value};
 
-/// A component whose tasks can be called: see [`Client::program`](crate::Client::program).
+/// A component with tasks to call: see [`Client::program`](crate::Client::program).
 #[derive(Debug, Clone)]
 pub struct Program(pub(crate) LoadedProgram);
 
 impl Program {
-    /// Its tasks: names, arguments, and what they return. What makes an actor `Counter` is called `Counter.new`, and its
-    /// methods as `Counter.add`.
+    /// Returns the tasks: names, arguments and return types. `Counter.new` creates an actor `Counter`; `Counter.add` is
+    /// one of its methods.
     pub fn tasks(&self) -> &[ProgramTask] {
         self.0.tasks()
     }
 
-    /// Where it was loaded from.
+    /// Returns the path from which the program was loaded.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -177,19 +177,19 @@ impl Job {
         ActorCall::new(&self.of, of)
     }
 
-    /// The actor of this name, of this job or detached, which is a `of`.
+    /// Returns the actor of the type `of` with this name, of this job or detached.
     ///
     /// # Errors
-    /// When there is none, or no such type.
+    /// No such actor or type exists.
     pub async fn find_actor(&self, of: &str, name: &str) -> Result<Actor, ClientError> {
         Actor::find(&self.of, of, name).await
     }
 
-    /// Stores a value, for tasks to take as often as they like.
+    /// Stores a value that any number of tasks can take. If memory and disk have no room for the value, its object is
+    /// an error.
     ///
     /// # Errors
-    /// When it can't be written, is larger than all objects may be, or the job has ended. Where there is no room for it in
-    /// memory or on disk its object is an error.
+    /// The value can't be encoded; it is larger than the limit of an object; the job has ended.
     pub async fn put<T: Serialize>(&self, value: &T) -> Result<ObjectRef<T>, ClientError> {
         let (bytes, written) = value::write(&self.of, value).map_err(ClientError::Value)?;
         if let Some(object) = written.foreign {
@@ -203,10 +203,10 @@ impl Job {
         Ok(ObjectRef::made(object, &self.of))
     }
 
-    /// Ends the job, and says what was done. What has not ended is cancelled; who waits for its objects gets errors.
+    /// Ends the job and returns its summary. Unfinished tasks are cancelled, and waits for their objects return errors.
     ///
     /// # Errors
-    /// When it was ended otherwise before: by `host jobs stop`, or with its node.
+    /// The job was ended before: by `host jobs stop`, or with its node.
     pub async fn end(self) -> Result<ProgramSummary, ClientError> {
         Ok(self.of.link.end().await?)
     }
@@ -234,11 +234,11 @@ impl TaskCall<'_> {
         self
     }
 
-    /// Submits it, with a tuple of values and references to objects. Gives a reference to what it returns, or a tuple of them,
-    /// at once, or as soon as the node has heard enough of what was submitted before.
+    /// Submits the task with a tuple of values and object references. Returns a handle to the result, or a tuple of
+    /// handles, as soon as the node has room for the submission.
     ///
     /// # Errors
-    /// When there is no such task, or it takes or returns something else; and when the job has ended.
+    /// No such task exists; it takes or returns other types; the job has ended.
     pub async fn submit<R: Returned>(&self, arguments: impl Arguments) -> Result<R, ClientError> {
         let (place, task) = self.find()?;
         if task.kind == TaskKind::Generator {
@@ -252,11 +252,10 @@ impl TaskCall<'_> {
         self.job.call((place, task), self.options.clone(), None, arguments).await
     }
 
-    /// Submits a generator, as [`TaskCall::submit`] does a task. Gives the stream of its items.
+    /// Submits a generator, as [`TaskCall::submit`] submits a task. Returns the stream of its items.
     ///
     /// # Errors
-    /// When there is no such task, or it is no generator, takes something else or yields something else; and when the job has
-    /// ended.
+    /// No such task exists; it is not a generator; it takes or yields other types; the job has ended.
     pub async fn stream<T>(&self, arguments: impl Arguments) -> Result<ObjectStream<T>, ClientError> {
         let (place, task) = self.find()?;
         if task.kind != TaskKind::Generator {

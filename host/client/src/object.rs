@@ -57,7 +57,7 @@ impl<T> ObjectRef<T> {
         &self.handle.job
     }
 
-    /// Waits for the value, as the bytes that it is.
+    /// Waits for the value and returns its encoded bytes.
     ///
     /// # Errors
     /// As [`ObjectRef::get`].
@@ -105,16 +105,16 @@ impl<T: DeserializeOwned> ObjectRef<T> {
     /// Waits for the value.
     ///
     /// # Errors
-    /// Why there is none: its task failed, or one that it needed; and [`Code::BadOutput`] when it is no `T`.
+    /// The failure of the object's task or of a task that it needed; [`Code::BadOutput`] if the value is not a `T`.
     pub async fn get(&self) -> Result<T, TaskError> {
         let bytes = self.get_bytes().await?;
         value::read(self.job(), self.number(), &bytes)
     }
 
-    /// As [`ObjectRef::get`], for so long at most.
+    /// Like [`ObjectRef::get`], with a time limit.
     ///
     /// # Errors
-    /// As `get`; [`Code::GetTimeOut`] when nothing is known of it by then.
+    /// As `get`; [`Code::GetTimeOut`] if the object is not ready in time.
     pub async fn get_timeout(&self, timeout: Duration) -> Result<T, TaskError> {
         tokio::time::timeout(timeout, self.get()).await.unwrap_or_else(|_| {
             let message = format!("object {} is not ready after {timeout:?}", self.number().short());

@@ -12,33 +12,33 @@ use sandbar_core::{Code, Fault, ObjectId, TaskError};
 use crate::job::OfJob;
 use crate::object::ObjectRef;
 
-/// What a generator yields, item by item: a task that returns `impl Iterator<Item = T>`, or one of `Result<T, E>`. See
+/// The items of a generator: a task that returns `impl Iterator<Item = T>`, or an iterator of `Result<T, E>`. See
 /// [`TaskCall::stream`](crate::TaskCall::stream).
 ///
-/// Each item is an object that is there. The generator goes on while items are taken, and waits when there are as many as its
-/// buffer has room for that were not: of those taken it learns when they are half of that, or when its client waits for the
-/// next, or for an object. Items that were taken stay what they are. Dropping the stream ends the generator.
+/// Each item is a ready object. The generator waits while its buffer is full of untaken items. The client reports taken
+/// items when they make up half of the buffer, or when it waits for the next item or for an object. Taken items stay
+/// valid. Dropping the stream ends the generator.
 ///
-/// A stream is no value: who has submitted the generator takes its items, and passes on these.
+/// A stream is not a value: the submitter of the generator takes its items, and can pass the items on.
 #[must_use = "dropping it ends its generator"]
 pub struct ObjectStream<T> {
-    /// What is there when there are no more items: how many there were.
+    /// The number of items, ready when the generator has ended.
     end: ObjectRef<u64>,
     is_over: bool,
     items: PhantomData<fn() -> T>,
 }
 
 impl<T> ObjectStream<T> {
-    /// The stream of a generator that is submitted next.
+    /// Opens the stream of a generator that is about to be submitted.
     pub(crate) fn made(stream: ObjectId, buffer: u32, job: &Arc<OfJob>) -> ObjectStream<T> {
         job.table.open_stream(stream, buffer);
         ObjectStream { end: ObjectRef::made(stream, job), is_over: false, items: PhantomData }
     }
 
-    /// Waits for the next item, in the order in which they were yielded; none when there are no more. An error is the last:
-    /// the generator's own, why it was ended, or that its job has ended.
+    /// Waits for the next item in the order of the generator. Returns `None` after the last item. An error is the last
+    /// item: the generator's own, the reason why it was ended, or the end of its job.
     ///
-    /// Whoever does not wait for it to the end, as in `select!`, loses no item.
+    /// Cancel safe: dropping the future, as `select!` does, loses no item.
     pub async fn next(&mut self) -> Option<Result<ObjectRef<T>, TaskError>> {
         if self.is_over {
             return None;
@@ -53,8 +53,8 @@ impl<T> ObjectStream<T> {
         }
     }
 
-    /// As [`ObjectStream::next`], for so long at most: it is an error of [`Code::GetTimeOut`] when there is no item by then,
-    /// and the stream goes on.
+    /// Like [`ObjectStream::next`], with a time limit. Returns an error of [`Code::GetTimeOut`] if no item is ready in
+    /// time; the stream stays usable.
     pub async fn next_timeout(&mut self, timeout: Duration) -> Option<Result<ObjectRef<T>, TaskError>> {
         tokio::time::timeout(timeout, self.next()).await.unwrap_or_else(|_| {
             let fault = Fault::new(Code::GetTimeOut, format!("the stream has no item after {timeout:?}"));
@@ -74,7 +74,7 @@ impl<T> ObjectStream<T> {
 
 impl<T> Drop for ObjectStream<T> {
     fn drop(&mut self) {
-        // Its generator ends with the handle, which goes next.
+        // The drop of `end`, which follows, ends the generator.
         let job = self.end.job();
         job.let_go(job.table.close_stream(self.end.number()));
     }

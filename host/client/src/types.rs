@@ -1,14 +1,14 @@
-//! The types that a component names, as far as they are known here.
+//! Types in a component's task signatures that the client knows.
 
-/// Types in types, deeper than anybody writes them.
+/// Maximum nesting of types; no real signature is deeper.
 const DEPTH_MAX: u32 = 32;
 
-/// A type, in the form that a value of it is written in.
+/// A type, identified by the encoding of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Type {
     Unit,
     Bool,
-    /// Its bits, and whether it has a sign.
+    /// Number of bits, and whether it is signed.
     Int(u32, bool),
     F32,
     F64,
@@ -17,18 +17,18 @@ pub(crate) enum Type {
     Option(Box<Type>),
     List(Box<Type>),
     Tuple(Vec<Type>),
-    /// One that only the component knows.
+    /// A type that only the component knows.
     Other,
 }
 
 impl Type {
-    /// Reads a type as Rust writes it, with or without paths and spaces. It may be any text.
+    /// Parses any text as a type in Rust's syntax, with or without paths and spaces.
     pub(crate) fn parse(text: &str) -> Type {
         let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         parse(&compact, 0)
     }
 
-    /// Whether it is known throughout.
+    /// Returns whether the type and all types in it are known.
     pub(crate) fn is_known(&self) -> bool {
         match self {
             Type::Other => false,
@@ -38,7 +38,7 @@ impl Type {
         }
     }
 
-    /// Whether both are known, and are not the same: what is written as one can't be read as the other.
+    /// Returns whether both types are known and differ, so that the encoding of one can't be decoded as the other.
     pub(crate) fn contradicts(&self, other: &Type) -> bool {
         self.is_known() && other.is_known() && self != other
     }
@@ -73,7 +73,7 @@ fn named(name: &str) -> Type {
         "f32" => Type::F32,
         "f64" => Type::F64,
         "String" | "&str" => Type::Text,
-        // Those of a word's size are written as the longest.
+        // Integers of the word size are encoded as 64 bits.
         "usize" => Type::Int(64, false),
         "isize" => Type::Int(64, true),
         _ => {
@@ -86,7 +86,7 @@ fn named(name: &str) -> Type {
     }
 }
 
-/// The parts between commas that stand in no brackets.
+/// Splits at commas outside of brackets.
 fn arguments(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     let parts = text.split(move |c| {
@@ -97,7 +97,7 @@ fn arguments(text: &str) -> impl Iterator<Item = &str> {
         }
         c == ',' && depth == 0
     });
-    // Behind the last comma there may be nothing.
+    // A trailing comma is allowed.
     parts.filter(|part| !part.is_empty())
 }
 

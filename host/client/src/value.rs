@@ -1,4 +1,4 @@
-//! Values and the references in them, on their way to a task and back.
+//! Encoding and decoding of values and of the references in them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use serde::de::DeserializeOwned;
 use crate::job::OfJob;
 
 thread_local! {
-    /// What is found in the value that is being written.
+    /// References in the value that this thread encodes.
     static WRITTEN: RefCell<Option<Written>> = const { RefCell::new(None) };
-    /// The job of the value that is being read.
+    /// Job of the value that this thread decodes.
     static READ: RefCell<Option<Arc<OfJob>>> = const { RefCell::new(None) };
 }
 
-/// References in a value.
+/// References in an encoded value.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) objects: Vec<ObjectId>,
-    /// What the last of them is an object of.
+    /// Type name of the last object's value.
     pub(crate) of: &'static str,
-    /// The first that is of another job.
+    /// The first object of another job.
     pub(crate) foreign: Option<ObjectId>,
     job: usize,
 }
 
-/// A number for a job, while it lives.
+/// Returns a number that identifies a live job.
 fn place(job: &Arc<OfJob>) -> usize {
     Arc::as_ptr(job) as usize
 }
 
-/// Calls `write`, which writes a value for a job. Gives what is in it, too.
+/// Calls `write`, which encodes a value for a job. Returns its result and the references in the value.
 pub(crate) fn captured<R>(job: &Arc<OfJob>, write: impl FnOnce() -> R) -> (R, Written) {
     let new = Written { job: place(job), ..Written::default() };
     let before = WRITTEN.with_borrow_mut(|written| written.replace(new));
@@ -41,7 +41,7 @@ pub(crate) fn captured<R>(job: &Arc<OfJob>, write: impl FnOnce() -> R) -> (R, Wr
     (result, written.unwrap_or_default())
 }
 
-/// A reference is being written. Says whether it may be.
+/// Records a reference of the value being encoded. Returns false outside of an encoding.
 pub(crate) fn capture<T>(object: ObjectId, job: &Arc<OfJob>) -> bool {
     WRITTEN.with_borrow_mut(|written| {
         let Some(written) = written else { return false };
@@ -54,18 +54,18 @@ pub(crate) fn capture<T>(object: ObjectId, job: &Arc<OfJob>) -> bool {
     })
 }
 
-/// The job of the value that is being read.
+/// Job of the value that this thread decodes.
 pub(crate) fn reader() -> Option<Arc<OfJob>> {
     READ.with_borrow(Clone::clone)
 }
 
-/// A value of a job, with what it contains.
+/// Encodes a value for a job. Returns the bytes and the references in them.
 pub(crate) fn write<T: Serialize + ?Sized>(job: &Arc<OfJob>, value: &T) -> Result<(Vec<u8>, Written), String> {
     let (bytes, written) = captured(job, || postcard::to_extend(value, Vec::new()));
     Ok((bytes.map_err(|e| e.to_string())?, written))
 }
 
-/// Reads the value of an object, which is a guest's: it may be any bytes.
+/// Decodes an object's value, whose bytes are untrusted.
 pub(crate) fn read<T: DeserializeOwned>(job: &Arc<OfJob>, object: ObjectId, bytes: &[u8]) -> Result<T, TaskError> {
     let before = READ.with_borrow_mut(|reader| reader.replace(job.clone()));
     let result = postcard::take_from_bytes(bytes);
