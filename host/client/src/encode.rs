@@ -1,8 +1,8 @@
-//! Values of Rust, written as the types that a component names.
+//! Encoding of Rust values as the types in a component's task signatures.
 //!
-//! The form of a value, postcard's, does not say of what type it is: an `i64` that is written as a `u64` is another number.
-//! So a number is written as the type that it is given to, where it is one of that, and what is of another kind is an
-//! error. Of types that are not known here a value is written as it is.
+//! Postcard's encoding does not carry types: the bytes of a `u64` decode as another number if read as an `i64`. A number is
+//! therefore encoded as the type that the task takes, if that type can represent it; a value of another kind is an error.
+//! For an unknown type, a value is encoded as its own type.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use serde::ser::{self, Impossible, SerializeSeq, SerializeTuple, Serializer};
 
 use crate::types::Type;
 
-/// What a reference to an object is called while it is written: as an argument by itself, it is no value.
+/// Serde name of an object reference. As an argument of its own it is not a value.
 pub(crate) const OBJECT: &str = "sandbar.ObjectRef";
-/// As above, of a handle to an actor, which is a value by itself.
+/// Serde name of an actor handle, which is a value of its own.
 pub(crate) const ACTOR: &str = "sandbar.Actor";
 
-/// Why a value can't be written.
+/// Why a value can't be encoded as a type.
 #[derive(Debug)]
 pub(crate) enum Unfit {
-    /// It is this instead.
+    /// A description of the value, which does not fit.
     Is(String),
-    /// It is written as it is: its type is not known.
+    /// The type is unknown: encode the value with postcard.
     AsItIs,
-    /// It is a reference by itself, the argument being what that refers to.
+    /// The value is an object reference, so the object's value is the argument.
     IsObject,
 }
 
@@ -45,12 +45,12 @@ impl ser::Error for Unfit {
     }
 }
 
-/// Writes an argument as one of a type, unless it is a reference: then it says that.
+/// Encodes an argument as a type. Returns [`Unfit::IsObject`] for an object reference.
 pub(crate) fn encode_argument<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>) -> Result<(), Unfit> {
     write(value, of, out, true)
 }
 
-/// Writes a value as one of a type.
+/// Encodes a value as a type.
 fn encode<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>) -> Result<(), Unfit> {
     write(value, of, out, false)
 }
@@ -62,7 +62,7 @@ fn write<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>, is_whol
     }
 }
 
-/// Writes a value as what it is.
+/// Encodes a value with postcard, as its own type.
 fn as_it_is<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Unfit> {
     *out = postcard::to_extend(value, std::mem::take(out)).map_err(|e| Unfit::Is(e.to_string()))?;
     Ok(())
@@ -71,12 +71,12 @@ fn as_it_is<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), U
 struct Encoder<'a> {
     of: &'a Type,
     out: &'a mut Vec<u8>,
-    /// Whether it is an argument, rather than a part of one.
+    /// Whether the value is an argument, rather than a part of one.
     is_whole: bool,
 }
 
 impl<'a> Encoder<'a> {
-    /// The type to write: a value is one of an option as well.
+    /// Returns the type to encode. A plain value fits an option of its type.
     fn of(&mut self) -> Result<&'a Type, Unfit> {
         while let Type::Option(of) = self.of
             && of.is_known()
@@ -100,7 +100,7 @@ impl<'a> Encoder<'a> {
                 }
                 match bits {
                     8 => self.out.push(value as i8 as u8),
-                    // Small ones are short, of either sign.
+                    // Zigzag: small numbers are short, of either sign.
                     _ => varint(((value << 1) ^ (value >> 127)) as u128, self.out),
                 }
             }
@@ -141,7 +141,7 @@ impl<'a> Encoder<'a> {
         Ok(Parts { out: self.out, of, written: Vec::new(), count: 0 })
     }
 
-    /// It is something that no known type is.
+    /// Returns the error for a value that fits no known type.
     fn is<T>(&self, what: impl Into<String>) -> Result<T, Unfit> {
         Err(if *self.of == Type::Other { Unfit::AsItIs } else { Unfit::Is(what.into()) })
     }
@@ -336,7 +336,7 @@ enum Of<'a> {
     InTurn(&'a [Type]),
 }
 
-/// The parts of a list, or of a tuple.
+/// Encodes the elements of a list or a tuple.
 struct Parts<'a> {
     out: &'a mut Vec<u8>,
     of: Of<'a>,
@@ -395,7 +395,7 @@ fn text(value: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// Seven bits a byte, the lowest first; all but the last have the highest bit set.
+/// Encodes a number in groups of seven bits, the lowest first; the highest bit of each byte but the last is set.
 fn varint(mut value: u128, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -410,7 +410,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes `value` as one of a type, and expects what postcard writes of `as_that`.
+    /// Encodes `value` as a type and expects postcard's encoding of `as_that`.
     #[track_caller]
     fn check(value: impl Serialize, of: &str, as_that: impl Serialize) {
         let mut out = Vec::new();

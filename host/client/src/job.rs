@@ -134,8 +134,8 @@ impl OfJob {
     }
 
     /// Reports taken items to the node. Called before a wait, which may depend on them.
-    pub(crate) fn tell_taken(&self) {
-        self.table.untold().into_iter().for_each(|(stream, taken)| self.link.took(stream, taken));
+    pub(crate) fn report_taken(&self) {
+        self.table.unreported().into_iter().for_each(|(stream, taken)| self.link.took(stream, taken));
     }
 }
 

@@ -96,7 +96,7 @@ impl<T> ObjectRef<T> {
     /// Asks the node to deliver the object. An ended job has delivered all outcomes already.
     async fn ask(&self) {
         let (job, object) = (self.job(), self.number());
-        job.tell_taken();
+        job.report_taken();
         let _ = job.link().want(object, || job.table.asks(object)).await;
     }
 }

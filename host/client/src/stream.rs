@@ -64,9 +64,9 @@ impl<T> ObjectStream<T> {
 
     fn poll_item(&self, context: &Context<'_>) -> Poll<Option<ObjectRef<T>>> {
         let job = self.end.job();
-        let (item, is_to_be_told) = job.table.poll_item(self.end.number(), context);
-        if is_to_be_told {
-            job.tell_taken();
+        let (item, must_report) = job.table.poll_item(self.end.number(), context);
+        if must_report {
+            job.report_taken();
         }
         item.map(|item| item.map(|item| ObjectRef::held(item, job)))
     }

@@ -1,7 +1,7 @@
-//! The objects of a job that its client knows of: who holds them, and who waits for them; and what has come of its streams.
+//! The table of a job's objects on the client: references, waiters, and received stream items.
 //!
-//! The node's thread puts in what it delivers; it holds the lock for as long as that takes, and wakes those that wait
-//! when it has told all.
+//! The node's thread writes its deliveries into the table. It holds the lock during each write, and wakes waiters after the
+//! last one.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,10 +14,10 @@ use sandbar_node::{Listen, ObjectValue};
 
 use crate::job::OfJob;
 
-/// What became of an object.
+/// Outcome of an object.
 pub(crate) type Outcome = Result<ObjectValue, Arc<TaskError>>;
 
-/// Of so many who wait for one object it is looked whether they still do, when there is one more.
+/// Number of waiters of an object at which dropped ones are removed, and again at each doubling.
 const WAITERS_LOOKED_AT: usize = 16;
 
 #[derive(Debug, Default)]
@@ -27,43 +27,43 @@ pub(crate) struct Table(Mutex<Objects>);
 struct Objects {
     entries: FxHashMap<u64, Entry>,
     streams: FxHashMap<u64, Inflow>,
-    /// Streams of which more was taken than the node knows.
-    untold: Vec<u64>,
-    /// Those that are to be woken when all is told.
+    /// Streams with taken items that are not reported to the node yet.
+    unreported: Vec<u64>,
+    /// Wakers to call once the node has delivered all that it has.
     woken: Vec<Waker>,
     has_ended: bool,
 }
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Handles to it here, and values here that contain it.
+    /// Number of the client's handles and values that refer to the object.
     holds: u32,
-    /// How often the client holds it, as the node sees it.
+    /// Number of the client's references that the node counts.
     held: u32,
-    /// Whether the node was asked for it, and has not told yet.
+    /// Whether a request to the node is outstanding.
     is_asked: bool,
-    /// Whether it is there, with a value or an error.
+    /// Whether the object is ready, with a value or an error.
     is_there: bool,
-    /// What it is, if that is small; otherwise the node is asked again.
+    /// The outcome, if it is small; large values are requested from the node again.
     outcome: Option<Outcome>,
     contains: Vec<ObjectId>,
     waiters: Vec<Weak<Waiter>>,
 }
 
-/// What has come of a stream.
+/// Received items of a stream.
 #[derive(Debug)]
 struct Inflow {
     buffer: u64,
-    /// Items that were not taken, each of which is held for the stream: no more than its buffer, which the node sees to.
+    /// Untaken items, each held for the stream. The node keeps their number within the buffer.
     items: VecDeque<ObjectId>,
     taken: u64,
-    /// How many were taken, as the node knows.
-    told: u64,
+    /// Number of taken items that the node knows of.
+    reported: u64,
     waker: Option<Waker>,
 }
 
-/// An object, and how often the node thinks that the client holds it, which it does no more.
+/// Objects that the client no longer refers to, each with the number of references that the node counts.
 pub(crate) type Gone = Vec<(ObjectId, u32)>;
 
 impl Table {
@@ -71,7 +71,7 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle to an object that was made just now, as the node knows.
+    /// Adds a handle to a new object, which the node counts already.
     pub(crate) fn made(&self, object: ObjectId) {
         let mut objects = self.objects();
         let entry = objects.entry(object);
@@ -79,33 +79,33 @@ impl Table {
         entry.held += 1;
     }
 
-    /// A handle to an object that a value contains.
+    /// Adds a handle to an object that a value contains.
     pub(crate) fn hold(&self, object: ObjectId) {
         self.objects().entry(object).holds += 1;
     }
 
-    /// A handle is dropped. Gives what nobody here holds any more.
+    /// Removes a handle. Returns the objects to release at the node.
     pub(crate) fn release(&self, object: ObjectId) -> Gone {
         let mut gone = Vec::new();
         self.objects().release(object, &mut gone);
         gone
     }
 
-    /// What became of an object, if that is known here.
+    /// Returns the outcome of an object, if the client has it.
     pub(crate) fn outcome(&self, object: ObjectId) -> Option<Outcome> {
         let objects = self.objects();
         let known = objects.entries.get(&object.0).and_then(|entry| entry.outcome.clone());
         known.or_else(|| objects.has_ended.then(|| Err(over())))
     }
 
-    /// Whether anything became of it.
+    /// Returns whether an object is ready.
     pub(crate) fn is_there(&self, object: ObjectId) -> bool {
         let objects = self.objects();
         objects.has_ended || objects.entries.get(&object.0).is_some_and(|entry| entry.is_there)
     }
 
-    /// Has somebody told of an object once it comes; says whether it is there already: for who waits for a value, whether
-    /// that is here.
+    /// Registers a waiter for an object. Returns true if the object is ready already: for a waiter of a value, if the
+    /// client has the value.
     pub(crate) fn watch(&self, object: ObjectId, waiter: &Arc<Waiter>) -> bool {
         let mut objects = self.objects();
         let has_ended = objects.has_ended;
@@ -113,7 +113,7 @@ impl Table {
         let is_there = if waiter.takes_value { entry.outcome.is_some() } else { entry.is_there };
         if is_there || has_ended {
             let outcome = entry.outcome.clone().unwrap_or_else(|| Err(over()));
-            // Whoever waits has not begun to: there is nobody to be woken.
+            // The waiter is not polled yet, so it has no waker.
             let _ = waiter.told(&outcome);
             return true;
         }
@@ -124,32 +124,32 @@ impl Table {
         false
     }
 
-    /// Whether the node is to be asked for an object: it is then.
+    /// Returns whether to request an object from the node, and marks it as requested.
     pub(crate) fn asks(&self, object: ObjectId) -> bool {
         let mut objects = self.objects();
         let entry = objects.entry(object);
         !entry.waiters.is_empty() && !std::mem::replace(&mut entry.is_asked, true)
     }
 
-    /// A generator is going to be submitted, of this stream.
+    /// Opens the stream of a generator before its submission.
     pub(crate) fn open_stream(&self, stream: ObjectId, buffer: u32) {
         let buffer = buffer.max(1).into();
-        let flow = Inflow { buffer, items: VecDeque::new(), taken: 0, told: 0, waker: None };
+        let flow = Inflow { buffer, items: VecDeque::new(), taken: 0, reported: 0, waker: None };
         self.objects().streams.insert(stream.0, flow);
     }
 
-    /// Nobody takes items of a stream any more. Gives what nobody here holds any more.
+    /// Closes a stream. Returns the objects to release at the node.
     pub(crate) fn close_stream(&self, stream: ObjectId) -> Gone {
         let mut gone = Vec::new();
         let mut objects = self.objects();
         let items = objects.streams.remove(&stream.0).map(|flow| flow.items).unwrap_or_default();
-        objects.untold.retain(|other| *other != stream.0);
+        objects.unreported.retain(|other| *other != stream.0);
         items.into_iter().for_each(|item| objects.release(item, &mut gone));
         gone
     }
 
-    /// The next item of a stream, which whoever takes it holds from then on; none if there are no more. Says, too, whether
-    /// the node is to hear of [what was taken](Table::untold).
+    /// Takes the next item of a stream, which the caller holds from then on; `None` after the last one. Also returns
+    /// whether to report [taken items](Table::unreported) to the node.
     pub(crate) fn poll_item(&self, stream: ObjectId, context: &Context<'_>) -> (Poll<Option<ObjectId>>, bool) {
         let mut objects = self.objects();
         let is_over = objects.has_ended || objects.entries.get(&stream.0).is_some_and(|entry| entry.is_there);
@@ -162,37 +162,37 @@ impl Table {
             return (Poll::Pending, true);
         };
         flow.taken += 1;
-        let untold = flow.taken - flow.told;
-        let is_much = untold >= flow.buffer.div_ceil(2);
-        if untold == 1 {
-            objects.untold.push(stream.0);
+        let unreported = flow.taken - flow.reported;
+        let is_much = unreported >= flow.buffer.div_ceil(2);
+        if unreported == 1 {
+            objects.unreported.push(stream.0);
         }
         (Poll::Ready(Some(item)), is_much)
     }
 
-    /// Streams of which more was taken than the node knows, and how much. It is told next.
-    pub(crate) fn untold(&self) -> Vec<(ObjectId, u64)> {
+    /// Returns the streams with unreported taken items and their counts, and marks them as reported.
+    pub(crate) fn unreported(&self) -> Vec<(ObjectId, u64)> {
         let mut objects = self.objects();
-        let Objects { streams, untold, .. } = &mut *objects;
-        let taken = untold.drain(..).filter_map(|stream| {
+        let Objects { streams, unreported, .. } = &mut *objects;
+        let taken = unreported.drain(..).filter_map(|stream| {
             let flow = streams.get_mut(&stream)?;
-            flow.told = flow.taken;
+            flow.reported = flow.taken;
             Some((ObjectId(stream), flow.taken))
         });
         taken.collect()
     }
 }
 
-/// Puts in what the node tells.
+/// Receives the node's deliveries and puts them in the table.
 #[derive(Debug, Default)]
 pub(crate) struct Ear {
     pub(crate) table: Arc<Table>,
-    /// Of whom nothing is told before it is set.
+    /// The job. The node delivers nothing before it is set.
     pub(crate) job: OnceLock<Weak<OfJob>>,
 }
 
 impl Ear {
-    /// What was let go while it was on its way.
+    /// Releases objects whose handles were dropped while they were under way.
     fn let_go(&self, gone: Gone) {
         if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !gone.is_empty()) {
             job.let_go(gone);
@@ -231,7 +231,7 @@ impl Listen for Ear {
     }
 }
 
-/// Nothing comes of what is left when a job ends.
+/// Returns the error of objects that are unfinished when their job ends.
 fn over() -> Arc<TaskError> {
     Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "its job has ended"), chain: Vec::new() })
 }
@@ -248,7 +248,7 @@ impl Objects {
         let entry = self.entry(object);
         entry.is_asked = false;
         let is_first = !std::mem::replace(&mut entry.is_there, true);
-        // It stays while that is looked at.
+        // Keeps the entry until the release below.
         entry.holds += 1;
         let waiters = std::mem::take(&mut entry.waiters);
         if outcome.as_ref().map_or(true, ObjectValue::is_own) {
@@ -259,7 +259,7 @@ impl Objects {
             contains.iter().for_each(|inner| self.entry(*inner).holds += 1);
         }
         self.woken.extend(waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&outcome)));
-        // There are no more items of it, if it is a stream.
+        // A ready stream object means that the stream has ended.
         self.woken.extend(self.streams.get_mut(&object.0).and_then(|flow| flow.waker.take()));
         self.release(object, gone);
     }
@@ -288,7 +288,7 @@ impl Objects {
                 flow.items.push_back(item);
                 self.woken.extend(flow.waker.take());
             }
-            // It is not wanted any more.
+            // The stream is closed.
             None => self.release(item, gone),
         }
     }
@@ -311,7 +311,7 @@ impl Objects {
     }
 }
 
-/// Somebody who waits for several objects, or for the value of one.
+/// A waiter for several objects, or for the value of one.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     takes_value: bool,
@@ -326,12 +326,12 @@ struct WaiterState {
 }
 
 impl Waiter {
-    /// For so many objects.
+    /// Returns a waiter for `count` objects.
     pub(crate) fn for_objects(count: usize) -> Arc<Waiter> {
         Waiter::new(false, count)
     }
 
-    /// For the value of one.
+    /// Returns a waiter for the value of one object.
     pub(crate) fn for_value() -> Arc<Waiter> {
         Waiter::new(true, 1)
     }
@@ -344,7 +344,7 @@ impl Waiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more is there. Gives who is to be woken.
+    /// Counts one more ready object. Returns the waker to call, if the waiter is done.
     fn told(&self, outcome: &Outcome) -> Option<Waker> {
         let mut state = self.state();
         state.missing = state.missing.saturating_sub(1);
@@ -354,12 +354,12 @@ impl Waiter {
         if state.missing == 0 { state.waker.take() } else { None }
     }
 
-    /// Whether all are there.
+    /// Returns whether all objects are ready.
     pub(crate) fn is_done(&self) -> bool {
         self.state().missing == 0
     }
 
-    /// Waits until all are.
+    /// Waits until all objects are ready.
     pub(crate) async fn all(&self) {
         poll_fn(|context| {
             let mut state = self.state();
@@ -460,8 +460,8 @@ mod tests {
         (1..=4).for_each(|i| assert_eq!(item(&table, ObjectId(i), Vec::new()), []));
         let taken = |i| Poll::Ready(Some(ObjectId(i)));
         assert_eq!((poll(&table), poll(&table)), ((taken(1), false), (taken(2), true)));
-        assert_eq!((table.untold(), table.untold()), (vec![(STREAM, 2)], vec![]));
-        assert_eq!((poll(&table), table.untold()), ((taken(3), false), vec![(STREAM, 3)]));
+        assert_eq!((table.unreported(), table.unreported()), (vec![(STREAM, 2)], vec![]));
+        assert_eq!((poll(&table), table.unreported()), ((taken(3), false), vec![(STREAM, 3)]));
         arrived(&table, STREAM, Vec::new());
         assert_eq!((poll(&table), poll(&table)), ((taken(4), false), (Poll::Ready(None), false)));
     }
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(table.release(STREAM), [(STREAM, 1)]);
         // What was taken outlives it.
         assert_eq!(table.release(ObjectId(3)), [(ObjectId(3), 1)]);
-        assert!(table.objects().entries.is_empty() && table.untold().is_empty());
+        assert!(table.objects().entries.is_empty() && table.unreported().is_empty());
     }
 
     #[test]
