@@ -1,6 +1,6 @@
-//! README.md, docs/*.md and deploy/README.md: what they have a user do is done, block by block, in a fresh folder.
+//! Runs the instructions of README.md, docs/*.md and deploy/README.md block by block in a fresh folder.
 //!
-//! A block's label says what is done with it: see [`page::Label`]. Blocks of a page share a folder and a shell.
+//! The label of a block selects the check: see [`page::Label`]. Blocks of a page share a folder and a shell.
 
 mod page;
 mod shell;
@@ -19,7 +19,7 @@ use sandbar_tests::{Lab, Running, say, taxi_files, workspace};
 
 use crate::page::{Label, Page};
 
-/// The names of New York's columns in its own files, and those of made trips.
+/// Column names of New York's own files, and those of generated trips.
 const CITY_COLUMNS: [(&str, &str); 4] = [
     ("pickup_at", "tpep_pickup_datetime"),
     ("dropoff_at", "tpep_dropoff_datetime"),
@@ -27,7 +27,7 @@ const CITY_COLUMNS: [(&str, &str); 4] = [
     ("dropoff_location_id", "DOLocationID"),
 ];
 
-/// README.md, the pages of docs, and the one that README.md links to.
+/// Returns README.md, the pages of docs, and deploy/README.md.
 fn names() -> Vec<String> {
     let files = fs::read_dir(workspace().join("docs")).unwrap().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
@@ -52,7 +52,7 @@ fn every_block_can_be_pasted() {
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
 
-/// Does all that there is to do with a page.
+/// Runs all checks of a page.
 fn check(page: &Page, downloads: &Path) -> Result<(), String> {
     let lab = shell::fresh_clone();
     shell::run(page, &lab, downloads)?;
@@ -66,12 +66,12 @@ fn check(page: &Page, downloads: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the blocks of Rust be a crate's only file, and runs its tests.
+/// Writes the Rust blocks as a crate's only file, and runs its tests.
 fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
     if page.of(Label::Rust).next().is_none() {
         return Ok(());
     }
-    // A name for each page: crates of one name share what cargo builds.
+    // One name per page: crates of the same name share cargo's build folder.
     let folder = format!("tmp/blocks-of-{}", page.name.replace(['/', '.'], "-"));
     lab.host(&["new", &folder]).expect_code(0);
     lab.write(&format!("{folder}/src/lib.rs"), page.only(Label::Rust, |_| String::new()));
@@ -86,7 +86,8 @@ fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
     Err(format!("{}: its blocks of Rust (the lines of src/lib.rs are the page's):\n{stderr}\n{stdout}", page.name))
 }
 
-/// Has the host read each job file, with an input that there is not: that is told of when the file is right.
+/// Has the host read each job file with an input that does not exist: the host reports the input only if the file is
+/// valid.
 fn check_jobs(page: &Page) -> Result<(), String> {
     for block in page.of(Label::Job) {
         let lab = shell::fresh_clone();
@@ -102,7 +103,7 @@ fn check_jobs(page: &Page) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a month of trips as the city publishes them: with its names of columns, and zones of 64 bits.
+/// Writes a month of trips with the city's column names and 64-bit zones.
 fn write_city_file(path: &Path) {
     let made = File::open(&taxi_files()[0]).unwrap();
     let mut batches = ParquetRecordBatchReaderBuilder::try_new(made).unwrap().build().unwrap();
@@ -147,7 +148,7 @@ fn a_page_that_is_wrong_fails() {
         ("```console\na$ host serve --jion b:7410\n```\n", &["p.md:1:", "--jion"]),
         ("```console\na$ cd / && host fly\n```\n", &["p.md:1:", "fly"]),
         ("```console\na$ sudo -u x mkdir y\na$ sudo -u x host fly\n```\n", &["p.md:1:", "fly"]),
-        // What is not run reads what is piped to it, however much that is.
+        // A command that is not run reads its whole standard input.
         ("```console\n$ printf '%100000d' 1 | sudo tee x\n```\n", &[]),
         ("```console\n$ kubectl exec x -- host fly |\n    kubectl create\n```\n", &["p.md:1:", "fly"]),
         ("```toml\n[input]\npaths = [\"a.csv\"]\n```\n", &[]),
@@ -188,7 +189,7 @@ fn the_job_in_the_readme_is_the_example() {
     assert!(page.of(Label::Job).any(|block| block.text == without_comment), "{without_comment}");
 }
 
-/// Commands of the first hour until a trainer of one's own has trained a model.
+/// Counts the commands of the first-hour page up to the first trained model.
 #[test]
 fn the_first_hour_comes_to_a_model_in_ten_commands() {
     let page = Page::read(workspace(), "docs/first-hour.md").unwrap();
@@ -202,7 +203,7 @@ fn the_first_hour_comes_to_a_model_in_ten_commands() {
     assert!(commands.len() <= 10, "{commands:#?}");
 }
 
-/// Lines of a block that are commands, without the text of here-documents.
+/// Returns the commands of a block, without here-documents.
 fn commands(block: &str) -> Vec<String> {
     let mut until = None;
     let mut commands = Vec::new();

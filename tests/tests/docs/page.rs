@@ -1,8 +1,8 @@
-//! A page and its blocks.
+//! Parses a page of documentation into labeled blocks.
 
 use std::path::Path;
 
-/// What a label says of a block.
+/// Labels and what they mean.
 pub const LABELS: [(&str, Label); 7] = [
     ("sh", Label::Shell),
     ("console", Label::Console),
@@ -15,49 +15,49 @@ pub const LABELS: [(&str, Label); 7] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Label {
-    /// Commands that are run, all of a page in one shell.
+    /// Commands to run; all of a page share one shell.
     Shell,
-    /// Commands behind prompts (`first$ host serve`), for more machines than one, and what they print. Those of the host are
-    /// parsed and not run.
+    /// Commands behind prompts (`first$ host serve`), for several machines, and their output. The test parses the
+    /// host's commands and does not run them.
     Console,
-    /// Items of a crate, all of a page in one file, whose tests are run.
+    /// Items of a crate; all of a page form one file, whose tests are run.
     Rust,
-    /// Rust that needs more around it to compile.
+    /// Rust that does not compile by itself.
     Excerpt,
     /// A job file, or a part of one.
     Job,
     /// A JSON value.
     Json,
-    /// Output. Behind a block of commands: lines that these print, in this order; `…` stands for any text.
+    /// Output. Behind a block of commands: lines that these print, in this order; `…` matches any text.
     Text,
 }
 
-/// What stands between two fences.
+/// Text between two fences.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
     pub label: Label,
-    /// The line of the opening fence; the page's first line is 1.
+    /// Line of the opening fence, from 1.
     pub line: usize,
     pub text: String,
 }
 
 /// A page of documentation.
 pub struct Page {
-    /// Its path in the checkout.
+    /// Path in the checkout.
     pub name: String,
     pub blocks: Vec<Block>,
 }
 
 impl Page {
     /// # Errors
-    /// Names the page and the line of a fence that has no known label, is indented or is never closed.
+    /// Names the page and line of a fence without a known label, with indentation or without an end.
     pub fn parse(name: &str, text: &str) -> Result<Page, String> {
         let blocks = blocks(text).map_err(|(line, reason)| format!("{name}:{line}: {reason}"))?;
         Ok(Page { name: name.to_owned(), blocks })
     }
 
     /// # Errors
-    /// As of [`Page::parse`], and when the file can't be read.
+    /// As [`Page::parse`], and if the file can't be read.
     pub fn read(checkout: &Path, name: &str) -> Result<Page, String> {
         let text = std::fs::read_to_string(checkout.join(name)).map_err(|e| format!("{name}: {e}"))?;
         Page::parse(name, &text)
@@ -67,8 +67,8 @@ impl Page {
         self.blocks.iter().filter(move |block| block.label == label)
     }
 
-    /// The page with the text of blocks of one label, `fence` in the place of their opening fences, and all other lines
-    /// empty: a line has the same number as in the page, which is what compilers and shells report.
+    /// Returns the page with the blocks of one label only: `fence` replaces their opening fences, all other lines are
+    /// empty. Line numbers stay those of the page, so that compilers and shells report them.
     pub fn only(&self, label: Label, fence: impl Fn(&Block) -> String) -> String {
         let mut lines: Vec<String> = Vec::new();
         for block in self.of(label) {
@@ -80,7 +80,7 @@ impl Page {
     }
 }
 
-/// The blocks of a page, or the line and reason of what is wrong with one.
+/// Returns the blocks of a page, or the line and reason of an error.
 fn blocks(text: &str) -> Result<Vec<Block>, (usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
@@ -97,7 +97,7 @@ fn blocks(text: &str) -> Result<Vec<Block>, (usize, String)> {
     }
 }
 
-/// The block that a line opens.
+/// Returns the block that a line opens.
 fn opened(line: &str, number: usize) -> Result<Option<Block>, String> {
     let is_fence = ["```", "~~~"].iter().any(|fence| line.trim_start().starts_with(fence));
     if !is_fence {

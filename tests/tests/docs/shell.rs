@@ -1,4 +1,4 @@
-//! Running what a page has a user paste.
+//! Runs the commands of a page.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +13,13 @@ use sandbar_tests::{Lab, host, workspace};
 
 use crate::page::{Block, Label, Page};
 
-/// Most of it is the first build of crates for this machine and for the sandbox, which a busy machine is slow at.
+/// Maximum time of one page. The first build of crates for this machine and for the sandbox takes most of it.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(600);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// What a user does not paste: the options of a careful shell, and what this test has done, or has smaller, already.
+/// Commands before the page's own: strict shell options, and replacements of what the test has done already or does at
+/// a smaller scale.
 const PRELUDE: &str = include_str!("prelude.sh");
-/// For blocks with prompts: nothing but the host can be run, also behind the words that run it as another user or elsewhere.
+/// For blocks with prompts: only the host can run, also behind commands that run it as another user or elsewhere.
 const CONSOLE: &str = "\
 PATH=/nothing
 command_not_found_handle() { while read -r; do :; done; }
@@ -26,10 +27,10 @@ sudo() { while [[ $1 == -* ]]; do shift 2; done; \"$@\"; }
 kubectl() { if [[ $1 == exec ]]; then shift 3; \"$@\"; fi; }
 ";
 const LOOPBACK: &str = "127.0.0.1:";
-/// What stands for any text in output.
+/// Matches any text in output.
 const ANY: char = '…';
 
-/// A new folder with links to what lies in the checkout, as it looks to a user who has just cloned it.
+/// Creates a folder with links to the checkout's files, as after a fresh clone.
 pub fn fresh_clone() -> Lab {
     let lab = Lab::new();
     let ignored = fs::read_to_string(workspace().join(".gitignore")).unwrap();
@@ -43,11 +44,11 @@ pub fn fresh_clone() -> Lab {
     lab
 }
 
-/// Runs the commands of a page in a fresh clone, in one shell, and compares what they print with what the page shows.
-/// `downloads` is a folder with the files that the page fetches.
+/// Runs the commands of a page in one shell in a fresh clone, and compares their output with the page. `downloads` is a
+/// folder with the files that the page fetches.
 ///
 /// # Errors
-/// The line, the block and the output of a command that fails, and of output that does not come.
+/// Returns line, block and output of a command that fails, or of output that is missing.
 pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
     if page.of(Label::Shell).next().is_none() {
         return Ok(());
@@ -59,7 +60,7 @@ pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
     let ended = bash(lab, &page.name, &script, &[("OUTPUTS", &outputs), ("DOWNLOADS", downloads)]);
     let output_of = |block: &Block| fs::read_to_string(outputs.join(block.line.to_string()));
     if let Err(reason) = ended {
-        // Blocks behind the one that failed have no output.
+        // Blocks behind the failed one have no output.
         let failed = page.of(Label::Shell).filter(|block| output_of(block).is_ok()).last();
         let (line, text, output) = failed.map_or((0, "", String::new()), |block| {
             (block.line, block.text.as_str(), output_of(block).unwrap_or_default())
@@ -81,7 +82,7 @@ pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A script with another port for each of this machine that it names: another test, or a node, may have these.
+/// Replaces each port of this machine in a script by a free one, since other tests or nodes may use them.
 fn with_free_ports(script: &str, mut free: impl FnMut() -> u16) -> String {
     let mut ports = BTreeMap::new();
     let mut parts = script.split(LOOPBACK);
@@ -98,16 +99,16 @@ fn with_free_ports(script: &str, mut free: impl FnMut() -> u16) -> String {
     changed
 }
 
-/// A UDP port that nobody has right now.
+/// Returns a UDP port that is free now.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
     socket.local_addr().expect("it is bound").port()
 }
 
-/// Parses the host's command lines in a block with prompts: with `--help` behind them they are checked and not run.
+/// Parses the host's command lines in a block with prompts: appended `--help` makes the host check but not run them.
 ///
 /// # Errors
-/// What the host says of a line that it does not understand.
+/// Returns the host's message for a line that it rejects.
 pub fn parse_console(page: &Page, lab: &Lab) -> Result<(), String> {
     let commands = |block: &Block| -> String {
         let mut is_continued = false;
@@ -132,15 +133,15 @@ pub fn parse_console(page: &Page, lab: &Lab) -> Result<(), String> {
     Ok(())
 }
 
-/// The command behind a prompt, a word that ends in `$`.
+/// Returns the command behind a prompt, a word that ends in `$`.
 fn behind_prompt(line: &str) -> Option<&str> {
     let (prompt, command) = line.split_once("$ ")?;
     (!prompt.contains(' ')).then_some(command)
 }
 
-/// Runs a script in a careful shell. All that it started has ended when this returns.
+/// Runs a script in a strict shell. All its processes have ended on return.
 fn bash(lab: &Lab, name: &str, script: &str, variables: &[(&str, &Path)]) -> Result<(), String> {
-    // The page's name, so that the shell's messages have it.
+    // Named after the page, so that the shell's messages name it.
     let script_path = lab.write(&format!("tmp/{}", name.replace('/', "-")), script);
     let prelude = lab.write("tmp/prelude.sh", PRELUDE);
     let mut bash = Command::new("bash");
@@ -158,7 +159,7 @@ fn bash(lab: &Lab, name: &str, script: &str, variables: &[(&str, &Path)]) -> Res
             None => std::thread::sleep(LOOK_AGAIN),
         }
     };
-    // Nodes that the page has left, which may have ended by themselves.
+    // Nodes that the page left running; they may have ended.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = bash.wait();
     match status {
@@ -168,7 +169,7 @@ fn bash(lab: &Lab, name: &str, script: &str, variables: &[(&str, &Path)]) -> Res
     }
 }
 
-/// What a host in a folder of a test has, the programs that were built in `PATH`, and where cargo builds.
+/// Sets the environment: a test's folders for the host, the built programs in `PATH`, and cargo's target folder.
 pub fn environment(command: &mut Command, lab: &Lab) {
     for (name, value) in lab.command(&[]).get_envs() {
         command.env(name, value.unwrap_or_default());
@@ -180,20 +181,20 @@ pub fn environment(command: &mut Command, lab: &Lab) {
     command.env("CARGO_TARGET_DIR", target());
 }
 
-/// Where cargo has built this test.
+/// Returns the target folder of this test.
 fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a test knows where it is");
     exe.ancestors().nth(3).expect("cargo puts tests into TARGET/release/deps").to_owned()
 }
 
-/// Whether output has all lines of `shown`, in their order; else the first that it has not.
+/// Checks that output has all lines of `shown` in order. Returns the first missing one.
 fn shows<'a>(shown: &'a str, output: &str) -> Result<(), &'a str> {
     let mut lines = output.lines();
     let mut expected = shown.lines().filter(|line| line.trim() != ANY.to_string());
     expected.find(|line| !lines.any(|printed| is_like(printed.trim_end(), line.trim_end()))).map_or(Ok(()), Err)
 }
 
-/// Whether a line is as `pattern` says, in which `…` stands for any text.
+/// Returns whether a line matches `pattern`, in which `…` matches any text.
 fn is_like(line: &str, pattern: &str) -> bool {
     let mut parts = pattern.split(ANY);
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };

@@ -1,4 +1,4 @@
-//! Batches that lie about themselves.
+//! Batches with false headers.
 
 use sandbar_tests::component;
 
@@ -68,7 +68,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("scalar-of-another-type",       Job("bad-output", "other columns for some rows")),
     ("description-is-no-schema",     Job("bad-output", "its description is malformed")),
     ("description-is-deep",          Job("bad-output", "its description is malformed")),
-    // Batches that keep every rule and cost nothing to claim: the host must not pay for them either.
+    // Valid batches that cost a guest nothing to declare: the host must not pay for them either.
     ("two-billion-nulls",            Job("columns", "")),
     ("two-billion-rows-of-nothing",  Job("columns", "")),
     ("fixed-list-of-nothing",        Job("columns", "")),

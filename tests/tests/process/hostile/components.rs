@@ -1,11 +1,11 @@
-//! Components that attack before a function of theirs is called, or are none.
+//! Components that attack before one of their functions is called, and invalid components.
 
 use super::Outcome::{self, Groups, Job};
 use super::{As, Range, beside_a_victim};
 
-/// A component as text: the parts that an attack may change.
+/// A component in WAT, with the parts that an attack may change.
 struct Wat {
-    /// Declarations of the component, before all others.
+    /// Declarations in the component, before all others.
     outer: &'static str,
     /// Declarations of the core module.
     core: &'static str,
@@ -33,8 +33,8 @@ const HONEST: Wat = Wat {
 };
 
 impl Wat {
-    /// Its binary. At 8 is what `describe` returns, a list of the one function at
-    /// 64; at 1024 is what the others return, that all is well.
+    /// Encodes the component. Memory at 8 holds the result of `describe`, a list of the one function at 64; memory at
+    /// 1024 holds the result of the other exports: success.
     fn binary(&self) -> Vec<u8> {
         let Wat { outer, core, memory, start, realloc, describe, export, functions, describe_result } = self;
         let text = format!(
@@ -66,7 +66,7 @@ impl Wat {
     }
 }
 
-/// As many as `count` times, as text.
+/// Repeats text `count` times.
 macro_rules! times {
     (9, $text:literal) => {
         concat!($text, $text, $text, $text, $text, $text, $text, $text, $text)
@@ -126,7 +126,7 @@ fn components_that_attack_at_once() {
     });
 }
 
-/// Bytes that are no component.
+/// Files that are not components.
 #[test]
 fn files_that_are_no_components() {
     let range = Range::new(4, 10);
@@ -141,7 +141,7 @@ fn files_that_are_no_components() {
         ("magic.wasm",     b"\0asm",                       Job("not-a-component", "not valid WebAssembly")),
         ("module.wasm",    &module,                        Job("not-a-component", "core WebAssembly module, not a component")),
         ("cut.wasm",       &honest[..honest.len() / 2],    Job("not-a-component", "not valid WebAssembly")),
-        // Deep, and a component all the same.
+        // Deeply nested, but valid.
         ("nested.wasm",    &nested,                        Groups("bad-output", "returned before all groups were settled")),
     ];
     for (name, bytes, outcome) in files {
@@ -150,7 +150,7 @@ fn files_that_are_no_components() {
     }
 }
 
-/// `component` with components in components inside, `depth` of them.
+/// Nests `component` in `depth` components.
 fn nested(component: &[u8], depth: usize) -> Vec<u8> {
     const PREAMBLE: &[u8] = b"\0asm\x0d\0\x01\0";
     const COMPONENT_SECTION: u8 = 4;

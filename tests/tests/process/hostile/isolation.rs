@@ -1,4 +1,4 @@
-//! What a guest leaves behind or writes over, nobody else sees.
+//! No guest sees what another guest leaves behind or overwrites.
 
 use sandbar_tests::component;
 

@@ -1,8 +1,7 @@
-//! Guests that mean harm, and those beside them, who must not notice.
+//! Hostile guests, and other guests beside them that must not be affected.
 //!
-//! An attack is a component, a function of it, and what must come of it. Each
-//! runs in a job of its own with tight limits, beside a model that does no harm
-//! in the same job and a taxi job of somebody else at the same time.
+//! An attack is a component, one of its functions, and the expected outcome. Each runs in a job of its own with tight
+//! limits, beside a harmless model in the same job and beside another user's taxi job.
 
 mod batches;
 mod components;
@@ -20,52 +19,52 @@ use sandbar_tests::{Ended, Lab, Model, component, models};
 
 use crate::job::{self, taxi};
 
-/// What must come of an attack.
+/// Expected outcome of an attack.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome {
-    /// The job fails: nothing is written, and standard error has `[code]` and these words.
+    /// The job fails without output, and standard error contains `[code]` and these words.
     Job(&'static str, &'static str),
-    /// Each group of the attacker's model fails, with this code and these words.
+    /// Each group of the attacker's model fails with this code and these words.
     Groups(&'static str, &'static str),
-    /// Some groups of the attacker's model do, the others are fitted.
+    /// Some groups of the attacker's model fail so, the others are fitted.
     SomeGroups(&'static str, &'static str),
-    /// All is well.
+    /// The job succeeds.
     Harmless,
 }
 
 use Outcome::{Groups, Harmless, Job, SomeGroups};
 
-/// How an attack is called.
+/// Role in which an attack is called.
 #[derive(Debug, Clone, Copy)]
 pub enum As {
     /// As a transform of the job's rows.
     Transform,
-    /// As a model besides the harmless one.
+    /// As a model beside the harmless one.
     Model,
 }
 
-/// What a call of an attacker may use.
+/// Limits of one call of an attacker.
 const LIMITS: &str =
     "memory_bytes_max = 67108864, output_bytes_max = 4194304, model_bytes_max = 1048576, log_bytes_max = 4096";
-/// Time for attacks that end by themselves, on a machine that is busy; and for those that don't.
+/// Time limit for attacks that end by themselves, on a busy machine, and for those that never end.
 const TIME_MS: u32 = 20_000;
 const SHORT_TIME_MS: u32 = 300;
-/// What a host may say of one attack, and of each group besides.
+/// Maximum bytes of messages of one attack, and per group.
 const TALK_BYTES_MAX: usize = 64 << 10;
 const TALK_BYTES_A_GROUP: usize = 200;
 
-/// A place for attacks on a table of some rows.
+/// A lab with a table of rows, against which attacks run.
 pub struct Range {
     lab: Lab,
     groups: u32,
-    /// What the neighbour's models are when nobody attacks.
+    /// Models of the harmless neighbour without an attack.
     undisturbed: Vec<Model>,
-    /// What came otherwise than it must.
+    /// Outcomes that differ from the expected ones.
     wrong: RefCell<Vec<String>>,
 }
 
 impl Range {
-    /// A table of so many groups, each of so many rows, but for one that has a row more.
+    /// Creates a table of `groups` groups with `rows_each` rows; one group has a row more.
     pub fn new(groups: u32, rows_each: u32) -> Range {
         let lab = Lab::new();
         let mut text = String::from("key,x,y\n");
@@ -85,7 +84,7 @@ impl Range {
         &self.lab
     }
 
-    /// Runs `component#name`, and notes what comes otherwise than it must.
+    /// Runs `component#name`, and records an outcome that differs from the expected one.
     pub fn attack(&self, component: &Path, name: &str, called: As, outcome: Outcome) {
         let udf = format!("{{ udf = \"{}#{name}\" }}", component.display());
         let job = match called {
@@ -101,7 +100,7 @@ impl Range {
 
     fn check(&self, name: &str, called: As, outcome: Outcome) -> Result<(), String> {
         let output = self.lab.path("attack.parquet");
-        // What a former attack left must not be taken for this one's.
+        // Removes the previous attack's output.
         let _ = std::fs::remove_file(&output);
         let time_ms = match outcome {
             Job("time-out", _) | Groups("time-out", _) | SomeGroups("time-out", _) => SHORT_TIME_MS,
@@ -134,7 +133,7 @@ impl Range {
         }
     }
 
-    /// Checks that at least and at most so many groups of the attacker failed, and none of its neighbour.
+    /// Checks the number of the attacker's failed groups, and that none of the neighbour's failed.
     fn check_groups(
         &self,
         name: &str,
@@ -162,7 +161,7 @@ impl Range {
         }
         let (mut neighbour, attacker): (Vec<_>, Vec<_>) =
             models(&self.lab.path("attack.parquet")).into_iter().partition(|m| m.model == "linear");
-        // How it ranks depends on whom it is compared with.
+        // The rank depends on the other models of the group.
         neighbour.iter_mut().for_each(|m| m.rank = 1);
         ensure(neighbour == self.undisturbed, || "its neighbour's models are not what they were".into())?;
         let fitted = match called {
@@ -188,7 +187,7 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// A job whose models are the harmless one and `others`.
+/// Returns a job with the harmless model and `others`.
 fn job_file(transform: &str, others: &[String]) -> String {
     let linear = format!("{{ udf = \"{}#linear\" }}", component("udfs/models").display());
     let models = std::iter::once(linear).chain(others.iter().cloned()).collect::<Vec<_>>().join(", ");
@@ -199,13 +198,12 @@ fn job_file(transform: &str, others: &[String]) -> String {
     )
 }
 
-/// Runs `attacks` while somebody else's taxi job runs again and again; its
-/// models must be what they are on a quiet day.
+/// Runs `attacks` while another user's taxi job runs repeatedly, whose models must equal those of an undisturbed run.
 pub fn beside_a_victim(attacks: impl FnOnce()) {
     static QUIET: OnceLock<Vec<Model>> = OnceLock::new();
     let quiet = QUIET.get_or_init(|| taxi(&Lab::new(), &[]).1);
     let over = AtomicBool::new(false);
-    /// Says that it is over, also when an attack's check panics.
+    /// Sets a flag when dropped, also if a check panics.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Requests for what is not there, or not theirs.
+//! Requests for things that don't exist or belong to others.
 
 use sandbar_tests::component;
 

@@ -10,7 +10,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("honest",                  Harmless),
     ("settle-nothing",          Groups("bad-output", "returned before all groups were settled")),
     ("settle-without-group",    Groups("bad-request", "it has no current group")),
-    // What comes after a group is settled costs it nothing.
+    // A call after a group is settled has no effect on it.
     ("settle-twice",            Harmless),
     ("next-without-settling",   Groups("bad-request", "before it has settled the current one")),
     ("next-after-the-end",      Harmless),
@@ -55,7 +55,7 @@ const ATTACKS_AMONG_MANY: &[(&str, Outcome)] = &[
     ("settle-one",           SomeGroups("bad-output", "returned before all groups were settled")),
 ];
 
-/// Many groups share a call: one that fails costs nothing but itself.
+/// Many groups share a call: a failing group fails alone.
 #[test]
 fn one_group_among_many() {
     let range = Range::new(1_500, 10);
@@ -63,7 +63,7 @@ fn one_group_among_many() {
     ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
 }
 
-/// A model that does not fit beside those before it goes into another call.
+/// A model that exceeds the space left by earlier models goes into another call.
 #[test]
 fn models_are_not_refused_for_their_neighbours() {
     let range = Range::new(6, 10);
@@ -73,7 +73,7 @@ fn models_are_not_refused_for_their_neighbours() {
     range.lab().host(&["submit", "attack.toml", "--output", "attack.parquet", "--set", limits]).expect_code(0);
 }
 
-/// Attacks of models that were trained without one: what `host predict` must say.
+/// Attacks of models that trained without one, and the message expected of `host predict`.
 #[rustfmt::skip]
 const PREDICTIONS: &[(&str, &str, &str)] = &[
     ("predict-too-few",  "bad-output", "it predicts 0 rows where"),
