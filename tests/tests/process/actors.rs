@@ -1,4 +1,4 @@
-//! Actors: called in order, begun anew, saved, found by name, killed, and gone with their handles.
+//! Actors: ordered calls, restarts, checkpoints, names, kills, and their end with the last handle.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::programs::{kill_workers, start_of};
 
 const PROGRAM: &str = "tests/programs/actors";
 
-/// What a program says that it saw.
+/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
     let lab = Lab::new();
@@ -57,7 +57,7 @@ fn an_error_says_what_became_of_the_actor() {
     check("failures", &[], expected.join("\n"));
 }
 
-/// What computes ends with its actor, which is begun anew with what was saved before.
+/// A cancelled call that computes ends with its actor, which restarts from its last checkpoint.
 #[test]
 fn a_call_that_is_cancelled_ends_wherever_it_is() {
     let expected = [
@@ -121,7 +121,7 @@ fn a_name_is_free_again_once_its_actor_has_ended() {
     check("named_again", &[], expected.join("\n"));
 }
 
-/// Alone in its worker, or beside others.
+/// Alone in its worker, or beside other actors.
 #[test]
 fn a_job_stops_though_an_actor_never_returns() {
     for cpus in ["cpus=0", "cpus=1"] {
@@ -131,7 +131,7 @@ fn a_job_stops_though_an_actor_never_returns() {
         until("the actor is called", || {
             assert!(!host.has_ended());
             let actors = lab.host(&["list", "actors", "--json"]);
-            // Before it is there, there is nothing to ask.
+            // Before the actor exists, the list is empty or the command fails.
             actors.status.success() && actors.json()["actors"][0]["state"] == "alive"
         });
         let all = children(host.process());
@@ -149,7 +149,7 @@ fn thousands_of_actors_live_at_once_and_go_with_their_handles() {
     check("come_and_go", &[("actors", 300)], (0..300).sum::<u64>() + 300 + 100);
 }
 
-/// A hundred calls of an actor that is saved after each, while its process is killed again and again: each counts once.
+/// A hundred calls of an actor that is saved after each, while its process is killed repeatedly: each call counts once.
 #[test]
 fn a_hundred_calls_survive_a_killed_worker() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Nodes of a cluster: how they come together, and what they run for each other.
+//! Nodes of a cluster: how they join, and what they run for each other.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use crate::job::{same_models, taxi_of};
 use crate::lifecycle::until;
 
-/// Nodes on this machine, each with a folder of its own. The first is the founder.
+/// Nodes on this machine, each with its own data folder. The first is the founder.
 pub struct Nodes {
     pub lab: Lab,
     pub running: Vec<Running>,
-    /// What all of them are started with.
+    /// Additional arguments of all nodes.
     more: Vec<String>,
 }
 
 impl Nodes {
-    /// A cluster of so many, which all know each other.
+    /// Starts a cluster of `count` nodes, and waits until all know each other.
     pub fn start(count: usize) -> Nodes {
         Nodes::start_with(count, &[])
     }
 
-    /// As above, each with these arguments more.
+    /// As [`Nodes::start`], with additional arguments for each node.
     pub fn start_with(count: usize, more: &[&str]) -> Nodes {
         let more = more.iter().map(|argument| (*argument).to_owned()).collect();
         let mut nodes = Nodes { lab: Lab::new(), running: Vec::new(), more };
@@ -52,7 +52,7 @@ impl Nodes {
         until("the node is there", || self.there().len() == before + 1);
     }
 
-    /// What lets others in.
+    /// Returns the arguments with which others join.
     pub fn joins(&self) -> Vec<String> {
         let token = self.lab.host(&["cluster", "token", "--data", "1", "--for", "5m"]).expect_code(0).stdout;
         let founder = self.there().iter().find(|node| node["name"] == "node-1").expect("the founder is there").clone();
@@ -60,19 +60,19 @@ impl Nodes {
         ["--join".to_owned(), address, "--token".to_owned(), token.trim().to_owned()].into()
     }
 
-    /// Ends a node as a service is ended.
+    /// Stops a node as a service manager does.
     fn stop(&mut self, at: usize) -> Ended {
         let node = self.running.remove(at);
         kill_process(Pid::from_raw(node.process().cast_signed()).expect("an id"), Signal::TERM).expect("it is sent");
         node.wait()
     }
 
-    /// The nodes that the founder knows.
+    /// Returns the nodes that the founder knows.
     pub fn there(&self) -> Vec<Value> {
         self.seen_by("1")
     }
 
-    /// As above, of the node with this folder.
+    /// Returns the nodes that the node with this data folder knows.
     pub fn seen_by(&self, data: &str) -> Vec<Value> {
         let listed = self.lab.host(&["nodes", "list", "--json", "--data", data]);
         if listed.status.code() != Some(0) {
@@ -81,19 +81,19 @@ impl Nodes {
         listed.json()["nodes"].as_array().expect("a list").clone()
     }
 
-    /// Where a node is reached.
+    /// Returns the address of a node.
     pub fn address(&self, name: &str) -> String {
         let all = self.there();
         let node = all.iter().find(|node| node["name"] == name).expect("it is there");
         node["address"].as_str().expect("it has an address").to_owned()
     }
 
-    /// Kills a node, the one of this name.
+    /// Kills the node of this name.
     pub fn kill(&mut self, name: &str) {
         self.running[number(name) - 1].kill();
     }
 
-    /// A node that was killed begins again, where it was.
+    /// Restarts a killed node at its former address.
     pub fn come_back(&mut self, name: &str, address: &str, more: &[&str]) {
         let data = number(name).to_string();
         let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", name];
@@ -102,17 +102,17 @@ impl Nodes {
         until("it is there again", || self.seen_by(&data).iter().any(|node| node["name"] == name));
     }
 
-    /// The process of a node.
+    /// Returns the process id of a node.
     pub fn process(&self, name: &str) -> u32 {
         self.running[number(name) - 1].process()
     }
 
-    /// Runs a program on a node that joins for it, with these processors of its own.
+    /// Runs a program on a node that joins for it and provides `cpus` CPUs.
     fn submit(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> Ended {
         self.begin(program, task, cpus, arguments).wait()
     }
 
-    /// As above, which goes on.
+    /// As [`Nodes::submit`], without waiting for the end.
     fn begin(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> Running {
         let program = format!("{}#{task}", program.display());
         let mut line: Vec<String> =
@@ -125,19 +125,20 @@ impl Nodes {
     }
 }
 
-/// The number in a node's name, and the name of its folder.
+/// Returns the number in a node's name, which is also the name of its folder.
 fn number(name: &str) -> usize {
     name.trim_start_matches("node-").parse().expect("a number")
 }
 
-/// Each node ends as a service does and begins again, the founder too, while a job runs none of whose tasks may be repeated.
+/// Each node, the founder included, is stopped as a service and restarted during a job none of whose tasks may be
+/// retried.
 #[test]
 fn all_nodes_are_restarted_during_a_job() {
     let mut nodes = Nodes::start(3);
     let job =
         nodes.begin(&component("tests/programs/objects"), "outlives", "0", &["objects=40", "rows=100000", "retries=0"]);
     until("it joins", || nodes.there().len() == 4);
-    // It makes its objects.
+    // Time for the job to create its objects.
     std::thread::sleep(Duration::from_secs(2));
     for number in [3, 2, 1] {
         let before = nodes.there();
@@ -163,7 +164,7 @@ fn all_nodes_are_restarted_during_a_job() {
     assert_eq!(ended.json()["result"], json!(40), "{}", ended.stderr);
 }
 
-/// What a job's models are does not depend on which node trained them, nor on whether one dies meanwhile.
+/// A job's models depend neither on the node that trains them nor on a node's death meanwhile.
 #[test]
 fn other_nodes_train_models_too() {
     let mut nodes = Nodes::start(3);
@@ -207,21 +208,21 @@ fn a_node_is_told_to_go_and_is_taken_out() {
 fn three_nodes_form_and_run_what_a_fourth_submits() {
     let mut nodes = Nodes::start(3);
     let program = component("tests/programs/tasks");
-    // It has no processor of its own: all of it runs on the others.
+    // The submitter provides no CPU: all tasks run on the others.
     let ended = nodes.submit(&program, "tree", "0", &["depth=3", "width=10", "steps=1000"]).expect_code(0);
     assert_eq!(ended.json()["result"], json!(1000), "{}", ended.stderr);
-    // And with one.
+    // The submitter provides one CPU.
     let ended = nodes.submit(&program, "tree", "1", &["depth=3", "width=10", "steps=1000"]).expect_code(0);
     assert_eq!(ended.json()["result"], json!(1000), "{}", ended.stderr);
-    // Large values go from node to node.
+    // Large values travel between nodes.
     let objects = component("tests/programs/objects");
     let ended = nodes.submit(&objects, "passes", "0", &["objects=20", "rows=200000"]).expect_code(0);
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
-    // Who submitted is gone at once, and so is who is told to go.
+    // A submitter that has ended, and a node that is told to leave, disappear at once.
     until("only the three are there", || nodes.there().len() == 3);
     nodes.stop(2).expect_code(0).expect_talk(&["this node leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);
-    // One that dies is missed.
+    // A node that dies is detected.
     let since = Instant::now();
     drop(nodes.running.pop());
     until("it is missed", || nodes.there().len() == 1);
@@ -233,7 +234,7 @@ fn a_node_comes_back_as_who_it_was() {
     let mut nodes = Nodes::start(2);
     let before = nodes.there();
     drop(nodes.running.pop());
-    // It needs no token.
+    // A node that comes back needs no token.
     let founder = before[0]["address"].as_str().expect("an address").to_owned();
     let line = ["serve", "--listen", "127.0.0.1:0", "--workers", "1", "--data", "2", "--join", &founder];
     nodes.running.push(nodes.lab.start(&line));

@@ -1,4 +1,4 @@
-//! The process that compiles what a user brought.
+//! The process that compiles user components.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ fn it_is_confined_before_it_looks_at_a_component() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // It waits for its answer to be read, which no pipe holds.
+    // The compiler blocks on its answer, which is larger than a pipe's buffer.
     let threads = format!("/proc/{}/task", compiler.id());
     let walls = || -> Vec<String> {
         let status = |thread| std::fs::read_to_string(thread).unwrap_or_default();

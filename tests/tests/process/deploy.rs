@@ -1,4 +1,4 @@
-//! What is under `deploy` says what the host understands, and gives a node the time that it takes to go.
+//! Files under `deploy` use valid command lines, and give a node the time that it needs to leave.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(workspace().join("deploy").join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Checks that the host takes this command line, without running it.
+/// Checks that the host accepts this command line, without running it.
 #[track_caller]
 fn is_understood(lab: &Lab, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [program, arguments @ ..] = &words[..] else { panic!("a line of nothing") };
     assert!(program.ends_with("host"), "{line}");
-    // What follows is looked at before `--help` is.
+    // The host checks the other arguments before it prints the help.
     lab.host(&[arguments, &["--help"]].concat()).expect_code(0);
 }
 
-/// Seconds, as `25s` or `40`.
+/// Parses seconds: `25s` or `40`.
 fn seconds(text: &str) -> u64 {
     text.trim_end_matches('s').parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
@@ -36,7 +36,7 @@ fn the_systemd_unit_is_for_this_host() {
         is_understood(&lab, &settings["ExecStart"].replace("$SANDBAR_JOIN", join));
     }
     assert!(seconds(settings["TimeoutStopSec"]) > grace(settings["ExecStart"]), "{settings:?}");
-    // The node ends its workers, and hands over what it has before.
+    // The node hands over its objects first and ends its workers itself.
     assert_eq!((settings["KillSignal"], settings["KillMode"]), ("SIGTERM", "mixed"));
     assert!(settings["ExecStart"].contains("--data /var/lib/sandbar/"), "its state folder");
 }
@@ -67,7 +67,7 @@ fn the_kubernetes_manifest_is_for_this_host() {
     for ports in ["port: 7410, protocol: UDP", "containerPort: 7410, protocol: UDP"] {
         assert!(manifest.contains(ports), "{ports}");
     }
-    // A folder that others could read is refused.
+    // The host rejects a folder that others can read.
     assert!(manifest.contains("mkdir -p -m 700 /data/node"));
 }
 

@@ -1,5 +1,5 @@
-//! How nodes and tenants come into a cluster: by any address of a name, by a name that nobody else has; and what they are told,
-//! and when, where they can't.
+//! Joining a cluster as a node or a tenant: all addresses of a name, unique node names, and what a rejected node or
+//! tenant is told and when.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::cluster::Nodes;
 use crate::lifecycle::until;
 use crate::takeover::Tenant;
 
-/// The founder of a cluster, in a folder `1`, which listens there.
+/// Starts the founder of a cluster with the data folder `1`, listening at `listen`.
 fn founder(lab: &Lab, listen: &str) -> (Running, String) {
     lab.host(&["cluster", "init", "--data", "1"]).expect_code(0);
     let line = ["serve", "--data", "1", "--name", "first", "--workers", "1", "--listen", listen];
@@ -35,19 +35,19 @@ fn token(lab: &Lab, more: &[&str]) -> String {
     lab.host(&[&["cluster", "token", "--data", "1"], more].concat()).expect_code(0).stdout.trim().to_owned()
 }
 
-/// A node that joins, with a folder of its own.
+/// Starts a node that joins, with its own data folder.
 fn joins(lab: &Lab, data: &str, address: &str, more: &[&str]) -> Running {
     let line = ["serve", "--data", data, "--workers", "1", "--join", address, "--token", &token(lab, &[])];
     lab.start(&[&line[..], more].concat())
 }
 
-/// Ends a node as Ctrl-C does, and gives its log.
+/// Interrupts a node as Ctrl-C does, and returns its log.
 fn log_of(node: Running) -> String {
     node.interrupt();
     node.wait().stderr
 }
 
-/// IPv6 may be off.
+/// Returns whether the machine has IPv6, which may be disabled.
 fn has_ipv6() -> bool {
     let has = UdpSocket::bind("[::1]:0").is_ok();
     if !has {
@@ -56,7 +56,8 @@ fn has_ipv6() -> bool {
     has
 }
 
-/// The host in a namespace of mounts of its own, where `localhost` stands for these addresses; none where that can't be.
+/// Returns a command of the host in its own mount namespace, where `localhost` resolves to these addresses, or `None`
+/// if no namespace can be created.
 fn with_localhost(lab: &Lab, addresses: &[&str], line: &[&str]) -> Option<Command> {
     let hosts: String = addresses.iter().map(|address| format!("{address} localhost\n")).collect();
     let hosts = lab.write("hosts", hosts);
@@ -82,7 +83,7 @@ fn nodes_and_tenants_meet_by_either_family() {
     let program = format!("{}#tree", component("tests/programs/tasks").display());
     let job = ["submit", &program, "--arg", "depth=1", "--arg", "width=5", "--arg", "steps=1", "--json", "--node"];
     for (listens, others) in [
-        // The default is at a port that others may have: this is what it is made of.
+        // Other processes may use the port of the default address: the case uses a free port of the same address.
         ("[::]:0", &["[::1]", "127.0.0.1"][..]),
         ("[::1]:0", &["[::1]"]),
         ("127.0.0.1:0", &["127.0.0.1"]),
@@ -92,7 +93,7 @@ fn nodes_and_tenants_meet_by_either_family() {
         let (_founder, port) = founder(&lab, listens);
         for (number, other) in others.iter().enumerate() {
             let (address, data) = (format!("{other}:{port}"), format!("node-{number}"));
-            // At any address, of both families; and at one of the other family than the founder's.
+            // Nodes listen at all addresses of both families, and at one address of either family.
             for (which, listen) in ["[::]:0", "127.0.0.1:0", "[::1]:0"].into_iter().enumerate() {
                 let data = format!("{data}-{which}");
                 let node = joins(&lab, &data, &address, &["--listen", listen, "--name", &data]);
@@ -108,7 +109,7 @@ fn nodes_and_tenants_meet_by_either_family() {
     }
 }
 
-/// A name that stands for two addresses, of which a node listens on the second: the first is not all that is tried.
+/// A node listens on the second of two addresses of a name: joining tries both.
 #[test]
 fn all_addresses_of_a_name_are_tried() {
     if !has_ipv6() {
@@ -129,7 +130,8 @@ fn all_addresses_of_a_name_are_tried() {
     }
 }
 
-/// Runs a command that can't do what it is asked, and checks that it says why, and gives up when it said.
+/// Runs a command that has to fail, and checks that it gives the reason, and stops within the time that its message
+/// states.
 #[track_caller]
 fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> Ended {
     let ended = lab.host(line).expect_code(1).expect_talk(words);
@@ -142,7 +144,7 @@ fn nobody_waits_for_a_node_in_silence() {
     let lab = Lab::new();
     let (founder, port) = founder(&lab, "127.0.0.1:0");
     let first = format!("127.0.0.1:{port}");
-    // It gets what is sent, and says nothing.
+    // Receives datagrams and never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let closed = {
@@ -176,7 +178,7 @@ fn nobody_waits_for_a_node_in_silence() {
     drop(founder);
 }
 
-/// What can't succeed later is not tried again, whatever time there is.
+/// Errors that can't go away are not retried, whatever time remains.
 #[test]
 fn who_is_of_another_cluster_is_told_at_once() {
     let (lab, other) = (Lab::new(), Lab::new());
@@ -186,7 +188,7 @@ fn who_is_of_another_cluster_is_told_at_once() {
     let ada = token(&lab, &["--tenant", "ada"]);
     lab.host(&["jobs", "list", "--data", "ada", "--token", &ada, "--node", &first]).expect_code(0);
     let quickly = Duration::from_secs(5);
-    // A certificate, a token, a folder of another cluster.
+    // A certificate, a token and a folder of another cluster.
     let program = format!("{}#add", component("tests/programs/tasks").display());
     gives_up(&lab, &["submit", &program, "--data", "ada", "--node", &second], quickly, &["join that cluster first"]);
     let foreign = token(&other, &["--tenant", "ada"]);
@@ -197,13 +199,13 @@ fn who_is_of_another_cluster_is_told_at_once() {
     let node_token = token(&other, &[]);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &node_token];
     gives_up(&lab, &line, quickly, &["token's cluster"]);
-    // Of the wrong kind.
+    // A token of the wrong kind.
     let node_token = token(&lab, &[]);
     let line = ["jobs", "list", "--data", "bob", "--token", &node_token, "--node", &first];
     gives_up(&lab, &line, quickly, &["a token of a tenant is needed"]);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &ada];
     gives_up(&lab, &line, quickly, &["is for a tenant, not for a node"]);
-    // The founder's log has why somebody was refused.
+    // The founder logs why it rejected a node.
     let node = joins(&lab, "2", &first, &["--listen", "127.0.0.1:0", "--name", "second"]);
     until("it is there", || nodes(&lab, "1").len() == 2);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--name", "third"];
@@ -240,10 +242,10 @@ fn a_living_nodes_name_is_refused_to_others() {
     until("it is there", || nodes(&lab, "1").len() == 2);
     let before = nodes(&lab, "1");
     twin("3").wait().expect_code(1).expect_talk(&["the name `twin` can't be had", "lives", "--name"]);
-    // The one that lives goes on.
+    // The live node keeps running.
     std::thread::sleep(Duration::from_secs(1));
     assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
-    // When it is dead its name is free, after a while.
+    // The name is free some time after its node died.
     drop(one);
     let since = Instant::now();
     let mut next = None;
@@ -258,7 +260,7 @@ fn a_living_nodes_name_is_refused_to_others() {
     assert!(since.elapsed() < Duration::from_secs(30));
 }
 
-/// A node that is cut off for longer than its lease, and whose name another has by then, ends and says so.
+/// A node that is cut off for longer than its lease ends with a message if another node has taken its name.
 #[test]
 fn a_node_whose_name_was_taken_ends() {
     let lab = Lab::new();
@@ -287,7 +289,7 @@ fn a_node_whose_name_was_taken_ends() {
     }
 }
 
-/// A node that was removed ends, too, and a copy of a node's folder takes its name.
+/// A removed node ends as well, and a copy of a node's folder takes over its name.
 #[test]
 fn a_node_that_was_removed_ends() {
     let mut nodes = Nodes::start(2);
@@ -305,7 +307,7 @@ fn the_log_of_a_node_says_what_happens() {
     ada.host(&nodes.address("node-1"), &line).expect_code(0);
     nodes.kill("node-2");
     until("it is missed", || nodes.there().len() == 1);
-    // Its connection is missed after 4.9 s, its lease after 4.
+    // The connection times out after 4.9 s, the lease after 4 s.
     std::thread::sleep(Duration::from_secs(3));
     let log = log_of(nodes.running.remove(0));
     for words in [
@@ -322,7 +324,7 @@ fn the_log_of_a_node_says_what_happens() {
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");
     }
-    // RFC 3339, in UTC, with milliseconds.
+    // RFC 3339 in UTC with milliseconds.
     for line in log.lines() {
         let (time, rest) = line.split_at(24);
         let is_time = time.bytes().zip(b"0000-00-00T00:00:00.000Z").all(|(c, as_in)| match as_in {

@@ -1,4 +1,4 @@
-//! The examples that are programs, as their users run them.
+//! Runs the example programs as users do.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ fn json(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).expect("a line of JSON")
 }
 
-/// California's houses, or what is made in their shape, as an argument.
+/// Returns an argument with California's housing data, or with generated data of the same shape.
 fn houses(lab: &Lab) -> String {
     let file = data("housing.csv").unwrap_or_else(|| made_houses(lab));
     format!("data=@{}", file.display())
@@ -49,7 +49,8 @@ fn forests_are_tuned_side_by_side_and_one_after_another() {
         trees.sort_unstable();
         assert_eq!(trees, [8, 12, 16, 20]);
         assert!(ranking.is_sorted_by(|(_, a), (_, b)| a <= b), "{ranking:?}");
-        // A forest of scikit-learn's is off by 32,000 to 36,000 dollars; who says the mean of all is off by 91,000.
+        // A random forest of scikit-learn has an error of 32,000 to 36,000 dollars; predicting the mean has one of
+        // 91,000.
         assert!((15_000.0..40_000.0).contains(&ranking[0].1), "{ranking:?}");
         let sequential = run(&lab, "forests#sequential", &[&houses, "forests=4"]);
         assert_eq!(run(&lab, "forests", &[&houses, "forests=4"]).stdout, sequential.stdout);
@@ -69,7 +70,7 @@ fn each_group_gets_the_best_of_its_models() {
         let error = group["mean_absolute_error"].as_f64().expect("a number");
         assert!((10_000.0..150_000.0).contains(&error), "{group}");
     }
-    // A task that reads, one for each group, and three for each of these.
+    // The root task, a task that reads, one task per group, and three per group's best models.
     ended.expect_talk(&[&format!("succeeded: {} tasks", 2 + 4 * best.len())]);
 }
 
@@ -104,8 +105,8 @@ fn a_parameter_server_that_begins_anew_goes_on_where_it_was() {
     assert_eq!(anew.stdout, trained.stdout);
 }
 
-/// scikit-learn's `MLPRegressor`, with what it takes by default, is off by 33,300 to 35,400 dollars on a random fifth of the
-/// made houses, as the split falls, and by 52,900 to 54,600 on California's.
+/// scikit-learn's `MLPRegressor` with default parameters has an error of 33,300 to 35,400 dollars on a random fifth of
+/// the generated houses, depending on the split, and of 52,900 to 54,600 on California's.
 #[test]
 fn a_perceptron_is_trained_and_served() {
     let lab = Lab::new();
@@ -117,7 +118,7 @@ fn a_perceptron_is_trained_and_served() {
         let error = |served: &Value| served["root_mean_squared_error"].as_f64().expect("a number");
         assert!(errors.contains(&error(&served)), "{served}");
         assert!((8..=9).contains(&served["batches"].as_u64().unwrap()), "{served}");
-        // On a GPU, from the first layer to the last answer: in a few passes, since lavapipe is slow.
+        // Trains and serves on a GPU, with few epochs, since lavapipe is slow.
         let short = [&all[..], &[r#"params={"max_epochs": 2}"#]].concat();
         let on_gpu = ["gpus=0.5", r#"device="gpu""#];
         let gpu = json(&run_with(

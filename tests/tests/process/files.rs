@@ -1,4 +1,4 @@
-//! Files that programs are given, how far they are, and results that are more than numbers.
+//! File arguments of programs, progress, and results of composite types.
 
 use sandbar_tests::{Ended, Lab, component};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn check_failure(lab: &Lab, task: &str, arguments: &[&str], code: i32, words: &[
     run(lab, task, arguments, &[]).expect_code(code).expect_talk(words);
 }
 
-/// Files of so many bytes each, and the sum of all of them.
+/// Writes files of `bytes` bytes each, and returns the sum of all bytes.
 fn write(lab: &Lab, folder: &str, files: usize, bytes: usize) -> u64 {
     for file in 0..files {
         lab.write(&format!("{folder}/{file:05}.csv"), vec![(file % 251) as u8; bytes]);
@@ -57,12 +57,12 @@ fn many_files_are_given_by_a_folder_or_a_glob() {
     check(&lab, "leaves", &["files=@in"], json!(3001));
 }
 
-/// An error is one of the file that it is of, and names it.
+/// An unreadable file fails alone, with its name in the error.
 #[test]
 fn a_file_that_can_not_be_read_is_an_error_of_its_own() {
     let lab = Lab::new();
     let sum = write(&lab, "in", 10, 100);
-    // What the kernel makes as it is read has another length than it says.
+    // A file of procfs has another length than its metadata says.
     std::os::unix::fs::symlink("/proc/self/status", lab.path("in/00010.csv")).expect("a link");
     let summary = run(&lab, "many", &["files=@in/*.csv"], &[]).expect_code(0).json();
     let [files, all, errors] = summary["result"].as_array().map(Vec::as_slice).expect("a list") else { panic!() };
@@ -73,7 +73,7 @@ fn a_file_that_can_not_be_read_is_an_error_of_its_own() {
     assert!(text.contains("in/00010.csv: it has changed since its job began [input]"), "{text}");
 }
 
-/// Read no faster than there is room for, and what was read goes to disk when more is.
+/// Reading waits for free object memory; values already read are spilled when more is read.
 #[test]
 fn files_that_do_not_fit_into_memory_go_to_disk_and_come_back() {
     let lab = Lab::new();
@@ -126,7 +126,7 @@ fn texts_may_begin_as_files_do() {
     check(&lab, "texts", &["text=a@b"], json!(["a@b"]));
 }
 
-/// What a program returns is a line of JSON, or the number or the text that it is.
+/// A program's result is printed as a line of JSON, or as the plain number or text.
 #[test]
 fn results_of_any_shape_are_shown() {
     let lab = Lab::new();
@@ -153,7 +153,7 @@ fn results_of_any_shape_are_shown() {
     );
 }
 
-/// What is said a million times costs next to nothing, and sums up; the terminal is the user's.
+/// A million progress reports cost little and are merged; control characters in them do not reach the terminal.
 #[test]
 fn progress_is_said_as_often_as_a_task_likes() {
     let lab = Lab::new();

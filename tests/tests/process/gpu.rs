@@ -1,4 +1,4 @@
-//! Jobs on a GPU: on lavapipe, which computes as one would.
+//! Jobs on a GPU: lavapipe, a driver that computes on the processor.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn linear(lab: &Lab, arguments: &[&str]) -> Vec<Model> {
     rows
 }
 
-/// Models are those that trainers fit themselves, within rounding; and the processor gives the same bits each time.
+/// Models equal those that trainers fit in the sandbox within rounding; the processor gives the same bits each time.
 #[test]
 fn least_squares_are_the_same_wherever_they_are_done() {
     let alone = linear(&Lab::new(), &[]);
@@ -49,7 +49,7 @@ fn a_job_that_wants_a_gpu_where_there_is_none() {
     let lab = Lab::new();
     let line = sandbar_tests::taxi_line(sandbar_tests::taxi_files());
     let line: Vec<&str> = line.iter().map(String::as_str).chain(["--set", "device=\"gpu\""]).collect();
-    // Where the machine has one, it is used.
+    // Uses the machine's own GPU as well, if it has one.
     let listed = lab.host(&["gpu", "list", "--json"]).expect_code(0).json();
     let has_gpu = listed["gpus"].as_array().expect("a list").iter().any(|gpu| gpu["is_used"] == true);
     if has_gpu {
@@ -72,7 +72,7 @@ fn gpus_are_listed_with_what_was_measured() {
     assert!(text.stdout.contains("llvmpipe") && text.stdout.contains("GFLOP/s"), "{}", text.stdout);
 }
 
-/// Runs a task of the tests' program where lavapipe is the GPU, whose work may take so long, and gives what it returns.
+/// Runs a task of the test program with lavapipe as the GPU and a GPU time limit of `seconds`, and returns its result.
 #[track_caller]
 fn program(lab: &Lab, task: &str, arguments: &[&str], seconds: &str) -> serde_json::Value {
     let program = format!("{}#{task}", component("tests/programs/dense").display());
@@ -91,7 +91,7 @@ fn actors_keep_their_weights_on_the_gpu() {
     assert_eq!(program(&Lab::new(), "serves", &["actors=3", "calls=20"], "20"), 60);
 }
 
-/// Tasks are said to have had a GPU for as long as it worked for them; one whose kernel is ended, up to its end.
+/// A task's record holds its GPU time; a killed kernel counts up to its end.
 #[test]
 fn time_of_a_gpu_is_told_by_the_task() {
     let lab = Lab::new();
@@ -105,7 +105,7 @@ fn time_of_a_gpu_is_told_by_the_task() {
     assert!(found.as_str().is_some_and(|found| found.starts_with("TimeOut")), "{found}");
     assert_eq!(millis("attacked"), 0);
     assert!((900..2_000).contains(&millis("attack")), "{}", millis("attack"));
-    // Of calls of actors it is theirs, by the call.
+    // GPU time of an actor's calls is recorded per call.
     assert_eq!(program(&lab, "serves", &["actors=1", "calls=5"], "20"), 5);
     let listed = lab.host(&["list", "tasks", "--json"]).expect_code(0).json();
     let rows = listed["tasks"].as_array().expect("a list");
@@ -117,7 +117,7 @@ fn time_of_a_gpu_is_told_by_the_task() {
     assert!(calls.len() == 5 && calls.iter().all(|nanos| *nanos > 0), "{listed}");
 }
 
-/// What guests try, what they see of it, and that all is well for the next task.
+/// Attacks on the GPU, what they observe, and that the next task is unaffected.
 #[test]
 fn hostile_kernels_and_shapes() {
     let lab = Lab::new();
@@ -161,7 +161,7 @@ fn hostile_kernels_and_shapes() {
         ("other-input", "Shape: `map` is invalid: step 0 takes input 3"),
         ("outside", "Shape: 8 bytes at 12 are not within"),
     ] {
-        // What ends by itself has time to, on a machine that is busy.
+        // Kernels that end by themselves get a long limit, for busy machines.
         let seconds = if seen.starts_with("TimeOut") { "1" } else { "30" };
         let found = program(&lab, "attacked", &[&format!("kind={kind}")], seconds);
         let found = found.as_str().expect("text");
@@ -169,24 +169,24 @@ fn hostile_kernels_and_shapes() {
     }
 }
 
-/// A GPU that is lost in mid-job is an event: what it took with it is done again, and an actor begins anew.
+/// A GPU lost during a job is recoverable: lost work runs again, and an actor restarts.
 #[test]
 fn what_is_lost_with_a_gpu_is_done_again() {
     let lab = Lab::new();
     let program = format!("{}#survives", component("tests/programs/dense").display());
-    // On a busy machine what lavapipe is given takes long.
+    // On a busy machine, lavapipe takes long.
     let line =
         ["submit", &program, "--json", "--software-gpu", "--gpu-time", "60", "--arg", "tasks=6", "--arg", "turns=2000"];
     let mut host = lab.start(&line);
     let gpus = |host: u32| sandbar_tests::children(host).into_iter().filter(|child| name(*child) == "host-gpu");
     let at_work = |host: &Running| host.talk().matches("at work").count();
-    // Each process that serves, and what was logged when it was first seen.
+    // Killed GPU processes, and for each process the log length when it was first seen.
     let (mut killed, mut seen): (Vec<u32>, HashMap<u32, usize>) = Default::default();
     while host.is_running() {
         for gpu in gpus(host.process()).filter(|gpu| is_serving(*gpu)).collect::<Vec<_>>() {
             let logged = at_work(&host);
             let before = *seen.entry(gpu).or_insert(logged);
-            // Tasks have values there, and go on working with them.
+            // Tasks have values on the GPU and are computing with them.
             if killed.len() < 3 && !killed.contains(&gpu) && logged >= before + 2 {
                 kill(gpu);
                 killed.push(gpu);
@@ -199,21 +199,22 @@ fn what_is_lost_with_a_gpu_is_done_again() {
     assert!(!killed.is_empty() && summary["failed_attempts"].as_u64() > Some(0), "{killed:?} {summary}");
 }
 
-/// A tenant's kernels that do not end, one after another (`SANDBAR_TURNS` says how many, for a machine that does nothing
-/// else): each is ended within its time and a second, another tenant's weights and work on the same GPU are not touched, and nothing is left.
+/// Endless kernels of one tenant, one after another (`SANDBAR_TURNS` sets their number, for an otherwise idle machine):
+/// each is killed within its limit and a second, another tenant's weights and work on the same GPU are unaffected, and
+/// nothing is left behind.
 #[test]
 fn kernels_without_end_beside_another_tenant() {
     let named = std::env::var("SANDBAR_TURNS").ok().map(|turns| turns.parse().expect("a number"));
     let turns: u32 = named.unwrap_or(2);
-    // lavapipe compiles a kernel when it first runs it, which takes it a second beside one that has both processors, and
-    // longer beside other tests.
+    // lavapipe compiles a kernel on its first run, which takes a second with both processors free, and longer beside
+    // other tests.
     let seconds = if named.is_some() { "3" } else { "10" };
     let nodes = Nodes::start_with(1, &["--software-gpu", "--gpus", "2", "--gpu-time", seconds]);
     let (mallory, ada) = (Tenant::new(&nodes, "mallory"), Tenant::new(&nodes, "ada"));
     let address = nodes.address("node-1");
     let program = component("tests/programs/dense").display().to_string();
     let (storm, serves) = (format!("{program}#storm"), format!("{program}#serves"));
-    // Compiled, and kernels of its own made, before it counts.
+    // Warm-up: compiles the component and the kernels.
     let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=2"];
     ada.host(&address, &line).expect_code(0);
     let turns_of = format!("turns={turns}");
@@ -232,13 +233,13 @@ fn kernels_without_end_beside_another_tenant() {
     let seen = seen.as_array().expect("a list");
     assert!(seen.len() == 1 && seen[0].as_str().is_some_and(|seen| seen.starts_with("TimeOut")), "{seen:?}");
     sandbar_tests::say(format_args!("{turns} kernels without end, {a_turn:?} each; {served} jobs beside them"));
-    // Processes are kept for a while for who may come again.
+    // GPU processes are kept for some seconds for further use.
     let node = nodes.process("node-1");
     let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();
     until("its processes are gone", || gpus() == 0);
 }
 
-/// Whether a process of a GPU has been told to serve: others list what there is.
+/// Returns whether a GPU process was started to serve: other such processes list devices.
 fn is_serving(gpu: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{gpu}/cmdline")).is_ok_and(|line| line.contains("serve"))
 }

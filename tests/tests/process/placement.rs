@@ -55,7 +55,10 @@ fn what_is_in_a_group_ends_with_it_and_its_room_is_free() {
 #[test]
 fn a_group_that_no_node_can_have_says_what_is_missing() {
     for (arguments, words) in [
-        (["cpus=1", "strategy=spread"], "placement group `wish` can't be placed: it needs 2 nodes, the cluster has 1 node"),
+        (
+            ["cpus=1", "strategy=spread"],
+            "placement group `wish` can't be placed: it needs 2 nodes, the cluster has 1 node",
+        ),
         (
             ["cpus=1.5", "strategy=pack"],
             "its bundles together, on one node, ask for 3 cpus, no node has more than 2 [infeasible]",

@@ -11,7 +11,8 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Code, Function, Limits};
 use sandbar_tests::{Lab, component, host};
 use sandbar_worker::{
-    CallAnswer, Binding, Caller, CompiledComponent, Compiler, Groups, Payload, Pool, PoolOptions, CallRequest, CallSubmission, CallWork,
+    Binding, CallAnswer, CallRequest, CallSubmission, CallWork, Caller, CompiledComponent, Compiler, Groups, Payload,
+    Pool, PoolOptions,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
