@@ -70,7 +70,7 @@ fn each_group_gets_the_best_of_its_models() {
         let error = group["mean_absolute_error"].as_f64().expect("a number");
         assert!((10_000.0..150_000.0).contains(&error), "{group}");
     }
-    // The root task, a task that reads, one task per group, and three per group's best models.
+    // The root task, a task that reads, and for each group its own task and three that this submits.
     ended.expect_talk(&[&format!("succeeded: {} tasks", 2 + 4 * best.len())]);
 }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C at any moment of a program: it ends as shells are used to, and leaves neither processes nor files.
+//! Ctrl-C at any moment of a program: the exit code is the one that shells expect, and no process or file remains.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,7 +10,7 @@ use sandbar_tests::{Lab, children, component, is_alive};
 
 use crate::lifecycle::until;
 
-/// Programs of tests that do not end by themselves, with their arguments and what else stands on the command line.
+/// Endless programs of the tests, with their arguments and further options.
 #[rustfmt::skip]
 const ENDLESS: &[(&str, &str, &[&str], &[&str])] = &[
     ("tasks",   "spins",         &[],                                        &[]),
@@ -21,10 +21,10 @@ const ENDLESS: &[(&str, &str, &[&str], &[&str])] = &[
     ("actors",  "never_returns", &["cpus=1"],                                &[]),
     ("streams", "taken_by_many", &["tasks=4", "items=1000000000", "steps=0"], &[]),
 ];
-/// How often each is interrupted, and the last moment.
+/// Interruptions of each program, and the latest moment.
 const TIMES: usize = 4;
 const TIME_MAX: Duration = Duration::from_millis(500);
-/// What is interrupted has ended by then, however busy the machine is.
+/// Maximum time until an interrupted command has ended, on a busy machine too.
 const END_TIME_MAX: Duration = Duration::from_secs(60);
 
 #[test]
@@ -60,7 +60,7 @@ fn interrupt(line: &[&str], moment: Duration) {
     }
     let ended = host.wait();
     let what = format!("{} after {moment:?}: {}\n{}", ended.line, ended.status, ended.stderr);
-    // Before it listens, the signal ends it: shells say the same of both.
+    // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = ended.status.code().or(ended.status.signal().map(|signal| 128 + signal));
     assert!(is_told && code == Some(130), "{what}");
     until(&what, || !processes.iter().any(|process| is_alive(*process)));

@@ -1,4 +1,4 @@
-//! The main job: what it writes is what the rows say.
+//! Training jobs: the output matches the rows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,12 @@ use sandbar_tests::{
     Lab, Model, column_of_numbers, component, least_squares, models, taxi_files, taxi_line, taxi_trips, workspace,
 };
 
-/// Runs the example over the made taxi data, with `arguments` besides, and
-/// returns its JSON and its output.
+/// Runs the taxi example over generated data with additional `arguments`, and returns its JSON and its models.
 pub fn taxi(lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
     taxi_of(taxi_files(), lab, arguments)
 }
 
-/// As above, over these files.
+/// As [`taxi`], over these files.
 pub fn taxi_of(files: &[PathBuf], lab: &Lab, arguments: &[&str]) -> (serde_json::Value, Vec<Model>) {
     let line = taxi_line(files);
     let line: Vec<&str> = line.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
@@ -21,7 +20,7 @@ pub fn taxi_of(files: &[PathBuf], lab: &Lab, arguments: &[&str]) -> (serde_json:
     (ended.json(), models(&lab.path("models.parquet")))
 }
 
-/// Checks that two jobs wrote the same models, in the same order.
+/// Checks that two jobs wrote the same models in the same order.
 pub fn same_models(got: &[Model], expected: &[Model]) {
     assert_eq!(got.len(), expected.len());
     for (got, expected) in got.iter().zip(expected) {
@@ -89,7 +88,7 @@ fn linear_models_are_least_squares() {
     for (((_, zone), pairs), model) in expected.iter().zip(linear) {
         let (slope, intercept) = least_squares(pairs);
         let got = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
-        // What a relative error is relative to, where the value itself is nearly zero.
+        // Scale of a relative error where the value itself is nearly zero.
         let size = pairs.iter().map(|(_, y)| y.abs()).sum::<f64>() / pairs.len() as f64;
         assert!(
             close(got.0, slope, size / 261.0) && close(got.1, intercept, size),
@@ -104,7 +103,7 @@ fn linear_models_are_least_squares() {
     }
 }
 
-/// Rows of several batches and calls, and a job over them.
+/// Creates rows of several batches and calls, and a job over them.
 fn with_rows(rows: u32, job: &str) -> Lab {
     let lab = Lab::new();
     let row = |i: u32| format!("{},{},{}\n", i % 1_000, i / 7, 3 * (i % 1_000 + i / 7) + 1);
@@ -118,12 +117,12 @@ fn with_rows(rows: u32, job: &str) -> Lab {
     lab
 }
 
-/// Runs the job of all rows in one group, whose target is three times the feature and one.
+/// Runs the job over all rows in one group, whose target is three times the feature plus one.
 fn finds_the_line(lab: &Lab, rows: u32) {
     finds_the_line_in_each(lab, rows, 1);
 }
 
-/// The same of some groups.
+/// As [`finds_the_line`], with several groups.
 fn finds_the_line_in_each(lab: &Lab, rows: u32, groups: usize) {
     lab.host(&["submit", "job.toml"]).expect_code(0);
     let models = models(&lab.path("out.parquet"));
@@ -152,7 +151,7 @@ fn keys_of_text_are_what_they_are_written_as() {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
-    // Each alone would be a number. The job's words hold here too.
+    // Each key alone would be inferred as a number. The job's types apply here too.
     for (key, slope) in keys {
         lab.write("new.csv", format!("k;x\n#\n{key};2\n"));
         lab.host(&["predict", "out.parquet", "--input", "new.csv", "--output", "new.parquet"]).expect_code(0);
@@ -169,7 +168,7 @@ fn a_scalar_functions_results_stand_beside_their_rows() {
     let (add, five) = (component("udfs/taxi"), component("tests/hostile/polite"));
     let add = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]", add.display());
     let five = format!("udf = \"{}#scalar_of_five\"\ncolumns = [\"x\", \"z\", \"y\", \"y\", \"z\"]", five.display());
-    // The last of a job's is collected by its worker, where the key is one number or there is none.
+    // The worker collects the rows of a job's last transform if the key is one number or missing.
     for (transform, output, keys, groups) in [
         (&add, "sum", "", 1),
         (&add, "z", "", 1),
@@ -197,7 +196,7 @@ fn a_sandbox_sees_the_batches_of_its_call_and_no_others() {
         lab.host(&["submit", "job.toml", "--workers", workers]).expect_code(0);
         models(&lab.path("out.parquet")).into_iter().map(|m| (m.key.join(","), m.rows_train)).collect()
     };
-    // Twenty-four full batches and one of the rest, in calls of ten.
+    // Twenty-four full batches and one with the rest, in calls of ten.
     let rows = |seen| match seen {
         ..5 => 3 * 16_384,
         5 => 2 * 16_384 + 6_784,
@@ -229,7 +228,7 @@ fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
     let udf = component("tests/hostile/raw");
     let transform = format!("[[transform]]\nudf = \"{}#nothing-next\"", udf.display());
     let lab = |rows| with_rows(rows, &format!("{transform}\n[train]\nfeatures = [\"x\"]\ntarget = \"y\""));
-    // One batch, for which it hands no rows back, then two, for the second of which it hands nothing back.
+    // One batch for which the function returns no rows, then two, for the second of which it returns nothing.
     let alone = lab(100).host(&["submit", "job.toml"]);
     assert!(!alone.stderr.contains("it returned no batch"), "{}", alone.stderr);
     lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["it returned no batch"]);

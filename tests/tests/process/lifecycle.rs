@@ -1,4 +1,4 @@
-//! What users do besides: make a function, look at it, use its models, think better of it.
+//! Commands around jobs: create a function, inspect it, use its models, interrupt it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use sandbar_tests::{Ended, Lab, Running, children, component, is_alive, models, 
 
 use crate::job::taxi;
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -20,7 +20,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Signals that end a command, and the exit codes that say so.
+/// Signals that end a command, and their exit codes.
 const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
 
 #[track_caller]
@@ -65,7 +65,7 @@ fn an_interrupt_ends_cargo() {
         "[input]\npaths = [\"rows.csv\"]\n[train]\nfeatures = [\"x\"]\ntarget = \"y\"\n\
          models = [{ udf = \"slow#mean\" }]\n[output]\npath = \"out.parquet\"\n",
     );
-    // A cargo that starts a compiler that takes its time.
+    // A cargo that starts a slow compiler.
     let cargo =
         lab.write("cargo", "#!/bin/sh\nsleep 600 &\necho $$ $! > processes.new\nmv processes.new processes\nwait\n");
     std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -136,7 +136,7 @@ fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
         )
     };
     lab.write("groups.toml", job("", "fit_dislikes_seven"));
-    // One group is lost, and the others of the call are run again.
+    // One group is lost, and the others of the call are retried.
     let ended = lab.host(&["submit", "groups.toml"]).expect_code(1);
     for first in [5, 7, 9] {
         let line = format!("#fit_dislikes_seven: info: it starts with {first}\n");
@@ -148,17 +148,17 @@ fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
     ended.expect_talk(&["batch_says_it_loops: info: ", "rows, on and on", "time-out"]);
 }
 
-/// Runs the host as a user does whose settings say nothing of where cargo builds.
+/// Runs the host without settings of cargo's target folder, as for a user.
 fn host_of_user(lab: &Lab, arguments: &[&str]) -> Ended {
     let mut command = lab.command(arguments);
     command.env_remove("CARGO_TARGET_DIR");
     Running::new(command).wait()
 }
 
-/// Runs the tests of a crate on this machine.
+/// Runs the native tests of a crate.
 fn test_natively(lab: &Lab, name: &str) {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Where those of other crates are built, which saves time.
+    // Shares the target folder of other crates' native tests, which saves time.
     cargo.arg("test").current_dir(lab.path(name)).env("CARGO_TARGET_DIR", lab.path("native"));
     let output = cargo.output().unwrap();
     let talk = String::from_utf8_lossy(&output.stderr);
@@ -167,14 +167,14 @@ fn test_natively(lab: &Lab, name: &str) {
     assert!(counts.contains("test result: ok. 1 passed"), "{name}: {counts}");
 }
 
-/// The part of a crate's README.md that is written in a language.
+/// Returns the block of a language in a crate's README.md.
 fn of_readme(lab: &Lab, name: &str, language: &str) -> String {
     let text = std::fs::read_to_string(lab.path(name).join("README.md")).unwrap();
     let (_, block) = text.split_once(&format!("```{language}\n")).unwrap();
     block.split_once("```").unwrap().0.to_owned()
 }
 
-/// Cargo compiles what crates depend on in a folder that they share, and takes crates of one name for one.
+/// Crates share a folder for their dependencies, in which cargo takes crates of one name for the same.
 #[test]
 fn crates_of_one_name_are_not_taken_for_each_other() {
     let lab = Lab::new();
@@ -186,7 +186,7 @@ fn crates_of_one_name_are_not_taken_for_each_other() {
             format!("use sandbar_guest::prelude::*;\n\n#[scalar]\npub fn {function}(x: i64) -> i64 {{\n    x\n}}\n"),
         );
     }
-    // The one that is built last was written first, and the first one is whole afterwards.
+    // The crate that is built last was written first; the first one stays intact.
     for place in ["second/fares", "first/fares"] {
         host_of_user(&lab, &["build", place]).expect_code(0);
     }
@@ -210,7 +210,7 @@ fn what_host_new_makes_builds_passes_its_tests_and_runs() {
         host(arguments).expect_code(0).expect_talk(&[name]);
         let built = host(&["build", name]).expect_code(0).expect_talk(&["building the functions of", name, "Finished"]);
         let component = built.stdout.trim();
-        // Components lie in the crates' own folders; what others wrote is compiled for the first crate alone.
+        // Components are in the crates' own folders; dependencies are compiled for the first crate only.
         let own = lab.path(name).canonicalize().unwrap().join("target");
         assert!(Path::new(component).starts_with(own), "{component}");
         let compiles = |name: &str| built.stderr.contains(&format!("Compiling {name} v"));
@@ -245,7 +245,7 @@ fn a_new_crate_is_built_inspected_and_used() {
     host(&["new", "fares"]).expect_code(0).expect_talk(&["host build fares"]);
     host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
     host(&["new", "1st"]).expect_code(2).expect_talk(&["1st"]);
-    // A line for the log, of control characters too.
+    // A log line with control characters.
     let source = std::fs::read_to_string(lab.path("fares/src/lib.rs")).unwrap();
     let logging = source.replace(
         "let target = group.target();",
@@ -274,7 +274,7 @@ fn a_new_crate_is_built_inspected_and_used() {
     );
     host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["fares#mean: info: rows: 4\\u{1b}[2J"]);
     assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 5.0);
-    // A change of its source makes it stale.
+    // A change of its source makes a crate stale.
     lab.write("fares/src/lib.rs", source.replace("/ target.len() as f64", "/ target.len() as f64 + 1.0"));
     let ended = host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["building the functions of"]);
     assert!(ended.stdout.contains("built functions in ") && ended.stdout.contains(" s, ran in "), "{}", ended.stdout);
@@ -298,7 +298,7 @@ fn a_crate_is_built_anew_when_what_it_is_made_from_changed() {
     let library = "[lib]\ncrate-type = [\"cdylib\"]\n[dependencies]\nrates = { path = \"../../rates\" }\n[workspace]\n";
     lab.write("crates/fares/Cargo.toml", rates.replace("rates", "fares") + library);
     lab.write("crates/fares/src/lib.rs", "pub use rates;");
-    // The first one writes Cargo.lock, which is new to the second.
+    // The first build writes Cargo.lock, which counts as a change for the second.
     assert!(build() && build() && !build());
     for (file, text) in [
         ("crates/fares/Cargo.toml", rates.replace("rates", "fares") + library),
@@ -331,7 +331,7 @@ fn components_are_inspected() {
     for words in ["clean", "duration", "add", "scalar", "batch", "pickup_at"] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
-    // What prints, when it panics at the latest, needs none of them.
+    // Printing, also by a panic, needs none of these imports.
     assert!(!text.contains("wasi:cli") && !text.contains("wasi:io"), "{text}");
     let table = lab.host(&["inspect", taxi.to_str().unwrap()]).expect_code(0);
     assert!(table.stdout.contains("clean") && table.stdout.contains("sandbar:udf"), "{}", table.stdout);
@@ -352,7 +352,7 @@ fn stored_models_predict_as_they_were_scored() {
     let rows: u32 = of_file().map(|m| m.rows_train).sum();
     let predicted = json["rows"].as_u64().unwrap() - json["without_model"].as_u64().unwrap();
     assert_eq!((predicted, json["failed"].as_u64()), (u64::from(rows), Some(0)), "{json}");
-    // Line by line what coefficient and intercept say.
+    // Predictions follow from coefficient and intercept, row by row.
     let predictions = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "prediction");
     let zones = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "pickup_location_id");
     let dropoffs = sandbar_tests::column_of_numbers(&lab.path("p.parquet"), "dropoff_location_id");
@@ -379,7 +379,7 @@ fn stored_models_predict_as_they_were_scored() {
     }
 }
 
-/// Trains a mean-like line for each key of `rows`, and predicts for `others`: which of their rows have a model.
+/// Trains a model for each key of `rows`, and predicts for `others`. Returns which of their rows have a model.
 #[track_caller]
 fn found(rows: &str, others: &str) -> Vec<bool> {
     let lab = Lab::new();
@@ -436,7 +436,7 @@ fn models_are_used_with_the_components_they_were_trained_with() {
         }
         Running::new(command).wait()
     };
-    // Where they lay then is not looked at.
+    // The host does not look at the components' former paths.
     predict(Some("empty"), &[]).expect_code(2).expect_talk(&[
         "is not in",
         "empty",

@@ -1,5 +1,5 @@
-//! The machine's limits: descriptors, disks, memory, and folders that are not there. A job works within them, or names
-//! the limit and the remedy; nothing is left half written.
+//! Limits of the machine: descriptors, disks, memory, missing folders. A job works within them, or names the limit and
+//! the remedy; no output stays half written.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,26 +24,26 @@ fn job(lab: &Lab, input: &str, output: &str) {
     lab.write("job.toml", text);
 }
 
-/// Rows that do not fit in a mebibyte, in a CSV file: `groups` groups of four.
+/// Writes a CSV file of more than 1 MiB with `groups` groups of four rows.
 fn many_rows(lab: &Lab, groups: usize) {
     let mut rows = "k,x,y\n".to_owned();
     for k in 0..groups {
-        // No number is a short one.
+        // Numbers with many digits.
         (0..4).for_each(|x| rows += &format!("{k},{x}.{k}7,{}\n", f64::from(x) + 1.0 / (k as f64 + 3.0)));
     }
     lab.write("many.csv", rows);
 }
 
-/// The host with a limit that it can't raise.
+/// Runs the host with a resource limit that it can't raise.
 fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> Ended {
     let mut command = lab.command(arguments);
     limit(&mut command, resource, most);
     Running::new(command).wait()
 }
 
-/// Gives what will be run a limit that it can't raise.
+/// Sets a hard resource limit for the command.
 pub(crate) fn limit(command: &mut Command, resource: Resource, most: u64) {
-    // SAFETY: one system call, which may be made between `fork` and `exec`.
+    // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.
     unsafe {
         command.pre_exec(move || {
             let most = Some(most);
@@ -67,14 +67,14 @@ fn few_descriptors() {
             (Some(600), Some(5)),
             "{most} descriptors: {json}"
         );
-        // A program's node has more of them at once.
+        // A program's node opens more descriptors at once.
         if most >= 64 {
             let program = format!("{}#pools", component("tests/programs/tasks").display());
             let arguments = ["--arg", "count=100", "--arg", "chunksize=10", "--workers", "2", "-q"];
             limited(&lab, &[&["submit", &program], &arguments[..]].concat(), Resource::Nofile, most).expect_code(0);
         }
     }
-    // What can't work says why.
+    // A limit that is too low gives an error with the reason.
     limited(&lab, &["submit", "job.toml", "-q", "--workers", "2"], Resource::Nofile, 12).expect_code(1).expect_talk(&[
         "Too many open files",
         "may have 12 files open",
@@ -82,8 +82,8 @@ fn few_descriptors() {
     ]);
 }
 
-/// Runs the host with the folder `disk` as a disk of its own of `size`: how it ended, and the files left there. `None`
-/// where this user may mount nothing, which is said.
+/// Runs the host with the folder `disk` as a file system of `size`. Returns how it ended and the files left there, or
+/// `None` with a message if this user can't mount.
 fn on_a_small_disk(
     lab: &Lab,
     size: &str,
@@ -95,7 +95,7 @@ fn on_a_small_disk(
     std::fs::create_dir_all(lab.path("disk")).expect("a folder");
     let host = lab.command(arguments);
     let mut command = Command::new("unshare");
-    // Whoever is not root is, in a namespace of users.
+    // Users other than root need a user namespace.
     let is_root = rustix::process::geteuid().is_root();
     command.arg(if is_root { "-m" } else { "-rm" }).args(["sh", "-c", SCRIPT, "sh", size]);
     command.arg(host.get_program()).args(host.get_args()).current_dir(lab.path(""));
@@ -160,7 +160,7 @@ fn folders_that_are_not_there() {
     many_rows(&lab, 50_000);
     job(&lab, "many.csv", "out.parquet");
     let absent = lab.path("absent");
-    // What needs no temporary files needs no folder for them.
+    // A job without temporary files needs no temporary folder.
     let mut command = lab.command(&["submit", "job.toml", "--json", "-q"]);
     command.env("TMPDIR", &absent).env("XDG_CACHE_HOME", lab.path("cache"));
     Running::new(command).wait().expect_code(0);
@@ -169,7 +169,7 @@ fn folders_that_are_not_there() {
     command.env("TMPDIR", &absent);
     let named = absent.display().to_string();
     Running::new(command).wait().expect_code(1).expect_talk(&[&named, "set TMPDIR to a folder that can be written"]);
-    // Nor is a home needed.
+    // A home folder is not needed either.
     let mut command = lab.command(&["submit", "job.toml", "--json", "-q"]);
     command.env_clear().env("TMPDIR", lab.path("tmp"));
     Running::new(command).wait().expect_code(0);
@@ -194,11 +194,11 @@ fn names_with_brackets_and_blanks() {
     assert_eq!(rows(&["--input", "with space/*/a b.csv"]), Some(8));
 }
 
-/// A control group whose processes may use so much memory; removed with this.
+/// A control group with a memory limit. Dropping it removes it.
 struct MemoryGroup(std::path::PathBuf);
 
 impl MemoryGroup {
-    /// `None` where this user can make none, which is said.
+    /// Returns `None` with a message if this user can't create one.
     fn new(bytes: u64) -> Option<MemoryGroup> {
         let name = format!("sandbar-test-{}-{bytes}", std::process::id());
         let tried = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
@@ -218,7 +218,7 @@ impl MemoryGroup {
     fn run(&self, mut command: Command) -> Ended {
         let mut processes =
             File::options().write(true).open(self.0.join("cgroup.procs")).expect("the group's processes");
-        // SAFETY: one system call, which may be made between `fork` and `exec`.
+        // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.
         unsafe { command.pre_exec(move || processes.write_all(b"0")) };
         Running::new(command).wait()
     }
@@ -226,7 +226,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its processes may be ending.
+        // Processes of the group may still be ending.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -241,21 +241,21 @@ fn a_control_groups_memory_is_enough() {
     let Some(group) = MemoryGroup::new(400 << 20) else { return };
     let lab = Lab::new();
     let program = format!("{}#holds", component("tests/programs/objects").display());
-    // Twice what there is.
+    // Twice the available memory.
     let arguments =
         ["--arg", "objects=100", "--arg", "rows=1000000", "--arg", "gets=20", "-q", "--disk-reserve", "1MiB"];
     let ended = group.run(lab.command(&[&["submit", &program, "--workers", "2"], &arguments[..]].concat()));
     assert_eq!(ended.expect_code(0).stdout.trim(), "20");
 }
 
-/// Row groups of the usual million rows, under a third of the memory that the job takes without a limit.
+/// Reads row groups of the usual million rows in less than a third of the memory that the job takes without a limit.
 #[test]
 fn large_row_groups_are_read_in_little_memory() {
     const ROWS: usize = 4_000_000;
     let Some(group) = MemoryGroup::new(120 << 20) else { return };
     let lab = Lab::new();
     job(&lab, "big.parquet", "out.parquet");
-    // Numbers that neither shrink nor repeat.
+    // Numbers that neither compress nor repeat.
     let scattered = |seed: u64| (0..ROWS as u64).map(move |row| ((row + seed) * 0x9e37_79b9_7f4a_7c15) as f64);
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|row| (row % 1000) as i64)));
     let numbers = |seed| Arc::new(Float64Array::from_iter_values(scattered(seed))) as ArrayRef;

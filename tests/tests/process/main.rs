@@ -1,4 +1,4 @@
-//! The host from outside: what it is given, what it says, what it leaves.
+//! The host as a process: its input, its messages, its output and what it leaves behind.
 
 mod actors;
 mod cluster;

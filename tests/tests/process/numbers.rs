@@ -1,4 +1,5 @@
-//! Arguments and results of programs: numbers that JSON lacks, texts that look like numbers; and how what failed is counted.
+//! Arguments and results of programs: numbers that JSON lacks, texts that look like numbers, and the counts of failed
+//! tasks.
 
 use sandbar_tests::{Ended, Lab, component};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ fn submit(lab: &Lab, task: &str, arguments: &[&str], more: &[&str]) -> Ended {
     lab.host(&line)
 }
 
-/// What a program prints, and what stands for it in JSON: `--json`, and the record of the job.
+/// Checks what a program prints, and the JSON for it in `--json` and in the job's record.
 #[track_caller]
 fn check(task: &str, arguments: &[&str], printed: &str, json: Value) {
     let lab = Lab::new();
@@ -46,7 +47,7 @@ fn a_text_of_digits_is_a_text() {
     }
     let printed = r#""x" Some("5551234") Some("00501")"#;
     check("texts", &["text=x", "maybe=5551234", "code=00501"], printed, json!(printed));
-    // Of a type of one's own that is a text.
+    // The argument has a user type that is a text.
     let printed = r#""x" Some("null") Some("501")"#;
     check("texts", &["text=x", "maybe=null", "code=501"], printed, json!(printed));
 }

@@ -1,4 +1,4 @@
-//! Objects that are more than memory is to hold: they go to disk and come back, and a disk that is full or damaged is said.
+//! Objects beyond the memory limit: they are spilled and read back; a full or damaged disk is reported.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::lifecycle::until;
 use crate::programs::{kill, workers};
 
-/// Begins a task of the tests' program, with settings of the host.
+/// Starts a task of the test program with additional options of the host.
 fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)], settings: &[&str]) -> Running {
     let program = format!("{}#{task}", component("tests/programs/objects").display());
     let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -21,7 +21,7 @@ fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)], settings: &[&str]) ->
     lab.start(&line)
 }
 
-/// What a program says that it saw, and how much went to disk.
+/// Runs a program and checks its result. Returns the bytes spilled.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected: impl Into<Value>) -> u64 {
     let lab = Lab::new();
@@ -36,7 +36,7 @@ fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words
     start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_talk(words)
 }
 
-/// 800 MB of them, of 0.2 to 1.4 MB.
+/// 800 MB of objects of 0.2 to 1.4 MB.
 #[test]
 fn objects_that_do_not_fit_into_memory_are_what_they_were() {
     let arguments = [("objects", 1000), ("rows", 100_000), ("gets", 1000)];
@@ -57,7 +57,7 @@ fn values_in_messages_go_to_disk_as_well() {
     assert!(spilled > 10_000_000, "{spilled}");
 }
 
-/// A disk of which nothing may be used is as good as a full one.
+/// A spill limit of zero has the effect of a full disk.
 #[test]
 fn a_full_disk_fails_what_finds_no_room_and_nothing_else() {
     let (full, arguments) =
@@ -73,7 +73,7 @@ fn a_value_may_not_be_larger_than_memory_for_all() {
     check_failure("too_large", &[("rows", 10_000_000)], &["--object-memory", "20MiB"], &words);
 }
 
-/// Files without a name that a process has in a folder.
+/// Returns the unlinked files of a process in a folder.
 fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let is_there = |path: &PathBuf| {
@@ -83,8 +83,8 @@ fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
     all.map(|entry| entry.path()).filter(is_there).collect()
 }
 
-/// Every byte of what is on disk is another, while the program waits: what was put is lost, and said to be; what tasks
-/// returned is made again.
+/// Overwrites all spilled bytes while the program waits: values that were put are reported as lost; tasks run again for
+/// results.
 #[test]
 fn what_is_damaged_on_disk_is_never_read() {
     let lab = Lab::new();
@@ -101,7 +101,7 @@ fn what_is_damaged_on_disk_is_never_read() {
     assert!(attempts.len() == 40 && attempts.contains(&2) && attempts.iter().all(|times| *times <= 2), "{attempts:?}");
 }
 
-/// The second time there is no attempt left.
+/// The second time no attempt remains.
 #[test]
 fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
     let lab = Lab::new();
@@ -118,7 +118,7 @@ fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
     assert!(attempts.len() == 40 && attempts.iter().max() == Some(&2), "{attempts:?}");
 }
 
-/// How often each task of this name was begun, of the job that has just ended.
+/// Returns the attempts of each task of this name in the job that has just ended.
 #[track_caller]
 fn attempts(lab: &Lab, name: &str) -> Vec<u64> {
     let tasks = lab.host(&["list", "tasks", "--name", name, "--json"]).expect_code(0).json();
@@ -127,7 +127,7 @@ fn attempts(lab: &Lab, name: &str) -> Vec<u64> {
     rows.iter().map(|task| task["attempts"].as_u64().expect("a number")).collect()
 }
 
-/// Once a program waits for somebody, changes what it has on disk, and has it go on.
+/// Waits until a program waits for the test, damages its spilled values, and lets it continue.
 fn damage(lab: &Lab, host: &mut Running) {
     let process = host.process();
     let mut busy = None;
@@ -148,7 +148,7 @@ fn damage(lab: &Lab, host: &mut Running) {
     busy.into_iter().for_each(kill);
 }
 
-/// The worker that computes, if all others, and the driver, do nothing for a moment.
+/// Returns the worker that computes, if all others and the driver are idle for a moment.
 fn spinning(host: u32) -> Option<u32> {
     let ticks = |process: u32| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Where programs run: room that is set aside, what a node is said to have, and what of it is not free.
+//! Placement: groups that reserve resources, resources of nodes, and what of them is free.
 
 use sandbar_tests::{Ended, Lab, Running, component};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
 
-/// Begins a task of the tests' program on a node of two processors, with settings of the host.
+/// Starts a task of the test program on a node of two CPUs, with additional options of the host.
 fn start(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> Running {
     let program = format!("{}#{task}", component("tests/programs/placement").display());
     let mut line = vec!["submit", &program, "--json", "--workers", "2"];
@@ -14,7 +14,7 @@ fn start(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> Runnin
     lab.start(&line)
 }
 
-/// What a program says that it saw.
+/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[&str], settings: &[&str], expected: impl Into<Value>) -> Ended {
     let ended = start(&Lab::new(), task, arguments, settings).wait().expect_code(0);
@@ -22,7 +22,7 @@ fn check(task: &str, arguments: &[&str], settings: &[&str], expected: impl Into<
     ended
 }
 
-/// Whether two tasks of a group run beside each other: in a bundle each they do, in one of one processor they don't.
+/// Two tasks run in parallel in bundles of their own, and one after the other in a bundle of one CPU.
 #[test]
 fn tasks_of_two_bundles_run_beside_each_other() {
     for (bundles, beside) in [("bundles=2", true), ("bundles=1", false)] {
@@ -93,7 +93,7 @@ fn a_node_has_what_it_is_said_to_have() {
         let words = format!("asks for 2 of license, no node has more than {most} [infeasible]");
         start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_talk(&[&words]);
     }
-    // For longer than two looks, on any machine.
+    // Takes longer than two intervals of the check, on any machine.
     let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
     let said = "(node) warn: a task waits for 2 license, 1 of 3 on the node are free";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);

@@ -1,4 +1,4 @@
-//! A pool of workers that is asked for many calls at once.
+//! A worker pool with many calls queued at once.
 
 use std::fs::{File, Permissions};
 use std::ops::Range;
@@ -22,7 +22,7 @@ fn nobody_waits_for_the_answers_of_slow_calls() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let polite = Polite::new().await;
-        // After these a message takes as many calls as one can.
+        // From here on a message carries as many calls as it can.
         let quick = polite.answers("scalar_divides", 600).await;
         assert!(quick.iter().any(|answers| answers.len() > 100), "quick calls are answered many at a time");
         for answers in polite.answers("batch_dawdles", 5).await {
@@ -57,7 +57,7 @@ fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
 
 #[test]
 fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
-    // Reads the node's hello; all but the second say that they are ready (which is variant 0 of what workers say).
+    // Reads the node's greeting. All but the second report ready (variant 0 of a worker's messages).
     const DOOMED: &str = "#!/bin/sh\nhead -c 1 > /dev/null\nprintf '\\000' >&0\n";
     const NEVER_READY: &str = "#!/bin/sh\nhead -c 1 > /dev/null\nexit 3\n";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -91,7 +91,7 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let polite = Polite::new().await;
-        // The first to come is a worker.
+        // The first to start is a real worker.
         let (first, worker) = (polite.lab.path("first"), host().with_file_name("host-worker"));
         let script =
             format!("#!/bin/sh\nmkdir {} 2> /dev/null && exec {} \"$@\"\nexit 3\n", first.display(), worker.display());
@@ -123,7 +123,7 @@ fn a_worker_that_does_not_read_is_noticed() {
         let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await.result.unwrap();
         let functions = functions.product.into_functions().unwrap();
         let endless = functions.iter().position(|f| f.name == "open-loops").unwrap();
-        // While the first is run, what the others are bound to is more than a socket holds.
+        // While the first call runs, the bindings of the others exceed a socket's buffer.
         let params =
             |i: usize| if i == 0 { "{}".to_owned() } else { format!(r#"{{"{i}": "{}"}}"#, "x".repeat(60_000)) };
         let bindings = (0..200).map(|i| {
@@ -160,7 +160,7 @@ fn each_call_of_many_callers_is_answered_once() {
         let (stuck, mut of_stuck) = caller(endless);
         let (gone, of_gone) = caller(polite.bind("scalar_divides"));
         drop(of_gone);
-        // Of each the calls of the other stand between, and one that takes the worker from those behind it.
+        // Calls of the two functions alternate, with one that takes the worker away from those behind it.
         let mut asked = [0; 2];
         for (turn, calls) in CALLS.into_iter().enumerate() {
             for ((caller, _), asked) in callers.iter().zip(&mut asked) {
@@ -192,7 +192,7 @@ fn each_call_of_many_callers_is_answered_once() {
     });
 }
 
-/// One worker, and a component to call.
+/// A pool with one worker, and a component to call.
 struct Polite {
     lab: Lab,
     compiler: Compiler,
@@ -217,7 +217,7 @@ impl Polite {
         Polite { lab, compiler, pool, compiled, functions }
     }
 
-    /// A program for workers.
+    /// Writes a script to run as a worker.
     fn script(&self, text: &str) -> PathBuf {
         let program = self.lab.path("program");
         std::fs::write(&program, text).unwrap();
@@ -229,7 +229,7 @@ impl Polite {
         bind(&self.compiled, self.functions.iter().position(|f| f.name == function).unwrap() as u32)
     }
 
-    /// What comes of calls of a function on one row that are asked for at once, as it comes.
+    /// Queues calls of a function on one row at once, and returns their answers as they come.
     async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<CallAnswer>> {
         let (to, mut from) = mpsc::unbounded_channel();
         self.pool.submit(&Caller::new(self.bind(function), to), calls_of_a_row(0..calls as u64)).unwrap();

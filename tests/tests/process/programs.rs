@@ -1,4 +1,4 @@
-//! Programs: tasks that submit tasks, wait for each other, share values, fail, are cancelled, and lose their workers.
+//! Programs: nested tasks, waiting, shared values, failures, cancellation, and lost workers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::lifecycle::until;
 
-/// Begins a task of a program.
+/// Starts a task of a program.
 pub fn start_of(lab: &Lab, program: &Path, task: &str, arguments: &[(&str, u64)]) -> Running {
     let program = format!("{}#{task}", program.display());
     let arguments = arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]);
@@ -22,7 +22,7 @@ fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)]) -> Running {
     start_of(lab, &component("tests/programs/tasks"), task, arguments)
 }
 
-/// What a program says that it saw.
+/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Value {
     let lab = Lab::new();
@@ -32,7 +32,7 @@ fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> V
     summary
 }
 
-/// How a program fails.
+/// Checks the error of a program that fails.
 #[track_caller]
 fn check_failure(task: &str, arguments: &[(&str, u64)], words: &[&str]) {
     start(&Lab::new(), task, arguments).wait().expect_code(1).expect_talk(words);
@@ -71,7 +71,7 @@ fn an_ordered_imap_yields_errors_at_the_failing_items_and_goes_on() {
 #[test]
 fn values_are_shared_stored_and_passed_within_others() {
     check("shares", &[("count", 10)], "[45, 90, 135, 180] 49 10");
-    // In files.
+    // Large enough for values in files.
     check("shares", &[("count", 200_000)], "[19999900000, 39999800000, 59999700000, 79999600000] 19999900004 200000");
     check("leaks", &[("values", 10_000), ("bytes", 10)], 10_000);
     check("leaks", &[("values", 300), ("bytes", 200_000)], 300);
@@ -85,7 +85,7 @@ fn an_error_names_the_tasks_that_led_to_it() {
     check_failure("passes_on", &[], &["passes_on > fails: ", "on purpose [refused]"]);
 }
 
-/// Each succeeds at its third try, if it is tried so often.
+/// Each task succeeds at its third attempt, if its options allow as many for the error.
 #[test]
 fn a_task_is_begun_again_after_the_errors_that_it_says() {
     let expected = "1 refused, 3 ok, 2 refused, 3 ok, 1 refused, 3 ok, 3 ok, 1 time-out";
@@ -97,7 +97,7 @@ fn wait_keeps_order_and_honours_its_timeout() {
     check("waits", &[], "0,1,2 - 0 1 1");
 }
 
-/// 1, 2, 3, 4, each of which takes what the one before returns: 3 is cancelled.
+/// Tasks 1 to 4 each take the result of the one before; task 3 is cancelled.
 #[test]
 fn cancelling_spares_what_came_before() {
     check("cancels_one", &[], "2 3 cancelled cancelled");
@@ -139,7 +139,7 @@ fn arguments_are_checked_before_anything_runs() {
     lab.host(&["submit", &taxi.display().to_string()]).expect_code(1).expect_talk(&["has no task `main`", "none"]);
 }
 
-/// Of the host's workers, those that run tasks of anybody, or the one that the first task of a job has for itself.
+/// Returns the host's workers of a kind: those that run any task, or the driver of a job.
 pub fn workers(host: u32, role: &str) -> Vec<u32> {
     let is_one = |process: &u32| {
         let line = std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -149,12 +149,12 @@ pub fn workers(host: u32, role: &str) -> Vec<u32> {
 }
 
 pub fn kill(process: u32) {
-    // It may have ended.
+    // The process may have ended.
     let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
 }
 
-/// Kills workers of a kind while their host runs, `most` of them: each once it has computed for so long, so that something is
-/// done between two kills on a machine of any speed. Returns how many were killed.
+/// Kills workers of a kind while their host runs, at most `most`: each after it has computed for `computed`, so that
+/// work completes between two kills on a machine of any speed. Returns the number of kills.
 pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, most: usize) -> usize {
     let mut killed = BTreeSet::new();
     while host.is_running() {
@@ -169,7 +169,7 @@ pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, most: us
     killed.len()
 }
 
-/// More than 20,000 nested tasks, and each worker killed.
+/// Kills each worker during more than 20,000 nested tasks.
 #[test]
 fn results_are_right_whatever_happens_to_workers() {
     let lab = Lab::new();
@@ -180,7 +180,7 @@ fn results_are_right_whatever_happens_to_workers() {
     assert!(killed >= 3 && summary["lost_workers"].as_u64() >= Some(1), "{killed} {summary}");
 }
 
-/// The example, whose result follows from the seeds of its tasks.
+/// Runs the example, whose result follows from the seeds of its tasks.
 #[test]
 fn pi_is_about_pi() {
     let lab = Lab::new();
@@ -200,7 +200,7 @@ fn pi_is_about_pi() {
 fn a_job_ends_with_its_driver() {
     let lab = Lab::new();
     let mut host = start(&lab, "spins", &[]);
-    // One that has not begun the job's first task is replaced.
+    // A worker that dies before it starts the driver is replaced.
     until("the job ends", || {
         workers(host.process(), "driver").into_iter().for_each(kill);
         std::thread::sleep(Duration::from_millis(100));

@@ -1,11 +1,11 @@
-//! Real data, on machines that have it: New York's taxi trips and California's houses.
+//! Real data, if the machine has it: New York's taxi trips and California's houses.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sandbar_tests::{Lab, component, least_squares, models, workspace};
 
-/// A file of the folder that `SANDBAR_DATA` names, or of one beside the checkout.
+/// Returns a file in the folder that `SANDBAR_DATA` names, or in `data` beside the checkout.
 pub fn data(name: &str) -> Option<PathBuf> {
     let beside = workspace().parent().map(|folder| folder.join("shared/data"));
     let folder = std::env::var_os("SANDBAR_DATA").map(PathBuf::from).or(beside)?;
@@ -55,7 +55,7 @@ fn taxi_trips_of_a_csv_file() {
     }
 }
 
-/// (drop-off, seconds) by pick-up zone, read without the host.
+/// Reads (drop-off, seconds) by pick-up zone, without the host.
 fn trips(file: &std::path::Path) -> BTreeMap<i64, Vec<(f64, f64)>> {
     let text = std::fs::read_to_string(file).unwrap();
     let mut lines = text.lines();
@@ -75,7 +75,7 @@ fn trips(file: &std::path::Path) -> BTreeMap<i64, Vec<(f64, f64)>> {
     groups
 }
 
-/// Seconds since 1970 of `2019-03-23 20:21:09` (Hinnant's days from civil).
+/// Parses `2019-03-23 20:21:09` to seconds since 1970 (Hinnant's `days_from_civil`).
 fn instant(text: &str) -> i64 {
     let n: Vec<i64> = text.split(['-', ' ', ':']).map(|part| part.parse().unwrap()).collect();
     let (year, month, day) = (n[0] - i64::from(n[1] <= 2), n[1], n[2]);
@@ -85,8 +85,8 @@ fn instant(text: &str) -> i64 {
     ((days * 24 + n[3]) * 60 + n[4]) * 60 + n[5]
 }
 
-/// scikit-learn's forests of 100 trees have 2.24e9 to 2.58e9 on a random quarter of these houses, as the split falls;
-/// ours, given the same four splits, 2.23e9 to 2.58e9, on the average 0.7% more.
+/// Forests of 100 trees by scikit-learn have an MSE of 2.24e9 to 2.58e9 on a random quarter of these houses, depending
+/// on the split. On the same four splits, ours have 2.23e9 to 2.58e9, 0.7% more on average.
 const HOUSING_MSE: std::ops::Range<f64> = 2.2e9..2.7e9;
 
 #[test]
