@@ -57,7 +57,7 @@ fn values_in_messages_go_to_disk_as_well() {
     assert!(spilled > 10_000_000, "{spilled}");
 }
 
-/// A spill limit of zero has the effect of a full disk.
+/// A disk reserve larger than the disk has the effect of a full disk.
 #[test]
 fn a_full_disk_fails_what_finds_no_room_and_nothing_else() {
     let (full, arguments) =

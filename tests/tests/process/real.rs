@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sandbar_tests::{Lab, component, least_squares, models, workspace};
 
-/// Returns a file in the folder that `SANDBAR_DATA` names, or in `data` beside the checkout.
+/// Returns a file in the folder that `SANDBAR_DATA` names, or in `shared/data` beside the checkout.
 pub fn data(name: &str) -> Option<PathBuf> {
     let beside = workspace().parent().map(|folder| folder.join("shared/data"));
     let folder = std::env::var_os("SANDBAR_DATA").map(PathBuf::from).or(beside)?;

@@ -1,11 +1,11 @@
-//! Jobs that write rows: what comes out, in which form and order, and what is left when something fails.
+//! Jobs that write rows: values, formats and order of the output, and what remains after a failure.
 
 use sandbar_tests::{Lab, component};
 
 const ROWS: &str =
     "k,x,y,z\na,1,1.5,one\na,2,2.5,\"t,w\"\nb,3,-0.5,\"say \"\"three\"\"\"\n,4,1e300,four\nb,5,,\"fi\nve\"\n";
 
-/// A lab with these rows and a job over them.
+/// Creates a lab with these rows and a job over them.
 fn lab(rows: &str, job: &str) -> Lab {
     let lab = Lab::new();
     lab.write("rows.csv", rows);
@@ -13,7 +13,7 @@ fn lab(rows: &str, job: &str) -> Lab {
     lab
 }
 
-/// A transform by a function that tests use.
+/// Returns a transform by one of the hostile functions.
 fn transform(function: &str, rest: &str) -> String {
     format!("[[transform]]\nudf = \"{}#{function}\"\n{rest}\n", component("tests/hostile/polite").display())
 }
@@ -107,7 +107,7 @@ fn rows_that_transforms_leave_out_are_counted() {
         "{json}"
     );
     assert_eq!(json["bytes"], std::fs::metadata(lab.path("m.parquet")).unwrap().len());
-    // Of predictions as well, in any format.
+    // Predictions are written in any format as well.
     let predict = ["predict", "m.parquet", "--input", "rows.csv", "--output", "p.jsonl", "--json"];
     let json = lab.host(&predict).expect_code(0).json();
     assert_eq!(
@@ -118,7 +118,7 @@ fn rows_that_transforms_leave_out_are_counted() {
     assert!(text(&lab, "p.jsonl").lines().all(|line| line.contains("\"prediction\":")));
 }
 
-/// Names of the files in a folder of a lab.
+/// Returns the names of the files in a folder of a lab.
 fn files(lab: &Lab, folder: &str) -> Vec<String> {
     let names = lab.names().into_iter().filter(|name| !name.ends_with('/'));
     names.filter_map(|name| Some(name.strip_prefix(folder)?.to_owned())).collect()
@@ -143,7 +143,7 @@ fn columns_name_folders() {
         assert_eq!(text(&lab, &format!("out/{name}")), *rows, "{name}");
     }
     assert_eq!((&json["files"], &json["rows_written"]), (&4.into(), &5.into()), "{json}");
-    // Rows are never mixed with those of an older output; an empty folder is one that is free.
+    // Rows never mix with those of an older output; an empty folder may be written to.
     let before = lab.names();
     lab.host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["can't write out", "not empty"]);
     assert_eq!(lab.names(), before);
@@ -156,7 +156,7 @@ fn columns_name_folders() {
 
 #[test]
 fn more_folders_than_files_may_be_open() {
-    // Rows of all folders come by turns.
+    // Rows of all folders alternate.
     let rows: String = (0..3000).map(|x| format!("{},{x}\n", x % 300)).collect();
     let lab = lab(&format!("k,x\n{rows}"), "[output]\npath = \"out\"\npartition_by = [\"k\"]\nformat = \"csv\"\n");
     let json = lab.host(&["submit", "job.toml", "--json"]).expect_code(0).json();
@@ -182,7 +182,7 @@ fn rows_keep_their_order_whoever_works() {
     );
     let mut expected = String::from("x,y,z\n");
     for file in 0..40 {
-        // Some files are long, so that the next ones are ready before them.
+        // Some files are long, so that later ones are ready before them.
         let rows = if file % 7 == 0 { 60_000 } else { 50 };
         let text: String = (0..rows).map(|row| format!("{},{row}\n", file * 100_000 + row)).collect();
         lab.write(&format!("in/{file:02}.csv"), format!("x,y\n{text}"));
@@ -237,7 +237,7 @@ fn outputs_of_rows_that_can_not_be() {
         lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(code).expect_talk(words);
         assert_eq!(lab.names(), before, "{arguments:?}");
     }
-    // Lists have a form elsewhere.
+    // Formats other than CSV can write lists.
     lab.host(&["submit", "job.toml", "--input", "nested.jsonl", "--output", "n.jsonl"]).expect_code(0);
     assert_eq!(text(&lab, "n.jsonl"), "{\"x\":1,\"places\":[1,2]}\n");
 }
@@ -264,7 +264,7 @@ fn errors_name_the_row_of_the_file() {
         (&["--input", "bad.csv"][..], "bad.csv, row 20002: -20001 is negative [refused]"),
         (&["--input", "bad.parquet"], "bad.parquet, row 20002: -20001 is negative [refused]"),
         (&["--input", "rows.csv", "--input", "bad.csv"], "bad.csv, row 20002: -20001 is negative [refused]"),
-        // Rows that the filter leaves out count.
+        // Row numbers count the rows that the filter drops.
         (
             &["--input", "bad.csv", "--set", "input.filter=\"k = 1 AND x <> -20001\""],
             "bad.csv, row 20004: -20003 is negative",
@@ -273,7 +273,7 @@ fn errors_name_the_row_of_the_file() {
             &["--input", "bad.parquet", "--set", "input.filter=\"k = 1 AND x <> -20001\""],
             "bad.parquet, row 20004: -20003",
         ),
-        // Of a panic the function does not say the row.
+        // For a panic, the function gives no row number.
         (
             &["--input", "rows.csv", "--set", &panics, "--set", "input.filter=\"x > 2\""],
             "rows.csv, row 4: panicked at ",

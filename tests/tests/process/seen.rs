@@ -1,4 +1,4 @@
-//! Programs as they are seen from beside, while they run and afterwards.
+//! Inspecting programs while they run and afterwards.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::lifecycle::until;
 
-/// The arguments that begin a task of the tests' program.
+/// Returns the arguments that submit a task of the test program.
 fn line(task: &str, arguments: &[&str]) -> Vec<String> {
     let program = format!("{}#{task}", component("tests/programs/tasks").display());
     let arguments = arguments.iter().flat_map(|argument| ["--arg".to_owned(), (*argument).to_owned()]);
@@ -24,7 +24,7 @@ fn submit(lab: &Lab, task: &str, arguments: &[&str]) -> Ended {
     start(lab, task, arguments).wait()
 }
 
-/// What a command says as JSON.
+/// Runs a command and parses its JSON.
 #[track_caller]
 fn seen(lab: &Lab, arguments: &[&str]) -> Value {
     lab.host(&[arguments, &["--json"]].concat()).expect_code(0).json()
@@ -34,7 +34,7 @@ fn rows<'a>(listing: &'a Value, of: &str) -> &'a Vec<Value> {
     listing[of].as_array().unwrap_or_else(|| panic!("no {of} in {listing}"))
 }
 
-/// A field of each row.
+/// Returns a field of each row.
 fn each<'a>(rows: &'a [Value], field: &str) -> Vec<&'a Value> {
     rows.iter().map(|row| &row[field]).collect()
 }
@@ -46,7 +46,7 @@ fn a_program_that_runs_is_seen_from_beside() {
     until("its tasks spin", || {
         assert!(!host.has_ended());
         let spinning = lab.host(&["list", "tasks", "--name", "spins", "--json"]);
-        // Before it is there, or before it has begun, there is nothing to ask.
+        // Before the job exists or has started, the list is empty or the command fails.
         spinning.status.success() && spinning.json()["total"] == json!(5)
     });
     let status = seen(&lab, &["jobs", "status"]);
@@ -80,7 +80,7 @@ fn a_program_that_runs_is_seen_from_beside() {
         .stdout
         .lines()
         .for_each(|line| assert!(line.ends_with("info: it stays")));
-    // As tables.
+    // The same as tables.
     for (arguments, words) in [
         (&["jobs", "list"][..], &["JOB", "running", "#stays"][..]),
         (&["jobs", "status"], &["bytes=300000 others=5", "running"]),
@@ -95,7 +95,7 @@ fn a_program_that_runs_is_seen_from_beside() {
     stops(&lab, host);
 }
 
-/// Stops the only job, which runs.
+/// Stops the only running job.
 fn stops(lab: &Lab, host: Running) {
     let id = seen(lab, &["jobs", "status"])["id"].as_str().unwrap().to_owned();
     let short = &id[id.len() - 6..];
@@ -109,13 +109,13 @@ fn stops(lab: &Lab, host: Running) {
     let tasks = seen(lab, &["list", "tasks", "--state", "stopped"]);
     assert!(each(rows(&tasks, "tasks"), "name").contains(&&json!("stays")), "{tasks}");
     lab.host(&["objects"]).expect_code(0).expect_talk(&["holds nothing any more"]);
-    // It has ended already.
+    // The job has ended already.
     lab.host(&["jobs", "stop", short]).expect_code(0).expect_talk(&["had ended: stopped"]);
     lab.host(&["jobs", "delete", short]).expect_code(0);
     lab.host(&["jobs", "status"]).expect_code(1).expect_talk(&["there are no jobs yet"]);
 }
 
-/// What it returns and what its tasks do are objects as well. No more than 200,000 are looked at, the last ones made.
+/// The program's result and its tasks' results are objects as well. A summary examines at most the latest 200,000.
 #[test]
 fn what_is_not_shown_is_counted() {
     for (held, chosen) in [(500, ""), (200_500, ", chosen of the 200000 made last")] {
@@ -158,7 +158,7 @@ fn what_has_ended_is_seen_as_it_was() {
     codes.sort_unstable();
     assert_eq!(codes, ["panic", "refused", "refused", "time-out"], "{failed}");
     assert_eq!(failed["total"], json!(4));
-    // One was still running when the job ended.
+    // One task was still running when the job ended.
     let stopped = seen(&lab, &["list", "tasks", "--state", "stopped"]);
     assert_eq!(each(rows(&stopped, "tasks"), "name"), ["spins"]);
     let chain = json!(["failures", "panics"]);
@@ -176,7 +176,7 @@ fn what_has_ended_is_seen_as_it_was() {
     lab.host(&["timeline", "-o", "timeline.json"]).expect_code(0).expect_talk(&["timeline.json"]);
     let written: Value = serde_json::from_slice(&fs::read(lab.path("timeline.json")).unwrap()).unwrap();
     assert_eq!(written, trace);
-    // One that fails as a whole.
+    // A job that fails as a whole.
     submit(&lab, "passes_on", &[]).expect_code(1);
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["error"]["code"]), (&json!("failed"), &json!("refused")));
@@ -184,7 +184,7 @@ fn what_has_ended_is_seen_as_it_was() {
     let jobs = seen(&lab, &["jobs", "list"]);
     assert_eq!(each(rows(&jobs, "jobs"), "state"), ["failed", "succeeded"]);
     assert_eq!(rows(&seen(&lab, &["jobs", "list", "--state", "succeeded"]), "jobs").len(), 1);
-    // One that never began.
+    // A job that never started.
     submit(&lab, "none", &[]).expect_code(1);
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["begun_ms"]), (&json!("failed"), &json!(null)));
@@ -199,7 +199,7 @@ fn lines_are_shown_folded_and_kept_each() {
     assert!((2..10).contains(&shown), "{}", ended.stderr);
     let logs = lab.host(&["jobs", "logs"]).expect_code(0).stdout;
     assert_eq!((logs.lines().count(), logs.matches(") warn: the same\n").count()), (51, 50), "{logs}");
-    // By name, and by id.
+    // By name and by id.
     let (_, id) = logs.lines().next().unwrap().split_once("says ").unwrap();
     let (id, _) = id.split_once(',').unwrap();
     for (task, lines) in [("says", 51), (id, 1), ("repeats", 0)] {
@@ -239,7 +239,7 @@ fn logs_are_followed_until_the_job_has_ended() {
 #[test]
 fn whatever_ends_a_program_there_is_a_record() {
     let lab = Lab::new();
-    // While its crate is built.
+    // Interrupted while its crate is built.
     lab.write("slow/Cargo.toml", "");
     let cargo = lab.write("cargo", "#!/bin/sh\ntouch runs\nsleep 600\n");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
@@ -254,7 +254,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     host.wait().expect_code(130);
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["error"]["message"]), (&json!("stopped"), &json!("interrupted")));
-    // While it runs, and when nobody could write a record.
+    // Interrupted while it runs, and killed before it could write a record.
     for (signal, state, words) in [
         (Signal::INT, "stopped", "interrupted"),
         (Signal::TERM, "stopped", "interrupted"),
@@ -271,7 +271,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     assert_eq!(rows(&seen(&lab, &["jobs", "list"]), "jobs").len(), 4);
 }
 
-/// What can't be kept is not; the program runs nevertheless.
+/// A program runs without records if they can't be written.
 #[test]
 fn a_program_runs_where_nothing_can_be_kept() {
     let lab = Lab::new();
@@ -307,7 +307,7 @@ fn a_job_has_a_name() {
 #[test]
 fn what_is_not_free_is_said_once() {
     let lab = Lab::new();
-    // For longer than two looks, on any machine.
+    // Takes longer than two intervals of the check, on any machine.
     let words = line("hoards", &["bytes=700000000", "steps=4000000000"]);
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let ended = lab.host(&[&words[..], &["--memory", "1000000000", "--workers", "2"]].concat()).expect_code(0);

@@ -1,4 +1,4 @@
-//! The host in a shell: completion, versions, what of the machine helps or hurts, dry runs, and quiet.
+//! The host in a shell: completion, versions, `doctor`, dry runs and quiet mode.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
 
-/// A lab with rows, a job that trains on them, and one that writes them.
+/// Creates a lab with rows, a job that trains on them, and a job that writes them.
 fn lab() -> Lab {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
@@ -22,7 +22,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Runs the host with changes of its environment and, perhaps, a limit that it can't raise.
+/// Runs the host with changed environment variables and, optionally, a resource limit that it can't raise.
 fn host_with(
     lab: &Lab,
     arguments: &[&str],
@@ -61,7 +61,7 @@ fn completion_scripts_name_all_commands() {
             assert!(script.stdout.contains(word), "{word} is not in the script of {shell}");
         }
         let file = lab.write(&format!("host.{shell}"), &script.stdout);
-        // A shell that is not there can't say what it makes of it.
+        // Skips shells that are not installed.
         match Command::new(shell).arg("-n").arg(&file).stdin(Stdio::null()).output() {
             Ok(checked) => assert!(checked.status.success(), "{shell}: {checked:?}"),
             Err(e) => sandbar_tests::say(format_args!("not tested: the script of {shell}: {e}")),
@@ -70,7 +70,7 @@ fn completion_scripts_name_all_commands() {
     lab.host(&["completion", "csh"]).expect_code(2).expect_talk(&["bash, zsh, fish"]);
 }
 
-/// What bash offers for a line whose last word is to be completed.
+/// Returns bash's completions of the last word of a line.
 #[test]
 fn bash_completes() {
     let lab = Lab::new();
@@ -123,7 +123,7 @@ fn versions_are_those_of_the_lock_file() {
     assert_eq!(line, format!("host {}\n", locked("sandbar-cli")));
 }
 
-/// The verdict and the line of a check.
+/// Returns verdict and text of a check.
 fn found(report: &Value, name: &str) -> (String, String) {
     let checks = report["checks"].as_array().expect("a list");
     let check = checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"));
@@ -160,7 +160,7 @@ fn the_doctor_finds_what_is_as_it_is() {
     let text = lab.host(&["doctor"]).expect_code(0).stdout;
     assert_eq!(text.lines().count(), report["checks"].as_array().expect("a list").len(), "{text}");
     assert!(text.lines().all(|line| line.starts_with("ok ") || line.starts_with("warn ")), "{text}");
-    // Nothing is left, and no folder is made.
+    // No file or folder remains.
     assert_eq!(lab.names(), [] as [&str; 0]);
     assert!(!lab.path("state").exists());
 }
@@ -195,7 +195,7 @@ fn the_doctor_finds_limits() {
     }
 }
 
-/// On lavapipe, which is there wherever the tests are.
+/// With lavapipe, which every test machine has.
 #[test]
 fn the_doctor_names_gpus() {
     let lab = Lab::new();
@@ -219,14 +219,15 @@ fn the_doctor_names_gpus() {
     }
 }
 
-/// Runs a command dry and then as it is: the first leaves nothing, and where the second fails, fails likewise.
+/// Runs a command as a dry run and then as it is. The dry run leaves no files; if the command fails, the dry run fails
+/// with the same message.
 #[track_caller]
 fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
     let before = lab.names();
     let dry = lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_talk(words);
     assert_eq!((lab.names(), lab.path("state").exists()), (before, false), "{}", dry.line);
     let wet = lab.host(&[&["submit"], arguments, &["-q"]].concat()).expect_code(code);
-    // Of a program that fails something is kept.
+    // A failed program leaves a record.
     let _ = std::fs::remove_dir_all(lab.path("state"));
     if code != 0 {
         // Names of temporary files differ.
@@ -301,20 +302,20 @@ fn a_dry_run_says_what_would_be_done() {
     for words in ["1 file, ", "rows.csv", "k: Utf8, x: Int64, y: Int64", "by k", "y, from x", "out/models.parquet"] {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
-    // Parquet says how many rows it has, and what is there is replaced.
+    // Parquet metadata has the number of rows; an existing output is replaced.
     lab.host(&["submit", "rows.toml", "-q", "--output", "rows.parquet"]).expect_code(0);
     let line = ["submit", "rows.toml", "--input", "rows.parquet", "--output", "rows.csv", "--dry-run", "--json"];
     let json = lab.host(&line).expect_code(0).json();
     assert_eq!((&json["input"]["rows"], &json["output"]["replaces"]), (&6.into(), &true.into()), "{json}");
 }
 
-/// A job that has nothing to ask its functions starts no process; what is asked starts one.
+/// A dry run without calls to functions starts no process; one with calls starts one.
 #[test]
 fn a_dry_run_starts_no_worker_without_need() {
     let lab = lab();
     let log = lab.path("started");
     let worker = sandbar_tests::host().with_file_name("host-worker");
-    // The host as it is, beside a worker that says that it was started.
+    // The real host beside a worker that records its start.
     let folder = lab.path("bin");
     std::fs::create_dir(&folder).expect("a folder");
     std::fs::hard_link(sandbar_tests::host(), folder.join("host"))
@@ -323,7 +324,7 @@ fn a_dry_run_starts_no_worker_without_need() {
     let script = format!("#!/bin/sh\necho \"$1\" >> {}\nexec {} \"$@\"\n", log.display(), worker.display());
     let script = lab.write("bin/host-worker", script);
     std::fs::set_permissions(script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
-    // What caches keep of components is there.
+    // The caches describe the components already.
     lab.host(&["submit", "train.toml", "--dry-run"]).expect_code(0);
     for (arguments, starts) in [
         (&["train.toml", "--dry-run"][..], 0..=0),
@@ -399,13 +400,13 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
     let json = lab.host(&line).expect_code(0).json();
     assert_eq!((&json["task"], &json["is_to_build"]), (&"tree".into(), &false.into()), "{json}");
     assert_eq!((&json["arguments"][0]["name"], &json["arguments"][0]["value"]), (&"depth".into(), &"1".into()));
-    // What others would run is theirs to check.
+    // A job for another node is checked by that node.
     for other in [&["--node", "127.0.0.1:1"][..], &["--join", "127.0.0.1:1"]] {
         lab.host(&[&["submit", &program, "--dry-run"], other].concat()).expect_code(2).expect_talk(&["--dry-run"]);
     }
 }
 
-/// With `-q` a command that goes well says nothing, and prints what is asked for.
+/// With `-q`, a successful command prints its data only.
 #[test]
 fn quiet_is_quiet() {
     let lab = lab();
@@ -435,7 +436,7 @@ fn quiet_is_quiet() {
     }
     let built = lab.host(&["build", "-q", &crate_folder]).expect_code(0);
     assert!(built.stdout.ends_with(".wasm\n") && built.stderr.is_empty(), "{}{}", built.stdout, built.stderr);
-    // What fails is said.
+    // Errors are printed nevertheless.
     lab.write("nulls.csv", "k,x,y\na,1,2\na,2,\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n");
     let failed = lab.host(&["submit", "train.toml", "-q", "--input", "nulls.csv"]).expect_code(1);
     assert_eq!(failed.stdout, "");

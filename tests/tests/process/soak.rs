@@ -1,6 +1,8 @@
-//! Nodes of a cluster with etcd die one after another while jobs run: each job has the result that it has without that, once.
+//! Nodes of a cluster with etcd die one after another while jobs run: each job has the result of an undisturbed run,
+//! exactly once.
 //!
-//! `SANDBAR_SOAK_S` says for how long, and `SANDBAR_SOAK_EVERY_S` how often a node is killed. `SANDBAR_SEED` chooses them.
+//! `SANDBAR_SOAK_S` sets the duration, `SANDBAR_SOAK_EVERY_S` the interval of the kills. `SANDBAR_SEED` selects the
+//! victims.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +14,14 @@ use crate::cluster::Nodes;
 use crate::job::{same_models, taxi_of};
 use crate::takeover::{Etcd, Tenant};
 
-/// As long as a test may take, unless somebody wants it to take longer.
+/// Default duration in seconds.
 const USUAL_S: u64 = 24;
 const USUAL_EVERY_S: u64 = 8;
 const NODES: usize = 3;
-/// A job of a node that is gone is another's within this. Printed is what it took; this is for machines that do much else.
+/// Maximum time until another node takes over a dead node's job. The test prints the actual time; the limit allows for
+/// busy machines.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
-/// A job that takes longer is told of.
+/// Jobs that take longer are printed.
 const LONG: Duration = Duration::from_secs(15);
 
 fn number(name: &str, usual: u64) -> u64 {
@@ -28,7 +31,7 @@ fn number(name: &str, usual: u64) -> u64 {
 /// Each node keeps the component and the code of three programs, and the code of the trainers.
 const FILES_OF_PROGRAMS: usize = 7;
 
-/// A kind of job: program, task, arguments, and what comes of it.
+/// A kind of job: program, task, arguments and expected result.
 type Kind = (&'static str, &'static str, &'static [&'static str], Value);
 
 fn kinds() -> [Kind; 4] {
@@ -40,7 +43,7 @@ fn kinds() -> [Kind; 4] {
     ]
 }
 
-/// Who has a training job run again and again, on a node of its own that joins for it.
+/// Runs a training job repeatedly, each time on a node of its own that joins for it.
 struct Trainer {
     line: Vec<String>,
     running: Option<(Running, Instant)>,
@@ -65,7 +68,7 @@ impl Trainer {
         self.running = Some((nodes.lab.start(&line), Instant::now()));
     }
 
-    /// If its job has ended: the models are those that a node has which trains alone.
+    /// If the job has ended, checks that its models equal those of a node that trains alone.
     fn look(&mut self, nodes: &Nodes) {
         let Some((job, since)) = self.running.take_if(|(job, _)| job.has_ended()) else { return };
         let ended = job.wait().expect_code(0);
@@ -78,7 +81,7 @@ impl Trainer {
         self.ended += 1;
     }
 
-    /// It is killed with its node.
+    /// Kills the job with its node.
     fn die(&mut self) {
         if let Some((mut job, _)) = self.running.take() {
             job.kill();
@@ -98,7 +101,7 @@ fn jobs_survive_the_death_of_any_node() {
     let addresses: Vec<String> = names.iter().map(|name| nodes.address(name)).collect();
     let token = {
         let ada = Tenant::new(&nodes, "ada");
-        // The founder lets it in.
+        // The founder admits the tenant.
         ada.host(&addresses[0], &["jobs", "list"]).expect_code(0);
         ada.token
     };
@@ -110,7 +113,7 @@ fn jobs_survive_the_death_of_any_node() {
     while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() || trainer.running.is_some() {
         let goes_on = begun.elapsed() < Duration::from_secs(time);
         let ada = Tenant::known(&nodes, "ada", &token);
-        // One of each kind is under way.
+        // One job of each kind runs at a time.
         while goes_on && running.len() < kinds().len() {
             let (program, task, arguments, expected) = kinds()[submitted % kinds().len()].clone();
             let program = format!("{}#{task}", component(program).display());
@@ -149,7 +152,7 @@ fn jobs_survive_the_death_of_any_node() {
         std::thread::sleep(Duration::from_millis(20));
     }
     say(format_args!("all had ended {:?} after the first was submitted", begun.elapsed()));
-    // Each job is there once, and has ended well.
+    // Each job is listed once and has succeeded.
     let ada = Tenant::known(&nodes, "ada", &token);
     let listed = ada.host(&addresses[0], &["jobs", "list", "--limit", "1000", "--json"]).expect_code(0).json();
     let jobs = listed["jobs"].as_array().expect("a list");
@@ -164,7 +167,7 @@ fn jobs_survive_the_death_of_any_node() {
         |job: &Value| job["ended_ms"].as_u64().unwrap_or(0).saturating_sub(job["submitted_ms"].as_u64().unwrap_or(0));
     let of_nodes = Duration::from_millis(jobs.iter().map(lasted).max().unwrap_or(0));
     say(format_args!("the longest job took its nodes {of_nodes:?}, and who submitted it {longest:?}"));
-    // Nothing is left of them but their programs.
+    // Only their programs' files remain.
     let left = || names.iter().map(|name| (name, files_of_objects(nodes.process(name)))).collect::<Vec<_>>();
     let since = Instant::now();
     while left().iter().any(|(_, files)| *files > FILES_OF_PROGRAMS) {
@@ -173,14 +176,14 @@ fn jobs_survive_the_death_of_any_node() {
     }
 }
 
-/// Objects that a node has in memory files.
+/// Returns the number of objects that a node has in memory files.
 pub fn files_of_objects(process: u32) -> usize {
     let links = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let objects = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     objects.filter(|link| link.to_string_lossy().contains("memfd:sandbar-object")).count()
 }
 
-/// Kills a node, waits until its jobs are others', and has it come back. Gives how long its jobs were nobody's.
+/// Kills a node, waits until others have taken over its jobs, and restarts it. Returns the time until the takeover.
 fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize, token: &str, etcd: &Etcd) -> Duration {
     let other = (victim + 1) % names.len();
     let list = |nodes: &Nodes| {

@@ -1,4 +1,4 @@
-//! Row groups of Parquet files, which workers read by themselves where they can.
+//! Row groups of Parquet files that workers read themselves.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use sandbar_tests::{Lab, Model, component, models};
 
-/// A file of rows whose `y` is a line of `x + z`, in row groups of so many rows, with more columns of these names, and a
-/// job over it.
+/// Creates a file whose `y` is a linear function of `x + z`, in row groups of `group_rows` rows, with additional
+/// columns `more`, and a job over it.
 fn lab(rows: i64, group_rows: usize, more: &[&'static str], transform: &str, train: &str) -> Lab {
     let lab = Lab::new();
     let column = |value: &dyn Fn(i64) -> Option<i64>| Arc::new(Int64Array::from_iter((0..rows).map(value))) as ArrayRef;
@@ -23,7 +23,7 @@ fn lab(rows: i64, group_rows: usize, more: &[&'static str], transform: &str, tra
     columns.extend(more.iter().map(|name| (*name, column(&|i| Some(-i)))));
     let columns = columns.into_iter().map(|(name, column)| (name, column, true));
     let rows = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
-    // Without an index of pages, by which the node could leave some out.
+    // Without a page index, with which the node could skip pages.
     let properties = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::Chunk);
     let properties = properties.set_max_row_group_row_count(Some(group_rows)).build();
     let file = File::create(lab.path("rows.parquet")).unwrap();
@@ -41,7 +41,7 @@ fn lab(rows: i64, group_rows: usize, more: &[&'static str], transform: &str, tra
     lab
 }
 
-/// How many rows were read, and what was made of them.
+/// Returns the number of rows read, and the models.
 fn trained(lab: &Lab, arguments: &[&str]) -> (u64, Vec<Model>) {
     let json = lab.host(&[&["submit", "job.toml", "--json"], arguments].concat()).expect_code(0).json();
     (json["rows"].as_u64().unwrap(), models(&lab.path("out.parquet")))
@@ -55,7 +55,7 @@ fn workers_read_the_rows_that_the_node_reads() {
         component("tests/hostile/polite").display()
     );
     let all = format!("udf = \"{}#batch_prints\"", component("tests/hostile/polite").display());
-    // A batch of so many columns is more than a mebibyte, which guests ask to have mapped.
+    // A batch of this many columns exceeds 1 MiB, from which on guests map their input.
     let more = ["a", "b", "c", "d"];
     for (transform, feature, group_rows) in
         [(&add, "sum", 60_000), (&add, "sum", 1_000), (&five, "sum", 25_000), (&all, "d", 60_000)]
@@ -72,7 +72,7 @@ fn workers_read_the_rows_that_the_node_reads() {
             let with = |filter: &str, workers| {
                 trained(&lab, &["--set", &format!("input.filter=\"{filter}\""), "--workers", workers])
             };
-            // What is no condition on one column is left to the node.
+            // A condition that is not on one column is left to the node.
             let by_node = with(&format!("({filter}) OR ({filter})"), "2");
             assert!(by_node.1.iter().all(|model| model.rows_train > 0) && !by_node.1.is_empty(), "{filter}");
             for workers in ["1", "2", "4"] {
@@ -109,7 +109,7 @@ fn a_call_has_a_row_group_unless_that_is_too_much() {
     for filter in ["y IS NOT NULL", "z >= 0 AND x < 1000"] {
         assert_eq!(rows_by_seen(&values, &["--set", &format!("input.filter=\"{filter}\"")]), in_groups, "{filter}");
     }
-    // The larger group hands back 7.2 megabytes and the batches' headers, ten batches of it four.
+    // The larger group returns 7.2 MB and the batches' headers, ten of its batches 4 MB.
     for output_bytes_max in [5_000_000, 7_200_000] {
         let in_tens = rows_by_seen(&batches, &["--set", &format!("limits.output_bytes_max={output_bytes_max}")]);
         assert_eq!(in_tens.len(), 10, "{in_tens:?}");
@@ -122,7 +122,7 @@ fn a_damaged_row_group_is_named_by_its_file() {
     let transform = format!("udf = \"{}#add\"\ncolumns = [\"x\", \"z\"]", component("udfs/taxi").display());
     let lab = lab(50_000, 20_000, &[], &transform, "features = [\"add\"]\ntarget = \"y\"");
     let mut bytes = std::fs::read(lab.path("rows.parquet")).unwrap();
-    // All but the footer.
+    // Everything but the footer.
     let end = bytes.len() - 10_000;
     bytes[4..end].fill(0xff);
     lab.write("rows.parquet", bytes);

@@ -1,4 +1,4 @@
-//! Streams: what generators yield, taken one after another, whatever becomes of who yields and who takes.
+//! Streams: consumers take a generator's items in order, whatever happens to either side.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::programs::{kill_workers, start_of};
 
 const PROGRAM: &str = "tests/programs/streams";
 
-/// What a program says that it saw.
+/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
     let lab = Lab::new();
@@ -27,7 +27,7 @@ fn items_are_taken_in_order() {
 
 #[test]
 fn items_may_be_large_and_are_passed_on() {
-    // In messages, kept by the store, and in files.
+    // Values that travel in messages, in the store, and in files.
     for numbers in [10, 10_000, 100_000] {
         check("large", &[("items", 100), ("numbers", numbers)], 100 * numbers + 99 * 50);
     }
@@ -76,7 +76,7 @@ fn each_item_counts_once_however_often_its_generator_is_begun() {
     check("again", &[("items", 300)], 300);
 }
 
-/// The example, whose progress is a stream.
+/// Runs the example, which reports its progress by a stream.
 #[test]
 fn pi_is_seen_to_become_exact() {
     let lab = Lab::new();
@@ -90,13 +90,13 @@ fn pi_is_seen_to_become_exact() {
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
 }
 
-/// Workers are killed with generators and with tasks that take their items.
+/// Kills workers with generators and with tasks that take their items.
 #[test]
 fn items_are_right_whatever_happens_to_workers() {
     let lab = Lab::new();
     let arguments = [("tasks", 6), ("items", 400), ("steps", 300_000)];
     let mut host = start_of(&lab, &component(PROGRAM), "taken_by_many", &arguments);
-    // Those that take begin from the start each time: they are left alone in the end.
+    // Consumers restart from the first item: the kills stop in the end.
     let killed = kill_workers(&mut host, "tasks", Duration::from_millis(200), 20);
     let summary = host.wait().expect_code(0).json();
     assert_eq!(summary["result"], json!(7 * 400));

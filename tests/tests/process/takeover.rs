@@ -1,4 +1,4 @@
-//! Jobs that a cluster has: submitted from outside, and taken over when the node that runs them is gone.
+//! Jobs submitted to a cluster from outside, and their takeover when their node is gone.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::soak::files_of_objects;
 
 const OBJECTS: &str = "tests/programs/objects";
 
-/// Three members of etcd.
+/// An etcd cluster of three members.
 pub struct Etcd {
     members: Vec<Member>,
     _folder: TempDir,
@@ -51,12 +51,12 @@ impl<'a> Tenant<'a> {
         Tenant { nodes, name, token: token.trim().to_owned() }
     }
 
-    /// One that has had a token.
+    /// Returns a tenant that has a token already.
     pub fn known(nodes: &'a Nodes, name: &'a str, token: &str) -> Tenant<'a> {
         Tenant { nodes, name, token: token.to_owned() }
     }
 
-    /// Begins a command by a node of this address.
+    /// Starts a command through the node at this address.
     pub fn begin(&self, address: &str, line: &[&str]) -> Running {
         let own = ["--node", address, "--data", self.name, "--token", &self.token];
         self.nodes.lab.start(&[line, &own].concat())
@@ -78,33 +78,33 @@ fn a_tenant_has_jobs_run_from_outside() {
     let [first, second] = ["node-1", "node-2"].map(|name| nodes.address(name));
     let tasks = component("tests/programs/tasks").display().to_string();
     let tree = format!("{tasks}#tree");
-    // It waits, and is told what came of it.
+    // The client waits, and prints the result.
     let tree_line = ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--json"];
     let ended = ada.host(&first, &tree_line).expect_code(0);
     assert_eq!(ended.json()["result"], json!(100), "{}", ended.stderr);
-    // It does not, and looks later, by another node.
+    // The client does not wait, and asks another node later.
     let line = ["submit", &tree, "--arg", "depth=2", "--arg", "width=10", "--arg", "steps=1000", "--no-wait"];
     let id = ada.host(&second, &line).expect_code(0).stdout.trim().to_owned();
     until("it has ended", || ada.status(&first, &id)["state"] == "succeeded");
     assert_eq!(ada.status(&second, &id)["result"], json!(100));
     let listed = ada.host(&first, &["jobs", "list", "--json"]).expect_code(0).json();
     assert_eq!(listed["jobs"].as_array().map(Vec::len), Some(2));
-    // Its log, also of one that fails.
+    // The log, of a failed job too.
     let failing = format!("{tasks}#panics");
     let ended = ada.host(&first, &["submit", &failing]).expect_code(1);
     assert!(ended.stderr.contains("on purpose"), "{}", ended.stderr);
-    // What runs is stopped.
+    // Stops a running job.
     let spins = format!("{tasks}#spins");
     let id = ada.host(&first, &["submit", &spins, "--no-wait"]).expect_code(0).stdout.trim().to_owned();
     ada.host(&second, &["jobs", "stop", &id]).expect_code(0).expect_talk(&["stopped"]);
-    // Others see nothing of it.
+    // Other tenants see none of it.
     let bob = Tenant::new(&nodes, "bob");
     let listed = bob.host(&first, &["jobs", "list", "--json"]).expect_code(0).json();
     assert_eq!(listed["jobs"].as_array().map(Vec::len), Some(0));
     for command in ["status", "stop", "logs"] {
         bob.host(&first, &["jobs", command, &id]).expect_code(1).expect_talk(&["there is no job"]);
     }
-    // Mistakes are said.
+    // Usage errors.
     for (line, words) in [
         (&["submit", &format!("{tasks}#nothing")][..], "it has no task `nothing`"),
         (&["submit", &tree, "--arg", "depht=2"], "no argument `depht`"),
@@ -126,7 +126,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let line = ["submit", &program, "--arg", "objects=20", "--arg", "rows=20000", "--arg", "retries=3", "--json"];
     let (job, id, ada_token) = {
         let ada = Tenant::new(&nodes, "ada");
-        // The founder lets it in.
+        // The founder admits the tenant.
         ada.host(&nodes.address("node-1"), &["jobs", "list"]).expect_code(0);
         let job = ada.begin(&second, &line);
         let listed = || ada.host(&third, &["jobs", "list", "--json"]).expect_code(0).json()["jobs"][0].clone();
@@ -145,7 +145,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let ended = job.wait().expect_code(0).expect_talk(&["has taken it over", "run before it was taken over"]);
     let json = ended.json();
     assert_eq!((&json["result"], &json["taken"]), (&json!(20), &json!(2)), "{}", ended.stderr);
-    // What other nodes had made was not made again.
+    // Results that other nodes hold were not computed again.
     say(format_args!("{}", json["counts"]));
     assert!(json["counts"]["resumed"].as_u64() > Some(0), "{json}");
     assert_eq!(json["counts"]["takeovers"], 1, "{json}");
@@ -153,14 +153,14 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let ada = Tenant::known(&nodes, "ada", &ada_token);
     let status = ada.host(&third, &["jobs", "status", &id]).expect_code(0).stdout;
     assert!(status.contains("takeovers  1: its nodes before are gone"), "{status}");
-    // And nobody keeps it: each has the component and the code of the program alone.
+    // No objects remain: each node has the component and the code of the program only.
     let left = || ["node-1", "node-3", "node-4"].map(|name| files_of_objects(nodes.process(name)));
     let since = Instant::now();
     while left().iter().any(|files| *files > 2) {
         assert!(since.elapsed() < Duration::from_secs(20), "files of objects that are left: {:?}", left());
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Who took it over has that in its log, and from whom.
+    // The new owner's log names the job's former node.
     drop(nodes.running.remove(1));
     let log = |node: Running| {
         node.interrupt();
@@ -171,7 +171,8 @@ fn another_node_finishes_the_job_of_one_that_died() {
     assert_eq!(logs.iter().filter(|log| log.contains(&words)).count(), 1, "{words}: {logs:#?}");
 }
 
-/// What a job lost with a node that only ran some of its tasks is counted and said; what it has is seen from outside.
+/// Counts and reports the tasks and objects that a job lost with a node that ran some of its tasks; the job's tasks are
+/// visible from outside.
 #[test]
 fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     let mut nodes = Nodes::start(2);
@@ -193,7 +194,7 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     let json = ended.json();
     assert_eq!((&json["result"], &json["counts"]["lost_nodes"]), (&json!(64), &json!(1)), "{json}");
     assert!(json["counts"]["lost_attempts"].as_u64() >= Some(1), "{json}");
-    // By the node that ran it, as of a job of this machine.
+    // Asks the node that ran it, as for a local job.
     let summary = seen(&["summary", "tasks"]).expect_code(0).json();
     assert_eq!((&summary["names"][0]["succeeded"], &summary["state"]), (&json!(65), &json!("succeeded")), "{summary}");
     assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 65);

@@ -1,6 +1,7 @@
-//! Ctrl-C in a real terminal, signals to a whole group, a closed terminal, Ctrl-Z: at any moment of programs and jobs.
+//! Ctrl-C in a real terminal, signals to a process group, a closed terminal, and Ctrl-Z, at any moment of programs and
+//! jobs.
 //!
-//! `SANDBAR_SIGNALS=200` takes 200 moments of each instead of a few, `SANDBAR_SEED` the same ones again.
+//! `SANDBAR_SIGNALS=200` tests 200 moments of each kind instead of a few; `SANDBAR_SEED` repeats a run.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,20 +23,20 @@ use serde_json::Value;
 
 use crate::lifecycle::until;
 
-/// Signals of each kind, unless the environment says otherwise.
+/// Default number of signals of each kind.
 const SIGNALS: usize = 12;
-/// The last moment after the start.
+/// Latest moment after the start.
 const MOMENT_MAX: Duration = Duration::from_millis(1500);
-/// What is interrupted has ended by then, however busy the machine is.
+/// Maximum time until an interrupted command has ended, on a busy machine too.
 const END_TIME_MAX: Duration = Duration::from_secs(60);
 const CTRL_C: u8 = 3;
 const CTRL_Z: u8 = 26;
 
-/// A host in a terminal of its own, where it is in the foreground. Dropping it kills it.
+/// A host in the foreground of a terminal of its own. Dropping it kills it.
 struct InTerminal {
     line: String,
     child: Child,
-    /// The side of the terminal that a person has.
+    /// The controlling side of the terminal.
     keyboard: Option<File>,
     is_closed: Arc<AtomicBool>,
     screen: Option<JoinHandle<String>>,
@@ -45,18 +46,18 @@ impl InTerminal {
     fn start(mut command: Command) -> InTerminal {
         let line = format!("{command:?}");
         let (mut ours, mut theirs) = (-1, -1);
-        // SAFETY: two places for descriptors; there is neither a name nor a size.
+        // SAFETY: the pointers are to two descriptors; name and size are null.
         let opened = unsafe {
             libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
         };
         assert_eq!(opened, 0, "a terminal can be opened");
-        // SAFETY: nobody else has them.
+        // SAFETY: this function owns both descriptors.
         let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        // SAFETY: as any descriptor's, which programs that are started do not get.
+        // SAFETY: the call sets close-on-exec on a descriptor that is open.
         unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         let copy = || theirs.try_clone().expect("a descriptor can be copied");
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: `take_terminal` makes system calls, which it may between `fork` and `exec`, and nothing else.
+        // SAFETY: `take_terminal` makes system calls only, which are allowed between `fork` and `exec`.
         unsafe { command.pre_exec(take_terminal) };
         let child = command.spawn().expect("the host starts");
         drop((command, theirs));
@@ -67,7 +68,7 @@ impl InTerminal {
         InTerminal { line, child, keyboard: Some(ours), is_closed, screen: Some(screen) }
     }
 
-    /// Closes the terminal, as who closes its window does.
+    /// Closes the terminal, as closing its window does.
     fn close(&mut self) {
         self.keyboard = None;
         self.is_closed.store(true, Relaxed);
@@ -85,7 +86,7 @@ impl InTerminal {
         self.child.try_wait().expect("a child can be asked")
     }
 
-    /// What was on the screen, once it has ended.
+    /// Waits for the end, and returns what was on the screen.
     fn screen(&mut self) -> String {
         self.screen.take().map_or_else(String::new, |screen| screen.join().unwrap_or_default())
     }
@@ -93,13 +94,13 @@ impl InTerminal {
 
 impl Drop for InTerminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What comes to the screen until it is closed, or nobody has it any more.
+/// Reads the screen until the terminal is closed, or no process has it open.
 fn read_until(mut reader: File, is_closed: &AtomicBool) -> String {
     let (mut bytes, mut some) = (Vec::new(), [0; 4096]);
     let moment = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -116,18 +117,18 @@ fn read_until(mut reader: File, is_closed: &AtomicBool) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Makes standard input the terminal of a new session, and heeds what terminals send.
+/// Makes standard input the controlling terminal of a new session, and resets the signals that terminals send.
 fn take_terminal() -> std::io::Result<()> {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTSTP] {
-        // SAFETY: no handler is set, what the signal does by itself is.
+        // SAFETY: the call sets the default action, not a handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: system calls of this process on itself and its terminal.
+    // SAFETY: the system calls affect this process and its terminal only.
     let taken = unsafe { libc::setsid() != -1 && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == 0 };
     if taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// How a command is interrupted.
+/// Kind of interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     CtrlC,
@@ -155,7 +156,7 @@ impl How {
                 std::thread::sleep(Duration::from_millis(20));
                 host.types(CTRL_C);
             }
-            // It may have ended by the second.
+            // The process may have ended before the second signal.
             How::TermToGroup => drop(term(host)),
             // As `timeout` does.
             How::TermTwice => drop((term(host), term(host))),
@@ -164,7 +165,7 @@ impl How {
     }
 }
 
-/// A program or a job that does not end by itself, and how its command goes on.
+/// A program or a job that does not end by itself: its name and further arguments.
 type Endless = (&'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -188,7 +189,7 @@ fn times() -> usize {
     std::env::var("SANDBAR_SIGNALS").map_or(SIGNALS, |times| times.parse().expect("a number"))
 }
 
-/// The command of a program, or of a job that trains without an end.
+/// Returns the command of a program, or of a job that trains endlessly.
 fn command(lab: &Lab, (program, more): Endless) -> Command {
     let (folder, task) = program.split_once('#').expect("a task");
     let program = format!("{}#{task}", component(folder).display());
@@ -208,7 +209,7 @@ fn training(lab: &Lab) -> Command {
     lab.command(&["submit", "job.toml", "--set", "limits.time_ms_max=600000"])
 }
 
-/// Interrupts a command after a while. Gives what was on its screen.
+/// Interrupts a command at a moment after its start. Returns its screen.
 fn interrupt(lab: &Lab, command: Command, how: How, moment: Duration) -> String {
     let mut host = InTerminal::start(command);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
@@ -227,7 +228,7 @@ fn interrupt(lab: &Lab, command: Command, how: How, moment: Duration) -> String 
     host.keyboard = None;
     let screen = host.screen();
     let what = format!("{} after {how:?} at {moment:?}: {status}\n{screen}", host.line);
-    // Before it listens, the signal ends it: shells say the same of both.
+    // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     assert!(is_told && code == Some(how.code()), "{what}");
     assert!(!screen.contains("lost"), "a worker is blamed: {what}");
@@ -242,7 +243,7 @@ fn jobs(lab: &Lab) -> Vec<Value> {
     lab.host(&["jobs", "list", "--json"]).expect_code(0).json()["jobs"].as_array().cloned().unwrap_or_default()
 }
 
-/// Interrupts programs, and every third time a job that trains, at random moments.
+/// Interrupts programs, and every third time a training job, at random moments.
 fn interrupt_at_random(hows: &[How]) {
     let mut random = random();
     for time in 0..times() {
@@ -279,7 +280,7 @@ fn a_terminal_that_closes_stops_a_job() {
     }
 }
 
-/// What is said of an interruption is what comes of it.
+/// The message of an interruption says what happens to the work.
 #[test]
 fn an_interruption_says_what_becomes_of_the_work() {
     let lab = Lab::new();
@@ -290,7 +291,7 @@ fn an_interruption_says_what_becomes_of_the_work() {
     assert!(screen.contains("interrupted: nothing was written"), "{screen}");
 }
 
-/// A job that was stopped has taken as long as it has, not until it said something last.
+/// The record of a stopped job has the time of its end, not of its last message.
 #[test]
 fn a_record_has_the_time_of_the_end() {
     let lab = Lab::new();
@@ -301,13 +302,13 @@ fn a_record_has_the_time_of_the_end() {
     assert!(took.is_some_and(|took| (1500..20_000).contains(&took)), "{job}");
 }
 
-/// Ctrl-Z suspends the host, and no time-out comes of that; `fg` has it go on.
+/// Ctrl-Z suspends the host without causing a time-out; `fg` resumes it.
 #[test]
 fn a_suspended_job_goes_on_afterwards() {
     let lab = Lab::new();
     let program = format!("{}#tree", component("tests/programs/tasks").display());
     let words = lab.command(&["submit", &program, "--arg", "depth=2", "--arg", "width=40", "--arg", "steps=3000000"]);
-    // A shell that goes on when its command is suspended, and has it go on then.
+    // A shell that continues when its command is suspended, and then resumes it.
     let mut command = Command::new("bash");
     command
         .args(["-c", "set -m; \"$0\" \"$@\"; touch suspended; sleep 1; fg"])
@@ -318,7 +319,7 @@ fn a_suspended_job_goes_on_afterwards() {
     let host = |shell: &InTerminal| children(shell.child.id()).first().copied();
     until("there are workers", || host(&shell).is_some_and(|host| children(host).len() >= 2));
     let process = host(&shell).expect("it runs");
-    // One that comes while a worker is started may be lost, and is typed again.
+    // A Ctrl-Z while a worker starts may be lost, and is typed again.
     let mut typed: Option<Instant> = None;
     until("it is suspended", || {
         if typed.is_none_or(|typed| typed.elapsed() > Duration::from_millis(300)) {
@@ -339,7 +340,7 @@ fn a_suspended_job_goes_on_afterwards() {
     assert!(status.success() && screen.contains("succeeded: 1641 tasks"), "{status}\n{screen}");
 }
 
-/// Where nobody else heeds it: while a crate is built.
+/// While a crate is built, cargo handles the signal.
 #[test]
 fn ctrl_c_while_a_crate_is_built_ends_cargo() {
     let lab = Lab::new();

@@ -1,7 +1,7 @@
-//! What is read is data: whatever a file says, no process is started for it, and nothing is opened but what the user named.
+//! Input is data: no content of a file starts a process or opens a file that the user did not name.
 //!
-//! The kernel tells which paths the host and all that it starts use. Each of them has to be one that the command names, or
-//! of the host's own.
+//! The kernel reports the paths that the host and its descendants use. Each has to be named by the command or be the
+//! host's own.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,12 @@ use parquet::file::properties::WriterProperties;
 use sandbar_tests::{Access, Ended, Lab, Way, component, watch};
 use serde_json::{Value, json};
 
-/// What no file may have opened, changed or run: a crate whose build leaves a mark, a component, rows, and places to write to.
+/// The canary, which no file may cause to be opened, changed or run: a crate whose build leaves a mark, a component,
+/// rows, and paths to write to.
 const CANARY: &str = "canary";
 const MARK: &str = "canary/built";
 
-/// A lab with rows, the models of a job with a transform, and the canary. Its cache is its own.
+/// A lab with rows, the models of a job with a transform, the canary, and a cache of its own.
 struct Scene {
     lab: Lab,
     job: PathBuf,
@@ -55,18 +56,17 @@ impl Scene {
         scene
     }
 
-    /// Runs the host, with a cache of the scene's own.
+    /// Runs the host with the scene's cache.
     fn run(&self, arguments: &[&str]) -> (Ended, Vec<Access>) {
         let mut command = self.lab.command(arguments);
-        // Its own target folder, too: nobody else's build is waited for.
+        // Its own target folder as well, so that it waits for no other build.
         command.env("XDG_CACHE_HOME", self.lab.path("cache")).env("CARGO_TARGET_DIR", self.lab.path("target"));
-        // Cargo gives its tests folders to look for libraries in, of which a user's shell knows nothing.
+        // Cargo sets library folders for its tests that a user's shell does not.
         command.env_remove("LD_LIBRARY_PATH");
         watch(command)
     }
 
-    /// Runs the host, which may use the paths of the lab that are `named`, and no other. Whether something was read that
-    /// was not named is the kernel's word.
+    /// Runs the host, which may use the paths of the lab in `named` and no others, as reported by the kernel.
     #[track_caller]
     fn check(&self, arguments: &[&str], named: &[&str], code: i32, words: &[&str]) {
         let (ended, accesses) = self.run(arguments);
@@ -76,13 +76,13 @@ impl Scene {
         assert!(!accesses.is_empty() && !self.lab.path(MARK).exists(), "{}", ended.line);
     }
 
-    /// Whether a path may be used by a command that names these of the lab.
+    /// Returns whether a command that names these paths of the lab may use this path.
     fn may(&self, access: &Access, named: &[&str]) -> bool {
         let Access { way, path } = access;
         let own = self.lab.path("").canonicalize().unwrap();
         let host = sandbar_tests::host();
         if *way == Way::Run {
-            // Itself, and the processes that run guests.
+            // The host itself, and the programs of its processes.
             let folder = host.parent().unwrap().canonicalize().unwrap();
             return path.parent() == Some(&folder)
                 && path.file_name().is_some_and(|n| n == "host" || n == "host-worker");
@@ -94,10 +94,10 @@ impl Scene {
             Ok(inside) => {
                 let is_kept = ["cache", "state", "tmp"].iter().any(|folder| inside.starts_with(folder));
                 let is_own = inside.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".sandbar-"));
-                // The folder that a file is written to is looked through for what was left there.
+                // The host searches the output folder for files that a killed run left.
                 is_kept || is_own || inside.as_os_str().is_empty()
             }
-            // Libraries, and what the kernel tells: neither can be anyone's data.
+            // Libraries, and files of the kernel, which hold no user's data.
             Err(_) => {
                 let system = ["/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr"];
                 *way == Way::Open
@@ -106,7 +106,7 @@ impl Scene {
         }
     }
 
-    /// The models, with what they say of their job changed.
+    /// Writes the models with a change to their job metadata.
     fn models(&self, name: &str, change: impl Fn(&mut Value)) {
         let (rows, mut said) = read(&self.lab.path("m.parquet"));
         change(&mut said);
@@ -137,10 +137,10 @@ fn write(path: &Path, rows: &[RecordBatch], said: &Value) {
     writer.close().unwrap();
 }
 
-/// A hash that no component has.
+/// A hash of no component.
 const UNKNOWN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// What the watch sees where the user does name the canary: that it sees it where a file does is then no accident.
+/// Control: the watcher reports the canary when the user names it.
 #[test]
 fn what_a_user_names_is_seen_to_be_used() {
     let scene = Scene::new();
@@ -164,13 +164,13 @@ fn what_a_user_names_is_seen_to_be_used() {
     let is_build = |access: &&Access| access.way == Way::Run && access.path.ends_with("build-script-build");
     assert!(accesses.iter().any(|access| is_cargo(&access)) && accesses.iter().any(|access| is_build(&access)));
     assert!(accesses.iter().any(|access| !scene.may(access, &["m2.parquet", "rows.csv", "p.csv"])));
-    // The same of rows.
+    // The same for rows.
     let (ended, accesses) = scene.run(&["predict", "m.parquet", "--input", "canary/rows.csv", "--output", "p.csv"]);
     ended.expect_code(0);
     assert!(accesses.contains(&Access { way: Way::Open, path: own.join("rows.csv") }));
 }
 
-/// A change of what a file of models says, the code that the host ends with, and words that it says.
+/// A change to the metadata of a models file, the expected exit code, and words of the message.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut Value), i32, &'a [&'a str]);
 
 #[test]
@@ -269,14 +269,14 @@ fn what_the_cache_has_is_what_its_name_says() {
         std::fs::write(&kept, other).unwrap();
         scene.check(&predict, &named, 1, &[id, "is not component", "remove it"]);
     }
-    // A job that trains writes anew what was cut.
+    // A training job writes a truncated file again.
     let components =
         ["udfs/taxi", "udfs/models"].map(|folder| component(folder).canonicalize().unwrap().display().to_string());
     let of_job = ["job.toml", "rows.csv", "m.parquet", &components[0], &components[1]];
     scene.check(&["submit", "job.toml"], &of_job, 0, &[]);
     assert!(std::fs::read(&kept).unwrap() == own);
     scene.check(&predict, &named, 0, &[]);
-    // What the user names stands in for what is not there.
+    // A component that the user names replaces the missing one.
     std::fs::remove_file(&kept).unwrap();
     std::fs::copy(component("udfs/models"), scene.lab.path("named.wasm")).unwrap();
     scene.check(&predict, &named, 2, &[id, "is not in", "--component"]);
@@ -294,7 +294,7 @@ fn what_the_cache_has_is_what_its_name_says() {
     assert!(scene.job.is_file());
 }
 
-/// A copy of a Parquet file whose columns are said to lie in another file.
+/// Writes a copy of a Parquet file whose column chunks refer to another file.
 fn elsewhere(from: &Path, to: &Path, other: &str) {
     let bytes = std::fs::read(from).unwrap();
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(from).unwrap()).unwrap();
@@ -321,7 +321,7 @@ fn elsewhere(from: &Path, to: &Path, other: &str) {
 fn what_rows_say_is_not_followed() {
     let scene = Scene::new();
     let canary = scene.lab.path("canary/rows.csv").display().to_string();
-    // Columns that are said to lie elsewhere, and values that would be paths, commands or formulas elsewhere.
+    // Column chunks in another file, and values that are paths, commands or formulas in other contexts.
     scene.lab.write("copy.toml", "[input]\npaths = [\"rows.csv\"]\n[output]\npath = \"out.csv\"\n");
     scene.check(
         &["submit", "copy.toml", "--output", "rows.parquet"],
@@ -343,7 +343,7 @@ fn what_rows_say_is_not_followed() {
     }
     let predict = ["predict", "moved-models.parquet", "--input", "rows.csv", "--output", "p.csv"];
     scene.check(&predict, &["moved-models.parquet", "rows.csv", "p.csv"], 0, &[]);
-    // What is no component is not taken for the path or the crate that it names.
+    // A file that is not a component is not taken for the path or crate that it contains.
     for (name, text) in [("path.wasm", canary.clone()), ("crate.wasm", CANARY_MANIFEST.to_owned())] {
         scene.lab.write(name, text);
         scene.check(&["inspect", name], &[name], 1, &[name, "not-a-component"]);

@@ -1,4 +1,4 @@
-//! Bad input: each with the name of what is wrong and what to do, and nothing half-written.
+//! Invalid input: each error names the fault and the remedy, and no output is half written.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn job(input: &str, train: &str) -> String {
 
 const TRAIN: &str = "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"";
 
-/// Runs a job that must end with `code` and these words, and leave nothing but what was there.
+/// Runs a job that has to fail with `code` and these words, without leaving new files.
 #[track_caller]
 fn check(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
     let before = lab.names();
@@ -108,7 +108,7 @@ fn input_that_is_wrong() {
 fn outputs_that_can_not_be_written() {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
-    // It would be found out only now that the second line is no number.
+    // Without the check, the job would fail only at the line that is not a number.
     lab.write("late.csv", format!("{ROWS}{}", "c,1,2\n".repeat(20_000) + "c,six,2\n"));
     lab.write("job.toml", job("late.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let made = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
@@ -173,7 +173,7 @@ fn groups_that_can_not_be_used() {
 #[test]
 fn parameters_that_a_trainer_refuses() {
     let lab = Lab::new();
-    // Its last line is no number: what is wrong with parameters comes first.
+    // The last line is not a number: the error in the parameters is reported first.
     lab.write("rows.csv", format!("{ROWS}{}", "c,1,2\n".repeat(200_000) + "c,six,2\n"));
     lab.write("job.toml", job("rows.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let typo = "train.models.0.params.fit_intercep=true";
@@ -207,7 +207,7 @@ fn an_output_is_not_replaced_by_nothing() {
         (&["--set", "input.filter=\"x > 9\""], 0, "0 groups, 0 failures"),
         (&["--input", "nulls.csv"], 1, "1 failures (the first: "),
     ];
-    // Where nothing is there, that is written.
+    // Without any of the paths, the message says so.
     for (arguments, code, _) in none {
         lab.host(&[&["submit", "job.toml", "--output", "new.parquet"], arguments].concat()).expect_code(code);
         assert!(sandbar_tests::models(&lab.path("new.parquet")).is_empty());
@@ -232,7 +232,7 @@ fn a_table_says_how_many_groups_it_leaves_out() {
     lab.write("job.toml", job("rows.csv", TRAIN));
     let many = lab.host(&["submit", "job.toml"]).expect_code(0).stdout;
     assert!(many.contains("\n(10 of 12 groups shown)\njob: 12 models of 12 groups from 48 rows; ran in "), "{many}");
-    // A key of two lines takes one of the table.
+    // A key of two lines takes one line of the table.
     assert_eq!(many.lines().filter(|line| line.trim_start().starts_with("two lines ")).count(), 10, "{many}");
     let few = lab.host(&["submit", "job.toml", "--input", "few.csv"]).expect_code(0).stdout;
     assert!(few.contains("\njob: 10 models of 10 groups") && !few.contains("shown"), "{few}");
@@ -298,14 +298,14 @@ fn shipped_functions_are_found_by_their_names() {
     for (name, words) in [
         ("modls#linear", &[&shipped[..], &["(did you mean `models`?)"]].concat()[..]),
         ("planes#linear", &shipped),
-        // A path is no name.
+        // A path is not a name.
         ("./models#linear", &["there is no component or crate `./models` in /"]),
         ("udfs/models#linear", &["there is no component or crate `udfs/models` in /"]),
     ] {
         let line = line(name);
         check(&lab, &line.each_ref().map(String::as_str), 1, words);
     }
-    // What is there wins.
+    // An existing file takes precedence.
     lab.write("models", "no component");
     check(&lab, &line("models#linear").each_ref().map(String::as_str), 1, &["models", "[not-a-component]"]);
 }
@@ -365,7 +365,7 @@ fn nobody_has_to_listen() {
     }
 }
 
-/// Runs the host with these settings of the environment; without those that have no value.
+/// Runs the host with these environment variables; removes those without a value.
 fn host_with(lab: &Lab, arguments: &[&str], environment: &[(&str, Option<&Path>)]) -> Ended {
     let mut command = lab.command(arguments);
     for (name, value) in environment {
@@ -382,7 +382,7 @@ fn caches_that_can_not_be_written() {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
     lab.write("job.toml", job("rows.csv", TRAIN));
-    // No folder can be made in it, not even by root.
+    // No folder can be created inside a file, not even by root.
     let file = lab.write("file", "");
     let models = component("udfs/models");
     for (arguments, code, words) in [

@@ -1,4 +1,4 @@
-//! Nothing waits for ever and says nothing: sleeps, circles of actors, handles of detached ones, and more submitted than fits.
+//! No wait is endless and silent: sleeps, cycles of actors, handles of detached actors, and more submissions than fit.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::programs::start_of;
 const TASKS: &str = "tests/programs/tasks";
 const ACTORS: &str = "tests/programs/actors";
 
-/// What a task of a program says that it saw.
+/// Runs a task of a program and checks its result. Returns its duration.
 #[track_caller]
 fn check(program: &str, task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Duration {
     let lab = Lab::new();
@@ -27,7 +27,7 @@ fn check(program: &str, task: &str, arguments: &[(&str, u64)], expected: impl In
 fn a_task_sleeps_as_long_as_it_says_and_others_run_meanwhile() {
     check(TASKS, "sleeps", &[("ms", 10)], 10);
     check(TASKS, "sleeps", &[("ms", 0)], 0);
-    // More than there are workers, side by side: not one after another, which would take 200 s.
+    // More sleepers than workers: in sequence they would take 200 s.
     let took = check(TASKS, "sleeps_beside", &[("count", 200), ("ms", 1000)], 200_000);
     assert!(took < Duration::from_secs(60), "{took:?}");
     check(TASKS, "takes_in_time", &[("count", 20), ("ms", 5)], 190);
@@ -114,7 +114,7 @@ fn a_detached_actor_is_ready() {
     check(ACTORS, "detached_is_ready", &[], 77);
 }
 
-/// Most resident memory of a host while it runs, in MiB.
+/// Returns the peak resident memory of a running host in MiB.
 fn peak_mib(host: &mut Running) -> u64 {
     let mut peak = 0;
     while host.is_running() {
@@ -127,7 +127,7 @@ fn peak_mib(host: &mut Running) -> u64 {
     peak
 }
 
-/// Four times as many bytes as calls may have that have not ended.
+/// Four times the bytes that unfinished calls may hold.
 #[test]
 fn who_submits_too_much_waits() {
     let lab = Lab::new();
@@ -139,14 +139,14 @@ fn who_submits_too_much_waits() {
     assert!(peak < 600, "the node took {peak} MiB");
 }
 
-/// Those that wait for what they submit have more than may be at once, and go on nevertheless.
+/// Tasks that wait for their own submissions exceed the limit and still make progress.
 #[test]
 fn who_submits_too_much_in_depth_goes_on() {
     let leaves = 100_000 * 8u64.pow(4);
     check(TASKS, "submits_much_deep", &[("bytes", 100_000), ("depth", 4), ("width", 8)], leaves);
 }
 
-/// Arguments that lie in files: more of these than the node may have open.
+/// Arguments in files: more of them than the node may have open.
 #[test]
 fn arguments_in_more_files_than_may_be_open_wait_their_turn() {
     let lab = Lab::new();
