@@ -15,9 +15,9 @@ use crate::cluster_args::{ClusterCommand, Nodes, OfNode, Place, Serve};
 use crate::table::Columns;
 use crate::{CliError, output, signals, start_node};
 
-/// Where a node answers what is asked of it on its machine, in its folder.
+/// Socket, in the node's folder, for requests of this machine.
 const SOCKET: &str = "identity/socket";
-/// An answer is no longer than this, in bytes, and comes within this.
+/// Maximum size of a response, in bytes, and maximum time to wait for it.
 const ASKED_BYTES_MAX: u64 = 4096;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
     }
 }
 
-/// Enters a cluster.
+/// Joins a cluster.
 pub(crate) async fn enter(place: Place, listen: ListenOn) -> Result<(Cluster, PathBuf), CliError> {
     let data = folder(place.data)?;
     let token = place.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
@@ -44,7 +44,7 @@ pub(crate) async fn enter(place: Place, listen: ListenOn) -> Result<(Cluster, Pa
     Ok((Cluster::enter(&options).await.map_err(failed)?, data))
 }
 
-/// Runs a node until it is to end.
+/// Runs a node until it is stopped.
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     serve.shares.count_gpus().await.map_err(CliError::Failed)?;
     let signal = signals::listen(signals::Interruption::default()).map_err(failed)?;
@@ -74,20 +74,20 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     };
     let code = end(&cluster, why, serve.grace).await;
     answers.abort();
-    // The next node of this folder makes its own.
+    // The next node of this folder creates its own socket.
     let _ = std::fs::remove_file(data.join(SOCKET));
     cluster.leave().await;
     Ok(code)
 }
 
-/// Why a node ends.
+/// Why a node stops.
 enum End {
     Now,
     Drained(&'static str),
     Fenced(String),
 }
 
-/// Gets a node ready to leave its cluster.
+/// Drains a node.
 async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
     let code = match why {
         End::Now => ExitCode::SUCCESS,
@@ -115,18 +115,18 @@ async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
     code
 }
 
-/// What a node is asked on its machine: a line of JSON.
+/// A request to a node of this machine: a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 enum Asked {
-    /// What it says of itself and its cluster.
+    /// Requests the state of the node and its cluster.
     List,
-    /// A node is to go.
+    /// Drains a node.
     Drain(String),
-    /// A node is to be taken out.
+    /// Removes a node.
     Remove(String),
 }
 
-/// What a node says of itself and its cluster.
+/// State of a node and its cluster.
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
     cluster: String,
@@ -134,9 +134,9 @@ struct Said {
     nodes: Vec<Member>,
 }
 
-/// Answers whoever connects, on this machine.
+/// Serves requests of this machine.
 async fn answer(socket: PathBuf, cluster: Cluster) {
-    // A node before this one left it: its folder is this process's alone.
+    // A stale socket of an earlier node; this process has the folder to itself.
     let _ = std::fs::remove_file(&socket);
     let listener = match UnixListener::bind(&socket) {
         Ok(listener) => listener,
@@ -145,7 +145,7 @@ async fn answer(socket: PathBuf, cluster: Cluster) {
         }
     };
     while let Ok((stream, _)) = listener.accept().await {
-        // Who asked may be gone.
+        // The client may have disconnected.
         tokio::spawn(tokio::time::timeout(ANSWER_TIME_MAX, answer_one(stream, cluster.clone())));
     }
 }
@@ -238,7 +238,7 @@ fn table(said: &Said) -> String {
     table.text()
 }
 
-/// Of ten thousandths.
+/// Formats an amount in units of 1/10,000.
 fn amount(of: u64) -> String {
     format!("{}", of as f64 / 10_000.0)
 }

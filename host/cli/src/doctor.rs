@@ -1,4 +1,4 @@
-//! `host doctor`: properties of this machine that help or hurt. Each limit is read by the code that a node decides by.
+//! `host doctor`: checks of this machine. The code that a node uses reads each limit.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,20 +11,20 @@ use crate::remedy::{FILES_LEAST, FILES_USUAL, can_be_written};
 use crate::table::size;
 use crate::{CliError, output};
 
-/// Less memory than this is short.
+/// Memory, in bytes, below which a warning is shown.
 const MEMORY_USUAL_BYTES: u64 = 1 << 30;
-/// Less disk space than this is short.
+/// Disk space, in bytes, below which a warning is shown.
 const SPACE_USUAL_BYTES: u64 = 1 << 30;
-/// The size of a UDP socket's buffer that Linux has by default, in bytes.
+/// Default size of a UDP socket's buffer on Linux, in bytes.
 const UDP_USUAL_BYTES: u64 = 208 << 10;
 
 /// The severity of a finding, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// Nothing is to be done.
+    /// No action is needed.
     Ok,
-    /// Something is slower, or does not work.
+    /// A feature is slower or does not work.
     Warn,
     /// Jobs or programs fail.
     Bad,
@@ -45,9 +45,9 @@ impl Verdict {
 struct Check {
     name: &'static str,
     verdict: Verdict,
-    /// The value that was found.
+    /// The value found.
     value: String,
-    /// The consequence, and what to do.
+    /// The consequence and the remedy.
     remedy: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Check {
 
 #[derive(Serialize)]
 struct Report {
-    /// The gravest of all.
+    /// Returns the most severe verdict.
     verdict: Verdict,
     checks: Vec<Check>,
 }
@@ -264,14 +264,14 @@ fn state_folder() -> Check {
     })
 }
 
-/// A folder of the user's own, or why it can't be written.
+/// Returns a folder of the user, or why it can't be written.
 fn own_folder(name: &'static str, variable: &'static str, found: Result<PathBuf, String>) -> Result<Check, String> {
     let folder = match found {
         Ok(folder) => folder,
         Err(why) => return Ok(Check::bad(name, "another user's", why)),
     };
     let named = folder.display();
-    // It is made when it is first written to.
+    // The first write creates the folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     if !can_be_written(there) {
         return Err(format!("{named} can't be written"));

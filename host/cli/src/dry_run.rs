@@ -12,7 +12,7 @@ use crate::args::Shares;
 use crate::table::size;
 use crate::{CliError, node_options, output};
 
-/// Files and columns that the text names, at most.
+/// Maximum number of files and of columns in the text.
 const FILES_SHOWN: usize = 10;
 const COLUMNS_SHOWN: usize = 40;
 
@@ -26,7 +26,7 @@ pub(crate) async fn job(job: &Job, shares: &Shares, as_json: bool) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the start of a program.
+/// Prints the plan of a program.
 pub(crate) async fn program(spec: &ProgramSpec, shares: &Shares, as_json: bool) -> Result<ExitCode, CliError> {
     let plan = node(shares, spec.limits)?.plan_program(spec).await?;
     match as_json {
@@ -36,18 +36,18 @@ pub(crate) async fn program(spec: &ProgramSpec, shares: &Shares, as_json: bool) 
     Ok(ExitCode::SUCCESS)
 }
 
-/// A node whose workers start on demand.
+/// Starts a node whose workers start on demand.
 fn node(shares: &Shares, limits: Limits) -> Result<Node, CliError> {
     Ok(Node::start(NodeOptions { on_demand: true, ..node_options(shares, limits, None)? }))
 }
 
-/// Lines of a name and a text.
+/// Lines of a name and a text each.
 #[derive(Default)]
 struct Lines(String);
 
 impl Lines {
     fn line(&mut self, name: &str, text: &str) {
-        // A line of text can't pass for another.
+        // Keeps each text on one line, so that it can't imitate another line.
         let _ = writeln!(self.0, "{name:<11} {}", text.replace('\n', " "));
     }
 }
@@ -102,7 +102,7 @@ fn train_lines(lines: &mut Lines, train: &TrainPlan) {
     }
 }
 
-/// A function, with its parameters, and whether its crate has to be built.
+/// Describes a function: its parameters, and whether its crate is stale.
 fn function(of: &FunctionPlan) -> String {
     let kind = of.kind.map_or_else(String::new, |kind| format!(" ({})", kind.as_str()));
     let params = if of.params.is_empty() { String::new() } else { format!(" {}", word(&of.params)) };
@@ -119,7 +119,7 @@ fn columns(all: &[ColumnPlan]) -> String {
     text
 }
 
-/// A value as JSON has it, a word without its quotes.
+/// Formats a value as JSON, and a word without its quotes.
 fn word(of: &impl Serialize) -> String {
     match serde_json::to_value(of) {
         Ok(serde_json::Value::String(text)) => text,

@@ -1,4 +1,4 @@
-//! `host jobs`: programs that run or ran here.
+//! `host jobs`: running and finished programs of this machine.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::table::{Columns, cell, time};
 use crate::view_args::{Jobs, OfJob};
 use crate::{CliError, output, remote};
 
-/// A job that is told to end does within this.
+/// Maximum time for a job to end after a stop request.
 pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(20);
-/// How often is looked whether a job has ended, and whether it has logged something.
+/// Interval at which a job's end and its new log lines are polled.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Characters of a program's path in a list.
+/// Maximum number of characters of a program's path in a list.
 const PROGRAM_CHARS_MAX: usize = 40;
-/// Jobs among which those of a state are looked for.
+/// Maximum number of jobs that a filter by state searches.
 pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 
 impl From<ShelfError> for CliError {
@@ -55,12 +55,12 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The user's jobs.
+/// Opens the user's job store.
 pub(crate) fn shelf() -> Result<JobShelf, CliError> {
     Ok(JobShelf::open(paths::state_folder().map_err(CliError::Failed)?.join("jobs")))
 }
 
-/// The job of this name, or the last one.
+/// Returns the job of this name, or the last one.
 pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
     let shelf = shelf()?;
     Ok(match id {
@@ -69,7 +69,7 @@ pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
     })
 }
 
-/// What there is to be seen of a job; none where nothing is kept of what is asked.
+/// Returns the response to a query of a job, or `None` if the job has no record of it.
 pub(crate) async fn look(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
     let (looked_at, name) = (job.clone(), job.record.id.short().to_owned());
     let answer = tokio::task::spawn_blocking(move || looked_at.look(&question)).await;
@@ -77,7 +77,7 @@ pub(crate) async fn look(job: &StoredJob, question: Question) -> Result<Option<A
     answer.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
 }
 
-/// Asks a job that runs; of one that does not there is no answer.
+/// Sends a query to a running job. Returns `None` if the job does not run.
 async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
     if !job.is_running() {
         return Ok(None);
@@ -86,7 +86,7 @@ async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliE
     let answer = tokio::task::spawn_blocking(move || asked.ask(&question)).await;
     match answer.map_err(|e| CliError::Failed(e.to_string()))? {
         Ok(answer) => Ok(Some(answer)),
-        // It has just ended, perhaps.
+        // The job may have just ended.
         Err(ControlError::Io(_)) if !job.is_running() => Ok(None),
         Err(e) => Err(CliError::Failed(format!("job {name}: {e}"))),
     }
@@ -121,7 +121,7 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
     output::print(&table.text())
 }
 
-/// What distinguishes a program stands at the end of its path.
+/// Shortens a program's path at its start; its end distinguishes programs.
 pub(crate) fn ending(program: &str) -> String {
     let over = program.chars().count().saturating_sub(PROGRAM_CHARS_MAX);
     if over == 0 { program.to_owned() } else { format!("…{}", program.chars().skip(over + 1).collect::<String>()) }
@@ -132,12 +132,12 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
     struct Status<'a> {
         #[serde(flatten)]
         record: &'a JobRecord,
-        /// Tasks that live.
+        /// Live tasks.
         pending: u64,
         running: u64,
     }
     let (mut record, mut pending, mut running) = (job.record.clone(), 0, 0);
-    // Of one that is being built there is no summary.
+    // A program that is still being built has no summary.
     if let Ok(Some(Answer::Summary(summary))) = ask(&job, Question::Summary).await {
         (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
         let (succeeded, failed, stopped) =
@@ -191,7 +191,7 @@ fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
 async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), CliError> {
     let mut log = job.log()?;
     loop {
-        // Whatever it logs, it does before it has ended.
+        // A job writes no log lines after its end.
         let goes_on = follow && job.is_running();
         while let Some(line) = log.next_line() {
             let is_wanted = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));

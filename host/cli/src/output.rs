@@ -1,4 +1,4 @@
-//! What commands print: data on standard output, talk on standard error.
+//! Output of commands: data on standard output, messages on standard error.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -8,9 +8,9 @@ use sandbar_node::{Inspected, InspectedParameter, Job, Predicted, ProgramSummary
 use crate::CliError;
 use crate::table::size;
 
-/// Groups shown in the table, and failures listed.
+/// Maximum number of groups in the table, and of listed failures.
 const SHOWN: usize = 10;
-/// Less than this is what it takes to find that functions are built.
+/// Build time, in seconds, below which functions were only checked, not built.
 const BUILD_SECONDS_SHOWN: f64 = 0.1;
 
 /// The form of a command's result on standard output.
@@ -19,7 +19,7 @@ pub(crate) enum OutputForm {
     Text,
     /// One JSON object.
     Json,
-    /// Nothing: failures go to standard error.
+    /// No output on standard output; failures go to standard error.
     Failures,
 }
 
@@ -33,8 +33,7 @@ impl OutputForm {
     }
 }
 
-/// `text` as a terminal may show it: guests and files choose some of the words
-/// that are printed, and control characters among them are not printed as they are.
+/// Escapes the control characters of a text for a terminal. Guests and files choose some of the printed words.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| c == '\n' || !c.is_control();
     if text.chars().all(is_harmless) {
@@ -51,8 +50,8 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Says `text` on standard error. Its further lines are indented, so that none
-/// can pass for something else that the host says. Nobody has to listen.
+/// Prints a message on standard error and ignores write errors. Further lines are indented, so that they can't imitate
+/// messages of the host.
 pub(crate) fn talk(text: &str) {
     let _ = writeln!(io::stderr(), "{}", plain(text.trim_end()).replace('\n', "\n  "));
 }
@@ -61,16 +60,16 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     bytes(plain(text).as_bytes())
 }
 
-/// Prints bytes of our own as they are.
+/// Prints the host's own bytes unchanged.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), CliError> {
     match io::stdout().lock().write_all(bytes) {
-        // Whoever reads has had enough.
+        // The reader closed the pipe, as `head` does.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|e| CliError::Failed(format!("standard output: {e}"))),
     }
 }
 
-/// Prints a part of what goes on. Says whether anybody reads it.
+/// Prints a part of a continuous output. Returns false if the reader has closed it.
 pub(crate) fn stream(text: &str) -> Result<bool, CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(plain(text).as_bytes()).and_then(|()| stdout.flush()) {
@@ -129,7 +128,7 @@ pub(crate) fn summary(summary: &Summary, job: &Job, form: OutputForm) -> Result<
     ))
 }
 
-/// How long a job took, apart from what it took to build its functions.
+/// Describes the duration of a job, without the time to build its functions.
 fn times(build_seconds: f64, seconds: f64) -> String {
     if build_seconds < BUILD_SECONDS_SHOWN {
         return format!("ran in {seconds:.2} s");
@@ -141,7 +140,7 @@ fn name(job: &Job) -> &str {
     if job.name.is_empty() { "job" } else { &job.name }
 }
 
-/// How many rows were read, and what transforms made of them.
+/// Describes the number of rows that were read, and that the transforms kept.
 fn rows_of(job: &Job, read: u64, transformed: u64) -> String {
     let filtered = if job.input.filter.is_some() { " that passed the filter" } else { "" };
     match (job.transform.is_empty(), read.checked_sub(transformed)) {
@@ -170,7 +169,7 @@ pub(crate) fn rows(summary: &RowsSummary, job: &Job, form: OutputForm) -> Result
     ))
 }
 
-/// What was written, and where it is.
+/// Describes the written output.
 fn written(what: &str, output: &str, files: u64, rows: u64, bytes: u64) -> String {
     let files = if files == 1 { String::new() } else { format!("{files} files, ") };
     format!("{what}: {output} ({files}{rows} rows, {})", size(bytes))
@@ -213,7 +212,7 @@ pub(crate) fn predicted(predicted: &Predicted, form: OutputForm) -> Result<(), C
     ))
 }
 
-/// Prints what a program's first task returned, and says what its tasks came to.
+/// Prints the result of a program's first task, and a summary of its tasks.
 pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), CliError> {
     if form == OutputForm::Json {
         return json(summary);
@@ -230,7 +229,7 @@ pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), 
     Ok(())
 }
 
-/// How many tasks a job had, with its first one beside those that were submitted.
+/// Describes the number of tasks of a job: its first task and the submitted ones.
 pub(crate) fn all_tasks(submitted: u64) -> String {
     match submitted {
         0 => "1 task".to_owned(),
@@ -264,7 +263,7 @@ pub(crate) fn inspection(inspection: &Inspected, as_json: bool) -> Result<(), Cl
     print(&out)
 }
 
-/// Name, type and default of a parameter: `depth: u32 = 3`.
+/// Formats name, type and default of a parameter: `depth: u32 = 3`.
 fn parameter_line(parameter: &InspectedParameter) -> String {
     let InspectedParameter { name, type_name, default, required } = parameter;
     match default {

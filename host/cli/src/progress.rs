@@ -1,4 +1,4 @@
-//! The progress bar on standard error; where that is no terminal, a line now and then of how far a program is.
+//! Progress on standard error: a bar on a terminal, otherwise periodic lines for programs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use sandbar_node::{Phase, Progress, ProgressRow};
 use crate::output;
 
 const REDRAW: Duration = Duration::from_millis(100);
-/// Where there is no terminal.
+/// Interval of progress lines without a terminal.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 
-/// A bar that follows a job until it is finished, and what guests log above it.
+/// The progress bar of a job, with guests' log lines above it.
 pub(crate) struct Watch {
     bar: ProgressBar,
     progress: Arc<Progress>,
@@ -20,7 +20,7 @@ pub(crate) struct Watch {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// The part of a job's progress that is shown.
+/// The part of a job's progress to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Show {
     /// The progress bar, builds of crates, and guests' logs.
@@ -37,7 +37,7 @@ impl Show {
     }
 }
 
-/// Follows `progress`; draws nothing where standard error is no terminal.
+/// Follows `progress`. Draws no bar if standard error is not a terminal.
 pub(crate) fn watch(progress: Arc<Progress>, show: Show) -> Watch {
     let quiet = show != Show::All;
     if show == Show::Nothing {
@@ -64,7 +64,7 @@ pub(crate) fn watch(progress: Arc<Progress>, show: Show) -> Watch {
     Watch { bar, progress, is_quiet: quiet, task }
 }
 
-/// Says how far a program is where that is not what was said before.
+/// Prints the progress of a program if it has changed since the last line.
 fn say(progress: &Progress, said: &mut Vec<ProgressRow>) {
     let rows = progress.rows_of_program();
     rows.iter().filter(|row| !said.contains(row)).for_each(|row| output::talk(&row.to_string()));
@@ -99,7 +99,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(message);
 }
 
-/// Of all that tasks say, the first that is not done; the last one otherwise.
+/// Returns the first unfinished progress row of the tasks, or else the last row.
 fn at_hand(rows: &[ProgressRow]) -> Option<&ProgressRow> {
     rows.iter().find(|row| row.total.is_none_or(|total| row.done < total)).or(rows.last())
 }
@@ -111,7 +111,7 @@ fn counted(row: &ProgressRow) -> String {
 }
 
 impl Watch {
-    /// Takes the bar away, and shows what was logged last.
+    /// Removes the bar and prints the remaining log lines.
     pub(crate) fn finish(self) {
         self.task.abort();
         self.bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Jobs of a cluster, which is asked from outside: `host submit --node`, `host jobs ... --node`.
+//! Jobs of a cluster from outside: `host submit --node`, `host jobs ... --node`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use crate::signals::Interruption;
 use crate::table::{Columns, cell};
 use crate::{CliError, output, signals};
 
-/// The task that a program begins with, unless another is named.
+/// Default first task of a program.
 const MAIN: &str = "main";
 
 fn failed(e: impl std::fmt::Display) -> CliError {
     CliError::Failed(e.to_string())
 }
 
-/// A cluster that is asked from outside.
+/// Connects to a cluster from outside.
 pub(crate) struct Cluster(ClusterClient);
 
 async fn client(
@@ -43,7 +43,7 @@ async fn client(
     ClusterClient::connect(&data, node, token.as_deref(), times.into()).await.map_err(failed)
 }
 
-/// Has a cluster run a program.
+/// Submits a program to a cluster.
 pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
         let message =
@@ -92,7 +92,7 @@ async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
     std::fs::read(&file).map_err(|e| CliError::Failed(format!("{}: {e}", file.display())))
 }
 
-/// Says what came of a job.
+/// Prints the outcome of a job.
 fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
     if form == OutputForm::Json {
         output::json(job)?;
@@ -121,12 +121,12 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
     })
 }
 
-/// What was told of a job that is followed.
+/// Reported state of a followed job.
 struct Told {
     is_quiet: bool,
-    /// Lines of this task alone, by its name or id.
+    /// Filter: only lines of the task with this name or id.
     task: Option<String>,
-    /// Lines are what was asked for.
+    /// Whether log lines are the command's output.
     to_stdout: bool,
     progress: BTreeSet<String>,
 }
@@ -159,7 +159,7 @@ impl Told {
         }
         let text = format!("{} {}", line.who(), line.words().replace('\n', "\n  "));
         if self.to_stdout {
-            // Who reads it may have had enough.
+            // The reader may have closed the pipe.
             let _ = output::line(&text);
         } else if !self.is_quiet {
             output::talk(&text);
@@ -176,7 +176,7 @@ impl Told {
 }
 
 impl Cluster {
-    /// The one that is named, if one is.
+    /// The named job, if any.
     pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
         let Some(node) = remote.node else { return Ok(None) };
         Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.times).await?)))
@@ -212,12 +212,12 @@ impl Cluster {
         output::print(&table.text())
     }
 
-    /// What there is to be seen of a job; none where nothing is kept of what is asked.
+    /// Returns the response to a query of a job, or `None` if the job has no record of it.
     pub(crate) async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, CliError> {
         self.0.look(job, question).await.map_err(failed)
     }
 
-    /// The job that is named, or the last one.
+    /// Returns the named job, or the last one.
     pub(crate) async fn find(&mut self, id: Option<&str>) -> Result<ClusterJob, CliError> {
         match id {
             Some(id) => self.0.status(id).await.map_err(failed),
@@ -272,7 +272,7 @@ impl Cluster {
         if follow || job.state.has_ended() {
             followed.await.map_err(failed)?;
         } else {
-            // What there is by now.
+            // The log lines so far.
             let _ = tokio::time::timeout(LOOK_AGAIN * 10, followed).await;
         }
         Ok(())

@@ -10,16 +10,16 @@ use sandbar_node::StopMark;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// What Ctrl-C, whoever ends a service, and a terminal that is closed send.
+/// The signals of Ctrl-C, of a service manager, and of a closed terminal.
 const KINDS: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
-/// The number of what Ctrl-C sends.
+/// Number of the signal that Ctrl-C sends.
 pub(crate) const INTERRUPT: u8 = 2;
 
-/// Signals that come so soon after the first repeat it: `timeout` and shells signal a process, and its group besides.
+/// Time in which further signals count as repeats of the first: `timeout` and shells signal a process and its group.
 const REPEATED: Duration = Duration::from_secs(1);
 
-/// What a signal means to the command at hand, as far as that is known by now.
+/// The consequence of a signal for the current command, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interruption(Arc<Mutex<Meaning>>);
 
@@ -30,17 +30,17 @@ struct Meaning {
 }
 
 impl Interruption {
-    /// The job whose record is to say that it was stopped.
+    /// The job to record as stopped.
     pub(crate) fn stops(&self, mark: Option<StopMark>) {
         self.meaning().mark = mark;
     }
 
-    /// What becomes of what the command does.
+    /// The outcome of the command's work.
     pub(crate) fn means(&self, outcome: impl Into<String>) {
         self.meaning().outcome = Some(outcome.into());
     }
 
-    /// The words for who has interrupted it.
+    /// Returns the message for the user who interrupted the command.
     pub(crate) fn words(&self) -> String {
         match &self.meaning().outcome {
             Some(outcome) => format!("interrupted: {outcome}"),
@@ -53,24 +53,23 @@ impl Interruption {
     }
 }
 
-/// Listens from now on; gives the first signal's number. One that comes later than a second after it ends this process at once,
-/// whatever it does.
+/// Starts to listen. Returns the first signal's number. A signal more than a second later ends this process at once.
 ///
 /// # Errors
-/// When the system lets nobody listen.
+/// The system refuses the signal handlers.
 pub(crate) fn listen(interruption: Interruption) -> io::Result<oneshot::Receiver<u8>> {
     let heeded = KINDS.iter().filter(|kind| **kind != SignalKind::hangup() || !ignores_hangup());
     let mut signals = heeded.map(|kind| Ok((number(*kind), signal(*kind)?))).collect::<io::Result<Vec<_>>>()?;
     let (came, first) = oneshot::channel();
-    // A task of its own: the command may keep its thread busy.
+    // A separate task, because the command may keep its thread busy.
     tokio::spawn(async move {
         let signal = next(&mut signals).await;
         let since = Instant::now();
-        // Before anything else: this process may be killed next.
+        // First, because this process may be killed next.
         if let Some(mark) = &interruption.meaning().mark {
             mark.set();
         }
-        // Nobody waits for it when the command has ended.
+        // The receiver is dropped once the command has ended.
         let _ = came.send(signal);
         loop {
             let again = next(&mut signals).await;
@@ -82,7 +81,7 @@ pub(crate) fn listen(interruption: Interruption) -> io::Result<oneshot::Receiver
     Ok(first)
 }
 
-/// How a shell says that a signal ended a command.
+/// Returns the exit code of a command that a signal ended, as shells report it.
 pub(crate) fn exit_code(signal: u8) -> u8 {
     128 + signal
 }
@@ -100,7 +99,7 @@ async fn next(signals: &mut [(u8, Signal)]) -> u8 {
     .await
 }
 
-/// Whether it was started to outlive its terminal, as by `nohup`.
+/// Returns whether the process was started to outlive its terminal, as by `nohup`.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

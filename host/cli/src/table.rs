@@ -1,4 +1,4 @@
-//! Tables for people: columns as wide as what is in them, text to the left, numbers to the right.
+//! Text tables: columns as wide as their contents, with text aligned left and numbers right.
 
 /// Rows under a header.
 #[derive(Debug)]
@@ -7,7 +7,7 @@ pub(crate) struct Columns {
     rows: Vec<Vec<String>>,
 }
 
-/// No cell takes more characters: names are chosen by guests.
+/// Maximum width of a cell, in characters: guests choose names.
 const CELL_CHARS_MAX: usize = 60;
 
 impl Columns {
@@ -19,7 +19,7 @@ impl Columns {
         self.rows.push(cells.iter().map(|cell| shortened(cell)).collect());
     }
 
-    /// The lines of the table.
+    /// Returns the lines of the table.
     pub(crate) fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
@@ -44,23 +44,23 @@ impl Columns {
     }
 }
 
-/// Whether a cell is a number, with or without a unit after a space.
+/// Returns whether a cell is a number, with or without a unit after a space.
 fn is_amount(cell: &str) -> bool {
     let number = cell.split(' ').next().unwrap_or(cell);
     !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || ".,%/".contains(c))
 }
 
-/// A cell that has nothing to say.
+/// Text of an empty cell.
 const NOTHING: &str = "-";
 
-/// What there is, or that there is nothing.
+/// Formats an optional value.
 pub(crate) fn cell<T: ToString>(of: Option<T>) -> String {
     of.map_or_else(|| NOTHING.to_owned(), |of| of.to_string())
 }
 
-/// A cell in one line, whatever a guest wrote: a panic has several.
+/// Formats a guest's text as a cell of one line; the text of a panic has several.
 fn shortened(cell: &str) -> String {
-    // A row is one line, and as wide as it looks.
+    // A row is one line, and its width counts visible characters.
     let flat = |c: char| if c.is_control() { ' ' } else { c };
     match cell.char_indices().nth(CELL_CHARS_MAX) {
         Some(_) => cell.chars().map(flat).take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
@@ -68,7 +68,7 @@ fn shortened(cell: &str) -> String {
     }
 }
 
-/// A time for people, of nanoseconds.
+/// Formats a duration in nanoseconds.
 pub(crate) fn time(nanos: u64) -> String {
     const UNITS: [(&str, f64); 4] = [("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)];
     let nanos = nanos as f64;
@@ -79,7 +79,7 @@ pub(crate) fn time(nanos: u64) -> String {
     }
 }
 
-/// Bytes for people.
+/// Formats a number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match UNITS.into_iter().find(|(_, size)| bytes >= *size) {

@@ -1,4 +1,4 @@
-//! `host list`, `summary`, `timeline`, `objects`, `memory`: what a program has, and what it has done.
+//! `host list`, `summary`, `timeline`, `objects`, `memory`: views of a program's state and history.
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,17 +16,17 @@ use crate::table::{Columns, cell, size, time};
 use crate::view_args::{List, OfJob, Summary, Timeline};
 use crate::{CliError, output};
 
-/// Objects that are listed where nothing else is said.
+/// Default number of listed objects.
 const OBJECTS_SHOWN: u32 = 100;
 
-/// A job of which something is shown: one that runs or ran here, or one of a cluster, whose node is asked.
+/// The job to show: one of this machine, or one of a cluster, through its node.
 enum Seen {
     Here(Box<StoredJob>),
     Cluster(Box<(Cluster, ClusterJob)>),
 }
 
 impl Seen {
-    /// The job of this name, or the last one.
+    /// Returns the job of this name, or the last one.
     async fn find(id: Option<&str>, remote: &Remote) -> Result<Seen, CliError> {
         Ok(match Cluster::of(remote.clone()).await? {
             None => Seen::Here(Box::new(find(id)?)),
@@ -51,7 +51,7 @@ impl Seen {
         }
     }
 
-    /// Where it is now.
+    /// Returns the job's state.
     async fn state(&mut self) -> Result<RunState, CliError> {
         match self {
             Seen::Here(job) => Ok(job.look_again().record.state),
@@ -59,7 +59,7 @@ impl Seen {
         }
     }
 
-    /// What there is to be seen of it; none where nothing is kept of what is asked.
+    /// Returns the response to a query, or `None` if the job has no record of it.
     async fn look(&mut self, question: Question) -> Result<Option<Answer>, CliError> {
         match self {
             Seen::Here(job) => look(job, question).await,
@@ -67,13 +67,13 @@ impl Seen {
         }
     }
 
-    /// What is asked for of its tasks, of which something is always kept.
+    /// Returns rows of the job's tasks, which are always recorded.
     async fn kept<T>(&mut self, question: Question, of: impl FnOnce(Answer) -> Option<T>) -> Result<T, CliError> {
         let answer = self.look(question).await?;
         answer.and_then(of).ok_or_else(|| self.no_sense())
     }
 
-    /// What it holds: nothing, once it has ended.
+    /// Returns the job's objects; an ended job has none.
     async fn held<T: Default>(
         &mut self,
         question: Question,
@@ -93,7 +93,7 @@ impl Seen {
     }
 }
 
-/// The answer to a question, if it is of this kind.
+/// Returns the response, if it is of the expected kind.
 macro_rules! of {
     ($kind:ident) => {
         |answer| if let Answer::$kind(all) = answer { Some(all) } else { None }
@@ -201,8 +201,8 @@ async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Resul
     show(&job, "objects", &listing, shown, objects_table)
 }
 
-/// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` where that is
-/// less than the total.
+/// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` if fewer
+/// rows than the total were searched.
 fn show<T: Serialize>(
     job: &Seen,
     what: &str,
@@ -222,7 +222,7 @@ fn show<T: Serialize>(
         return output::json(&all);
     }
     if listing.rows.is_empty() && listing.total == 0 {
-        // Not an empty table, which looks like rows that are missing.
+        // A message, because an empty table looks as if rows were missing.
         output::talk(&format!("job {} has no {} to show", job.id().short(), what.replace('_', " ")));
         return Ok(());
     }
@@ -233,7 +233,7 @@ fn show<T: Serialize>(
     Ok(())
 }
 
-/// How many rows there would be, if not all are shown, and what shows more of them.
+/// Describes the number of rows if not all are shown, and how to show more.
 fn left_out<T>(what: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
     let (shown, total) = (listing.rows.len() as u64, listing.total);
     if shown >= total {
@@ -310,7 +310,7 @@ fn objects_table(rows: &[ObjectRow]) -> Columns {
     table
 }
 
-/// A row for each bundle.
+/// Adds a row for each bundle.
 fn groups_table(rows: &[GroupRow]) -> Columns {
     let mut table = Columns::new(&["GROUP", "NAME", "STRATEGY", "STATE", "BUNDLE", "NODE", "FREE", "OCCUPANTS"]);
     for row in rows {
@@ -338,7 +338,7 @@ fn nodes_table(rows: &[NodeRow]) -> Columns {
     table
 }
 
-/// What is left of each, of how much: `cpus 1 of 2, memory 1.0 GiB of 2.0 GiB`.
+/// Formats the free and total amount of each resource: `cpus 1 of 2, memory 1.0 GiB of 2.0 GiB`.
 fn amounts(resources: &[ResourceRow]) -> String {
     let words = |row: &ResourceRow| match row.name.as_str() {
         "memory" => format!("memory {} of {}", size(row.free as u64), size(row.total as u64)),
