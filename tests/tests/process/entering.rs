@@ -130,8 +130,7 @@ fn all_addresses_of_a_name_are_tried() {
     }
 }
 
-/// Runs a command that has to fail, and checks that it gives the reason, and stops within the time that its message
-/// states.
+/// Runs a command that has to fail, and checks that it gives the reason in `words` and ends in less than `within`.
 #[track_caller]
 fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> Ended {
     let ended = lab.host(line).expect_code(1).expect_talk(words);

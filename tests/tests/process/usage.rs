@@ -108,7 +108,7 @@ fn input_that_is_wrong() {
 fn outputs_that_can_not_be_written() {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
-    // Without the check, the job would fail only at the line that is not a number.
+    // The job checks the output before it reads the last line, which is not a number.
     lab.write("late.csv", format!("{ROWS}{}", "c,1,2\n".repeat(20_000) + "c,six,2\n"));
     lab.write("job.toml", job("late.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let made = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
@@ -207,7 +207,7 @@ fn an_output_is_not_replaced_by_nothing() {
         (&["--set", "input.filter=\"x > 9\""], 0, "0 groups, 0 failures"),
         (&["--input", "nulls.csv"], 1, "1 failures (the first: "),
     ];
-    // Without any of the paths, the message says so.
+    // Without an existing output, an empty one is written.
     for (arguments, code, _) in none {
         lab.host(&[&["submit", "job.toml", "--output", "new.parquet"], arguments].concat()).expect_code(code);
         assert!(sandbar_tests::models(&lab.path("new.parquet")).is_empty());

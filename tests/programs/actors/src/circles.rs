@@ -1,4 +1,4 @@
-//! Actors that wait for each other, and for a while.
+//! Actors that wait for each other in cycles, and bounded waits.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ impl Peer {
         number
     }
 
-    /// Asks another actor, and waits for it where it stands.
+    /// Calls another actor, and blocks until it answers.
     pub fn asks(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
         let answer = other.echo(1).get();
         self.other = Some(other);
         answer
     }
 
-    /// Has the first of these ask the others in turn, and waits.
+    /// Makes the first of these actors call the others in turn, and blocks.
     pub fn passes_on(&mut self, to: Vec<PeerHandle>) -> Result<u64, TaskError> {
         match to.split_first() {
             Some((first, others)) => first.passes_on(others.to_vec()).get(),
@@ -39,27 +39,27 @@ impl Peer {
         }
     }
 
-    /// The same, and others may call meanwhile.
+    /// Calls another actor, and awaits the answer concurrently with other calls.
     pub async fn asks_async(&self, other: PeerHandle) -> Result<u64, TaskError> {
         other.echo_shared(1).await
     }
 
-    /// The same, alone.
+    /// Calls another actor, and awaits the answer exclusively.
     pub async fn asks_alone(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
         other.echo(1).await
     }
 
-    /// Has a task ask.
+    /// Calls another actor through a task.
     pub fn sends(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
         messenger::submit(other).get()
     }
 
-    /// Asks for no longer than that.
+    /// Calls another actor, and waits for at most `ms` milliseconds.
     pub fn asks_for_a_while(&mut self, other: PeerHandle, ms: u64) -> Result<u64, TaskError> {
         other.echo(1).get_timeout(Duration::from_millis(ms))
     }
 
-    /// What it has kept since it was made.
+    /// Returns the value that the constructor stored.
     pub fn kept(&self) -> Result<u64, TaskError> {
         self.kept.get()
     }
@@ -88,14 +88,14 @@ fn say(results: &[Result<u64, TaskError>]) -> String {
     results.iter().map(say).collect::<Vec<_>>().join(" ")
 }
 
-/// An actor that calls itself, and waits.
+/// Runs an actor that calls itself and waits: a deadlock.
 #[task]
 fn asks_itself() -> Result<u64, TaskError> {
     let peer = Peer::submit();
     peer.asks(peer.clone()).get()
 }
 
-/// A call that comes back to its actor through as many others.
+/// Runs a call that returns to its actor through `others` other actors: a deadlock.
 #[task]
 fn comes_back(others: usize) -> Result<u64, TaskError> {
     let first = Peer::submit();
@@ -103,7 +103,7 @@ fn comes_back(others: usize) -> Result<u64, TaskError> {
     first.passes_on(others).get()
 }
 
-/// As many actors as that, each of which asks the next, and the last the first.
+/// Runs `actors` actors, each of which calls the next, and the last the first.
 #[task]
 fn ask_in_a_ring(actors: usize) -> String {
     let all: Vec<_> = (0..actors).map(|_| Peer::submit()).collect();
@@ -115,7 +115,7 @@ fn ask_in_a_ring(actors: usize) -> String {
     format!("{} {of_circles} {}", !errors.is_empty(), say(&after))
 }
 
-/// Through a task, by methods that wait alone, and so that nobody waits for ever.
+/// Runs cycles through a task, by exclusive async methods, by concurrent ones, and by bounded waits.
 #[task]
 fn rings_of_other_kinds() -> String {
     let peer = Peer::submit();
@@ -130,7 +130,7 @@ fn rings_of_other_kinds() -> String {
     format!("{} {one_failed}; {}; {}", say(&[by_task]), say(&shared), in_time.iter().any(Result::is_err))
 }
 
-/// Calls that wait long, and for something that comes, are left alone.
+/// Runs long waits without a cycle, which have to succeed.
 #[task]
 fn patient(ms: u64) -> String {
     let (a, b) = (Peer::submit(), Peer::submit());
@@ -139,7 +139,8 @@ fn patient(ms: u64) -> String {
     say(&[results, [slow.get(), b.sleeps_async(10).get()]].concat())
 }
 
-/// A detached actor is ready, for who made it, for who found it, and again; and has what it has kept.
+/// Waits until a detached actor is ready, for its creator, for a finder, and for `get_if_exists`. Uses the value it
+/// stored.
 #[task]
 fn detached_is_ready() -> Result<u64, TaskError> {
     let made = Peer::options().name("detached-peer").detached().submit();

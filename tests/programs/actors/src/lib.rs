@@ -1,4 +1,5 @@
-//! Actors for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
+//! Actors for tests. A task without parameters, or with numbers only, is the root task of a test and returns what it
+//! observed.
 
 mod circles;
 
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use sandbar_guest::prelude::*;
 
-/// Counts, and can be brought down in several ways.
+/// A counter that can be made to fail in several ways.
 struct Counter {
     count: u64,
     kept: Vec<ObjectRef<u64>>,
@@ -32,7 +33,7 @@ impl Counter {
         self.kept.len() as u64
     }
 
-    /// The sum of what it was given to keep, in earlier calls.
+    /// Returns the sum of the objects kept by earlier calls.
     pub fn sum_of_kept(&self) -> Result<u64, TaskError> {
         Ok(get_all(&self.kept)?.iter().sum())
     }
@@ -50,24 +51,24 @@ impl Counter {
         spin()
     }
 
-    /// Computes for about so many steps.
+    /// Computes for about `steps` steps.
     pub fn computes(&mut self, steps: u64) -> u64 {
         computes(steps)
     }
 
-    /// Waits where it stands.
+    /// Blocks until the object is available.
     pub fn waits(&mut self, object: ObjectRef<u64>) -> Result<u64, TaskError> {
         object.get()
     }
 
-    /// Asks a task, and waits for it.
+    /// Submits a task, and blocks until it returns.
     pub fn asks(&mut self, number: u64) -> Result<u64, TaskError> {
         self.count += double::submit(number).get()?;
         Ok(self.count)
     }
 }
 
-/// As a counter, which is saved after each call.
+/// A counter that is checkpointed after each call.
 struct Saved {
     count: u64,
 }
@@ -107,7 +108,7 @@ impl Saved {
     }
 }
 
-/// Keeps objects, and as many numbers as it is made with, and is saved with both.
+/// Keeps objects, and as many numbers as its constructor is told; checkpoints include both.
 struct Hoard {
     objects: Vec<ObjectRef<u64>>,
     numbers: Vec<u64>,
@@ -124,7 +125,7 @@ impl Hoard {
         self.objects.len() as u64
     }
 
-    /// The objects' sum, and the numbers'.
+    /// Returns the sums of the objects and of the numbers.
     pub fn sums(&self) -> Result<(u64, u64), TaskError> {
         Ok((get_all(&self.objects)?.iter().sum(), self.numbers.iter().sum()))
     }
@@ -143,7 +144,7 @@ impl Hoard {
     }
 }
 
-/// Those who wait for it are let go by a call that comes later.
+/// An actor whose waiting calls a later call releases.
 struct Signal {
     waited: std::cell::Cell<u64>,
 }
@@ -154,7 +155,7 @@ impl Signal {
         Signal { waited: std::cell::Cell::new(0) }
     }
 
-    /// How many waited before it, and what came of the object.
+    /// Returns how many calls waited before this one, and the value of the object.
     pub async fn waits(&self, object: ObjectRef<u64>) -> Result<(u64, u64), TaskError> {
         let before = self.waited.replace(self.waited.get() + 1);
         let value = object.await?;
@@ -180,7 +181,7 @@ fn computes(steps: u64) -> u64 {
     (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
 }
 
-/// A loop without an end that touches no memory.
+/// Loops endlessly without touching memory.
 fn spin() -> u64 {
     let mut number = 1u64;
     loop {
@@ -195,7 +196,7 @@ fn told<T: std::fmt::Display>(result: Result<T, TaskError>) -> String {
     result.map_or_else(|error| error.to_string(), |value| value.to_string())
 }
 
-/// Calls of one caller come in order, and leave what they did.
+/// Makes calls from one caller, which run in order and keep their effects.
 #[task]
 fn counts(calls: u64) -> Result<u64, TaskError> {
     let counter = Counter::submit(0);
@@ -205,7 +206,7 @@ fn counts(calls: u64) -> Result<u64, TaskError> {
     counter.count().get()
 }
 
-/// Many callers at once, each of which sees its own calls in order.
+/// Calls one actor from many callers at once; each caller's calls run in order.
 #[task]
 fn shared(callers: u64, calls: u64) -> Result<u64, TaskError> {
     let counter = Counter::submit(0);
@@ -222,31 +223,31 @@ fn calls_often(counter: CounterHandle, calls: u64) -> Result<u64, TaskError> {
     Ok(calls)
 }
 
-/// Calls the actor of a name.
+/// Calls the actor of this name.
 #[task]
 fn finds(name: String, number: u64) -> Result<u64, TaskError> {
     CounterHandle::find(&name)?.add(number).get()
 }
 
-/// As above, of one that is made if there is none.
+/// Calls the actor of this name, and creates it if it does not exist.
 #[task]
 fn meets(name: String, number: u64) -> Result<u64, TaskError> {
     Counter::options().name(&name).detached().get_if_exists().submit(0).add(number).get()
 }
 
-/// An actor that outlives who made it.
+/// Creates an actor that outlives its creator.
 #[task]
 fn hires(start: u64) -> CounterHandle {
     Counter::submit(start)
 }
 
-/// Actors within a value, by their names.
+/// Creates actors, and returns their handles within a value, with names.
 #[task]
 fn hires_many(actors: u64) -> Vec<(String, CounterHandle)> {
     (0..actors).map(|start| (format!("counter {start}"), Counter::submit(start))).collect()
 }
 
-/// A call waits for its argument, and later ones for it.
+/// Makes a call that waits for its argument, and later calls that wait for it.
 #[task]
 fn in_order() -> Result<String, TaskError> {
     let counter = Counter::submit(0);
@@ -257,7 +258,7 @@ fn in_order() -> Result<String, TaskError> {
     Ok(format!("{} {}", first == slow, second == slow + 1))
 }
 
-/// Objects that an actor keeps between calls, when nobody else does.
+/// Keeps objects in an actor between calls without any other reference to them.
 #[task]
 fn keeps(objects: u64) -> Result<u64, TaskError> {
     let counter = Counter::submit(0);
@@ -268,7 +269,7 @@ fn keeps(objects: u64) -> Result<u64, TaskError> {
     counter.sum_of_kept().get()
 }
 
-/// Actors that call tasks and wait for them, side by side.
+/// Runs actors in parallel that submit tasks and wait for them.
 #[task]
 fn asking(actors: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
@@ -282,7 +283,7 @@ impl Counter {
     }
 }
 
-/// What becomes of calls that fail, each in one way.
+/// Returns the errors of calls that fail in different ways.
 #[task]
 fn failures() -> String {
     let counter = Counter::submit(5);
@@ -306,7 +307,7 @@ fn failures() -> String {
     lines.join("\n")
 }
 
-/// An actor that panics is begun anew, and has forgotten; calls that were not begun go on.
+/// Makes an actor panic: it restarts with its initial state, and calls not started yet go on.
 #[task]
 fn begins_anew() -> Result<String, TaskError> {
     let counter = Counter::options().max_restarts(2).submit(5);
@@ -322,7 +323,7 @@ fn begins_anew() -> Result<String, TaskError> {
     Ok(all.iter().map(|call| told(call.get())).collect::<Vec<_>>().join("\n"))
 }
 
-/// A hundred calls, and the actor's process killed meanwhile from outside: what each call did counts once.
+/// Makes a hundred calls while the actor's process is killed from outside: the effect of each call counts once.
 #[task]
 fn survives(calls: u64, steps: u64) -> Result<u64, TaskError> {
     let counter = Saved::options().max_restarts(1000).max_task_retries(1000).submit();
@@ -335,7 +336,7 @@ fn survives(calls: u64, steps: u64) -> Result<u64, TaskError> {
     counter.add(0).get()
 }
 
-/// What an actor that is saved has after it died.
+/// Returns the state of a checkpointed actor after its death.
 #[task]
 fn restored() -> Result<String, TaskError> {
     let counter = Saved::options().max_restarts(2).submit();
@@ -347,8 +348,7 @@ fn restored() -> Result<String, TaskError> {
     Ok(format!("{first} {then} {last}\n{died}"))
 }
 
-/// What becomes of an actor's calls that are cancelled: of one that computes, one that waits where it stands, one that lets
-/// others go on meanwhile, and one that was not begun.
+/// Cancels calls: one that computes, one that blocks, one that waits concurrently with others, and one not started.
 #[task]
 fn cancels() -> Result<String, TaskError> {
     let late = computes::submit(2_000_000_000);
@@ -375,7 +375,7 @@ fn cancels() -> Result<String, TaskError> {
     Ok(lines.join("\n"))
 }
 
-/// What becomes of a call that is cancelled when it has begun.
+/// Returns how a cancelled call ended.
 fn ended<T: sandbar_guest::Value>(call: &ObjectRef<T>) -> String {
     let begins = Duration::from_millis(300);
     let (ready, _) = wait(std::slice::from_ref(call), 1, Some(begins));
@@ -383,8 +383,8 @@ fn ended<T: sandbar_guest::Value>(call: &ObjectRef<T>) -> String {
     call.get().map_or_else(|error| error.to_string(), |_| format!("{} there", ready.len()))
 }
 
-/// A quick call behind a slow one takes its own time alone; one that waits too long ends, and its actor goes on where it
-/// let others go on.
+/// Times calls: the limit of a quick call behind a slow one starts with the call itself; a call that waits too long
+/// ends, and its actor goes on if the call was concurrent.
 #[task]
 fn timed() -> Result<String, TaskError> {
     let quickly = || CallOptions::new().timeout(Duration::from_millis(100));
@@ -398,14 +398,14 @@ fn timed() -> Result<String, TaskError> {
     lines.push(told(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
     lines.push(told(signal.waited().get()));
     let waits = counter.with(quickly()).waits(handed(&late));
-    // Another actor of that worker.
+    // Another actor of the same worker.
     lines.push(told(other.add(1).get()));
     lines.push(told(waits.get()));
     cancel(&late, false);
     Ok(lines.join("\n"))
 }
 
-/// A task that is cancelled had called an actor, which goes on: it is others' too.
+/// Cancels a task that has called an actor: the call goes on, since others share the actor.
 #[task]
 fn spares() -> Result<String, TaskError> {
     let counter = Counter::submit(0);
@@ -421,7 +421,7 @@ fn calls_slowly(counter: CounterHandle) -> Result<u64, TaskError> {
     counter.computes(1_000_000_000).get()
 }
 
-/// Calls that wait run beside each other, and one that has the actor to itself comes after those before it.
+/// Runs waiting calls concurrently, and an exclusive call after those before it.
 #[task]
 fn beside(waiting: u64) -> Result<String, TaskError> {
     let signal = Signal::submit();
@@ -436,12 +436,12 @@ fn beside(waiting: u64) -> Result<String, TaskError> {
     Ok(format!("{meanwhile} {} {right} {}", ready.len(), alone.get()?))
 }
 
-/// As a handle that is passed, not as the value behind it.
+/// Passes the reference itself, not the value behind it.
 fn handed(object: &ObjectRef<u64>) -> ObjectRef<u64> {
     object.clone()
 }
 
-/// Actors that are found by name.
+/// Finds actors by name.
 #[task]
 fn named() -> Result<String, TaskError> {
     let first = Counter::options().name("one").submit(1);
@@ -460,7 +460,7 @@ fn looks_for_one() -> Result<u64, TaskError> {
     CounterHandle::find("one")?.add(1).get()
 }
 
-/// So many actors at once, each called `calls` times.
+/// Runs `actors` actors at once, each called `calls` times.
 #[task]
 fn many(actors: u64, calls: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
@@ -472,20 +472,20 @@ fn many(actors: u64, calls: u64) -> Result<u64, TaskError> {
     Ok(sum)
 }
 
-/// Actors come and go with their handles: no more than one is there at a time.
+/// Creates and drops actors one after another: at most one exists at a time.
 #[task]
 fn come_and_go(actors: u64) -> Result<u64, TaskError> {
     (0..actors).map(|number| Counter::submit_with(number).add(1).get()).sum()
 }
 
-/// An actor that has a processor to itself.
+/// Runs an actor with a CPU of its own.
 #[task]
 fn alone(calls: u64) -> Result<u64, TaskError> {
     let counter = Counter::options().cpus(1.0).submit(0);
     (0..calls).try_fold(0, |_, _| counter.add(1).get())
 }
 
-/// What a name stands for while its actor lives, once that has ended, and when another one has it.
+/// Finds a name while its actor lives, after the actor has ended, and when another actor has the name.
 #[task]
 fn named_again() -> Result<String, TaskError> {
     let first = Counter::options().name("one").submit(1);
@@ -499,7 +499,7 @@ fn named_again() -> Result<String, TaskError> {
     Ok(format!("{found} {found_again}\n{after}\n{gone}"))
 }
 
-/// A call that never returns, of an actor of a worker that others share, or of one of its own.
+/// Makes a call that never returns, in a shared worker or in one of the actor's own.
 #[task]
 fn never_returns(cpus: f64) -> Result<u64, TaskError> {
     Counter::options().cpus(cpus).submit(1).spins().get()

@@ -1,9 +1,9 @@
-//! What guests may try on a GPU, and what they see of it.
+//! Attacks of guests on a GPU, and what they observe.
 
 use sandbar_guest::dense::{DenseError, Device, Dtype, Expression, Kernel, Tensor, input, use_device};
 use sandbar_guest::prelude::*;
 
-/// Does something that is not well meant, and says what came of it; then whether another task finds all well.
+/// Runs an attack and returns its result, and whether another task's work is right afterwards.
 #[task]
 fn attacked(kind: String) -> Result<String, TaskError> {
     let seen = attack::options().gpus(1.0).submit(kind).get()?;
@@ -11,7 +11,7 @@ fn attacked(kind: String) -> Result<String, TaskError> {
     Ok(format!("{seen}, then {is_well}"))
 }
 
-/// As above with one kind, again and again: what others saw of it than the first.
+/// Runs one attack repeatedly, and returns the results that differ from the first.
 #[task]
 fn storm(kind: String, turns: usize) -> Result<Vec<String>, TaskError> {
     let mut seen = Vec::new();
@@ -43,7 +43,7 @@ fn said<T: std::fmt::Debug>(result: Result<T, DenseError>) -> String {
     }
 }
 
-/// A kernel with a body, over values that it may write.
+/// Returns a kernel with this body over a writable array.
 fn body(body: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, read_write> values: array<f32>;
@@ -51,14 +51,14 @@ fn body(body: &str) -> String {
     )
 }
 
-/// What a kernel leaves of sixteen ones.
+/// Runs a kernel over sixteen ones, and returns the values.
 fn runs(wgsl: &str) -> Result<Vec<f32>, DenseError> {
     let values = of(&[1.0; 16])?;
     Kernel::new(wgsl)?.dispatch(&[&values], [1, 1, 1])?;
     values.to_vec()
 }
 
-/// What kernels that are none, or over a limit, come to.
+/// Invalid kernels, and kernels over a limit.
 const KERNELS: &[(&str, &str)] = &[
     ("no-text", "this is no kernel"),
     ("no-entry", "fn f() {}"),
@@ -100,7 +100,7 @@ fn attack(kind: String) -> String {
         "endless-barrier" => said(runs(&body(
             "var x = 0u; loop { workgroupBarrier(); x += 1u; if x == 0u && values[0] < -5.0 { break; } } values[0] = f32(x);",
         ))),
-        // Out of bounds: of its own tensor, or nothing.
+        // Out-of-bounds writes hit the kernel's own tensor or nothing.
         "writes-behind" => {
             let neighbours: Vec<Tensor> = (0..20).filter_map(|_| of(&[7.0; 16]).ok()).collect();
             let wrote = runs(&body("for (var k = 0u; k < 100000u; k++) { values[16u + id.x + k * 64u] = 9.0; }"));
@@ -108,7 +108,7 @@ fn attack(kind: String) -> String {
             format!("{untouched} of {}, {}", neighbours.len(), wrote.is_ok())
         }
         "reads-behind" => {
-            // What others of this job have had there before.
+            // Memory that other tasks of the job used before.
             for _ in 0..20 {
                 let _ = of(&[7.0; 16]).and_then(|tensor| tensor.to_vec::<f32>());
             }

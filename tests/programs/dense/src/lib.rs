@@ -1,11 +1,11 @@
-//! Programs whose dense algebra a GPU does: those that mean well, and those that don't.
+//! Programs that use dense algebra on a GPU, honest and hostile ones.
 
 mod attacks;
 
 use sandbar_guest::dense::{Device, Tensor, gpu, input, use_device};
 use sandbar_guest::prelude::*;
 
-/// Whether a task that asks for a GPU has one, and one that does not has none.
+/// Returns whether a task that asks for a GPU has one, and a task that does not has none.
 #[task]
 fn who_has_one() -> Result<String, TaskError> {
     let with = names::options().gpus(1.0).submit().get()?;
@@ -31,7 +31,7 @@ impl Layer {
         Layer { weights: Tensor::new(&[inputs, outputs], &values).expect("there is room") }
     }
 
-    /// What it gives for some rows.
+    /// Returns the layer's output for some rows.
     pub fn infer(&self, rows: Vec<f32>) -> Result<Vec<f32>, String> {
         let inputs = self.weights.sizes()[0];
         let rows = Tensor::new(&[rows.len() / inputs, inputs], &rows)?;
@@ -40,7 +40,7 @@ impl Layer {
     }
 }
 
-/// Has actors with their weights infer, each several times, and compares.
+/// Calls each of several actors repeatedly, and counts the right answers.
 #[task]
 fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
     const INPUTS: usize = 30;
@@ -58,7 +58,7 @@ fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
     Ok(found.iter().filter(|found| **found == expected).count())
 }
 
-/// A value that is doubled and halved on the GPU in `turns` operations, one after the other. It logs that it is at work.
+/// Doubles and halves a value on the GPU in `turns` operations. Logs before each.
 #[task]
 fn doubled(turns: usize, number: usize) -> Result<f32, String> {
     use_device(Device::Gpu);
@@ -69,14 +69,14 @@ fn doubled(turns: usize, number: usize) -> Result<f32, String> {
             value.to_vec::<f32>()?;
         }
         if turn % 200 == 5 {
-            // Equal lines would be logged as one.
+            // Equal lines would be merged in the log.
             sandbar_guest::log::info!("at work: {number}, turn {turn}");
         }
     }
     Ok(value.to_vec()?[0])
 }
 
-/// As above in several tasks beside an actor with weights, however often GPUs are lost meanwhile: how many are right.
+/// Runs such tasks beside an actor with weights while GPU processes are killed. Returns how many are right.
 #[task]
 fn survives(tasks: usize, turns: usize) -> Result<usize, TaskError> {
     let layer = Layer::options().gpus(0.5).max_restarts(100).max_task_retries(100).submit(3, 1);
@@ -85,7 +85,7 @@ fn survives(tasks: usize, turns: usize) -> Result<usize, TaskError> {
         (0..tasks).map(|number| doubled::options().gpus(0.5).max_retries(100).submit(turns, number)).collect();
     let right = get_all(&all)?.into_iter().filter(|value| *value == if turns.is_multiple_of(2) { 1.0 } else { 2.0 });
     let right = right.count();
-    // -3, -2 and -1 with ones, and what is below zero held back; then weights that are not.
+    // -3, -2 and -1 with weights of one give 0 after ReLU; then come wrong weights.
     let inferred = get_all(&calls)?.into_iter().filter(|out| *out == [0.0]).count();
     let again = layer.infer(vec![-1.0, -1.0, -1.0]).get()?;
     Ok(right + inferred + usize::from(again == [6.0]))

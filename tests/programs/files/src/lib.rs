@@ -1,28 +1,28 @@
-//! Programs that are given files, and return more than numbers.
+//! Programs with file arguments and results that are more than numbers.
 
 use std::collections::BTreeMap;
 
 use sandbar_guest::prelude::*;
 
-/// The sum of all bytes.
+/// Returns the sum of all bytes.
 #[task]
 fn sum(bytes: Bytes) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// The same of a file.
+/// Returns the sum of all bytes of a file.
 #[task]
 fn sum_of(file: File) -> Result<u64, TaskError> {
     Ok(sum(file.bytes()?))
 }
 
-/// A file's bytes, which are read when this has ended.
+/// Returns the object of a file's bytes, which are read after this task has ended.
 #[task]
 fn opens(file: File) -> ObjectRef<Bytes> {
     file.open()
 }
 
-/// One file, read by this task, by many that are given its bytes, and by one that has ended when they are there.
+/// Reads one file in this task, in many tasks that take its bytes, and through a task that has ended.
 #[task]
 fn one(data: File, tasks: u64) -> Result<(String, u64, bool), TaskError> {
     let first = sum(data.bytes()?);
@@ -33,7 +33,7 @@ fn one(data: File, tasks: u64) -> Result<(String, u64, bool), TaskError> {
     Ok((data.name().to_owned(), first, same && of_child == first))
 }
 
-/// Many files: how many, the sum of all bytes, and what went wrong.
+/// Reads many files: returns their number, the sum of all bytes, and the errors.
 #[task]
 fn many(files: Files, chunksize: Option<usize>) -> (usize, u64, Vec<(String, String)>) {
     let (mut all, mut errors) = (0, Vec::new());
@@ -47,7 +47,7 @@ fn many(files: Files, chunksize: Option<usize>) -> (usize, u64, Vec<(String, Str
     (files.len(), all, errors)
 }
 
-/// All files at once, each an object.
+/// Opens all files at once as objects: returns their number, the sum of all bytes, and the errors by code.
 #[task]
 fn at_once(files: Files) -> (usize, u64, BTreeMap<String, usize>) {
     let opened: Vec<_> = files.iter().map(|file| file.open()).collect();
@@ -61,7 +61,7 @@ fn at_once(files: Files) -> (usize, u64, BTreeMap<String, usize>) {
     (opened.len(), all, errors)
 }
 
-/// Opens a file again and again, mostly without wanting what is in it.
+/// Opens a file repeatedly, mostly without reading it.
 #[task]
 fn forgets(data: File, times: u64) -> Result<u64, TaskError> {
     for _ in 0..times {
@@ -70,26 +70,26 @@ fn forgets(data: File, times: u64) -> Result<u64, TaskError> {
     sum_of::submit(&data).get()
 }
 
-/// Ends before anything of it is there.
+/// Ends before any of the files is read.
 #[task]
 fn leaves(files: Files) -> usize {
     files.iter().map(|file| file.open()).collect::<Vec<_>>().len()
 }
 
-/// What comes of a number that was not given.
+/// Opens a file number that the job was not given.
 #[task]
 fn guesses(number: u64) -> Result<u64, TaskError> {
     let file: File = serde_json::from_value(serde_json::json!({ "number": number, "name": "x" })).expect("a file");
     sum_of::submit(&file).get()
 }
 
-/// Texts, as they were given.
+/// Returns its texts.
 #[task]
 fn texts(text: String, other: Option<String>) -> Vec<String> {
     [Some(text), other].into_iter().flatten().collect()
 }
 
-/// Whether a file was given.
+/// Returns the name of the file, if one is given.
 #[task]
 fn perhaps(data: Option<File>) -> Option<String> {
     data.map(|file| file.name().to_owned())
@@ -102,25 +102,25 @@ struct Shape {
     lengths: Vec<f32>,
 }
 
-/// Something with names.
+/// Returns a value with named fields.
 #[task]
 fn shape() -> Shape {
     Shape { name: "square".to_owned(), sides: Some(4), lengths: vec![0.1; 2] }
 }
 
-/// Something that has no JSON.
+/// Returns a value without a JSON form.
 #[task]
 fn object() -> ObjectRef<u64> {
     put(&7)
 }
 
-/// A list of so many bytes.
+/// Returns a text of `bytes` bytes.
 #[task]
 fn long(bytes: usize) -> String {
     "x".repeat(bytes)
 }
 
-/// Says how far it is, again and again, and much else that nobody wants to know.
+/// Reports progress repeatedly, together with control characters and extreme numbers.
 #[task]
 fn says(times: u64) -> u64 {
     for time in 1..=times {
@@ -130,7 +130,7 @@ fn says(times: u64) -> u64 {
     times
 }
 
-/// Several at once, whose names are the same.
+/// Runs tasks in parallel that report progress under the same names.
 #[task]
 fn all_say(tasks: u64, times: u64) -> Result<u64, TaskError> {
     Ok(says::pool().progress("tasks").map((0..tasks).map(|_| times))?.iter().sum())

@@ -1,4 +1,4 @@
-//! Programs whose objects are more than memory is to hold.
+//! Programs whose objects exceed the memory limit.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, log};
 
-/// A batch whose numbers are a function of its own.
+/// Returns a batch whose values depend on `number` only.
 #[task]
 fn makes(number: u64, rows: u64) -> Batch {
     let mixed = |row: u64| (number << 32 ^ row).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -14,7 +14,7 @@ fn makes(number: u64, rows: u64) -> Batch {
     Batch(RecordBatch::try_from_iter([("numbers", column)]).expect("a column is a batch"))
 }
 
-/// So many rows that batches are of different sizes: up to 1.75 times `rows`, and `rows` on average.
+/// Returns the rows of a batch: 0.25 to 1.75 times `rows`, depending on `number`.
 fn rows_of(number: u64, rows: u64) -> u64 {
     rows / 4 + rows / 4 * (number % 7)
 }
@@ -23,7 +23,7 @@ fn made(number: u64, rows: u64) -> Batch {
     makes(number, rows_of(number, rows))
 }
 
-/// Stores batches, and says how many of those that it then looks at, anywhere, are what was stored.
+/// Stores batches, and returns how many of `gets` random reads give the stored batch.
 #[task]
 fn holds(objects: u64, rows: u64, gets: u64) -> Result<u64, TaskError> {
     let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
@@ -35,13 +35,13 @@ fn holds(objects: u64, rows: u64, gets: u64) -> Result<u64, TaskError> {
     Ok(right)
 }
 
-/// Whether a batch that it is given is what it should be.
+/// Returns 1 if a batch is the expected one.
 #[task]
 fn is_right(batch: Batch, number: u64, rows: u64) -> u64 {
     u64::from(batch == made(number, rows))
 }
 
-/// A batch of node 1, at which so many other nodes look at once. Says on how many it is what it should be.
+/// Reads a batch of node 1 on `nodes` other nodes, and returns on how many it is right.
 #[task]
 fn spreads(rows: u64, nodes: u64) -> Result<u64, TaskError> {
     let made = makes::options().resource("node-1", 1.0).submit(7, rows / 4);
@@ -51,18 +51,17 @@ fn spreads(rows: u64, nodes: u64) -> Result<u64, TaskError> {
     Ok(get_all(&looks)?.iter().sum())
 }
 
-/// The same of what tasks return, which other tasks take.
+/// Passes batches from tasks to other tasks, and returns how many arrive right.
 #[task]
 fn passes(objects: u64, rows: u64) -> Result<u64, TaskError> {
     let results: Vec<_> = (0..objects).map(|number| makes::submit(number, rows_of(number, rows))).collect();
-    // All are there, and most of them on disk, before any is looked at.
+    // All batches exist, and most are spilled, before any is read.
     wait(&results, results.len(), None);
     let right: Vec<_> = (0..).zip(&results).map(|(number, result)| is_right::submit(result, number, rows)).collect();
     Ok(get_all(&right)?.iter().sum())
 }
 
-/// The same of results that can be made again only so often, once some node has what is called `finish`: until then short tasks
-/// run, as often.
+/// As `passes`, but reads only once a node provides `finish`. Until then runs short tasks with the same `retries`.
 #[task]
 fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
     let once = makes::options().max_retries(retries);
@@ -90,7 +89,7 @@ fn counts(batch: Batch) -> u64 {
     batch.num_rows() as u64
 }
 
-/// Has batches made where there is what is called so, and counts the rows of all of them, anywhere.
+/// Creates batches on nodes that provide `place`, and counts their rows in tasks on any node.
 #[task]
 fn visits(objects: u64, rows: u64, place: String) -> Result<u64, TaskError> {
     let there = makes::options().resource(&place, 0.01);
@@ -99,7 +98,7 @@ fn visits(objects: u64, rows: u64, place: String) -> Result<u64, TaskError> {
     Ok(get_all(&counted)?.iter().sum())
 }
 
-/// Small values, which travel in messages.
+/// Stores small values, which travel in messages.
 #[task]
 fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {
     let text = |number: u64| format!("{number:0width$}", width = bytes as usize);
@@ -108,7 +107,7 @@ fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {
     right.sum()
 }
 
-/// Stores more than there is room for: says with what the first value comes that there was none for, and that all goes on.
+/// Stores more than fits: returns the code of the first error, and whether work goes on.
 #[task]
 fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
     let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
@@ -122,20 +121,20 @@ fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
     Ok(format!("{all} {some} {}", stored == result))
 }
 
-/// Fails with what there was no room for.
+/// Fails with the error of a value that does not fit.
 #[task]
 fn overfills(objects: u64, rows: u64) -> Result<u64, TaskError> {
     let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
     Ok(get_all(&kept)?.len() as u64)
 }
 
-/// A value that is larger than all objects may be.
+/// Stores a value that exceeds the limit of all objects.
 #[task]
 fn too_large(rows: u64) -> Result<u64, TaskError> {
     Ok(put(&makes(0, rows)).get()?.num_rows() as u64)
 }
 
-/// Waits until whoever looks on has ended a worker.
+/// Waits until the test kills this worker.
 #[task]
 fn waits_for_somebody() -> u64 {
     loop {
@@ -143,8 +142,7 @@ fn waits_for_somebody() -> u64 {
     }
 }
 
-/// What became of values that are on disk, while somebody does something to that: of `puts` that were put, and of `tasks`
-/// that were returned.
+/// Returns what happened to spilled values that the test damages: `puts` stored ones and `tasks` results.
 #[task]
 fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
     let kept: Vec<_> = (0..puts).map(|number| put(&makes(number, rows))).collect();
@@ -165,7 +163,7 @@ fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
     format!("{}; {}", told(&kept), told(&results))
 }
 
-/// What tasks have returned that may be begun again once, while somebody does something to what is on disk, twice.
+/// Reads results of tasks with one retry while the test damages spilled values twice.
 #[task]
 fn is_damaged_twice(tasks: u64, rows: u64) -> Result<u64, TaskError> {
     let once = makes::options().max_retries(1);

@@ -1,4 +1,4 @@
-//! Programs that set room aside, and run where they want to.
+//! Programs that reserve resources, and run where they ask for.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, NodeId, Strategy, log};
 
-/// Computes for so long.
+/// Computes for `steps` steps.
 #[task]
 fn spins(steps: u64) -> u64 {
     (0..steps).fold(1, |sum, step| black_box(sum ^ step).rotate_left(1))
 }
 
-/// Whether somebody has come.
+/// A flag that other tasks set.
 struct Sign {
     up: bool,
 }
@@ -32,7 +32,7 @@ impl Sign {
     }
 }
 
-/// Comes, and never goes.
+/// Sets the flag, and never returns.
 #[task]
 fn stays(sign: SignHandle) -> Result<u64, TaskError> {
     sign.raise().get()?;
@@ -41,13 +41,13 @@ fn stays(sign: SignHandle) -> Result<u64, TaskError> {
     }
 }
 
-/// Waits until somebody has come.
+/// Waits until the flag is set.
 fn until_up(sign: &SignHandle) -> Result<(), TaskError> {
     while !sign.is_up().get()? {}
     Ok(())
 }
 
-/// Two tasks, each in a bundle of its own, or in one that has a processor for one of them.
+/// Runs two tasks, each in a bundle of its own, or both in a bundle with one CPU.
 #[task]
 fn beside(bundles: u32, steps: u64) -> Result<u64, TaskError> {
     let group = PlacementGroup::new((0..bundles).map(|_| Bundle::cpus(1.0)), GroupStrategy::Pack);
@@ -55,7 +55,7 @@ fn beside(bundles: u32, steps: u64) -> Result<u64, TaskError> {
     get_all(&both).map(|both| both.len() as u64)
 }
 
-/// A group finds no room until another is removed, and a task waits for it.
+/// Creates a group that waits until another is removed, with a task that waits for it.
 #[task]
 fn takes_turns(cpus: f64, wait_ms: u64) -> Result<String, TaskError> {
     let all = || [Bundle::cpus(cpus)];
@@ -72,7 +72,7 @@ fn takes_turns(cpus: f64, wait_ms: u64) -> Result<String, TaskError> {
     Ok(format!("{} before, then {code}", there.len()))
 }
 
-/// A task and an actor end with their group, which others have the room of.
+/// Removes a group: its task and its actor end, and others get its resources.
 #[task]
 fn removes(cpus: f64) -> Result<String, TaskError> {
     let group = PlacementGroup::new([Bundle::cpus(cpus), Bundle::default().memory(1 << 20)], GroupStrategy::Pack);
@@ -88,7 +88,7 @@ fn removes(cpus: f64) -> Result<String, TaskError> {
     Ok(words.join("; "))
 }
 
-/// A group that a node can't have.
+/// Asks for a group that no node can hold.
 #[task]
 fn is_infeasible(cpus: f64, strategy: String) -> Result<(), TaskError> {
     let strategy = match strategy.as_str() {
@@ -98,7 +98,7 @@ fn is_infeasible(cpus: f64, strategy: String) -> Result<(), TaskError> {
     PlacementGroup::named("wish", [Bundle::cpus(cpus), Bundle::cpus(cpus)], strategy).ready()
 }
 
-/// Tasks that ask for something of one's own, one after the other.
+/// Runs tasks that ask for a custom resource.
 #[task]
 fn licensed(amount: f64, tasks: u64, steps: u64) -> Result<u64, TaskError> {
     let all: Vec<_> =
@@ -106,7 +106,7 @@ fn licensed(amount: f64, tasks: u64, steps: u64) -> Result<u64, TaskError> {
     get_all(&all).map(|all| all.len() as u64)
 }
 
-/// Tasks that want to be spread, or on a node.
+/// Runs tasks with the spread strategy, or on a given node.
 #[task]
 fn is_on_node(node: u32, soft: bool) -> Result<u64, TaskError> {
     let all = [Strategy::Spread, Strategy::Node { node: NodeId(node), soft }];
@@ -114,7 +114,7 @@ fn is_on_node(node: u32, soft: bool) -> Result<u64, TaskError> {
     get_all(&all).map(|all| all.len() as u64)
 }
 
-/// Has groups for others to look at.
+/// Holds groups for inspection.
 #[task]
 fn holds(cpus: f64) -> Result<u64, TaskError> {
     let group = PlacementGroup::named("train", [Bundle::cpus(cpus)], GroupStrategy::Pack);
@@ -126,7 +126,7 @@ fn holds(cpus: f64) -> Result<u64, TaskError> {
     task.get()
 }
 
-/// Whether a bundle that is not there is refused, and that a group has bundles.
+/// Returns whether a bundle that does not exist is rejected, and a group without bundles.
 #[task]
 fn asks_wrongly() -> String {
     let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::Spread);
@@ -137,28 +137,28 @@ fn asks_wrongly() -> String {
     "refused".to_owned()
 }
 
-/// No group at all.
+/// Asks for an empty group.
 #[task]
 fn asks_for_nothing() -> Result<(), TaskError> {
     PlacementGroup::new([], GroupStrategy::Pack).ready()
 }
 
-/// Tasks that run where there is something by this name alone, and what they return.
+/// Runs tasks on nodes that provide the resource `name`, and returns the sum of their results.
 #[task]
 fn needs(name: String, tasks: u64, steps: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..tasks).map(|_| counts::options().resource(&name, 1.0).submit(steps)).collect();
     get_all(&all).map(|all| all.iter().sum())
 }
 
-/// Computes for so long. Gives 1.
+/// Computes for `steps` steps, and returns 1.
 #[task]
 fn counts(steps: u64) -> u64 {
     black_box(spins(steps));
     1
 }
 
-/// Groups with a bundle on each of three nodes, one after the other: a task and an actor in each bundle. Gives how many there
-/// were.
+/// Creates groups with a bundle on each of three nodes, `rounds` times, with a task and an actor in each bundle.
+/// Returns their number.
 #[task]
 fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
     let mut ran = 0;
@@ -178,7 +178,7 @@ fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
             ran += u64::from(sign.is_up().get()?);
         }
         ran += get_all(&tasks)?.iter().sum::<u64>();
-        // Who is in it ends with it.
+        // Tasks and actors in the group end with it.
         group.remove();
         let ended = signs[1].is_up().get().expect_err("it ends with its group");
         assert_eq!(ended.fault.code, Code::ActorDied, "{ended}");
@@ -186,7 +186,7 @@ fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
     Ok(ran)
 }
 
-/// More than half of what is called as a node: two of them don't fit there.
+/// More than half of the resource that only this node provides: two such bundles don't fit there.
 fn of_node(number: u32) -> Bundle {
     Bundle::default().resource(format!("node{number}"), 6.0)
 }

@@ -1,17 +1,17 @@
-//! Generators for tests, and tasks that take their items: each that takes nothing, or numbers, is one that a test begins
-//! with, and says what it saw.
+//! Generators and consumers for tests. A task without parameters, or with numbers only, is the root task of a test and
+//! returns what it observed.
 
 use std::time::Duration;
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, RetryOn};
 
-/// Computes for about so many steps.
+/// Computes for about `steps` steps.
 fn computes(steps: u64) -> u64 {
     (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
 }
 
-/// Squares, after so many steps each.
+/// Yields squares, each after `steps` steps.
 #[task]
 fn squares(items: u64, steps: u64) -> impl Iterator<Item = u64> {
     (0..items).map(move |i| {
@@ -20,7 +20,7 @@ fn squares(items: u64, steps: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// How many items there are, if they are squares in order.
+/// Returns the number of items, if they are squares in order.
 fn count(stream: ObjectStream<u64>) -> Result<u64, TaskError> {
     let mut count = 0;
     for item in stream {
@@ -36,7 +36,7 @@ fn in_order(items: u64, buffer: u32) -> Result<u64, TaskError> {
     count(squares::options().buffer(buffer).submit(items, 0))
 }
 
-/// Lists of so many numbers, each longer by one.
+/// Yields lists of `numbers` numbers, each list one longer than the last.
 #[task]
 fn lists(items: u64, numbers: u64) -> impl Iterator<Item = Vec<u64>> {
     (0..items).map(move |i| (0..numbers + i).collect())
@@ -47,7 +47,7 @@ fn length(list: Vec<u64>) -> u64 {
     list.len() as u64
 }
 
-/// Lists that are taken here, and lists that are passed on.
+/// Takes some lists in this task and passes others on.
 #[task]
 fn large(items: u64, numbers: u64) -> Result<u64, TaskError> {
     let here: u64 =
@@ -58,19 +58,19 @@ fn large(items: u64, numbers: u64) -> Result<u64, TaskError> {
     Ok(here)
 }
 
-/// Objects in items: those of tasks, and values.
+/// Yields lists of object references: to a value and to a task's result.
 #[task]
 fn parts(items: u64) -> impl Iterator<Item = Vec<ObjectRef<u64>>> {
     (0..items).map(|i| vec![put(&i), length::submit(vec![0; i as usize])])
 }
 
-/// Items of a stream whose generator takes those of another.
+/// Yields sums of the items of another generator.
 #[task]
 fn sums(items: u64) -> impl Iterator<Item = Result<u64, TaskError>> {
     parts::submit(items).map(|item| Ok(get_all(&item?.get()?)?.iter().sum()))
 }
 
-/// Adds up items of generators of generators, and of those whose streams are gone by then.
+/// Sums items of nested generators, and items whose streams are dropped by then.
 #[task]
 fn nested(items: u64) -> Result<u64, TaskError> {
     let kept: Vec<_> = parts::submit(items).take(items as usize / 2).collect::<Result<_, _>>()?;
@@ -84,7 +84,7 @@ fn nested(items: u64) -> Result<u64, TaskError> {
     Ok(sum)
 }
 
-/// Counts what is made and what is going to be taken.
+/// Counts items yielded and items about to be taken.
 #[derive(Default)]
 struct Gauge {
     made: u64,
@@ -107,19 +107,19 @@ impl Gauge {
         self.taken += 1;
     }
 
-    /// How much was made, and how much more than was taken at most.
+    /// Returns the items yielded, and the maximum lead over those taken.
     pub fn read(&self) -> (u64, u64) {
         (self.made, self.most)
     }
 }
 
-/// Counted numbers.
+/// Yields numbers and counts them.
 #[task]
 fn gauged(gauge: GaugeHandle, items: u64) -> impl Iterator<Item = Result<u64, TaskError>> {
     (0..items).map(move |i| gauge.make().get().map(|()| i))
 }
 
-/// Waits until nothing more is made; gives how much was.
+/// Waits until no further item is yielded, and returns the number of items.
 fn settled(gauge: &GaugeHandle, least: u64) -> Result<u64, TaskError> {
     let mut before = u64::MAX;
     loop {
@@ -132,7 +132,7 @@ fn settled(gauge: &GaugeHandle, least: u64) -> Result<u64, TaskError> {
     }
 }
 
-/// How far a generator goes while nothing is taken, how far ahead it was at most, and how much was taken.
+/// Returns how far a generator runs while nothing is taken, its maximum lead, and the number of items taken.
 #[task]
 fn ahead(items: u64, buffer: u32) -> Result<String, TaskError> {
     let gauge = Gauge::submit();
@@ -148,7 +148,7 @@ fn ahead(items: u64, buffer: u32) -> Result<String, TaskError> {
     Ok(format!("{first} {} {taken}", gauge.read().get()?.1))
 }
 
-/// Takes three items, and needs no more: how much was made in the end of very many.
+/// Takes three items of an endless generator and drops the stream. Returns whether the generator stopped in time.
 #[task]
 fn dropped(buffer: u32) -> Result<bool, TaskError> {
     let gauge = Gauge::submit();
@@ -156,7 +156,7 @@ fn dropped(buffer: u32) -> Result<bool, TaskError> {
     let taken: Vec<_> = stream.by_ref().take(3).collect::<Result<_, _>>()?;
     drop(stream);
     let made = settled(&gauge, 3)?;
-    // And one that yields nothing, ever.
+    // A generator that never yields.
     drop(spins::submit());
     Ok(get_all(&taken)? == [0, 1, 2] && made <= 3 + u64::from(buffer))
 }
@@ -176,7 +176,7 @@ fn panics_at(n: u64) -> impl Iterator<Item = u64> {
     (0..).inspect(move |i| assert!(*i < n, "on purpose"))
 }
 
-/// What became of generators that fail, each in one way.
+/// Returns the errors of generators that fail in different ways.
 #[task]
 fn failures() -> Result<String, TaskError> {
     let told = |stream: ObjectStream<u64>, skipped: usize| -> String {
@@ -210,7 +210,7 @@ fn passes_on(n: u64) -> impl Iterator<Item = Result<u64, TaskError>> {
     fails_at::submit(n).map(|item| item?.get())
 }
 
-/// Waits for an item for too short a time, and then for as long as it takes.
+/// Waits for an item for too short a time, then long enough.
 #[task]
 fn late() -> Result<String, TaskError> {
     let mut stream = squares::submit(2, 50_000_000);
@@ -222,7 +222,7 @@ fn late() -> Result<String, TaskError> {
     Ok(format!("{first} {next} {}", stream.count()))
 }
 
-/// Counts the attempts of what fails.
+/// Counts attempts.
 #[derive(Default)]
 struct Attempts(u64);
 
@@ -238,7 +238,7 @@ impl Attempts {
     }
 }
 
-/// Squares up to some more in each attempt.
+/// Yields squares, up to a further end in each attempt.
 #[task]
 fn further(attempts: AttemptsHandle, items: u64) -> impl Iterator<Item = Result<u64, String>> {
     let attempt = attempts.begin().get().unwrap_or(0);
@@ -246,20 +246,20 @@ fn further(attempts: AttemptsHandle, items: u64) -> impl Iterator<Item = Result<
     (0..items).map(move |i| if i < end { Ok(i * i) } else { Err(format!("attempt {attempt} ends at {end}")) })
 }
 
-/// Takes items of a generator that is begun three times.
+/// Takes items of a generator that needs three attempts.
 #[task]
 fn again(items: u64) -> Result<u64, TaskError> {
     let attempts = Attempts::submit();
     count(further::options().retry_on(RetryOn::All).submit(attempts, items))
 }
 
-/// Takes items of a generator, both of which may be begun again however often their workers end.
+/// Takes items of a generator; both may be retried as often as their workers die.
 #[task]
 fn takes(items: u64, steps: u64) -> Result<u64, TaskError> {
     count(squares::options().max_retries(1000).submit(items, steps))
 }
 
-/// So many tasks that take items at once.
+/// Runs `tasks` tasks that take items in parallel.
 #[task]
 fn taken_by_many(tasks: u64, items: u64, steps: u64) -> Result<u64, TaskError> {
     let often = takes::options().max_retries(1000);

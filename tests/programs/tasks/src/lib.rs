@@ -1,4 +1,5 @@
-//! Programs for tests: each task that takes nothing, or numbers, is one that a test begins with, and says what it saw.
+//! Tasks for tests. A task without parameters, or with numbers only, is the root task of a test and returns what it
+//! observed.
 
 mod numbers;
 mod retried;
@@ -24,7 +25,7 @@ fn panics() -> i64 {
     panic!("on purpose")
 }
 
-/// A loop without an end that touches no memory.
+/// Loops endlessly without touching memory.
 #[task]
 fn spins() -> i64 {
     let mut number = 1u64;
@@ -36,7 +37,7 @@ fn spins() -> i64 {
     }
 }
 
-/// Computes for about so many steps.
+/// Computes for about `steps` steps.
 #[task]
 fn computes(steps: u64) -> u64 {
     (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
@@ -53,7 +54,7 @@ fn tree(depth: u32, width: u32, steps: u64) -> Result<u64, TaskError> {
     Ok(get_all(&parts)?.iter().sum())
 }
 
-/// The same, of tasks that are begun again however often their workers end.
+/// As `tree`, of tasks that are retried as often as their workers die.
 #[task]
 fn tree_retried(depth: u32, width: u32, steps: u64) -> Result<u64, TaskError> {
     computes(steps);
@@ -65,27 +66,28 @@ fn tree_retried(depth: u32, width: u32, steps: u64) -> Result<u64, TaskError> {
     Ok(get_all(&parts)?.iter().sum())
 }
 
-/// Fails with what another has failed with.
+/// Fails with the error of another task.
 #[task]
 fn passes_on() -> Result<i64, TaskError> {
     fails::submit("on purpose".to_owned()).get()
 }
 
-/// A sum of tasks that take what others return.
+/// Sums tasks that take the results of others.
 #[task]
 fn chains(length: i64) -> Result<i64, TaskError> {
     let first = add::submit(0, 0);
     (0..length).fold(first, add::submit).get()
 }
 
-/// A number out of a list that many share; one that is odd is an error, and there is nothing at the end of the list.
+/// Returns a number of a list shared by many tasks; fails for odd numbers, and at the end of the list.
 #[task]
 fn picks((numbers, place): (ObjectRef<Vec<i64>>, usize)) -> Result<i64, String> {
     let number = numbers.get().map_err(|error| error.to_string())?[place];
     if number % 2 == 0 { Ok(number) } else { Err(format!("{number} is odd")) }
 }
 
-/// A pool over so many numbers and one more: the sum of the even ones, how many are odd, and how the last one failed.
+/// Runs a pool over `count` numbers and one more: returns the sum of the even ones, the number of odd ones, and the
+/// last error.
 #[task]
 fn pools(count: usize, chunksize: usize) -> String {
     let numbers = put(&(0..count as i64).collect());
@@ -98,7 +100,7 @@ fn pools(count: usize, chunksize: usize) -> String {
     format!("{} {others} {odd} {last:?}", results.into_iter().flatten().sum::<i64>())
 }
 
-/// What became of tasks that fail, each in one way.
+/// Returns the errors of tasks that fail in different ways.
 #[task]
 fn failures() -> String {
     let told = |result: Result<i64, TaskError>| match result {
@@ -117,7 +119,7 @@ fn failures() -> String {
     .join("\n")
 }
 
-/// Cancels the third of four tasks of which each takes what the one before returns.
+/// Cancels the third of four tasks, each of which takes the result of the one before.
 #[task]
 fn cancels_one() -> String {
     let first = add::submit(1, 1);
@@ -138,11 +140,11 @@ fn slow(number: i64) -> i64 {
     number + spins()
 }
 
-/// A tree of tasks whose leaves never end, cancelled with all of it.
+/// Cancels a tree of tasks whose leaves never end.
 #[task]
 fn cancels_tree(width: u32) -> Result<String, TaskError> {
     let root = endless::submit(2, width);
-    // Time for it to grow.
+    // Time for the tree to grow.
     computes::submit(30_000_000).get()?;
     cancel(&root, true);
     Ok(match root.get() {
@@ -160,7 +162,7 @@ fn endless(depth: u32, width: u32) -> Result<i64, TaskError> {
     Ok(get_all(&parts)?.iter().sum())
 }
 
-/// Waits for the first of several, for none in time, and for all.
+/// Waits for the first of several tasks, for none within a time limit, and for all.
 #[task]
 fn waits() -> String {
     let quick: Vec<_> = (0..3).map(|number| add::submit(number, 0)).collect();
@@ -178,19 +180,19 @@ fn waits() -> String {
     format!("{} {} {} {} {}", told(&ready), told(&rest), none.len(), all_left.len(), late.len())
 }
 
-/// Forever one deeper.
+/// Submits itself one level deeper, endlessly.
 #[task]
 fn deeper(depth: u64) -> Result<u64, TaskError> {
     deeper::submit(depth + 1).get()
 }
 
-/// Submits without an end.
+/// Submits tasks endlessly.
 #[task]
 fn floods() -> Result<u64, TaskError> {
     let mut last = add::submit(0, 0);
     loop {
         let next = add::submit(&last, 1);
-        // What can't be submitted any more says so when it is asked.
+        // A submission over the limit fails when its result is read.
         if let (ready, _) = wait(std::slice::from_ref(&next), 1, Some(Duration::ZERO))
             && !ready.is_empty()
         {
@@ -216,7 +218,7 @@ fn sums_shared(shared: Shared) -> Result<u64, TaskError> {
     Ok(shared.numbers.get()?.iter().sum::<u64>() + shared.name.len() as u64)
 }
 
-/// The same, by a task that is to run where there is such a thing.
+/// As `sums`, in a task on a node that provides `resource`.
 #[task]
 fn sums_on(shared: Shared, resource: String) -> Result<u64, TaskError> {
     sums_shared::options().resource(&resource, 1.0).submit(shared).get()
@@ -227,7 +229,7 @@ fn makes(count: u64) -> Shared {
     Shared { numbers: put(&(0..count).collect::<Vec<u64>>()), name: "made".to_owned() }
 }
 
-/// Values that are shared: stored, passed as arguments, inside others, and back.
+/// Shares values: stored, passed as arguments, within other values, and returned.
 #[task]
 fn shares(count: u64) -> Result<String, TaskError> {
     let numbers = put(&(0..count).collect::<Vec<u64>>());
@@ -240,7 +242,7 @@ fn shares(count: u64) -> Result<String, TaskError> {
     Ok(format!("{:?} {} {}", get_all(&four)?, inside.get()?, back.numbers.get()?.len()))
 }
 
-/// Stores so many values of so many bytes, and lets none of them go.
+/// Stores `values` values of `bytes` bytes, and never releases them.
 #[task]
 fn leaks(values: u32, bytes: u32) -> u64 {
     let kept: Vec<_> = (0..values).map(|value| put(&vec![value as u8; bytes as usize])).collect();
@@ -253,16 +255,16 @@ fn half(number: i64) -> Result<i64, String> {
     if number % 2 == 0 { Ok(number / 2) } else { Err(format!("{number} is odd")) }
 }
 
-/// What a pool gives for so many numbers, every second of which fails, and for one that ends its call.
+/// Runs a pool over `count` numbers, every second of which fails, and over one that ends its call.
 #[task]
 fn imaps(count: i64, chunksize: usize) -> String {
-    // Of a list of arguments an error names the task alone.
+    // For a list of arguments, an error names the task only.
     let why = |error: TaskError| format!("{}: {}", error.chain.last().map_or("", |name| name), error.fault);
     let told = |result: Result<i64, TaskError>| result.map_or_else(why, |half| half.to_string());
     half::pool().chunksize(chunksize).in_flight(2).imap(0..count).map(told).collect::<Vec<_>>().join("\n")
 }
 
-/// Submits so many tasks that wait for one that never ends, and keeps none of them.
+/// Submits `count` tasks that wait for one that never ends, and keeps none of them.
 #[task]
 fn queues(count: u64) -> Result<i64, TaskError> {
     let never = spins::submit();
@@ -271,7 +273,7 @@ fn queues(count: u64) -> Result<i64, TaskError> {
     never.get_timeout(Duration::from_millis(1)).map_or_else(|_| last.get(), Ok)
 }
 
-/// Stores values of so many bytes for ever, and keeps the last of them.
+/// Stores values of `bytes` bytes endlessly, and keeps the last `kept` of them.
 #[task]
 fn stores(bytes: usize, kept: usize) -> u64 {
     let mut all = std::collections::VecDeque::new();

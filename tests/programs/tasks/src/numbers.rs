@@ -1,11 +1,11 @@
-//! Numbers that JSON lacks, texts that look like numbers, and tasks that fail in a program that succeeds.
+//! Numbers that JSON lacks, texts that look like numbers, and failed tasks in a program that succeeds.
 
 use sandbar_guest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::fails;
 
-/// What a `serde` type of one's own may contain.
+/// A user's `serde` type.
 #[derive(Serialize, Deserialize)]
 struct Trained {
     loss: f64,
@@ -16,7 +16,7 @@ struct Trained {
 #[derive(Serialize, Deserialize)]
 struct Code(String);
 
-/// A number by its name.
+/// Returns a number by its name.
 #[task]
 fn number(name: String) -> f64 {
     match name.as_str() {
@@ -28,7 +28,7 @@ fn number(name: String) -> f64 {
     }
 }
 
-/// Numbers within a list within a structure.
+/// Returns numbers in a list in a structure.
 #[task]
 fn within(loss: f64, best: Option<f32>) -> Trained {
     Trained { loss, best, steps: vec![loss, 0.5] }
@@ -39,13 +39,13 @@ fn large() -> (u64, u128, i128) {
     (u64::MAX, u128::MAX, i128::MIN)
 }
 
-/// What it was given.
+/// Returns its arguments as text.
 #[task]
 fn texts(text: String, maybe: Option<String>, code: Option<Code>) -> String {
     format!("{text:?} {maybe:?} {:?}", code.map(|code| code.0))
 }
 
-/// So many tasks that fail, which it does not mind.
+/// Runs `tasks` tasks that fail, and ignores the errors.
 #[task]
 fn minds_nothing(tasks: u32) -> u32 {
     let all: Vec<_> = (0..tasks).map(|_| fails::submit("on purpose".to_owned())).collect();

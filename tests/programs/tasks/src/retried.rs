@@ -1,11 +1,11 @@
-//! Tasks that fail in one way or another until they were tried often enough.
+//! Tasks that fail in different ways until a given attempt.
 
 use std::time::Duration;
 
 use sandbar_guest::prelude::*;
 use sandbar_guest::{Code, RetryOn};
 
-/// How often something was tried.
+/// Counts attempts.
 struct Tries(u32);
 
 #[actor]
@@ -20,7 +20,7 @@ impl Tries {
     }
 }
 
-/// Fails so before its third try, of which it returns the number.
+/// Fails as `how` says before its third attempt, and returns the number of the attempt.
 #[task]
 fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
     let this = tries.next().get().map_err(|error| error.to_string())?;
@@ -32,7 +32,7 @@ fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
     }
 }
 
-/// What became of such tasks, and at which try.
+/// Returns the results of such tasks, and their attempts.
 #[task]
 fn retried() -> Result<String, TaskError> {
     let told = |how: &str, retries: u32, retry_on: RetryOn| {

@@ -1,11 +1,11 @@
-//! What is looked at from beside while it runs, and afterwards.
+//! Programs that tests inspect while they run and afterwards.
 
 use sandbar_guest::log;
 use sandbar_guest::prelude::*;
 
 use crate::{add, computes, spins};
 
-/// Runs until it is ended: holds a value of so many bytes, has had some tasks, and has others that never end.
+/// Runs until it is stopped: holds a value of `bytes` bytes, has run some tasks, and runs others that never end.
 #[task]
 fn stays(bytes: u32, others: u32) -> Result<i64, TaskError> {
     let held = put(&vec![7u8; bytes as usize]);
@@ -16,7 +16,7 @@ fn stays(bytes: u32, others: u32) -> Result<i64, TaskError> {
     Ok(held.get()?.len() as i64)
 }
 
-/// Runs until it is ended, and holds so many values, the first of which is larger than the others.
+/// Runs until it is stopped, and holds `objects` values, the first of which is larger than the others.
 #[task]
 fn holds(objects: u32) -> Result<i64, TaskError> {
     let first = put(&vec![7u8; 5000]);
@@ -31,7 +31,7 @@ fn says(line: String) {
     log::warn!("{line}");
 }
 
-/// So many tasks that log the same, and one that logs something else.
+/// Runs `tasks` tasks that log the same line, and one that logs another.
 #[task]
 fn repeats(tasks: u32) -> Result<u32, TaskError> {
     let all: Vec<_> = (0..tasks).map(|_| says::submit("the same".to_owned())).collect();
@@ -40,14 +40,14 @@ fn repeats(tasks: u32) -> Result<u32, TaskError> {
     Ok(tasks)
 }
 
-/// Logs so many lines of a hundred bytes.
+/// Logs `lines` lines of a hundred bytes.
 #[task]
 fn talks(lines: u32) -> u32 {
     (0..lines).for_each(|line| log::info!("{line:0100}"));
     lines
 }
 
-/// Two tasks that want so much of the node's memory each, and take a while.
+/// Runs two tasks that ask for `bytes` bytes of the node's memory each, and compute for `steps` steps.
 #[task]
 fn hoards(bytes: u64, steps: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..2).map(|_| computes::options().memory(bytes).submit(steps)).collect();

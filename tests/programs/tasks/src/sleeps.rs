@@ -1,4 +1,4 @@
-//! Time as a sandbox has it, and what else waits in the standard library.
+//! Time in a sandbox, and other waits of the standard library.
 
 use std::io::Read as _;
 use std::sync::{Condvar, Mutex};
@@ -10,7 +10,7 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Sleeps, and says how many milliseconds that took by its own clock.
+/// Sleeps, and returns how many milliseconds that took by its own clock.
 #[task]
 fn sleeps(ms: u64) -> u64 {
     let before = Instant::now();
@@ -18,7 +18,7 @@ fn sleeps(ms: u64) -> u64 {
     before.elapsed().as_millis() as u64
 }
 
-/// Many that sleep side by side, and one that computes beside them: what their clocks say, together.
+/// Runs tasks that sleep in parallel beside one that computes: returns the sum of their clocks.
 #[task]
 fn sleeps_beside(count: u64, ms: u64) -> Result<u64, TaskError> {
     let asleep: Vec<_> = (0..count).map(|_| sleeps::submit(ms)).collect();
@@ -28,7 +28,7 @@ fn sleeps_beside(count: u64, ms: u64) -> Result<u64, TaskError> {
     Ok(get_all(&asleep)?.iter().sum())
 }
 
-/// Sleeps that are too long: for the task's own time, and for who waits, who then cancels it.
+/// Sleeps for too long: for the task's time limit, and for a waiting caller that then cancels it.
 #[task]
 fn sleeps_for_ever() -> String {
     let hour = 3_600_000;
@@ -40,7 +40,7 @@ fn sleeps_for_ever() -> String {
     format!("{waited:?} {ends:?}")
 }
 
-/// Loops that wait for the clock: they end, since it moves by being read, and by sleeping.
+/// Polls the clock in loops, which end, since reading the clock and sleeping advance it.
 #[task]
 fn clocks(ms: u64) -> String {
     let (begun, begun_by_wall) = (Instant::now(), SystemTime::now());
@@ -55,7 +55,7 @@ fn clocks(ms: u64) -> String {
     format!("{} {by_wall}", times <= ms)
 }
 
-/// Numbers, with a pause before each.
+/// Yields numbers, with a pause before each.
 #[task]
 fn numbers_in_time(count: u64, ms: u64) -> impl Iterator<Item = u64> {
     (0..count).inspect(move |_| sleep(ms))
@@ -66,7 +66,7 @@ fn takes_in_time(count: u64, ms: u64) -> Result<u64, TaskError> {
     numbers_in_time::submit(count, ms).map(|number| number?.get()).sum()
 }
 
-/// What of the standard library a sandbox has no use for: each says so, and none waits.
+/// Uses parts of the standard library that a sandbox lacks: each fails, and none waits.
 #[task]
 fn reads_input() -> String {
     let mut text = String::new();
@@ -98,21 +98,21 @@ fn waits_for_nobody() -> u64 {
     *condition.wait(lock.lock().expect("nobody has it")).expect("nobody notifies")
 }
 
-/// Gives nothing away, since there is nobody who could wake it.
+/// Parks the thread: does not block, since no other thread could unpark it.
 #[task]
 fn parks() -> u64 {
     std::thread::park();
     1
 }
 
-/// How each of these ends.
+/// Returns how each of these tasks ends.
 #[task]
 fn waits_of_std() -> String {
     let all = [locks_twice::submit(), waits_for_nobody::submit(), parks::submit()];
     all.map(|task| task.get().map_or_else(|error| error.fault.code.as_str().to_owned(), |n| n.to_string())).join(" ")
 }
 
-/// Tasks with so many bytes of arguments each: how many bytes came, in all.
+/// Returns the bytes of its argument.
 #[task]
 fn takes(bytes: Vec<u8>) -> u64 {
     bytes.len() as u64
@@ -125,7 +125,7 @@ fn submits_much(tasks: u64, bytes: u64) -> Result<u64, TaskError> {
     Ok(get_all(&all)?.iter().sum())
 }
 
-/// The same by tasks that wait for what they submit, each for more than all may have at once.
+/// Submits tasks recursively that wait for their children, with arguments over the limit of all.
 #[task]
 fn submits_deep(bytes: Vec<u8>, depth: u32, width: u32) -> Result<u64, TaskError> {
     if depth == 0 {
@@ -140,7 +140,7 @@ fn submits_much_deep(bytes: u64, depth: u32, width: u32) -> Result<u64, TaskErro
     submits_deep::submit(vec![7; bytes as usize], depth, width).get()
 }
 
-/// A value that contains too many objects, and results that are too large for one message.
+/// Returns a value with too many objects, or results too large for one message.
 #[task]
 fn contains(count: u64) -> Vec<ObjectRef<u64>> {
     let one = put(&1);
