@@ -17,7 +17,7 @@ use crate::{CliError, output, signals, start_node};
 
 /// Socket, in the node's folder, for requests of this machine.
 const SOCKET: &str = "identity/socket";
-/// Maximum size of a response, in bytes, and maximum time to wait for it.
+/// Maximum size of a request and of a response, in bytes, and maximum time of one exchange.
 const ASKED_BYTES_MAX: u64 = 4096;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! `host completion`: scripts by which shells complete the command line.
+//! `host completion`: shell completion scripts.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, ValueEnum};
 use crate::args::Arguments;
 use crate::{CliError, output};
 
-/// A shell that there is a script for.
+/// A supported shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shell {
     Bash,
@@ -15,7 +15,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Writes the script of a shell to standard output.
+/// Prints the completion script of a shell.
 pub(crate) fn print(shell: Shell) -> Result<ExitCode, CliError> {
     let mut command = Arguments::command();
     let name = command.get_name().to_owned();

@@ -228,8 +228,7 @@ fn temporary_folder() -> Check {
     let folder = std::env::temp_dir();
     let named = folder.display().to_string();
     if !can_be_written(&folder) {
-        let remedy =
-            "rows and objects that do not fit in memory can't go there: set TMPDIR to a folder that can be written";
+        let remedy = "rows and objects that do not fit in memory can't go there: set TMPDIR to a writable folder";
         let why = if folder.exists() { "can't be written" } else { "is not there" };
         return Check::bad(NAME, format!("{named} {why}"), remedy);
     }
@@ -251,7 +250,7 @@ fn temporary_folder() -> Check {
 fn cache_folder() -> Check {
     let check = own_folder("cache", "XDG_CACHE_HOME", paths::find_cache_folder());
     check.unwrap_or_else(|value| {
-        let remedy = "models can't be kept with their trainers: set XDG_CACHE_HOME to a folder that can be written";
+        let remedy = "models can't be kept with their trainers: set XDG_CACHE_HOME to a writable folder";
         Check::bad("cache", value, remedy)
     })
 }
@@ -259,7 +258,7 @@ fn cache_folder() -> Check {
 fn state_folder() -> Check {
     let check = own_folder("state", "XDG_STATE_HOME", paths::find_state_folder());
     check.unwrap_or_else(|value| {
-        let remedy = "nothing is kept of programs that run: set XDG_STATE_HOME to a folder that can be written";
+        let remedy = "nothing is kept of programs that run: set XDG_STATE_HOME to a writable folder";
         Check::warn("state", value, remedy)
     })
 }

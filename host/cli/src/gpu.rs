@@ -1,9 +1,9 @@
-//! `host-gpu`: what a node starts for each GPU that a job uses, and to find out which GPUs there are.
+//! `host-gpu`: the process that a node starts for each GPU of a job, and to enumerate GPUs.
 //!
-//! A program of its own: drivers are loaded into it and nowhere else, what guests wrote is compiled by them, and it is
-//! ended where they don't come back.
+//! It is a separate program because it alone loads GPU drivers, which compile guests' kernels. The node kills it when a
+//! driver hangs.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 use std::io::Write;

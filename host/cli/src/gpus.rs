@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::{GpuProfile, GpuCosts, paths};
+use sandbar_node::{GpuCosts, GpuProfile, paths};
 use serde::Serialize;
 
 use crate::args::GpuCommand;

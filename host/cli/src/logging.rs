@@ -1,10 +1,10 @@
-//! What goes on in a process, on standard error: a node's log, a line an event; of other commands what a user waits for.
+//! The log on standard error: one line per event for a node; progress and failures for other commands.
 //!
 //! ```text
 //! 2026-11-26T19:48:13.123Z INFO  connected to node `b` (number 2, 10.0.0.2:7410)
 //! ```
 //!
-//! One place of the code says so many lines at once, and then a line a second: peers may be the cause of as many as they like.
+//! Each call site is limited to 10 lines at once and then one line per second, because peers can cause any number of lines.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,45 +17,45 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::output;
 
-/// Lines of one place that are shown at once, and how many more in a second.
+/// Number of lines of one call site that are shown at once, and of further ones per second.
 const BURST: f64 = 10.0;
 const PER_SECOND: f64 = 1.0;
-/// A line is no longer, in characters: peers choose some of its words.
+/// Maximum length of a line, in characters: peers choose some of its words.
 const LINE_CHARS_MAX: usize = 2000;
-/// Whose lines are shown: not those of libraries.
+/// Prefixes of the modules whose lines are shown; lines of libraries are not.
 const OWN: [&str; 2] = ["sandbar_", "host"];
 
-/// Events that a node's log has.
+/// Lowest severity that a node's log shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
-    /// What ends the node.
+    /// Errors that stop the node.
     Error,
-    /// What went wrong: nodes and workers that died, peers that were refused, a store that does not answer.
+    /// Failures: dead nodes and workers, rejected peers, a store that does not respond.
     Warn,
-    /// What changed: nodes that came and went, jobs that began and ended.
+    /// Changes: nodes that join or leave, jobs that start or end.
     #[default]
     Info,
-    /// What failed and is tried again.
+    /// Failures that are retried.
     Debug,
 }
 
-/// Whose log it is.
+/// The kind of log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A node's: each line with a time and a level.
+    /// A node's log: each line has a time and a level.
     Node(LogLevel),
-    /// A command's, which may be quiet: what it waits for, and what went wrong, in words alone.
+    /// A command's log: progress and failures, without time and level.
     Command { is_quiet: bool },
 }
 
-/// Lines that a command shows, by the module that says them: of nothing else is its user to know.
+/// Modules whose lines a command shows, each with its most verbose level.
 const OF_COMMANDS: [(&str, Level); 3] = [
     ("sandbar_node::cluster::reach", Level::Info),
     ("sandbar_node::cluster", Level::Warn),
     ("sandbar_node::jobs", Level::Warn),
 ];
 
-/// Has this process say what goes on from now on.
+/// Starts the log of this process.
 pub(crate) fn start(form: Form) {
     let level = match form {
         Form::Node(LogLevel::Error) => LevelFilter::Error,
@@ -63,7 +63,7 @@ pub(crate) fn start(form: Form) {
         Form::Node(LogLevel::Debug) => LevelFilter::Debug,
         Form::Node(LogLevel::Info) | Form::Command { .. } => LevelFilter::Info,
     };
-    // A process has one, and it is set here alone.
+    // Only this call sets the logger of the process, so it does not fail.
     let logger = Box::new(Logger { form, rates: Mutex::default() });
     if log::set_boxed_logger(logger).is_ok() {
         log::set_max_level(level);
@@ -92,7 +92,7 @@ impl Log for Logger {
         match self.form {
             Form::Node(_) => {
                 let time = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
-                // A line at once, whoever else writes there. Nobody has to listen.
+                // One write per line keeps lines whole. A closed stderr is ignored.
                 let _ = std::io::stderr().write_all(format!("{time} {:<5} {text}\n", record.level()).as_bytes());
             }
             Form::Command { .. } if record.level() <= Level::Warn => output::talk(&format!("warning: {text}")),
@@ -113,7 +113,7 @@ fn is_shown(form: Form, target: &str, level: Level) -> bool {
     }
 }
 
-/// A line, with how many like it were left out before it.
+/// Formats a line with the number of suppressed lines before it.
 fn line(words: &str, left_out: u64) -> String {
     let words = output::plain(words).replace('\n', " ");
     let mut text: String = words.chars().take(LINE_CHARS_MAX).collect();
@@ -121,12 +121,12 @@ fn line(words: &str, left_out: u64) -> String {
         text.push('…');
     }
     if left_out > 0 {
-        text.push_str(&format!(" ({left_out} more like it were left out before)"));
+        text.push_str(&format!(" ({left_out} similar lines suppressed)"));
     }
     text
 }
 
-/// How many lines a place may still say.
+/// Rate limit of one call site.
 #[derive(Debug)]
 struct Rate {
     left: f64,
@@ -139,7 +139,8 @@ impl Rate {
         Rate { left: BURST, since: Instant::now(), left_out: 0 }
     }
 
-    /// Whether there may be a line now: how many there might have been since the last one.
+    /// Takes one line from the limit. Returns the number of suppressed lines since the last shown one, or `None` to
+    /// suppress this line.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
         (self.left, self.since) = ((self.left + passed * PER_SECOND).min(BURST), now);
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_line_is_one_line() {
         assert_eq!(line("a\nb\u{1b}[2J", 0), "a b\\u{1b}[2J");
-        assert_eq!(line("a", 3), "a (3 more like it were left out before)");
+        assert_eq!(line("a", 3), "a (3 similar lines suppressed)");
         assert_eq!(line(&"x".repeat(5000), 0).chars().count(), LINE_CHARS_MAX + 1);
     }
 }

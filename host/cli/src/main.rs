@@ -1,6 +1,6 @@
-//! `host`: run other people's functions next to data.
+//! `host`: runs sandboxed functions next to data.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod args;
@@ -39,13 +39,13 @@ use signals::Interruption;
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Where a node listens that runs one job.
+/// Listen address of a node that runs one job.
 const ANY_PORT: ListenOn = ListenOn::Any(0);
 
-/// What an interruption means to a command that writes a file when it is done.
+/// Outcome of an interrupted command that writes its file at the end.
 const NOTHING_WRITTEN: &str = "nothing was written";
 
-/// What a signal interrupts has so long to end.
+/// Maximum time to end interrupted work.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
     match runtime.block_on(until_interrupted(arguments)) {
         Ok(code) => {
-            // What is left is to free memory and to end workers, and they end with their node: the kernel is quicker.
+            // Skips the drop: the kernel frees memory faster, and workers end with their node.
             std::mem::forget(runtime);
             code
         }
@@ -86,8 +86,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command. On a signal, whose number it gives, everything begun is
-/// dropped, which removes temporary files and ends workers and cargo.
+/// Runs the command. Returns the number of a signal that interrupts it; the drop of the command's future then removes
+/// temporary files and ends workers and cargo.
 async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
     let interruption = Interruption::default();
     let signal = match signals::listen(interruption.clone()) {
@@ -132,7 +132,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
     result.unwrap_or_else(said)
 }
 
-/// Says why a command failed.
+/// Prints why a command failed, with a remedy, and returns the exit code.
 fn said(failure: CliError) -> ExitCode {
     match &failure {
         CliError::Stopped(words) => output::talk(words),
@@ -148,11 +148,11 @@ fn said(failure: CliError) -> ExitCode {
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// It was called wrong: exit code 2.
+    /// Wrong usage: exit code 2.
     Usage(String),
-    /// It did not work: exit code 1.
+    /// Failure: exit code 1.
     Failed(String),
-    /// It was ended from elsewhere: exit code 130, as of an interrupt.
+    /// Stopped by another process: exit code 130, as after an interrupt.
     Stopped(String),
 }
 
@@ -184,7 +184,7 @@ impl From<NodeError> for CliError {
     }
 }
 
-/// A node for as long as this process runs.
+/// Starts a node that lives as long as this process.
 fn start_node(
     shares: &Shares,
     limits: sandbar_node::Limits,
@@ -193,7 +193,7 @@ fn start_node(
     Ok(Box::leak(Box::new(Node::start(node_options(shares, limits, cluster)?))))
 }
 
-/// What a node is given of the machine; what is usual otherwise.
+/// Returns the node's options, with defaults for unset shares.
 fn node_options(
     shares: &Shares,
     limits: sandbar_node::Limits,
@@ -250,7 +250,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     let cluster = join(submit.place).await?;
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
-        // Others meet this node by it.
+        // Other nodes reach this node through its program runtime.
         node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
     let form = OutputForm::of(submit.json, submit.quiet);
@@ -272,7 +272,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     }
 }
 
-/// What comes of work, unless this process's node is put out of its cluster before.
+/// Returns the result of the work, or an error if the cluster fences this node first.
 async fn unless_fenced<T>(
     cluster: Option<&Cluster>,
     work: impl Future<Output = Result<T, NodeError>>,
@@ -290,7 +290,7 @@ async fn unless_fenced<T>(
     }
 }
 
-/// Enters a cluster for as long as a job runs, if one is named.
+/// Joins a cluster for the duration of a job, if one is named.
 async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
     let is_named = place.join.is_some() || place.data.is_some() || place.meta.is_some();
     Ok(if is_named { Some(cluster::enter(place, ANY_PORT).await?.0) } else { None })
@@ -339,7 +339,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who keeps what there is to keep of a program. It runs, too, where nothing can be kept.
+/// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
 fn keeper(spec: &ProgramSpec) -> JobKeeper {
     let begun = jobs::shelf().and_then(|shelf| Ok(shelf.begin(&spec.program, &spec.arguments)?));
     begun.unwrap_or_else(|e| {

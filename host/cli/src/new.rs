@@ -1,4 +1,4 @@
-//! `host new`: a crate to start from.
+//! `host new`: creates a crate from a template.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use sandbar_node::paths;
 
 use crate::{CliError, output};
 
-/// What the crate begins with.
+/// Contents of a new crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Template {
     /// A function of each kind.
@@ -19,7 +19,7 @@ pub(crate) enum Template {
 }
 
 impl Template {
-    /// `src/lib.rs` and `README.md`, with `{name}` for the crate's name.
+    /// Returns `src/lib.rs` and `README.md`, with `{name}` for the crate's name.
     fn texts(self) -> (&'static str, &'static str) {
         match self {
             Template::Functions => {
@@ -64,8 +64,8 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     write(folder.join("src/lib.rs"), source)?;
     write(folder.join("README.md"), readme)?;
     write(folder.join(".gitignore"), "/target\n")?;
-    // The versions that the SDK was tested with; crates that have the same share what is compiled of them. Cargo leaves
-    // out what the crate does not use.
+    // The dependency versions that the SDK is tested with. Crates with the same versions share compiled dependencies. Cargo
+    // drops unused entries.
     let _ = fs::copy(sdk.with_file_name("Cargo.lock"), folder.join("Cargo.lock"));
     let (shown, next) = (folder.display(), if template == Template::Program { "submit" } else { "build" });
     output::talk(&format!("made {shown}: write in {shown}/src/lib.rs, then `host {next} {shown}`"));

@@ -1,20 +1,20 @@
-//! What to do where this machine's limits made a command fail.
+//! Remedies for failures that limits of this machine cause.
 
 use std::path::Path;
 
 use sandbar_node::paths;
 
-/// Descriptors that are enough for most jobs.
+/// Number of file descriptors that is enough for most jobs.
 pub(crate) const FILES_USUAL: u64 = 1024;
-/// With fewer not every program can be run.
+/// Number of file descriptors below which some programs can't run.
 pub(crate) const FILES_LEAST: u64 = 64;
-/// How the standard library writes the kernel's EMFILE.
+/// The standard library's text for EMFILE.
 const TOO_MANY_FILES: &str = "(os error 24)";
 
-/// How it writes ENOSPC and EDQUOT.
+/// The standard library's texts for ENOSPC and EDQUOT.
 const FULL: [&str; 2] = ["(os error 28)", "(os error 122)"];
 
-/// The limit that a failure is of, and the remedy, if its message says that it is of one.
+/// Returns the exceeded limit and its remedy, if the message of a failure names one.
 pub(crate) fn of(message: &str) -> Option<String> {
     of_files(message, paths::raise_file_limit()).or_else(|| of_temporary_folder(message, &std::env::temp_dir()))
 }
@@ -29,7 +29,7 @@ fn of_files(message: &str, files: Option<u64>) -> Option<String> {
 
 fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
     let named = folder.display().to_string();
-    // The folder itself, not one in it.
+    // Matches the folder itself, not a path in it.
     let is_named = message.split(&named).skip(1).any(|rest| !rest.starts_with('/'));
     if !folder.is_absolute() || !is_named {
         return None;
@@ -37,11 +37,11 @@ fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
     if FULL.iter().any(|full| message.contains(full)) {
         return Some("set TMPDIR to a folder on a disk with more room, or give the job more memory".to_owned());
     }
-    let what = format!("{named} is where temporary files go, and none can be made there");
-    (!can_be_written(folder)).then(|| format!("{what}: set TMPDIR to a folder that can be written"))
+    let what = format!("{named} is the folder for temporary files and is not writable");
+    (!can_be_written(folder)).then(|| format!("{what}: set TMPDIR to a writable folder"))
 }
 
-/// Whether files can be made in a folder: one is, and is removed again.
+/// Returns whether a folder is writable, by creating a file and removing it.
 pub(crate) fn can_be_written(folder: &Path) -> bool {
     let path = folder.join(format!(".sandbar-{}", std::process::id()));
     let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).is_ok();

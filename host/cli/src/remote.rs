@@ -26,7 +26,7 @@ fn failed(e: impl std::fmt::Display) -> CliError {
     CliError::Failed(e.to_string())
 }
 
-/// Connects to a cluster from outside.
+/// A connection to a cluster from outside.
 pub(crate) struct Cluster(ClusterClient);
 
 async fn client(
@@ -176,7 +176,7 @@ impl Told {
 }
 
 impl Cluster {
-    /// The named job, if any.
+    /// Connects to the cluster of `--node`, if the option is set.
     pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
         let Some(node) = remote.node else { return Ok(None) };
         Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.times).await?)))

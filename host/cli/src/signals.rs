@@ -30,12 +30,12 @@ struct Meaning {
 }
 
 impl Interruption {
-    /// The job to record as stopped.
+    /// Sets the job to record as stopped.
     pub(crate) fn stops(&self, mark: Option<StopMark>) {
         self.meaning().mark = mark;
     }
 
-    /// The outcome of the command's work.
+    /// Sets the outcome of the command's work.
     pub(crate) fn means(&self, outcome: impl Into<String>) {
         self.meaning().outcome = Some(outcome.into());
     }

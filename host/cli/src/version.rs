@@ -1,4 +1,4 @@
-//! `host version`: the versions of this program, its contract and its engines, and the walls of its processes.
+//! `host version`: versions of this program, its contract and its engines, and the isolation of its processes.
 
 use std::process::ExitCode;
 

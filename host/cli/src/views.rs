@@ -67,7 +67,7 @@ impl Seen {
         }
     }
 
-    /// Returns rows of the job's tasks, which are always recorded.
+    /// Returns the response to a query of the job's tasks, which are always recorded.
     async fn kept<T>(&mut self, question: Question, of: impl FnOnce(Answer) -> Option<T>) -> Result<T, CliError> {
         let answer = self.look(question).await?;
         answer.and_then(of).ok_or_else(|| self.no_sense())

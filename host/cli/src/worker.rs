@@ -1,9 +1,9 @@
-//! `host-worker`: what a node starts for each of its workers, and to compile components.
+//! `host-worker`: the process that a node starts for each worker, and to compile components.
 //!
-//! A program of its own: it has none of what finds files and parses jobs, which keeps its start short and leaves a
-//! guest that breaks out of its sandbox less to use.
+//! It is a separate program without the code that finds files and parses jobs: it starts faster, and a guest that breaks
+//! out of its sandbox finds less code to use.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 use std::io::{ErrorKind, Write};

@@ -168,7 +168,7 @@ fn folders_that_are_not_there() {
     let mut command = lab.command(&["submit", "job.toml", "-q", "--memory", "1MiB"]);
     command.env("TMPDIR", &absent);
     let named = absent.display().to_string();
-    Running::new(command).wait().expect_code(1).expect_talk(&[&named, "set TMPDIR to a folder that can be written"]);
+    Running::new(command).wait().expect_code(1).expect_talk(&[&named, "set TMPDIR to a writable folder"]);
     // A home folder is not needed either.
     let mut command = lab.command(&["submit", "job.toml", "--json", "-q"]);
     command.env_clear().env("TMPDIR", lab.path("tmp"));
