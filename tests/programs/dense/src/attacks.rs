@@ -11,7 +11,7 @@ fn attacked(kind: String) -> Result<String, TaskError> {
     Ok(format!("{seen}, then {is_well}"))
 }
 
-/// Runs one attack repeatedly, and returns the results that differ from the first.
+/// Runs one attack `turns` times, and returns the distinct results.
 #[task]
 fn storm(kind: String, turns: usize) -> Result<Vec<String>, TaskError> {
     let mut seen = Vec::new();

@@ -85,7 +85,7 @@ fn survives(tasks: usize, turns: usize) -> Result<usize, TaskError> {
         (0..tasks).map(|number| doubled::options().gpus(0.5).max_retries(100).submit(turns, number)).collect();
     let right = get_all(&all)?.into_iter().filter(|value| *value == if turns.is_multiple_of(2) { 1.0 } else { 2.0 });
     let right = right.count();
-    // -3, -2 and -1 with weights of one give 0 after ReLU; then come wrong weights.
+    // The weights -3, -2 and -1 map ones to -6, which ReLU makes 0, and minus ones to 6.
     let inferred = get_all(&calls)?.into_iter().filter(|out| *out == [0.0]).count();
     let again = layer.infer(vec![-1.0, -1.0, -1.0]).get()?;
     Ok(right + inferred + usize::from(again == [6.0]))

@@ -107,7 +107,8 @@ fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {
     right.sum()
 }
 
-/// Stores more than fits: returns the code of the first error, and whether work goes on.
+/// Stores more than fits. Returns whether all errors are `store-full`, whether some but not all values failed, and
+/// whether a value fits once the others are released.
 #[task]
 fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
     let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();

@@ -126,7 +126,7 @@ fn holds(cpus: f64) -> Result<u64, TaskError> {
     task.get()
 }
 
-/// Returns whether a bundle that does not exist is rejected, and a group without bundles.
+/// Checks that a bundle that does not exist, and a task larger than its bundle, are rejected.
 #[task]
 fn asks_wrongly() -> String {
     let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::Spread);

@@ -47,7 +47,7 @@ fn length(list: Vec<u64>) -> u64 {
     list.len() as u64
 }
 
-/// Takes some lists in this task and passes others on.
+/// Takes lists in this task, and passes others to tasks.
 #[task]
 fn large(items: u64, numbers: u64) -> Result<u64, TaskError> {
     let here: u64 =

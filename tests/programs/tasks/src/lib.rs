@@ -218,7 +218,7 @@ fn sums_shared(shared: Shared) -> Result<u64, TaskError> {
     Ok(shared.numbers.get()?.iter().sum::<u64>() + shared.name.len() as u64)
 }
 
-/// As `sums`, in a task on a node that provides `resource`.
+/// As `sums_shared`, in a task on a node that provides `resource`.
 #[task]
 fn sums_on(shared: Shared, resource: String) -> Result<u64, TaskError> {
     sums_shared::options().resource(&resource, 1.0).submit(shared).get()

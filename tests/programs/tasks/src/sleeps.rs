@@ -140,7 +140,7 @@ fn submits_much_deep(bytes: u64, depth: u32, width: u32) -> Result<u64, TaskErro
     submits_deep::submit(vec![7; bytes as usize], depth, width).get()
 }
 
-/// Returns a value with too many objects, or results too large for one message.
+/// Returns a value with `count` object references.
 #[task]
 fn contains(count: u64) -> Vec<ObjectRef<u64>> {
     let one = put(&1);
