@@ -1,4 +1,4 @@
-//! What guests want done with tensors, and what the process that has a GPU answers.
+//! Fuzz targets: tensor operations of guests, and messages of the GPU process.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::programs::bytes_of;
 
-/// What the tensors of a guest may take, and what it may say.
+/// Maximum bytes of a guest's tensors, and of its messages.
 const BYTES_MAX: u64 = 1 << 20;
 const STEPS_MAX: usize = 64;
 
-/// What a guest wants. Tensors are numbered from 1 on.
+/// An operation of a guest. Tensors are numbered from 1.
 #[derive(Debug, Serialize, Deserialize)]
 enum Wanted {
     Make(Spec, Option<Vec<u8>>),
@@ -34,10 +34,10 @@ enum Given {
     Values(Spec, Vec<u8>),
 }
 
-/// Does what a guest wants, on the processor.
+/// Runs a guest's operations on the processor.
 ///
 /// # Panics
-/// When that panics, or what comes of it has another shape than it should, or takes more than it may.
+/// Panics if an operation does, or if a result has a wrong shape or exceeds the limit.
 pub fn dense(bytes: &[u8]) -> bool {
     let Ok(all) = postcard::from_bytes::<Vec<Wanted>>(bytes) else { return false };
     let mut session = Session::new(None, None, BYTES_MAX);
@@ -90,7 +90,7 @@ fn does(session: &mut Session, wanted: Wanted) -> Result<(), DenseError> {
     }
 }
 
-/// What guests want that means well.
+/// Returns valid operations of guests.
 pub fn wanted() -> Vec<Vec<u8>> {
     let of = |dtype, sizes: &[u32]| Spec::new(dtype, sizes).expect("it is small");
     let make = |spec: Spec| Wanted::Make(spec, Some((0..spec.bytes()).map(|at| (at % 60) as u8).collect()));
@@ -140,10 +140,10 @@ pub fn wanted() -> Vec<Vec<u8>> {
     all.iter().map(bytes_of).collect()
 }
 
-/// Answers of the process that has a GPU, each of any bytes, to who has asked for a few things.
+/// Sends a client the GPU process's messages that the bytes encode, while requests are pending.
 ///
 /// # Panics
-/// When he does.
+/// Panics if the client does.
 pub fn gpu(bytes: &[u8]) -> bool {
     let Ok(frames) = postcard::from_bytes::<Vec<Vec<u8>>>(bytes) else { return false };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
@@ -153,22 +153,22 @@ pub fn gpu(bytes: &[u8]) -> bool {
     let mut remote = GpuClient::new(ours, area).expect("it is one");
     let asked = asks(&mut remote);
     for frame in frames {
-        // Nobody takes more than fit.
+        // A receiver accepts no more than fits.
         let _ = socket::send(&theirs, &frame, &[]);
     }
     shutdown(&theirs, Shutdown::Write).expect("it is connected");
     let Ok(reads) = asked else { return false };
     let mut values = [7; ANSWERED];
     let come = reads.map(|read| remote.poll_read(read, &mut values, true));
-    // It is closed: whatever was said, that is known.
+    // The socket is closed: all reads have ended, whatever the messages were.
     assert!(come.iter().all(|come| come.is_ready()));
     come.iter().all(|come| matches!(come, std::task::Poll::Ready(Ok(()))))
 }
 
-/// Bytes that are read.
+/// Bytes of a read value.
 const ANSWERED: usize = 64;
 
-/// Asks for the values of a tensor, twice. The messages are numbered: a user's, a tensor, an operation, two reads.
+/// Requests the values of a tensor twice. The messages are numbered: a user's, a tensor, an operation, two reads.
 fn asks(remote: &mut GpuClient) -> Result<[sandbar_dense::remote::ReadNumber; 2], RemoteError> {
     let user = remote.add_user();
     remote.set_user(user);
@@ -179,7 +179,7 @@ fn asks(remote: &mut GpuClient) -> Result<[sandbar_dense::remote::ReadNumber; 2]
     Ok([read()?, read()?])
 }
 
-/// Answers that are right.
+/// Returns valid answers.
 pub fn answered() -> Vec<Vec<u8>> {
     let framed = |message: &GpuResponse| {
         let mut buffer = Vec::new();

@@ -1,4 +1,4 @@
-//! What guests, and workers that guests have taken over, say to the node of a program.
+//! Fuzz targets: messages of guests, and of workers that a guest has taken over, to a program's node.
 
 use sandbar_core::{
     ActorOptions, Argument, Bundle, Code, Fault, GroupId, GroupRequest, GroupStrategy, NodeId, ObjectId,
@@ -9,7 +9,7 @@ use sandbar_worker::program::{
     AttemptUsage, ReturnedValues, SentValue, SubmitTask, WorkerMessage, fuzz_rings, fuzz_task_request,
 };
 
-/// The tasks of the program: by place.
+/// Tasks of the program, by index.
 pub(crate) const KINDS: [TaskKind; 7] = [
     TaskKind::Task,
     TaskKind::Generator,
@@ -23,25 +23,25 @@ pub(crate) const TASK: u32 = 0;
 pub(crate) const GENERATOR: u32 = 1;
 pub(crate) const MAKE: u32 = 2;
 pub(crate) const METHOD: u32 = 3;
-/// Who says something; the first two have a task of the same number.
+/// Senders; the first two have a task of the same number.
 pub(crate) const CLIENT: u8 = 0;
 pub(crate) const TASKS: u8 = 2;
 pub(crate) const ACTORS: u8 = 3;
 const WITH_FILE: u8 = 4;
-/// Bytes of that file.
+/// Bytes of the file.
 const FILE_BYTES: u64 = 9000;
-/// After some milliseconds, or after seconds.
+/// Flags of a message: sent after some milliseconds, or after seconds.
 const SOON: u8 = 8;
 const LATE: u8 = 16;
-/// The first number that a member gives out.
+/// Returns the first id that a worker allocates.
 pub(crate) const fn first(member: u8) -> u64 {
     (member as u64 + 1) << 40
 }
 
-/// Messages of workers: who says each as a byte, its length as two, and the message.
+/// Worker messages: the sender as a byte, the message's length as two, and the message.
 ///
 /// # Panics
-/// When the hub does, or something is left once all has ended.
+/// Panics if the runtime does, or if it holds anything after all have ended.
 pub fn message(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     let all = std::iter::from_fn(|| {
@@ -55,10 +55,10 @@ pub fn message(bytes: &[u8]) -> bool {
     hear_any(&KINDS, all)
 }
 
-/// What a task asks its worker for: which import as a byte, and what it hands over.
+/// A task's request to its worker: the import as a byte, and its argument.
 ///
 /// # Panics
-/// When its worker lets pass what the hub does not understand: that would end the worker, and who is in it.
+/// Panics if the worker forwards a request that the runtime can't decode: that would end the worker with all its tasks.
 pub fn request(bytes: &[u8]) -> bool {
     let Some(said) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
     let all = said.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
@@ -66,15 +66,15 @@ pub fn request(bytes: &[u8]) -> bool {
     true
 }
 
-/// What is done to rings in shared memory.
+/// Operations on rings in shared memory.
 ///
 /// # Panics
-/// When other frames come out than went in, or a reader does not stand what is there.
+/// Panics if frames differ from those written, or if a reader fails on corrupt content.
 pub fn ring(bytes: &[u8]) -> bool {
     fuzz_rings(bytes)
 }
 
-/// Histories that make sense.
+/// Returns valid histories.
 pub fn messages() -> Vec<Vec<u8>> {
     let plain = TaskRequest::default();
     let [a, b, c, d] = [0, 1, 2, 3].map(|place| first(CLIENT) + place);
@@ -103,7 +103,7 @@ pub fn messages() -> Vec<Vec<u8>> {
     };
     let failed = TaskError { fault: Fault::new(Code::Panic, "it panicked"), chain: vec!["task".into()] };
     vec![
-        // Tasks, values, and an end.
+        // Tasks, values and an end.
         history(&[
             (CLIENT, submit(a, TASK, 1, &plain)),
             (CLIENT, message_of(&put(b, SentValue::Inline(b"\x02")))),
@@ -122,7 +122,7 @@ pub fn messages() -> Vec<Vec<u8>> {
             (CLIENT, message_of(&WorkerMessage::Cancel(a, 0, true))),
             (CLIENT, finished(0, Ok(vec![(SentValue::Inline(b"end"), vec![])]))),
         ]),
-        // An actor: made, called, saved, found, killed.
+        // An actor: created, called, checkpointed, found, killed.
         history(&[
             (CLIENT, submit(a, MAKE, 1, &options(named))),
             (ACTORS, finished(a, Ok(vec![(SentValue::Inline(b"\0"), vec![])]))),
@@ -156,7 +156,7 @@ pub fn messages() -> Vec<Vec<u8>> {
             (TASKS, yielded(a, 1, item(1))),
             (TASKS, finished(a, Err(Box::new(failed.clone())))),
         ]),
-        // Tasks that who submits them runs, and what they say besides.
+        // Tasks that their submitter runs, and its other messages.
         history(&[
             (CLIENT, message_of(&WorkerMessage::StartedInline(submitted(a, TASK, 1, &bytes_of(&plain))))),
             (CLIENT, message_of(&WorkerMessage::Log(a, 1, "a line"))),
@@ -167,14 +167,14 @@ pub fn messages() -> Vec<Vec<u8>> {
             (CLIENT, message_of(&WorkerMessage::OpenFile { object: d, task: 0, file: 0 })),
             (CLIENT, message_of(&WorkerMessage::FileReleased(3))),
         ]),
-        // Room set aside.
+        // Placement groups.
         history(&[
             (CLIENT, message_of(&WorkerMessage::CreateGroup { group: a, task: 0, request: &group })),
             (CLIENT, submit(b, TASK, 1, &options(in_group))),
             (TASKS, message_of(&WorkerMessage::Blocked(b, true))),
             (CLIENT, message_of(&WorkerMessage::RemoveGroup(a, 0))),
         ]),
-        // Times that are over.
+        // Time limits that expire.
         history(&[
             (CLIENT, submit(a, TASK, 1, &options(timed))),
             (CLIENT | SOON, message_of(&WorkerMessage::RequestObject(a, 0))),
@@ -183,7 +183,7 @@ pub fn messages() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What tasks ask for.
+/// Returns valid requests of tasks.
 pub fn requests() -> Vec<Vec<u8>> {
     let submit = |function: u32, returns: u32, request: &TaskRequest<'_>| {
         [&[0, function as u8][..], &returns.to_le_bytes(), &bytes_of(request)].concat()
@@ -246,7 +246,7 @@ pub(crate) fn bytes_of(value: &impl serde::Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("memory is written")
 }
 
-/// By the first client's task.
+/// A submission by the first client's task.
 fn submitted(task: u64, function: u32, returns: u32, request: &[u8]) -> SubmitTask<'_> {
     SubmitTask { task, parent: 0, attempt: 0, function, returns, seed: 7, request }
 }

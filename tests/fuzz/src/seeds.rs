@@ -1,4 +1,4 @@
-//! Bytes as they should be.
+//! Valid input for each boundary.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use sandbar_dataset::{BlockWriter, DatasetError, FinishedBlock};
 
 use crate::{dense, grouping, programs};
 
-/// What a boundary takes, to begin with.
+/// Returns the seeds of a boundary.
 ///
 /// # Panics
-/// When there is no boundary of that name.
+/// Panics if no boundary has this name.
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "answer" => answers(),
@@ -40,7 +40,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Histories have no form to keep: any bytes are one.
+/// Random histories: any bytes are a valid one.
 fn histories() -> Vec<Vec<u8>> {
     let of = |seed: u64| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -85,13 +85,13 @@ fn batch(batch: &RecordBatch) -> Vec<u8> {
     joined(&encoded.header, &encoded.body())
 }
 
-/// Messages as postcard has them.
+/// Messages in postcard's encoding.
 fn answers() -> Vec<Vec<u8>> {
     const DONE: u8 = 1;
     const OK: u8 = 0;
     const INLINE: u8 = 0;
     const SLOT: u8 = 1;
-    // The slot, one call, its result and its output; bytes of its log and of its memory, and how long it took.
+    // The slot, one call, its result and its output; bytes of its log and of its memory, and its duration.
     let message = |output: &[u8], log_bytes| [&[DONE, 0, 1, OK], output, &[log_bytes, 3, 4]].concat();
     let lines = b"\x01\x02\x07careful";
     let mut answers = vec![
@@ -155,7 +155,7 @@ fn components() -> Vec<Vec<u8>> {
             (core module (memory 1) (data (i32.const 1024) "abcd") (func (export "f")))
             (core module (memory 1) (data (i32.const 5000) "yz"))
             (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
-        // Linked by trampolines, as what `cargo build` makes.
+        // Linked through trampolines, as `cargo build` does.
         r#"(component
             (import "sandbar:udf/data@0.1.0" (instance $data
                 (export "read" (func (param "offset" u64) (param "region" (list u8))))))

@@ -1,4 +1,4 @@
-//! What a user submits as a component.
+//! Fuzzes components that users submit.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("component"), |bytes: &[u8]| sandbar_fuzz::fuzz("component", bytes));

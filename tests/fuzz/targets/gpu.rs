@@ -1,4 +1,4 @@
-//! What the process that has a GPU answers.
+//! Fuzzes messages of the GPU process.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("gpu"), |bytes: &[u8]| sandbar_fuzz::fuzz("gpu", bytes));

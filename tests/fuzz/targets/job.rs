@@ -1,4 +1,4 @@
-//! A job file, with overrides.
+//! Fuzzes job files with overrides.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("job"), |bytes: &[u8]| sandbar_fuzz::fuzz("job", bytes));

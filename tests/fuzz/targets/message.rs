@@ -1,4 +1,4 @@
-//! What workers of programs say.
+//! Fuzzes messages of a program's workers.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("message"), |bytes: &[u8]| sandbar_fuzz::fuzz("message", bytes));

@@ -1,4 +1,4 @@
-//! What tasks ask their workers for.
+//! Fuzzes requests of tasks to their workers.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("request"), |bytes: &[u8]| sandbar_fuzz::fuzz("request", bytes));

@@ -1,4 +1,4 @@
-//! What is done to rings in shared memory.
+//! Fuzzes rings in shared memory.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("ring"), |bytes: &[u8]| sandbar_fuzz::fuzz("ring", bytes));

@@ -1,4 +1,4 @@
-//! A file of text, and what a job says of it.
+//! Fuzzes text files and their options.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("text"), |bytes: &[u8]| sandbar_fuzz::fuzz("text", bytes));

@@ -1,4 +1,4 @@
-//! Actors: made, called in order, found by name, killed.
+//! Actors: creation, ordered calls, names and kills.
 
 use sandbar_client::{Actor, ActorOptions, ActorRef, ClientError, Code, ObjectRef};
 
@@ -21,7 +21,7 @@ fn calls_of_an_actor_begin_in_order() {
         for (sum, expected) in sums.iter().zip(6..) {
             assert_eq!(sum.get().await?, expected);
         }
-        // A task that is given the handle, by itself and within a value.
+        // A task that takes the handle, directly and within a value.
         let calls: ObjectRef<u64> = job.task("calls_often").submit((&counter, 10)).await?;
         calls.get().await?;
         assert_eq!(add(&counter, 0).await?.get().await?, 115);
@@ -34,7 +34,7 @@ fn actors_are_taken_of_values_and_passed_on() {
     with_job(ACTORS, async |_, job| {
         let made: ObjectRef<ActorRef> = job.task("hires").submit((5,)).await?;
         let handle = made.get().await?;
-        // The handle keeps the actor.
+        // The handle keeps the actor alive.
         drop(made);
         let counter = handle.of("Counter")?;
         assert_eq!(add(&counter, 1).await?.get().await?, 6);
@@ -47,7 +47,7 @@ fn actors_are_taken_of_values_and_passed_on() {
             assert_eq!(name, &format!("counter {start}"));
             assert_eq!(add(&handle.of("Counter")?, 1).await?.get().await?, start + 1);
         }
-        // What it is an actor of, only its calls know.
+        // A handle has no type: a wrong one shows at a call.
         let (_, handle) = made.get().await?.remove(0);
         let error = add(&handle.of("Saved")?, 1).await?.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::Refused, "{error}");
@@ -73,7 +73,7 @@ fn actors_are_found_by_name_in_their_job_or_everywhere() {
         let detached = ActorOptions::new().name("everywhere").detached();
         let counter = job.actor("Counter").options(detached).submit((100,)).await?;
         counter.ready().await?;
-        // Another job begins while this one runs, and goes on when it has ended.
+        // Another job starts while this one runs, and continues after its end.
         let other = begin(&client, &load(&client, ACTORS).await).await;
         job.end().await?;
         let found = other.find_actor("Counter", "everywhere").await?;

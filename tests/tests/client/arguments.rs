@@ -1,10 +1,10 @@
-//! What is refused when it is submitted, and what only the component finds.
+//! Arguments that a submission rejects, and errors that only the component can find.
 
 use sandbar_client::{ClientError, Code, Job, ObjectRef, TaskKind};
 
 use crate::{begin, client, load, run, with_job};
 
-/// Words of the error that a submission gives.
+/// Checks the words of a submission's error.
 #[track_caller]
 fn check<T>(result: Result<T, ClientError>, words: &str) {
     match result {
@@ -34,7 +34,7 @@ fn arguments_are_checked_when_they_are_submitted() {
         check(job.task("add").submit::<Two>((1, 2)).await, "`add` returns i64, and was asked for 2 objects");
         let long = "x".repeat(300_000);
         check(job.task("fails").submit::<ObjectRef<i64>>((long,)).await, "`put` what is larger");
-        // Numbers are passed as what the task takes.
+        // Numbers are converted to the type of the parameter.
         for object in [add(&job, 1_u8).await?, add(&job, 1_i32).await?, add(&job, 1_usize).await?] {
             assert_eq!(object.get().await?, 2);
         }
@@ -47,7 +47,7 @@ fn what_only_the_component_knows_is_an_error_of_the_task() {
     with_job("tests/programs/tasks", async |_, job| {
         let object: ObjectRef<u64> = job.task("sums_shared").submit((1,)).await?;
         assert_eq!(object.get().await.unwrap_err().fault.code, Code::Refused);
-        // And what it returns is read as what it is not.
+        // The result is decoded as a wrong type.
         let made: ObjectRef<(u64, u64, u64, u64, u64)> = job.task("makes").submit((1,)).await?;
         let error = made.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::BadOutput);
@@ -67,7 +67,7 @@ fn an_object_of_another_job_is_refused() {
         let (number, refused) = (format!("{object:?}"), "and `double` belong to different jobs");
         check(other.task("double").submit::<ObjectRef<u64>>((&object,)).await, refused);
         check(other.put(&vec![object.clone()]).await, "and `put` belong to different jobs");
-        // A guest that has got hold of the number of one is refused by the node.
+        // The node rejects a guest that guesses the number of another job's object.
         let (giver, of_giver) = number.trim_matches(|c: char| !c.is_ascii_digit()).split_once('-').unwrap();
         let number = (giver.parse::<u64>().unwrap() << 36) + of_giver.parse::<u64>().unwrap();
         let keeper = other.actor("Counter").submit((0,)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The example of a native program that has a client.
+//! The example of a native program with a client.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Actors of several nodes: made, kept and called wherever their job runs something.
+//! Actors on several nodes: created, kept and called wherever their job runs something.
 
 use sandbar_client::{Actor, ActorOptions, ActorRef, ClientError, Code, ObjectRef};
 
@@ -6,7 +6,7 @@ use crate::neighbours::{on, with_nodes};
 
 const ACTORS: &str = "tests/programs/actors";
 
-/// An actor that is to be on the node of this number.
+/// Returns options that place an actor on the node of this number.
 fn kept_on(number: u16) -> ActorOptions {
     ActorOptions::new().resource(format!("node{number}"), 1.0)
 }
@@ -15,7 +15,7 @@ async fn add(actor: &Actor, number: u64) -> Result<ObjectRef<u64>, ClientError> 
     actor.call("add", (number,)).await
 }
 
-/// What tasks see of actors is the same on each node: there they are another node's.
+/// Tasks on each node see local and remote actors alike.
 #[test]
 fn tasks_of_all_nodes_have_actors() {
     with_nodes(ACTORS, async |_, job| {
@@ -30,7 +30,7 @@ fn tasks_of_all_nodes_have_actors() {
             assert_eq!(asking.get().await?, 65, "node {number}");
         }
         for task in ["in_order", "failures", "begins_anew", "restored", "cancels"] {
-            // One after the other: some of them compute for long where others would.
+            // One after another: some compute for long, and others would wait for them.
             let here: ObjectRef<String> = job.task(task).options(on(1)).submit(()).await?;
             let here = here.get().await?;
             let there: ObjectRef<String> = job.task(task).options(on(2)).submit(()).await?;
@@ -60,11 +60,11 @@ fn an_actor_may_be_on_any_node() {
                 call.get().await?;
             }
             assert_eq!(add(&counter, 1).await?.get().await?, 256, "node {number}");
-            // There is room for the next.
+            // Its resources are free for the next.
             counter.kill().await;
             assert_eq!(add(&counter, 1).await?.get().await.unwrap_err().fault.code, Code::ActorDied);
         }
-        // It takes what it asks for, and gives it back when nobody has a handle.
+        // An actor's resources are free again once no handle exists.
         for start in 0..5 {
             let counter = job.actor("Counter").options(kept_on(2)).submit((start,)).await?;
             assert_eq!(add(&counter, 1).await?.get().await?, start + 1);
@@ -115,7 +115,7 @@ fn an_actor_is_found_by_its_name_on_all_nodes() {
             assert_eq!(found.get().await?, 5 + u64::from(number));
             let nobody: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("nobody", 1)).await?;
             assert_eq!(nobody.get().await.unwrap_err().fault.code, Code::NoActor);
-            // Whoever makes it first has made it.
+            // The first caller creates the actor.
             let made: ObjectRef<u64> = job.task("meets").options(on(number)).submit(("d", 1)).await?;
             assert_eq!(made.get().await?, u64::from(number));
         }
@@ -128,7 +128,7 @@ fn an_actor_is_found_by_its_name_on_all_nodes() {
 fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
     with_nodes(ACTORS, async |nodes, job| {
         let mortal = job.actor("Counter").options(kept_on(3)).submit((5,)).await?;
-        // At least one on each of the others.
+        // At least one actor on each of the other nodes.
         let options = ActorOptions::new().resource("other", 0.5).max_restarts(1).max_task_retries(1);
         let mut anew = Vec::new();
         for _ in 0..3 {
@@ -147,13 +147,13 @@ fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
             sums.push(add(actor, 1).await?.get().await?);
         }
         sums.sort_unstable();
-        // One has forgotten.
+        // One actor has lost its state.
         assert_eq!(sums, [8, 9, 9]);
         Ok(())
     });
 }
 
-/// Some are on a node that is lost, and had state that goes with a message, or is fetched.
+/// Some actors are on a node that is lost, with state that travels in messages or as objects.
 #[test]
 fn an_actor_whose_node_is_gone_goes_on_elsewhere_with_what_it_was_saved_as() {
     with_nodes(ACTORS, async |nodes, job| {
@@ -166,7 +166,7 @@ fn an_actor_whose_node_is_gone_goes_on_elsewhere_with_what_it_was_saved_as() {
         }
         for (hoard, _) in &hoards {
             for number in 1..=20u64 {
-                // They are on all nodes.
+                // The actors are on all nodes.
                 let object: ObjectRef<u64> =
                     job.task("double").options(on(number as u16 % 2 + 1)).submit((number,)).await?;
                 let kept: ObjectRef<u64> = hoard.call("keep", (vec![object],)).await?;
@@ -175,13 +175,13 @@ fn an_actor_whose_node_is_gone_goes_on_elsewhere_with_what_it_was_saved_as() {
         }
         drop(nodes.pop());
         for (hoard, numbers) in &hoards {
-            // It is not saved after this, where it is by now.
+            // The actor is not checkpointed after this call, wherever it is by now.
             let panics: ObjectRef<u64> = hoard.call("panics", ()).await?;
             assert_eq!(panics.get().await.unwrap_err().fault.code, Code::Panic);
             let sums: ObjectRef<(u64, u64)> = hoard.call("sums", ()).await?;
             let (objects, sum) = sums.get().await?;
             assert_eq!(sum, numbers * (numbers - 1) / 2);
-            // What is fetched may be what it was saved as some calls before.
+            // State that is an object may be some calls old.
             let is_so = if *numbers == 10 { objects == 420 } else { (1..=20).any(|kept| objects == kept * (kept + 1)) };
             assert!(is_so, "{objects} of {numbers} numbers");
         }

@@ -1,4 +1,4 @@
-//! Generators that run on other nodes than who takes their items.
+//! Generators on other nodes than their consumers.
 
 use sandbar_client::{ClientError, Code, Job, ObjectRef, ObjectStream};
 
@@ -23,7 +23,7 @@ fn items_come_in_order_from_any_node() {
                 }
                 assert_eq!(count, items, "node {number}, {buffer} ahead");
             }
-            // Items that are long lie where they were made.
+            // Long items stay on the node that yields them.
             let mut lists: ObjectStream<Vec<u64>> = job.task("lists").options(on(number)).stream((20, 30_000)).await?;
             let mut lengths = Vec::new();
             while let Some(list) = lists.next().await {
@@ -34,7 +34,7 @@ fn items_come_in_order_from_any_node() {
             for (length, item) in lengths.iter().zip(0..) {
                 assert_eq!(length.get().await?, 30_000 + item, "node {number}");
             }
-            // Tasks there take those of others.
+            // Tasks on that node consume items of generators on others.
             let there: ObjectRef<u64> = job.task("in_order").options(on(number)).submit((300, 4)).await?;
             assert_eq!(there.get().await?, 300);
         }
@@ -58,7 +58,7 @@ fn a_generator_fails_or_ends_where_it_is() {
                 }
             };
             assert_eq!((items, error.fault.code), (5, Code::Refused), "node {number}: {error}");
-            // Nobody takes more: there is room for others.
+            // No consumer remains: the resources are free for others.
             let mut endless = squares(&job, number, u64::MAX, 2).await?;
             endless.next().await.expect("there is one")?;
             drop(endless);
@@ -74,7 +74,7 @@ fn a_generator_fails_or_ends_where_it_is() {
 fn a_stream_goes_on_when_its_node_is_gone() {
     with_nodes(STREAMS, async |nodes, job| {
         let options = sandbar_client::TaskOptions::new().resource("other", 2.0).buffer(4);
-        // One of the nodes that have it gets the first, the other the second.
+        // One of the two nodes with the resource runs the first generator, the other one the second.
         let mut streams: Vec<ObjectStream<u64>> = Vec::new();
         for _ in 0..2 {
             streams.push(job.task("squares").options(options.clone()).stream((100, 0)).await?);

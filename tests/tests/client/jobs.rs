@@ -1,4 +1,4 @@
-//! Jobs of a client: several at once, many tasks, ends of all kinds, and what is seen of them from beside.
+//! Jobs of a client: several at once, many tasks, all kinds of ends, and their inspection.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn two_jobs_share_a_node() {
         let counts: ObjectRef<u64> = other.task("counts").submit((1000,)).await?;
         let (tree, counts) = tokio::join!(tree.get(), counts.get());
         assert_eq!((tree?, counts?), (1000, 1000));
-        // What one has submitted and lost is nothing of the other's.
+        // A job's submissions and failures do not affect another job.
         let failed: ObjectRef<i64> = job.task("panics").submit(()).await?;
         failed.get().await.unwrap_err();
         let (one, two) = (job.end().await?, other.end().await?);
@@ -88,8 +88,8 @@ fn tasks_outlive_their_workers() {
     });
 }
 
-/// Kills a worker of a lab's node that was given tasks and has computed for a while, if there is one: something is done between
-/// two kills on a machine of any speed. Other tests of this process are to be spared it. Says whether it killed one.
+/// Kills a worker of a lab's node that runs tasks and has computed for a while, so that work completes between two
+/// kills on a machine of any speed. Spares other tests' workers in this process. Returns whether it killed one.
 pub(crate) fn kill_one(lab: &Lab) -> bool {
     let listed = lab.host(&["list", "workers", "--json"]).expect_code(0).json();
     let process = |worker: &Value| worker["process"].as_u64().and_then(|process| u32::try_from(process).ok()).unwrap();
@@ -98,7 +98,7 @@ pub(crate) fn kill_one(lab: &Lab) -> bool {
         is_given && processor_time(process(worker)) >= Duration::from_millis(150)
     };
     let due = listed["workers"].as_array().unwrap().iter().find(is_due);
-    // It may have ended since.
+    // The process may have ended since.
     due.is_some_and(|due| kill_process(Pid::from_raw(process(due).cast_signed()).unwrap(), Signal::KILL).is_ok())
 }
 
@@ -115,7 +115,7 @@ fn a_dropped_job_lets_go_of_everything() {
         for object in &endless {
             assert_eq!(object.get().await.unwrap_err().fault.code, Code::Cancelled);
         }
-        // There is room for tasks that take all of the node.
+        // Tasks that need the whole node can run.
         let other = begin(&client, &load(&client, TASKS).await).await;
         let all = TaskOptions::new().cpus(2.0);
         for _ in 0..3 {

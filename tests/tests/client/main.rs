@@ -17,10 +17,10 @@ use std::time::Duration;
 use sandbar_client::{Client, ClientError, ClientOptions, Job, JobOptions, Program};
 use sandbar_tests::{Lab, cache, component, host};
 
-/// What is awaited for longer hangs, whatever the machine has to do besides.
+/// Maximum time of an await before a test fails, on a loaded machine too.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// A client whose node keeps everything in a test's folder.
+/// Creates a client whose node keeps everything in a test's folder.
 fn client(lab: &Lab) -> Client {
     let options = ClientOptions::new()
         .workers(2)

@@ -1,4 +1,4 @@
-//! What programs do wrong: each is an error that says what, and the node, the job and others go on.
+//! Faults of programs: each gives an error with the reason, and the node, the job and other jobs continue.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::{begin, load, run, with_job};
 
 const TASKS: &str = "tests/programs/tasks";
 
-/// What comes of a task, and whether the job goes on.
+/// Checks a task's error, and that the job continues.
 #[track_caller]
 fn check<T: Debug>(result: Result<T, TaskError>, after: Result<i64, TaskError>, code: Code, words: &str) {
     let error = result.expect_err(words);
@@ -42,13 +42,13 @@ fn what_a_task_does_wrong_is_its_own_error() {
     });
 }
 
-/// What a job's first task never lets go of is bounded, and goes with the job.
+/// References that a job's root task never releases are bounded, and are released with the job.
 #[test]
 fn references_that_a_driver_leaks_are_bounded_and_freed_at_its_end() {
     const BYTES: usize = 4 << 20;
     let lab = Lab::new();
     run(async {
-        // Room for eight values, and for none on disk.
+        // Room for eight values in memory, and for none on disk.
         let options = ClientOptions::new()
             .workers(2)
             .object_memory(8 * BYTES as u64 + (1 << 20))

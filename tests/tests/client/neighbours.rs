@@ -1,4 +1,4 @@
-//! Several nodes, which run tasks for each other.
+//! Several in-process nodes that run tasks for each other.
 
 use sandbar_client::{
     Batch, Client, ClientError, ClientOptions, Code, Job, JobOptions, Neighbours, ObjectRef, TaskOptions,
@@ -12,14 +12,14 @@ const TASKS: &str = "tests/programs/tasks";
 const OBJECTS: &str = "tests/programs/objects";
 const PLACEMENT: &str = "tests/programs/placement";
 
-/// As in the program.
+/// The type of the same name in the test program.
 #[derive(Serialize, Deserialize)]
 struct Shared {
     numbers: ObjectRef<Vec<u64>>,
     name: String,
 }
 
-/// A node with one worker, and some of what is called as its number; those behind the first have something else, too.
+/// Creates a node with one worker and a resource of its own; those after the first have a second resource in common.
 fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
     let options = ClientOptions::new()
         .workers(1)
@@ -33,12 +33,12 @@ fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
     Client::start(options).expect("a node starts")
 }
 
-/// To be run on the node of this number.
+/// Returns options that place a task on the node of this number.
 pub fn on(number: u16) -> TaskOptions {
     TaskOptions::new().resource(format!("node{number}"), 1.0)
 }
 
-/// Runs a test with three nodes, and a job of the first.
+/// Runs a test with three nodes and a job of the first.
 pub fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -> Result<(), ClientError>) {
     let lab = Lab::new();
     run(async {
@@ -58,7 +58,7 @@ fn tasks_run_where_there_is_what_they_ask_for() {
             let sum: ObjectRef<i64> = job.task("add").options(on(number)).submit((number, 2)).await?;
             assert_eq!(sum.get().await?, i64::from(number) + 2);
         }
-        // What is needed of one is needed of another.
+        // The result of a task on one node is an argument of a task on another.
         let mut sum: ObjectRef<i64> = job.task("add").submit((0, 1)).await?;
         for step in 0..10 {
             sum = job.task("add").options(on(step % 3 + 1)).submit((&sum, 1)).await?;
@@ -90,7 +90,7 @@ fn a_tree_of_tasks_grows_over_all_nodes() {
 fn values_are_fetched_from_where_they_are() {
     with_nodes(OBJECTS, async |_, job| {
         for rows in [10_u64, 3_000, 1_000_000] {
-            // Made on each node, looked at on each, and here.
+            // Objects created on each node, read on each node and by the client.
             for maker in 1..=3 {
                 let made: ObjectRef<Batch> = job.task("makes").options(on(maker)).submit((7, rows / 4)).await?;
                 for looker in 1..=3 {
@@ -111,18 +111,18 @@ fn values_contain_objects_of_other_nodes() {
         for count in [10_u64, 300_000] {
             let sum = count * (count - 1) / 2;
             for number in 1..=3 {
-                // Of this node, within an argument.
+                // An object of this node, within an argument.
                 let numbers = job.put(&(0..count).collect::<Vec<u64>>()).await?;
                 let shared = Shared { numbers: numbers.clone(), name: "four".to_owned() };
                 let inside: ObjectRef<u64> = job.task("sums_shared").options(on(number)).submit((shared,)).await?;
                 drop(numbers);
                 assert_eq!(inside.get().await?, sum + 4);
-                // Of that node, within what it returns.
+                // An object of that node, within a result.
                 let made: ObjectRef<Shared> = job.task("makes").options(on(number)).submit((count,)).await?;
                 let back = made.get().await?;
                 drop(made);
                 assert_eq!(back.numbers.get().await?.len() as u64, count);
-                // And on to another.
+                // Passes it on to another node.
                 let other: ObjectRef<u64> = job.task("sums_shared").options(on(number % 3 + 1)).submit((back,)).await?;
                 assert_eq!(other.get().await?, sum + 4);
             }
@@ -152,7 +152,7 @@ fn what_is_not_wanted_ends_elsewhere_too() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         spins.cancel(true).await;
         assert_eq!(spins.get().await.unwrap_err().fault.code, Code::Cancelled);
-        // There is room for others.
+        // Resources are free for others.
         let sum: ObjectRef<i64> = job.task("add").options(on(2)).submit((1, 2)).await?;
         assert_eq!(sum.get().await?, 3);
         Ok(())
@@ -181,7 +181,7 @@ fn tasks_of_a_node_that_is_gone_run_elsewhere() {
 #[test]
 fn nothing_is_lost_with_a_node_that_is_to_go() {
     with_nodes(OBJECTS, async |nodes, job| {
-        // None of these can be made again, and all are there only.
+        // None of these can be recomputed, and only that node holds them.
         let once = on(3).max_retries(0);
         let mut all: Vec<ObjectRef<Batch>> = Vec::new();
         for number in 0..10 {
@@ -203,7 +203,7 @@ fn nothing_is_lost_with_a_node_that_is_to_go() {
 fn what_runs_on_a_node_that_is_to_go_ends_there() {
     with_nodes(TASKS, async |nodes, job| {
         let once = TaskOptions::new().max_retries(0);
-        // What it has put and returned by reference, and what it submits itself.
+        // Values that the lost node stored or returned by reference, and tasks that it submitted.
         let made: ObjectRef<Shared> = job.task("makes").options(on(3).max_retries(0)).submit((300_000_u64,)).await?;
         let made = made.get().await?;
         let tree: ObjectRef<u64> = job.task("tree").options(on(3).max_retries(0)).submit((2, 10, 1_000_000)).await?;
@@ -223,7 +223,7 @@ fn what_runs_on_a_node_that_is_to_go_ends_there() {
     });
 }
 
-/// What a job has goes from its node to another, and back with what that submits.
+/// A job's objects travel from its node to another, and back within its submissions.
 #[test]
 fn objects_come_back_to_whose_they_are() {
     with_nodes(TASKS, async |_, job| {
@@ -240,7 +240,7 @@ fn objects_come_back_to_whose_they_are() {
     });
 }
 
-/// What a job that ends leaves on other nodes ends there, and there is room for others.
+/// A job's tasks and objects on other nodes end with it, and their resources are free.
 #[test]
 fn a_job_that_ends_leaves_room_on_other_nodes() {
     with_nodes(TASKS, async |nodes, job| {
@@ -264,7 +264,7 @@ fn a_job_that_ends_leaves_room_on_other_nodes() {
 #[test]
 fn groups_have_bundles_on_several_nodes() {
     with_nodes(PLACEMENT, async |_, job| {
-        // Made by tasks of each node, at once: what one has set aside another has to wait for.
+        // Tasks of each node create groups at once: each waits for resources that others reserve.
         let mut all: Vec<ObjectRef<u64>> = Vec::new();
         for number in 1..=3 {
             all.push(job.task("over_nodes").options(on(number)).submit((4,)).await?);
@@ -281,7 +281,7 @@ fn groups_go_with_their_job_and_their_nodes() {
     with_nodes(PLACEMENT, async |nodes, job| {
         let ran: ObjectRef<u64> = job.task("over_nodes").options(on(1)).submit((1,)).await?;
         assert_eq!(ran.get().await?, 6);
-        // Two nodes have too few.
+        // Two nodes provide too few.
         drop(nodes.pop());
         let fails: ObjectRef<u64> = job.task("over_nodes").options(on(2)).submit((1,)).await?;
         let error = fails.get().await.unwrap_err();

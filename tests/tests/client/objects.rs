@@ -9,7 +9,7 @@ use crate::with_job;
 
 const TASKS: &str = "tests/programs/tasks";
 
-/// As in the program.
+/// The type of the same name in the test program.
 #[derive(Serialize, Deserialize)]
 struct Shared {
     numbers: ObjectRef<Vec<u64>>,
@@ -25,7 +25,7 @@ fn tasks_are_submitted_and_awaited() {
         assert_eq!((second.get().await?, first.get().await?, tree.get().await?), (8, 3, 1000));
         let summary = job.end().await?;
         assert_eq!((summary.counts.tasks, summary.counts.failed), (1113, 0));
-        // It can be asked for as long as it is known here.
+        // The value can be read as long as the client has a reference.
         assert_eq!(first.get().await?, 3);
         Ok(())
     });
@@ -52,7 +52,7 @@ fn values_are_stored_shared_and_found_within_others() {
             drop(made);
             assert_eq!((sums.get().await?, inside.get().await?), (2 * sum, sum + 4));
             assert_eq!((back.numbers.get().await?.len() as u64, back.name.as_str()), (count, "made"));
-            // Both times it is lent again.
+            // The object is borrowed again both times.
             assert_eq!(back.numbers.get().await?.iter().sum::<u64>(), sum);
         }
         Ok(())
@@ -62,7 +62,7 @@ fn values_are_stored_shared_and_found_within_others() {
 #[test]
 fn batches_are_passed_both_ways() {
     with_job("tests/programs/objects", async |_, job| {
-        // In a message, and in a file that is viewed in place.
+        // A batch in a message, and one in a file that is read in place.
         for rows in [100_u64, 1_000_000] {
             let made: ObjectRef<Batch> = job.task("makes").submit((3, rows)).await?;
             let batch = made.get_batch().await?;
@@ -79,7 +79,7 @@ fn batches_are_passed_both_ways() {
     });
 }
 
-/// As `wait` of Ray: those that are ready first, in the order given, no more than were wanted.
+/// As Ray's `wait`: returns ready objects first, in the order given, and no more than asked for.
 #[test]
 fn waiting_keeps_the_order_and_heeds_the_time() {
     with_job(TASKS, async |_, job| {
@@ -99,7 +99,7 @@ fn waiting_keeps_the_order_and_heeds_the_time() {
         assert_eq!((none.len(), left.len()), (0, 1));
         let late = never.get_timeout(Duration::from_millis(5)).await.unwrap_err();
         assert_eq!(late.fault.code, Code::GetTimeOut);
-        // An error is there, too.
+        // An error counts as ready.
         let (late, _) = wait(std::slice::from_ref(&never), 7, None).await;
         assert_eq!((late.len(), never.get().await.unwrap_err().fault.code), (1, Code::TimeOut));
         assert_eq!(wait::<i64>(&[], 5, None).await, (Vec::new(), Vec::new()));

@@ -1,4 +1,4 @@
-//! Generators, whose items the client takes: in order, no faster than it does, to whatever end.
+//! Generators consumed by the client: in order, with back-pressure, and to any end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn squares(job: &Job, items: u64, buffer: u32) -> Result<ObjectStream<u64>
     job.task("squares").options(TaskOptions::new().buffer(buffer)).stream((items, 0)).await
 }
 
-/// How many items there are, if they are squares in order.
+/// Returns the number of items, if they are squares in order.
 async fn count(mut stream: ObjectStream<u64>) -> Result<u64, TaskError> {
     let mut count = 0;
     while let Some(item) = stream.next().await {
@@ -25,7 +25,7 @@ async fn count(mut stream: ObjectStream<u64>) -> Result<u64, TaskError> {
     Ok(count)
 }
 
-/// Waits until so many items were made, and gives how many more than were taken at most.
+/// Waits until `expected` items have been yielded, and returns the maximum lead over those taken.
 async fn made(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
     loop {
         let read: ObjectRef<(u64, u64)> = gauge.call("read", ()).await?;
@@ -37,7 +37,7 @@ async fn made(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
     }
 }
 
-/// There is room for a task that takes all of the node: no generator runs.
+/// Checks that no generator runs: a task that needs the whole node can run.
 async fn nothing_runs(job: &Job) -> Result<(), ClientError> {
     let whole = TaskOptions::new().cpus(2.0);
     let length: ObjectRef<u64> = job.task("length").options(whole).submit((vec![1_u64, 2],)).await?;
@@ -72,7 +72,7 @@ fn streams_are_taken_side_by_side() {
 #[test]
 fn items_of_any_size_outlive_their_stream_and_are_passed_on() {
     with_job(STREAMS, async |_, job| {
-        // In messages, kept by the store, and in files.
+        // Values that travel in messages, in the store, and in files.
         for numbers in [10, 10_000, 100_000] {
             let mut lists = job.task("lists").stream::<Vec<u64>>((20, numbers)).await?;
             let mut all = Vec::new();
@@ -107,7 +107,7 @@ fn a_generator_is_no_more_than_its_buffer_ahead() {
             let options = TaskOptions::new().buffer(buffer);
             let mut stream = job.task("gauged").options(options).stream::<u64>((&gauge, items)).await?;
             let mut taken = 0;
-            // Of each that is taken it is told by the time that something else is waited for.
+            // The generator learns of taken items at the latest when the client waits for something else.
             loop {
                 let ahead = made(&gauge, items.min(taken + u64::from(buffer))).await?;
                 assert_eq!(ahead, u64::from(buffer), "{taken}");
@@ -139,7 +139,7 @@ fn a_stream_that_is_dropped_ends_its_generator() {
         for (item, expected) in taken.iter().zip(0..) {
             assert_eq!(item.get().await?, expected);
         }
-        // Those that yield nothing, ever, and one that nobody has waited for.
+        // Generators that never yield, and one whose items nobody has awaited.
         for _ in 0..4 {
             let mut spins = job.task("spins").stream::<u64>(()).await?;
             let waited = spins.next_timeout(Duration::from_millis(1)).await.expect("it goes on");
@@ -284,7 +284,7 @@ fn generators_are_checked_as_tasks_are() {
             let error = result.expect_err(words).to_string();
             assert!(error.contains(words), "`{words}` is not in `{error}`");
         }
-        // An item is an object of its job, as any other.
+        // An item is an object of its job, like any other.
         let other = begin(&client, &load(&client, STREAMS).await).await;
         let item = job.task("lists").stream::<Vec<u64>>((1, 3)).await?.next().await.expect("there is one")?;
         let error = other.task("length").submit::<ObjectRef<u64>>((&item,)).await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Batch and scalar functions that do not come back, or come back with too much.
+//! Batch and scalar functions that never return, or return too much.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub fn batch_loops(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
-/// Says so, and never returns.
+/// Logs a line, and never returns.
 #[batch]
 #[allow(clippy::print_stdout, reason = "it is what is tested")]
 pub fn batch_says_it_loops(batch: RecordBatch) -> RecordBatch {
@@ -32,7 +32,7 @@ pub fn batch_sleeps(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
-/// Takes its time: tens of milliseconds, or hundreds.
+/// Computes for tens or hundreds of milliseconds.
 #[batch]
 pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
     for turn in 0..600_000_000 {
@@ -41,7 +41,7 @@ pub fn batch_dawdles(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
-/// Prints a few words, and asks for the environment.
+/// Prints a few lines, and reads the environment.
 #[batch]
 #[allow(clippy::print_stdout, clippy::print_stderr, reason = "it is what is tested")]
 pub fn batch_prints(batch: RecordBatch) -> RecordBatch {
@@ -52,7 +52,7 @@ pub fn batch_prints(batch: RecordBatch) -> RecordBatch {
     batch
 }
 
-/// Takes memory until there is none.
+/// Allocates until there is no memory left.
 #[batch]
 pub fn batch_takes_memory(batch: RecordBatch) -> RecordBatch {
     let mut taken = Vec::new();
@@ -70,7 +70,7 @@ pub fn batch_panics(batch: RecordBatch) -> RecordBatch {
     panic!("{} columns are too many for me", batch.num_columns())
 }
 
-/// Gives 32 MiB back, whatever it gets.
+/// Returns 32 MiB for any input.
 #[batch]
 pub fn batch_gives_too_much(_batch: RecordBatch) -> Result<RecordBatch, String> {
     let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Float64, false)]));
@@ -78,7 +78,7 @@ pub fn batch_gives_too_much(_batch: RecordBatch) -> Result<RecordBatch, String> 
     RecordBatch::try_new(schema, vec![column]).map_err(|e| e.to_string())
 }
 
-/// Gives 10 million rows back for some, in one batch: less than 4 MiB, which is 40 MB at four bytes a row.
+/// Returns 10 million rows in one batch: less than 4 MiB of bits, which is 40 MB at four bytes a row.
 #[batch]
 pub fn batch_gives_bits(batch: RecordBatch) -> Result<RecordBatch, String> {
     let rows = if batch.num_rows() == 0 { 0 } else { 10_000_000 };
@@ -86,20 +86,20 @@ pub fn batch_gives_bits(batch: RecordBatch) -> Result<RecordBatch, String> {
     RecordBatch::try_from_iter([("key", bits.clone()), ("x", bits.clone()), ("y", bits)]).map_err(|e| e.to_string())
 }
 
-/// Refuses, with many words.
+/// Returns a long error.
 #[batch]
 pub fn batch_refuses(_batch: RecordBatch) -> Result<RecordBatch, String> {
     Err("no, ".repeat(1 << 20))
 }
 
-/// Says something, and refuses.
+/// Logs a line, and returns an error.
 #[batch]
 pub fn batch_complains(_batch: RecordBatch) -> Result<RecordBatch, String> {
     sandbar_guest::log::warn!("I have seen better rows");
     Err("not with me".to_owned())
 }
 
-/// Remembers how many batches it has seen, and gives that as `k` with each row.
+/// Counts the batches it has seen, and returns the count as `k` in each row.
 #[batch]
 pub fn batch_remembers(batch: RecordBatch) -> Result<RecordBatch, String> {
     static SEEN: AtomicI64 = AtomicI64::new(0);
@@ -108,7 +108,7 @@ pub fn batch_remembers(batch: RecordBatch) -> Result<RecordBatch, String> {
     RecordBatch::try_from_iter([("k", seen)].into_iter().chain(columns)).map_err(|e| e.to_string())
 }
 
-/// Remembers how many rows it has seen, and gives how many batches of 16,384 rows these were, the one at hand included.
+/// Counts the rows it has seen, and returns how many batches of 16,384 rows they fill, including the current one.
 #[scalar]
 pub fn scalar_remembers(_x: i64) -> i64 {
     static SEEN: AtomicI64 = AtomicI64::new(0);
@@ -122,7 +122,7 @@ pub fn scalar_panics(x: f64) -> f64 {
     x
 }
 
-/// Of five columns, so that a batch of sixteen thousand rows is evaluated in chunks.
+/// Has five columns, so that a batch of 16,384 rows is evaluated in chunks.
 #[scalar]
 pub fn scalar_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
     a + b + (c - d) * e
@@ -134,17 +134,17 @@ pub fn scalar_divides(x: f64) -> i64 {
     1_000 / black_box(x as i64 - 3)
 }
 
-/// Refuses negative numbers.
+/// Returns an error for negative numbers.
 #[scalar]
 pub fn scalar_refuses(x: i64) -> Result<i64, String> {
     if x < 0 { Err(format!("{x} is negative")) } else { Ok(x) }
 }
 
-/// What [`batch_keeps`] keeps.
+/// Parameters of [`batch_keeps`].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kept {
-    /// So many rows of each batch.
+    /// Rows to keep of each batch.
     rows: usize,
 }
 

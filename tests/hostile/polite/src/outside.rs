@@ -1,4 +1,4 @@
-//! Reaching for what a function does not have: files, other processes, a clock.
+//! Access to what a function does not have: files, other processes, a clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,13 +6,13 @@ use sandbar_guest::prelude::*;
 
 use crate::trainers::Zero;
 
-/// Ends the process, as if all were well.
+/// Exits with success.
 #[trainer]
 pub fn exits(_group: &Group<'_>) -> Result<Zero, String> {
     std::process::exit(0)
 }
 
-/// Ends the process with an error.
+/// Exits with an error.
 #[trainer]
 pub fn exits_with_7(_group: &Group<'_>) -> Result<Zero, String> {
     std::process::exit(7)
@@ -31,7 +31,7 @@ pub fn sleeps(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Waits for a clock to move, which it does by being read.
+/// Polls the clock until it moves, which each reading makes it do.
 #[trainer]
 pub fn waits(_group: &Group<'_>) -> Result<Zero, String> {
     let start = Instant::now();
@@ -39,7 +39,7 @@ pub fn waits(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Prints without end, on both streams.
+/// Prints endlessly on both streams.
 #[trainer]
 #[allow(clippy::print_stdout, clippy::print_stderr, reason = "that is the attack")]
 pub fn prints(_group: &Group<'_>) -> Result<Zero, String> {
@@ -50,7 +50,7 @@ pub fn prints(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Succeeds only where nothing of the machine can be seen or changed.
+/// Succeeds only if nothing of the machine can be seen or changed.
 #[trainer]
 pub fn looks_around(_group: &Group<'_>) -> Result<Zero, String> {
     let seen = [

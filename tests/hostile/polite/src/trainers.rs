@@ -1,4 +1,4 @@
-//! Trainers that do not come back, and models that are not what they seem.
+//! Trainers that never return, and models with invalid content.
 
 use std::hint::black_box;
 
@@ -37,7 +37,7 @@ pub fn fit_sleeps_long(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Says what it has, and never returns where that is seven.
+/// Logs its target; never returns if that is seven.
 #[trainer]
 pub fn fit_dislikes_seven(group: &Group<'_>) -> Result<Zero, String> {
     let first = group.target()[0];
@@ -48,7 +48,7 @@ pub fn fit_dislikes_seven(group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Takes memory until there is none.
+/// Allocates until there is no memory left.
 #[trainer]
 pub fn fit_takes_memory(_group: &Group<'_>) -> Result<Zero, String> {
     let mut taken = Vec::new();
@@ -60,7 +60,7 @@ pub fn fit_takes_memory(_group: &Group<'_>) -> Result<Zero, String> {
     }
 }
 
-/// Asks for 1 GiB at once.
+/// Allocates 1 GiB at once.
 #[trainer]
 pub fn fit_takes_a_gib(_group: &Group<'_>) -> Result<Zero, String> {
     let taken = vec![black_box(1u8); 1 << 30];
@@ -68,7 +68,7 @@ pub fn fit_takes_a_gib(_group: &Group<'_>) -> Result<Zero, String> {
     Ok(Zero {})
 }
 
-/// Recurses without end.
+/// Recurses endlessly.
 #[trainer]
 pub fn fit_recurses(group: &Group<'_>) -> Result<Zero, String> {
     if deeper(group.seed()) == 1 { Err("it came back".into()) } else { Ok(Zero {}) }
@@ -80,7 +80,7 @@ fn deeper(n: u64) -> u64 {
     black_box(deeper(black_box(n + 1)) + kept[(n % 8) as usize])
 }
 
-/// Panics, with many words.
+/// Panics with a long message.
 #[trainer]
 pub fn fit_panics(_group: &Group<'_>) -> Result<Zero, String> {
     panic!("{}", "help! ".repeat(1 << 20))
@@ -99,16 +99,16 @@ pub fn fit_panics_twice(_group: &Group<'_>) -> Result<Zero, String> {
     panic!("once")
 }
 
-/// Writes to an address that it does not have.
+/// Writes to an address outside its memory.
 #[trainer]
 pub fn fit_writes_anywhere(_group: &Group<'_>) -> Result<Zero, String> {
     let at = black_box(0xffff_fff0_usize) as *mut u64;
-    // SAFETY: there is no such memory; that it traps is what the test is about.
+    // SAFETY: the address is outside the memory; the test is about the trap.
     unsafe { at.write_volatile(1) };
     Ok(Zero {})
 }
 
-/// Reads rows that are not its group's.
+/// Reads rows beyond its group.
 #[trainer]
 pub fn fit_reads_beyond(group: &Group<'_>) -> Result<Zero, String> {
     let features = group.features();
@@ -134,14 +134,14 @@ pub fn model_is_large(_group: &Group<'_>) -> Result<Large, String> {
     Ok(Large { bytes: vec![1; 2 << 20] })
 }
 
-/// Does a thing when it is to predict.
+/// Misbehaves when it predicts.
 #[derive(Serialize, Deserialize)]
 pub enum Predicts {
-    /// No numbers.
+    /// Predicts NaN.
     Nan,
-    /// Nothing, ever.
+    /// Never returns.
     Loops,
-    /// A panic.
+    /// Panics.
     Panics,
 }
 
@@ -159,25 +159,25 @@ impl Model for Predicts {
     }
 }
 
-/// Its model predicts no numbers.
+/// Fits a model that predicts NaN.
 #[trainer]
 pub fn predicts_nan(_group: &Group<'_>) -> Result<Predicts, String> {
     Ok(Predicts::Nan)
 }
 
-/// Its model never predicts.
+/// Fits a model whose predictions never return.
 #[trainer]
 pub fn predict_loops(_group: &Group<'_>) -> Result<Predicts, String> {
     Ok(Predicts::Loops)
 }
 
-/// Its model panics.
+/// Fits a model whose predictions panic.
 #[trainer]
 pub fn predict_panics(_group: &Group<'_>) -> Result<Predicts, String> {
     Ok(Predicts::Panics)
 }
 
-/// A model whose parameters are no JSON.
+/// A model whose parameters are not valid JSON.
 #[derive(Serialize, Deserialize)]
 pub struct Unspeakable {}
 
@@ -191,7 +191,7 @@ impl Model for Unspeakable {
     }
 }
 
-/// Its model's parameters can't be shown.
+/// Fits a model whose parameters can't be serialized.
 #[trainer]
 pub fn params_unspeakable(_group: &Group<'_>) -> Result<Unspeakable, String> {
     Ok(Unspeakable {})

@@ -1,11 +1,11 @@
-//! Batches that lie: each differs from an honest one in one place.
+//! Batches with false headers: each differs from a valid one in one place.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::bindings::data;
 use crate::{Attack, Does};
 
-/// Types by tag, as the crate `sandbar-batch` has them.
+/// Type tags of `sandbar-batch`.
 mod tag {
     pub const NULL: u8 = 0;
     pub const INT32: u8 = 4;
@@ -116,7 +116,7 @@ pub const ATTACKS: &[Attack] = &[
     ("description-is-deep", Does::Described(&DEEP)),
 ];
 
-/// A schema of lists in lists, deeper than any reader should recurse.
+/// A schema of nested lists, deeper than any reader may recurse.
 static DEEP: [u8; 2 + 40 * 4 + 1] = {
     let mut schema = [0; 2 + 40 * 4 + 1];
     schema[0] = 1;
@@ -128,7 +128,7 @@ static DEEP: [u8; 2 + 40 * 4 + 1] = {
     schema
 };
 
-/// A batch as its header claims it, and its buffers.
+/// Declared header of a batch, and its buffers.
 struct Batch {
     magic: [u8; 4],
     schema: Vec<u8>,
@@ -140,7 +140,7 @@ struct Batch {
     buffer_count: Option<u32>,
     body_bytes: Option<u64>,
     parts: Vec<Vec<u8>>,
-    /// Bytes missing at the header's end, and bytes too many there.
+    /// Bytes to cut from the header's end, and bytes to append.
     cut: usize,
     tail: usize,
 }
@@ -188,7 +188,7 @@ impl Batch {
     }
 }
 
-/// Emits no rows of `x` and `y`, and nothing ever after.
+/// Emits an empty batch of `x` and `y` once, and nothing afterwards.
 fn once() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Relaxed) {
@@ -262,7 +262,7 @@ fn fixed_binary(size: i32) {
     columns(&data_type, i32::MAX as u64, &[(i32::MAX as u64, 0)], 2);
 }
 
-/// Emits columns of the type Null, whose rows take no bytes.
+/// Emits columns of type Null, whose rows take no bytes.
 fn nulls(names: &[&str], rows: u64) {
     let mut schema = (names.len() as u16).to_le_bytes().to_vec();
     for name in names {
@@ -297,7 +297,7 @@ fn scalar(rows: u64) {
     numbers(&["x"], rows);
 }
 
-/// Rows of the input, as its header says.
+/// Returns the row count in the input's header.
 fn rows(header: &[u8]) -> u64 {
     u64::from_le_bytes(header[8..16].try_into().expect("a header has 32 bytes"))
 }

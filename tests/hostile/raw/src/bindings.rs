@@ -1,4 +1,4 @@
-//! The contract's bindings, generated.
+//! Generated bindings of the contract.
 #![allow(missing_docs, clippy::all, reason = "generated")]
 
 wit_bindgen::generate!({

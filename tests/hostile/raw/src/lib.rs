@@ -1,8 +1,7 @@
-//! Guests that mean harm, written against the bare contract: what no user of
-//! the SDK can say by accident.
+//! Hostile guests written against the bare contract: what no user of the SDK can do by accident.
 //!
-//! Each function of this component is one attack, named after what it does.
-//! What must come of it stands in the table of `tests/process/hostile`.
+//! Each function of this component is one attack, named after what it does. The table in `tests/process/hostile` has
+//! the expected outcomes.
 #![cfg(target_family = "wasm")]
 
 mod batches;
@@ -14,22 +13,22 @@ use std::cell::Cell;
 
 use bindings::guest::{Function, Guest, Kind};
 
-/// What an attack does, and in which call; in the others it behaves.
+/// The attack and the call that runs it; all other calls are honest.
 #[derive(Clone, Copy)]
 enum Does {
     /// A batch function.
     Process(fn(&[u8])),
     /// A scalar function.
     Scalar(fn(&[u8])),
-    /// A trainer, while it fits.
+    /// A trainer's fit.
     Fit(fn()),
-    /// A trainer, when it gives up fitting.
+    /// A trainer's fit, which ends with the returned error.
     GiveUp(fn() -> String),
-    /// A trainer, while it predicts.
+    /// A trainer's prediction.
     Predict(fn()),
-    /// A trainer, when it is chosen.
+    /// A trainer's opening.
     Open(fn() -> Result<(), String>),
-    /// A batch function whose description is not a schema.
+    /// A batch function with an invalid schema in its description.
     Described(&'static [u8]),
 }
 

@@ -1,4 +1,4 @@
-//! Requests for what is not there, or not theirs.
+//! Requests for things that don't exist or belong to others.
 
 use std::arch::wasm32;
 
@@ -50,7 +50,7 @@ pub const ATTACKS: &[Attack] = &[
     ("seek-secrets", Does::Fit(seek)),
 ];
 
-/// Length of the input's body, as its header says.
+/// Returns the length of the input's body in its header.
 fn body_bytes(header: &[u8]) -> u64 {
     u64::from_le_bytes(header[24..32].try_into().expect("a header has 32 bytes"))
 }
@@ -59,38 +59,38 @@ fn read(offset: u64, len: usize) {
     data::read(offset, &vec![0; len]);
 }
 
-/// Fresh pages of this memory.
+/// Returns fresh pages of this memory.
 fn pages(count: usize) -> &'static mut [u8] {
     let bytes = count * PAGE;
     let at = wasm32::memory_grow::<0>(bytes.div_ceil(64 << 10)) * (64 << 10);
-    // SAFETY: the memory has just grown by these bytes, and nobody else has them.
+    // SAFETY: the memory has just grown by these bytes, and nothing else refers to them.
     unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) }
 }
 
-/// A page that this memory does not have.
+/// Returns a page outside this memory.
 fn outside() -> &'static [u8] {
     let end = wasm32::memory_size::<0>() * (64 << 10);
-    // SAFETY: it is never looked at here; that it is not there is the attack.
+    // SAFETY: the guest never reads the slice; the attack is that the page does not exist.
     unsafe { std::slice::from_raw_parts(end as *const u8, PAGE) }
 }
 
-/// A page of what this component is initialised with.
+/// Returns a page of the component's initialised data.
 fn own_data() -> &'static [u8] {
     static DATA: [u8; 3 * PAGE] = [7; 3 * PAGE];
     let start = DATA.as_ptr().align_offset(PAGE);
     &DATA[start..start + PAGE]
 }
 
-/// The page of the stack that is in use.
+/// Returns the page of the stack in use.
 fn own_stack() -> &'static [u8] {
     let here = 0u8;
     let page = (&raw const here as usize) & !(PAGE - 1);
-    // SAFETY: the stack is there; nobody looks at it through this.
+    // SAFETY: the stack exists, and nothing reads it through this slice.
     unsafe { std::slice::from_raw_parts(page as *const u8, PAGE) }
 }
 
 fn text(bytes: &[u8]) -> &str {
-    // SAFETY: it is never looked at here; that it is no text is the attack.
+    // SAFETY: the guest never reads the text; the attack is that it is not UTF-8.
     unsafe { std::str::from_utf8_unchecked(bytes) }
 }
 
@@ -105,8 +105,7 @@ fn flood() {
     }
 }
 
-/// Lays the input's first pages over memory and writes over them: other calls
-/// read the same input.
+/// Maps the input's first pages and overwrites them: other calls read the same input.
 fn scribble() {
     let pages = pages(32);
     data::map_pages(0, pages);
@@ -121,7 +120,7 @@ fn hide() {
     crate::trainers::honest_fit();
 }
 
-/// Looks for what others left in fresh memory.
+/// Searches fresh memory for what other calls left.
 fn seek() {
     let found = pages(4096).iter().filter(|byte| **byte != 0).count();
     while let Some(group) = groups::next() {

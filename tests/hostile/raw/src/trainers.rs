@@ -3,8 +3,7 @@
 use crate::bindings::groups::{self, Group};
 use crate::{Attack, Does};
 
-/// Rows of the group that some attacks choose; the others are to be fitted all
-/// the same.
+/// Row count of the group that some attacks select; all other groups have to be fitted.
 const CHOSEN_ROWS: u32 = 11;
 
 pub const ATTACKS: &[Attack] = &[
