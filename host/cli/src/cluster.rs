@@ -93,21 +93,19 @@ async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
         End::Now => ExitCode::SUCCESS,
         End::Drained(by) => {
             log::info!(
-                "draining ({by}): this node takes no more tasks, and ends once others have what only it has, after {grace:?} \
-                 in any case"
+                "draining ({by}): this node takes no new tasks, and ends once other nodes have its objects, after {grace:?} at \
+                 the latest"
             );
             if cluster.drain(grace).await {
                 log::info!("drained: no other node needs this one");
                 ExitCode::SUCCESS
             } else {
-                log::warn!(
-                    "the time is up, and others need this node still: what it runs for them begins anew elsewhere"
-                );
+                log::warn!("the drain exceeded --grace: tasks of other nodes that run here restart elsewhere");
                 ExitCode::FAILURE
             }
         }
         End::Fenced(why) => {
-            log::error!("this node ends: {why}; its jobs are other nodes' now");
+            log::error!("this node ends: {why}; other nodes have taken over its jobs");
             ExitCode::FAILURE
         }
     };
@@ -141,7 +139,7 @@ async fn answer(socket: PathBuf, cluster: Cluster) {
     let listener = match UnixListener::bind(&socket) {
         Ok(listener) => listener,
         Err(e) => {
-            return log::warn!("commands on this machine get no answer of this node: {}: {e}", socket.display());
+            return log::warn!("this node can't serve commands of this machine: {}: {e}", socket.display());
         }
     };
     while let Ok((stream, _)) = listener.accept().await {
@@ -181,7 +179,7 @@ async fn ask(data: Option<PathBuf>, asked: &Asked) -> Result<Said, CliError> {
         std::io::Result::Ok(text)
     };
     let text = tokio::time::timeout(ANSWER_TIME_MAX, exchange).await;
-    let text = text.map_err(|_| failed("the node does not answer"))?.map_err(failed)?;
+    let text = text.map_err(|_| failed("the node does not respond"))?.map_err(failed)?;
     let said: Result<Said, String> = serde_json::from_slice(&text).map_err(failed)?;
     said.map_err(CliError::Failed)
 }
@@ -191,7 +189,7 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
         ClusterCommand::Init { data } => {
             let data = folder(data)?;
             let name = create_cluster(&data).map_err(failed)?;
-            output::talk(&format!("cluster {name} begins in {}", data.display()));
+            output::talk(&format!("created cluster {name} in {}", data.display()));
             output::talk("next: `host serve` here, `host cluster token` for a token, and on other machines");
             output::talk("      `host serve --join THIS-MACHINE:7410 --token TOKEN`");
         }
@@ -210,11 +208,13 @@ pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
         }
         Nodes::Drain { name, data } => {
             ask(data, &Asked::Drain(name.clone())).await?;
-            output::talk(&format!("node {name} takes no more tasks, and ends once it is not needed any more"));
+            output::talk(&format!(
+                "node {name} is draining: it takes no new tasks, and ends once other nodes have its objects"
+            ));
         }
         Nodes::Remove { name, data } => {
             ask(data, &Asked::Remove(name.clone())).await?;
-            output::talk(&format!("node {name} is out of the cluster, and its certificate is not good any more"));
+            output::talk(&format!("removed node {name} from the cluster and revoked its certificate"));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -107,8 +107,8 @@ fn kernel() -> Check {
     if machine::reports_written_pages() {
         return Check::ok(NAME, version);
     }
-    let remedy = "it does not tell which pages a sandbox has written, so that resetting one takes longer; Linux 6.7 and \
-                  newer do";
+    let remedy =
+        "the kernel does not report written pages, so that resetting a sandbox takes longer; use Linux 6.7 or newer";
     Check::warn(NAME, version, remedy)
 }
 
@@ -122,11 +122,11 @@ fn walls() -> [Check; 2] {
     let landlock = match walls.landlock_abi {
         Some(abi) if abi >= LANDLOCK_ABI => Check::ok(LANDLOCK, format!("version {abi}")),
         Some(abi) => {
-            let remedy = "a driver of a GPU that was taken over can do more to devices; Linux 6.10 has version 5";
+            let remedy = "a compromised GPU driver has more access to devices; use Linux 6.10 or newer for version 5";
             Check::warn(LANDLOCK, format!("version {abi}"), remedy)
         }
         None => {
-            let remedy = "a driver of a GPU that was taken over can open this user's files: add `landlock` to the kernel's \
+            let remedy = "a compromised GPU driver can open this user's files: add `landlock` to the kernel's \
                           `lsm=` parameter, on Linux 5.13 or newer";
             Check::warn(LANDLOCK, "off", remedy)
         }
@@ -137,7 +137,7 @@ fn walls() -> [Check; 2] {
 fn memory() -> Check {
     const NAME: &str = "memory";
     let Some((bytes, bound)) = machine::memory_limit() else {
-        return Check::warn(NAME, "unknown", "grouped rows get 1 GiB: say how much with --memory and --object-memory");
+        return Check::warn(NAME, "unknown", "grouped rows get 1 GiB: set --memory and --object-memory");
     };
     let bound = match bound {
         MemoryBound::Machine => "the machine's".to_owned(),
@@ -235,12 +235,12 @@ fn temporary_folder() -> Check {
     let Ok(space) = DiskSpace::of(&folder) else { return Check::ok(NAME, named) };
     let value = format!("{named} ({} free)", size(space.free_bytes));
     if machine::lies_in_memory(&folder) {
-        return Check::warn(NAME, value, "what goes there stays in memory: set TMPDIR to a folder on a disk");
+        return Check::warn(NAME, value, "files there stay in memory: set TMPDIR to a folder on a disk");
     }
     if space.free_bytes < space.reserve_bytes.saturating_add(SPACE_USUAL_BYTES) {
         let reserve = size(space.reserve_bytes);
         let remedy = format!(
-            "little space, of which objects leave {reserve} free (--disk-reserve): set TMPDIR to a folder on a larger disk"
+            "little space, of which spilled objects leave {reserve} free (--disk-reserve): set TMPDIR to a folder on a larger disk"
         );
         return Check::warn(NAME, value, remedy);
     }
@@ -250,7 +250,7 @@ fn temporary_folder() -> Check {
 fn cache_folder() -> Check {
     let check = own_folder("cache", "XDG_CACHE_HOME", paths::find_cache_folder());
     check.unwrap_or_else(|value| {
-        let remedy = "models can't be kept with their trainers: set XDG_CACHE_HOME to a writable folder";
+        let remedy = "trainers can't be stored for later predictions: set XDG_CACHE_HOME to a writable folder";
         Check::bad("cache", value, remedy)
     })
 }
@@ -258,7 +258,7 @@ fn cache_folder() -> Check {
 fn state_folder() -> Check {
     let check = own_folder("state", "XDG_STATE_HOME", paths::find_state_folder());
     check.unwrap_or_else(|value| {
-        let remedy = "nothing is kept of programs that run: set XDG_STATE_HOME to a writable folder";
+        let remedy = "programs are not recorded: set XDG_STATE_HOME to a writable folder";
         Check::warn("state", value, remedy)
     })
 }
@@ -289,23 +289,23 @@ async fn gpus(is_software: bool) -> Vec<Check> {
     let options = GpuOptions { is_software, ..GpuOptions::default() };
     let found = match paths::gpus(options) {
         Err(why) => return vec![Check::warn(NAME, "no host-gpu", why)],
-        Ok(None) => return vec![Check::ok(NAME, "none: dense algebra is done by the processors")],
+        Ok(None) => return vec![Check::ok(NAME, "none: dense algebra runs on the CPU")],
         Ok(Some(machine)) => match machine.list_unmeasured().await {
             Ok(gpus) => gpus.into_iter().map(|gpu| (machine.is_usable(&gpu), gpu)).collect::<Vec<_>>(),
-            Err(e) => return vec![Check::warn(NAME, "drivers can't be asked", e.to_string())],
+            Err(e) => return vec![Check::warn(NAME, "can't query drivers", e.to_string())],
         },
     };
     if found.is_empty() {
-        return vec![Check::ok(NAME, "none that a Vulkan driver knows: dense algebra is done by the processors")];
+        return vec![Check::ok(NAME, "no Vulkan driver reports one: dense algebra runs on the CPU")];
     }
     let checks = found.into_iter().map(|(is_usable, gpu)| {
         let about = &gpu.about;
         let value = format!("{} ({}, {}, {})", about.name, about.kind, size(about.memory_bytes), about.driver);
         match (&about.refused, is_usable) {
             (Some(why), _) => Check::warn(NAME, value, format!("not used: {why}")),
-            (None, false) => Check::ok(NAME, format!("{value}; not used: it is no GPU")),
+            (None, false) => Check::ok(NAME, format!("{value}; not used: not a GPU")),
             (None, true) if gpu.costs.is_none() => {
-                Check::ok(NAME, format!("{value}; not measured yet: `host gpu list` does"))
+                Check::ok(NAME, format!("{value}; not measured yet: run `host gpu list`"))
             }
             (None, true) => Check::ok(NAME, value),
         }
@@ -315,7 +315,7 @@ async fn gpus(is_software: bool) -> Vec<Check> {
 
 async fn compiler() -> Check {
     const NAME: &str = "compiler";
-    const RUST: &str = "functions can't be built here (components can be run): install Rust by https://rustup.rs";
+    const RUST: &str = "crates can't be built here, but components can run: install Rust from https://rustup.rs";
     let machine::Toolchain { cargo, rustc, target, has_target } = machine::toolchain().await;
     match (cargo, rustc) {
         (None, _) => Check::warn(NAME, "no cargo in PATH", RUST),
@@ -323,7 +323,7 @@ async fn compiler() -> Check {
         (Some(cargo), Some(rustc)) if has_target => Check::ok(NAME, format!("{cargo}; {rustc}; {target}")),
         (_, Some(rustc)) => {
             let value = format!("{rustc}, without {target}");
-            Check::warn(NAME, value, format!("functions can't be built here: {INSTALL_TARGET}"))
+            Check::warn(NAME, value, format!("crates can't be built here: {INSTALL_TARGET}"))
         }
     }
 }

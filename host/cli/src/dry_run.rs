@@ -81,7 +81,7 @@ fn text(plan: &JobPlan) -> String {
     } else {
         format!("{}, in folders by {}", word(&output.format), output.partition_by.join(", "))
     };
-    let replaced = if output.replaces { ", replaces the file that is there" } else { "" };
+    let replaced = if output.replaces { ", replaces the existing file" } else { "" };
     lines.line("output", &format!("{} ({form}{replaced})", output.path));
     let device = plan.device.map_or_else(String::new, |device| format!("; device {}", word(&device)));
     let workers = if plan.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", plan.workers) };

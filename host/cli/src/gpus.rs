@@ -15,7 +15,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let machine = paths::gpus(options).map_err(CliError::Failed)?;
     let all = match &machine {
         Some(machine) => {
-            machine.measure_again().await.map_err(|e| CliError::Failed(format!("drivers can't be asked: {e}")))?
+            machine.measure_again().await.map_err(|e| CliError::Failed(format!("can't query the GPU drivers: {e}")))?
         }
         None => &[],
     };
@@ -26,9 +26,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     if json {
         output::json(&Listed::of(all, &usable))?;
     } else if all.is_empty() {
-        output::talk(
-            "there is no GPU here that a Vulkan driver knows (--software-gpu: compute as one would, on the processor)",
-        );
+        output::talk("no Vulkan driver reports a GPU (--software-gpu uses a driver that computes on the CPU)");
     } else {
         output::print(&table(all, &usable))?;
     }
@@ -72,7 +70,7 @@ fn table(all: &[GpuProfile], usable: &[usize]) -> String {
         let used = match &about.refused {
             Some(why) => format!("no: {why}"),
             None if usable.contains(&place) => "yes".to_owned(),
-            None => "no: it is no GPU".to_owned(),
+            None => "no: not a GPU".to_owned(),
         };
         columns.row([
             about.name.clone(),

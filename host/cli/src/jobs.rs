@@ -207,7 +207,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
     }
     let dropped = job.look_again().record.log.dropped;
     if dropped > 0 {
-        output::talk(&format!("({dropped} lines more were dropped: there were too many)"));
+        output::talk(&format!("({dropped} more lines were dropped)"));
     }
     Ok(())
 }
@@ -215,7 +215,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
 async fn stop(job: StoredJob) -> Result<(), CliError> {
     let name = job.record.id.short().to_owned();
     if ask(&job, Question::Stop).await?.is_none() {
-        output::talk(&format!("job {name} had ended: {}", job.look_again().record.state.as_str()));
+        output::talk(&format!("job {name} has ended already: {}", job.look_again().record.state.as_str()));
         return Ok(());
     }
     let since = Instant::now();

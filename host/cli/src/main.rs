@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(e) => {
-            output::talk(&format!("error: this process can't start its threads: {e}"));
+            output::talk(&format!("error: can't start the threads of this process: {e}"));
             return ExitCode::FAILURE;
         }
     };
@@ -93,7 +93,7 @@ async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
     let signal = match signals::listen(interruption.clone()) {
         Ok(signal) => signal,
         Err(e) => {
-            output::talk(&format!("error: this process can't listen to signals: {e}"));
+            output::talk(&format!("error: can't install signal handlers: {e}"));
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -286,7 +286,7 @@ async fn unless_fenced<T>(
     tokio::select! {
         biased;
         done = work => Ok(done?),
-        why = fenced => Err(CliError::Failed(format!("this node is out of its cluster: {why}"))),
+        why = fenced => Err(CliError::Failed(format!("the cluster removed this node: {why}"))),
     }
 }
 
@@ -305,7 +305,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
         return remote::submit(submit, interruption).await;
     }
     if submit.place.token.is_some() && submit.place.join.is_none() {
-        return Err(CliError::Usage("--token is for a cluster: give --join or --node, too".to_owned()));
+        return Err(CliError::Usage("--token is for a cluster: add --join or --node".to_owned()));
     }
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
@@ -343,7 +343,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 fn keeper(spec: &ProgramSpec) -> JobKeeper {
     let begun = jobs::shelf().and_then(|shelf| Ok(shelf.begin(&spec.program, &spec.arguments)?));
     begun.unwrap_or_else(|e| {
-        output::talk(&format!("warning: nothing is kept of this job: {e}"));
+        output::talk(&format!("warning: this job is not recorded: {e}"));
         JobKeeper::nowhere()
     })
 }

@@ -37,22 +37,20 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
         && crate_name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if !valid {
         return Err(CliError::Usage(format!(
-            "`{name}` can't be the name of a crate: letters, digits, - and _, a letter first"
+            "invalid crate name `{name}`: use letters, digits, - and _, starting with a letter"
         )));
     }
     let folder = PathBuf::from(name);
     if folder.exists() {
-        return Err(CliError::Usage(format!("{} is there already", folder.display())));
+        return Err(CliError::Usage(format!("{} already exists", folder.display())));
     }
     let own = || paths::checkout().map(|checkout| checkout.join("guest-sdk"));
     let Some(sdk) = sdk.map(Path::to_path_buf).or_else(own) else {
-        let message =
-            "the checkout that this program was built from is not there; say where the guest SDK is with --sdk";
+        let message = "the checkout of this program's build does not exist; set the guest SDK's folder with --sdk";
         return Err(CliError::Usage(message.to_owned()));
     };
-    let sdk = fs::canonicalize(&sdk).map_err(|e| {
-        CliError::Usage(format!("the guest SDK is not in {}: {e}; say where with --sdk", sdk.display()))
-    })?;
+    let sdk = fs::canonicalize(&sdk)
+        .map_err(|e| CliError::Usage(format!("no guest SDK in {}: {e}; set its folder with --sdk", sdk.display())))?;
     let manifest = include_str!("templates/Cargo.toml.in").replace("{sdk}", &sdk.display().to_string());
     let write = |path: PathBuf, text: &str| {
         let text = text.replace("{name}", crate_name);
@@ -68,6 +66,6 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     // drops unused entries.
     let _ = fs::copy(sdk.with_file_name("Cargo.lock"), folder.join("Cargo.lock"));
     let (shown, next) = (folder.display(), if template == Template::Program { "submit" } else { "build" });
-    output::talk(&format!("made {shown}: write in {shown}/src/lib.rs, then `host {next} {shown}`"));
+    output::talk(&format!("created {shown}: edit {shown}/src/lib.rs, then run `host {next} {shown}`"));
     Ok(())
 }

@@ -120,7 +120,7 @@ impl Watch {
             say(&self.progress, &mut Vec::new());
         }
         if self.progress.unshown() > 0 {
-            output::talk(&format!("(guests logged {} lines more)", self.progress.unshown()));
+            output::talk(&format!("(guests logged {} more lines)", self.progress.unshown()));
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn of(message: &str) -> Option<String> {
 fn of_files(message: &str, files: Option<u64>) -> Option<String> {
     let files = files.filter(|_| message.contains(TOO_MANY_FILES))?;
     Some(format!(
-        "this process may have {files} files open: raise the hard limit (`ulimit -Hn {FILES_USUAL}`, or \
+        "this process may open {files} files: raise the hard limit (`ulimit -Hn {FILES_USUAL}`, or \
          LimitNOFILE={FILES_USUAL} of its unit), or use fewer --workers"
     ))
 }
@@ -64,7 +64,7 @@ mod tests {
             ("no.csv: No such file or directory (os error 2)", false, false),
         ] {
             let remedy = of_files(message, Some(32));
-            assert_eq!(remedy.is_some_and(|remedy| remedy.contains("may have 32 files open")), files, "{message}");
+            assert_eq!(remedy.is_some_and(|remedy| remedy.contains("may open 32 files")), files, "{message}");
             let remedy = of_temporary_folder(message, folder);
             assert_eq!(remedy.is_some_and(|remedy| remedy.contains("set TMPDIR")), temporary, "{message}");
         }

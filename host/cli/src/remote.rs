@@ -46,8 +46,8 @@ async fn client(
 /// Submits a program to a cluster.
 pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
-        let message =
-            "with --node the cluster's nodes run it: what they give is said to them (see `host serve --help`)";
+        let message = "--workers, --memory and program resources can't be set with --node: set them on the cluster's \
+                       nodes (see `host serve --help`)";
         return Err(CliError::Usage(message.to_owned()));
     }
     let Some(node) = submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
@@ -56,10 +56,10 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let component = component(Path::new(path), submit.quiet).await?;
     let new = NewClusterJob::of(&component, &program, task, submit.args);
     let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
-    interruption.means(format!("the job may have been submitted; `host jobs list --node {node}` says whether it was"));
+    interruption.means(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
     let job = client.submit(new, &component).await.map_err(failed)?;
     let id = job.id.short().to_owned();
-    interruption.means(format!("job {id} goes on; `host jobs stop {id} --node {node}` ends it"));
+    interruption.means(format!("job {id} continues; stop it with `host jobs stop {id} --node {node}`"));
     if submit.no_wait {
         client.close().await;
         if submit.json {
@@ -71,7 +71,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     }
     if !submit.quiet {
         output::talk(&format!(
-            "job {id} runs on node {}; Ctrl-C lets go of it, `host jobs stop {id} --node {node}` ends it",
+            "job {id} runs on node {}; Ctrl-C detaches, `host jobs stop {id} --node {node}` stops the job",
             job.node
         ));
     }
@@ -136,14 +136,14 @@ impl Told {
         match followed {
             Followed::Line(line) => self.line(&line),
             Followed::WithoutLog(address) if self.to_stdout || !self.is_quiet => {
-                output::talk(&format!("warning: the node at {address}, which has its log, can't be reached from here"));
+                output::talk(&format!("warning: can't reach the node at {address}, which has the job's log"));
             }
             Followed::WithoutLog(_) => {}
             _ if self.is_quiet => {}
             Followed::Progress(rows) => self.rows(&rows),
             Followed::TakenOver(node) => {
                 output::talk(&format!(
-                    "its node is gone: node {node} has taken it over, and begins it anew with what is left of it"
+                    "the job's node is lost: node {node} has taken the job over and restarts it with its surviving results"
                 ));
             }
             Followed::Away(why, time) => {
@@ -244,7 +244,7 @@ impl Cluster {
             ("node", job.node.clone()),
         ];
         if job.taken > 1 {
-            lines.push(("takeovers", format!("{}: its nodes before are gone", job.taken - 1)));
+            lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.taken - 1)));
         }
         if job.state.has_ended() {
             let JobCounts { succeeded, failed, stopped, .. } = job.counts;

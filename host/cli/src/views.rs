@@ -82,14 +82,14 @@ impl Seen {
         match self.look(question).await? {
             Some(answer) => of(answer).ok_or_else(|| self.no_sense()),
             None => {
-                output::talk(&format!("job {} has ended: it holds nothing any more", self.id().short()));
+                output::talk(&format!("job {} has ended and holds no objects", self.id().short()));
                 Ok(T::default())
             }
         }
     }
 
     fn no_sense(&self) -> CliError {
-        CliError::Failed(format!("job {}: its node says something else than was asked", self.id().short()))
+        CliError::Failed(format!("job {}: its node sent an unexpected response", self.id().short()))
     }
 }
 
@@ -156,7 +156,9 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
 pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     let mut job = Seen::find(timeline.id.as_deref(), &timeline.remote).await?;
     if timeline.output.is_none() && std::io::stdout().is_terminal() {
-        return Err(CliError::Usage("name a file with -o, or send standard output somewhere".to_owned()));
+        return Err(CliError::Usage(
+            "the timeline is not printed on a terminal: name a file with -o, or redirect standard output".to_owned(),
+        ));
     }
     let all = Question::Tasks { limit: u32::MAX, state: None, name: None };
     let tasks = job.kept(all, of!(Tasks)).await?.rows;
@@ -239,14 +241,14 @@ fn left_out<T>(what: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
     if shown >= total {
         return None;
     }
-    let chosen = listing.looked_at.map_or_else(String::new, |last| format!(", chosen of the {last} made last"));
+    let chosen = listing.looked_at.map_or_else(String::new, |last| format!(", selected from the newest {last}"));
     let most = JobFolderLimits::USUAL.rows_max;
     let more = if shown < limit.min(most).into() {
-        "of the others nothing is kept".to_owned()
+        "the others are not recorded".to_owned()
     } else if limit < most {
         format!("`host list {what} --limit N` shows more, up to {most}")
     } else {
-        "no list has more".to_owned()
+        "this is the maximum of a list".to_owned()
     };
     Some(format!("{shown} of {total} {what} shown{chosen}; {more}"))
 }
@@ -414,7 +416,7 @@ fn memory_text(view: &MemoryView) -> String {
     for holder in &view.holders {
         holders.row([holder.name.clone(), holder.objects.to_string(), size(holder.bytes)]);
     }
-    let partial = if view.is_partial { " (the rest is of those made last)" } else { "" };
+    let partial = if view.is_partial { " (the rest covers the newest ones)" } else { "" };
     format!(
         "{}\nobjects: {}{partial}; {} beside their records, {} in memory, {} on disk\n\n{}",
         processes.text(),

@@ -77,7 +77,7 @@ fn few_descriptors() {
     // A limit that is too low gives an error with the reason.
     limited(&lab, &["submit", "job.toml", "-q", "--workers", "2"], Resource::Nofile, 12).expect_code(1).expect_talk(&[
         "Too many open files",
-        "may have 12 files open",
+        "may open 12 files",
         "ulimit -Hn",
     ]);
 }

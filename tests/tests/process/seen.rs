@@ -108,9 +108,9 @@ fn stops(lab: &Lab, host: Running) {
     assert_eq!((&counts["succeeded"], &counts["stopped"]), (&json!(1), &json!(6)), "{status}");
     let tasks = seen(lab, &["list", "tasks", "--state", "stopped"]);
     assert!(each(rows(&tasks, "tasks"), "name").contains(&&json!("stays")), "{tasks}");
-    lab.host(&["objects"]).expect_code(0).expect_talk(&["holds nothing any more"]);
+    lab.host(&["objects"]).expect_code(0).expect_talk(&["has ended and holds no objects"]);
     // The job has ended already.
-    lab.host(&["jobs", "stop", short]).expect_code(0).expect_talk(&["had ended: stopped"]);
+    lab.host(&["jobs", "stop", short]).expect_code(0).expect_talk(&["has ended already: stopped"]);
     lab.host(&["jobs", "delete", short]).expect_code(0);
     lab.host(&["jobs", "status"]).expect_code(1).expect_talk(&["there are no jobs yet"]);
 }
@@ -118,7 +118,7 @@ fn stops(lab: &Lab, host: Running) {
 /// The program's result and its tasks' results are objects as well. A summary examines at most the latest 200,000.
 #[test]
 fn what_is_not_shown_is_counted() {
-    for (held, chosen) in [(500, ""), (200_500, ", chosen of the 200000 made last")] {
+    for (held, chosen) in [(500, ""), (200_500, ", selected from the newest 200000")] {
         let lab = Lab::new();
         let mut host = start(&lab, "holds", &[&format!("objects={held}")]);
         until("it holds them", || {
@@ -279,8 +279,7 @@ fn a_program_runs_where_nothing_can_be_kept() {
     let line = line("tree", &["depth=1", "width=3", "steps=1"]);
     let mut command = lab.command(&line.iter().map(String::as_str).collect::<Vec<_>>());
     command.arg("--json").env("XDG_STATE_HOME", &file);
-    let ended =
-        Running::new(command).wait().expect_code(0).expect_talk(&["warning: nothing is kept of this job", "file"]);
+    let ended = Running::new(command).wait().expect_code(0).expect_talk(&["warning: this job is not recorded", "file"]);
     assert_eq!((&ended.json()["job"], &ended.json()["result"]), (&json!(null), &json!(3)));
 }
 

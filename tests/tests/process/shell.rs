@@ -214,7 +214,7 @@ fn the_doctor_names_gpus() {
         }
         let (verdict, line) = found(&run(&["doctor", "--json", "--software-gpu"]).json(), "gpu");
         assert_eq!((verdict.as_str(), line.contains(name)), ("ok", true), "{line}");
-        assert_eq!(line.contains("not measured yet: `host gpu list` does"), !is_measured, "{line}");
+        assert_eq!(line.contains("not measured yet: run `host gpu list`"), !is_measured, "{line}");
         assert_eq!(cache.exists(), is_measured);
     }
 }

@@ -142,7 +142,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     say(format_args!("taken over after {:?}", since.elapsed()));
     assert_ne!(ada.status(&third, &id)["node"], "node-2");
     nodes.add_with(&["--resource", "finish=1"]);
-    let ended = job.wait().expect_code(0).expect_talk(&["has taken it over", "run before it was taken over"]);
+    let ended = job.wait().expect_code(0).expect_talk(&["has taken the job over", "run before it was taken over"]);
     let json = ended.json();
     assert_eq!((&json["result"], &json["taken"]), (&json!(20), &json!(2)), "{}", ended.stderr);
     // Results that other nodes hold were not computed again.
@@ -152,7 +152,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     assert!(ended.stderr.contains("1 takeover by another node"), "{}", ended.stderr);
     let ada = Tenant::known(&nodes, "ada", &ada_token);
     let status = ada.host(&third, &["jobs", "status", &id]).expect_code(0).stdout;
-    assert!(status.contains("takeovers  1: its nodes before are gone"), "{status}");
+    assert!(status.contains("takeovers  1: its earlier nodes are lost"), "{status}");
     // No objects remain: each node has the component and the code of the program only.
     let left = || ["node-1", "node-3", "node-4"].map(|name| files_of_objects(nodes.process(name)));
     let since = Instant::now();
@@ -200,7 +200,7 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 65);
     let trace = ada.host(&first, &["timeline"]).expect_code(0).json();
     assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 65), "{trace}");
-    ada.host(&first, &["list", "workers"]).expect_code(0).expect_talk(&["holds nothing any more"]);
+    ada.host(&first, &["list", "workers"]).expect_code(0).expect_talk(&["holds no objects"]);
     let bob = Tenant::new(&nodes, "bob");
     bob.host(&first, &["list", "tasks", "--job", json["id"].as_str().unwrap()]).expect_code(1);
 }

@@ -38,6 +38,6 @@ fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
     assert_eq!((&status()["result"], &status()["taken"], &status()["node"]), (&1.into(), &1.into(), &"node-1".into()));
     let ended = follows.wait().expect_code(0);
     if nodes.net.is_real() {
-        ended.expect_talk(&["can't be reached from here"]);
+        ended.expect_talk(&["can't reach the node at"]);
     }
 }
