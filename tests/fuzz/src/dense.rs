@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::programs::bytes_of;
 
-/// Maximum bytes of a guest's tensors, and of its messages.
+/// Maximum bytes of a guest's tensors.
 const BYTES_MAX: u64 = 1 << 20;
 const STEPS_MAX: usize = 64;
 

@@ -30,7 +30,7 @@ pub(crate) const ACTORS: u8 = 3;
 const WITH_FILE: u8 = 4;
 /// Bytes of the file.
 const FILE_BYTES: u64 = 9000;
-/// Flags of a message: sent after some milliseconds, or after seconds.
+/// Flags of a sender byte: the message comes 50 ms later, or 3 s later (`LATE`).
 const SOON: u8 = 8;
 const LATE: u8 = 16;
 /// Returns the first id that a worker allocates.
