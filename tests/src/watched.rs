@@ -16,20 +16,20 @@ use std::process::Command;
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use sandbar_testnet::{Ended, Running};
+use sandbar_testnet::{CommandOutput, Running};
 
 /// One use of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access {
     /// Kind of use.
-    pub way: Way,
+    pub kind: AccessKind,
     /// Absolute path.
     pub path: PathBuf,
 }
 
 /// Kind of use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum AccessKind {
     /// Opened for reading or writing.
     Open,
     /// Created, removed or renamed.
@@ -43,7 +43,7 @@ pub enum Way {
 ///
 /// # Panics
 /// Panics if the filter can't be installed, or if the command does not end.
-pub fn watch(mut command: Command) -> (Ended, Vec<Access>) {
+pub fn watch(mut command: Command) -> (CommandOutput, Vec<Access>) {
     let (reader, writer) = io::pipe().expect("a pipe can be made");
     // SAFETY: the code between `fork` and `exec` makes system calls only.
     unsafe { command.pre_exec(move || install_filter(writer.as_raw_fd())) };
@@ -57,24 +57,24 @@ pub fn watch(mut command: Command) -> (Ended, Vec<Access>) {
 
 /// System calls that take a path: number, kind of access, argument index of the folder's descriptor (if the call has
 /// one), argument index of the path.
-const CALLS: [(libc::c_long, Way, Option<usize>, usize); 17] = [
-    (libc::SYS_open, Way::Open, None, 0),
-    (libc::SYS_openat, Way::Open, Some(0), 1),
-    (libc::SYS_openat2, Way::Open, Some(0), 1),
-    (libc::SYS_creat, Way::Open, None, 0),
-    (libc::SYS_execve, Way::Run, None, 0),
-    (libc::SYS_execveat, Way::Run, Some(0), 1),
-    (libc::SYS_mkdir, Way::Change, None, 0),
-    (libc::SYS_mkdirat, Way::Change, Some(0), 1),
-    (libc::SYS_mknod, Way::Change, None, 0),
-    (libc::SYS_mknodat, Way::Change, Some(0), 1),
-    (libc::SYS_unlink, Way::Change, None, 0),
-    (libc::SYS_unlinkat, Way::Change, Some(0), 1),
-    (libc::SYS_rename, Way::Change, None, 1),
-    (libc::SYS_renameat, Way::Change, Some(2), 3),
-    (libc::SYS_renameat2, Way::Change, Some(2), 3),
-    (libc::SYS_symlinkat, Way::Change, Some(1), 2),
-    (libc::SYS_linkat, Way::Change, Some(2), 3),
+const CALLS: [(libc::c_long, AccessKind, Option<usize>, usize); 17] = [
+    (libc::SYS_open, AccessKind::Open, None, 0),
+    (libc::SYS_openat, AccessKind::Open, Some(0), 1),
+    (libc::SYS_openat2, AccessKind::Open, Some(0), 1),
+    (libc::SYS_creat, AccessKind::Open, None, 0),
+    (libc::SYS_execve, AccessKind::Run, None, 0),
+    (libc::SYS_execveat, AccessKind::Run, Some(0), 1),
+    (libc::SYS_mkdir, AccessKind::Change, None, 0),
+    (libc::SYS_mkdirat, AccessKind::Change, Some(0), 1),
+    (libc::SYS_mknod, AccessKind::Change, None, 0),
+    (libc::SYS_mknodat, AccessKind::Change, Some(0), 1),
+    (libc::SYS_unlink, AccessKind::Change, None, 0),
+    (libc::SYS_unlinkat, AccessKind::Change, Some(0), 1),
+    (libc::SYS_rename, AccessKind::Change, None, 1),
+    (libc::SYS_renameat, AccessKind::Change, Some(2), 3),
+    (libc::SYS_renameat2, AccessKind::Change, Some(2), 3),
+    (libc::SYS_symlinkat, AccessKind::Change, Some(1), 2),
+    (libc::SYS_linkat, AccessKind::Change, Some(2), 3),
 ];
 
 /// Runs in the child: installs a filter that notifies the watcher of [`CALLS`], then writes process id and listener
@@ -171,14 +171,14 @@ fn continue_call(listener: &OwnedFd, id: u64) {
 
 fn access(asked: &libc::seccomp_notif) -> Option<Access> {
     let number = libc::c_long::from(asked.data.nr);
-    let (_, way, folder, path) = CALLS.iter().find(|(call, ..)| *call == number)?;
+    let (_, kind, folder, path) = CALLS.iter().find(|(call, ..)| *call == number)?;
     let given = read_path(asked.pid, asked.data.args[*path]).unwrap_or_else(|| PathBuf::from("(unreadable)"));
     let base = match folder.map(|folder| asked.data.args[folder] as libc::c_int) {
         None | Some(libc::AT_FDCWD) => format!("/proc/{}/cwd", asked.pid),
         Some(descriptor) => format!("/proc/{}/fd/{descriptor}", asked.pid),
     };
     let base = if given.is_absolute() { PathBuf::new() } else { std::fs::read_link(base).unwrap_or_default() };
-    Some(Access { way: *way, path: normalize(&base.join(given)) })
+    Some(Access { kind: *kind, path: normalize(&base.join(given)) })
 }
 
 /// Reads the NUL-terminated path at an address of another process.

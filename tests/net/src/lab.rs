@@ -94,7 +94,7 @@ impl Lab {
     ///
     /// # Panics
     /// Panics if the host does not start or does not end.
-    pub fn host(&self, arguments: &[&str]) -> Ended {
+    pub fn host(&self, arguments: &[&str]) -> CommandOutput {
         self.start(arguments).wait()
     }
 }
@@ -115,8 +115,8 @@ fn list(folder: &Path, prefix: &str, names: &mut Vec<String>) {
 pub struct Running {
     line: String,
     child: Child,
-    stdout: Output,
-    stderr: Output,
+    stdout: CapturedOutput,
+    stderr: CapturedOutput,
     since: Instant,
 }
 
@@ -132,7 +132,7 @@ impl Running {
         unsafe { command.pre_exec(reset_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
-        let (stdout, stderr) = (Output::of(child.stdout.take()), Output::of(child.stderr.take()));
+        let (stdout, stderr) = (CapturedOutput::of(child.stdout.take()), CapturedOutput::of(child.stderr.take()));
         Running { line, child, stdout, stderr, since: Instant::now() }
     }
 
@@ -159,7 +159,7 @@ impl Running {
             self.since.elapsed() < RUN_TIME_MAX,
             "{} did not end within {RUN_TIME_MAX:?}: {}",
             self.line,
-            self.talk()
+            self.stderr_so_far()
         );
         !self.has_ended()
     }
@@ -168,7 +168,7 @@ impl Running {
     ///
     /// # Panics
     /// Panics if the thread that reads standard error has panicked.
-    pub fn talk(&self) -> String {
+    pub fn stderr_so_far(&self) -> String {
         self.stderr.so_far()
     }
 
@@ -194,7 +194,7 @@ impl Running {
     ///
     /// # Panics
     /// Panics if the process does not end within the time limit.
-    pub fn wait(mut self) -> Ended {
+    pub fn wait(mut self) -> CommandOutput {
         let status = loop {
             match self.child.try_wait().expect("the status of a child can be read") {
                 Some(status) => break status,
@@ -206,7 +206,7 @@ impl Running {
             }
         };
         let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
-        Ended { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
+        CommandOutput { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
     }
 }
 
@@ -230,18 +230,18 @@ impl Drop for Running {
     }
 }
 
-/// Output of a process, read by a thread.
-struct Output {
+/// CapturedOutput of a process, read by a thread.
+struct CapturedOutput {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-impl Output {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Output {
+impl CapturedOutput {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> CapturedOutput {
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
         let read = bytes.clone();
         let reader = pipe.map(|pipe| std::thread::spawn(move || read_into(pipe, &read)));
-        Output { bytes, reader }
+        CapturedOutput { bytes, reader }
     }
 
     fn so_far(&self) -> String {
@@ -264,7 +264,7 @@ fn read_into(mut pipe: impl Read, bytes: &Mutex<Vec<u8>>) {
 
 /// Result of a run of the host.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandOutput {
     /// The command line.
     pub line: String,
     /// Exit status.
@@ -277,13 +277,13 @@ pub struct Ended {
     pub took: Duration,
 }
 
-impl Ended {
+impl CommandOutput {
     /// Checks the exit code.
     ///
     /// # Panics
     /// Panics if the exit code differs.
     #[track_caller]
-    pub fn expect_code(self, code: i32) -> Ended {
+    pub fn expect_code(self, code: i32) -> CommandOutput {
         assert_eq!(self.status.code(), Some(code), "{}: {}\n{}{}", self.line, self.status, self.stdout, self.stderr);
         self
     }
@@ -293,7 +293,7 @@ impl Ended {
     /// # Panics
     /// Panics if one is missing.
     #[track_caller]
-    pub fn expect_talk(self, words: &[&str]) -> Ended {
+    pub fn expect_stderr(self, words: &[&str]) -> CommandOutput {
         for word in words {
             assert!(self.stderr.contains(word), "{}: `{word}` is not in\n{}", self.line, self.stderr);
         }

@@ -36,7 +36,7 @@ impl Namespace {
     }
 
     /// Makes `command` start in the namespace.
-    pub(crate) fn holds(&self, command: &mut Command) {
+    pub(crate) fn attach(&self, command: &mut Command) {
         let namespace = self.clone();
         // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.
         unsafe { command.pre_exec(move || namespace.enter()) };
@@ -46,7 +46,7 @@ impl Namespace {
     pub(crate) fn command(&self, line: &str) -> io::Result<()> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or_default());
-        self.holds(command.args(words));
+        self.attach(command.args(words));
         let output = command.output().map_err(|e| io::Error::new(e.kind(), format!("`{line}`: {e}")))?;
         let talk = String::from_utf8_lossy(&output.stderr);
         output.status.success().then_some(()).ok_or_else(|| io::Error::other(format!("`{line}`: {}", talk.trim())))

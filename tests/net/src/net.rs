@@ -8,8 +8,8 @@ use std::sync::Once;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::namespace::Namespace;
+use crate::print_line;
 use crate::relay::Relay;
-use crate::say;
 use crate::tun::Tun;
 
 /// Bounded by the ports of a bridge and by the last byte of a node's address.
@@ -63,7 +63,7 @@ impl Net {
         let joined = made.unwrap_or_else(|e| {
             let words =
                 "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
-            SAID.call_once(|| say(format_args!("{words}: {e}")));
+            SAID.call_once(|| print_line(format_args!("{words}: {e}")));
             Joined::Loopback
         });
         Net { nodes, joined }
@@ -87,9 +87,9 @@ impl Net {
     }
 
     /// Makes `command` start at a node.
-    pub fn place(&self, node: usize, command: &mut Command) {
+    pub fn attach(&self, node: usize, command: &mut Command) {
         if let Some(namespace) = self.namespace(node) {
-            namespace.holds(command);
+            namespace.attach(command);
         }
     }
 
@@ -144,8 +144,8 @@ impl Net {
                 switch.command(&format!("ip link set port{node} {}", if is_joined { "up" } else { "down" }))
             }
             Joined::Relay { relay, .. } => {
-                relay.change_from(node, |way| way.cut = !is_joined);
-                relay.change_to(node, |way| way.cut = !is_joined);
+                relay.change_from(node, |link| link.cut = !is_joined);
+                relay.change_to(node, |link| link.cut = !is_joined);
                 Ok(())
             }
             Joined::Loopback => Ok(()),

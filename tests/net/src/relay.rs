@@ -14,10 +14,10 @@ use rustix::process::setpriority_process;
 use rustix::thread::set_current_timer_slack;
 use rustix::time::Timespec;
 
+use crate::link::{Delivery, FaultSampler, LinkFaults};
 use crate::nat::Flows;
 use crate::packet::{self, Packet};
 use crate::tun::Tun;
-use crate::way::{Draw, Fate, Way};
 
 /// Maximum bytes of packets under way. Packets beyond it are dropped.
 const UNDER_WAY_BYTES_MAX: usize = 256 << 20;
@@ -28,7 +28,7 @@ const TURN_PACKETS: usize = 32;
 
 /// Datagrams counted so far. A packet that is not UDP counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RelayCounts {
     /// Sent from a node to another.
     pub sent: u64,
     /// Dropped at random or by a cut link.
@@ -54,20 +54,20 @@ pub struct Relay {
 #[derive(Debug)]
 struct Shared {
     /// Indexed by sender, then by receiver.
-    ways: Vec<Way>,
+    links: Vec<LinkFaults>,
     /// Number of moves of each node.
     moved: Vec<u8>,
-    counts: Counts,
+    counts: RelayCounts,
     ends: bool,
 }
 
 impl Relay {
     pub(crate) fn new(tuns: Vec<Tun>, seed: u64) -> io::Result<Relay> {
         let nodes = tuns.len();
-        let ways = vec![Way::default(); nodes * nodes];
-        let shared = Shared { ways, moved: vec![0; nodes], counts: Counts::default(), ends: false };
+        let links = vec![LinkFaults::default(); nodes * nodes];
+        let shared = Shared { links, moved: vec![0; nodes], counts: RelayCounts::default(), ends: false };
         let shared = Arc::new(Mutex::new(shared));
-        let draws = (0..(nodes * nodes) as u64).map(|way| Draw::new(seed ^ way << 32)).collect();
+        let draws = (0..(nodes * nodes) as u64).map(|link| FaultSampler::new(seed ^ link << 32)).collect();
         let (flows, under_way) = (Flows::default(), BinaryHeap::new());
         let mut carrier =
             Carrier { shared: shared.clone(), tuns, draws, flows, under_way, under_way_bytes: 0, number: 0 };
@@ -79,31 +79,31 @@ impl Relay {
     ///
     /// # Panics
     /// Panics if there is no such node.
-    pub fn set(&self, from: usize, to: usize, way: Way) {
+    pub fn set(&self, from: usize, to: usize, link: LinkFaults) {
         assert!(from < self.nodes && to < self.nodes, "there are {} nodes", self.nodes);
-        lock(&self.shared).ways[from * self.nodes + to] = way;
+        lock(&self.shared).links[from * self.nodes + to] = link;
     }
 
     /// Sets the faults of all links.
-    pub fn set_all(&self, way: Way) {
-        lock(&self.shared).ways.fill(way);
+    pub fn set_all(&self, link: LinkFaults) {
+        lock(&self.shared).links.fill(link);
     }
 
     /// Changes all links from a node.
     ///
     /// # Panics
     /// Panics if there is no such node.
-    pub fn change_from(&self, node: usize, change: impl FnMut(&mut Way)) {
-        lock(&self.shared).ways[node * self.nodes..][..self.nodes].iter_mut().for_each(change);
+    pub fn change_from(&self, node: usize, change: impl FnMut(&mut LinkFaults)) {
+        lock(&self.shared).links[node * self.nodes..][..self.nodes].iter_mut().for_each(change);
     }
 
     /// Changes all links to a node.
     ///
     /// # Panics
     /// Panics if there is no such node.
-    pub fn change_to(&self, node: usize, change: impl FnMut(&mut Way)) {
+    pub fn change_to(&self, node: usize, change: impl FnMut(&mut LinkFaults)) {
         assert!(node < self.nodes, "there are {} nodes", self.nodes);
-        lock(&self.shared).ways.iter_mut().skip(node).step_by(self.nodes).for_each(change);
+        lock(&self.shared).links.iter_mut().skip(node).step_by(self.nodes).for_each(change);
     }
 
     /// Changes the source address of flows that the node initiates, as if its router had lost its translation table.
@@ -116,7 +116,7 @@ impl Relay {
     }
 
     /// Returns the counts so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RelayCounts {
         lock(&self.shared).counts
     }
 }
@@ -139,7 +139,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 struct Carrier {
     shared: Arc<Mutex<Shared>>,
     tuns: Vec<Tun>,
-    draws: Vec<Draw>,
+    draws: Vec<FaultSampler>,
     flows: Flows,
     under_way: BinaryHeap<Reverse<Due>>,
     under_way_bytes: usize,
@@ -202,20 +202,20 @@ impl Carrier {
             return;
         }
         let number = from * self.tuns.len() + to;
-        let (way, now) = (lock(&self.shared).ways[number], Instant::now());
-        let mut counts = Counts::default();
+        let (link, now) = (lock(&self.shared).links[number], Instant::now());
+        let mut counts = RelayCounts::default();
         let udp = Packet::parse(bytes).map(|mut udp| {
             let arrives = self.flows.translate(&mut udp, &lock(&self.shared).moved);
             (udp, arrives)
         });
         counts.sent = udp.as_ref().map_or(1, |(udp, _)| udp.count() as u64);
         match udp {
-            _ if way.cut => counts.lost += counts.sent,
+            _ if link.cut => counts.lost += counts.sent,
             Some((_, false)) => counts.lost += counts.sent,
-            Some((udp, true)) if !way.is_plain() => self.fates(number, &way, &udp, &mut counts),
+            Some((udp, true)) if !link.is_plain() => self.send_each(number, &link, &udp, &mut counts),
             udp => {
                 let bytes = udp.map_or_else(|| bytes.to_vec(), |(udp, _)| udp.into_bytes());
-                let at = self.draws[number].due(&way, now);
+                let at = self.draws[number].due(&link, now);
                 self.send(at, to, bytes, &mut counts);
             }
         }
@@ -223,13 +223,13 @@ impl Carrier {
     }
 
     /// Draws the fate of each datagram of a packet. Consecutive datagrams without a fault stay one packet.
-    fn fates(&mut self, number: usize, way: &Way, packet: &Packet, counts: &mut Counts) {
+    fn send_each(&mut self, number: usize, link: &LinkFaults, packet: &Packet, counts: &mut RelayCounts) {
         let (to, count, now) = (number % self.tuns.len(), packet.count(), Instant::now());
-        let at = self.draws[number].due(way, now);
+        let at = self.draws[number].due(link, now);
         let mut from = 0;
         for datagram in 0..=count {
-            let fate = (datagram < count).then(|| self.draws[number].fate(way));
-            if fate == Some(Fate::Comes) {
+            let fate = (datagram < count).then(|| self.draws[number].fate(link));
+            if fate == Some(Delivery::OnTime) {
                 continue;
             }
             if from < datagram {
@@ -239,27 +239,27 @@ impl Carrier {
             let Some(fate) = fate else { return };
             let mut one = packet.part(datagram..from);
             match fate {
-                Fate::Comes => {}
-                Fate::Lost => counts.lost += 1,
-                Fate::Twice => {
+                Delivery::OnTime => {}
+                Delivery::Lost => counts.lost += 1,
+                Delivery::Twice => {
                     counts.doubled += 1;
                     self.send(at, to, one.bytes().to_vec(), counts);
                     self.send(at, to, one.into_bytes(), counts);
                 }
-                Fate::Damaged(bit) => {
+                Delivery::Damaged(bit) => {
                     counts.damaged += 1;
                     one.damage(bit);
                     self.send(at, to, one.into_bytes(), counts);
                 }
-                Fate::Late => {
+                Delivery::Late => {
                     counts.late += 1;
-                    self.send(at + way.reorder_by, to, one.into_bytes(), counts);
+                    self.send(at + link.reorder_by, to, one.into_bytes(), counts);
                 }
             }
         }
     }
 
-    fn send(&mut self, at: Instant, to: usize, bytes: Vec<u8>, counts: &mut Counts) {
+    fn send(&mut self, at: Instant, to: usize, bytes: Vec<u8>, counts: &mut RelayCounts) {
         if self.under_way_bytes + bytes.len() > UNDER_WAY_BYTES_MAX {
             counts.refused += 1;
             return;
@@ -270,8 +270,8 @@ impl Carrier {
     }
 }
 
-impl Counts {
-    fn add(&mut self, other: &Counts) {
+impl RelayCounts {
+    fn add(&mut self, other: &RelayCounts) {
         self.sent += other.sent;
         self.lost += other.lost;
         self.doubled += other.doubled;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use sandbar_testnet::{Net, Rate, Way, say};
+use sandbar_testnet::{LinkFaults, Net, Rate, print_line};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -68,10 +68,10 @@ fn a_way_does_what_it_says() {
     let net = Net::relayed(2, 2);
     let Some(relay) = net.relay() else { return };
     let count = 4000;
-    let expect = |way: Way, check: fn(&Came) -> usize, wanted: usize| {
-        relay.set(0, 1, way);
+    let expect = |link: LinkFaults, check: fn(&Came) -> usize, wanted: usize| {
+        relay.set(0, 1, link);
         let found = check(&numbers(&net, count));
-        assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}: {way:?}, {:?}", relay.counts());
+        assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}: {link:?}, {:?}", relay.counts());
     };
     let overtaken = |came: &Came| {
         let last = came.iter().scan(0, |last, (number, _)| {
@@ -80,11 +80,15 @@ fn a_way_does_what_it_says() {
         });
         last.zip(came).filter(|(last, (number, _))| number < last).count()
     };
-    expect(Way { loss: 0.1, ..Way::default() }, Vec::len, 3600);
-    expect(Way { duplicate: 0.1, ..Way::default() }, Vec::len, 4400);
-    expect(Way { corrupt: 0.1, ..Way::default() }, |came| came.iter().filter(|(_, whole)| !whole).count(), 400);
-    expect(Way { reorder: 0.1, reorder_by: ms(5), ..Way::default() }, overtaken, 400);
-    expect(Way { jitter: ms(3), ..Way::default() }, overtaken, 0);
+    expect(LinkFaults { loss: 0.1, ..LinkFaults::default() }, Vec::len, 3600);
+    expect(LinkFaults { duplicate: 0.1, ..LinkFaults::default() }, Vec::len, 4400);
+    expect(
+        LinkFaults { corrupt: 0.1, ..LinkFaults::default() },
+        |came| came.iter().filter(|(_, whole)| !whole).count(),
+        400,
+    );
+    expect(LinkFaults { reorder: 0.1, reorder_by: ms(5), ..LinkFaults::default() }, overtaken, 400);
+    expect(LinkFaults { jitter: ms(3), ..LinkFaults::default() }, overtaken, 0);
     let counts = relay.counts();
     assert!(counts.lost > 200 && counts.doubled > 200 && counts.damaged > 200 && counts.late > 200, "{counts:?}");
     assert_eq!((counts.sent, counts.refused), (5 * u64::from(count), 0));
@@ -118,9 +122,9 @@ fn a_delay_is_no_shorter_than_it_says() {
     let net = Net::relayed(2, 3);
     let Some(relay) = net.relay() else { return };
     for delay in [Duration::ZERO, ms(1), ms(20)] {
-        relay.set_all(Way::of_delay(delay));
+        relay.set_all(LinkFaults::of_delay(delay));
         let all = round_trips(&net, 40);
-        say(format_args!("{:?} there and back: {:?}, {:?}, {:?}", 2 * delay, all[0], all[20], all[39]));
+        print_line(format_args!("{:?} there and back: {:?}, {:?}, {:?}", 2 * delay, all[0], all[20], all[39]));
         assert!(all[0] >= 2 * delay, "{:?}", all[0]);
     }
 }
@@ -151,10 +155,10 @@ fn who_is_cut_off_hears_nothing_until_it_is_joined() {
         }
         // One direction only.
         if let Some(relay) = net.relay() {
-            relay.change_from(1, |way| way.cut = true);
+            relay.change_from(1, |link| link.cut = true);
             assert!(joined(0, 1) && !joined(1, 0) && !joined(1, 2));
-            relay.change_from(1, |way| way.cut = false);
-            relay.change_to(1, |way| way.cut = true);
+            relay.change_from(1, |link| link.cut = false);
+            relay.change_to(1, |link| link.cut = true);
             assert!(!joined(0, 1) && joined(1, 0) && joined(1, 2));
         }
     }

@@ -15,7 +15,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use sandbar_tests::{Lab, Running, say, taxi_files, workspace};
+use sandbar_tests::{Lab, Running, print_line, taxi_files, workspace};
 
 use crate::page::{Label, Page};
 
@@ -46,7 +46,7 @@ fn every_block_can_be_pasted() {
     for name in names() {
         let since = Instant::now();
         let checked = Page::read(workspace(), &name).and_then(|page| check(&page, &downloads.path("")));
-        say(format_args!("{name}: {:.1} s", since.elapsed().as_secs_f64()));
+        print_line(format_args!("{name}: {:.1} s", since.elapsed().as_secs_f64()));
         faults.extend(checked.err());
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));

@@ -137,7 +137,7 @@ fn a_job_stops_though_an_actor_never_returns() {
         let all = children(host.process());
         let status = lab.host(&["jobs", "status", "--json"]).expect_code(0).json();
         lab.host(&["jobs", "stop", status["id"].as_str().expect("a name")]).expect_code(0);
-        host.wait().expect_code(130).expect_talk(&["stopped by `host jobs stop`"]);
+        host.wait().expect_code(130).expect_stderr(&["stopped by `host jobs stop`"]);
         until("its workers end with it", || !all.iter().any(|worker| is_alive(*worker)));
         assert_eq!(lab.names(), Vec::<String>::new());
     }

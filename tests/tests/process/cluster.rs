@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component, large_taxi_files, say};
+use sandbar_tests::{CommandOutput, Lab, Running, component, large_taxi_files, print_line};
 use serde_json::{Value, json};
 
 use crate::job::{same_models, taxi_of};
@@ -28,7 +28,7 @@ impl Nodes {
     pub fn start_with(count: usize, more: &[&str]) -> Nodes {
         let more = more.iter().map(|argument| (*argument).to_owned()).collect();
         let mut nodes = Nodes { lab: Lab::new(), running: Vec::new(), more };
-        nodes.lab.host(&["cluster", "init", "--data", "1"]).expect_code(0).expect_talk(&["host serve"]);
+        nodes.lab.host(&["cluster", "init", "--data", "1"]).expect_code(0).expect_stderr(&["host serve"]);
         (0..count).for_each(|_| nodes.add());
         nodes
     }
@@ -61,7 +61,7 @@ impl Nodes {
     }
 
     /// Stops a node as a service manager does.
-    fn stop(&mut self, at: usize) -> Ended {
+    fn stop(&mut self, at: usize) -> CommandOutput {
         let node = self.running.remove(at);
         kill_process(Pid::from_raw(node.process().cast_signed()).expect("an id"), Signal::TERM).expect("it is sent");
         node.wait()
@@ -108,7 +108,7 @@ impl Nodes {
     }
 
     /// Runs a program on a node that joins for it and provides `cpus` CPUs.
-    fn submit(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> Ended {
+    fn submit(&self, program: &Path, task: &str, cpus: &str, arguments: &[&str]) -> CommandOutput {
         self.begin(program, task, cpus, arguments).wait()
     }
 
@@ -145,7 +145,7 @@ fn all_nodes_are_restarted_during_a_job() {
         let named = |all: &[Value], name: &str| all.iter().find(|node| node["name"] == name).cloned();
         let name = format!("node-{number}");
         let [founder, own] = ["node-1", &name].map(|name| named(&before, name).expect("it is there"));
-        nodes.stop(number - 1).expect_code(0).expect_talk(&["draining (SIGTERM", "this node leaves its cluster"]);
+        nodes.stop(number - 1).expect_code(0).expect_stderr(&["draining (SIGTERM", "this node leaves its cluster"]);
         let data = number.to_string();
         let [founder, address] = [&founder, &own].map(|node| node["address"].as_str().expect("an address"));
         let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", &name];
@@ -175,7 +175,7 @@ fn other_nodes_train_models_too() {
     let mut line = vec!["--workers", "1", "--data", "submitter"];
     line.extend(joins.iter().map(String::as_str));
     let (json, models) = taxi_of(&files, &nodes.lab, &line);
-    say(format_args!("{json}"));
+    print_line(format_args!("{json}"));
     same_models(&models, &expected);
     assert!(json["elsewhere"].as_u64() > Some(0), "{json}");
     let victim = nodes.running.remove(2);
@@ -184,7 +184,7 @@ fn other_nodes_train_models_too() {
         drop(victim);
     });
     let (json, models) = taxi_of(&files, &nodes.lab, &line);
-    say(format_args!("{json}"));
+    print_line(format_args!("{json}"));
     same_models(&models, &expected);
     killer.join().expect("it is killed");
 }
@@ -192,16 +192,16 @@ fn other_nodes_train_models_too() {
 #[test]
 fn a_node_is_told_to_go_and_is_taken_out() {
     let mut nodes = Nodes::start(2);
-    nodes.lab.host(&["nodes", "drain", "node-3", "--data", "1"]).expect_code(1).expect_talk(&["node-1, node-2"]);
+    nodes.lab.host(&["nodes", "drain", "node-3", "--data", "1"]).expect_code(1).expect_stderr(&["node-1, node-2"]);
     nodes.lab.host(&["nodes", "drain", "node-2", "--data", "1"]).expect_code(0);
-    nodes.running.remove(1).wait().expect_code(0).expect_talk(&["this node leaves its cluster"]);
+    nodes.running.remove(1).wait().expect_code(0).expect_stderr(&["this node leaves its cluster"]);
     nodes.lab.host(&["nodes", "remove", "node-2", "--data", "1"]).expect_code(0);
-    nodes.lab.host(&["nodes", "remove", "node-1", "--data", "1"]).expect_code(1).expect_talk(&["is this node"]);
+    nodes.lab.host(&["nodes", "remove", "node-1", "--data", "1"]).expect_code(1).expect_stderr(&["is this node"]);
     let status = nodes.lab.host(&["status", "--data", "1"]).expect_code(0);
     assert!(status.stdout.contains("nodes      1 (0 draining)"), "{}", status.stdout);
     let founder = nodes.there()[0]["address"].as_str().expect("an address").to_owned();
     let line = ["serve", "--listen", "127.0.0.1:0", "--data", "2", "--join", &founder];
-    nodes.lab.host(&line).expect_code(1).expect_talk(&["revoked"]);
+    nodes.lab.host(&line).expect_code(1).expect_stderr(&["revoked"]);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
     // A submitter that has ended, and a node that is told to leave, disappear at once.
     until("only the three are there", || nodes.there().len() == 3);
-    nodes.stop(2).expect_code(0).expect_talk(&["this node leaves its cluster"]);
+    nodes.stop(2).expect_code(0).expect_stderr(&["this node leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);
     // A node that dies is detected.
     let since = Instant::now();

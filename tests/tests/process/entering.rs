@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component, host, say};
+use sandbar_tests::{CommandOutput, Lab, Running, component, host, print_line};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
@@ -51,7 +51,7 @@ fn log_of(node: Running) -> String {
 fn has_ipv6() -> bool {
     let has = UdpSocket::bind("[::1]:0").is_ok();
     if !has {
-        say(format_args!("this machine has no IPv6: what is about it is left out"));
+        print_line(format_args!("this machine has no IPv6: what is about it is left out"));
     }
     has
 }
@@ -65,7 +65,7 @@ fn with_localhost(lab: &Lab, addresses: &[&str], line: &[&str]) -> Option<Comman
     let script = format!("mount --bind '{}' /etc/hosts && exec \"$0\" \"$@\"", hosts.display());
     let can = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|ended| ended.status.success());
     if !can {
-        say(format_args!("no namespace of mounts can be made here: what is about names is left out"));
+        print_line(format_args!("no namespace of mounts can be made here: what is about names is left out"));
         return None;
     }
     let mut within = Command::new("unshare");
@@ -132,8 +132,8 @@ fn all_addresses_of_a_name_are_tried() {
 
 /// Runs a command that has to fail, and checks that it gives the reason in `words` and ends in less than `within`.
 #[track_caller]
-fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> Ended {
-    let ended = lab.host(line).expect_code(1).expect_talk(words);
+fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> CommandOutput {
+    let ended = lab.host(line).expect_code(1).expect_stderr(words);
     assert!(ended.took < within, "{}: {:?}\n{}", ended.line, ended.took, ended.stderr);
     ended
 }
@@ -225,10 +225,10 @@ fn badly_written_addresses_are_refused_with_what_is_right() {
         ("localhost:x", "a number from 0 to 65535"),
     ] {
         for line in [&["jobs", "list", "--node"][..], &["submit", "x", "--node"], &["serve", "--join"]] {
-            lab.host(&[line, &[address]].concat()).expect_code(2).expect_talk(&[words]);
+            lab.host(&[line, &[address]].concat()).expect_code(2).expect_stderr(&[words]);
         }
     }
-    lab.host(&["serve", "--listen", "localhost"]).expect_code(2).expect_talk(&["the port is missing"]);
+    lab.host(&["serve", "--listen", "localhost"]).expect_code(2).expect_stderr(&["the port is missing"]);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_living_nodes_name_is_refused_to_others() {
     let mut one = twin("2");
     until("it is there", || nodes(&lab, "1").len() == 2);
     let before = nodes(&lab, "1");
-    twin("3").wait().expect_code(1).expect_talk(&["the name `twin` can't be had", "lives", "--name"]);
+    twin("3").wait().expect_code(1).expect_stderr(&["the name `twin` can't be had", "lives", "--name"]);
     // The live node keeps running.
     std::thread::sleep(Duration::from_secs(1));
     assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
@@ -255,7 +255,7 @@ fn a_living_nodes_name_is_refused_to_others() {
         next = is_in.then_some(tried);
         is_in
     });
-    say(format_args!("the name of a node that died was free after {:?}", since.elapsed()));
+    print_line(format_args!("the name of a node that died was free after {:?}", since.elapsed()));
     assert!(since.elapsed() < Duration::from_secs(30));
 }
 
@@ -274,7 +274,7 @@ fn a_node_whose_name_was_taken_ends() {
     let other = twin("3");
     until("another has its name", || nodes(&lab, "1").len() == 2);
     kill_process(process, Signal::CONT).unwrap();
-    one.wait().expect_code(1).expect_talk(&[
+    one.wait().expect_code(1).expect_stderr(&[
         "ERROR this node ends: ",
         "has its name now",
         "this node leaves its cluster",
@@ -294,7 +294,7 @@ fn a_node_that_was_removed_ends() {
     let mut nodes = Nodes::start(2);
     nodes.lab.host(&["nodes", "remove", "node-2", "--data", "1"]).expect_code(0);
     let second = nodes.running.remove(1);
-    second.wait().expect_code(1).expect_talk(&["this node ends: it was removed from its cluster"]);
+    second.wait().expect_code(1).expect_stderr(&["this node ends: it was removed from its cluster"]);
 }
 
 #[test]

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use sandbar_tests::{Ended, Lab, component};
+use sandbar_tests::{CommandOutput, Lab, component};
 use serde_json::Value;
 
 use crate::real::data;
 
-fn run(lab: &Lab, example: &str, arguments: &[&str]) -> Ended {
+fn run(lab: &Lab, example: &str, arguments: &[&str]) -> CommandOutput {
     run_with(lab, example, arguments, &[])
 }
 
-fn run_with(lab: &Lab, example: &str, arguments: &[&str], flags: &[&str]) -> Ended {
+fn run_with(lab: &Lab, example: &str, arguments: &[&str], flags: &[&str]) -> CommandOutput {
     let program = component(&format!("examples/{}", example.split('#').next().unwrap_or(example)));
     let task = example.split_once('#').map_or(String::new(), |(_, task)| format!("#{task}"));
     let program = format!("{}{task}", program.display());
@@ -20,7 +20,7 @@ fn run_with(lab: &Lab, example: &str, arguments: &[&str], flags: &[&str]) -> End
     lab.host(&line).expect_code(0)
 }
 
-fn json(ended: &Ended) -> Value {
+fn json(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.stdout).expect("a line of JSON")
 }
 
@@ -71,7 +71,7 @@ fn each_group_gets_the_best_of_its_models() {
         assert!((10_000.0..150_000.0).contains(&error), "{group}");
     }
     // The root task, a task that reads, and for each group its own task and three that this submits.
-    ended.expect_talk(&[&format!("succeeded: {} tasks", 2 + 4 * best.len())]);
+    ended.expect_stderr(&[&format!("succeeded: {} tasks", 2 + 4 * best.len())]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_pool_trains_a_model_for_each_of_ten_thousand_files() {
     let failures = trained["failures"].to_string();
     assert!(failures.contains("csvs/000007.csv: line 2 is no pair of numbers: 1;2 [refused]"), "{failures}");
     assert!(failures.contains("csvs/009999.csv: invalid utf-8"), "{failures}");
-    ended.expect_talk(&["training: 10000 of 10000 in ", " a second"]);
+    ended.expect_stderr(&["training: 10000 of 10000 in ", " a second"]);
     let status = lab.host(&["jobs", "status"]).expect_code(0).stdout;
     assert!(status.contains("progress   training: 10000 of 10000 in "), "{status}");
 }

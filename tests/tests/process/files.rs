@@ -1,9 +1,9 @@
 //! File arguments of programs, progress, and results of composite types.
 
-use sandbar_tests::{Ended, Lab, component};
+use sandbar_tests::{CommandOutput, Lab, component};
 use serde_json::{Value, json};
 
-fn run(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> Ended {
+fn run(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> CommandOutput {
     let program = format!("{}#{task}", component("tests/programs/files").display());
     let mut line = vec!["submit", &program, "--json"];
     line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
@@ -19,7 +19,7 @@ fn check(lab: &Lab, task: &str, arguments: &[&str], expected: Value) {
 
 #[track_caller]
 fn check_failure(lab: &Lab, task: &str, arguments: &[&str], code: i32, words: &[&str]) {
-    run(lab, task, arguments, &[]).expect_code(code).expect_talk(words);
+    run(lab, task, arguments, &[]).expect_code(code).expect_stderr(words);
 }
 
 /// Writes files of `bytes` bytes each, and returns the sum of all bytes.
@@ -87,7 +87,7 @@ fn files_that_do_not_fit_into_memory_go_to_disk_and_come_back() {
     assert!((20..40).contains(&refused), "{summary}");
     lab.write("large", vec![0; 21 << 20]);
     let ended = run(&lab, "one", &["data=@large", "tasks=1"], &["--object-memory", "20MiB"]);
-    ended.expect_code(1).expect_talk(&["large has 22020096 bytes, the node's objects have 20971520", "[store-full]"]);
+    ended.expect_code(1).expect_stderr(&["large has 22020096 bytes, the node's objects have 20971520", "[store-full]"]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn results_of_any_shape_are_shown() {
     assert_eq!(shown("texts", &["text=a"]).stdout, "[\"a\"]\n");
     let ended = shown("object", &[]);
     assert_eq!(ended.stdout, "");
-    ended.expect_talk(&["warn: the result is shown as null: an ObjectRef can only be serialised inside a value"]);
+    ended.expect_stderr(&["warn: the result is shown as null: an ObjectRef can only be serialised inside a value"]);
     check_failure(
         &lab,
         "long",
@@ -161,7 +161,7 @@ fn progress_is_said_as_often_as_a_task_likes() {
     let ended = lab.host(&["submit", &program, "--arg", "tasks=20", "--arg", "times=100000"]).expect_code(0);
     assert_eq!(ended.stdout, "2000000\n");
     assert!(!ended.stderr.contains('\x1b') && ended.stderr.lines().count() < 40, "{}", ended.stderr);
-    let ended = ended.expect_talk(&["tasks: 20 of 20 in ", "loop: 2000000 of 2000000 in ", " a second"]);
+    let ended = ended.expect_stderr(&["tasks: 20 of 20 in ", "loop: 2000000 of 2000000 in ", " a second"]);
     let status = lab.host(&["jobs", "status", "--json"]).expect_code(0).json();
     let progress = status["progress"].as_array().expect("a list");
     assert!((3..=16).contains(&progress.len()), "{status}");

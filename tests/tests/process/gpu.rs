@@ -55,7 +55,7 @@ fn a_job_that_wants_a_gpu_where_there_is_none() {
     if has_gpu {
         lab.host(&line).expect_code(0);
     } else {
-        lab.host(&line).expect_code(2).expect_talk(&["`device` is \"gpu\"", "no GPU", "host gpu list"]);
+        lab.host(&line).expect_code(2).expect_stderr(&["`device` is \"gpu\"", "no GPU", "host gpu list"]);
     }
 }
 
@@ -179,7 +179,7 @@ fn what_is_lost_with_a_gpu_is_done_again() {
         ["submit", &program, "--json", "--software-gpu", "--gpu-time", "60", "--arg", "tasks=6", "--arg", "turns=2000"];
     let mut host = lab.start(&line);
     let gpus = |host: u32| sandbar_tests::children(host).into_iter().filter(|child| name(*child) == "host-gpu");
-    let at_work = |host: &Running| host.talk().matches("at work").count();
+    let at_work = |host: &Running| host.stderr_so_far().matches("at work").count();
     // Killed GPU processes, and for each process the log length when it was first seen.
     let (mut killed, mut seen): (Vec<u32>, HashMap<u32, usize>) = Default::default();
     while host.is_running() {
@@ -232,7 +232,7 @@ fn kernels_without_end_beside_another_tenant() {
     let seen = attack.wait().expect_code(0).json()["result"].clone();
     let seen = seen.as_array().expect("a list");
     assert!(seen.len() == 1 && seen[0].as_str().is_some_and(|seen| seen.starts_with("TimeOut")), "{seen:?}");
-    sandbar_tests::say(format_args!("{turns} kernels without end, {a_turn:?} each; {served} jobs beside them"));
+    sandbar_tests::print_line(format_args!("{turns} kernels without end, {a_turn:?} each; {served} jobs beside them"));
     // GPU processes are kept for some seconds for further use.
     let node = nodes.process("node-1");
     let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();

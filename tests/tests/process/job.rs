@@ -231,7 +231,7 @@ fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
     // One batch for which the function returns no rows, then two, for the second of which it returns nothing.
     let alone = lab(100).host(&["submit", "job.toml"]);
     assert!(!alone.stderr.contains("it returned no batch"), "{}", alone.stderr);
-    lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["it returned no batch"]);
+    lab(20_000).host(&["submit", "job.toml"]).expect_code(1).expect_stderr(&["it returned no batch"]);
 }
 
 #[test]

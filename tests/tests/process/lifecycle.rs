@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, children, component, is_alive, models, workspace};
+use sandbar_tests::{CommandOutput, Lab, Running, children, component, is_alive, models, workspace};
 
 use crate::job::taxi;
 
@@ -49,7 +49,7 @@ fn an_interrupt_leaves_nothing() {
         });
         let workers = children(process);
         send(&host, signal);
-        host.wait().expect_code(code).expect_talk(&["interrupted"]);
+        host.wait().expect_code(code).expect_stderr(&["interrupted"]);
         until("its workers end with it", || !workers.iter().any(|worker| is_alive(*worker)));
         assert_eq!(lab.names(), before);
     }
@@ -81,7 +81,7 @@ fn an_interrupt_ends_cargo() {
             processes.exists()
         });
         send(&host, signal);
-        host.wait().expect_code(code).expect_talk(&["interrupted"]);
+        host.wait().expect_code(code).expect_stderr(&["interrupted"]);
         let ids = std::fs::read_to_string(&processes).unwrap();
         let ids: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
         until("cargo and its compiler end with it", || !ids.iter().any(|id| is_alive(*id)));
@@ -108,7 +108,7 @@ fn nohup_outlives_its_terminal() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(!host.has_ended());
     std::fs::remove_file(lab.path("slow/runs")).unwrap();
-    host.wait().expect_code(1).expect_talk(&["could not build"]);
+    host.wait().expect_code(1).expect_stderr(&["could not build"]);
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
     let transform = format!("[[transform]]\nudf = \"{}#batch_says_it_loops\"\n", udf.display());
     lab.write("batch.toml", job(&transform, "fit_loops"));
     let ended = lab.host(&["submit", "batch.toml"]).expect_code(1);
-    ended.expect_talk(&["batch_says_it_loops: info: ", "rows, on and on", "time-out"]);
+    ended.expect_stderr(&["batch_says_it_loops: info: ", "rows, on and on", "time-out"]);
 }
 
 /// Runs the host without settings of cargo's target folder, as for a user.
-fn host_of_user(lab: &Lab, arguments: &[&str]) -> Ended {
+fn host_of_user(lab: &Lab, arguments: &[&str]) -> CommandOutput {
     let mut command = lab.command(arguments);
     command.env_remove("CARGO_TARGET_DIR");
     Running::new(command).wait()
@@ -201,14 +201,15 @@ fn crates_of_one_name_are_not_taken_for_each_other() {
 fn what_host_new_makes_builds_passes_its_tests_and_runs() {
     let lab = Lab::new();
     let host = |arguments: &[&str]| host_of_user(&lab, arguments);
-    host(&["new", "--program", "--trainer", "both"]).expect_code(2).expect_talk(&["--trainer"]);
+    host(&["new", "--program", "--trainer", "both"]).expect_code(2).expect_stderr(&["--trainer"]);
     for (arguments, name, functions) in [
         (&["new", "fares"][..], "fares", &["add", "head", "mean"][..]),
         (&["new", "--program", "primes"], "primes", &["count", "main"]),
         (&["new", "lines", "--trainer"], "lines", &["line"]),
     ] {
-        host(arguments).expect_code(0).expect_talk(&[name]);
-        let built = host(&["build", name]).expect_code(0).expect_talk(&["building the functions of", name, "Finished"]);
+        host(arguments).expect_code(0).expect_stderr(&[name]);
+        let built =
+            host(&["build", name]).expect_code(0).expect_stderr(&["building the functions of", name, "Finished"]);
         let component = built.stdout.trim();
         // Components are in the crates' own folders; dependencies are compiled for the first crate only.
         let own = lab.path(name).canonicalize().unwrap().join("target");
@@ -242,9 +243,9 @@ fn what_host_new_makes_builds_passes_its_tests_and_runs() {
 fn a_new_crate_is_built_inspected_and_used() {
     let lab = Lab::new();
     let host = |arguments: &[&str]| host_of_user(&lab, arguments);
-    host(&["new", "fares"]).expect_code(0).expect_talk(&["host build fares"]);
-    host(&["new", "fares"]).expect_code(2).expect_talk(&["there already"]);
-    host(&["new", "1st"]).expect_code(2).expect_talk(&["1st"]);
+    host(&["new", "fares"]).expect_code(0).expect_stderr(&["host build fares"]);
+    host(&["new", "fares"]).expect_code(2).expect_stderr(&["there already"]);
+    host(&["new", "1st"]).expect_code(2).expect_stderr(&["1st"]);
     // A log line with control characters.
     let source = std::fs::read_to_string(lab.path("fares/src/lib.rs")).unwrap();
     let logging = source.replace(
@@ -272,15 +273,15 @@ fn a_new_crate_is_built_inspected_and_used() {
         "[input]\npaths = [\"rows.csv\"]\n[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0\n\
          models = [{ udf = \"fares#mean\" }]\n[output]\npath = \"out.parquet\"\n",
     );
-    host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["fares#mean: info: rows: 4\\u{1b}[2J"]);
+    host(&["submit", "job.toml"]).expect_code(0).expect_stderr(&["fares#mean: info: rows: 4\\u{1b}[2J"]);
     assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 5.0);
     // A change of its source makes a crate stale.
     lab.write("fares/src/lib.rs", source.replace("/ target.len() as f64", "/ target.len() as f64 + 1.0"));
-    let ended = host(&["submit", "job.toml"]).expect_code(0).expect_talk(&["building the functions of"]);
+    let ended = host(&["submit", "job.toml"]).expect_code(0).expect_stderr(&["building the functions of"]);
     assert!(ended.stdout.contains("built functions in ") && ended.stdout.contains(" s, ran in "), "{}", ended.stdout);
     assert_eq!(models(&lab.path("out.parquet"))[0].params["mean"], 6.0);
     lab.write("fares/src/lib.rs", "pub fn broken( {");
-    host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["fares", "could not build"]);
+    host(&["submit", "job.toml"]).expect_code(1).expect_stderr(&["fares", "could not build"]);
 }
 
 #[test]
@@ -336,8 +337,8 @@ fn components_are_inspected() {
     let table = lab.host(&["inspect", taxi.to_str().unwrap()]).expect_code(0);
     assert!(table.stdout.contains("clean") && table.stdout.contains("sandbar:udf"), "{}", table.stdout);
     lab.write("rows.csv", "a,b\n1,2\n");
-    lab.host(&["inspect", "rows.csv"]).expect_code(1).expect_talk(&["rows.csv", "not-a-component"]);
-    lab.host(&["inspect", "gone.wasm"]).expect_code(1).expect_talk(&["gone.wasm"]);
+    lab.host(&["inspect", "rows.csv"]).expect_code(1).expect_stderr(&["rows.csv", "not-a-component"]);
+    lab.host(&["inspect", "gone.wasm"]).expect_code(1).expect_stderr(&["gone.wasm"]);
 }
 
 #[test]
@@ -374,7 +375,7 @@ fn stored_models_predict_as_they_were_scored() {
         (&["predict", "models.parquet", "--input", &file, "--output", "q.parquet", "--model", "plane"], 2, "plane"),
         (&["predict", "models.parquet", "--input", "gone.csv", "--output", "q.parquet"], 1, "gone.csv"),
     ] {
-        lab.host(arguments).expect_code(code).expect_talk(&[words]);
+        lab.host(arguments).expect_code(code).expect_stderr(&[words]);
         assert!(!lab.path("q.parquet").exists());
     }
 }
@@ -437,27 +438,29 @@ fn models_are_used_with_the_components_they_were_trained_with() {
         Running::new(command).wait()
     };
     // The host does not look at the components' former paths.
-    predict(Some("empty"), &[]).expect_code(2).expect_talk(&[
+    predict(Some("empty"), &[]).expect_code(2).expect_stderr(&[
         "is not in",
         "empty",
         "--component",
         "(it was add.wasm where",
     ]);
-    predict(Some("empty"), &["add.wasm"]).expect_code(2).expect_talk(&["`linear` is not in", "(it was fit.wasm where"]);
+    predict(Some("empty"), &["add.wasm"])
+        .expect_code(2)
+        .expect_stderr(&["`linear` is not in", "(it was fit.wasm where"]);
     predict(Some("empty"), &["fit.wasm", "add.wasm"]).expect_code(0);
     for (file, other) in [("add.wasm", "udfs/models"), ("fit.wasm", "udfs/taxi")] {
         let own = std::fs::read(lab.path(file)).unwrap();
         let by_hand = ["fit.wasm", "add.wasm"];
         copy(other, file);
         predict(None, &[]).expect_code(0);
-        predict(Some("another"), &by_hand).expect_code(2).expect_talk(&[
+        predict(Some("another"), &by_hand).expect_code(2).expect_stderr(&[
             "is not in",
             "another",
             &format!("(it was {file}"),
         ]);
         std::fs::remove_file(lab.path(file)).unwrap();
         predict(None, &[]).expect_code(0);
-        predict(Some("another"), &by_hand).expect_code(1).expect_talk(&["--component: there is no component", file]);
+        predict(Some("another"), &by_hand).expect_code(1).expect_stderr(&["--component: there is no component", file]);
         lab.write(file, own);
     }
 }
@@ -487,7 +490,7 @@ fn models_of_a_file_are_named() {
         (&["new.csv", "--file", "m.csv"], 2, 0, &["`m.csv` may be any of a/m.csv, b/m.csv; name more"]),
         (&["new.csv", "--file", "r.csv"], 2, 0, &["no models of file `r.csv`", all]),
     ] {
-        let ended = lab.host(&[&predict, arguments].concat()).expect_code(code).expect_talk(words);
+        let ended = lab.host(&[&predict, arguments].concat()).expect_code(code).expect_stderr(words);
         assert_eq!(ended.stderr.contains("--file"), without > 0, "{}", ended.stderr);
         if code == 0 {
             assert_eq!(ended.json()["without_model"], without);

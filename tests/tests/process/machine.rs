@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{CommandOutput, Lab, Running, component};
 
 const SOME_ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
 
@@ -35,7 +35,7 @@ fn many_rows(lab: &Lab, groups: usize) {
 }
 
 /// Runs the host with a resource limit that it can't raise.
-fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> Ended {
+fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> CommandOutput {
     let mut command = lab.command(arguments);
     limit(&mut command, resource, most);
     Running::new(command).wait()
@@ -75,11 +75,9 @@ fn few_descriptors() {
         }
     }
     // A limit that is too low gives an error with the reason.
-    limited(&lab, &["submit", "job.toml", "-q", "--workers", "2"], Resource::Nofile, 12).expect_code(1).expect_talk(&[
-        "Too many open files",
-        "may open 12 files",
-        "ulimit -Hn",
-    ]);
+    limited(&lab, &["submit", "job.toml", "-q", "--workers", "2"], Resource::Nofile, 12)
+        .expect_code(1)
+        .expect_stderr(&["Too many open files", "may open 12 files", "ulimit -Hn"]);
 }
 
 /// Runs the host with the folder `disk` as a file system of `size`. Returns how it ended and the files left there, or
@@ -89,7 +87,7 @@ fn on_a_small_disk(
     size: &str,
     environment: &[(&str, &str)],
     arguments: &[&str],
-) -> Option<(Ended, Vec<String>)> {
+) -> Option<(CommandOutput, Vec<String>)> {
     const SCRIPT: &str = "mount -t tmpfs -o size=$1 tmpfs disk || exit 99; shift; \"$@\"; code=$?; \
                           (cd disk && find . ! -type d | sort) > left; exit $code";
     std::fs::create_dir_all(lab.path("disk")).expect("a folder");
@@ -105,7 +103,7 @@ fn on_a_small_disk(
     command.envs(environment.iter().map(|(name, folder)| (name, lab.path(folder))));
     let ended = Running::new(command).wait();
     if ended.status.code() == Some(99) || (ended.status.code() == Some(1) && ended.stderr.contains("unshare: ")) {
-        sandbar_tests::say(format_args!("not tested: this user can mount nothing: {}", ended.stderr.trim()));
+        sandbar_tests::print_line(format_args!("not tested: this user can mount nothing: {}", ended.stderr.trim()));
         return None;
     }
     let left = std::fs::read_to_string(lab.path("left")).expect("what is left");
@@ -121,18 +119,18 @@ fn full_disks() {
     };
     job(&lab, "many.csv", "disk/models.parquet");
     let Some((ended, left)) = run("64k", &[], &[]) else { return };
-    ended.expect_code(1).expect_talk(&["can't write disk/models.parquet", "No space left on device"]);
+    ended.expect_code(1).expect_stderr(&["can't write disk/models.parquet", "No space left on device"]);
     assert!(left.is_empty(), "{left:?}");
 
     job(&lab, "many.csv", "out.parquet");
     let Some((ended, _)) = run("1m", &[("TMPDIR", "disk")], &["--memory", "1MiB"]) else { return };
-    ended.expect_code(1).expect_talk(&["can't spill rows to", "No space left on device", "set TMPDIR"]);
+    ended.expect_code(1).expect_stderr(&["can't spill rows to", "No space left on device", "set TMPDIR"]);
     assert!(!lab.path("out.parquet").exists());
 
     lab.write("some.csv", SOME_ROWS);
     job(&lab, "some.csv", "out.parquet");
     let Some((ended, left)) = run("100k", &[("XDG_CACHE_HOME", "disk")], &[]) else { return };
-    ended.expect_code(1).expect_talk(&["the cache folder", "No space left on device", "set XDG_CACHE_HOME"]);
+    ended.expect_code(1).expect_stderr(&["the cache folder", "No space left on device", "set XDG_CACHE_HOME"]);
     assert!(!left.iter().any(|path| path.contains("/.")), "partial files: {left:?}");
 }
 
@@ -149,7 +147,7 @@ fn a_full_state_folder_does_not_turn_success_into_failure() {
         assert_eq!(ended.stdout.trim(), "64", "{size}");
         assert!(!left.iter().any(|path| path.contains("/.") || path.ends_with(".new")), "{size}: {left:?}");
         if !left.iter().any(|path| path.ends_with("/job.json")) {
-            ended.expect_talk(&["warning: "]);
+            ended.expect_stderr(&["warning: "]);
         }
     }
 }
@@ -168,7 +166,7 @@ fn folders_that_are_not_there() {
     let mut command = lab.command(&["submit", "job.toml", "-q", "--memory", "1MiB"]);
     command.env("TMPDIR", &absent);
     let named = absent.display().to_string();
-    Running::new(command).wait().expect_code(1).expect_talk(&[&named, "set TMPDIR to a writable folder"]);
+    Running::new(command).wait().expect_code(1).expect_stderr(&[&named, "set TMPDIR to a writable folder"]);
     // A home folder is not needed either.
     let mut command = lab.command(&["submit", "job.toml", "--json", "-q"]);
     command.env_clear().env("TMPDIR", lab.path("tmp"));
@@ -211,11 +209,13 @@ impl MemoryGroup {
                 }
             }
         }
-        sandbar_tests::say(format_args!("not tested: this user can make no control groups with a limit of memory"));
+        sandbar_tests::print_line(format_args!(
+            "not tested: this user can make no control groups with a limit of memory"
+        ));
         None
     }
 
-    fn run(&self, mut command: Command) -> Ended {
+    fn run(&self, mut command: Command) -> CommandOutput {
         let mut processes =
             File::options().write(true).open(self.0.join("cgroup.procs")).expect("the group's processes");
         // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.

@@ -1,10 +1,10 @@
 //! Arguments and results of programs: numbers that JSON lacks, texts that look like numbers, and the counts of failed
 //! tasks.
 
-use sandbar_tests::{Ended, Lab, component};
+use sandbar_tests::{CommandOutput, Lab, component};
 use serde_json::{Value, json};
 
-fn submit(lab: &Lab, task: &str, arguments: &[&str], more: &[&str]) -> Ended {
+fn submit(lab: &Lab, task: &str, arguments: &[&str], more: &[&str]) -> CommandOutput {
     let program = format!("{}#{task}", component("tests/programs/tasks").display());
     let arguments = arguments.iter().flat_map(|argument| ["--arg", argument]);
     let line: Vec<&str> = ["submit", &program].into_iter().chain(arguments).chain(more.iter().copied()).collect();
@@ -71,7 +71,7 @@ fn what_failed_counts_the_same_everywhere() {
         assert_eq!(seen(&["jobs", "status"])["counts"][counter], summary[counter], "{counter}");
     }
     let talk = submit(&lab, "minds_nothing", &["tasks=2"], &[]).expect_code(0);
-    talk.expect_talk(&["3 tasks; ran in ", "; 2 tasks failed, 2 attempts failed"]);
+    talk.expect_stderr(&["3 tasks; ran in ", "; 2 tasks failed, 2 attempts failed"]);
     let talk = submit(&lab, "minds_nothing", &["tasks=0"], &[]).expect_code(0).stderr;
     assert!(!talk.contains("failed"), "{talk}");
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{CommandOutput, Lab, Running, component};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
@@ -32,8 +32,8 @@ fn check(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected: imp
 }
 
 #[track_caller]
-fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words: &[&str]) -> Ended {
-    start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_talk(words)
+fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words: &[&str]) -> CommandOutput {
+    start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_stderr(words)
 }
 
 /// 800 MB of objects of 0.2 to 1.4 MB.
@@ -109,7 +109,7 @@ fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
     let mut host = start(&lab, "is_damaged_twice", &arguments, &["--object-memory", "20MiB"]);
     damage(&lab, &mut host);
     damage(&lab, &mut host);
-    host.wait().expect_code(1).expect_talk(&[
+    host.wait().expect_code(1).expect_stderr(&[
         "40 are right",
         "is_damaged_twice > makes: the value of object ",
         " is lost: its task used all of its 2 attempts (max_retries 1) [object-lost]",
@@ -177,7 +177,7 @@ fn a_job_file_has_no_objects() {
     let job = lab.write("job.toml", "name = 'x'");
     for setting in [["--object-memory", "1GiB"], ["--disk-reserve", "1GiB"]] {
         let line = [&["submit", job.to_str().expect("a path")][..], &setting].concat();
-        lab.host(&line).expect_code(2).expect_talk(&["are for programs"]);
+        lab.host(&line).expect_code(2).expect_stderr(&["are for programs"]);
     }
     lab.host(&["submit", "x.wasm", "--object-memory", "much"]).expect_code(2);
     assert_eq!(json!(lab.names()), json!(["job.toml"]));

@@ -1,6 +1,6 @@
 //! Placement: groups that reserve resources, resources of nodes, and what of them is free.
 
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{CommandOutput, Lab, Running, component};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
@@ -16,7 +16,7 @@ fn start(lab: &Lab, task: &str, arguments: &[&str], settings: &[&str]) -> Runnin
 
 /// Runs a program and checks its result.
 #[track_caller]
-fn check(task: &str, arguments: &[&str], settings: &[&str], expected: impl Into<Value>) -> Ended {
+fn check(task: &str, arguments: &[&str], settings: &[&str], expected: impl Into<Value>) -> CommandOutput {
     let ended = start(&Lab::new(), task, arguments, settings).wait().expect_code(0);
     assert_eq!(ended.json()["result"], expected.into(), "{task}: {}", ended.stderr);
     ended
@@ -65,7 +65,7 @@ fn a_group_that_no_node_can_have_says_what_is_missing() {
         ),
         (["cpus=2.5", "strategy=pack"], "bundle 0 asks for 2.5 cpus, no node has more than 2 [infeasible]"),
     ] {
-        start(&Lab::new(), "is_infeasible", &arguments, &[]).wait().expect_code(1).expect_talk(&[words]);
+        start(&Lab::new(), "is_infeasible", &arguments, &[]).wait().expect_code(1).expect_stderr(&[words]);
     }
     check("is_infeasible", &["cpus=1.5", "strategy=pack"], &["--cpus", "3"], Value::Null);
 }
@@ -74,14 +74,14 @@ fn a_group_that_no_node_can_have_says_what_is_missing() {
 fn what_is_asked_wrongly_is_refused() {
     check("asks_wrongly", &[], &[], "refused");
     let words = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
-    start(&Lab::new(), "asks_for_nothing", &[], &[]).wait().expect_code(1).expect_talk(&words);
+    start(&Lab::new(), "asks_for_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&words);
 }
 
 #[test]
 fn tasks_are_spread_and_kept_to_nodes() {
     check("is_on_node", &["node=1000000", "soft=true"], &[], 2);
     let words = ["requires node 1000000, which is not in the cluster [infeasible]"];
-    start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[]).wait().expect_code(1).expect_talk(&words);
+    start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[]).wait().expect_code(1).expect_stderr(&words);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_node_has_what_it_is_said_to_have() {
     check("licensed", &few, &license, 10);
     for (settings, most) in [(&[][..], "0"), (&["--resource", "license=1.5", "--gpus", "1"], "1.5")] {
         let words = format!("asks for 2 of license, no node has more than {most} [infeasible]");
-        start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_talk(&[&words]);
+        start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_stderr(&[&words]);
     }
     // Takes longer than two intervals of the check, on any machine.
     let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
@@ -109,11 +109,11 @@ fn what_a_node_has_is_said_in_numbers() {
         (["--resource", "license=x"], "`x` is not a number from 0 to 1000000000"),
         (["--resource", "gpus=1"], "`gpus` is set by --gpus"),
     ] {
-        lab.host(&["submit", "program.wasm", settings[0], settings[1]]).expect_code(2).expect_talk(&[words]);
+        lab.host(&["submit", "program.wasm", settings[0], settings[1]]).expect_code(2).expect_stderr(&[words]);
     }
     let job = lab.write("job.toml", "");
     let line = ["submit", job.to_str().unwrap(), "--resource", "license=1"];
-    lab.host(&line).expect_code(2).expect_talk(&["--gpus, --resource", "are for programs"]);
+    lab.host(&line).expect_code(2).expect_stderr(&["--gpus, --resource", "are for programs"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> V
 /// Checks the error of a program that fails.
 #[track_caller]
 fn check_failure(task: &str, arguments: &[(&str, u64)], words: &[&str]) {
-    start(&Lab::new(), task, arguments).wait().expect_code(1).expect_talk(words);
+    start(&Lab::new(), task, arguments).wait().expect_code(1).expect_stderr(words);
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn arguments_are_checked_before_anything_runs() {
         let program = format!("{}#{task}", component("tests/programs/tasks").display());
         let mut line = vec!["submit", &program];
         line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
-        Lab::new().host(&line).expect_code(code).expect_talk(&[words]);
+        Lab::new().host(&line).expect_code(code).expect_stderr(&[words]);
     }
     let lab = Lab::new();
     let taxi = component("udfs/taxi");
-    lab.host(&["submit", &taxi.display().to_string()]).expect_code(1).expect_talk(&["has no task `main`", "none"]);
+    lab.host(&["submit", &taxi.display().to_string()]).expect_code(1).expect_stderr(&["has no task `main`", "none"]);
 }
 
 /// Returns the host's workers of a kind: those that run any task, or the driver of a job.
@@ -186,7 +186,7 @@ fn pi_is_about_pi() {
     let lab = Lab::new();
     let program = component("examples/pi");
     let line = ["submit", &program.display().to_string(), "--arg", "tasks=50", "--arg", "darts=20000"];
-    let ended = lab.host(&line).expect_code(0).expect_talk(&[
+    let ended = lab.host(&line).expect_code(0).expect_stderr(&[
         "(main 0-0, worker ",
         ") info: pi is about 3.1",
         "succeeded: 51 tasks",
@@ -206,7 +206,7 @@ fn a_job_ends_with_its_driver() {
         std::thread::sleep(Duration::from_millis(100));
         host.has_ended()
     });
-    host.wait().expect_code(1).expect_talk(&["worker"]);
+    host.wait().expect_code(1).expect_stderr(&["worker"]);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn an_interrupt_ends_a_program_and_its_workers() {
         until("there are workers", || !host.has_ended() && workers(process, "driver").len() == 1);
         let all = children(process);
         host.interrupt();
-        let ended = host.wait().expect_code(130).expect_talk(&["interrupted"]);
+        let ended = host.wait().expect_code(130).expect_stderr(&["interrupted"]);
         assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
         until("its workers end with it", || !all.iter().any(|worker| is_alive(*worker)));
         assert_eq!(lab.names(), Vec::<String>::new());

@@ -145,7 +145,7 @@ fn columns_name_folders() {
     assert_eq!((&json["files"], &json["rows_written"]), (&4.into(), &5.into()), "{json}");
     // Rows never mix with those of an older output; an empty folder may be written to.
     let before = lab.names();
-    lab.host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["can't write out", "not empty"]);
+    lab.host(&["submit", "job.toml"]).expect_code(1).expect_stderr(&["can't write out", "not empty"]);
     assert_eq!(lab.names(), before);
     std::fs::create_dir(lab.path("free")).unwrap();
     for folder in ["free", "new/er/", "table.parquet"] {
@@ -208,7 +208,7 @@ fn rows_are_written_whole_or_not_at_all() {
     for more in [&[][..], &["--output", "new/o.parquet"], &["--output", "new", "--set", "output.partition_by=[\"k\"]"]]
     {
         let ended = lab.host(&[&["submit", "job.toml"], more].concat()).expect_code(1);
-        ended.expect_talk(&["scalar_refuses: rows.csv, row 50001: -1 is negative [refused]"]);
+        ended.expect_stderr(&["scalar_refuses: rows.csv, row 50001: -1 is negative [refused]"]);
         assert_eq!(lab.names().into_iter().filter(|name| name != "new/").collect::<Vec<_>>(), before, "{more:?}");
     }
     assert_eq!(text(&lab, "out.csv"), "as it was");
@@ -234,7 +234,7 @@ fn outputs_of_rows_that_can_not_be() {
         (&["--set", "output.format=\"xml\""], 2, &["--set output.format=…: unknown variant `xml`"]),
     ] {
         let before = lab.names();
-        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(code).expect_talk(words);
+        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(code).expect_stderr(words);
         assert_eq!(lab.names(), before, "{arguments:?}");
     }
     // Formats other than CSV can write lists.
@@ -279,7 +279,7 @@ fn errors_name_the_row_of_the_file() {
             "rows.csv, row 4: panicked at ",
         ),
     ] {
-        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(1).expect_talk(&[words]);
+        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(1).expect_stderr(&[words]);
     }
 }
 
@@ -302,7 +302,7 @@ fn values_that_can_not_be_used_are_found_in_their_file() {
             lab.write("job.toml", job(transform, train));
             lab.host(&["submit", "job.toml"])
                 .expect_code(1)
-                .expect_talk(&["2 values of column `y` are null (the first: rows.csv, row 7): fill them in"]);
+                .expect_stderr(&["2 values of column `y` are null (the first: rows.csv, row 7): fill them in"]);
         }
     }
     lab.write("good.csv", "k,x,y\na,1,2\na,3,6\na,4,8\na,5,1\n");
@@ -310,7 +310,7 @@ fn values_that_can_not_be_used_are_found_in_their_file() {
     lab.write("new.csv", "x\n1\n2\n\n4\n");
     lab.write("new.jsonl", "{\"x\": 1}\n{\"x\": 3}\n{\"x\": null}\n");
     let predict = ["predict", "m.parquet", "--input", "new.jsonl", "--output", "p.csv"];
-    lab.host(&predict).expect_code(1).expect_talk(&["failed: new.jsonl, row 3: a feature is null"]);
+    lab.host(&predict).expect_code(1).expect_stderr(&["failed: new.jsonl, row 3: a feature is null"]);
     assert!(lab.path("p.csv").exists());
 }
 
@@ -324,12 +324,12 @@ fn parameters_that_a_function_refuses_are_named() {
         ("transform.0.params.rows=\"all\"", "`--set transform.0.params.rows=…`: "),
         ("transform.0.params.rows=\"all\"", "invalid type: string \"all\""),
     ] {
-        lab.host(&["submit", "job.toml", "--set", set]).expect_code(1).expect_talk(&[
+        lab.host(&["submit", "job.toml", "--set", set]).expect_code(1).expect_stderr(&[
             "#batch_keeps",
             words,
             "[refused]",
         ]);
     }
     lab.write("bad.toml", text(&lab, "job.toml").replace("rows = 1", "rows = -1"));
-    lab.host(&["submit", "bad.toml"]).expect_code(1).expect_talk(&["`transform[0].params.rows`: "]);
+    lab.host(&["submit", "bad.toml"]).expect_code(1).expect_stderr(&["`transform[0].params.rows`: "]);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_tests::{Ended, Lab, Running, component};
+use sandbar_tests::{CommandOutput, Lab, Running, component};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
@@ -20,7 +20,7 @@ fn start(lab: &Lab, task: &str, arguments: &[&str]) -> Running {
     lab.start(&line(task, arguments).iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn submit(lab: &Lab, task: &str, arguments: &[&str]) -> Ended {
+fn submit(lab: &Lab, task: &str, arguments: &[&str]) -> CommandOutput {
     start(lab, task, arguments).wait()
 }
 
@@ -99,20 +99,20 @@ fn a_program_that_runs_is_seen_from_beside() {
 fn stops(lab: &Lab, host: Running) {
     let id = seen(lab, &["jobs", "status"])["id"].as_str().unwrap().to_owned();
     let short = &id[id.len() - 6..];
-    lab.host(&["jobs", "delete", short]).expect_code(1).expect_talk(&["is running; stop it first"]);
-    lab.host(&["jobs", "stop", short]).expect_code(0).expect_talk(&[short, "stopped"]);
-    host.wait().expect_code(130).expect_talk(&["stopped by `host jobs stop`"]);
+    lab.host(&["jobs", "delete", short]).expect_code(1).expect_stderr(&["is running; stop it first"]);
+    lab.host(&["jobs", "stop", short]).expect_code(0).expect_stderr(&[short, "stopped"]);
+    host.wait().expect_code(130).expect_stderr(&["stopped by `host jobs stop`"]);
     let status = seen(lab, &["jobs", "status", short]);
     assert_eq!(status["state"], "stopped");
     let counts = &status["counts"];
     assert_eq!((&counts["succeeded"], &counts["stopped"]), (&json!(1), &json!(6)), "{status}");
     let tasks = seen(lab, &["list", "tasks", "--state", "stopped"]);
     assert!(each(rows(&tasks, "tasks"), "name").contains(&&json!("stays")), "{tasks}");
-    lab.host(&["objects"]).expect_code(0).expect_talk(&["has ended and holds no objects"]);
+    lab.host(&["objects"]).expect_code(0).expect_stderr(&["has ended and holds no objects"]);
     // The job has ended already.
-    lab.host(&["jobs", "stop", short]).expect_code(0).expect_talk(&["has ended already: stopped"]);
+    lab.host(&["jobs", "stop", short]).expect_code(0).expect_stderr(&["has ended already: stopped"]);
     lab.host(&["jobs", "delete", short]).expect_code(0);
-    lab.host(&["jobs", "status"]).expect_code(1).expect_talk(&["there are no jobs yet"]);
+    lab.host(&["jobs", "status"]).expect_code(1).expect_stderr(&["there are no jobs yet"]);
 }
 
 /// The program's result and its tasks' results are objects as well. A summary examines at most the latest 200,000.
@@ -136,11 +136,11 @@ fn what_is_not_shown_is_counted() {
             let words = format!(
                 "{shown} of {total} objects shown{chosen}; `host list objects --limit N` shows more, up to 100000"
             );
-            let ended = lab.host(arguments).expect_code(0).expect_talk(&[&words]);
+            let ended = lab.host(arguments).expect_code(0).expect_stderr(&[&words]);
             assert_eq!(ended.stdout.lines().count(), 1 + shown, "{}", ended.stdout);
         }
         let tasks = lab.host(&["list", "tasks", "--limit", "1"]).expect_code(0);
-        tasks.expect_talk(&["1 of 3 tasks shown; `host list tasks --limit N` shows more"]);
+        tasks.expect_stderr(&["1 of 3 tasks shown; `host list tasks --limit N` shows more"]);
         assert_eq!(seen(&lab, &["memory"])["objects"], json!(total));
         assert_eq!(lab.host(&["list", "objects", "--limit", "1000"]).expect_code(0).stderr.is_empty(), held == 500);
         host.interrupt();
@@ -151,7 +151,7 @@ fn what_is_not_shown_is_counted() {
 #[test]
 fn what_has_ended_is_seen_as_it_was() {
     let lab = Lab::new();
-    submit(&lab, "failures", &[]).expect_code(0).expect_talk(&["job "]);
+    submit(&lab, "failures", &[]).expect_code(0).expect_stderr(&["job "]);
     let failed = seen(&lab, &["list", "tasks", "--state", "failed"]);
     let codes = each(rows(&failed, "tasks"), "error").into_iter().map(|error| error["code"].as_str().unwrap());
     let mut codes: Vec<_> = codes.collect();
@@ -173,7 +173,7 @@ fn what_has_ended_is_seen_as_it_was() {
     let events = rows(&trace, "traceEvents");
     assert!(events.iter().any(|event| event["ph"] == "X" && event["name"] == "spins"), "{trace}");
     assert!(events.iter().any(|event| event["ph"] == "s"), "{trace}");
-    lab.host(&["timeline", "-o", "timeline.json"]).expect_code(0).expect_talk(&["timeline.json"]);
+    lab.host(&["timeline", "-o", "timeline.json"]).expect_code(0).expect_stderr(&["timeline.json"]);
     let written: Value = serde_json::from_slice(&fs::read(lab.path("timeline.json")).unwrap()).unwrap();
     assert_eq!(written, trace);
     // A job that fails as a whole.
@@ -194,7 +194,7 @@ fn what_has_ended_is_seen_as_it_was() {
 fn lines_are_shown_folded_and_kept_each() {
     let lab = Lab::new();
     let ended =
-        submit(&lab, "repeats", &["tasks=50"]).expect_code(0).expect_talk(&["times across tasks]", "warn: another"]);
+        submit(&lab, "repeats", &["tasks=50"]).expect_code(0).expect_stderr(&["times across tasks]", "warn: another"]);
     let shown = ended.stderr.matches("warn: the same").count();
     assert!((2..10).contains(&shown), "{}", ended.stderr);
     let logs = lab.host(&["jobs", "logs"]).expect_code(0).stdout;
@@ -213,7 +213,7 @@ fn lines_that_are_too_many_are_counted() {
     let lab = Lab::new();
     submit(&lab, "talks", &["lines=2000"])
         .expect_code(0)
-        .expect_talk(&["lines more were dropped: `limits.log_bytes_max`"]);
+        .expect_stderr(&["lines more were dropped: `limits.log_bytes_max`"]);
     let logs = lab.host(&["jobs", "logs"]).expect_code(0).stdout;
     let (kept, (_, last)) = (logs.lines().count() - 1, logs.trim_end().rsplit_once("warn: (").unwrap());
     let dropped: usize = last.split(' ').next().unwrap().parse().unwrap();
@@ -249,7 +249,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     until("cargo runs", || lab.path("slow/runs").exists());
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["program"]), (&json!("pending"), &json!("slow")));
-    lab.host(&["list", "tasks"]).expect_code(1).expect_talk(&["has not begun"]);
+    lab.host(&["list", "tasks"]).expect_code(1).expect_stderr(&["has not begun"]);
     host.interrupt();
     host.wait().expect_code(130);
     let status = seen(&lab, &["jobs", "status"]);
@@ -279,7 +279,8 @@ fn a_program_runs_where_nothing_can_be_kept() {
     let line = line("tree", &["depth=1", "width=3", "steps=1"]);
     let mut command = lab.command(&line.iter().map(String::as_str).collect::<Vec<_>>());
     command.arg("--json").env("XDG_STATE_HOME", &file);
-    let ended = Running::new(command).wait().expect_code(0).expect_talk(&["warning: this job is not recorded", "file"]);
+    let ended =
+        Running::new(command).wait().expect_code(0).expect_stderr(&["warning: this job is not recorded", "file"]);
     assert_eq!((&ended.json()["job"], &ended.json()["result"]), (&json!(null), &json!(3)));
 }
 
@@ -297,7 +298,7 @@ fn a_job_has_a_name() {
     }
     assert!(!lab.host(&[&words[..], &["-q"]].concat()).expect_code(0).stderr.contains("job "));
     for arguments in [["jobs", "status", "nothing"], ["jobs", "stop", "nothing"], ["jobs", "delete", "nothing"]] {
-        lab.host(&arguments).expect_code(1).expect_talk(&["there is no job nothing"]);
+        lab.host(&arguments).expect_code(1).expect_stderr(&["there is no job nothing"]);
     }
     lab.host(&["jobs", "stop"]).expect_code(2);
     lab.host(&["jobs", "delete"]).expect_code(2);

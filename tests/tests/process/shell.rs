@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Resource;
-use sandbar_tests::{Ended, Lab, Running, component, workspace};
+use sandbar_tests::{CommandOutput, Lab, Running, component, workspace};
 use serde_json::Value;
 
 const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
@@ -28,7 +28,7 @@ fn host_with(
     arguments: &[&str],
     environment: &[(&str, Option<&Path>)],
     limit: Option<(Resource, u64)>,
-) -> Ended {
+) -> CommandOutput {
     let mut command = lab.command(arguments);
     for (name, value) in environment {
         match value {
@@ -64,10 +64,10 @@ fn completion_scripts_name_all_commands() {
         // Skips shells that are not installed.
         match Command::new(shell).arg("-n").arg(&file).stdin(Stdio::null()).output() {
             Ok(checked) => assert!(checked.status.success(), "{shell}: {checked:?}"),
-            Err(e) => sandbar_tests::say(format_args!("not tested: the script of {shell}: {e}")),
+            Err(e) => sandbar_tests::print_line(format_args!("not tested: the script of {shell}: {e}")),
         }
     }
-    lab.host(&["completion", "csh"]).expect_code(2).expect_talk(&["bash, zsh, fish"]);
+    lab.host(&["completion", "csh"]).expect_code(2).expect_stderr(&["bash, zsh, fish"]);
 }
 
 /// Returns bash's completions of the last word of a line.
@@ -201,7 +201,7 @@ fn the_doctor_names_gpus() {
     let lab = Lab::new();
     let listed = lab.host(&["gpu", "list", "--json", "--software-gpu"]).expect_code(0).json();
     let Some(name) = listed["gpus"][0]["name"].as_str() else {
-        sandbar_tests::say(format_args!("not tested: there is no lavapipe: {listed}"));
+        sandbar_tests::print_line(format_args!("not tested: there is no lavapipe: {listed}"));
         return;
     };
     for cache in ["new", "measured"] {
@@ -224,14 +224,15 @@ fn the_doctor_names_gpus() {
 #[track_caller]
 fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
     let before = lab.names();
-    let dry = lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_talk(words);
+    let dry = lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_stderr(words);
     assert_eq!((lab.names(), lab.path("state").exists()), (before, false), "{}", dry.line);
     let wet = lab.host(&[&["submit"], arguments, &["-q"]].concat()).expect_code(code);
     // A failed program leaves a record.
     let _ = std::fs::remove_dir_all(lab.path("state"));
     if code != 0 {
         // Names of temporary files differ.
-        let words = |ended: &Ended| ended.stderr.split(" at path ").next().unwrap_or_default().trim_end().to_owned();
+        let words =
+            |ended: &CommandOutput| ended.stderr.split(" at path ").next().unwrap_or_default().trim_end().to_owned();
         assert_eq!((dry.stdout.as_str(), words(&dry)), ("", words(&wet)), "{}", dry.line);
     }
 }
@@ -402,7 +403,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
     assert_eq!((&json["arguments"][0]["name"], &json["arguments"][0]["value"]), (&"depth".into(), &"1".into()));
     // A job for another node is checked by that node.
     for other in [&["--node", "127.0.0.1:1"][..], &["--join", "127.0.0.1:1"]] {
-        lab.host(&[&["submit", &program, "--dry-run"], other].concat()).expect_code(2).expect_talk(&["--dry-run"]);
+        lab.host(&[&["submit", &program, "--dry-run"], other].concat()).expect_code(2).expect_stderr(&["--dry-run"]);
     }
 }
 
@@ -440,7 +441,7 @@ fn quiet_is_quiet() {
     lab.write("nulls.csv", "k,x,y\na,1,2\na,2,\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n");
     let failed = lab.host(&["submit", "train.toml", "-q", "--input", "nulls.csv"]).expect_code(1);
     assert_eq!(failed.stdout, "");
-    failed.expect_talk(&["failed: k=a", "[values]"]);
+    failed.expect_stderr(&["failed: k=a", "[values]"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
-use sandbar_tests::{Lab, Model, Running, component, large_taxi_files, models, say, taxi_line};
+use sandbar_tests::{Lab, Model, Running, component, large_taxi_files, models, print_line, taxi_line};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
@@ -74,7 +74,7 @@ impl Trainer {
         let ended = job.wait().expect_code(0);
         self.longest = self.longest.max(since.elapsed());
         if since.elapsed() > LONG {
-            say(format_args!("a training job took {:?}: {}", since.elapsed(), ended.stderr));
+            print_line(format_args!("a training job took {:?}: {}", since.elapsed(), ended.stderr));
         }
         same_models(&models(&nodes.lab.path("models.parquet")), &self.expected);
         self.elsewhere += ended.json()["elsewhere"].as_u64().unwrap_or(0);
@@ -93,7 +93,7 @@ impl Trainer {
 fn jobs_survive_the_death_of_any_node() {
     let (time, every) = (number("SANDBAR_SOAK_S", USUAL_S), number("SANDBAR_SOAK_EVERY_S", USUAL_EVERY_S));
     let seed = number("SANDBAR_SEED", u64::from(std::process::id()));
-    say(format_args!("SANDBAR_SEED={seed}"));
+    print_line(format_args!("SANDBAR_SEED={seed}"));
     let mut random = Seed::new(seed);
     let etcd = Etcd::start();
     let mut nodes = Nodes::start_with(NODES, &["--meta", &etcd.address()]);
@@ -132,7 +132,7 @@ fn jobs_survive_the_death_of_any_node() {
             let job = job.wait().expect_code(0);
             longest = longest.max(since.elapsed());
             if since.elapsed() > LONG {
-                say(format_args!("a job took {:?}: {}", since.elapsed(), job.stderr));
+                print_line(format_args!("a job took {:?}: {}", since.elapsed(), job.stderr));
             }
             assert_eq!(job.json()["result"], expected, "{}", job.stderr);
             ended += 1;
@@ -151,7 +151,7 @@ fn jobs_survive_the_death_of_any_node() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    say(format_args!("all had ended {:?} after the first was submitted", begun.elapsed()));
+    print_line(format_args!("all had ended {:?} after the first was submitted", begun.elapsed()));
     // Each job is listed once and has succeeded.
     let ada = Tenant::known(&nodes, "ada", &token);
     let listed = ada.host(&addresses[0], &["jobs", "list", "--limit", "1000", "--json"]).expect_code(0).json();
@@ -160,13 +160,15 @@ fn jobs_survive_the_death_of_any_node() {
     assert_eq!(jobs.len(), submitted, "{jobs:?}");
     let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
     let Trainer { ended: trained, elsewhere, longest: of_training, .. } = &trainer;
-    say(format_args!("{trained} training jobs, the longest {of_training:?}; {elsewhere} groups trained elsewhere"));
+    print_line(format_args!(
+        "{trained} training jobs, the longest {of_training:?}; {elsewhere} groups trained elsewhere"
+    ));
     assert!(*trained > 0);
-    say(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
+    print_line(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
     let lasted =
         |job: &Value| job["ended_ms"].as_u64().unwrap_or(0).saturating_sub(job["submitted_ms"].as_u64().unwrap_or(0));
     let of_nodes = Duration::from_millis(jobs.iter().map(lasted).max().unwrap_or(0));
-    say(format_args!("the longest job took its nodes {of_nodes:?}, and who submitted it {longest:?}"));
+    print_line(format_args!("the longest job took its nodes {of_nodes:?}, and who submitted it {longest:?}"));
     // Only their programs' files remain.
     let left = || names.iter().map(|name| (name, files_of_objects(nodes.process(name)))).collect::<Vec<_>>();
     let since = Instant::now();
@@ -210,7 +212,7 @@ fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize,
         std::thread::sleep(Duration::from_millis(20));
     }
     let took = since.elapsed();
-    say(format_args!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len()));
+    print_line(format_args!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len()));
     nodes.come_back(&names[victim], &addresses[victim], &["--meta", &etcd.address()]);
     if own.is_empty() { Duration::ZERO } else { took }
 }

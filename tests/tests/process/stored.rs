@@ -126,6 +126,6 @@ fn a_damaged_row_group_is_named_by_its_file() {
     let end = bytes.len() - 10_000;
     bytes[4..end].fill(0xff);
     lab.write("rows.parquet", bytes);
-    lab.host(&["submit", "job.toml"]).expect_code(1).expect_talk(&["can't read rows.parquet: ", "[input]"]);
+    lab.host(&["submit", "job.toml"]).expect_code(1).expect_stderr(&["can't read rows.parquet: ", "[input]"]);
     assert!(!lab.path("out.parquet").exists());
 }

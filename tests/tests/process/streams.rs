@@ -84,7 +84,7 @@ fn pi_is_seen_to_become_exact() {
     let line = ["submit", &program, "--arg", "tasks=50", "--arg", "darts=20000"];
     let words =
         ["(watch 0-0, worker ", ") info: 10 %: pi is about 3.", ") info: 50 %: ", ") info: 100 %: pi is about 3.1"];
-    let ended = lab.host(&line).expect_code(0).expect_talk(&words);
+    let ended = lab.host(&line).expect_code(0).expect_stderr(&words);
     let pi: f64 = ended.stdout.trim().parse().expect("it is a number");
     assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
@@ -107,7 +107,7 @@ fn items_are_right_whatever_happens_to_workers() {
 fn no_job_begins_with_a_generator() {
     let program = format!("{}#squares", component(PROGRAM).display());
     let words = "`squares` is a generator: a task takes its items, no job begins with it";
-    Lab::new().host(&["submit", &program]).expect_code(1).expect_talk(&[words]);
+    Lab::new().host(&["submit", &program]).expect_code(1).expect_stderr(&[words]);
     let inspected = Lab::new().host(&["inspect", &component(PROGRAM).display().to_string()]).expect_code(0);
     assert!(inspected.stdout.contains("task squares(items: u64, steps: u64) -> stream of u64"), "{}", inspected.stdout);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sandbar_etcd::{Member, START_TIME_MAX, plan};
-use sandbar_tests::{Ended, Running, component, say};
+use sandbar_tests::{CommandOutput, Running, component, print_line};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -62,7 +62,7 @@ impl<'a> Tenant<'a> {
         self.nodes.lab.start(&[line, &own].concat())
     }
 
-    pub fn host(&self, address: &str, line: &[&str]) -> Ended {
+    pub fn host(&self, address: &str, line: &[&str]) -> CommandOutput {
         self.begin(address, line).wait()
     }
 
@@ -96,13 +96,13 @@ fn a_tenant_has_jobs_run_from_outside() {
     // Stops a running job.
     let spins = format!("{tasks}#spins");
     let id = ada.host(&first, &["submit", &spins, "--no-wait"]).expect_code(0).stdout.trim().to_owned();
-    ada.host(&second, &["jobs", "stop", &id]).expect_code(0).expect_talk(&["stopped"]);
+    ada.host(&second, &["jobs", "stop", &id]).expect_code(0).expect_stderr(&["stopped"]);
     // Other tenants see none of it.
     let bob = Tenant::new(&nodes, "bob");
     let listed = bob.host(&first, &["jobs", "list", "--json"]).expect_code(0).json();
     assert_eq!(listed["jobs"].as_array().map(Vec::len), Some(0));
     for command in ["status", "stop", "logs"] {
-        bob.host(&first, &["jobs", command, &id]).expect_code(1).expect_talk(&["there is no job"]);
+        bob.host(&first, &["jobs", command, &id]).expect_code(1).expect_stderr(&["there is no job"]);
     }
     // Usage errors.
     for (line, words) in [
@@ -113,7 +113,7 @@ fn a_tenant_has_jobs_run_from_outside() {
         let ended = ada.host(&first, line).expect_code(1);
         assert!(ended.stderr.contains(words), "`{words}` is not in {}", ended.stderr);
     }
-    nodes.lab.host(&["jobs", "list", "--node", &first, "--data", "z"]).expect_code(1).expect_talk(&["--tenant"]);
+    nodes.lab.host(&["jobs", "list", "--node", &first, "--data", "z"]).expect_code(1).expect_stderr(&["--tenant"]);
 }
 
 #[test]
@@ -139,14 +139,14 @@ fn another_node_finishes_the_job_of_one_that_died() {
     let since = Instant::now();
     let ada = Tenant::known(&nodes, "ada", &ada_token);
     until("another takes it", || ada.status(&third, &id)["taken"] == 2);
-    say(format_args!("taken over after {:?}", since.elapsed()));
+    print_line(format_args!("taken over after {:?}", since.elapsed()));
     assert_ne!(ada.status(&third, &id)["node"], "node-2");
     nodes.add_with(&["--resource", "finish=1"]);
-    let ended = job.wait().expect_code(0).expect_talk(&["has taken the job over", "run before it was taken over"]);
+    let ended = job.wait().expect_code(0).expect_stderr(&["has taken the job over", "run before it was taken over"]);
     let json = ended.json();
     assert_eq!((&json["result"], &json["taken"]), (&json!(20), &json!(2)), "{}", ended.stderr);
     // Results that other nodes hold were not computed again.
-    say(format_args!("{}", json["counts"]));
+    print_line(format_args!("{}", json["counts"]));
     assert!(json["counts"]["resumed"].as_u64() > Some(0), "{json}");
     assert_eq!(json["counts"]["takeovers"], 1, "{json}");
     assert!(ended.stderr.contains("1 takeover by another node"), "{}", ended.stderr);
@@ -190,7 +190,7 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     nodes.kill("node-2");
     let ada = Tenant::known(&nodes, "ada", &token);
     let seen = |line: &[&str]| ada.host(&first, &[line, &["--json"]].concat());
-    let ended = running.wait().expect_code(0).expect_talk(&["1 node lost", "lost, 1 node"]);
+    let ended = running.wait().expect_code(0).expect_stderr(&["1 node lost", "lost, 1 node"]);
     let json = ended.json();
     assert_eq!((&json["result"], &json["counts"]["lost_nodes"]), (&json!(64), &json!(1)), "{json}");
     assert!(json["counts"]["lost_attempts"].as_u64() >= Some(1), "{json}");
@@ -200,7 +200,7 @@ fn the_death_of_a_node_is_in_the_summary_of_its_jobs() {
     assert_eq!(seen(&["list", "tasks", "--limit", "5"]).expect_code(0).json()["total"], 65);
     let trace = ada.host(&first, &["timeline"]).expect_code(0).json();
     assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 65), "{trace}");
-    ada.host(&first, &["list", "workers"]).expect_code(0).expect_talk(&["holds no objects"]);
+    ada.host(&first, &["list", "workers"]).expect_code(0).expect_stderr(&["holds no objects"]);
     let bob = Tenant::new(&nodes, "bob");
     bob.host(&first, &["list", "tasks", "--job", json["id"].as_str().unwrap()]).expect_code(1);
 }

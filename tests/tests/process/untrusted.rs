@@ -14,7 +14,7 @@ use parquet::file::metadata::{
     KeyValue, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter, RowGroupMetaData,
 };
 use parquet::file::properties::WriterProperties;
-use sandbar_tests::{Access, Ended, Lab, Way, component, watch};
+use sandbar_tests::{Access, AccessKind, CommandOutput, Lab, component, watch};
 use serde_json::{Value, json};
 
 /// The canary, which no file may cause to be opened, changed or run: a crate whose build leaves a mark, a component,
@@ -57,7 +57,7 @@ impl Scene {
     }
 
     /// Runs the host with the scene's cache.
-    fn run(&self, arguments: &[&str]) -> (Ended, Vec<Access>) {
+    fn run(&self, arguments: &[&str]) -> (CommandOutput, Vec<Access>) {
         let mut command = self.lab.command(arguments);
         // Its own target folder as well, so that it waits for no other build.
         command.env("XDG_CACHE_HOME", self.lab.path("cache")).env("CARGO_TARGET_DIR", self.lab.path("target"));
@@ -70,7 +70,7 @@ impl Scene {
     #[track_caller]
     fn check(&self, arguments: &[&str], named: &[&str], code: i32, words: &[&str]) {
         let (ended, accesses) = self.run(arguments);
-        let ended = ended.expect_code(code).expect_talk(words);
+        let ended = ended.expect_code(code).expect_stderr(words);
         let wrong: Vec<_> = accesses.iter().filter(|access| !self.may(access, named)).collect();
         assert!(wrong.is_empty(), "{}: {wrong:#?}", ended.line);
         assert!(!accesses.is_empty() && !self.lab.path(MARK).exists(), "{}", ended.line);
@@ -78,10 +78,10 @@ impl Scene {
 
     /// Returns whether a command that names these paths of the lab may use this path.
     fn may(&self, access: &Access, named: &[&str]) -> bool {
-        let Access { way, path } = access;
+        let Access { kind, path } = access;
         let own = self.lab.path("").canonicalize().unwrap();
         let host = sandbar_tests::host();
-        if *way == Way::Run {
+        if *kind == AccessKind::Run {
             // The host itself, and the programs of its processes.
             let folder = host.parent().unwrap().canonicalize().unwrap();
             return path.parent() == Some(&folder)
@@ -100,7 +100,7 @@ impl Scene {
             // Libraries, and files of the kernel, which hold no user's data.
             Err(_) => {
                 let system = ["/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr"];
-                *way == Way::Open
+                *kind == AccessKind::Open
                     && (system.iter().any(|folder| path.starts_with(folder)) || path.parent() == host.parent())
             }
         }
@@ -148,26 +148,29 @@ fn what_a_user_names_is_seen_to_be_used() {
     scene.models("m2.parquet", |said| said["trainers"]["linear"]["component"] = json!(UNKNOWN));
     let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv", "--component", &canary];
     let (ended, accesses) = scene.run(&predict);
-    ended.expect_code(2).expect_talk(&["--component", &canary, "has none of it", UNKNOWN]);
+    ended.expect_code(2).expect_stderr(&["--component", &canary, "has none of it", UNKNOWN]);
     assert!(scene.lab.path(MARK).exists(), "the crate is built that the user names");
     let own = scene.lab.path(CANARY).canonicalize().unwrap();
-    for (way, path) in
-        [(Way::Open, own.join("Cargo.toml")), (Way::Open, own.join("src/lib.rs")), (Way::Open, own.join("built"))]
-    {
+    for (kind, path) in [
+        (AccessKind::Open, own.join("Cargo.toml")),
+        (AccessKind::Open, own.join("src/lib.rs")),
+        (AccessKind::Open, own.join("built")),
+    ] {
         assert!(
-            accesses.contains(&Access { way, path: path.clone() }),
+            accesses.contains(&Access { kind, path: path.clone() }),
             "{} is not among {accesses:#?}",
             path.display()
         );
     }
-    let is_cargo = |access: &&Access| access.way == Way::Run && access.path.file_name().is_some_and(|n| n == "cargo");
-    let is_build = |access: &&Access| access.way == Way::Run && access.path.ends_with("build-script-build");
+    let is_cargo =
+        |access: &&Access| access.kind == AccessKind::Run && access.path.file_name().is_some_and(|n| n == "cargo");
+    let is_build = |access: &&Access| access.kind == AccessKind::Run && access.path.ends_with("build-script-build");
     assert!(accesses.iter().any(|access| is_cargo(&access)) && accesses.iter().any(|access| is_build(&access)));
     assert!(accesses.iter().any(|access| !scene.may(access, &["m2.parquet", "rows.csv", "p.csv"])));
     // The same for rows.
     let (ended, accesses) = scene.run(&["predict", "m.parquet", "--input", "canary/rows.csv", "--output", "p.csv"]);
     ended.expect_code(0);
-    assert!(accesses.contains(&Access { way: Way::Open, path: own.join("rows.csv") }));
+    assert!(accesses.contains(&Access { kind: AccessKind::Open, path: own.join("rows.csv") }));
 }
 
 /// A change to the metadata of a models file, the expected exit code, and words of the message.
@@ -250,7 +253,7 @@ fn what_models_say_is_not_followed() {
     ];
     for (what, change, code, words) in cases {
         scene.models("m2.parquet", change);
-        sandbar_tests::say(format_args!("{what}"));
+        sandbar_tests::print_line(format_args!("{what}"));
         let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv"];
         scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, words);
     }

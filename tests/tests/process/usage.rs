@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use sandbar_tests::{Ended, Lab, Running, component, workspace};
+use sandbar_tests::{CommandOutput, Lab, Running, component, workspace};
 
 const ROWS: &str = "k,x,y\na,1,2\na,2,4\na,3,6\na,4,8\nb,1,1\nb,2,2\nb,3,3\nb,4,4\n";
 
@@ -20,7 +20,7 @@ const TRAIN: &str = "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"";
 #[track_caller]
 fn check(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
     let before = lab.names();
-    let ended = lab.host(&[&["submit"], arguments].concat()).expect_code(code).expect_talk(words);
+    let ended = lab.host(&[&["submit"], arguments].concat()).expect_code(code).expect_stderr(words);
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     assert_eq!(lab.names(), before, "{}", ended.line);
 }
@@ -139,15 +139,15 @@ fn outputs_that_would_replace_what_is_read() {
     for (input, output) in [(rows, rows), (rows, "./folder/../new.parquet"), (rows, link), (link, rows)] {
         check(&lab, &["job.toml", "--input", input, "--output", output], 2, &[output, "which is read"]);
         let line = ["predict", models, "--input", input, "--output", output];
-        lab.host(&line).expect_code(2).expect_talk(&[output, "which is read"]);
+        lab.host(&line).expect_code(2).expect_stderr(&[output, "which is read"]);
     }
     for output in [models, "./folder/models.parquet"] {
         let line = ["predict", models, "--input", "rows.csv", "--output", output];
-        lab.host(&line).expect_code(2).expect_talk(&[output, "which is read"]);
+        lab.host(&line).expect_code(2).expect_stderr(&[output, "which is read"]);
     }
     for output in ["p.exe", "p", "s3://bucket/p.parquet"] {
         let line = ["predict", models, "--input", "rows.csv", "--output", output];
-        lab.host(&line).expect_code(2).expect_talk(&[output, "the output"]);
+        lab.host(&line).expect_code(2).expect_stderr(&[output, "the output"]);
     }
     assert!(contents() == before);
 }
@@ -319,7 +319,7 @@ fn what_is_submitted_is_looked_for() {
         ("job", 1, &["there is no component or crate `job` in /", "(did you mean the job file `job.toml`?)"]),
         ("some/where/gone.toml", 2, &["there is no job file `some/where/gone.toml` in /"]),
     ] {
-        let ended = lab.host(&["submit", name]).expect_code(code).expect_talk(words);
+        let ended = lab.host(&["submit", name]).expect_code(code).expect_stderr(words);
         assert!(!ended.stderr.contains("os error"), "{}", ended.stderr);
     }
 }
@@ -342,7 +342,7 @@ fn files_of_models_that_are_none() {
         ("model.parquet", 1, &["there is no file of models `model.parquet` in /", "(did you mean `models.parquet`?)"]),
     ] {
         let predict = ["predict", models, "--input", "rows.csv", "--output", "p.parquet"];
-        lab.host(&predict).expect_code(code).expect_talk(words);
+        lab.host(&predict).expect_code(code).expect_stderr(words);
     }
 }
 
@@ -366,7 +366,7 @@ fn nobody_has_to_listen() {
 }
 
 /// Runs the host with these environment variables; removes those without a value.
-fn host_with(lab: &Lab, arguments: &[&str], environment: &[(&str, Option<&Path>)]) -> Ended {
+fn host_with(lab: &Lab, arguments: &[&str], environment: &[(&str, Option<&Path>)]) -> CommandOutput {
     let mut command = lab.command(arguments);
     for (name, value) in environment {
         match value {
@@ -390,7 +390,7 @@ fn caches_that_can_not_be_written() {
         (["build", workspace().join("udfs/models").to_str().unwrap()], 0, &[]),
         (["submit", "job.toml"], 1, &["file/sandbar", "can't be written", "XDG_CACHE_HOME"]),
     ] {
-        host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_talk(words);
+        host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_stderr(words);
     }
 }
 
@@ -411,5 +411,5 @@ fn no_cargo() {
     let nothing = lab.path("tmp");
     host_with(&lab, &["build", "crate"], &[("CARGO", None), ("PATH", Some(&nothing))])
         .expect_code(1)
-        .expect_talk(&["`cargo` is not installed, or not in PATH", "component"]);
+        .expect_stderr(&["`cargo` is not installed, or not in PATH", "component"]);
 }

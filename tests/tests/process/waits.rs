@@ -83,7 +83,7 @@ fn functions_and_trainers_sleep_within_their_limit_of_time() {
     lab.write("late.toml", job("fit_sleeps_long", 300));
     lab.host(&["submit", "late.toml"])
         .expect_code(1)
-        .expect_talk(&["ran longer than 300 ms (time_ms_max)", "[time-out]"]);
+        .expect_stderr(&["ran longer than 300 ms (time_ms_max)", "[time-out]"]);
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn actors_sleep() {
 fn a_circle_of_calls_is_an_error_that_names_it() {
     let lab = Lab::new();
     let ended = start_of(&lab, &component(ACTORS), "asks_itself", &[]).wait().expect_code(1);
-    let ended = ended.expect_talk(&["asks_itself > Peer.asks > Peer.echo: it would wait for ever", "[deadlock]"]);
+    let ended = ended.expect_stderr(&["asks_itself > Peer.asks > Peer.echo: it would wait for ever", "[deadlock]"]);
     let circle = "`Peer.echo` (";
     assert!(ended.stderr.contains(circle) && ended.stderr.contains("waits for `Peer.asks` ("), "{}", ended.stderr);
     for others in [1, 2, 5] {
         let ended = start_of(&lab, &component(ACTORS), "comes_back", &[("others", others)]).wait().expect_code(1);
-        ended.expect_talk(&["it would wait for ever", "waits for `Peer.passes_on` (", "[deadlock]"]);
+        ended.expect_stderr(&["it would wait for ever", "waits for `Peer.passes_on` (", "[deadlock]"]);
     }
     for actors in [2, 3, 5] {
         let after = vec!["5"; actors as usize].join(" ");

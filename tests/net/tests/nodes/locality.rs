@@ -1,6 +1,6 @@
 //! Locality: tasks run on the nodes of their objects, and nodes that fetch an object pass it on.
 
-use sandbar_testnet::{Net, say};
+use sandbar_testnet::{Net, print_line};
 
 use crate::alone;
 use crate::nodes::Nodes;
@@ -18,7 +18,7 @@ fn objects_stay_where_they_are_and_tasks_come_to_them() {
     nodes.gives("tests/programs/objects", "visits", &[&objects, &rows, "place=node-1"], OBJECTS * ROWS);
     let (moved, all) = (moved(nodes.process(1)) - before, OBJECTS * ROWS * 8);
     let share = moved as f64 / all as f64 * 100.0;
-    say(format_args!("{OBJECTS} tasks on objects of {all} bytes moved {moved} bytes, {share:.2}%, in all"));
+    print_line(format_args!("{OBJECTS} tasks on objects of {all} bytes moved {moved} bytes, {share:.2}%, in all"));
     // On loopback, the counters include other processes of this machine.
     assert!(moved <= all / 100 || !nodes.net.is_real(), "{share}%");
 }
@@ -35,7 +35,7 @@ fn an_object_that_many_nodes_want_goes_from_one_to_the_next() {
     nodes.gives("tests/programs/objects", "spreads", &[&rows, &others], OTHERS);
     let (sent, bytes) = (sent(nodes.process(1)) - before, ROWS / 4 * 8);
     let times = sent as f64 / bytes as f64;
-    say(format_args!("{bytes} bytes went to {OTHERS} nodes: their first node sent them {times:.2} times"));
+    print_line(format_args!("{bytes} bytes went to {OTHERS} nodes: their first node sent them {times:.2} times"));
     assert!(times <= 2.5 || !nodes.net.is_real(), "{times} times");
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sandbar_testnet::{Ended, Lab, Net, Running, component, say};
+use sandbar_testnet::{CommandOutput, Lab, Net, Running, component, print_line};
 
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ impl Nodes {
         if joins {
             command.args(["--join", &self.at(0), "--token", &self.token]);
         }
-        self.net.place(place, &mut command);
+        self.net.attach(place, &mut command);
         Running::new(command)
     }
 
@@ -92,14 +92,14 @@ impl Nodes {
 
     /// Runs a program and checks its result.
     #[track_caller]
-    pub fn gives(&self, program: &str, task: &str, arguments: &[&str], expected: u64) -> Ended {
+    pub fn gives(&self, program: &str, task: &str, arguments: &[&str], expected: u64) -> CommandOutput {
         let ended = self.begin(&component(program), task, arguments).wait().expect_code(0);
         assert_eq!(ended.json()["result"], expected, "{}", ended.stderr);
         ended
     }
 
     /// Runs a job from a node of its own that runs work, too.
-    pub fn submit(&self, line: &[String]) -> Ended {
+    pub fn submit(&self, line: &[String]) -> CommandOutput {
         let line: Vec<&str> = line.iter().map(String::as_str).chain(["--workers", "1"]).collect();
         self.run(self.running.len(), "submitter", true, &line).wait().expect_code(0)
     }
@@ -147,9 +147,9 @@ impl Drop for Nodes {
             for node in self.running.drain(..) {
                 node.interrupt();
                 let ended = node.wait();
-                say(format_args!("{}: {}\n{}", ended.line, ended.status, ended.stderr));
+                print_line(format_args!("{}: {}\n{}", ended.line, ended.status, ended.stderr));
             }
-            say(format_args!("{:?}", self.net.relay().map(sandbar_testnet::Relay::counts)));
+            print_line(format_args!("{:?}", self.net.relay().map(sandbar_testnet::Relay::counts)));
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sandbar_testnet::{Net, Way, component, say};
+use sandbar_testnet::{LinkFaults, Net, component, print_line};
 use serde_json::Value;
 
 use crate::alone;
@@ -23,7 +23,7 @@ fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
     let _alone = alone();
     let net = Net::relayed(4, 23);
     if let Some(relay) = net.relay() {
-        relay.set_all(Way::of_delay(Duration::from_millis(1)));
+        relay.set_all(LinkFaults::of_delay(Duration::from_millis(1)));
     }
     let nodes = Nodes::start(net, 3);
     nodes.meet();
@@ -49,7 +49,10 @@ fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
     // The node is a member again.
     let took = nodes.meet();
     nodes.works(CUT);
-    say(format_args!("{name}: {again} tasks were retried, the job took {:?}, all met after {took:?}", ended.took));
+    print_line(format_args!(
+        "{name}: {again} tasks were retried, the job took {:?}, all met after {took:?}",
+        ended.took
+    ));
 }
 
 /// Returns the tasks of the job that was submitted last.
@@ -85,7 +88,7 @@ fn who_is_cut_off_until_it_is_given_up_comes_back() {
 fn who_is_not_heard_comes_back() {
     let cut = |net: &Net, is_cut: bool| {
         if let Some(relay) = net.relay() {
-            relay.change_from(CUT, |way| way.cut = is_cut);
+            relay.change_from(CUT, |link| link.cut = is_cut);
         }
     };
     check("not heard", cut, silence);
@@ -95,7 +98,7 @@ fn who_is_not_heard_comes_back() {
 fn who_does_not_hear_comes_back() {
     let cut = |net: &Net, is_cut: bool| {
         if let Some(relay) = net.relay() {
-            relay.change_to(CUT, |way| way.cut = is_cut);
+            relay.change_to(CUT, |link| link.cut = is_cut);
         }
     };
     check("does not hear", cut, silence);

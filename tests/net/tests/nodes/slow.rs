@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_testnet::{Net, Rate, component, say};
+use sandbar_testnet::{Net, Rate, component, print_line};
 
 use crate::alone;
 use crate::nodes::{Nodes, until};
@@ -36,7 +36,7 @@ fn a_slow_link_holds_up_what_goes_over_it_and_nothing_else() {
             own = own.max(own_bytes(nodes.process(node)));
         }
     }
-    say(format_args!("beside a link of 1 Mbit/s nodes answered within {longest:?}, and had {} MiB", own >> 20));
+    print_line(format_args!("beside a link of 1 Mbit/s nodes answered within {longest:?}, and had {} MiB", own >> 20));
     assert!(longest < Duration::from_secs(10) && own < OWN_BYTES_MAX, "{longest:?}, {own}");
     assert!(!job.has_ended() || !nodes.net.is_real(), "nothing went over the slow link");
     drop(job);

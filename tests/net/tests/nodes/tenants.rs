@@ -27,7 +27,7 @@ fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
     line(0, &["jobs", "list"]).wait().expect_code(0);
     let id = line(node, &job).wait().expect_code(0).stdout.trim().to_owned();
     if let Some(relay) = nodes.net.relay() {
-        relay.set(client, node, sandbar_testnet::Way { cut: true, ..Default::default() });
+        relay.set(client, node, sandbar_testnet::LinkFaults { cut: true, ..Default::default() });
     }
     let mut follows = line(0, &["jobs", "logs", "-f", &id]);
     // Without a partition the follower would keep waiting as well.
@@ -38,6 +38,6 @@ fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
     assert_eq!((&status()["result"], &status()["taken"], &status()["node"]), (&1.into(), &1.into(), &"node-1".into()));
     let ended = follows.wait().expect_code(0);
     if nodes.net.is_real() {
-        ended.expect_talk(&["can't reach the node at"]);
+        ended.expect_stderr(&["can't reach the node at"]);
     }
 }

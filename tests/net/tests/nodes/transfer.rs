@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use sandbar_testnet::{Counts, Net, Relay, Way, example, say};
+use sandbar_testnet::{LinkFaults, Net, Relay, RelayCounts, example, print_line};
 
 use crate::alone;
 
@@ -20,7 +20,7 @@ impl Process {
         let mut command = Command::new(example("transfer"));
         command.args(arguments).envs(settings.iter().copied()).env("SANDBAR_ADDRESS", net.address(node).to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        net.place(node, &mut command);
+        net.attach(node, &mut command);
         let mut child = command.spawn().unwrap();
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Process { child, to, from }
@@ -60,22 +60,22 @@ fn share(said: &str) -> f64 {
     before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {ours}"))
 }
 
-fn net(way: Way) -> Net {
+fn net(link: LinkFaults) -> Net {
     let net = Net::relayed(2, 31);
     if let Some(relay) = net.relay() {
-        relay.set_all(way);
+        relay.set_all(link);
     }
     net
 }
 
 /// Fetches over a link with faults, and checks that faults happened.
-fn check(what: &str, way: Way, bytes: usize, happened: fn(&Counts) -> u64) {
+fn check(what: &str, link: LinkFaults, bytes: usize, happened: fn(&RelayCounts) -> u64) {
     let _alone = alone();
-    let net = net(way);
+    let net = net(link);
     let said = fetch(&net, bytes, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
     let share = share(&said);
     if let Some(counts) = net.relay().map(Relay::counts) {
-        say(format_args!("{what}, {bytes} bytes:\n{said}ours is {share} of bare, {counts:?}"));
+        print_line(format_args!("{what}, {bytes} bytes:\n{said}ours is {share} of bare, {counts:?}"));
         assert!(happened(&counts) > 0, "{counts:?}");
     }
 }
@@ -83,14 +83,14 @@ fn check(what: &str, way: Way, bytes: usize, happened: fn(&Counts) -> u64) {
 /// The speed depends on congestion control, so this test does not check it.
 #[test]
 fn losses_are_made_up_for() {
-    let way = Way { loss: 0.01, ..Way::of_delay(Duration::from_millis(10)) };
-    check("1% lost, 20 ms there and back", way, 1 << 20, |counts| counts.lost);
+    let link = LinkFaults { loss: 0.01, ..LinkFaults::of_delay(Duration::from_millis(10)) };
+    check("1% lost, 20 ms there and back", link, 1 << 20, |counts| counts.lost);
 }
 
 #[test]
 fn damaged_packets_are_as_good_as_lost() {
-    let way = Way { corrupt: 0.01, ..Way::of_delay(Duration::from_millis(1)) };
-    check("1% damaged, 2 ms there and back", way, 4 << 20, |counts| counts.damaged);
+    let link = LinkFaults { corrupt: 0.01, ..LinkFaults::of_delay(Duration::from_millis(1)) };
+    check("1% damaged, 2 ms there and back", link, 4 << 20, |counts| counts.damaged);
 }
 
 /// Fetches at full speed, through a relay and through a bridge.
@@ -99,7 +99,7 @@ fn what_comes_is_what_was_sent_whatever_carries_it() {
     let _alone = alone();
     for (name, net) in [("a relay", Net::relayed(2, 37)), ("a switch", Net::switched(2))] {
         let said = fetch(&net, 64 << 20, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
-        say(format_args!("64 MiB over {name}:\n{said}"));
+        print_line(format_args!("64 MiB over {name}:\n{said}"));
         assert!(share(&said) > 0.0);
     }
 }

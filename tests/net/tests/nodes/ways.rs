@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_testnet::{Lab, Net, Way, say};
+use sandbar_testnet::{Lab, LinkFaults, Net, print_line};
 use sandbar_tests::{large_taxi_files, models, taxi_line};
 
 use crate::alone;
@@ -12,10 +12,10 @@ use crate::nodes::{Nodes, until};
 const APART: Duration = Duration::from_millis(1);
 const SEED: u64 = 11;
 
-fn relayed(way: Way) -> Net {
+fn relayed(link: LinkFaults) -> Net {
     let net = Net::relayed(4, SEED);
     if let Some(relay) = net.relay() {
-        relay.set_all(way);
+        relay.set_all(link);
     }
     net
 }
@@ -23,10 +23,10 @@ fn relayed(way: Way) -> Net {
 #[test]
 fn three_nodes_2_ms_apart_form_and_work() {
     let _alone = alone();
-    let net = relayed(Way::of_delay(APART));
+    let net = relayed(LinkFaults::of_delay(APART));
     let nodes = Nodes::start_at_once(net, 3);
     let took = nodes.meet();
-    say(format_args!("three nodes 2 ms apart knew each other after {took:?}"));
+    print_line(format_args!("three nodes 2 ms apart knew each other after {took:?}"));
     (0..3).for_each(|node| nodes.works(node));
     nodes.gives("tests/programs/tasks", "tree", &["depth=3", "width=10", "steps=1000"], 1000);
     nodes.gives("tests/programs/objects", "passes", &["objects=20", "rows=200000"], 20);
@@ -39,21 +39,28 @@ fn models_of_three_nodes_2_ms_apart_are_those_of_one() {
     let line = taxi_line(&large_taxi_files());
     let own = Lab::new();
     let alone = own.host(&line.iter().map(String::as_str).collect::<Vec<_>>()).expect_code(0).json();
-    let nodes = Nodes::start_at_once(relayed(Way::of_delay(APART)), 3);
+    let nodes = Nodes::start_at_once(relayed(LinkFaults::of_delay(APART)), 3);
     nodes.meet();
     let json = nodes.submit(&line).json();
     let (models, expected) = [&nodes.lab, &own].map(|lab| models(&lab.path("models.parquet"))).into();
     assert_eq!((&alone["groups"], &json["groups"]), (&522.into(), &522.into()), "{alone} {json}");
     assert!(models == expected && json["elsewhere"].as_u64() > Some(0), "{json}");
-    say(format_args!("{} of 522 groups were trained elsewhere", json["elsewhere"]));
+    print_line(format_args!("{} of 522 groups were trained elsewhere", json["elsewhere"]));
 }
 
 #[test]
 fn what_a_way_does_to_packets_is_not_seen_in_results() {
     let _alone = alone();
     let (share, reorder_by) = (0.005, Duration::from_millis(5));
-    let way = Way { loss: share, duplicate: share, corrupt: share, reorder: share, reorder_by, ..Way::of_delay(APART) };
-    let nodes = Nodes::start(relayed(Way { jitter: APART, ..way }), 3);
+    let link = LinkFaults {
+        loss: share,
+        duplicate: share,
+        corrupt: share,
+        reorder: share,
+        reorder_by,
+        ..LinkFaults::of_delay(APART)
+    };
+    let nodes = Nodes::start(relayed(LinkFaults { jitter: APART, ..link }), 3);
     nodes.meet();
     nodes.gives("tests/programs/tasks", "tree", &["depth=2", "width=10", "steps=1000"], 100);
     nodes.gives("tests/programs/objects", "passes", &["objects=10", "rows=100000"], 10);
@@ -66,7 +73,7 @@ fn what_a_way_does_to_packets_is_not_seen_in_results() {
 #[test]
 fn who_moves_to_another_address_is_there_again() {
     let _alone = alone();
-    let nodes = Nodes::start(relayed(Way::of_delay(APART)), 3);
+    let nodes = Nodes::start(relayed(LinkFaults::of_delay(APART)), 3);
     nodes.meet();
     let before = nodes.net.relay().map(|relay| {
         relay.move_node(1);
@@ -78,7 +85,7 @@ fn who_moves_to_another_address_is_there_again() {
     until("it reaches the founder", || nodes.known(1).len() == 3);
     let counts = nodes.net.relay().map(sandbar_testnet::Relay::counts);
     if let (Some(before), Some(counts)) = (before, counts) {
-        say(format_args!("a node that moved was there again after {:?}", since.elapsed()));
+        print_line(format_args!("a node that moved was there again after {:?}", since.elapsed()));
         assert!(counts.lost > before.lost, "{before:?}, {counts:?}");
     }
     nodes.gives("tests/programs/objects", "passes", &["objects=10", "rows=100000"], 10);

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use sandbar_tests::{Ended, Lab, Model, component, models};
+use sandbar_tests::{CommandOutput, Lab, Model, component, models};
 
 use crate::job::{self, taxi};
 
@@ -138,7 +138,7 @@ impl Range {
         &self,
         name: &str,
         called: As,
-        ended: &Ended,
+        ended: &CommandOutput,
         failed: (u32, u32),
         code: &str,
         words: &str,

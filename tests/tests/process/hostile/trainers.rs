@@ -90,6 +90,6 @@ fn models_that_attack_when_they_predict() {
     for (name, code, words) in PREDICTIONS {
         range.attack(&raw, name, As::Model, Harmless);
         let line = ["predict", "attack.parquet", "--input", "rows.csv", "--output", "p.parquet", "--model", name];
-        range.lab().host(&line).expect_code(1).expect_talk(&[&format!("[{code}]"), words]);
+        range.lab().host(&line).expect_code(1).expect_stderr(&[&format!("[{code}]"), words]);
     }
 }
