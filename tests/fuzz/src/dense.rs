@@ -19,17 +19,17 @@ const STEPS_MAX: usize = 64;
 
 /// An operation of a guest. Tensors are numbered from 1.
 #[derive(Debug, Serialize, Deserialize)]
-enum Wanted {
+enum GuestRequest {
     Make(Spec, Option<Vec<u8>>),
     Reshape(u32, Vec<u32>),
-    Run(Op, Vec<Given>),
+    Run(Op, Vec<InputTensor>),
     Read(u32, u64, u32),
     Drop(u32),
     Kernel(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Given {
+enum InputTensor {
     Tensor(u32),
     Values(Spec, Vec<u8>),
 }
@@ -39,7 +39,7 @@ enum Given {
 /// # Panics
 /// Panics if an operation does, or if a result has a wrong shape or exceeds the limit.
 pub fn dense(bytes: &[u8]) -> bool {
-    let Ok(all) = postcard::from_bytes::<Vec<Wanted>>(bytes) else { return false };
+    let Ok(all) = postcard::from_bytes::<Vec<GuestRequest>>(bytes) else { return false };
     let mut session = Session::new(None, None, BYTES_MAX);
     let mut is_well = true;
     for wanted in all.into_iter().take(STEPS_MAX) {
@@ -49,23 +49,23 @@ pub fn dense(bytes: &[u8]) -> bool {
     is_well
 }
 
-fn does(session: &mut Session, wanted: Wanted) -> Result<(), DenseError> {
+fn does(session: &mut Session, wanted: GuestRequest) -> Result<(), DenseError> {
     match wanted {
-        Wanted::Make(spec, values) => session.tensor(spec, values.as_deref()).map(drop),
-        Wanted::Reshape(tensor, sizes) => {
+        GuestRequest::Make(spec, values) => session.tensor(spec, values.as_deref()).map(drop),
+        GuestRequest::Reshape(tensor, sizes) => {
             let made = session.reshape(tensor, &sizes)?;
             assert_eq!(session.spec(made)?.shape.sizes(), sizes);
             Ok(())
         }
-        Wanted::Run(op, given) => {
-            let spec = |given: &Given| match given {
-                Given::Tensor(tensor) => session.spec(*tensor),
-                Given::Values(spec, _) => Ok(*spec),
+        GuestRequest::Run(op, given) => {
+            let spec = |given: &InputTensor| match given {
+                InputTensor::Tensor(tensor) => session.spec(*tensor),
+                InputTensor::Values(spec, _) => Ok(*spec),
             };
             let specs: Result<Vec<Spec>, _> = given.iter().map(spec).collect();
             let given = given.iter().map(|given| match given {
-                Given::Tensor(tensor) => Operand::Tensor(*tensor),
-                Given::Values(spec, values) => Operand::Values(*spec, values),
+                InputTensor::Tensor(tensor) => Operand::Tensor(*tensor),
+                InputTensor::Values(spec, values) => Operand::Values(*spec, values),
             });
             let made = session.run(&op, &given.collect::<Vec<_>>())?;
             let specs = op.outputs(&specs?)?;
@@ -73,17 +73,17 @@ fn does(session: &mut Session, wanted: Wanted) -> Result<(), DenseError> {
             assert_eq!(found, specs, "{op:?}");
             Ok(())
         }
-        Wanted::Read(tensor, offset, count) => {
+        GuestRequest::Read(tensor, offset, count) => {
             session.begin_read(tensor, offset, count.into())?;
             let read = session.poll_read(&mut vec![0; count as usize], true);
             assert!(read.is_ready(), "its values are here");
             Ok(())
         }
-        Wanted::Drop(tensor) => {
+        GuestRequest::Drop(tensor) => {
             session.drop_tensor(tensor);
             Ok(())
         }
-        Wanted::Kernel(wgsl) => {
+        GuestRequest::Kernel(wgsl) => {
             assert_eq!(session.kernel(&wgsl), Err(DenseError::NoGpu));
             Ok(())
         }
@@ -93,48 +93,48 @@ fn does(session: &mut Session, wanted: Wanted) -> Result<(), DenseError> {
 /// Returns valid operations of guests.
 pub fn wanted() -> Vec<Vec<u8>> {
     let of = |dtype, sizes: &[u32]| Spec::new(dtype, sizes).expect("it is small");
-    let make = |spec: Spec| Wanted::Make(spec, Some((0..spec.bytes()).map(|at| (at % 60) as u8).collect()));
-    let tensors = |numbers: &[u32]| numbers.iter().map(|number| Given::Tensor(*number)).collect::<Vec<_>>();
+    let make = |spec: Spec| GuestRequest::Make(spec, Some((0..spec.bytes()).map(|at| (at % 60) as u8).collect()));
+    let tensors = |numbers: &[u32]| numbers.iter().map(|number| InputTensor::Tensor(*number)).collect::<Vec<_>>();
     let square = of(Dtype::F64, &[4, 4]);
     let product = |first_transposed| Op::Product { first_transposed, second_transposed: false };
     let steps = vec![Of::Input(0), Of::Constant(2.0), Of::Two(Binary::Multiply), Of::Input(1), Of::Two(Binary::Add)];
     let offsets: Vec<u8> = [0_u32, 3, 4, 6].iter().flat_map(|at| at.to_le_bytes()).collect();
     let grouped = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.5, pivot_min: 0.0 });
-    let places = Given::Values(of(Dtype::U32, &[2]), vec![1, 0, 0, 0, 9, 9, 9, 9]);
+    let places = InputTensor::Values(of(Dtype::U32, &[2]), vec![1, 0, 0, 0, 9, 9, 9, 9]);
     let all = [
         vec![
             make(of(Dtype::F32, &[2, 3])),
-            Wanted::Run(product(true), tensors(&[1, 1])),
-            Wanted::Read(2, 0, 36),
-            Wanted::Reshape(2, vec![9]),
-            Wanted::Drop(2),
-            Wanted::Run(Op::Map(Map::new(steps).expect("it is one")), tensors(&[1, 1])),
-            Wanted::Kernel("@compute".to_owned()),
+            GuestRequest::Run(product(true), tensors(&[1, 1])),
+            GuestRequest::Read(2, 0, 36),
+            GuestRequest::Reshape(2, vec![9]),
+            GuestRequest::Drop(2),
+            GuestRequest::Run(Op::Map(Map::new(steps).expect("it is one")), tensors(&[1, 1])),
+            GuestRequest::Kernel("@compute".to_owned()),
         ],
         vec![
             make(square),
-            Wanted::Run(product(false), tensors(&[1, 1])),
-            Wanted::Run(Op::SolveCholesky, tensors(&[2, 1])),
-            Wanted::Run(Op::SolveQr, tensors(&[1, 2])),
-            Wanted::Run(Op::Softmax, tensors(&[1])),
-            Wanted::Run(Op::LogSumExp, tensors(&[1])),
-            Wanted::Run(Op::Nearest, tensors(&[1, 2])),
+            GuestRequest::Run(product(false), tensors(&[1, 1])),
+            GuestRequest::Run(Op::SolveCholesky, tensors(&[2, 1])),
+            GuestRequest::Run(Op::SolveQr, tensors(&[1, 2])),
+            GuestRequest::Run(Op::Softmax, tensors(&[1])),
+            GuestRequest::Run(Op::LogSumExp, tensors(&[1])),
+            GuestRequest::Run(Op::Nearest, tensors(&[1, 2])),
         ],
         vec![
             make(of(Dtype::F64, &[2, 6])),
             make(of(Dtype::F64, &[6])),
-            Wanted::Make(of(Dtype::U32, &[4]), Some(offsets)),
-            Wanted::Run(grouped, tensors(&[1, 2, 3])),
-            Wanted::Read(4, 8, 16),
+            GuestRequest::Make(of(Dtype::U32, &[4]), Some(offsets)),
+            GuestRequest::Run(grouped, tensors(&[1, 2, 3])),
+            GuestRequest::Read(4, 8, 16),
         ],
         vec![
             make(of(Dtype::F16, &[3, 5, 2])),
-            Wanted::Run(Op::Reduce { with: Reduction::Mean, along: 1 }, tensors(&[1])),
-            Wanted::Run(Op::Reduce { with: Reduction::ArgMax, along: 0 }, tensors(&[1])),
-            Wanted::Run(Op::Take, vec![Given::Tensor(1), places]),
-            Wanted::Make(of(Dtype::U32, &[2, 4]), None),
+            GuestRequest::Run(Op::Reduce { with: Reduction::Mean, along: 1 }, tensors(&[1])),
+            GuestRequest::Run(Op::Reduce { with: Reduction::ArgMax, along: 0 }, tensors(&[1])),
+            GuestRequest::Run(Op::Take, vec![InputTensor::Tensor(1), places]),
+            GuestRequest::Make(of(Dtype::U32, &[2, 4]), None),
             make(of(Dtype::F32, &[4, 2])),
-            Wanted::Run(Op::Histogram { bins: 3 }, tensors(&[5, 6])),
+            GuestRequest::Run(Op::Histogram { bins: 3 }, tensors(&[5, 6])),
         ],
     ];
     all.iter().map(bytes_of).collect()

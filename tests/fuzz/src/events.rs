@@ -30,7 +30,7 @@ const LIMITS: JobLimits = JobLimits {
     call_bytes_max: 1 << 20,
 };
 
-type Told = Event<u8, u64>;
+type TestEvent = Event<u8, u64>;
 
 /// Sends a scheduler the events that the bytes encode, then ends all workers and jobs.
 ///
@@ -132,7 +132,7 @@ impl History {
         }
     }
 
-    fn step(&mut self, event: Told) {
+    fn step(&mut self, event: TestEvent) {
         match &event {
             Event::WorkerReady { worker, .. } => drop(self.workers.insert(*worker)),
             Event::WorkerLost { worker, .. } => drop(self.workers.remove(worker)),
@@ -177,7 +177,7 @@ impl History {
         self.borrowed.extend(borrowed.filter(|object| self.sched.is_borrowed(*object)));
     }
 
-    fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<Told> {
+    fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<TestEvent> {
         let (task, given, worker) = self.task(bytes)?;
         let object = ObjectId(bytes.int_in_range(1..=NUMBERS)?);
         // Events that end much are rare.

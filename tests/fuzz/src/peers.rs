@@ -12,7 +12,7 @@ use crate::programs::{
 /// The first of two peers.
 const NODE: u8 = 4;
 /// Maximum messages of one history.
-const SAID_MAX: usize = 300;
+const MESSAGES_MAX: usize = 300;
 
 /// Sends a runtime the messages of two peers and of its workers that the bytes encode.
 ///
@@ -21,12 +21,12 @@ const SAID_MAX: usize = 300;
 pub fn peer(bytes: &[u8]) -> bool {
     let mut bytes = Unstructured::new(bytes);
     let mut pick = |bound: u32| bytes.int_in_range(0..=bound.max(1) - 1).unwrap_or(0);
-    let mut said = || {
+    let mut message = || {
         let who = [CLIENT, CLIENT, TASKS, TASKS, ACTORS, NODE, NODE, NODE + 1][pick(8) as usize];
         let after_ms = if pick(16) == 0 { 50 } else { 0 };
-        (who, if who < NODE { said_by_member(who, &mut pick) } else { said_any(&mut pick) }, after_ms)
+        (who, if who < NODE { worker_message(who, &mut pick) } else { said_any(&mut pick) }, after_ms)
     };
-    let all: Vec<(u8, Vec<u8>, u32)> = (0..SAID_MAX).map(|_| said()).collect();
+    let all: Vec<(u8, Vec<u8>, u32)> = (0..MESSAGES_MAX).map(|_| message()).collect();
     let saying =
         all.iter().map(|(who, message, after_ms)| Saying { who: *who, with_file: false, message, after_ms: *after_ms });
     // Many messages are invalid: the runtime then drops the peer, which reconnects.
@@ -35,7 +35,7 @@ pub fn peer(bytes: &[u8]) -> bool {
 }
 
 /// Returns a worker's message that leads to messages to peers.
-fn said_by_member(who: u8, pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
+fn worker_message(who: u8, pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
     let number = |pick: &mut dyn FnMut(u32) -> u32| {
         let of = u64::from(pick(8));
         (if of < 5 { of * first(0) } else { (of - 4) << 48 }) + u64::from(pick(16))

@@ -34,10 +34,10 @@ fn come(socket: &UdpSocket) -> Vec<Vec<u8>> {
 }
 
 /// Numbers of the received datagrams in order of arrival, and whether each is unchanged.
-type Came = Vec<(u32, bool)>;
+type Received = Vec<(u32, bool)>;
 
 /// Sends `count` datagrams of 1000 bytes each, and returns those received.
-fn numbers(net: &Net, count: u32) -> Came {
+fn numbers(net: &Net, count: u32) -> Received {
     let (one, other, to) = sockets(net);
     let datagram = |number: u32| [&number.to_le_bytes()[..], &[7; 996]].concat();
     std::thread::scope(|scope| {
@@ -68,12 +68,12 @@ fn a_way_does_what_it_says() {
     let net = Net::relayed(2, 2);
     let Some(relay) = net.relay() else { return };
     let count = 4000;
-    let expect = |link: LinkFaults, check: fn(&Came) -> usize, wanted: usize| {
+    let expect = |link: LinkFaults, check: fn(&Received) -> usize, wanted: usize| {
         relay.set(0, 1, link);
         let found = check(&numbers(&net, count));
         assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}: {link:?}, {:?}", relay.counts());
     };
-    let overtaken = |came: &Came| {
+    let overtaken = |came: &Received| {
         let last = came.iter().scan(0, |last, (number, _)| {
             *last = (*last).max(*number);
             Some(*last)

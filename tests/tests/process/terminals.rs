@@ -130,7 +130,7 @@ fn take_terminal() -> std::io::Result<()> {
 
 /// Kind of interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Interruption {
     CtrlC,
     TwoCtrlC,
     TermToGroup,
@@ -138,29 +138,29 @@ enum How {
     TerminalCloses,
 }
 
-impl How {
+impl Interruption {
     fn code(self) -> i32 {
         match self {
-            How::CtrlC | How::TwoCtrlC => 130,
-            How::TermToGroup | How::TermTwice => 143,
-            How::TerminalCloses => 129,
+            Interruption::CtrlC | Interruption::TwoCtrlC => 130,
+            Interruption::TermToGroup | Interruption::TermTwice => 143,
+            Interruption::TerminalCloses => 129,
         }
     }
 
     fn act(self, host: &mut InTerminal) {
         let term = |host: &InTerminal| kill_process_group(host.group(), Signal::TERM);
         match self {
-            How::CtrlC => host.types(CTRL_C),
-            How::TwoCtrlC => {
+            Interruption::CtrlC => host.types(CTRL_C),
+            Interruption::TwoCtrlC => {
                 host.types(CTRL_C);
                 std::thread::sleep(Duration::from_millis(20));
                 host.types(CTRL_C);
             }
             // The process may have ended before the second signal.
-            How::TermToGroup => drop(term(host)),
+            Interruption::TermToGroup => drop(term(host)),
             // As `timeout` does.
-            How::TermTwice => drop((term(host), term(host))),
-            How::TerminalCloses => host.close(),
+            Interruption::TermTwice => drop((term(host), term(host))),
+            Interruption::TerminalCloses => host.close(),
         }
     }
 }
@@ -210,7 +210,7 @@ fn training(lab: &Lab) -> Command {
 }
 
 /// Interrupts a command at a moment after its start. Returns its screen.
-fn interrupt(lab: &Lab, command: Command, how: How, moment: Duration) -> String {
+fn interrupt(lab: &Lab, command: Command, how: Interruption, moment: Duration) -> String {
     let mut host = InTerminal::start(command);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
     let mut is_told = false;
@@ -244,7 +244,7 @@ fn jobs(lab: &Lab) -> Vec<Value> {
 }
 
 /// Interrupts programs, and every third time a training job, at random moments.
-fn interrupt_at_random(hows: &[How]) {
+fn interrupt_at_random(hows: &[Interruption]) {
     let mut random = random();
     for time in 0..times() {
         let moment = MOMENT_MAX.mul_f64(random.next_u64() as f64 / u64::MAX as f64);
@@ -264,19 +264,19 @@ fn interrupt_at_random(hows: &[How]) {
 
 #[test]
 fn ctrl_c_in_a_terminal_stops_a_job_at_any_moment() {
-    interrupt_at_random(&[How::CtrlC, How::CtrlC, How::CtrlC, How::TwoCtrlC]);
+    interrupt_at_random(&[Interruption::CtrlC, Interruption::CtrlC, Interruption::CtrlC, Interruption::TwoCtrlC]);
 }
 
 #[test]
 fn sigterm_to_its_group_stops_a_job_at_any_moment() {
-    interrupt_at_random(&[How::TermToGroup, How::TermToGroup, How::TermTwice]);
+    interrupt_at_random(&[Interruption::TermToGroup, Interruption::TermToGroup, Interruption::TermTwice]);
 }
 
 #[test]
 fn a_terminal_that_closes_stops_a_job() {
     for program in &PROGRAMS[..3] {
         let lab = Lab::new();
-        interrupt(&lab, command(&lab, *program), How::TerminalCloses, Duration::from_millis(700));
+        interrupt(&lab, command(&lab, *program), Interruption::TerminalCloses, Duration::from_millis(700));
     }
 }
 
@@ -284,10 +284,10 @@ fn a_terminal_that_closes_stops_a_job() {
 #[test]
 fn an_interruption_says_what_becomes_of_the_work() {
     let lab = Lab::new();
-    let screen = interrupt(&lab, command(&lab, PROGRAMS[0]), How::CtrlC, Duration::from_secs(2));
+    let screen = interrupt(&lab, command(&lab, PROGRAMS[0]), Interruption::CtrlC, Duration::from_secs(2));
     let name = jobs(&lab)[0]["id"].as_str().expect("a name").to_owned();
     assert!(screen.contains(&format!("interrupted: job {} is stopped", &name[name.len() - 6..])), "{screen}");
-    let screen = interrupt(&lab, training(&lab), How::CtrlC, Duration::from_secs(2));
+    let screen = interrupt(&lab, training(&lab), Interruption::CtrlC, Duration::from_secs(2));
     assert!(screen.contains("interrupted: nothing was written"), "{screen}");
 }
 
@@ -296,7 +296,7 @@ fn an_interruption_says_what_becomes_of_the_work() {
 fn a_record_has_the_time_of_the_end() {
     let lab = Lab::new();
     let moment = Duration::from_millis(2500);
-    interrupt(&lab, command(&lab, PROGRAMS[0]), How::TermTwice, moment);
+    interrupt(&lab, command(&lab, PROGRAMS[0]), Interruption::TermTwice, moment);
     let job = &jobs(&lab)[0];
     let took = job["ended_ms"].as_u64().zip(job["submitted_ms"].as_u64()).map(|(ended, begun)| ended - begun);
     assert!(took.is_some_and(|took| (1500..20_000).contains(&took)), "{job}");

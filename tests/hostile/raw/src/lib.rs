@@ -15,7 +15,7 @@ use bindings::guest::{Function, Guest, Kind};
 
 /// The attack and the call that runs it; all other calls are honest.
 #[derive(Clone, Copy)]
-enum Does {
+enum Behavior {
     /// A batch function.
     Process(fn(&[u8])),
     /// A scalar function.
@@ -32,7 +32,7 @@ enum Does {
     Described(&'static [u8]),
 }
 
-type Attack = (&'static str, Does);
+type Attack = (&'static str, Behavior);
 
 fn attacks() -> impl Iterator<Item = Attack> {
     batches::ATTACKS.iter().chain(requests::ATTACKS).chain(trainers::ATTACKS).copied()
@@ -48,10 +48,10 @@ impl Guest for Component {
     fn describe() -> Vec<Function> {
         let describe = |(name, does): Attack| {
             let (kind, arguments) = match does {
-                Does::Process(_) => (Kind::Batch, &[][..]),
-                Does::Scalar(_) => (Kind::Scalar, &batches::ONE_NUMBER[..]),
-                Does::Described(schema) => (Kind::Batch, schema),
-                Does::Fit(_) | Does::GiveUp(_) | Does::Predict(_) | Does::Open(_) => (Kind::Trainer, &[][..]),
+                Behavior::Process(_) => (Kind::Batch, &[][..]),
+                Behavior::Scalar(_) => (Kind::Scalar, &batches::ONE_NUMBER[..]),
+                Behavior::Described(schema) => (Kind::Batch, schema),
+                Behavior::Fit(_) | Behavior::GiveUp(_) | Behavior::Predict(_) | Behavior::Open(_) => (Kind::Trainer, &[][..]),
             };
             Function { name: name.into(), kind, arguments: arguments.into(), returns: Vec::new(), about: String::new() }
         };
@@ -62,14 +62,14 @@ impl Guest for Component {
         let attack = attacks().nth(function as usize).ok_or("there is no such attack")?;
         OPENED.set(Some(attack));
         match attack.1 {
-            Does::Open(open) => open(),
+            Behavior::Open(open) => open(),
             _ => Ok(()),
         }
     }
 
     fn process(header: Vec<u8>) -> Result<(), String> {
         match opened() {
-            Does::Process(attack) | Does::Scalar(attack) => attack(&header),
+            Behavior::Process(attack) | Behavior::Scalar(attack) => attack(&header),
             _ => return Err("this attack is no batch function".into()),
         }
         Ok(())
@@ -77,8 +77,8 @@ impl Guest for Component {
 
     fn fit(_header: Vec<u8>) -> Result<(), String> {
         match opened() {
-            Does::Fit(attack) => attack(),
-            Does::GiveUp(why) => return Err(why()),
+            Behavior::Fit(attack) => attack(),
+            Behavior::GiveUp(why) => return Err(why()),
             _ => trainers::honest_fit(),
         }
         Ok(())
@@ -86,13 +86,13 @@ impl Guest for Component {
 
     fn predict(_header: Vec<u8>) -> Result<(), String> {
         match opened() {
-            Does::Predict(attack) => attack(),
+            Behavior::Predict(attack) => attack(),
             _ => trainers::honest_predict(),
         }
         Ok(())
     }
 }
 
-fn opened() -> Does {
+fn opened() -> Behavior {
     OPENED.get().expect("a host opens a function first").1
 }

@@ -3,51 +3,51 @@
 use std::arch::wasm32;
 
 use crate::bindings::{data, groups, log};
-use crate::{Attack, Does};
+use crate::{Attack, Behavior};
 
 const PAGE: usize = 4096;
 
 pub const ATTACKS: &[Attack] = &[
-    ("read-beyond-input", Does::Process(|header| read(body_bytes(header), 64))),
-    ("read-before-zero", Does::Process(|_| read(u64::MAX - 7, 64))),
-    ("read-outside-memory", Does::Process(|_| data::read(0, outside()))),
+    ("read-beyond-input", Behavior::Process(|header| read(body_bytes(header), 64))),
+    ("read-before-zero", Behavior::Process(|_| read(u64::MAX - 7, 64))),
+    ("read-outside-memory", Behavior::Process(|_| data::read(0, outside()))),
     (
         "map-beyond-input",
-        Does::Process(|header| data::map_pages(body_bytes(header).next_multiple_of(PAGE as u64), pages(1))),
+        Behavior::Process(|header| data::map_pages(body_bytes(header).next_multiple_of(PAGE as u64), pages(1))),
     ),
-    ("map-more-than-input", Does::Process(|_| data::map_pages(0, pages(4096)))),
-    ("map-offset-not-aligned", Does::Process(|_| data::map_pages(8, pages(1)))),
-    ("map-region-not-aligned", Does::Process(|_| data::map_pages(0, &pages(2)[8..PAGE + 8]))),
-    ("map-half-a-page", Does::Process(|_| data::map_pages(0, &pages(1)[..100]))),
-    ("map-nothing", Does::Process(|_| data::map_pages(0, &[]))),
-    ("map-over-own-data", Does::Fit(|| data::map_pages(0, own_data()))),
-    ("map-over-own-stack", Does::Fit(|| data::map_pages(0, own_stack()))),
-    ("map-outside-memory", Does::Fit(|| data::map_pages(0, outside()))),
-    ("map-thousands-of-regions", Does::Fit(|| pages(3000).chunks(PAGE).for_each(|page| data::map_pages(0, page)))),
-    ("emit-outside-memory", Does::Process(|_| data::emit(outside(), &[outside()]))),
-    ("emit-while-fitting", Does::Fit(|| data::emit(&[], &[]))),
+    ("map-more-than-input", Behavior::Process(|_| data::map_pages(0, pages(4096)))),
+    ("map-offset-not-aligned", Behavior::Process(|_| data::map_pages(8, pages(1)))),
+    ("map-region-not-aligned", Behavior::Process(|_| data::map_pages(0, &pages(2)[8..PAGE + 8]))),
+    ("map-half-a-page", Behavior::Process(|_| data::map_pages(0, &pages(1)[..100]))),
+    ("map-nothing", Behavior::Process(|_| data::map_pages(0, &[]))),
+    ("map-over-own-data", Behavior::Fit(|| data::map_pages(0, own_data()))),
+    ("map-over-own-stack", Behavior::Fit(|| data::map_pages(0, own_stack()))),
+    ("map-outside-memory", Behavior::Fit(|| data::map_pages(0, outside()))),
+    ("map-thousands-of-regions", Behavior::Fit(|| pages(3000).chunks(PAGE).for_each(|page| data::map_pages(0, page)))),
+    ("emit-outside-memory", Behavior::Process(|_| data::emit(outside(), &[outside()]))),
+    ("emit-while-fitting", Behavior::Fit(|| data::emit(&[], &[]))),
     (
         "next-while-processing",
-        Does::Process(|_| {
+        Behavior::Process(|_| {
             let _ = groups::next();
         }),
     ),
-    ("model-while-processing", Does::Process(|_| drop(groups::model()))),
-    ("settle-while-processing", Does::Process(|_| groups::failed("none"))),
-    ("log-outside-memory", Does::Process(|_| log::write(log::Level::Info, text(outside())))),
-    ("log-not-utf8", Does::Process(|_| log::write(log::Level::Info, text(&[0xff, 0xfe])))),
-    ("print-outside-memory", Does::Process(|_| log::print(log::Level::Info, outside()))),
-    ("panic-and-go-on", Does::Process(|_| log::panic("this is no panic"))),
+    ("model-while-processing", Behavior::Process(|_| drop(groups::model()))),
+    ("settle-while-processing", Behavior::Process(|_| groups::failed("none"))),
+    ("log-outside-memory", Behavior::Process(|_| log::write(log::Level::Info, text(outside())))),
+    ("log-not-utf8", Behavior::Process(|_| log::write(log::Level::Info, text(&[0xff, 0xfe])))),
+    ("print-outside-memory", Behavior::Process(|_| log::print(log::Level::Info, outside()))),
+    ("panic-and-go-on", Behavior::Process(|_| log::panic("this is no panic"))),
     (
         "log-flood",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             flood();
             crate::trainers::honest_fit()
         }),
     ),
-    ("scribble-over-input", Does::Fit(scribble)),
-    ("hide-secrets", Does::Fit(hide)),
-    ("seek-secrets", Does::Fit(seek)),
+    ("scribble-over-input", Behavior::Fit(scribble)),
+    ("hide-secrets", Behavior::Fit(hide)),
+    ("seek-secrets", Behavior::Fit(seek)),
 ];
 
 /// Returns the length of the input's body in its header.

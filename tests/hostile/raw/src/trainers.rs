@@ -1,19 +1,19 @@
 //! Trainers that break the rules of the contract.
 
 use crate::bindings::groups::{self, Group};
-use crate::{Attack, Does};
+use crate::{Attack, Behavior};
 
 /// Row count of the group that some attacks select; all other groups have to be fitted.
 const CHOSEN_ROWS: u32 = 11;
 
 pub const ATTACKS: &[Attack] = &[
-    ("honest", Does::Fit(honest_fit)),
-    ("settle-nothing", Does::Fit(|| {})),
-    ("settle-one", Does::Fit(|| settle(&groups::next().unwrap()))),
-    ("settle-without-group", Does::Fit(|| groups::fitted(&[], "{}", &[]))),
+    ("honest", Behavior::Fit(honest_fit)),
+    ("settle-nothing", Behavior::Fit(|| {})),
+    ("settle-one", Behavior::Fit(|| settle(&groups::next().unwrap()))),
+    ("settle-without-group", Behavior::Fit(|| groups::fitted(&[], "{}", &[]))),
     (
         "settle-twice",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             each(|g| {
                 settle(&g);
                 settle(&g)
@@ -22,14 +22,14 @@ pub const ATTACKS: &[Attack] = &[
     ),
     (
         "next-without-settling",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             skip();
             skip()
         }),
     ),
     (
         "next-after-the-end",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             honest_fit();
             for _ in 0..1000 {
                 assert!(groups::next().is_none())
@@ -38,48 +38,48 @@ pub const ATTACKS: &[Attack] = &[
     ),
     (
         "trap-in-one-group",
-        Does::Fit(|| each(|group| if is_chosen(&group) { std::process::abort() } else { settle(&group) })),
+        Behavior::Fit(|| each(|group| if is_chosen(&group) { std::process::abort() } else { settle(&group) })),
     ),
     (
         "trap-in-some-groups",
-        Does::Fit(|| each(|group| if group.seed % 7 == 0 { std::process::abort() } else { settle(&group) })),
+        Behavior::Fit(|| each(|group| if group.seed % 7 == 0 { std::process::abort() } else { settle(&group) })),
     ),
-    ("loop-in-one-group", Does::Fit(|| each(|group| if is_chosen(&group) { spin() } else { settle(&group) }))),
+    ("loop-in-one-group", Behavior::Fit(|| each(|group| if is_chosen(&group) { spin() } else { settle(&group) }))),
     (
         "too-few-predictions",
-        Does::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * (g.test_rows as usize - 1)]))),
+        Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * (g.test_rows as usize - 1)]))),
     ),
     (
         "too-many-predictions",
-        Does::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * (g.test_rows as usize + 1)]))),
+        Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * (g.test_rows as usize + 1)]))),
     ),
-    ("half-a-prediction", Does::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * g.test_rows as usize - 4])))),
-    ("nan-predictions", Does::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::NAN, g.test_rows))))),
-    ("infinite-predictions", Does::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::INFINITY, g.test_rows))))),
-    ("largest-predictions", Does::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::MAX, g.test_rows))))),
-    ("params-not-json", Does::Fit(|| each(|g| groups::fitted(&[], "{coefficients: ", &repeated(0.0, g.test_rows))))),
-    ("params-empty", Does::Fit(|| each(|g| groups::fitted(&[], "", &repeated(0.0, g.test_rows))))),
+    ("half-a-prediction", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * g.test_rows as usize - 4])))),
+    ("nan-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::NAN, g.test_rows))))),
+    ("infinite-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::INFINITY, g.test_rows))))),
+    ("largest-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::MAX, g.test_rows))))),
+    ("params-not-json", Behavior::Fit(|| each(|g| groups::fitted(&[], "{coefficients: ", &repeated(0.0, g.test_rows))))),
+    ("params-empty", Behavior::Fit(|| each(|g| groups::fitted(&[], "", &repeated(0.0, g.test_rows))))),
     (
         "params-huge",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             each(|g| groups::fitted(&[], &format!("\"{}\"", "x".repeat(2 << 20)), &repeated(0.0, g.test_rows)))
         }),
     ),
-    ("params-deep", Does::Fit(|| each(|g| groups::fitted(&[], &deep_json(), &repeated(0.0, g.test_rows))))),
-    ("model-huge", Does::Fit(|| each(|g| groups::fitted(&vec![1; 2 << 20], "{}", &repeated(0.0, g.test_rows))))),
-    ("model-while-fitting", Does::Fit(|| each(|_| drop(groups::model())))),
-    ("predicted-while-fitting", Does::Fit(|| each(|g| groups::predicted(&repeated(0.0, g.test_rows))))),
-    ("long-excuse", Does::Fit(|| each(|_| groups::failed(&"because ".repeat(1 << 20))))),
+    ("params-deep", Behavior::Fit(|| each(|g| groups::fitted(&[], &deep_json(), &repeated(0.0, g.test_rows))))),
+    ("model-huge", Behavior::Fit(|| each(|g| groups::fitted(&vec![1; 2 << 20], "{}", &repeated(0.0, g.test_rows))))),
+    ("model-while-fitting", Behavior::Fit(|| each(|_| drop(groups::model())))),
+    ("predicted-while-fitting", Behavior::Fit(|| each(|g| groups::predicted(&repeated(0.0, g.test_rows))))),
+    ("long-excuse", Behavior::Fit(|| each(|_| groups::failed(&"because ".repeat(1 << 20))))),
     (
         "long-excuse-for-all",
-        Does::GiveUp(|| {
+        Behavior::GiveUp(|| {
             skip();
             "because ".repeat(1 << 20)
         }),
     ),
     (
         "greedy-before-the-trap",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             each(|group| {
                 if is_chosen(&group) {
                     std::process::abort()
@@ -91,7 +91,7 @@ pub const ATTACKS: &[Attack] = &[
     ),
     (
         "models-side-by-side",
-        Does::Fit(|| {
+        Behavior::Fit(|| {
             let mut large = true;
             each(|group| {
                 large = !large;
@@ -101,25 +101,25 @@ pub const ATTACKS: &[Attack] = &[
     ),
     (
         "excuse-with-escapes",
-        Does::Fit(|| each(|_| groups::failed("\x1b[2J\x1b]0;owned\x07\r\nfine: all groups fitted"))),
+        Behavior::Fit(|| each(|_| groups::failed("\x1b[2J\x1b]0;owned\x07\r\nfine: all groups fitted"))),
     ),
-    ("open-refuses", Does::Open(|| Err("not today".into()))),
-    ("open-refuses-at-length", Does::Open(|| Err("not today ".repeat(1 << 20)))),
-    ("open-loops", Does::Open(|| spin())),
+    ("open-refuses", Behavior::Open(|| Err("not today".into()))),
+    ("open-refuses-at-length", Behavior::Open(|| Err("not today ".repeat(1 << 20)))),
+    ("open-loops", Behavior::Open(|| spin())),
     (
         "open-asks",
-        Does::Open(|| {
+        Behavior::Open(|| {
             skip();
             skip();
             Ok(())
         }),
     ),
-    ("predict-too-few", Does::Predict(|| each(|_| groups::predicted(&[])))),
-    ("predict-too-many", Does::Predict(|| each(|g| groups::predicted(&repeated(0.0, g.test_rows + 1))))),
-    ("predict-fits", Does::Predict(|| each(|g| groups::fitted(&[], "{}", &repeated(0.0, g.test_rows))))),
-    ("predict-nothing", Does::Predict(|| {})),
-    ("predict-traps", Does::Predict(|| std::process::abort())),
-    ("predict-loops", Does::Predict(|| each(|_| spin()))),
+    ("predict-too-few", Behavior::Predict(|| each(|_| groups::predicted(&[])))),
+    ("predict-too-many", Behavior::Predict(|| each(|g| groups::predicted(&repeated(0.0, g.test_rows + 1))))),
+    ("predict-fits", Behavior::Predict(|| each(|g| groups::fitted(&[], "{}", &repeated(0.0, g.test_rows))))),
+    ("predict-nothing", Behavior::Predict(|| {})),
+    ("predict-traps", Behavior::Predict(|| std::process::abort())),
+    ("predict-loops", Behavior::Predict(|| each(|_| spin()))),
 ];
 
 /// Fits every group.

@@ -80,12 +80,12 @@ fn messenger(to: PeerHandle) -> Result<u64, TaskError> {
     to.echo(1).get()
 }
 
-fn say(results: &[Result<u64, TaskError>]) -> String {
-    let say = |result: &Result<u64, TaskError>| match result {
+fn outcomes(results: &[Result<u64, TaskError>]) -> String {
+    let outcome = |result: &Result<u64, TaskError>| match result {
         Ok(number) => number.to_string(),
         Err(error) => error.fault.code.as_str().to_owned(),
     };
-    results.iter().map(say).collect::<Vec<_>>().join(" ")
+    results.iter().map(outcome).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs an actor that calls itself and waits: a deadlock.
@@ -112,7 +112,7 @@ fn ask_in_a_ring(actors: usize) -> String {
     let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     let of_circles = errors.iter().all(|error| error.fault.code == Code::Deadlock);
     let after: Vec<_> = all.iter().map(|peer| peer.echo(5).get()).collect();
-    format!("{} {of_circles} {}", !errors.is_empty(), say(&after))
+    format!("{} {of_circles} {}", !errors.is_empty(), outcomes(&after))
 }
 
 /// Runs cycles through a task, by exclusive async methods, by concurrent ones, and by bounded waits.
@@ -127,7 +127,7 @@ fn rings_of_other_kinds() -> String {
     let shared = [a.asks_async(b.clone()), b.asks_async(a.clone())].map(|call| call.get());
     let (a, b) = (Peer::submit(), Peer::submit());
     let in_time = [a.asks_for_a_while(b.clone(), 100), b.asks_for_a_while(a.clone(), 100)].map(|call| call.get());
-    format!("{} {one_failed}; {}; {}", say(&[by_task]), say(&shared), in_time.iter().any(Result::is_err))
+    format!("{} {one_failed}; {}; {}", outcomes(&[by_task]), outcomes(&shared), in_time.iter().any(Result::is_err))
 }
 
 /// Runs long waits without a cycle, which have to succeed.
@@ -136,7 +136,7 @@ fn patient(ms: u64) -> String {
     let (a, b) = (Peer::submit(), Peer::submit());
     let slow = b.sleeps(ms);
     let results = [a.asks(b.clone()), a.echo(2)].map(|call| call.get());
-    say(&[results, [slow.get(), b.sleeps_async(10).get()]].concat())
+    outcomes(&[results, [slow.get(), b.sleeps_async(10).get()]].concat())
 }
 
 /// Waits until a detached actor is ready, for its creator, for a finder, and for `get_if_exists`. Uses the value it

@@ -108,7 +108,7 @@ impl Saved {
     }
 }
 
-/// Keeps objects, and as many numbers as its constructor is told; checkpoints include both.
+/// Keeps objects, and as many numbers as its constructor is outcome; checkpoints include both.
 struct Hoard {
     objects: Vec<ObjectRef<u64>>,
     numbers: Vec<u64>,
@@ -192,7 +192,7 @@ fn spin() -> u64 {
     }
 }
 
-fn told<T: std::fmt::Display>(result: Result<T, TaskError>) -> String {
+fn outcome<T: std::fmt::Display>(result: Result<T, TaskError>) -> String {
     result.map_or_else(|error| error.to_string(), |value| value.to_string())
 }
 
@@ -290,20 +290,20 @@ fn failures() -> String {
     let none = Counter::submit(13);
     let refused = counter.refuses();
     let mut lines = vec![
-        told(none.ready().map(|()| "ready")),
-        told(none.add(1).get()),
-        told(refused.get()),
-        told(counter.count().get()),
+        outcome(none.ready().map(|()| "ready")),
+        outcome(none.add(1).get()),
+        outcome(refused.get()),
+        outcome(counter.count().get()),
     ];
     let spins = counter.with(CallOptions::new().timeout(Duration::from_millis(30))).spins();
     let after = counter.add(1);
-    lines.push(told(spins.get()));
-    lines.push(told(after.get()));
+    lines.push(outcome(spins.get()));
+    lines.push(outcome(after.get()));
     let killed = Counter::submit(1);
     let endless = killed.spins();
     killed.kill();
-    lines.push(told(endless.get()));
-    lines.push(told(CounterHandle::find("nobody").map(|_| "somebody")));
+    lines.push(outcome(endless.get()));
+    lines.push(outcome(CounterHandle::find("nobody").map(|_| "somebody")));
     lines.join("\n")
 }
 
@@ -320,7 +320,7 @@ fn begins_anew() -> Result<String, TaskError> {
         counter.panics(),
         counter.add(4),
     ];
-    Ok(all.iter().map(|call| told(call.get())).collect::<Vec<_>>().join("\n"))
+    Ok(all.iter().map(|call| outcome(call.get())).collect::<Vec<_>>().join("\n"))
 }
 
 /// Makes a hundred calls while the actor's process is killed from outside: the effect of each call counts once.
@@ -341,7 +341,7 @@ fn survives(calls: u64, steps: u64) -> Result<u64, TaskError> {
 fn restored() -> Result<String, TaskError> {
     let counter = Saved::options().max_restarts(2).submit();
     let first = counter.add(5).get()?;
-    let died = told(counter.panics().get());
+    let died = outcome(counter.panics().get());
     let then = counter.add(1).get()?;
     counter.restart();
     let last = counter.add(1).get()?;
@@ -355,22 +355,22 @@ fn cancels() -> Result<String, TaskError> {
     let saved = Saved::options().max_restarts(2).submit();
     let signal = Signal::submit();
     let mortal = Counter::submit(0);
-    let mut lines = vec![told(saved.add(5).get())];
+    let mut lines = vec![outcome(saved.add(5).get())];
     lines.push(ended(&saved.spins()));
-    lines.push(told(saved.add(1).get()));
+    lines.push(outcome(saved.add(1).get()));
     lines.push(ended(&saved.waits(handed(&late))));
-    lines.push(told(saved.add(1).get()));
+    lines.push(outcome(saved.add(1).get()));
     signal.ready()?;
     let waits = signal.waits(handed(&late));
     let behind = signal.alone();
     lines.push(ended(&waits));
-    lines.push(told(behind.get()));
+    lines.push(outcome(behind.get()));
     mortal.ready()?;
     let (spins, behind) = (mortal.spins(), mortal.add(1));
     cancel(&behind, false);
     lines.push(ended(&spins));
-    lines.push(told(behind.get()));
-    lines.push(told(mortal.add(1).get()));
+    lines.push(outcome(behind.get()));
+    lines.push(outcome(mortal.add(1).get()));
     cancel(&late, false);
     Ok(lines.join("\n"))
 }
@@ -393,14 +393,14 @@ fn timed() -> Result<String, TaskError> {
     let slow = counter.computes(1_000_000_000);
     let quick = counter.with(quickly()).add(1);
     slow.get()?;
-    let mut lines = vec![told(quick.get())];
+    let mut lines = vec![outcome(quick.get())];
     let late = computes::submit(200_000_000_000);
-    lines.push(told(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
-    lines.push(told(signal.waited().get()));
+    lines.push(outcome(signal.with(quickly()).waits(handed(&late)).get().map(|(_, value)| value)));
+    lines.push(outcome(signal.waited().get()));
     let waits = counter.with(quickly()).waits(handed(&late));
     // Another actor of the same worker.
-    lines.push(told(other.add(1).get()));
-    lines.push(told(waits.get()));
+    lines.push(outcome(other.add(1).get()));
+    lines.push(outcome(waits.get()));
     cancel(&late, false);
     Ok(lines.join("\n"))
 }
@@ -413,7 +413,7 @@ fn spares() -> Result<String, TaskError> {
     let caller = calls_slowly::submit(&counter);
     let (ready, _) = wait(std::slice::from_ref(&caller), 1, Some(Duration::from_millis(200)));
     cancel(&caller, true);
-    Ok(format!("{} {} {}", ready.len(), told(caller.get()), told(counter.add(1).get())))
+    Ok(format!("{} {} {}", ready.len(), outcome(caller.get()), outcome(counter.add(1).get())))
 }
 
 #[task]
@@ -451,7 +451,7 @@ fn named() -> Result<String, TaskError> {
     let (a, b) = (found.add(1).get()?, same.add(1).get()?);
     let twice = Counter::options().name("one").submit(1);
     let other = looks_for_one::submit().get()?;
-    let taken = told(twice.ready().map(|()| "ready"));
+    let taken = outcome(twice.ready().map(|()| "ready"));
     Ok(format!("{a} {b} {other}\n{taken}"))
 }
 
@@ -491,8 +491,8 @@ fn named_again() -> Result<String, TaskError> {
     let first = Counter::options().name("one").submit(1);
     let found = CounterHandle::find("one")?.add(1).get()?;
     first.kill();
-    let after = told(first.add(1).get());
-    let gone = told(CounterHandle::find("one").map(|_| "somebody"));
+    let after = outcome(first.add(1).get());
+    let gone = outcome(CounterHandle::find("one").map(|_| "somebody"));
     let second = Counter::options().name("one").get_if_exists().submit(10);
     let found_again = CounterHandle::find("one")?.add(1).get()?;
     drop(second);

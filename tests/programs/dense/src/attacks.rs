@@ -29,14 +29,14 @@ fn is_well() -> String {
     use_device(Device::Gpu);
     let half = || of(&[1.0, 2.0, 3.0])?.to(Dtype::F16);
     let doubled = || Tensor::map(&(input(0) * 2.0), &[&half()?])?.to(Dtype::F32)?.to_vec::<f32>();
-    said(doubled().map(|values| values == [2.0, 4.0, 6.0]))
+    outcome(doubled().map(|values| values == [2.0, 4.0, 6.0]))
 }
 
 fn of(values: &[f32]) -> Result<Tensor, DenseError> {
     Tensor::new(&[values.len()], values)
 }
 
-fn said<T: std::fmt::Debug>(result: Result<T, DenseError>) -> String {
+fn outcome<T: std::fmt::Debug>(result: Result<T, DenseError>) -> String {
     match result {
         Ok(value) => format!("{value:?}"),
         Err(error) => format!("{:?}: {}", error.kind, error.message),
@@ -91,13 +91,13 @@ const KERNELS: &[(&str, &str)] = &[
 fn attack(kind: String) -> String {
     use_device(Device::Gpu);
     if let Some((_, wgsl)) = KERNELS.iter().find(|(name, _)| *name == kind) {
-        return said(runs(wgsl));
+        return outcome(runs(wgsl));
     }
     match kind.as_str() {
-        "endless" => said(runs(&body(
+        "endless" => outcome(runs(&body(
             "var x = values[0]; loop { x = sin(x) + 1.0; values[id.x % 16u] = x; if x < -5.0 { break; } }",
         ))),
-        "endless-barrier" => said(runs(&body(
+        "endless-barrier" => outcome(runs(&body(
             "var x = 0u; loop { workgroupBarrier(); x += 1u; if x == 0u && values[0] < -5.0 { break; } } values[0] = f32(x);",
         ))),
         // Out-of-bounds writes hit the kernel's own tensor or nothing.
@@ -113,19 +113,19 @@ fn attack(kind: String) -> String {
                 let _ = of(&[7.0; 16]).and_then(|tensor| tensor.to_vec::<f32>());
             }
             let found = runs(&body("if id.x < 16u { values[id.x] = values[16u + id.x * 1000u]; }"));
-            said(found.map(|found| found.iter().all(|value| [0.0, 1.0].contains(value))))
+            outcome(found.map(|found| found.iter().all(|value| [0.0, 1.0].contains(value))))
         }
         "reads-fresh" => {
             for _ in 0..20 {
                 let _ = of(&[7.0; 1000]).and_then(|tensor| tensor.to_vec::<f32>());
             }
             let fresh = Tensor::zeros(Dtype::F32, &[1000]);
-            said(fresh.and_then(|fresh| {
+            outcome(fresh.and_then(|fresh| {
                 Kernel::new(&body("if id.x > 4000000u { values[0] = 1.0; }"))?.dispatch(&[&fresh], [1, 1, 1])?;
                 Ok(fresh.to_vec::<f32>()?.iter().all(|value| *value == 0.0))
             }))
         }
-        "reads-shared" => said(
+        "reads-shared" => outcome(
             runs(
                 "var<workgroup> x: array<f32, 1000>;
              @group(0) @binding(0) var<storage, read_write> values: array<f32>;
@@ -133,24 +133,24 @@ fn attack(kind: String) -> String {
             )
             .map(|found| found == [0.0; 16]),
         ),
-        "huge-index" => said(
+        "huge-index" => outcome(
             runs(&body("values[4294967295u - id.x] = 9.0; values[id.x * 1000000007u] = 1.0;")).map(|found| found.len()),
         ),
-        "long-text" => said(runs(&format!("{}{}", body(""), " ".repeat(70_000)))),
+        "long-text" => outcome(runs(&format!("{}{}", body(""), " ".repeat(70_000)))),
         "deep-text" => {
             let deep = format!("values[0] = {}1.0{};", "(".repeat(30_000), ")".repeat(30_000));
-            said(runs(&body(&deep)))
+            outcome(runs(&body(&deep)))
         }
-        "deep-blocks" => said(runs(&body(&format!("{}{}", "{".repeat(30_000), "}".repeat(30_000))))),
-        "large-grid" => said(of(&[1.0; 16]).and_then(|values| {
+        "deep-blocks" => outcome(runs(&body(&format!("{}{}", "{".repeat(30_000), "}".repeat(30_000))))),
+        "large-grid" => outcome(of(&[1.0; 16]).and_then(|values| {
             Kernel::new(&body("values[0] = 2.0;"))?.dispatch(&[&values], [65_535, 65_535, 65_535])?;
             values.to_vec::<f32>()
         })),
-        "many-bindings" => said(of(&[1.0; 16]).and_then(|values| {
+        "many-bindings" => outcome(of(&[1.0; 16]).and_then(|values| {
             Kernel::new(&body("values[0] = 2.0;"))?.dispatch(&[&values; 9], [1, 1, 1])?;
             values.to_vec::<f32>()
         })),
-        "bound-twice" => said(of(&[1.0; 16]).and_then(|values| {
+        "bound-twice" => outcome(of(&[1.0; 16]).and_then(|values| {
             let both = "@group(0) @binding(0) var<storage, read> a: array<f32>;
                         @group(0) @binding(1) var<storage, read_write> b: array<f32>;
                         @compute @workgroup_size(1) fn main() { b[0] = a[1]; }";
@@ -161,11 +161,11 @@ fn attack(kind: String) -> String {
             let all: Vec<Result<Kernel, DenseError>> =
                 (0..100).map(|_| Kernel::new(&body("values[0] = 2.0;"))).collect();
             let last = all.into_iter().last().expect("there are some");
-            said(last.map(|_| ()))
+            outcome(last.map(|_| ()))
         }
         "many-tensors" => {
             let all: Result<Vec<Tensor>, DenseError> = (0..70_000).map(|_| of(&[1.0])).collect();
-            said(all.map(|all| all.len()))
+            outcome(all.map(|all| all.len()))
         }
         "much-memory" => {
             let mut all = Vec::new();
@@ -175,28 +175,28 @@ fn attack(kind: String) -> String {
                     Err(error) => break error,
                 }
             };
-            said::<()>(Err(full))
+            outcome::<()>(Err(full))
         }
-        "large-shape" => said(Tensor::zeros(Dtype::U32, &[65_536, 65_536]).map(|_| ())),
-        "five-directions" => said(Tensor::zeros(Dtype::U32, &[1; 5]).map(|_| ())),
-        "few-values" => said(Tensor::new(&[4], &[1.0_f32]).map(|_| ())),
-        "disagreeing" => said(of(&[1.0; 6]).and_then(|a| {
+        "large-shape" => outcome(Tensor::zeros(Dtype::U32, &[65_536, 65_536]).map(|_| ())),
+        "five-directions" => outcome(Tensor::zeros(Dtype::U32, &[1; 5]).map(|_| ())),
+        "few-values" => outcome(Tensor::new(&[4], &[1.0_f32]).map(|_| ())),
+        "disagreeing" => outcome(of(&[1.0; 6]).and_then(|a| {
             let (a, b) = (a.reshaped(&[2, 3])?, of(&[1.0; 8])?.reshaped(&[4, 2])?);
             a.dot(&b)?.to_vec::<f32>()
         })),
         "large-product" => {
-            said(Tensor::zeros(Dtype::F32, &[1 << 20, 1]).and_then(|a| a.dot_transposed(&a).map(|_| ())))
+            outcome(Tensor::zeros(Dtype::F32, &[1 << 20, 1]).and_then(|a| a.dot_transposed(&a).map(|_| ())))
         }
-        "no-places" => said(of(&[1.0, 2.0]).and_then(|values| {
+        "no-places" => outcome(of(&[1.0, 2.0]).and_then(|values| {
             let places = Tensor::new(&[3], &[1_u32, 2, u32::MAX])?;
             values.take(&places)?.to_vec::<f32>()
         })),
         "many-steps" => {
             let steps = (0..100).fold(input(0), |steps: Expression, _| steps + 1.0);
-            said(of(&[1.0]).and_then(|x| Tensor::map(&steps, &[&x])?.to_vec::<f32>()))
+            outcome(of(&[1.0]).and_then(|x| Tensor::map(&steps, &[&x])?.to_vec::<f32>()))
         }
-        "other-input" => said(of(&[1.0]).and_then(|x| Tensor::map(&input(3), &[&x])?.to_vec::<f32>())),
-        "outside" => said(of(&[1.0; 4]).and_then(|x| {
+        "other-input" => outcome(of(&[1.0]).and_then(|x| Tensor::map(&input(3), &[&x])?.to_vec::<f32>())),
+        "outside" => outcome(of(&[1.0; 4]).and_then(|x| {
             let mut two = [0.0_f32; 2];
             x.read(3, &mut two)
         })),

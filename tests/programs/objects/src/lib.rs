@@ -150,7 +150,7 @@ fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
     let results: Vec<_> = (0..tasks).map(|number| makes::submit(number, rows)).collect();
     wait(&results, results.len(), None);
     let _ = waits_for_somebody::options().max_retries(0).submit().get();
-    let told = |all: &[ObjectRef<Batch>]| {
+    let outcome = |all: &[ObjectRef<Batch>]| {
         let (mut right, mut lost, mut wrong) = (0, 0, 0);
         for (number, object) in (0..).zip(all) {
             match object.get() {
@@ -161,7 +161,7 @@ fn is_damaged(puts: u64, tasks: u64, rows: u64) -> String {
         }
         format!("{right} right, {} lost, {wrong} wrong", lost)
     };
-    format!("{}; {}", told(&kept), told(&results))
+    format!("{}; {}", outcome(&kept), outcome(&results))
 }
 
 /// Reads results of tasks with one retry while the test damages spilled values twice.

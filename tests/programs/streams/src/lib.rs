@@ -179,23 +179,23 @@ fn panics_at(n: u64) -> impl Iterator<Item = u64> {
 /// Returns the errors of generators that fail in different ways.
 #[task]
 fn failures() -> Result<String, TaskError> {
-    let told = |stream: ObjectStream<u64>, skipped: usize| -> String {
+    let outcome = |stream: ObjectStream<u64>, skipped: usize| -> String {
         let items: Vec<_> = stream.skip(skipped).collect();
-        let told = items.iter().map(|item| match item.as_ref().map(ObjectRef::get) {
+        let outcome = items.iter().map(|item| match item.as_ref().map(ObjectRef::get) {
             Ok(Ok(value)) => value.to_string(),
             Ok(Err(error)) => format!("({error})"),
             Err(error) => error.to_string(),
         });
-        told.collect::<Vec<_>>().join(", ")
+        outcome.collect::<Vec<_>>().join(", ")
     };
     let late = spins::options().timeout(Duration::from_millis(30)).submit();
     let none = squares::submit(fails::submit(), 0);
     let all = [
-        told(fails_at::submit(2), 0),
-        told(panics_at::submit(1000), 998),
-        told(passes_on::submit(2), 0),
-        told(late, 0),
-        told(none, 0),
+        outcome(fails_at::submit(2), 0),
+        outcome(panics_at::submit(1000), 998),
+        outcome(passes_on::submit(2), 0),
+        outcome(late, 0),
+        outcome(none, 0),
     ];
     Ok(all.join("\n"))
 }

@@ -103,18 +103,18 @@ fn pools(count: usize, chunksize: usize) -> String {
 /// Returns the errors of tasks that fail in different ways.
 #[task]
 fn failures() -> String {
-    let told = |result: Result<i64, TaskError>| match result {
+    let outcome = |result: Result<i64, TaskError>| match result {
         Ok(value) => format!("{value}"),
         Err(error) => format!("{}: {}", error.chain.join(" > "), error.fault.code.as_str()),
     };
     let failed = fails::submit("no".to_owned());
     let late = spins::options().timeout(Duration::from_millis(30)).submit();
     [
-        told(failed.get()),
-        told(panics::submit().get()),
-        told(add::submit(&failed, 1).get()),
-        told(late.get()),
-        told(spins::options().timeout(Duration::from_millis(30)).submit().get_timeout(Duration::from_millis(5))),
+        outcome(failed.get()),
+        outcome(panics::submit().get()),
+        outcome(add::submit(&failed, 1).get()),
+        outcome(late.get()),
+        outcome(spins::options().timeout(Duration::from_millis(30)).submit().get_timeout(Duration::from_millis(5))),
     ]
     .join("\n")
 }
@@ -128,11 +128,11 @@ fn cancels_one() -> String {
     let fourth = add::submit(&third, 1);
     let _ = second.get();
     cancel(&third, false);
-    let told = |object: &ObjectRef<i64>| match object.get() {
+    let outcome = |object: &ObjectRef<i64>| match object.get() {
         Ok(value) => value.to_string(),
         Err(error) => error.fault.code.as_str().to_owned(),
     };
-    [told(&first), told(&second), told(&third), told(&fourth)].join(" ")
+    [outcome(&first), outcome(&second), outcome(&third), outcome(&fourth)].join(" ")
 }
 
 #[task]
@@ -170,14 +170,14 @@ fn waits() -> String {
     let mut all = quick.clone();
     all.insert(1, never.clone());
     let (ready, rest) = wait(&all, 3, None);
-    let told = |all: &[ObjectRef<i64>]| {
+    let outcome = |all: &[ObjectRef<i64>]| {
         let place =
             |object: &ObjectRef<i64>| quick.iter().position(|q| q == object).map_or("-".into(), |p| p.to_string());
         all.iter().map(place).collect::<Vec<_>>().join(",")
     };
     let (none, all_left) = wait(std::slice::from_ref(&never), 1, Some(Duration::from_millis(5)));
     let (late, _) = wait(&[never], 1, None);
-    format!("{} {} {} {} {}", told(&ready), told(&rest), none.len(), all_left.len(), late.len())
+    format!("{} {} {} {} {}", outcome(&ready), outcome(&rest), none.len(), all_left.len(), late.len())
 }
 
 /// Submits itself one level deeper, endlessly.
@@ -260,8 +260,8 @@ fn half(number: i64) -> Result<i64, String> {
 fn imaps(count: i64, chunksize: usize) -> String {
     // For a list of arguments, an error names the task only.
     let why = |error: TaskError| format!("{}: {}", error.chain.last().map_or("", |name| name), error.fault);
-    let told = |result: Result<i64, TaskError>| result.map_or_else(why, |half| half.to_string());
-    half::pool().chunksize(chunksize).in_flight(2).imap(0..count).map(told).collect::<Vec<_>>().join("\n")
+    let outcome = |result: Result<i64, TaskError>| result.map_or_else(why, |half| half.to_string());
+    half::pool().chunksize(chunksize).in_flight(2).imap(0..count).map(outcome).collect::<Vec<_>>().join("\n")
 }
 
 /// Submits `count` tasks that wait for one that never ends, and keeps none of them.

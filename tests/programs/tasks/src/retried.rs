@@ -35,7 +35,7 @@ fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
 /// Returns the results of such tasks, and their attempts.
 #[task]
 fn retried() -> Result<String, TaskError> {
-    let told = |how: &str, retries: u32, retry_on: RetryOn| {
+    let outcome = |how: &str, retries: u32, retry_on: RetryOn| {
         let tries = Tries::submit();
         let options = third::options().max_retries(retries).retry_on(retry_on).timeout(Duration::from_millis(200));
         let result = options.submit(&tries, how.to_owned()).get();
@@ -46,14 +46,14 @@ fn retried() -> Result<String, TaskError> {
         })
     };
     let all: Result<Vec<String>, TaskError> = [
-        told("refused", 2, RetryOn::System),
-        told("refused", 2, RetryOn::All),
-        told("refused", 1, RetryOn::All),
-        told("refused", 2, Code::Refused.into()),
-        told("refused", 2, [Code::TimeOut, Code::Panic].into()),
-        told("panic", 2, [Code::TimeOut, Code::Panic].into()),
-        told("time-out", 2, [Code::TimeOut, Code::Panic].into()),
-        told("time-out", 2, RetryOn::System),
+        outcome("refused", 2, RetryOn::System),
+        outcome("refused", 2, RetryOn::All),
+        outcome("refused", 1, RetryOn::All),
+        outcome("refused", 2, Code::Refused.into()),
+        outcome("refused", 2, [Code::TimeOut, Code::Panic].into()),
+        outcome("panic", 2, [Code::TimeOut, Code::Panic].into()),
+        outcome("time-out", 2, [Code::TimeOut, Code::Panic].into()),
+        outcome("time-out", 2, RetryOn::System),
     ]
     .into_iter()
     .collect();

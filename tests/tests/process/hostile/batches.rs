@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Job};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
@@ -82,8 +82,8 @@ const ATTACKS: &[(&str, Outcome)] = &[
 #[test]
 fn batches_that_lie() {
     beside_a_victim(|| {
-        let range = Range::new(4, 10);
+        let attack_lab = AttackLab::new(4, 10);
         let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Transform, *outcome));
+        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Transform, *outcome));
     });
 }

@@ -1,7 +1,7 @@
 //! Components that attack before one of their functions is called, and invalid components.
 
 use super::Outcome::{self, Groups, Job};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 /// A component in WAT, with the parts that an attack may change.
 struct Wat {
@@ -116,12 +116,17 @@ const ATTACKS: &[(&str, Wat, Outcome)] = &[
 #[test]
 fn components_that_attack_at_once() {
     beside_a_victim(|| {
-        let range = Range::new(4, 10);
-        let honest = range.lab().write("honest.wasm", HONEST.binary());
-        range.attack(&honest, "attack", As::Model, Groups("bad-output", "returned before all groups were settled"));
+        let attack_lab = AttackLab::new(4, 10);
+        let honest = attack_lab.lab().write("honest.wasm", HONEST.binary());
+        attack_lab.attack(
+            &honest,
+            "attack",
+            Role::Model,
+            Groups("bad-output", "returned before all groups were settled"),
+        );
         for (name, wat, outcome) in ATTACKS {
-            let path = range.lab().write(&format!("{name}.wasm"), wat.binary());
-            range.attack(&path, "attack", As::Model, *outcome);
+            let path = attack_lab.lab().write(&format!("{name}.wasm"), wat.binary());
+            attack_lab.attack(&path, "attack", Role::Model, *outcome);
         }
     });
 }
@@ -129,7 +134,7 @@ fn components_that_attack_at_once() {
 /// Files that are not components.
 #[test]
 fn files_that_are_no_components() {
-    let range = Range::new(4, 10);
+    let attack_lab = AttackLab::new(4, 10);
     let honest = HONEST.binary();
     let module = wat::parse_str("(module (func (export \"attack\")))").unwrap();
     let nested = nested(&honest, 5_000);
@@ -145,8 +150,8 @@ fn files_that_are_no_components() {
         ("nested.wasm",    &nested,                        Groups("bad-output", "returned before all groups were settled")),
     ];
     for (name, bytes, outcome) in files {
-        let path = range.lab().write(name, bytes);
-        range.attack(&path, "attack", As::Model, *outcome);
+        let path = attack_lab.lab().write(name, bytes);
+        attack_lab.attack(&path, "attack", Role::Model, *outcome);
     }
 }
 

@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Harmless};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
@@ -18,8 +18,8 @@ const ROWS_EACH: u32 = 20_000;
 #[test]
 fn nobody_sees_what_others_left() {
     beside_a_victim(|| {
-        let range = Range::new(4, ROWS_EACH);
+        let attack_lab = AttackLab::new(4, ROWS_EACH);
         let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
     });
 }

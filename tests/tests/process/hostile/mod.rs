@@ -36,7 +36,7 @@ use Outcome::{Groups, Harmless, Job, SomeGroups};
 
 /// Role in which an attack is called.
 #[derive(Debug, Clone, Copy)]
-pub enum As {
+pub enum Role {
     /// As a transform of the job's rows.
     Transform,
     /// As a model beside the harmless one.
@@ -54,7 +54,7 @@ const TALK_BYTES_MAX: usize = 64 << 10;
 const TALK_BYTES_A_GROUP: usize = 200;
 
 /// A lab with a table of rows, against which attacks run.
-pub struct Range {
+pub struct AttackLab {
     lab: Lab,
     groups: u32,
     /// Models of the harmless neighbour without an attack.
@@ -63,9 +63,9 @@ pub struct Range {
     wrong: RefCell<Vec<String>>,
 }
 
-impl Range {
+impl AttackLab {
     /// Creates a table of `groups` groups with `rows_each` rows; one group has a row more.
-    pub fn new(groups: u32, rows_each: u32) -> Range {
+    pub fn new(groups: u32, rows_each: u32) -> AttackLab {
         let lab = Lab::new();
         let mut text = String::from("key,x,y\n");
         for row in 0..=groups * rows_each {
@@ -77,7 +77,7 @@ impl Range {
         lab.host(&["submit", "neighbour.toml", "--output", "undisturbed.parquet"]).expect_code(0);
         let undisturbed = models(&lab.path("undisturbed.parquet"));
         assert_eq!(undisturbed.len(), groups as usize);
-        Range { lab, groups, undisturbed, wrong: RefCell::default() }
+        AttackLab { lab, groups, undisturbed, wrong: RefCell::default() }
     }
 
     pub fn lab(&self) -> &Lab {
@@ -85,11 +85,11 @@ impl Range {
     }
 
     /// Runs `component#name`, and records an outcome that differs from the expected one.
-    pub fn attack(&self, component: &Path, name: &str, called: As, outcome: Outcome) {
+    pub fn attack(&self, component: &Path, name: &str, called: Role, outcome: Outcome) {
         let udf = format!("{{ udf = \"{}#{name}\" }}", component.display());
         let job = match called {
-            As::Transform => job_file(&format!("transform = [{udf}]\n"), &[]),
-            As::Model => job_file("", &[udf]),
+            Role::Transform => job_file(&format!("transform = [{udf}]\n"), &[]),
+            Role::Model => job_file("", &[udf]),
         };
         self.lab.write("attack.toml", job);
         let attacker = component.file_stem().unwrap_or_default().to_string_lossy();
@@ -98,7 +98,7 @@ impl Range {
         }
     }
 
-    fn check(&self, name: &str, called: As, outcome: Outcome) -> Result<(), String> {
+    fn check(&self, name: &str, called: Role, outcome: Outcome) -> Result<(), String> {
         let output = self.lab.path("attack.parquet");
         // Removes the previous attack's output.
         let _ = std::fs::remove_file(&output);
@@ -137,7 +137,7 @@ impl Range {
     fn check_groups(
         &self,
         name: &str,
-        called: As,
+        called: Role,
         ended: &CommandOutput,
         failed: (u32, u32),
         code: &str,
@@ -165,8 +165,8 @@ impl Range {
         neighbour.iter_mut().for_each(|m| m.rank = 1);
         ensure(neighbour == self.undisturbed, || "its neighbour's models are not what they were".into())?;
         let fitted = match called {
-            As::Transform => 0,
-            As::Model => self.groups - count,
+            Role::Transform => 0,
+            Role::Model => self.groups - count,
         };
         ensure(attacker.len() == fitted as usize, || {
             format!("{} models of its own instead of {fitted}", attacker.len())
@@ -174,7 +174,7 @@ impl Range {
     }
 }
 
-impl Drop for Range {
+impl Drop for AttackLab {
     fn drop(&mut self) {
         let wrong = self.wrong.take();
         if !wrong.is_empty() && !std::thread::panicking() {
@@ -204,8 +204,8 @@ pub fn beside_a_victim(attacks: impl FnOnce()) {
     let quiet = QUIET.get_or_init(|| taxi(&Lab::new(), &[]).1);
     let over = AtomicBool::new(false);
     /// Sets a flag when dropped, also if a check panics.
-    struct Over<'a>(&'a AtomicBool);
-    impl Drop for Over<'_> {
+    struct SetOnDrop<'a>(&'a AtomicBool);
+    impl Drop for SetOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Relaxed);
         }
@@ -222,7 +222,7 @@ pub fn beside_a_victim(attacks: impl FnOnce()) {
                 }
             }
         });
-        let ended = Over(&over);
+        let ended = SetOnDrop(&over);
         attacks();
         drop(ended);
         victim.join().expect("the victim's models are what they were");

@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Groups, Harmless, Job};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 #[rustfmt::skip]
 const TRANSFORMS: &[(&str, Outcome)] = &[
@@ -45,9 +45,9 @@ const MODELS: &[(&str, Outcome)] = &[
 #[test]
 fn ordinary_rust() {
     beside_a_victim(|| {
-        let range = Range::new(4, 10);
+        let attack_lab = AttackLab::new(4, 10);
         let polite = component("tests/hostile/polite");
-        TRANSFORMS.iter().for_each(|(name, outcome)| range.attack(&polite, name, As::Transform, *outcome));
-        MODELS.iter().for_each(|(name, outcome)| range.attack(&polite, name, As::Model, *outcome));
+        TRANSFORMS.iter().for_each(|(name, outcome)| attack_lab.attack(&polite, name, Role::Transform, *outcome));
+        MODELS.iter().for_each(|(name, outcome)| attack_lab.attack(&polite, name, Role::Model, *outcome));
     });
 }

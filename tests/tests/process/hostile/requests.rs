@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Groups, Harmless, Job};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 #[rustfmt::skip]
 const BATCH_FUNCTIONS: &[(&str, Outcome)] = &[
@@ -39,9 +39,9 @@ const TRAINERS: &[(&str, Outcome)] = &[
 #[test]
 fn requests_for_what_is_not_there() {
     beside_a_victim(|| {
-        let range = Range::new(4, 10);
+        let attack_lab = AttackLab::new(4, 10);
         let raw = component("tests/hostile/raw");
-        BATCH_FUNCTIONS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Transform, *outcome));
-        TRAINERS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+        BATCH_FUNCTIONS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Transform, *outcome));
+        TRAINERS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
     });
 }

@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Groups, Harmless, SomeGroups};
-use super::{As, Range, beside_a_victim};
+use super::{AttackLab, Role, beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
@@ -39,9 +39,9 @@ const ATTACKS: &[(&str, Outcome)] = &[
 #[test]
 fn trainers_that_break_the_rules() {
     beside_a_victim(|| {
-        let range = Range::new(4, 10);
+        let attack_lab = AttackLab::new(4, 10);
         let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
     });
 }
 
@@ -58,19 +58,19 @@ const ATTACKS_AMONG_MANY: &[(&str, Outcome)] = &[
 /// Many groups share a call: a failing group fails alone.
 #[test]
 fn one_group_among_many() {
-    let range = Range::new(1_500, 10);
+    let attack_lab = AttackLab::new(1_500, 10);
     let raw = component("tests/hostile/raw");
-    ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| range.attack(&raw, name, As::Model, *outcome));
+    ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
 }
 
 /// A model that exceeds the space left by earlier models goes into another call.
 #[test]
 fn models_are_not_refused_for_their_neighbours() {
-    let range = Range::new(6, 10);
+    let attack_lab = AttackLab::new(6, 10);
     let raw = component("tests/hostile/raw");
-    range.attack(&raw, "models-side-by-side", As::Model, Harmless);
+    attack_lab.attack(&raw, "models-side-by-side", Role::Model, Harmless);
     let limits = "limits={ output_bytes_max = 1500000, model_bytes_max = 1048576 }";
-    range.lab().host(&["submit", "attack.toml", "--output", "attack.parquet", "--set", limits]).expect_code(0);
+    attack_lab.lab().host(&["submit", "attack.toml", "--output", "attack.parquet", "--set", limits]).expect_code(0);
 }
 
 /// Attacks of models that trained without one, and the message expected of `host predict`.
@@ -85,11 +85,11 @@ const PREDICTIONS: &[(&str, &str, &str)] = &[
 
 #[test]
 fn models_that_attack_when_they_predict() {
-    let range = Range::new(4, 10);
+    let attack_lab = AttackLab::new(4, 10);
     let raw = component("tests/hostile/raw");
     for (name, code, words) in PREDICTIONS {
-        range.attack(&raw, name, As::Model, Harmless);
+        attack_lab.attack(&raw, name, Role::Model, Harmless);
         let line = ["predict", "attack.parquet", "--input", "rows.csv", "--output", "p.parquet", "--model", name];
-        range.lab().host(&line).expect_code(1).expect_stderr(&[&format!("[{code}]"), words]);
+        attack_lab.lab().host(&line).expect_code(1).expect_stderr(&[&format!("[{code}]"), words]);
     }
 }
