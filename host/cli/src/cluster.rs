@@ -18,9 +18,9 @@ use crate::{CliError, output, signals, start_node};
 /// Socket, in the node's folder, for requests of this machine.
 const SOCKET: &str = "identity/socket";
 /// Maximum size of a request and of a response, in bytes, and maximum time of one exchange.
-const ASKED_BYTES_MAX: u64 = 4096;
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);
+const REQUEST_BYTES_MAX: u64 = 4096;
+const RESPONSE_BYTES_MAX: u64 = 16 << 20;
+const RESPONSE_TIME_MAX: Duration = Duration::from_secs(15);
 
 fn failed(e: impl std::fmt::Display) -> CliError {
     CliError::Failed(e.to_string())
@@ -115,7 +115,7 @@ async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
 
 /// A request to a node of this machine: a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
-enum Asked {
+enum NodeRequest {
     /// Requests the state of the node and its cluster.
     List,
     /// Drains a node.
@@ -126,7 +126,7 @@ enum Asked {
 
 /// State of a node and its cluster.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct NodeStatus {
     cluster: String,
     node: Member,
     nodes: Vec<Member>,
@@ -144,44 +144,44 @@ async fn answer(socket: PathBuf, cluster: Cluster) {
     };
     while let Ok((stream, _)) = listener.accept().await {
         // The client may have disconnected.
-        tokio::spawn(tokio::time::timeout(ANSWER_TIME_MAX, answer_one(stream, cluster.clone())));
+        tokio::spawn(tokio::time::timeout(RESPONSE_TIME_MAX, answer_one(stream, cluster.clone())));
     }
 }
 
 async fn answer_one(stream: UnixStream, cluster: Cluster) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read.take(ASKED_BYTES_MAX)).read_line(&mut line).await?;
+    BufReader::new(read.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
     let done = match serde_json::from_str(&line)? {
-        Asked::List => Ok(()),
-        Asked::Drain(name) => cluster.ask_to_drain(&name).await,
-        Asked::Remove(name) => cluster.remove(&name).await,
+        NodeRequest::List => Ok(()),
+        NodeRequest::Drain(name) => cluster.ask_to_drain(&name).await,
+        NodeRequest::Remove(name) => cluster.remove(&name).await,
     };
-    let said: Result<Said, String> = async {
+    let status: Result<NodeStatus, String> = async {
         done?;
-        Ok(Said { cluster: cluster.name(), node: cluster.own(), nodes: cluster.members().await? })
+        Ok(NodeStatus { cluster: cluster.name(), node: cluster.own(), nodes: cluster.members().await? })
     }
     .await
     .map_err(|e: ClusterError| e.to_string());
-    write.write_all(&serde_json::to_vec(&said)?).await
+    write.write_all(&serde_json::to_vec(&status)?).await
 }
 
-async fn ask(data: Option<PathBuf>, asked: &Asked) -> Result<Said, CliError> {
+async fn ask(data: Option<PathBuf>, request: &NodeRequest) -> Result<NodeStatus, CliError> {
     let data = folder(data)?;
     let none =
         |e| failed(format!("no node runs with the folder {} ({e}); start one with `host serve`", data.display()));
     let mut stream = UnixStream::connect(data.join(SOCKET)).await.map_err(none)?;
     let exchange = async {
-        let line = serde_json::to_string(asked)? + "\n";
+        let line = serde_json::to_string(request)? + "\n";
         stream.write_all(line.as_bytes()).await?;
         let mut text = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut text).await?;
+        stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut text).await?;
         std::io::Result::Ok(text)
     };
-    let text = tokio::time::timeout(ANSWER_TIME_MAX, exchange).await;
+    let text = tokio::time::timeout(RESPONSE_TIME_MAX, exchange).await;
     let text = text.map_err(|_| failed("the node does not respond"))?.map_err(failed)?;
-    let said: Result<Said, String> = serde_json::from_slice(&text).map_err(failed)?;
-    said.map_err(CliError::Failed)
+    let status: Result<NodeStatus, String> = serde_json::from_slice(&text).map_err(failed)?;
+    status.map_err(CliError::Failed)
 }
 
 pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliError> {
@@ -203,27 +203,27 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
 pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
     match nodes {
         Nodes::List(OfNode { data, json }) => {
-            let said = ask(data, &Asked::List).await?;
-            if json { output::json(&said)? } else { output::print(&table(&said))? }
+            let status = ask(data, &NodeRequest::List).await?;
+            if json { output::json(&status)? } else { output::print(&table(&status))? }
         }
         Nodes::Drain { name, data } => {
-            ask(data, &Asked::Drain(name.clone())).await?;
+            ask(data, &NodeRequest::Drain(name.clone())).await?;
             output::talk(&format!(
                 "node {name} is draining: it takes no new tasks, and ends once other nodes have its objects"
             ));
         }
         Nodes::Remove { name, data } => {
-            ask(data, &Asked::Remove(name.clone())).await?;
+            ask(data, &NodeRequest::Remove(name.clone())).await?;
             output::talk(&format!("removed node {name} from the cluster and revoked its certificate"));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(said: &Said) -> String {
+fn table(status: &NodeStatus) -> String {
     let mut table = Columns::new(&["NODE", "NUMBER", "STATE", "ADDRESS", "SLOTS", "CPUS", "GPUS", "VERSION"]);
-    for node in &said.nodes {
-        let here = if node.number == said.node.number { " (this one)" } else { "" };
+    for node in &status.nodes {
+        let here = if node.number == status.node.number { " (this one)" } else { "" };
         table.row([
             format!("{}{here}", node.name),
             node.number.to_string(),
@@ -244,20 +244,20 @@ fn amount(of: u64) -> String {
 }
 
 pub(crate) async fn status(of: OfNode) -> Result<ExitCode, CliError> {
-    let said = ask(of.data, &Asked::List).await?;
+    let status = ask(of.data, &NodeRequest::List).await?;
     if of.json {
-        output::json(&said)?;
+        output::json(&status)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let sum = |of: fn(&Member) -> u64| said.nodes.iter().map(of).fold(0, u64::saturating_add);
-    let draining = said.nodes.iter().filter(|node| node.state == MemberState::Draining).count();
+    let sum = |of: fn(&Member) -> u64| status.nodes.iter().map(of).fold(0, u64::saturating_add);
+    let draining = status.nodes.iter().filter(|node| node.state == MemberState::Draining).count();
     let lines = [
-        ("node", format!("{} (number {})", said.node.name, said.node.number)),
-        ("state", said.node.state.to_string()),
-        ("address", said.node.address.to_string()),
-        ("version", said.node.version.clone()),
-        ("cluster", said.cluster.clone()),
-        ("nodes", format!("{} ({draining} draining)", said.nodes.len())),
+        ("node", format!("{} (number {})", status.node.name, status.node.number)),
+        ("state", status.node.state.to_string()),
+        ("address", status.node.address.to_string()),
+        ("version", status.node.version.clone()),
+        ("cluster", status.cluster.clone()),
+        ("nodes", format!("{} ({draining} draining)", status.nodes.len())),
         ("cpus", amount(sum(|node| node.resources.cpus))),
         ("gpus", amount(sum(|node| node.resources.gpus))),
         ("memory", format!("{} MiB", sum(|node| node.resources.memory) >> 20)),

@@ -4,7 +4,8 @@
 //! 2026-11-26T19:48:13.123Z INFO  connected to node `b` (number 2, 10.0.0.2:7410)
 //! ```
 //!
-//! Each call site is limited to 10 lines at once and then one line per second, because peers can cause any number of lines.
+//! Each call site is limited to 10 lines at once and then one line per second, because peers can cause any number of
+//! lines.
 
 use std::collections::HashMap;
 use std::io::Write;

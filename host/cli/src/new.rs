@@ -62,8 +62,8 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     write(folder.join("src/lib.rs"), source)?;
     write(folder.join("README.md"), readme)?;
     write(folder.join(".gitignore"), "/target\n")?;
-    // The dependency versions that the SDK is tested with. Crates with the same versions share compiled dependencies. Cargo
-    // drops unused entries.
+    // The dependency versions that the SDK is tested with. Crates with the same versions share compiled dependencies.
+    // Cargo drops unused entries.
     let _ = fs::copy(sdk.with_file_name("Cargo.lock"), folder.join("Cargo.lock"));
     let (shown, next) = (folder.display(), if template == Template::Program { "submit" } else { "build" });
     output::talk(&format!("created {shown}: edit {shown}/src/lib.rs, then run `host {next} {shown}`"));

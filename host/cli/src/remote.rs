@@ -75,8 +75,8 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
             job.node
         ));
     }
-    let mut told = Told { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
-    let job = client.follow(job.id.as_str(), |followed| told.tell(followed)).await.map_err(failed)?;
+    let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
+    let job = client.follow(job.id.as_str(), |followed| output.print(followed)).await.map_err(failed)?;
     client.close().await;
     ended(&job, OutputForm::of(submit.json, submit.quiet))
 }
@@ -122,7 +122,7 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
 }
 
 /// Reported state of a followed job.
-struct Told {
+struct FollowOutput {
     is_quiet: bool,
     /// Filter: only lines of the task with this name or id.
     task: Option<String>,
@@ -131,8 +131,8 @@ struct Told {
     progress: BTreeSet<String>,
 }
 
-impl Told {
-    fn tell(&mut self, followed: Followed) {
+impl FollowOutput {
+    fn print(&mut self, followed: Followed) {
         match followed {
             Followed::Line(line) => self.line(&line),
             Followed::WithoutLog(address) if self.to_stdout || !self.is_quiet => {
@@ -267,8 +267,8 @@ impl Cluster {
     pub(crate) async fn logs(mut self, id: Option<&str>, follow: bool, task: Option<&str>) -> Result<(), CliError> {
         let job = self.find(id).await?;
         let task = task.map(str::to_owned);
-        let mut told = Told { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
-        let followed = self.0.follow(job.id.as_str(), |followed| told.tell(followed));
+        let mut output = FollowOutput { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
+        let followed = self.0.follow(job.id.as_str(), |followed| output.print(followed));
         if follow || job.state.has_ended() {
             followed.await.map_err(failed)?;
         } else {

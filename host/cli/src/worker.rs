@@ -1,7 +1,7 @@
 //! `host-worker`: the process that a node starts for each worker, and to compile components.
 //!
-//! It is a separate program without the code that finds files and parses jobs: it starts faster, and a guest that breaks
-//! out of its sandbox finds less code to use.
+//! It is a separate program without the code that finds files and parses jobs: it starts faster, and a guest that
+//! breaks out of its sandbox finds less code to use.
 
 // No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]

@@ -1,7 +1,7 @@
 //! Record batches, as tasks take and return them.
 //!
-//! The bytes are those of the SDK's `Batch`: the header's length (eight bytes, little-endian), from byte 64 on the header,
-//! and from the next multiple of 64 on the body, both as `sandbar-batch` documents them.
+//! The bytes are those of the SDK's `Batch`: the header's length (eight bytes, little-endian), from byte 64 on the
+//! header, and from the next multiple of 64 on the body, both as `sandbar-batch` documents them.
 
 use std::sync::Arc;
 

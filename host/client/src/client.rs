@@ -62,15 +62,15 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the memory, in bytes, that tasks can request ([`TaskOptions::memory`](crate::TaskOptions::memory)). Default: two
-    /// fifths of the memory that this process may use.
+    /// Sets the memory, in bytes, that tasks can request ([`TaskOptions::memory`](crate::TaskOptions::memory)).
+    /// Default: two fifths of the memory that this process may use.
     pub fn memory(mut self, bytes: u64) -> ClientOptions {
         self.rows_bytes = Some(bytes);
         self
     }
 
-    /// Sets the memory for objects, in bytes, above which objects spill to disk. Default: three tenths of the memory that
-    /// this process may use.
+    /// Sets the memory for objects, in bytes, above which objects spill to disk. Default: three tenths of the memory
+    /// that this process may use.
     pub fn object_memory(mut self, bytes: u64) -> ClientOptions {
         self.objects_bytes = Some(bytes);
         self
@@ -115,8 +115,8 @@ impl ClientOptions {
     }
 }
 
-/// A node in this process that runs jobs of this process. Cheap to clone. Dropping the last clone ends the node and all its
-/// jobs.
+/// A node in this process that runs jobs of this process. Cheap to clone. Dropping the last clone ends the node and all
+/// its jobs.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientShared>,
@@ -162,8 +162,8 @@ impl Client {
         Ok(Client { shared: Arc::new(ClientShared { node, shelf }) })
     }
 
-    /// Loads a program: a component, or the folder of a crate, which is built if it is stale. The component is compiled once
-    /// for all jobs that are started with the program.
+    /// Loads a program: a component, or the folder of a crate, which is built if it is stale. The component is compiled
+    /// once for all jobs that are started with the program.
     ///
     /// # Errors
     /// The crate can't be built, the component can't be compiled, or it is not a program.

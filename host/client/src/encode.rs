@@ -1,8 +1,8 @@
 //! Encoding of Rust values as the types in a component's task signatures.
 //!
-//! Postcard's encoding does not carry types: the bytes of a `u64` decode as another number if read as an `i64`. A number is
-//! therefore encoded as the type that the task takes, if that type can represent it; a value of another kind is an error.
-//! For an unknown type, a value is encoded as its own type.
+//! Postcard's encoding does not carry types: the bytes of a `u64` decode as another number if read as an `i64`. A
+//! number is therefore encoded as the type that the task takes, if that type can represent it; a value of another kind
+//! is an error. For an unknown type, a value is encoded as its own type.
 
 use std::fmt;
 

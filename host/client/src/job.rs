@@ -12,7 +12,7 @@ use crate::arguments::{ArgumentList, Arguments};
 use crate::object::{ObjectRef, Returned};
 use crate::options::TaskOptions;
 use crate::stream::ObjectStream;
-use crate::table::{Ear, Gone, Table};
+use crate::table::{Released, Table, TableListener};
 use crate::{ClientError, value};
 
 /// A component with tasks to call: see [`Client::program`](crate::Client::program).
@@ -89,12 +89,12 @@ impl OfJob {
 
     /// Releases a dropped handle's hold on an object.
     pub(crate) fn release(&self, object: ObjectId) {
-        self.let_go(self.table.release(object));
+        self.release_all(self.table.release(object));
     }
 
     /// Releases objects at the node.
-    pub(crate) fn let_go(&self, gone: Gone) {
-        gone.into_iter().for_each(|(object, times)| self.link.release(object, times));
+    pub(crate) fn release_all(&self, released: Released) {
+        released.into_iter().for_each(|(object, times)| self.link.release(object, times));
     }
 
     /// Returns a task and its index in the program, or the names of the available tasks.
@@ -148,12 +148,12 @@ impl Job {
         keeper: JobKeeper,
     ) -> Result<Job, ClientError> {
         let JobOptions { name, seed, log } = options;
-        let ear = Arc::new(Ear::default());
+        let listener = Arc::new(TableListener::default());
         let spec = sandbar_node::ClientJobSpec { name, seed, keeper, log };
-        let link = node.begin_job(&program.0, spec, ear.clone()).await?;
-        let of = Arc::new(OfJob { table: ear.table.clone(), link, program: program.0.clone() });
+        let link = node.begin_job(&program.0, spec, listener.clone()).await?;
+        let of = Arc::new(OfJob { table: listener.table.clone(), link, program: program.0.clone() });
         // This is the only caller of `set`, so it can't fail.
-        let _ = ear.job.set(Arc::downgrade(&of));
+        let _ = listener.job.set(Arc::downgrade(&of));
         Ok(Job { of })
     }
 

@@ -1,9 +1,9 @@
 //! The native client: an async Rust service calls the tasks and actors of components, with the same semantics as calls
 //! between guests.
 //!
-//! A [`Client`] runs a node in its own process. The node runs guests in sandboxes of worker processes, as `host submit` does.
-//! A [`Job`] is started with a [`Program`] and acts as the program's first task. The [objects](ObjectRef) that a client
-//! submits, stores and awaits belong to the job and are released when it ends.
+//! A [`Client`] runs a node in its own process. The node runs guests in sandboxes of worker processes, as `host submit`
+//! does. A [`Job`] is started with a [`Program`] and acts as the program's first task. The [objects](ObjectRef) that a
+//! client submits, stores and awaits belong to the job and are released when it ends.
 //!
 //! ```no_run
 //! use sandbar_client::{Client, ClientError, ClientOptions, JobOptions, ObjectRef, TaskOptions, wait};
@@ -36,8 +36,8 @@
 //!
 //! An [`ObjectStream`] returns the items of a generator one by one, each as an object of its own.
 //!
-//! Back-pressure: a submission waits while the node has 8 MiB of earlier submissions to process, which bounds the memory
-//! of a fast submitter.
+//! Back-pressure: a submission waits while the node has 8 MiB of earlier submissions to process, which bounds the
+//! memory of a fast submitter.
 //!
 //! Non-goals: logic that a job can decide by itself belongs in a component, whose driver runs beside its tasks and is
 //! equally untrusted. The client does not connect to remote nodes yet.

@@ -57,8 +57,8 @@ macro_rules! attempts {
             self
         }
 
-        /// Sets the errors to retry: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`. Default: only the
-        /// death of the worker or the actor.
+        /// Sets the errors to retry: [`RetryOn::All`], or codes, as in `[Code::TimeOut, Code::Refused]`. Default: only
+        /// the death of the worker or the actor.
         pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
             self.0.retry_on = errors.into();
             self
@@ -127,8 +127,8 @@ impl ActorOptions {
         self.with_actor(|actor| actor.get_if_exists = true)
     }
 
-    /// Detaches the actor: it lives until it is killed, and other jobs of the node can find it. Its arguments are values, not
-    /// objects. Default: the actor ends with its job or its last handle.
+    /// Detaches the actor: it lives until it is killed, and other jobs of the node can find it. Its arguments are
+    /// values, not objects. Default: the actor ends with its job or its last handle.
     pub fn detached(self) -> Self {
         self.with_actor(|actor| actor.detached = true)
     }

@@ -76,7 +76,7 @@ impl<T> Drop for ObjectStream<T> {
     fn drop(&mut self) {
         // The drop of `end`, which follows, ends the generator.
         let job = self.end.job();
-        job.let_go(job.table.close_stream(self.end.number()));
+        job.release_all(job.table.close_stream(self.end.number()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The table of a job's objects on the client: references, waiters, and received stream items.
 //!
-//! The node's thread writes its deliveries into the table. It holds the lock during each write, and wakes waiters after the
-//! last one.
+//! The node's thread writes its deliveries into the table. It holds the lock during each write, and wakes waiters after
+//! the last one.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ pub(crate) struct Table(Mutex<Objects>);
 #[derive(Debug, Default)]
 struct Objects {
     entries: FxHashMap<u64, Entry>,
-    streams: FxHashMap<u64, Inflow>,
+    streams: FxHashMap<u64, StreamState>,
     /// Streams with taken items that are not reported to the node yet.
     unreported: Vec<u64>,
     /// Wakers to call once the node has delivered all that it has.
@@ -53,7 +53,7 @@ struct Entry {
 
 /// Received items of a stream.
 #[derive(Debug)]
-struct Inflow {
+struct StreamState {
     buffer: u64,
     /// Untaken items, each held for the stream. The node keeps their number within the buffer.
     items: VecDeque<ObjectId>,
@@ -64,7 +64,7 @@ struct Inflow {
 }
 
 /// Objects that the client no longer refers to, each with the number of references that the node counts.
-pub(crate) type Gone = Vec<(ObjectId, u32)>;
+pub(crate) type Released = Vec<(ObjectId, u32)>;
 
 impl Table {
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -85,10 +85,10 @@ impl Table {
     }
 
     /// Removes a handle. Returns the objects to release at the node.
-    pub(crate) fn release(&self, object: ObjectId) -> Gone {
-        let mut gone = Vec::new();
-        self.objects().release(object, &mut gone);
-        gone
+    pub(crate) fn release(&self, object: ObjectId) -> Released {
+        let mut released = Vec::new();
+        self.objects().release(object, &mut released);
+        released
     }
 
     /// Returns the outcome of an object, if the client has it.
@@ -114,7 +114,7 @@ impl Table {
         if is_there || has_ended {
             let outcome = entry.outcome.clone().unwrap_or_else(|| Err(over()));
             // The waiter is not polled yet, so it has no waker.
-            let _ = waiter.told(&outcome);
+            let _ = waiter.notify(&outcome);
             return true;
         }
         if entry.waiters.len() >= WAITERS_LOOKED_AT && entry.waiters.len().is_power_of_two() {
@@ -134,18 +134,18 @@ impl Table {
     /// Opens the stream of a generator before its submission.
     pub(crate) fn open_stream(&self, stream: ObjectId, buffer: u32) {
         let buffer = buffer.max(1).into();
-        let flow = Inflow { buffer, items: VecDeque::new(), taken: 0, reported: 0, waker: None };
+        let flow = StreamState { buffer, items: VecDeque::new(), taken: 0, reported: 0, waker: None };
         self.objects().streams.insert(stream.0, flow);
     }
 
     /// Closes a stream. Returns the objects to release at the node.
-    pub(crate) fn close_stream(&self, stream: ObjectId) -> Gone {
-        let mut gone = Vec::new();
+    pub(crate) fn close_stream(&self, stream: ObjectId) -> Released {
+        let mut released = Vec::new();
         let mut objects = self.objects();
         let items = objects.streams.remove(&stream.0).map(|flow| flow.items).unwrap_or_default();
         objects.unreported.retain(|other| *other != stream.0);
-        items.into_iter().for_each(|item| objects.release(item, &mut gone));
-        gone
+        items.into_iter().for_each(|item| objects.release(item, &mut released));
+        released
     }
 
     /// Takes the next item of a stream, which the caller holds from then on; `None` after the last one. Also returns
@@ -163,11 +163,11 @@ impl Table {
         };
         flow.taken += 1;
         let unreported = flow.taken - flow.reported;
-        let is_much = unreported >= flow.buffer.div_ceil(2);
+        let must_report = unreported >= flow.buffer.div_ceil(2);
         if unreported == 1 {
             objects.unreported.push(stream.0);
         }
-        (Poll::Ready(Some(item)), is_much)
+        (Poll::Ready(Some(item)), must_report)
     }
 
     /// Returns the streams with unreported taken items and their counts, and marks them as reported.
@@ -185,32 +185,32 @@ impl Table {
 
 /// Receives the node's deliveries and puts them in the table.
 #[derive(Debug, Default)]
-pub(crate) struct Ear {
+pub(crate) struct TableListener {
     pub(crate) table: Arc<Table>,
     /// The job. The node delivers nothing before it is set.
     pub(crate) job: OnceLock<Weak<OfJob>>,
 }
 
-impl Ear {
+impl TableListener {
     /// Releases objects whose handles were dropped while they were under way.
-    fn let_go(&self, gone: Gone) {
-        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !gone.is_empty()) {
-            job.let_go(gone);
+    fn release_all(&self, released: Released) {
+        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !released.is_empty()) {
+            job.release_all(released);
         }
     }
 }
 
-impl Listen for Ear {
+impl Listen for TableListener {
     fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
-        let mut gone = Vec::new();
-        self.table.objects().arrived(object, outcome, contains, &mut gone);
-        self.let_go(gone);
+        let mut released = Vec::new();
+        self.table.objects().arrived(object, outcome, contains, &mut released);
+        self.release_all(released);
     }
 
     fn item(&self, stream: ObjectId, item: ObjectId, outcome: Option<Outcome>, contains: Vec<ObjectId>) {
-        let mut gone = Vec::new();
-        self.table.objects().item_came(stream, item, outcome, contains, &mut gone);
-        self.let_go(gone);
+        let mut released = Vec::new();
+        self.table.objects().item_arrived(stream, item, outcome, contains, &mut released);
+        self.release_all(released);
     }
 
     fn flush(&self) {
@@ -226,7 +226,7 @@ impl Listen for Ear {
         woken.extend(streams.values_mut().filter_map(|flow| flow.waker.take()));
         drop(objects);
         let error = Err(over());
-        all.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&error)).for_each(Waker::wake);
+        all.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.notify(&error)).for_each(Waker::wake);
         self.flush();
     }
 }
@@ -241,7 +241,7 @@ impl Objects {
         self.entries.entry(object.0).or_default()
     }
 
-    fn arrived(&mut self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>, gone: &mut Gone) {
+    fn arrived(&mut self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>, released: &mut Released) {
         for inner in &contains {
             self.entry(*inner).held += 1;
         }
@@ -258,19 +258,19 @@ impl Objects {
             entry.contains.clone_from(&contains);
             contains.iter().for_each(|inner| self.entry(*inner).holds += 1);
         }
-        self.woken.extend(waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.told(&outcome)));
+        self.woken.extend(waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.notify(&outcome)));
         // A ready stream object means that the stream has ended.
         self.woken.extend(self.streams.get_mut(&object.0).and_then(|flow| flow.waker.take()));
-        self.release(object, gone);
+        self.release(object, released);
     }
 
-    fn item_came(
+    fn item_arrived(
         &mut self,
         stream: ObjectId,
         item: ObjectId,
         outcome: Option<Outcome>,
         contains: Vec<ObjectId>,
-        gone: &mut Gone,
+        released: &mut Released,
     ) {
         for inner in &contains {
             let entry = self.entry(*inner);
@@ -289,11 +289,11 @@ impl Objects {
                 self.woken.extend(flow.waker.take());
             }
             // The stream is closed.
-            None => self.release(item, gone),
+            None => self.release(item, released),
         }
     }
 
-    fn release(&mut self, object: ObjectId, gone: &mut Gone) {
+    fn release(&mut self, object: ObjectId, released: &mut Released) {
         let mut left = vec![object];
         while let Some(object) = left.pop() {
             let Some(entry) = self.entries.get_mut(&object.0) else { continue };
@@ -303,7 +303,7 @@ impl Objects {
             }
             if let Some(entry) = self.entries.remove(&object.0) {
                 if entry.held > 0 {
-                    gone.push((object, entry.held));
+                    released.push((object, entry.held));
                 }
                 left.extend(entry.contains);
             }
@@ -345,7 +345,7 @@ impl Waiter {
     }
 
     /// Counts one more ready object. Returns the waker to call, if the waiter is done.
-    fn told(&self, outcome: &Outcome) -> Option<Waker> {
+    fn notify(&self, outcome: &Outcome) -> Option<Waker> {
         let mut state = self.state();
         state.missing = state.missing.saturating_sub(1);
         if self.takes_value && state.value.is_none() {
@@ -390,10 +390,10 @@ mod tests {
         Err(over())
     }
 
-    fn arrived(table: &Table, object: ObjectId, contains: Vec<ObjectId>) -> Gone {
-        let mut gone = Vec::new();
-        table.objects().arrived(object, failed(), contains, &mut gone);
-        gone
+    fn arrived(table: &Table, object: ObjectId, contains: Vec<ObjectId>) -> Released {
+        let mut released = Vec::new();
+        table.objects().arrived(object, failed(), contains, &mut released);
+        released
     }
 
     #[test]
@@ -445,10 +445,10 @@ mod tests {
         table.poll_item(STREAM, &Context::from_waker(Waker::noop()))
     }
 
-    fn item(table: &Table, item: ObjectId, contains: Vec<ObjectId>) -> Gone {
-        let mut gone = Vec::new();
-        table.objects().item_came(STREAM, item, Some(failed()), contains, &mut gone);
-        gone
+    fn item(table: &Table, item: ObjectId, contains: Vec<ObjectId>) -> Released {
+        let mut released = Vec::new();
+        table.objects().item_arrived(STREAM, item, Some(failed()), contains, &mut released);
+        released
     }
 
     #[test]
@@ -484,14 +484,14 @@ mod tests {
 
     #[test]
     fn an_end_is_what_became_of_all_that_is_waited_for() {
-        let ear = Ear::default();
-        let table = &ear.table;
+        let listener = TableListener::default();
+        let table = &listener.table;
         table.made(ONE);
         let waiter = Waiter::for_objects(1);
         assert!(!table.watch(ONE, &waiter) && !waiter.is_done());
         table.open_stream(STREAM, 4);
         assert_eq!(poll(table), (Poll::Pending, true));
-        ear.ended();
+        listener.ended();
         assert!(waiter.is_done() && table.is_there(TWO));
         assert_eq!(poll(table), (Poll::Ready(None), false));
         assert_eq!(table.outcome(ONE).unwrap().unwrap_err().fault.code, Code::Cancelled);
