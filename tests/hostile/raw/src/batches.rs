@@ -75,7 +75,10 @@ pub const ATTACKS: &[Attack] = &[
         Behavior::Process(|_| columns(&[tag::STRUCT, 1, 0, 0, 0, 1, tag::INT32], 2, &[(2, 0), (1, 0)], 3)),
     ),
     ("map-of-numbers", Behavior::Process(|_| columns(&[tag::MAP, 0, 0, 0, 0, tag::INT32], 2, &[(2, 0), (2, 0)], 4))),
-    ("map-of-nothing", Behavior::Process(|_| columns(&[tag::MAP, 0, 0, 0, 0, tag::STRUCT, 0, 0], 0, &[(0, 0), (0, 0)], 3))),
+    (
+        "map-of-nothing",
+        Behavior::Process(|_| columns(&[tag::MAP, 0, 0, 0, 0, tag::STRUCT, 0, 0], 0, &[(0, 0), (0, 0)], 3)),
+    ),
     ("map-of-triples", Behavior::Process(|_| map_of_triples())),
     ("fixed-list-max", Behavior::Process(|_| fixed_list(i32::MAX, i32::MAX as u64))),
     ("fixed-list-of-nothing", Behavior::Process(|_| fixed_list(0, i32::MAX as u64))),

@@ -51,7 +51,9 @@ impl Guest for Component {
                 Behavior::Process(_) => (Kind::Batch, &[][..]),
                 Behavior::Scalar(_) => (Kind::Scalar, &batches::ONE_NUMBER[..]),
                 Behavior::Described(schema) => (Kind::Batch, schema),
-                Behavior::Fit(_) | Behavior::GiveUp(_) | Behavior::Predict(_) | Behavior::Open(_) => (Kind::Trainer, &[][..]),
+                Behavior::Fit(_) | Behavior::GiveUp(_) | Behavior::Predict(_) | Behavior::Open(_) => {
+                    (Kind::Trainer, &[][..])
+                }
             };
             Function { name: name.into(), kind, arguments: arguments.into(), returns: Vec::new(), about: String::new() }
         };

@@ -53,11 +53,20 @@ pub const ATTACKS: &[Attack] = &[
         "too-many-predictions",
         Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * (g.test_rows as usize + 1)]))),
     ),
-    ("half-a-prediction", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * g.test_rows as usize - 4])))),
+    (
+        "half-a-prediction",
+        Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &vec![0; 8 * g.test_rows as usize - 4]))),
+    ),
     ("nan-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::NAN, g.test_rows))))),
-    ("infinite-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::INFINITY, g.test_rows))))),
+    (
+        "infinite-predictions",
+        Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::INFINITY, g.test_rows)))),
+    ),
     ("largest-predictions", Behavior::Fit(|| each(|g| groups::fitted(&[], "{}", &repeated(f64::MAX, g.test_rows))))),
-    ("params-not-json", Behavior::Fit(|| each(|g| groups::fitted(&[], "{coefficients: ", &repeated(0.0, g.test_rows))))),
+    (
+        "params-not-json",
+        Behavior::Fit(|| each(|g| groups::fitted(&[], "{coefficients: ", &repeated(0.0, g.test_rows)))),
+    ),
     ("params-empty", Behavior::Fit(|| each(|g| groups::fitted(&[], "", &repeated(0.0, g.test_rows))))),
     (
         "params-huge",
