@@ -1,9 +1,9 @@
 #!/bin/bash
-# Inputs that public bug reports are about, through the built host: each prints `ok` or `WRONG` and what came instead.
-# Usage: tests/cases/run.sh [PATTERN]   Only cases whose names match the pattern (of `case`); all by default.
+# Inputs from public bug reports, run with the built host. Each case prints `ok`, or `WRONG` with the actual output.
+# Usage: tests/cases/run.sh [PATTERN]   PATTERN selects cases by name, as a pattern of `case`; default: all.
 # Environment: HOST names the host (default: release/host in CARGO_TARGET_DIR, or in `target`). `cargo xtask test` or
-# `cargo build --release` builds it. Parquet files of other writers (INT96, encrypted) are tests of host/dataset.
-# Exit codes: 0 all right, 1 some are wrong, 2 there is no host.
+# `cargo build --release` builds it. Tests of host/dataset cover Parquet files of other writers (INT96, encrypted).
+# Exit codes: 0 all cases are right, 1 some are wrong, 2 no host was found.
 set -u
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 HOST=${HOST:-${CARGO_TARGET_DIR:-$ROOT/target}/release/host}
@@ -21,7 +21,7 @@ end() {
 trap end EXIT
 WRONG=0
 
-# same NAME EXPECTED CAME
+# same NAME EXPECTED ACTUAL
 same() {
   if [ "$2" = "$3" ]; then
     echo "ok     $1"
@@ -30,7 +30,7 @@ same() {
     printf 'WRONG  %s\n       right: %.400s\n       came:  %.600s\n' "$1" "$2" "$3"
   fi
 }
-# has NAME WORDS CAME: each line of WORDS is part of what came.
+# has NAME WORDS ACTUAL: checks that ACTUAL contains each line of WORDS.
 has() {
   local words
   while IFS= read -r words; do
@@ -40,13 +40,13 @@ has() {
 }
 wanted() { case $1 in $PATTERN) ;; *) return 1 ;; esac }
 
-# Makes a folder of its own for the case NAME, and goes there. False if the case is not asked for.
+# begin NAME: enters an empty folder for the case NAME. Fails if PATTERN does not select the case.
 begin() {
   wanted "$1" || return 1
   NAME=$1
   mkdir -p "$WORK/case" && cd "$WORK/case" && rm -rf -- * && return 0
 }
-# read_as EXPECTED [LINES OF input]: the rows as JSON lines, without their quotes.
+# read_as EXPECTED [LINES OF input]: checks the rows that a job reads, as JSON lines without quotes.
 read_as() {
   local expected=$1
   shift
@@ -56,7 +56,7 @@ read_as() {
   talk=$("$HOST" submit job.toml -q 2>&1 >/dev/null) || { same "$NAME" "$expected" "$talk"; return; }
   same "$NAME" "$expected" "$(tr -d '"\n' <"$WORK/rows.jsonl")"
 }
-# refused WORDS [LINES OF input]: the job fails, and says this.
+# refused WORDS [LINES OF input]: checks that the job fails with these words.
 refused() {
   local words=$1
   shift
@@ -64,7 +64,7 @@ refused() {
   local talk
   if talk=$("$HOST" submit job.toml -q 2>&1); then same "$NAME" "an error" "$talk"; else has "$NAME" "$words" "$talk"; fi
 }
-# trained WORDS KEYS [LINES OF input]: what a job says that trains a model of y by x for each group of these keys.
+# trained WORDS KEYS [LINES OF input]: checks the JSON of a job that trains a model of y by x per group of KEYS.
 trained() {
   local words=$1 keys=$2
   shift 2
@@ -242,11 +242,11 @@ FILTERS
   refused $'a row of in.csv\nverflow' "$IN" 'filter = "i + 9223372036854775807 > 0"'
 fi
 declare -A BUILT=()
-# program NAME WORDS CODE ARGUMENTS OF submit: what a program of tests/programs says, and its exit code.
+# program NAME WORDS CODE ARGUMENTS OF submit: checks the output and the exit code of a program of tests/programs.
 program() {
   local name=$1 words=$2 code=$3 came crate=${4%%#*}
   shift 3
-  # The time that the compiler takes is not the program's.
+  # Builds first, so that the time limit below excludes compilation.
   [ -n "${BUILT[$crate]:-}" ] || "$HOST" build "$crate" >/dev/null && BUILT[$crate]=1
   came=$(timeout 120 "$HOST" submit "$@" -q 2>&1)
   has "$name" "$words"$'\n'"exit $code" "$came"$'\n'"exit $?"
@@ -285,7 +285,7 @@ if begin 'machine: names, no temporary folder'; then
   program "$NAME" "$WORK/absent" 1 "$ROOT/tests/programs/objects#holds" --arg objects=40 --arg rows=1000000 --arg gets=20 --object-memory 40MiB
   unset TMPDIR
 fi
-# serve LOG ARGUMENTS: a node that runs until the end.
+# serve LOG ARGUMENTS: starts a node, which runs until this script ends.
 serve() {
   local log=$1
   shift

@@ -76,7 +76,7 @@ fn does(session: &mut Session, wanted: GuestRequest) -> Result<(), DenseError> {
         GuestRequest::Read(tensor, offset, count) => {
             session.begin_read(tensor, offset, count.into())?;
             let read = session.poll_read(&mut vec![0; count as usize], true);
-            assert!(read.is_ready(), "its values are here");
+            assert!(read.is_ready(), "a read on the processor is ready at once");
             Ok(())
         }
         GuestRequest::Drop(tensor) => {

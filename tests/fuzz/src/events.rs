@@ -53,7 +53,7 @@ pub fn events(bytes: &[u8]) -> bool {
     for job in (0..JOBS).rev() {
         history.step(Event::JobEnded { job: JobId(job) });
     }
-    assert!(history.sched.is_empty(), "something is left");
+    assert!(history.sched.is_empty(), "the scheduler is not empty");
     assert!(history.borrowed.is_empty(), "objects that were not returned: {:?}", history.borrowed);
     assert!(history.values.is_empty(), "values that did not go out: {:?}", history.values);
     history.has_run

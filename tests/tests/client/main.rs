@@ -55,5 +55,5 @@ fn with_job<F: Future<Output = Result<(), ClientError>>>(folder: &str, test: imp
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let result = runtime.block_on(async { tokio::time::timeout(TIME_MAX, test).await });
-    result.unwrap_or_else(|_| panic!("it hangs"))
+    result.unwrap_or_else(|_| panic!("the run does not end"))
 }

@@ -1,7 +1,7 @@
 set -euo pipefail
 trap 'echo "line $LINENO of the page failed (exit code $?)" >&2' ERR
 
-# What the test has done before, or does with less data; all else is cargo's.
+# Skips commands that the test has run before, runs the demo on less data, and passes all others to cargo.
 cargo() {
     case "$1 ${2-}" in
     "build --release" | "xtask setup" | "xtask test" | "xtask bench") echo "cargo $*: not run by the test" ;;
@@ -19,7 +19,7 @@ made_data() {
     esac
 }
 
-# There is no internet: what pages fetch lies in a folder.
+# The test has no internet access: copies what pages fetch from a folder.
 curl() {
     local word
     for word in "$@"; do

@@ -99,7 +99,7 @@ impl Nodes {
         let mut line = vec!["serve", "--listen", address, "--workers", "1", "--data", &data, "--name", name];
         line.extend(more);
         self.running[number(name) - 1] = self.lab.start(&line);
-        until("it is there again", || self.seen_by(&data).iter().any(|node| node["name"] == name));
+        until("the node is a member again", || self.seen_by(&data).iter().any(|node| node["name"] == name));
     }
 
     /// Returns the process id of a node.
@@ -137,7 +137,7 @@ fn all_nodes_are_restarted_during_a_job() {
     let mut nodes = Nodes::start(3);
     let job =
         nodes.begin(&component("tests/programs/objects"), "outlives", "0", &["objects=40", "rows=100000", "retries=0"]);
-    until("it joins", || nodes.there().len() == 4);
+    until("the submitter joins", || nodes.there().len() == 4);
     // Time for the job to create its objects.
     std::thread::sleep(Duration::from_secs(2));
     for number in [3, 2, 1] {
@@ -154,7 +154,7 @@ fn all_nodes_are_restarted_during_a_job() {
         }
         let node = nodes.lab.start(&line);
         nodes.running.insert(number - 1, node);
-        until("it is there again", || {
+        until("the node is a member again", || {
             let now = nodes.there();
             now.len() == 4 && named(&now, &name).is_some_and(|node| node["number"] != own["number"])
         });
@@ -219,13 +219,13 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
     let ended = nodes.submit(&objects, "passes", "0", &["objects=20", "rows=200000"]).expect_code(0);
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
     // A submitter that has ended, and a node that is told to leave, disappear at once.
-    until("only the three are there", || nodes.there().len() == 3);
+    until("only the three nodes are members", || nodes.there().len() == 3);
     nodes.stop(2).expect_code(0).expect_stderr(&["this node leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);
     // A node that dies is detected.
     let since = Instant::now();
     drop(nodes.running.pop());
-    until("it is missed", || nodes.there().len() == 1);
+    until("the node is no member any more", || nodes.there().len() == 1);
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
 }
 
@@ -239,7 +239,7 @@ fn a_node_comes_back_as_who_it_was() {
     let line = ["serve", "--listen", "127.0.0.1:0", "--workers", "1", "--data", "2", "--join", &founder];
     nodes.running.push(nodes.lab.start(&line));
     let number = |all: &[Value]| all.iter().find(|node| node["name"] == "node-2").map(|node| node["number"].clone());
-    until("it is there again", || {
+    until("the node is a member again", || {
         let now = nodes.there();
         now.len() == 2 && number(&now) != number(&before)
     });

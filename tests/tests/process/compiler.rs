@@ -29,7 +29,7 @@ fn it_is_confined_before_it_looks_at_a_component() {
         let walls = walls();
         !walls.is_empty() && walls.iter().all(|wall| wall == "Seccomp:\t2")
     });
-    assert!(compiler.try_wait().unwrap().is_none(), "it has not ended");
+    assert!(compiler.try_wait().unwrap().is_none(), "the compiler ended early");
     let mut answer = Vec::new();
     compiler.stdout.take().unwrap().read_to_end(&mut answer).unwrap();
     assert!(compiler.wait().unwrap().success());

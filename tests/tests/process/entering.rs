@@ -97,10 +97,10 @@ fn nodes_and_tenants_meet_by_either_family() {
             for (which, listen) in ["[::]:0", "127.0.0.1:0", "[::1]:0"].into_iter().enumerate() {
                 let data = format!("{data}-{which}");
                 let node = joins(&lab, &data, &address, &["--listen", listen, "--name", &data]);
-                until("it is there", || nodes(&lab, &data).len() == 2);
+                until("the node is a member", || nodes(&lab, &data).len() == 2);
                 let log = log_of(node);
                 assert!(log.contains("connected to node `first`") && !log.contains("invalid"), "{log}");
-                until("it is gone", || nodes(&lab, "1").len() == 1);
+                until("the node has left", || nodes(&lab, "1").len() == 1);
             }
             let ada = ["--data", "ada", "--token", &token(&lab, &["--tenant", "ada"])];
             let ended = lab.host(&[&job[..], &[&address], &ada].concat()).expect_code(0);
@@ -122,7 +122,7 @@ fn all_addresses_of_a_name_are_tried() {
         let line = ["serve", "--data", "2", "--listen", "[::]:0", "--join", &address, "--token", &node_token];
         let Some(command) = with_localhost(&lab, &addresses, &line) else { return };
         let node = Running::new(command);
-        until("it is there", || nodes(&lab, "1").len() == 2);
+        until("the node is a member", || nodes(&lab, "1").len() == 2);
         drop(node);
         let token = token(&lab, &["--tenant", "ada"]);
         let line = ["jobs", "list", "--data", "ada", "--token", &token, "--node", &address];
@@ -206,7 +206,7 @@ fn who_is_of_another_cluster_is_told_at_once() {
     gives_up(&lab, &line, quickly, &["is for a tenant, not for a node"]);
     // The founder logs why it rejected a node.
     let node = joins(&lab, "2", &first, &["--listen", "127.0.0.1:0", "--name", "second"]);
-    until("it is there", || nodes(&lab, "1").len() == 2);
+    until("the node is a member", || nodes(&lab, "1").len() == 2);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--name", "third"];
     drop(node);
     gives_up(&lab, &line, quickly, &["has the certificate of node `second`"]);
@@ -238,7 +238,7 @@ fn a_living_nodes_name_is_refused_to_others() {
     let first = format!("127.0.0.1:{port}");
     let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
     let mut one = twin("2");
-    until("it is there", || nodes(&lab, "1").len() == 2);
+    until("the node is a member", || nodes(&lab, "1").len() == 2);
     let before = nodes(&lab, "1");
     twin("3").wait().expect_code(1).expect_stderr(&["the name `twin` can't be had", "lives", "--name"]);
     // The live node keeps running.
@@ -250,7 +250,7 @@ fn a_living_nodes_name_is_refused_to_others() {
     let mut next = None;
     until("its name is free", || {
         let mut tried = twin("4");
-        until("it is in, or not", || tried.has_ended() || nodes(&lab, "4").len() == 2);
+        until("the node has joined or ended", || tried.has_ended() || nodes(&lab, "4").len() == 2);
         let is_in = !tried.has_ended();
         next = is_in.then_some(tried);
         is_in
@@ -267,10 +267,10 @@ fn a_node_whose_name_was_taken_ends() {
     let first = format!("127.0.0.1:{port}");
     let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
     let one = twin("2");
-    until("it is there", || nodes(&lab, "1").len() == 2);
+    until("the node is a member", || nodes(&lab, "1").len() == 2);
     let process = Pid::from_raw(one.process().cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
-    until("it is missed", || nodes(&lab, "1").len() == 1);
+    until("the node is no member any more", || nodes(&lab, "1").len() == 1);
     let other = twin("3");
     until("another has its name", || nodes(&lab, "1").len() == 2);
     kill_process(process, Signal::CONT).unwrap();
@@ -305,7 +305,7 @@ fn the_log_of_a_node_says_what_happens() {
     let line = ["submit", &program, "--arg", "depth=1", "--arg", "width=5", "--arg", "steps=1"];
     ada.host(&nodes.address("node-1"), &line).expect_code(0);
     nodes.kill("node-2");
-    until("it is missed", || nodes.there().len() == 1);
+    until("the node is no member any more", || nodes.there().len() == 1);
     // The connection times out after 4.9 s, the lease after 4 s.
     std::thread::sleep(Duration::from_secs(3));
     let log = log_of(nodes.running.remove(0));

@@ -225,7 +225,7 @@ fn kernels_without_end_beside_another_tenant() {
     let mut served = 0;
     while !attack.has_ended() || served == 0 {
         let found = ada.host(&address, &line).expect_code(0).json()["result"].clone();
-        assert_eq!(found, 3000, "what ada has on the GPU is touched");
+        assert_eq!(found, 3000, "values of the other tenant on the GPU changed");
         served += 1;
     }
     let a_turn = begun.elapsed() / turns;

@@ -313,7 +313,7 @@ fn a_crate_is_built_anew_when_what_it_is_made_from_changed() {
         assert!(build() && !build(), "{file}");
     }
     std::fs::remove_file(lab.path(".cargo/config.toml")).unwrap();
-    assert!(build() && !build(), "what is no more");
+    assert!(build() && !build(), "a missing component");
     for stamp in std::fs::read_dir(lab.path("cache/sandbar/builds")).unwrap().flatten() {
         let text = std::fs::read_to_string(stamp.path()).unwrap();
         let compiler = "\"compiler\":\"";

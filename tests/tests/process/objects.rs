@@ -132,12 +132,12 @@ fn damage(lab: &Lab, host: &mut Running) {
     let process = host.process();
     let mut busy = None;
     until("a task waits for somebody", || {
-        assert!(!host.has_ended(), "it ended before");
+        assert!(!host.has_ended(), "the host ended early");
         let before = std::mem::replace(&mut busy, spinning(process));
         busy.is_some() && busy == before
     });
     let files = nameless(process, &lab.path("tmp"));
-    assert!(!files.is_empty(), "something is on disk");
+    assert!(!files.is_empty(), "nothing was spilled");
     for file in files {
         let file = fs::File::options().read(true).write(true).open(file).expect("it is the tests' own");
         let mut bytes = vec![0; file.metadata().expect("it is there").len() as usize];

@@ -120,7 +120,7 @@ fn what_a_node_has_is_said_in_numbers() {
 fn groups_and_nodes_are_listed() {
     let lab = Lab::new();
     let host = start(&lab, "holds", &["cpus=2"], &["--resource", "license=4", "--memory", "1GiB"]);
-    until("it holds", || lab.host(&["jobs", "logs"]).stdout.contains("it holds"));
+    until("the program holds its groups", || lab.host(&["jobs", "logs"]).stdout.contains("it holds"));
     let listed = lab.host(&["list", "placement-groups", "--json"]).expect_code(0).json();
     let groups = &listed["placement_groups"];
     assert_eq!(listed["total"], 2);

@@ -24,9 +24,9 @@ fn nobody_waits_for_the_answers_of_slow_calls() {
         let polite = Polite::new().await;
         // From here on a message carries as many calls as it can.
         let quick = polite.answers("scalar_divides", 600).await;
-        assert!(quick.iter().any(|answers| answers.len() > 100), "quick calls are answered many at a time");
+        assert!(quick.iter().any(|answers| answers.len() > 100), "no message carried the answers of many quick calls");
         for answers in polite.answers("batch_dawdles", 5).await {
-            assert_eq!(answers.len(), 1, "the answer of a slow call waits for that of another");
+            assert_eq!(answers.len(), 1, "the answer of a slow call waited for another call");
         }
     });
 }
@@ -188,7 +188,7 @@ fn each_call_of_many_callers_is_answered_once() {
         assert_eq!(of_stuck.collect::<Vec<_>>(), [(7, Code::TimeOut)]);
         let settled = polite.pool.call(request(&polite.bind("scalar_divides"), CallWork::Describe)).await;
         assert!(settled.result.is_ok(), "{settled:?}");
-        callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "an answer too many"));
+        callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "a call was answered twice"));
     });
 }
 

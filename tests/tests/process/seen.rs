@@ -121,7 +121,7 @@ fn what_is_not_shown_is_counted() {
     for (held, chosen) in [(500, ""), (200_500, ", selected from the newest 200000")] {
         let lab = Lab::new();
         let mut host = start(&lab, "holds", &[&format!("objects={held}")]);
-        until("it holds them", || {
+        until("the program holds its objects", || {
             assert!(!host.has_ended());
             let tasks = lab.host(&["list", "tasks", "--name", "spins", "--json"]);
             tasks.status.success() && tasks.json()["total"] == json!(2)
@@ -224,7 +224,7 @@ fn lines_that_are_too_many_are_counted() {
 fn logs_are_followed_until_the_job_has_ended() {
     let lab = Lab::new();
     let mut host = start(&lab, "stays", &["bytes=10", "others=1"]);
-    until("it logs", || {
+    until("the program logs", || {
         assert!(!host.has_ended());
         lab.host(&["jobs", "logs"]).stdout.contains("it stays")
     });

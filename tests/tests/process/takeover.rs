@@ -138,7 +138,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
     nodes.kill("node-2");
     let since = Instant::now();
     let ada = Tenant::known(&nodes, "ada", &ada_token);
-    until("another takes it", || ada.status(&third, &id)["taken"] == 2);
+    until("another node takes the job over", || ada.status(&third, &id)["taken"] == 2);
     print_line(format_args!("taken over after {:?}", since.elapsed()));
     assert_ne!(ada.status(&third, &id)["node"], "node-2");
     nodes.add_with(&["--resource", "finish=1"]);

@@ -333,7 +333,7 @@ fn a_suspended_job_goes_on_afterwards() {
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     };
     assert!(is_suspended(process), "the host");
-    assert!(!children(process).into_iter().any(is_suspended), "its workers go on with what they have");
+    assert!(!children(process).into_iter().any(is_suspended), "a worker is suspended");
     until("it ends", || shell.status().is_some());
     let status = shell.status().expect("it has ended");
     let screen = shell.screen();

@@ -149,7 +149,7 @@ fn what_a_user_names_is_seen_to_be_used() {
     let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv", "--component", &canary];
     let (ended, accesses) = scene.run(&predict);
     ended.expect_code(2).expect_stderr(&["--component", &canary, "has none of it", UNKNOWN]);
-    assert!(scene.lab.path(MARK).exists(), "the crate is built that the user names");
+    assert!(scene.lab.path(MARK).exists(), "the crate that the user names is built");
     let own = scene.lab.path(CANARY).canonicalize().unwrap();
     for (kind, path) in [
         (AccessKind::Open, own.join("Cargo.toml")),

@@ -47,7 +47,7 @@ fn a_task_that_sleeps_is_seen_to_wait() {
         let listed = lab.host(&["list", "tasks", "--json"]);
         if listed.stdout.is_empty() { Value::Null } else { listed.json()["tasks"][0].clone() }
     };
-    until("it waits", || tasks()["waits_for"] == json!("a time"));
+    until("the task waits", || tasks()["waits_for"] == json!("a time"));
     host.interrupt();
     host.wait().expect_code(130);
 }

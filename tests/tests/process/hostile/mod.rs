@@ -178,7 +178,7 @@ impl Drop for AttackLab {
     fn drop(&mut self) {
         let wrong = self.wrong.take();
         if !wrong.is_empty() && !std::thread::panicking() {
-            panic!("{} attacks came otherwise than they must:\n{}", wrong.len(), wrong.join("\n"));
+            panic!("{} attacks had an unexpected outcome:\n{}", wrong.len(), wrong.join("\n"));
         }
     }
 }
