@@ -404,7 +404,7 @@ fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `512MiB`, `2GiB`, or a number of bytes.
+/// Parses a size: `512MiB`, `2GiB`, or a number of bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
@@ -417,13 +417,13 @@ fn bytes(text: &str) -> Result<u64, String> {
 pub(crate) struct New {
     /// Name of the crate and of its folder.
     pub name: String,
-    /// A program: tasks, one of which submits others.
+    /// Create a program: tasks, one of which submits others.
     #[arg(long, conflicts_with = "trainer")]
     program: bool,
-    /// A trainer with parameters, and its model; otherwise there is a function of each kind.
+    /// Create a trainer with parameters, and its model [default: one function of each kind]
     #[arg(long)]
     trainer: bool,
-    /// Folder of the guest SDK; by default the one of the checkout this program was built from.
+    /// Folder of the guest SDK [default: the folder in the checkout that this program was built from]
     #[arg(long)]
     pub sdk: Option<PathBuf>,
 }
@@ -450,7 +450,7 @@ mod tests {
             ("tpu", Err("not NAME=AMOUNT")),
             ("=1", Err("the resource has no name")),
             ("cpus=1", Err("`cpus` is set by --cpus")),
-            ("a b=1", Err("`a b` is no name: letters, digits, and - _ . / : are allowed")),
+            ("a b=1", Err("invalid name `a b`: use letters, digits and - _ . / :")),
             ("tpu=-1", Err("`-1` is not a number from 0 to 1000000000")),
             ("tpu=NaN", Err("`NaN` is not a number from 0 to 1000000000")),
         ] {
