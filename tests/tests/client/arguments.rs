@@ -51,7 +51,7 @@ fn what_only_the_component_knows_is_an_error_of_the_task() {
         let made: ObjectRef<(u64, u64, u64, u64, u64)> = job.task("makes").submit((1,)).await?;
         let error = made.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::BadOutput);
-        assert!(error.fault.message.contains(" is no (u64, "), "{error}");
+        assert!(error.fault.message.contains(" is not a (u64, "), "{error}");
         Ok(())
     });
 }

@@ -240,7 +240,7 @@ fn a_living_nodes_name_is_refused_to_others() {
     let mut one = twin("2");
     until("the node is a member", || nodes(&lab, "1").len() == 2);
     let before = nodes(&lab, "1");
-    twin("3").wait().expect_code(1).expect_stderr(&["the name `twin` can't be had", "lives", "--name"]);
+    twin("3").wait().expect_code(1).expect_stderr(&["the name `twin` is not available", "lives", "--name"]);
     // The live node keeps running.
     std::thread::sleep(Duration::from_secs(1));
     assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
