@@ -55,7 +55,7 @@ pub enum DatasetError {
     /// Two files disagree about a column.
     #[error(
         "column `{column}` is {first_type} in {first} but {second_type} in {second}; \
-         say which it is to be with [input] types, where the files are text, or read them one at a time"
+         declare its type with [input] types if the files are text, or read them one at a time"
     )]
     Disagree {
         /// The column.

@@ -74,8 +74,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file that a trusted process sealed, after checking that it is sealed and that long. What
-    /// comes from another process is an [`Object::of_sealed`](crate::Object::of_sealed) first.
+    /// Maps the first `bytes` of a file that a trusted process sealed, after checking its seals and its length. Files from
+    /// untrusted processes must pass [`Object::of_sealed`](crate::Object::of_sealed) first.
     pub fn sealed(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Mapping> {
         let seals = fcntl_get_seals(file)?;
         let write = if seals.contains(SealFlags::WRITE) { SealFlags::WRITE } else { SealFlags::FUTURE_WRITE };

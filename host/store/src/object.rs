@@ -8,14 +8,13 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, sendfile};
 use rustix::io::write;
 
-/// Seals of a file that a process wrote which is not trusted: with [`SealFlags::WRITE`] the kernel has made sure that nobody
-/// can write to it by an older mapping.
+/// Seals of a file that an untrusted process wrote: [`SealFlags::WRITE`] proves that no older mapping can write to it.
 ///
-/// That takes long on a busy machine: the kernel waits for every processor, and refuses when it moves one of the pages itself.
+/// Setting it is slow on a busy machine: the kernel waits for every processor, and fails while it moves one of the pages.
 pub(crate) const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
-/// Seals of a file that this process alone wrote and has not mapped to be written any more. The kernel looks for nothing.
+/// Seals of a file that only this process wrote and that it no longer has mapped for writing. Setting them checks nothing.
 pub(crate) const OWN_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
@@ -34,25 +33,25 @@ impl Object {
 
     /// Writes and seals an object of several parts, one behind another.
     pub fn of_parts(parts: &[&[u8]]) -> io::Result<Object> {
-        let (file, bytes) = written(parts)?;
+        let (file, bytes) = write_parts(parts)?;
         Object::seal(file, bytes)
     }
 
-    /// As [`Object::of_parts`], sealed so that another process, which does not trust this one, can check that nobody writes to
-    /// it any more.
+    /// Like [`Object::of_parts`], but sealed so that a process which does not trust this one can check that nothing writes to
+    /// the file any more.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Kernel errors.
     pub fn of_parts_verifiably(parts: &[&[u8]]) -> io::Result<Object> {
-        let (file, bytes) = written(parts)?;
-        unless_busy(|| Ok(fcntl_add_seals(&file, SEALS)?))?;
+        let (file, bytes) = write_parts(parts)?;
+        retry_while_busy(|| Ok(fcntl_add_seals(&file, SEALS)?))?;
         Ok(Object { file: Arc::new(file), bytes })
     }
 
-    /// An object that another process made, which is not trusted.
+    /// Adopts a file that an untrusted process sealed.
     ///
     /// # Errors
-    /// When it is not [sealed so that this can be checked](crate::Unsealed::seal_verifiably), or shorter.
+    /// Fails if the file is not [sealed verifiably](crate::Unsealed::seal_verifiably), or is shorter than `bytes`.
     pub fn of_sealed(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         crate::mapping::check_seals(file.as_fd(), bytes, SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
@@ -76,7 +75,7 @@ impl Object {
         Object::seal(file, bytes)
     }
 
-    /// Seals a file that this process alone has written, and not mapped.
+    /// Seals a file that only this process wrote, and that it has not mapped.
     fn seal(file: OwnedFd, bytes: u64) -> io::Result<Object> {
         fcntl_add_seals(&file, OWN_SEALS)?;
         Ok(Object { file: Arc::new(file), bytes })
@@ -93,8 +92,8 @@ impl Object {
     }
 }
 
-/// A file with these parts, one behind another, and its length.
-fn written(parts: &[&[u8]]) -> io::Result<(OwnedFd, u64)> {
+/// Writes parts one behind another to a new file. Returns the file and its length.
+fn write_parts(parts: &[&[u8]]) -> io::Result<(OwnedFd, u64)> {
     let file = new_file()?;
     for part in parts {
         let mut rest = *part;
@@ -108,15 +107,15 @@ fn written(parts: &[&[u8]]) -> io::Result<(OwnedFd, u64)> {
     Ok((file, parts.iter().map(|part| part.len() as u64).sum()))
 }
 
-/// A file that nobody else has is sealed again so often, after this, while it is busy: the kernel itself moves a page, or looks
-/// whether it is in use.
-const SEALS_MAX: u32 = 50;
-const SEAL_AGAIN: Duration = Duration::from_millis(2);
+/// Maximum number of attempts to seal a busy file.
+const SEAL_ATTEMPTS_MAX: u32 = 50;
+const SEAL_RETRY_DELAY: Duration = Duration::from_millis(2);
 
-pub(crate) fn unless_busy<T>(mut seal: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..SEALS_MAX {
+/// Retries to seal a file that no other process has: it is busy while the kernel moves a page or checks its use.
+pub(crate) fn retry_while_busy<T>(mut seal: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..SEAL_ATTEMPTS_MAX {
         match seal() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_AGAIN),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(SEAL_RETRY_DELAY),
             sealed => return sealed,
         }
     }

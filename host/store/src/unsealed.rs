@@ -18,7 +18,7 @@ use sandbar_core::copy_for_others;
 
 use crate::Object;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, gather, huge_bytes, map};
-use crate::object::{OWN_SEALS, SEALS, new_file, unless_busy};
+use crate::object::{OWN_SEALS, SEALS, new_file, retry_while_busy};
 
 /// A memory file that is written.
 #[derive(Debug)]
@@ -98,21 +98,21 @@ impl Unsealed {
         done
     }
 
-    /// Seals it: its first `bytes` bytes are an object of this process.
+    /// Seals the file: its first `bytes` bytes are an object of this process.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Kernel errors.
     pub fn seal(self, bytes: u64) -> io::Result<Object> {
         Taken { file: self.file, bytes }.seal_with(OWN_SEALS)
     }
 
-    /// Seals it so that another process, which does not trust this one, can check that nobody writes to it any more.
+    /// Seals the file so that a process which does not trust this one can check that nothing writes to it any more.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Kernel errors.
     pub fn seal_verifiably(self, bytes: u64) -> io::Result<Object> {
         let taken = Taken { file: self.file, bytes };
-        unless_busy(|| taken.seal())
+        retry_while_busy(|| taken.seal())
     }
 }
 
@@ -181,10 +181,10 @@ impl Taken {
         self.seal_with(SEALS)
     }
 
-    /// As [`Taken::seal`]; while it can't be sealed, whatever keeps it from that, an object of the same bytes.
+    /// Like [`Taken::seal`], but returns a copy while the kernel refuses to seal the file.
     ///
     /// # Errors
-    /// When its writer has cut it off, and when there is no memory.
+    /// Fails if the writer has truncated the file, and if no memory is available.
     pub fn seal_or_copy(&self) -> io::Result<Object> {
         match self.seal() {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Object::of_file(self.file.as_fd(), self.bytes),

@@ -321,7 +321,7 @@ pub fn children(process: u32) -> Vec<u32> {
     ids.filter(|id| parent(*id) == Some(process)).collect()
 }
 
-/// Processor time that a process's first thread has had. Zero when the process is gone.
+/// Processor time of the main thread of a process; zero if the process has ended.
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());

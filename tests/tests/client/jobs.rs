@@ -88,8 +88,8 @@ fn tasks_outlive_their_workers() {
     });
 }
 
-/// Kills a worker of a lab's node that was given tasks and has computed for a while, if there is one: something is done between
-/// two kills on a machine of any speed. Other tests of this process are to be spared it. Says whether it killed one.
+/// Kills a worker of a lab's node that has tasks and has computed for 50 ms, so that the job makes progress between two kills on a
+/// machine of any speed. Workers of other tests in this process are spared. Returns whether a worker was killed.
 pub(crate) fn kill_one(lab: &Lab) -> bool {
     let listed = lab.host(&["list", "workers", "--json"]).expect_code(0).json();
     let process = |worker: &Value| worker["process"].as_u64().and_then(|process| u32::try_from(process).ok()).unwrap();

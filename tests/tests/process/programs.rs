@@ -153,8 +153,8 @@ pub fn kill(process: u32) {
     let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
 }
 
-/// Kills workers of a kind while their host runs, `most` of them: each once it has computed for so long, so that something is
-/// done between two kills on a machine of any speed. Returns how many were killed.
+/// Kills up to `most` workers of a kind while their host runs, each after it has `computed` for so long, so that the job makes
+/// progress between two kills on a machine of any speed. Returns the number of killed workers.
 pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, most: usize) -> usize {
     let mut killed = BTreeSet::new();
     while host.is_running() {

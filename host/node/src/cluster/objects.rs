@@ -176,10 +176,10 @@ pub(super) async fn fetch(inner: &Arc<Inner>, wanted: program::Wanted) -> Result
     here
 }
 
-/// Fetches an object into a memory file of this node, from which others may fetch it as well if it is `spread`.
+/// Fetches an object into a memory file of this node. If it is `spread`, other nodes can fetch it from here as well.
 ///
-/// Creating and sealing the file waits for every processor of a busy machine to let go of its pages: threads that wait for it
-/// keep no connection alive meanwhile.
+/// Creating and sealing the file can wait for every processor of a busy machine, so neither runs on the threads that keep
+/// connections alive.
 async fn fetch_here(inner: &Arc<Inner>, spec: FetchSpec, spread: bool) -> Result<Object, String> {
     let (object, bytes, root) = (spec.object, spec.bytes, spec.root);
     let reserve = async |bytes: u64| {
@@ -194,7 +194,7 @@ async fn fetch_here(inner: &Arc<Inner>, spec: FetchSpec, spread: bool) -> Result
         let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
         inner.shared.objects().insert(object, SharedObject { bytes, root, touched: Instant::now() });
     }
-    // Others find the object here at every moment: in the transfer, then among the shared ones.
+    // Peers find the object without a gap: first in the transfer, then among the shared objects.
     drop(serving);
     Ok(here)
 }

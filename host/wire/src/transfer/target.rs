@@ -62,10 +62,10 @@ impl HeapTarget {
         Ok(HeapTarget(Arc::new(Heap { at, bytes: bytes as usize })))
     }
 
-    /// As [`HeapTarget::new`], for [`Transfers::fetch`](super::Transfers::fetch).
+    /// Like [`HeapTarget::new`], for [`Transfers::fetch`](super::Transfers::fetch).
     ///
     /// # Errors
-    /// When there is no memory.
+    /// Out of memory.
     pub async fn reserve(bytes: u64) -> io::Result<HeapTarget> {
         HeapTarget::new(bytes)
     }

@@ -24,7 +24,7 @@ const SHOWN_CHARS_MAX: usize = 40;
 pub(in super::super) struct FilterFailure {
     /// Why not.
     reason: String,
-    /// The row's values of the filter's columns: `a=1, b=null`. Empty where no row is to blame.
+    /// The row's values of the filter's columns: `a=1, b=null`. Empty if no single row fails.
     pub(in super::super) row: String,
 }
 
@@ -37,7 +37,7 @@ impl Guarded {
         Guarded(predicate)
     }
 
-    /// The values of the predicate's columns in a batch of one row.
+    /// Formats the values of the predicate's columns in a batch of one row.
     fn shown(&self, row: &RecordBatch) -> String {
         let mut columns: Vec<_> = collect_columns(&self.0).into_iter().collect();
         columns.sort_by_key(|column| column.index());
@@ -53,7 +53,7 @@ impl Guarded {
     }
 }
 
-/// The first row of a batch for which `predicate` can't be computed, in a batch of its own, and why not.
+/// Returns the first row for which `predicate` fails, as a batch of one row, and its error.
 fn first_failing(predicate: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Option<(RecordBatch, DataFusionError)> {
     let mut failing = batch.clone();
     while failing.num_rows() > 1 {

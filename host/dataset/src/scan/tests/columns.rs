@@ -94,7 +94,7 @@ fn kinds_may_not_unless_nobody_asks() {
     let words = one("k", Arc::new(StringArray::from(vec!["three"])));
     let (a, b) = (folder.parquet("a.parquet", &number, 10), folder.parquet("b.parquet", &words, 10));
     let both = source([a.clone(), b.clone()]);
-    let advice = "say which it is to be with [input] types, where the files are text, or read them one at a time";
+    let advice = "declare its type with [input] types if the files are text, or read them one at a time";
     let expected = format!("column `k` is Int32 in {a} but Utf8 in {b}; {advice}");
     for source in [both.clone(), Source { columns: columns(&["k"]), ..both.clone() }] {
         assert_eq!(read(&source).expect_err("an error").to_string(), expected);
