@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_dense::{Costs, Dtype, Map, Op, Owned, Spec, Step, Tensor, cpu};
+use sandbar_dense::{Costs, Dtype, Kind, Map, Op, Owned, Spec, Step, Tensor, cpu};
 
 use crate::{DeviceTensor, GpuError, Stream};
 
 /// Something is done more often, or with more, until it takes so long.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// How long a device multiplies before it is measured: the clocks of an idle GPU are a fraction of those of a busy one.
-const WARM_UP: Duration = Duration::from_millis(200);
+/// A device is warm when it has multiplied no faster for so long: the clocks of an idle GPU are a fifth of those of a busy
+/// one, and take their time to rise.
+const STEADY: Duration = Duration::from_millis(300);
+/// How long it may take to be warm.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
 /// Sides of matrices that are multiplied: the first, and the last that is tried.
 const SIDE: u32 = 256;
 const SIDE_MAX: u32 = 4096;
@@ -118,15 +121,12 @@ impl Stream {
         Ok(tensor)
     }
 
-    /// Measures what the device takes for what it does: within a second or two, on a software driver too.
+    /// Measures what the device takes for what it does: within a few seconds, on a software driver too.
     ///
     /// # Errors
     /// Those of the operations.
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
-        let begun = Instant::now();
-        while begun.elapsed() < WARM_UP {
-            self.product_duration(Dtype::F32, 4 * SIDE)?;
-        }
+        self.warm_up()?;
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
         let little = self.of(&[1], &[1.0])?;
         let fixed = self.least(|stream| {
@@ -161,6 +161,24 @@ impl Stream {
             f32_operations_s,
             f64_operations_s: rate(Dtype::F64, has_f64)?,
         })
+    }
+
+    /// Multiplies until that gets no faster.
+    fn warm_up(&mut self) -> Result<(), GpuError> {
+        if self.device().about().kind == Kind::Software {
+            return Ok(());
+        }
+        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let square = self.of(&[4 * SIDE, 4 * SIDE], &vec![0.0; (16 * SIDE * SIDE) as usize])?;
+        let begun = Instant::now();
+        let (mut least, mut since) = (Duration::MAX, begun);
+        while since.elapsed() < STEADY && begun.elapsed() < WARM_UP_MAX {
+            let taken = self.often(&op, &[&square, &square])?;
+            if taken < least - least / 50 {
+                (least, since) = (taken, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of the largest copy within the limit of memory, or of the first one that takes long enough, and how long it takes.
@@ -228,14 +246,11 @@ impl Stream {
     /// The least that something took, the first time not counted.
     fn least(&mut self, mut act: impl FnMut(&mut Stream) -> Result<(), GpuError>) -> Result<Duration, GpuError> {
         act(self)?;
-        let mut least = Duration::MAX;
-        for _ in 0..3 {
+        let (mut least, all) = (Duration::MAX, Instant::now());
+        while all.elapsed() < LONG_ENOUGH {
             let begun = Instant::now();
             act(self)?;
             least = least.min(begun.elapsed());
-            if least > LONG_ENOUGH {
-                break;
-            }
         }
         Ok(least)
     }

@@ -1,6 +1,7 @@
 //! The process that has a GPU, and those that it serves: what they ask for comes, whatever others do.
 //!
-//! The process is this test's program, which serves when it is told to.
+//! The process is this test's program, which serves when it is told to: lavapipe, or with `SANDBAR_GPU=0` the first GPU of
+//! this machine (1 the second, and so on).
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -22,16 +23,29 @@ fn serve() {
     if std::env::var_os(SERVES).is_none() {
         return;
     }
-    sandbar_gpu::use_software().expect("lavapipe");
+    if gpu().is_none() {
+        sandbar_gpu::use_software().expect("lavapipe");
+    }
     sandbar_gpu::run_gpu(&["serve".to_owned()]).unwrap();
     std::process::exit(0);
+}
+
+/// The GPU to test, if it is not lavapipe.
+fn gpu() -> Option<usize> {
+    std::env::var("SANDBAR_GPU").ok().map(|place| place.parse().expect("a number"))
 }
 
 fn start(memory_bytes_max: u64) -> GpuProcess {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "serve", "--nocapture", "--"]).env(SERVES, "1").stderr(std::process::Stdio::null());
     let costs = sandbar_dense::Costs::PROCESSOR;
-    let options = GpuOptions { place: 0, is_software: false, memory_bytes_max, costs: Some(costs), processor: None };
+    let options = GpuOptions {
+        place: gpu().unwrap_or(0),
+        is_software: false,
+        memory_bytes_max,
+        costs: Some(costs),
+        processor: None,
+    };
     // What is behind `--` are patterns to libtest, which match no other test.
     GpuProcess::start(&mut program, &options).unwrap()
 }
@@ -265,7 +279,9 @@ fn time_is_whose_it_is() {
     let all = begun.elapsed().as_nanos() as u64;
     let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.worked_nanos(user));
     assert!(busy_nanos > 10 * idle_nanos && idle_nanos > 0, "{busy_nanos} and {idle_nanos}");
-    assert!((all / 2..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
+    // A fast GPU waits for its driver most of the time.
+    let least = if gpu().is_none() { all / 2 } else { 0 };
+    assert!((least..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
     remote.end_use(busy);
     assert_eq!(remote.worked_nanos(busy), 0);
 }
