@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_dense::{Costs, Dtype, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
+use sandbar_dense::{Costs, Dtype, Kind, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
 
 use crate::{DeviceTensor, GpuError, Stream};
 
 /// Minimum duration of a measurement; smaller ones are repeated or enlarged.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// Duration of work before a measurement: the clock rates of an idle GPU are a fraction of a busy one's.
-const WARM_UP: Duration = Duration::from_millis(200);
+/// Warm-up ends when products have not become faster for this long. The clock rates of an idle GPU are a fifth of those of
+/// a busy one, and rise over hundreds of milliseconds.
+const STEADY: Duration = Duration::from_millis(300);
+/// Limit of the warm-up.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
 /// Initial and maximum side of the measured matrix products.
 const SIDE: u32 = 256;
 const SIDE_MAX: u32 = 4096;
@@ -118,15 +121,12 @@ impl Stream {
         Ok(tensor)
     }
 
-    /// Measures the device's costs, within one or two seconds even on a software driver.
+    /// Measures the device's costs, within a few seconds even on a software driver.
     ///
     /// # Errors
     /// Errors of the operations.
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
-        let started = Instant::now();
-        while started.elapsed() < WARM_UP {
-            self.product_duration(Dtype::F32, 4 * SIDE)?;
-        }
+        self.warm_up()?;
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
         let little = self.of(&[1], &[1.0])?;
         let fixed = self.least(|stream| {
@@ -161,6 +161,24 @@ impl Stream {
             f32_operations_s,
             f64_operations_s: rate(Dtype::F64, has_f64)?,
         })
+    }
+
+    /// Computes products until they do not become faster.
+    fn warm_up(&mut self) -> Result<(), GpuError> {
+        if self.device().about().kind == Kind::Software {
+            return Ok(());
+        }
+        let op = Op::Product { first_transposed: false, second_transposed: false };
+        let square = self.of(&[4 * SIDE, 4 * SIDE], &vec![0.0; (16 * SIDE * SIDE) as usize])?;
+        let started = Instant::now();
+        let (mut least, mut improved) = (Duration::MAX, started);
+        while improved.elapsed() < STEADY && started.elapsed() < WARM_UP_MAX {
+            let duration = self.often(&op, &[&square, &square])?;
+            if duration < least - least / 50 {
+                (least, improved) = (duration, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     /// Returns size and duration of the largest copy within the memory limit, or of the first that takes long enough.
@@ -230,14 +248,11 @@ impl Stream {
     /// Returns the minimum duration of several runs, after a warm-up.
     fn least(&mut self, mut act: impl FnMut(&mut Stream) -> Result<(), GpuError>) -> Result<Duration, GpuError> {
         act(self)?;
-        let mut least = Duration::MAX;
-        for _ in 0..3 {
+        let (mut least, total) = (Duration::MAX, Instant::now());
+        while total.elapsed() < LONG_ENOUGH {
             let started = Instant::now();
             act(self)?;
             least = least.min(started.elapsed());
-            if least > LONG_ENOUGH {
-                break;
-            }
         }
         Ok(least)
     }

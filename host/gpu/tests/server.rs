@@ -1,6 +1,7 @@
 //! The GPU process and its clients: each gets its results, whatever the others do.
 //!
-//! The process is this test program, started as a server.
+//! The process is this test program, started as a server. Its GPU is lavapipe, or with `SANDBAR_GPU=0` the first GPU of this
+//! machine (1 for the second, and so on).
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -24,16 +25,29 @@ fn serve() {
     if std::env::var_os(SERVES).is_none() {
         return;
     }
-    sandbar_gpu::use_software().expect("lavapipe");
+    if gpu().is_none() {
+        sandbar_gpu::use_software().expect("lavapipe");
+    }
     sandbar_gpu::run_gpu(&["serve".to_owned()]).unwrap();
     std::process::exit(0);
+}
+
+/// The GPU to test, if it is not lavapipe.
+fn gpu() -> Option<usize> {
+    std::env::var("SANDBAR_GPU").ok().map(|place| place.parse().expect("a number"))
 }
 
 fn start(memory_bytes_max: u64) -> GpuProcess {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "serve", "--nocapture", "--"]).env(SERVES, "1").stderr(std::process::Stdio::null());
     let costs = sandbar_dense::Costs::PROCESSOR;
-    let options = GpuOptions { index: 0, is_software: false, memory_bytes_max, costs: Some(costs), processor: None };
+    let options = GpuOptions {
+        index: gpu().unwrap_or(0),
+        is_software: false,
+        memory_bytes_max,
+        costs: Some(costs),
+        processor: None,
+    };
     // Arguments behind `--` are test filters to libtest; they match no other test.
     GpuProcess::start(&mut program, &options).unwrap()
 }
@@ -267,7 +281,9 @@ fn time_is_whose_it_is() {
     let all = begun.elapsed().as_nanos() as u64;
     let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.busy_nanos(user));
     assert!(busy_nanos > 10 * idle_nanos && idle_nanos > 0, "{busy_nanos} and {idle_nanos}");
-    assert!((all / 2..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
+    // With a fast GPU, most of the time passes in its driver.
+    let least = if gpu().is_none() { all / 2 } else { 0 };
+    assert!((least..=all).contains(&(busy_nanos + idle_nanos)), "{busy_nanos} and {idle_nanos} of {all}");
     remote.remove_user(busy);
     assert_eq!(remote.busy_nanos(busy), 0);
 }

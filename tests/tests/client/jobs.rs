@@ -94,8 +94,8 @@ pub(crate) fn kill_one(lab: &Lab) -> bool {
     let listed = lab.host(&["list", "workers", "--json"]).expect_code(0).json();
     let process = |worker: &Value| worker["process"].as_u64().and_then(|process| u32::try_from(process).ok()).unwrap();
     let is_due = |worker: &&Value| {
-        let is_given = worker["role"] == "tasks" && worker["given"].as_u64() > Some(0);
-        is_given && processor_time(process(worker)) >= Duration::from_millis(150)
+        let tasks = worker["given"].as_u64().unwrap_or(0) + worker["waiting"].as_u64().unwrap_or(0);
+        worker["role"] == "tasks" && tasks > 0 && processor_time(process(worker)) >= Duration::from_millis(50)
     };
     let due = listed["workers"].as_array().unwrap().iter().find(is_due);
     // The process may have ended since.

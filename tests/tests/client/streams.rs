@@ -196,7 +196,7 @@ fn streams_outlive_their_workers() {
         }
         let mut killed = 0;
         while !all.iter().all(tokio::task::JoinHandle::is_finished) {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
             if killed < 20 {
                 killed += u32::from(tokio::task::block_in_place(|| kill_one(&lab)));
             }

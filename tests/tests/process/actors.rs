@@ -1,12 +1,12 @@
 //! Actors: ordered calls, restarts, checkpoints, names, kills, and their end with the last handle.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbar_tests::{Lab, children, component, is_alive};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
-use crate::programs::{kill_workers, start_of};
+use crate::programs::{kill, start_of, workers};
 
 const PROGRAM: &str = "tests/programs/actors";
 
@@ -153,8 +153,17 @@ fn thousands_of_actors_live_at_once_and_go_with_their_handles() {
 #[test]
 fn a_hundred_calls_survive_a_killed_worker() {
     let lab = Lab::new();
-    let mut host = start_of(&lab, &component(PROGRAM), "survives", &[("calls", 100), ("steps", 20_000_000)]);
-    let killed = kill_workers(&mut host, "actors", Duration::from_millis(200), usize::MAX);
+    let mut host = start_of(&lab, &component(PROGRAM), "survives", &[("calls", 100), ("steps", 5_000_000)]);
+    let (mut killed, mut next) = (0, Instant::now() + Duration::from_millis(150));
+    while host.is_running() {
+        if Instant::now() >= next {
+            next += Duration::from_millis(150);
+            let all = workers(host.process(), "actors");
+            all.iter().copied().for_each(kill);
+            killed += all.len();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let summary = host.wait().expect_code(0).json();
     assert_eq!(summary["result"], json!(100));
     assert!(killed >= 2, "{killed} {summary}");

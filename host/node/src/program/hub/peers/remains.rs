@@ -55,23 +55,21 @@ struct OfJob {
 }
 
 impl Remains {
-    /// A node runs a job from now on, which is called so in its cluster.
+    /// A node runs a job from now on, which is called so in its cluster. Another root of that job was taken over: its node is
+    /// gone, which this one may not know yet.
     pub(super) fn introduce(&mut self, root: Root, name: &str) {
         let is_full = self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(name);
         if is_full || self.roots.len() >= JOBS_MAX || self.roots.contains_key(&root) {
             return;
         }
         let name: Arc<str> = name.into();
+        self.roots.retain(|_, other| *other != name);
         self.jobs.entry(name.clone()).or_default().since = None;
         self.roots.insert(root, name);
     }
 
     fn name_of(&self, root: Root) -> Option<Arc<str>> {
         self.roots.get(&root).cloned()
-    }
-
-    fn is_run(&self, name: &str) -> bool {
-        self.roots.values().any(|other| **other == *name)
     }
 
     fn keep(&mut self, name: &Arc<str>, remnant: Remnant, files: Vec<(ObjectId, SealedFile)>, bytes_max: u64) {
@@ -111,9 +109,7 @@ impl Remains {
 
     /// A job of this root has ended.
     pub(super) fn root_ended(&mut self, root: Root) {
-        if let Some(name) = self.roots.remove(&root)
-            && !self.is_run(&name)
-        {
+        if let Some(name) = self.roots.remove(&root) {
             self.drop_job(&name);
         }
     }
@@ -121,9 +117,7 @@ impl Remains {
     /// The roots are gone for which this holds.
     pub(super) fn lose_roots(&mut self, is_gone: impl Fn(&Root) -> bool) {
         for (_, name) in self.roots.extract_if(.., |root, _| is_gone(root)).collect::<Vec<_>>() {
-            if !self.is_run(&name)
-                && let Some(of_job) = self.jobs.get_mut(&name)
-            {
+            if let Some(of_job) = self.jobs.get_mut(&name) {
                 of_job.since = Some(Instant::now());
             }
         }
@@ -399,6 +393,15 @@ mod tests {
         remains.root_ended(root(2));
         assert!(all(&remains, JOB).is_empty() && remains.jobs.is_empty() && remains.order.is_empty());
         assert_eq!(remains.bytes, 0);
+        // Another one takes it over before this node knows that its root is gone.
+        for root in [root(1), root(2)] {
+            remains.introduce(root, JOB);
+            remains.keep(&name, remnant(1, 1), Vec::new(), 1 << 20);
+        }
+        remains.root_ended(root(2));
+        assert!(all(&remains, JOB).is_empty(), "nobody waits for what the first root has left");
+        remains.lose_roots(|gone| *gone == root(1));
+        assert!(remains.jobs.is_empty() && remains.roots.is_empty());
         // Or nobody does.
         remains.introduce(root(3), JOB);
         remains.keep(&name, remnant(1, 1), Vec::new(), 1 << 20);
