@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbar_dense::{Costs, Dtype, Kind, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
+use sandbar_dense::{Costs, DeviceKind, Dtype, Map, Op, OwnedValues, Spec, Step, Tensor, cpu};
 
 use crate::{DeviceTensor, GpuError, Stream};
 
@@ -165,7 +165,7 @@ impl Stream {
 
     /// Computes products until they do not become faster.
     fn warm_up(&mut self) -> Result<(), GpuError> {
-        if self.device().about().kind == Kind::Software {
+        if self.device().about().kind == DeviceKind::Software {
             return Ok(());
         }
         let op = Op::Product { first_transposed: false, second_transposed: false };
