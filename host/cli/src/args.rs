@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use sandbar_node::paths::GpuOptions;
-use sandbar_node::{NodeResources, Override, PredictSpec, paths};
+use sandbar_node::machine::GpuOptions;
+use sandbar_node::{NodeResources, Override, PredictSpec, machine};
 
 use crate::logging::Form;
 use crate::new::Template;
@@ -213,7 +213,7 @@ impl Shares {
 
     /// Counts the usable GPUs as the default of `--gpus`.
     pub async fn count_gpus(&mut self) -> Result<(), String> {
-        if let (None, Some(machine)) = (self.gpus, paths::gpus(self.gpu_options())?) {
+        if let (None, Some(machine)) = (self.gpus, machine::gpus(self.gpu_options())?) {
             self.gpus = Some(machine.usable().await.len() as f64);
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sandbar_node::{
-    Cluster, ClusterError, ClusterOptions, Limits, ListenOn, Member, MemberState, create_cluster, create_token, paths,
+    Cluster, ClusterError, ClusterOptions, Limits, ListenOn, Member, MemberState, create_cluster, create_token, machine,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -29,7 +29,7 @@ fn failed(e: impl std::fmt::Display) -> CliError {
 fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
     match data {
         Some(data) => Ok(data),
-        None => Ok(paths::state_folder().map_err(CliError::Failed)?.join("node")),
+        None => Ok(machine::state_folder().map_err(CliError::Failed)?.join("node")),
     }
 }
 

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use sandbar_node::machine::{self, DiskSpace, INSTALL_TARGET, LANDLOCK_ABI, MemoryBound, PROGRAM_ADDRESS_BYTES};
-use sandbar_node::paths::{self, GpuOptions};
+use sandbar_node::machine::{
+    self, DiskSpace, GpuOptions, INSTALL_TARGET, LANDLOCK_ABI, MemoryBound, PROGRAM_ADDRESS_BYTES,
+};
+
 use serde::Serialize;
 
 use crate::remedy::{FILES_LEAST, FILES_USUAL, can_be_written};
@@ -95,7 +97,7 @@ pub(crate) async fn run(as_json: bool, software_gpu: bool) -> Result<ExitCode, C
 
 fn programs() -> Check {
     const NAME: &str = "programs";
-    match paths::worker() {
+    match machine::worker() {
         Ok(worker) => Check::ok(NAME, worker.display().to_string()),
         Err(why) => Check::bad(NAME, "no host-worker", why),
     }
@@ -103,7 +105,7 @@ fn programs() -> Check {
 
 fn kernel() -> Check {
     const NAME: &str = "kernel";
-    let version = machine::kernel().unwrap_or_else(|| "unknown".to_owned());
+    let version = machine::kernel_version().unwrap_or_else(|| "unknown".to_owned());
     if machine::reports_written_pages() {
         return Check::ok(NAME, version);
     }
@@ -144,7 +146,7 @@ fn memory() -> Check {
         MemoryBound::ControlGroup(file) => format!("the limit in {}", file.display()),
         MemoryBound::AddressSpace => "ulimit -v".to_owned(),
     };
-    let (rows, objects) = (size(paths::memory_for_rows()), size(paths::memory_for_objects()));
+    let (rows, objects) = (size(machine::memory_for_rows()), size(machine::memory_for_objects()));
     let value = format!("{} ({bound}); {rows} for rows, {objects} for objects", size(bytes));
     if bytes >= MEMORY_USUAL_BYTES {
         return Check::ok(NAME, value);
@@ -198,7 +200,7 @@ fn overcommit() -> Check {
 
 fn files() -> Check {
     const NAME: &str = "open files";
-    let Some(files) = paths::raise_file_limit() else { return Check::ok(NAME, "not limited") };
+    let Some(files) = machine::raise_file_limit() else { return Check::ok(NAME, "not limited") };
     let value = format!("{files} (the hard limit: the host raises its own to it)");
     let remedy = format!("raise it (`ulimit -Hn {FILES_USUAL}`, or LimitNOFILE={FILES_USUAL} of a unit)");
     match files {
@@ -234,7 +236,7 @@ fn temporary_folder() -> Check {
     }
     let Ok(space) = DiskSpace::of(&folder) else { return Check::ok(NAME, named) };
     let value = format!("{named} ({} free)", size(space.free_bytes));
-    if machine::lies_in_memory(&folder) {
+    if machine::is_in_memory(&folder) {
         return Check::warn(NAME, value, "files there stay in memory: set TMPDIR to a folder on a disk");
     }
     if space.free_bytes < space.reserve_bytes.saturating_add(SPACE_USUAL_BYTES) {
@@ -248,7 +250,7 @@ fn temporary_folder() -> Check {
 }
 
 fn cache_folder() -> Check {
-    let check = own_folder("cache", "XDG_CACHE_HOME", paths::find_cache_folder());
+    let check = own_folder("cache", "XDG_CACHE_HOME", machine::find_cache_folder());
     check.unwrap_or_else(|value| {
         let remedy = "trainers can't be stored for later predictions: set XDG_CACHE_HOME to a writable folder";
         Check::bad("cache", value, remedy)
@@ -256,7 +258,7 @@ fn cache_folder() -> Check {
 }
 
 fn state_folder() -> Check {
-    let check = own_folder("state", "XDG_STATE_HOME", paths::find_state_folder());
+    let check = own_folder("state", "XDG_STATE_HOME", machine::find_state_folder());
     check.unwrap_or_else(|value| {
         let remedy = "programs are not recorded: set XDG_STATE_HOME to a writable folder";
         Check::warn("state", value, remedy)
@@ -287,7 +289,7 @@ fn own_folder(name: &'static str, variable: &'static str, found: Result<PathBuf,
 async fn gpus(is_software: bool) -> Vec<Check> {
     const NAME: &str = "gpu";
     let options = GpuOptions { is_software, ..GpuOptions::default() };
-    let found = match paths::gpus(options) {
+    let found = match machine::gpus(options) {
         Err(why) => return vec![Check::warn(NAME, "no host-gpu", why)],
         Ok(None) => return vec![Check::ok(NAME, "none: dense algebra runs on the CPU")],
         Ok(Some(machine)) => match machine.list_unmeasured().await {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::{GpuCosts, GpuProfile, paths};
+use sandbar_node::{GpuCosts, GpuProfile, machine};
 use serde::Serialize;
 
 use crate::args::GpuCommand;
@@ -11,16 +11,16 @@ use crate::{CliError, output};
 
 pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let GpuCommand::List { json, software_gpu } = command;
-    let options = paths::GpuOptions { is_software: software_gpu, ..paths::GpuOptions::default() };
-    let machine = paths::gpus(options).map_err(CliError::Failed)?;
-    let all = match &machine {
-        Some(machine) => {
-            machine.measure_again().await.map_err(|e| CliError::Failed(format!("can't query the GPU drivers: {e}")))?
+    let options = machine::GpuOptions { is_software: software_gpu, ..machine::GpuOptions::default() };
+    let gpus = machine::gpus(options).map_err(CliError::Failed)?;
+    let all = match &gpus {
+        Some(gpus) => {
+            gpus.measure_again().await.map_err(|e| CliError::Failed(format!("can't query the GPU drivers: {e}")))?
         }
         None => &[],
     };
-    let usable = match &machine {
-        Some(machine) => machine.usable().await,
+    let usable = match &gpus {
+        Some(gpus) => gpus.usable().await,
         None => Vec::new(),
     };
     if json {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sandbar_node::{
-    Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob, paths,
+    Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob, machine,
 };
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
 
 /// Opens the user's job store.
 pub(crate) fn shelf() -> Result<JobShelf, CliError> {
-    Ok(JobShelf::open(paths::state_folder().map_err(CliError::Failed)?.join("jobs")))
+    Ok(JobShelf::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
 }
 
 /// Returns the job of this name, or the last one.

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sandbar_node::{
-    Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, paths,
+    Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, machine,
 };
 
 use args::{Arguments, Command, Shares, Submit};
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         true => HEAP.set_up_small(),
         false => HEAP.set_up(),
     }
-    paths::raise_file_limit();
+    machine::raise_file_limit();
     let arguments = Arguments::parse();
     logging::start(arguments.command.log_form());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -199,21 +199,21 @@ fn node_options(
     limits: sandbar_node::Limits,
     cluster: Option<Cluster>,
 ) -> Result<NodeOptions, CliError> {
-    let gpus = paths::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
+    let gpus = machine::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
     Ok(NodeOptions {
         number: cluster.as_ref().map_or(0, Cluster::number),
         neighbours: None,
         cluster,
-        workers: shares.workers.unwrap_or_else(sandbar_node::machine::cores),
+        workers: shares.workers.unwrap_or_else(machine::cores),
         resources: shares.resources(),
         limits,
-        cache: paths::cache_folder().map_err(CliError::Failed)?,
-        shipped: paths::shipped(),
+        cache: machine::cache_folder().map_err(CliError::Failed)?,
+        shipped: machine::shipped(),
         spill: std::env::temp_dir(),
-        memory_bytes_max: shares.memory.unwrap_or_else(paths::memory_for_rows),
-        object_bytes_max: shares.object_memory.unwrap_or_else(paths::memory_for_objects),
+        memory_bytes_max: shares.memory.unwrap_or_else(machine::memory_for_rows),
+        object_bytes_max: shares.object_memory.unwrap_or_else(machine::memory_for_objects),
         disk_reserve_bytes: shares.disk_reserve,
-        worker: paths::worker().map_err(CliError::Failed)?,
+        worker: machine::worker().map_err(CliError::Failed)?,
         gpus,
         on_demand: false,
     })
@@ -240,7 +240,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     }
     let file = submit.job.display();
     let text = std::fs::read_to_string(&submit.job).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => CliError::Usage(paths::missing("job file", &submit.job)),
+        std::io::ErrorKind::NotFound => CliError::Usage(machine::missing("job file", &submit.job)),
         _ => CliError::Usage(format!("{file}: {e}")),
     })?;
     let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.of_file(file)))?;
@@ -309,7 +309,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     }
     let limits = sandbar_node::Limits::default();
     let spec = ProgramSpec { program: submit.job.display().to_string(), arguments: submit.args, limits, seed: 0 };
-    sandbar_node::find_program(&spec.program, &paths::shipped())?;
+    sandbar_node::find_program(&spec.program, &machine::shipped())?;
     if submit.dry_run {
         return dry_run::program(&spec, &submit.shares, submit.json).await;
     }
@@ -363,7 +363,7 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
 }
 
 async fn run_build(folders: &[std::path::PathBuf], is_quiet: bool) -> Result<ExitCode, CliError> {
-    let cache = paths::cache_folder().map_err(CliError::Failed)?;
+    let cache = machine::cache_folder().map_err(CliError::Failed)?;
     let say = |text: String| output::talk(&text);
     for folder in folders {
         let built = sandbar_node::build_crate(folder, &cache, (!is_quiet).then_some(&say)).await;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sandbar_node::paths;
+use sandbar_node::machine;
 
 use crate::{CliError, output};
 
@@ -44,7 +44,7 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     if folder.exists() {
         return Err(CliError::Usage(format!("{} already exists", folder.display())));
     }
-    let own = || paths::checkout().map(|checkout| checkout.join("guest-sdk"));
+    let own = || machine::checkout().map(|checkout| checkout.join("guest-sdk"));
     let Some(sdk) = sdk.map(Path::to_path_buf).or_else(own) else {
         let message = "the checkout of this program's build does not exist; set the guest SDK's folder with --sdk";
         return Err(CliError::Usage(message.to_owned()));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbar_node::paths;
+use sandbar_node::machine;
 
 /// Number of file descriptors that is enough for most jobs.
 pub(crate) const FILES_USUAL: u64 = 1024;
@@ -16,7 +16,7 @@ const FULL: [&str; 2] = ["(os error 28)", "(os error 122)"];
 
 /// Returns the exceeded limit and its remedy, if the message of a failure names one.
 pub(crate) fn of(message: &str) -> Option<String> {
-    of_files(message, paths::raise_file_limit()).or_else(|| of_temporary_folder(message, &std::env::temp_dir()))
+    of_files(message, machine::raise_file_limit()).or_else(|| of_temporary_folder(message, &std::env::temp_dir()))
 }
 
 fn of_files(message: &str, files: Option<u64>) -> Option<String> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sandbar_node::{
     Answer, ClusterClient, ClusterJob, Followed, JobCounts, LoggedLine, NewClusterJob, NodeAddress, ProgressRow,
-    Question, RunState, build_crate, paths,
+    Question, RunState, build_crate, machine,
 };
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ async fn client(
 ) -> Result<ClusterClient, CliError> {
     let data = match data {
         Some(data) => data,
-        None => paths::state_folder().map_err(CliError::Failed)?.join("client"),
+        None => machine::state_folder().map_err(CliError::Failed)?.join("client"),
     };
     let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
     ClusterClient::connect(&data, node, token.as_deref(), times.into()).await.map_err(failed)
@@ -83,7 +83,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
 
 async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
     let say = |text: String| output::talk(&text);
-    let cache = paths::cache_folder().map_err(CliError::Failed)?;
+    let cache = machine::cache_folder().map_err(CliError::Failed)?;
     let file = if path.is_dir() {
         build_crate(path, &cache, (!is_quiet).then_some(&say)).await.map_err(failed)?
     } else {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_node::{JobKeeper, JobShelf, Neighbours, Node, NodeOptions, NodeResources, paths};
+use sandbar_node::{JobKeeper, JobShelf, Neighbours, Node, NodeOptions, NodeResources, machine};
 
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
@@ -140,20 +140,20 @@ impl Client {
             number: options.number,
             neighbours: options.neighbours,
             cluster: None,
-            workers: workers.unwrap_or_else(sandbar_node::machine::cores).max(1),
+            workers: workers.unwrap_or_else(machine::cores).max(1),
             limits,
-            cache: or_else(options.cache, paths::cache_folder).map_err(ClientError::Setup)?,
-            shipped: paths::shipped(),
+            cache: or_else(options.cache, machine::cache_folder).map_err(ClientError::Setup)?,
+            shipped: machine::shipped(),
             spill: options.spill.unwrap_or_else(std::env::temp_dir),
-            memory_bytes_max: rows_bytes.unwrap_or_else(paths::memory_for_rows),
-            object_bytes_max: objects_bytes.unwrap_or_else(paths::memory_for_objects),
+            memory_bytes_max: rows_bytes.unwrap_or_else(machine::memory_for_rows),
+            object_bytes_max: objects_bytes.unwrap_or_else(machine::memory_for_objects),
             disk_reserve_bytes,
-            worker: or_else(options.worker, paths::worker).map_err(ClientError::Setup)?,
+            worker: or_else(options.worker, machine::worker).map_err(ClientError::Setup)?,
             gpus: None,
             on_demand: false,
             resources: options.resources,
         };
-        let state = or_else(options.state, paths::state_folder).map_err(ClientError::Setup)?;
+        let state = or_else(options.state, machine::state_folder).map_err(ClientError::Setup)?;
         let shelf = JobShelf::open(state.join("jobs"));
         let node = Node::start(node);
         if !is_alone {

@@ -9,11 +9,10 @@ use std::process::{Output, Stdio};
 use std::time::SystemTime;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use sandbar_machine::write_atomically;
 use sandbar_worker::in_own_group;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
-
-use crate::function::write_whole;
 
 const TARGET: &str = "wasm32-wasip2";
 /// How guests are built: with SIMD, whose loops work on four vectors a turn (a sum then waits for no addition; of a
@@ -144,7 +143,7 @@ pub async fn build_crate(folder: &Path, cache: &Path, say: Option<SayBuild<'_>>)
     let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let stamp = Stamp { settings, component: component.clone(), written, checked, sources, around, compiler };
     // Without a stamp cargo is asked again.
-    let _ = serde_json::to_vec(&stamp).map(|text| write_whole(&stamp_path, &text));
+    let _ = serde_json::to_vec(&stamp).map(|text| write_atomically(&stamp_path, &text));
     Ok(component)
 }
 

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::{ComponentId, FunctionKind, Limits, hint};
+use sandbar_machine::{names_beside, relative_to, write_atomically};
 use sha2::{Digest, Sha256};
 
-use crate::function::{Callable, Loaded, Params, callable, write_whole};
-use crate::paths::{names_beside, relative_to};
+use crate::function::{Callable, Loaded, Params, callable};
 use crate::submit::Origin;
 use crate::{Node, NodeError};
 
@@ -86,7 +86,7 @@ impl Node {
                 )));
             }
             let cache = |reason| NodeError::Cache { folder: self.options.cache.clone(), reason };
-            write_whole(&kept, &component).map_err(cache)?;
+            write_atomically(&kept, &component).map_err(cache)?;
         }
         Ok(Origin {
             component: id,

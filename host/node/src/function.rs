@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, Parameter, TaskKind, hint};
+use sandbar_machine::write_atomically;
 use sandbar_worker::{Binding, CallRequest, CallWork, CompiledComponent};
 use serde::Serialize;
 
@@ -165,7 +165,7 @@ impl Node {
             None => {
                 let functions = self.describe(compiled.clone(), &name).await?;
                 // A cache that can't be written is slower, not wrong.
-                let _ = serde_json::to_vec(&functions).map(|text| write_whole(&described, &text));
+                let _ = serde_json::to_vec(&functions).map(|text| write_atomically(&described, &text));
                 functions
             }
         };
@@ -178,22 +178,6 @@ impl Node {
         let request = CallRequest { binding, seed: 0, work: CallWork::Describe };
         self.pool.call(request).await.result?.product.into_functions()
     }
-}
-
-/// Writes a file that others see as it was, or whole. Where it can't be written, nothing of it is left.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // Several may write it at once.
-    static WRITES: AtomicU64 = AtomicU64::new(0);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let (name, process) = (path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
-    let temporary = folder.join(format!(".{name}.{process}-{}", WRITES.fetch_add(1, Relaxed)));
-    let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        // Part of a file takes what room is left on a full disk.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
 }
 
 /// What a component is, for people.

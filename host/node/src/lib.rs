@@ -22,10 +22,8 @@ mod input;
 mod job;
 mod jobs;
 pub mod machine;
-mod memory;
 mod output;
 mod params;
-pub mod paths;
 mod predict;
 mod program;
 mod progress;
@@ -52,7 +50,6 @@ pub use jobs::{
     NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, Question, ResourceRow, RunState, ShelfError, Spread,
     StopMark, StoredJob, TaskRow, WorkerRow, trace,
 };
-pub use memory::has_little_memory;
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
     Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,
@@ -65,6 +62,7 @@ pub use results::{Failure, Table};
 pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
+pub use sandbar_machine::has_little_memory;
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_wire::PROTOCOL_VERSION;

@@ -1,103 +1,51 @@
-//! Properties of this machine that a node depends on, for `host doctor`. Where a node decides by one, the code is shared.
+//! Properties of this machine for `host doctor`, and the GPUs that jobs may use.
 
-use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::fs::statfs;
-use serde::Serialize;
+use sandbar_worker::{GpuLimits, GpuMachine};
 
 pub use crate::build::{INSTALL_TARGET, Toolchain, toolchain};
-pub use crate::memory::{MemoryBound, address_space_bytes, memory_limit};
 pub use crate::program::PROGRAM_ADDRESS_BYTES;
+pub use sandbar_machine::*;
 pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;
 pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
 
-/// The magic number of file systems in memory.
-const TMPFS: u64 = 0x0102_1994;
-
-/// Processors that this process may use: those of its affinity, and no more than its control group's quota.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Processors of the machine that are switched on.
-pub fn online_cores() -> Option<usize> {
-    count_of_ranges(&read("/sys/devices/system/cpu/online")?)
-}
-
-/// How many numbers there are in ranges like `0-3,8`.
-fn count_of_ranges(text: &str) -> Option<usize> {
-    text.split(',').try_fold(0usize, |sum, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
-}
-
-/// The version of the kernel, as it says: `6.8.0-45-generic`.
-pub fn kernel() -> Option<String> {
-    read("/proc/sys/kernel/osrelease")
-}
-
-/// The kernel's setting of huge pages: `always`, `madvise` (where a process asks for them) or `never`.
-pub fn huge_pages() -> Option<String> {
-    let text = read("/sys/kernel/mm/transparent_hugepage/enabled")?;
-    Some(text.split('[').nth(1)?.split(']').next()?.to_owned())
-}
-
-/// The kernel's accounting of reserved memory (`vm.overcommit_memory`): 0 heuristic, 1 none, 2 strict.
-pub fn overcommit() -> Option<u32> {
-    read("/proc/sys/vm/overcommit_memory")?.parse().ok()
-}
-
-/// Sizes of a UDP socket's buffers. Sockets of clusters keep the kernel's defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct UdpBuffers {
-    /// `net.core.rmem_default`.
-    pub receive_bytes: u64,
-    /// `net.core.wmem_default`.
-    pub send_bytes: u64,
-}
-
-/// The sizes of this machine's buffers, if the kernel says them.
-pub fn udp_buffers() -> Option<UdpBuffers> {
-    let bytes = |name: &str| read(&format!("/proc/sys/net/core/{name}"))?.parse().ok();
-    Some(UdpBuffers { receive_bytes: bytes("rmem_default")?, send_bytes: bytes("wmem_default")? })
-}
-
-/// Whether the files of a folder lie in memory.
-pub fn lies_in_memory(folder: &Path) -> bool {
-    statfs(folder).is_ok_and(|file_system| file_system.f_type as u64 == TMPFS)
-}
-
-fn read(path: &str) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_counted() {
-        for (text, expected) in [
-            ("0", Some(1)),
-            ("0-3", Some(4)),
-            ("0-3,8\n", Some(5)),
-            ("0,2,4-5", Some(4)),
-            ("", None),
-            ("3-1", None),
-            ("x", None),
-            ("0-18446744073709551615", None),
-        ] {
-            assert_eq!(count_of_ranges(text), expected, "{text:?}");
-        }
+/// Returns the GPUs of this machine, or `None` if it has no device file of a GPU.
+///
+/// # Errors
+/// Fails if `host-gpu` is missing.
+pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, String> {
+    let GpuOptions { is_software, memory_bytes_max, time_max } = options;
+    if !is_software && !DEVICES.iter().any(|device| Path::new(device).exists()) {
+        return Ok(None);
     }
+    let program = worker()?.with_file_name("host-gpu");
+    if !program.is_file() {
+        return Err(format!("{} is missing: install `host-gpu` beside this program", program.display()));
+    }
+    let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
+    Ok(Some(GpuMachine::new(limits, &cache_folder()?)))
+}
 
-    #[test]
-    fn this_machine_says_something() {
-        assert!(kernel().is_some_and(|kernel| kernel.starts_with(|c: char| c.is_ascii_digit())));
-        assert!(online_cores().is_none_or(|online| online >= cores()));
+/// Device files of GPUs. Without any of them, drivers find no GPU.
+const DEVICES: &[&str] = &["/dev/dri", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"];
+
+/// GPU use of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuOptions {
+    /// Whether software drivers count as GPUs; no other drivers do then.
+    pub is_software: bool,
+    /// Maximum bytes of a job's tensors on one GPU.
+    pub memory_bytes_max: u64,
+    /// Maximum duration of one piece of work.
+    pub time_max: Duration,
+}
+
+impl Default for GpuOptions {
+    fn default() -> GpuOptions {
+        GpuOptions { is_software: false, memory_bytes_max: u64::MAX, time_max: Duration::from_secs(10) }
     }
 }

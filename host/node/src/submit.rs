@@ -10,16 +10,16 @@ use arrow_schema::SchemaRef;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::DeviceChoice;
+use sandbar_machine::{morsels_at_once, names_beside, relative_to};
 use serde::{Deserialize, Serialize};
 
 use crate::function::Components;
 use crate::job::with_hint;
-use crate::paths::{names_beside, relative_to};
 use crate::progress::Phase;
 use crate::rows::RowsSummary;
 use crate::train::Summary;
 use crate::transform::{Needed, Steps, Transform};
-use crate::{Job, Node, NodeError, paths};
+use crate::{Job, Node, NodeError};
 
 /// Key of the output's metadata under which predictions find what they need.
 pub(crate) const METADATA_KEY: &str = "sandbar";
@@ -128,7 +128,7 @@ impl Node {
 
     /// How many morsels of a scan are read at once.
     pub(crate) fn morsels_at_once(&self, scan: &Scan) -> usize {
-        paths::morsels_at_once(self.pool.workers(), scan.morsel_bytes_max())
+        morsels_at_once(self.pool.workers(), scan.morsel_bytes_max())
     }
 }
 

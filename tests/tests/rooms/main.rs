@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-sandbox", &["sandbar-core", "sandbar-dense"]),
     ("sandbar-wire", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
+    ("sandbar-machine", &["sandbar-core"]),
     ("sandbar-meta", &["sandbar-core"]),
     (
         "sandbar-worker",
@@ -33,6 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sandbar-core",
             "sandbar-dataset",
             "sandbar-dense",
+            "sandbar-machine",
             "sandbar-meta",
             "sandbar-sandbox",
             "sandbar-sched",

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbar_core::{ComponentId, NodeId, Seed};
+use sandbar_machine::write_atomically;
 use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, LeaseId, MetaLimits, MetaStore, RedbStore};
 use sandbar_sched::ResourceSet;
 use sandbar_wire::{
@@ -40,7 +41,6 @@ pub use jobs::{ClientTimes, ClusterClient, ClusterJob, Followed, NewClusterJob};
 pub use members::{Member, MemberState};
 pub use reach::{ListenOn, NodeAddress};
 
-use crate::function::write_whole;
 use crate::jobs::{JobName, JobShelf};
 use crate::program::{Amounts, Asker, Outside};
 use asks::Ask;
@@ -501,7 +501,7 @@ fn same_cluster(folder: &Path, identity: &Identity, token: &JoinToken) -> Result
 fn joined(options: &ClusterOptions) -> Result<Option<NodeAddress>, ClusterError> {
     let path = options.data.join(JOINED);
     if let Some((name, _)) = &options.join {
-        write_whole(&path, name.to_string().as_bytes()).map_err(|e| ClusterError::Folder(path, e))?;
+        write_atomically(&path, name.to_string().as_bytes()).map_err(|e| ClusterError::Folder(path, e))?;
         return Ok(Some(name.clone()));
     }
     match std::fs::read_to_string(&path) {

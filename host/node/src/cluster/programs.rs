@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_machine::write_atomically;
 use sandbar_wire::{Connection, Frames};
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,6 @@ use super::links::COMPONENTS;
 use super::{Inner, parts};
 use crate::NodeError;
 use crate::fits::Fitter;
-use crate::function::write_whole;
 use crate::jobs::JobKeeper;
 use crate::program::{Loaded, Program, ProgramSummary, Remnant};
 
@@ -97,7 +97,7 @@ pub(super) async fn have(inner: &Inner, node: Option<NodeId>, component: Compone
     let node = node.ok_or_else(|| fault("nobody has said whose component it is"))?;
     let fetched = tokio::time::timeout(TIME_MAX, fetch(inner, node, component)).await;
     let bytes = fetched.map_err(|_| fault("its component did not come in time"))??;
-    write_whole(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))
+    write_atomically(&path, &bytes).map_err(|e| fault(&format!("its component can't be kept: {e}")))
 }
 
 /// Loads a component that a node has.

@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::DateTime;
 use sandbar_core::{Fault, TaskError};
+use sandbar_machine::write_atomically;
 use serde::{Deserialize, Serialize};
 
 use super::limits::JobFolderLimits;
 use super::name::JobName;
 use super::views::ProgressRow;
 use crate::NodeError;
-use crate::function::write_whole;
 
 /// Where a job is, or a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -235,7 +235,7 @@ impl JobRecord {
 
     /// Replaces the record of a job as a whole.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
-        write_whole(&folder.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
+        write_atomically(&folder.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
     /// Replaces the record of a job that has ended. What else its folder holds goes where the disk is full.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use sandbar_machine::write_atomically;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,7 +18,6 @@ use super::log::LoggedLine;
 use super::name::JobName;
 use super::record::{JobFailure, JobRecord, LOG, RunState, SUMMARY, TASKS, read_at_most};
 use super::views::{JobSummary, Listing, TaskRow};
-use crate::function::write_whole;
 
 const LOCK: &str = "lock";
 /// Of a job that was interrupted, and whose node perhaps could not write its record.
@@ -322,14 +322,14 @@ impl StoredJob {
 /// Keeps what is left of a job's tasks.
 pub(super) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
     let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
-    write_whole(&folder.join(SUMMARY), &json(&|| serde_json::to_vec(summary))?)?;
+    write_atomically(&folder.join(SUMMARY), &json(&|| serde_json::to_vec(summary))?)?;
     let bytes = json(&|| serde_json::to_vec(tasks))?;
     if bytes.len() as u64 > LIMITS.answer_bytes_max {
         // Errors may be long.
         let fewer = Listing::of(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
-        return write_whole(&folder.join(TASKS), &to_vec(&fewer)?);
+        return write_atomically(&folder.join(TASKS), &to_vec(&fewer)?);
     }
-    write_whole(&folder.join(TASKS), &bytes)
+    write_atomically(&folder.join(TASKS), &bytes)
 }
 
 fn to_vec(value: &impl Serialize) -> io::Result<Vec<u8>> {

@@ -11,12 +11,12 @@ use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions, read_metadata};
+use sandbar_machine::missing;
 use sandbar_worker::Binding;
 
 use super::{PredictSpec, Rows, as_key};
 use crate::components::KnownComponents;
 use crate::job::TrainSpec;
-use crate::paths::missing;
 use crate::submit::{METADATA_KEY, Remembered};
 use crate::transform::{TRANSFORMS, Transform};
 use crate::{Node, NodeError};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId};
+use sandbar_machine::write_atomically;
 use sandbar_meta::Condition;
 use sandbar_wire::{Channel, Connection, Frames, Role};
 use sha2::{Digest, Sha256};
@@ -14,7 +15,6 @@ use super::super::{Inner, parts, programs};
 use super::keep::{begin, own, owner};
 use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
-use crate::function::write_whole;
 use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
 use crate::program::names_files;
 
@@ -130,7 +130,7 @@ async fn submit(inner: &Arc<Inner>, tenant: &str, new: NewClusterJob, frames: &m
     if !path.is_file() {
         say(frames, &Answered::Send).await?;
         let bytes = receive(component, frames).await?;
-        write_whole(&path, &bytes).map_err(|e| refused(format!("its component can't be kept: {e}")))?;
+        write_atomically(&path, &bytes).map_err(|e| refused(format!("its component can't be kept: {e}")))?;
     }
     let prepared = async {
         // What can't be run is said at once.

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_machine::raise_file_limit;
 use sandbar_sched::{
     Action, Event, JobLimits, PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, ValueLocation, WorkerKind,
 };
@@ -52,7 +53,6 @@ use super::peer::{Fetched, Loaded, NewPeer, Outside, Remnant, Tell};
 use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
 use crate::jobs::{Answer, LogSender, Question};
-use crate::paths::raise_file_limit;
 
 /// The hub looks again for so long before it sleeps.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);

@@ -207,7 +207,10 @@ async fn memory_that_is_not_there_is_an_error_and_nothing_is_kept() {
     assert!(matches!(receiver.transfers.fetch(huge, HeapTarget::reserve).await, Err(FetchError::TooLarge { .. })));
     let mut empty = spec();
     empty.bytes = 0;
-    assert!(matches!(receiver.transfers.fetch(empty, HeapTarget::reserve).await, Err(FetchError::WrongEmptyHash { .. })));
+    assert!(matches!(
+        receiver.transfers.fetch(empty, HeapTarget::reserve).await,
+        Err(FetchError::WrongEmptyHash { .. })
+    ));
     assert_eq!((receiver.admission.used(), host.objects.asked.load(Ordering::Relaxed)), (0, 0));
 }
 

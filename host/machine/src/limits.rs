@@ -1,58 +1,49 @@
-//! How much memory this process may use.
+//! Memory limit of this process.
 //!
-//! The least of what the machine has, of what the process's control groups allow, and of `RLIMIT_AS`. A control group
-//! is bounded by its own limit and by that of each group above it: all are read, from the process's own group up to
-//! the mount point. Version 2 groups have `memory.max` and `memory.high` (above which the kernel slows a process down),
-//! version 1 groups `memory.limit_in_bytes`. In a container the mount point often is the process's own group.
+//! The limit is the minimum of the machine's memory, the limits of the process's control groups, and `RLIMIT_AS`. A control
+//! group is also limited by each group above it, so all are read, from the process's own group up to the mount point. Version 2 groups have `memory.max` and `memory.high` (above which the kernel slows a process down),
+//! version 1 groups `memory.limit_in_bytes`. In a container the mount point is often the process's own group.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Files with limits of a version 2 group.
+/// Limit files of a version 2 group.
 const LIMITS_2: &[&str] = &["memory.max", "memory.high"];
-/// The same of a version 1 group.
+/// Limit files of a version 1 group.
 const LIMITS_1: &[&str] = &["memory.limit_in_bytes"];
-/// Version 1 writes "no limit" as a number of about this size.
+/// Version 1 writes "no limit" as a number of at least this size.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Limit below which memory is scarce: about the heap of a host that groups millions of rows.
-const LITTLE_BYTES: u64 = 512 << 20;
-
-/// What bounds the memory that a process may use.
+/// Source of a memory limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryBound {
-    /// All memory of the machine.
+    /// The machine's memory.
     Machine,
-    /// The limit of a control group, which is in this file.
+    /// The limit of a control group, read from this file.
     ControlGroup(PathBuf),
     /// `RLIMIT_AS` (`ulimit -v`).
     AddressSpace,
 }
 
-/// Bytes that this process may use, if anything says so.
+/// Returns the memory limit of this process, if one is known.
 pub(crate) fn usable_bytes() -> Option<u64> {
     memory_limit().map(|(bytes, _)| bytes)
 }
 
-/// Bytes that this process may use, and what bounds them, if anything says so.
+/// Returns the memory limit of this process and its source, if one is known.
 pub fn memory_limit() -> Option<(u64, MemoryBound)> {
     let address_space = address_space_bytes().map(|bytes| (bytes, MemoryBound::AddressSpace));
     limit_of(Path::new("/")).into_iter().chain(address_space).min_by_key(|(bytes, _)| *bytes)
 }
 
-/// Whether the memory limit is so low that the process should return free memory to the kernel.
-pub fn has_little_memory() -> bool {
-    usable_bytes().is_some_and(|bytes| bytes < LITTLE_BYTES)
-}
-
-/// Bytes of addresses that this process may have (`RLIMIT_AS`), if they are bounded.
+/// Returns the limit of this process's address space (`RLIMIT_AS`), if it has one.
 pub fn address_space_bytes() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// As [`memory_limit`], without `RLIMIT_AS`, of a machine whose `/proc` and `/sys` lie under `root`.
+/// Like [`memory_limit`], without `RLIMIT_AS`, for `/proc` and `/sys` below `root`.
 fn limit_of(root: &Path) -> Option<(u64, MemoryBound)> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = read("proc/meminfo").lines().find_map(|line| {
@@ -64,18 +55,18 @@ fn limit_of(root: &Path) -> Option<(u64, MemoryBound)> {
     limits.chain(machine.map(|bytes| (bytes, MemoryBound::Machine))).min_by_key(|(bytes, _)| *bytes)
 }
 
-/// A control group that bounds memory, as this process sees it.
+/// A control group with a memory controller, as this process sees it.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
-    /// The mount point of its hierarchy.
+    /// Mount point of its hierarchy.
     mount_point: PathBuf,
-    /// Where it is in there.
+    /// Path below the mount point.
     path: PathBuf,
     files: &'static [&'static str],
 }
 
 impl Group {
-    /// Its limits and those of the groups above it.
+    /// Returns the limits of this group and of the groups above it.
     fn limits(&self, root: &Path) -> Vec<(u64, MemoryBound)> {
         let beneath = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
         let folders = self.path.ancestors().map(|path| beneath(&self.mount_point).join(path));
@@ -86,17 +77,17 @@ impl Group {
     }
 }
 
-/// The limit that a file says; none for `max`, and for what stands for no limit.
+/// Parses the content of a limit file. `max` and the number for "no limit" are `None`.
 fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < UNLIMITED_BYTES)
 }
 
-/// The groups of a process that bound its memory, from its `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// Finds the memory control groups of a process in its `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn groups(own: &str, mounts: &str) -> Vec<Group> {
     own.lines().filter_map(|line| group(line, mounts)).collect()
 }
 
-/// The group of a line like `0::/user.slice` or `4:memory:/docker/1234`.
+/// Parses a line like `0::/user.slice` or `4:memory:/docker/1234`.
 fn group(line: &str, mounts: &str) -> Option<Group> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -105,15 +96,15 @@ fn group(line: &str, mounts: &str) -> Option<Group> {
         return None;
     }
     let (mounted, mount_point) = mounts.lines().find_map(|mount| mount_of(mount, is_version_2))?;
-    // What is mounted may be a group below the root of its hierarchy: then paths begin there. A path outside of it, as
-    // one above the root of a namespace, is not seen.
+    // The mounted group may be below the root of its hierarchy; paths are then relative to it. A path outside it, such as
+    // one above the root of a namespace, is invisible.
     let beneath = Path::new(path).strip_prefix(&mounted).unwrap_or(Path::new(""));
     let is_seen = beneath.components().all(|part| matches!(part, Component::Normal(_)));
     let path = if is_seen { beneath.to_owned() } else { PathBuf::new() };
     Some(Group { mount_point, path, files: if is_version_2 { LIMITS_2 } else { LIMITS_1 } })
 }
 
-/// What part of a hierarchy is mounted, and where, if a line of `mountinfo` is that of the hierarchy:
+/// Returns the mounted group and the mount point, if a line of `mountinfo` describes a memory hierarchy of this version:
 /// `36 35 98:0 /mounted /mount/point rw shared:1 - cgroup cgroup rw,memory`.
 fn mount_of(line: &str, is_version_2: bool) -> Option<(PathBuf, PathBuf)> {
     let (mount, file_system) = line.split_once(" - ")?;
@@ -129,7 +120,7 @@ fn mount_of(line: &str, is_version_2: bool) -> Option<(PathBuf, PathBuf)> {
     is_it.then(|| (unescaped(mounted).into(), unescaped(mount_point).into()))
 }
 
-/// A path of `mountinfo`, which writes blanks and the like as `\040`.
+/// Decodes a path of `mountinfo`, where blanks are written as `\040`.
 fn unescaped(path: &str) -> String {
     let mut parts = path.split('\\');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -150,7 +141,7 @@ mod tests {
     const V2: &str = "35 31 0:32 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate";
     const GIB: u64 = 1 << 30;
 
-    /// A machine: its `MemTotal` in GiB, `/proc/self/cgroup`, `/proc/self/mountinfo`, and files with limits.
+    /// Computes the limit for a machine with this `MemTotal` in GiB, `/proc/self/cgroup`, `/proc/self/mountinfo` and files.
     fn usable(memory: u64, own: &str, mounts: &str, files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -168,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_counts() {
+    fn the_lowest_limit_applies() {
         let none_1 = "9223372036854771712\n";
         for (what, found, expected) in [
             ("nothing is known", usable(0, "", "", &[]), None),

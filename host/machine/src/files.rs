@@ -1,0 +1,55 @@
+//! Files: atomic writes, and errors about paths that do not exist.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Names of a folder that are searched for suggestions.
+const SUGGESTED_FROM_MAX: usize = 10_000;
+
+/// Writes a file atomically: readers see its previous content or all of the new one. Creates missing folders. On errors,
+/// no temporary file is left.
+///
+/// # Errors
+/// Kernel errors.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Threads may write the same file concurrently.
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let (name, process) = (path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
+    let temporary = folder.join(format!(".{name}.{process}-{}", WRITES.fetch_add(1, Relaxed)));
+    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // A partial file takes space of a full disk.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Formats the error for a path that does not exist: what was expected there, where it was looked for, and a similar name.
+pub fn missing(what: &str, path: &Path) -> String {
+    let hint = sandbar_core::hint(&path.display().to_string(), &names_beside(path));
+    format!("there is no {what} `{}` {}{hint}", path.display(), relative_to(path))
+}
+
+/// Describes the folder that a path is relative to.
+pub fn relative_to(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => {
+            format!("in {} (paths are relative to the folder that the host runs in)", folder.display())
+        }
+        _ => "on this machine".to_owned(),
+    }
+}
+
+/// Lists the paths in the folder of a path, in the form of that path.
+pub fn names_beside(path: &Path) -> Vec<String> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let read = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let entries = read.into_iter().flatten().take(SUGGESTED_FROM_MAX).flatten();
+    let mut names: Vec<String> = entries.map(|entry| folder.join(entry.file_name()).display().to_string()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,150 @@
+//! Folders of the user and of the installation.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Returns the path of `host-worker`, which is installed beside this program.
+///
+/// # Errors
+/// Fails if the file is missing.
+pub fn worker() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|e| format!("can't determine the path of this program: {e}"))?;
+    let worker = program.with_file_name("host-worker");
+    if worker.is_file() {
+        Ok(worker)
+    } else {
+        Err(format!("{} is missing: install `host-worker` beside this program", worker.display()))
+    }
+}
+
+/// Returns the existing folders of shipped functions: `share/sandbar/udfs` beside the folder of this program, and `udfs` of
+/// the checkout that it was built from.
+pub fn shipped() -> Vec<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let prefix = program.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let installed = prefix.map(|prefix| prefix.join("share/sandbar/udfs"));
+    let own = checkout().map(|checkout| checkout.join("udfs"));
+    installed.into_iter().chain(own).filter(|folder| folder.is_dir()).collect()
+}
+
+/// Returns the checkout that this program was built from, if it exists.
+pub fn checkout() -> Option<PathBuf> {
+    Path::new(MANIFEST).parent().filter(|folder| folder.is_dir()).map(Path::to_owned)
+}
+
+/// `Cargo.toml` of the checkout that this program was built from. `.cargo/config.toml` sets `SANDBAR_MANIFEST` and explains
+/// why cargo's own variable does not suffice.
+const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
+    Some(manifest) => manifest,
+    None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"),
+};
+
+/// Returns the user's cache folder. Native code is loaded from it, so it must not belong to another user.
+///
+/// # Errors
+/// Fails if the folder belongs to another user.
+pub fn cache_folder() -> Result<PathBuf, String> {
+    CACHE.create()
+}
+
+/// Like [`cache_folder`], but creates nothing.
+///
+/// # Errors
+/// Fails if the folder belongs to another user.
+pub fn find_cache_folder() -> Result<PathBuf, String> {
+    CACHE.find()
+}
+
+/// Returns the user's folder for job records. Another user could read and forge them, so it must not belong to one.
+///
+/// # Errors
+/// Fails if the folder belongs to another user.
+pub fn state_folder() -> Result<PathBuf, String> {
+    STATE.create()
+}
+
+/// Like [`state_folder`], but creates nothing.
+///
+/// # Errors
+/// Fails if the folder belongs to another user.
+pub fn find_state_folder() -> Result<PathBuf, String> {
+    STATE.find()
+}
+
+const CACHE: UserFolder = UserFolder { variable: "XDG_CACHE_HOME", in_home: ".cache", temporary: "sandbar" };
+const STATE: UserFolder =
+    UserFolder { variable: "XDG_STATE_HOME", in_home: ".local/state", temporary: "sandbar-state" };
+
+/// A folder of the user: in the folder that `variable` names, else in the home folder, else in the temporary folder.
+struct UserFolder {
+    variable: &'static str,
+    in_home: &'static str,
+    temporary: &'static str,
+}
+
+impl UserFolder {
+    fn find(&self) -> Result<PathBuf, String> {
+        let (folder, _) = self.path();
+        refuse_of_others(&folder, geteuid().as_raw(), self.variable)?;
+        Ok(folder)
+    }
+
+    /// Like [`UserFolder::find`], but creates the folder if it is in the temporary folder, where others could create it.
+    fn create(&self) -> Result<PathBuf, String> {
+        if let (folder, true) = self.path() {
+            // Without a writable cache the host is slower, not wrong.
+            let _ = DirBuilder::new().mode(0o700).create(folder);
+        }
+        self.find()
+    }
+
+    /// Returns the path, and whether it is in the temporary folder.
+    fn path(&self) -> (PathBuf, bool) {
+        let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        match from(self.variable).or_else(|| from("HOME").map(|home| home.join(self.in_home))) {
+            Some(base) => (base.join("sandbar"), false),
+            None => (std::env::temp_dir().join(format!("{}-{}", self.temporary, geteuid().as_raw())), true),
+        }
+    }
+}
+
+/// Refuses a folder, or a link to one, that belongs to a user other than `user` and root.
+fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), String> {
+    for found in [fs::symlink_metadata(folder), fs::metadata(folder)].into_iter().flatten() {
+        let owner = found.uid();
+        if owner != user && owner != 0 {
+            return Err(format!(
+                "the folder {} belongs to another user (id {owner}); set {variable} to a folder of your own",
+                folder.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_of_others_are_refused() {
+        let folder = std::env::temp_dir().join(format!("sandbar-test-owner-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        // Folders of root are accepted: as root, the test changes the owner.
+        let _ = std::os::unix::fs::chown(&folder, Some(1234), None);
+        let owner = fs::metadata(&folder).unwrap().uid();
+        let missing = folder.join("missing");
+        for (folder, user, refused) in [(&folder, owner, false), (&folder, owner + 1, true), (&missing, owner, false)] {
+            assert_eq!(
+                refuse_of_others(folder, user, "XDG_CACHE_HOME").is_err(),
+                refused,
+                "{} of {user}",
+                folder.display()
+            );
+        }
+        fs::remove_dir(&folder).unwrap();
+    }
+}
