@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sandbar_node::{
-    Answer, ControlError, JobCounts, JobRecord, JobShelf, Question, RunState, ShelfError, StoredJob, machine,
+    InspectError, JobCounts, JobQuery, JobRecord, JobResponse, JobStore, JobStoreError, RunState, StoredJob, machine,
 };
 use serde::Serialize;
 
@@ -21,8 +21,8 @@ const PROGRAM_CHARS_MAX: usize = 40;
 /// Maximum number of jobs that a filter by state searches.
 pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 
-impl From<ShelfError> for CliError {
-    fn from(error: ShelfError) -> CliError {
+impl From<JobStoreError> for CliError {
+    fn from(error: JobStoreError) -> CliError {
         CliError::Failed(error.to_string())
     }
 }
@@ -56,8 +56,8 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
 }
 
 /// Opens the user's job store.
-pub(crate) fn shelf() -> Result<JobShelf, CliError> {
-    Ok(JobShelf::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
+pub(crate) fn shelf() -> Result<JobStore, CliError> {
+    Ok(JobStore::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
 }
 
 /// Returns the job of this name, or the last one.
@@ -70,7 +70,7 @@ pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
 }
 
 /// Returns the response to a query of a job, or `None` if the job has no record of it.
-pub(crate) async fn look(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
+pub(crate) async fn look(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
     let (looked_at, name) = (job.clone(), job.record.id.short().to_owned());
     let answer = tokio::task::spawn_blocking(move || looked_at.look(&question)).await;
     let answer = answer.map_err(|e| CliError::Failed(e.to_string()))?;
@@ -78,7 +78,7 @@ pub(crate) async fn look(job: &StoredJob, question: Question) -> Result<Option<A
 }
 
 /// Sends a query to a running job. Returns `None` if the job does not run.
-async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliError> {
+async fn ask(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
     if !job.is_running() {
         return Ok(None);
     }
@@ -87,7 +87,7 @@ async fn ask(job: &StoredJob, question: Question) -> Result<Option<Answer>, CliE
     match answer.map_err(|e| CliError::Failed(e.to_string()))? {
         Ok(answer) => Ok(Some(answer)),
         // The job may have just ended.
-        Err(ControlError::Io(_)) if !job.is_running() => Ok(None),
+        Err(InspectError::Io(_)) if !job.is_running() => Ok(None),
         Err(e) => Err(CliError::Failed(format!("job {name}: {e}"))),
     }
 }
@@ -138,7 +138,7 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
     }
     let (mut record, mut pending, mut running) = (job.record.clone(), 0, 0);
     // A program that is still being built has no summary.
-    if let Ok(Some(Answer::Summary(summary))) = ask(&job, Question::Summary).await {
+    if let Ok(Some(JobResponse::Summary(summary))) = ask(&job, JobQuery::Summary).await {
         (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
         let (succeeded, failed, stopped) =
             (summary.sum(|name| name.succeeded), summary.sum(|name| name.failed), summary.sum(|name| name.stopped));
@@ -214,7 +214,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
 
 async fn stop(job: StoredJob) -> Result<(), CliError> {
     let name = job.record.id.short().to_owned();
-    if ask(&job, Question::Stop).await?.is_none() {
+    if ask(&job, JobQuery::Stop).await?.is_none() {
         output::talk(&format!("job {name} has ended already: {}", job.look_again().record.state.as_str()));
         return Ok(());
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sandbar_node::{
-    Cluster, Heap, Job, JobKeeper, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, machine,
+    Cluster, Heap, Job, JobRecorder, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, machine,
 };
 
 use args::{Arguments, Command, Shares, Submit};
@@ -340,11 +340,11 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 }
 
 /// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
-fn keeper(spec: &ProgramSpec) -> JobKeeper {
+fn keeper(spec: &ProgramSpec) -> JobRecorder {
     let begun = jobs::shelf().and_then(|shelf| Ok(shelf.begin(&spec.program, &spec.arguments)?));
     begun.unwrap_or_else(|e| {
         output::talk(&format!("warning: this job is not recorded: {e}"));
-        JobKeeper::nowhere()
+        JobRecorder::nowhere()
     })
 }
 

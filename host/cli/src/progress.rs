@@ -1,10 +1,10 @@
-//! Progress on standard error: a bar on a terminal, otherwise periodic lines for programs.
+//! JobProgress on standard error: a bar on a terminal, otherwise periodic lines for programs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sandbar_node::{Phase, Progress, ProgressRow};
+use sandbar_node::{JobProgress, Phase, ProgressRow};
 
 use crate::output;
 
@@ -15,7 +15,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// The progress bar of a job, with guests' log lines above it.
 pub(crate) struct Watch {
     bar: ProgressBar,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
     is_quiet: bool,
     task: tokio::task::JoinHandle<()>,
 }
@@ -38,7 +38,7 @@ impl Show {
 }
 
 /// Follows `progress`. Draws no bar if standard error is not a terminal.
-pub(crate) fn watch(progress: Arc<Progress>, show: Show) -> Watch {
+pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
     let quiet = show != Show::All;
     if show == Show::Nothing {
         progress.be_quiet();
@@ -65,20 +65,20 @@ pub(crate) fn watch(progress: Arc<Progress>, show: Show) -> Watch {
 }
 
 /// Prints the progress of a program if it has changed since the last line.
-fn say(progress: &Progress, said: &mut Vec<ProgressRow>) {
+fn say(progress: &JobProgress, said: &mut Vec<ProgressRow>) {
     let rows = progress.rows_of_program();
     rows.iter().filter(|row| !said.contains(row)).for_each(|row| output::talk(&row.to_string()));
     *said = rows;
 }
 
-fn show_log(bar: &ProgressBar, progress: &Progress) {
+fn show_log(bar: &ProgressBar, progress: &JobProgress) {
     let lines = progress.take_log();
     if !lines.is_empty() {
         bar.suspend(|| lines.iter().for_each(|line| output::talk(line)));
     }
 }
 
-fn draw(bar: &ProgressBar, progress: &Progress) {
+fn draw(bar: &ProgressBar, progress: &JobProgress) {
     if let Some(row) = at_hand(&progress.rows_of_program()) {
         bar.set_length(row.total.unwrap_or(row.done).max(1));
         bar.set_position(if row.total.is_some() { row.done } else { 0 });

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use sandbar_node::{
-    Answer, ClusterClient, ClusterJob, Followed, JobCounts, LoggedLine, NewClusterJob, NodeAddress, ProgressRow,
-    Question, RunState, build_crate, machine,
+    ClusterClient, ClusterJob, Followed, JobCounts, JobQuery, JobResponse, LoggedLine, NewClusterJob, NodeAddress,
+    ProgressRow, RunState, build_crate, machine,
 };
 use serde::Serialize;
 
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Returns the response to a query of a job, or `None` if the job has no record of it.
-    pub(crate) async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, CliError> {
+    pub(crate) async fn look(&mut self, job: &str, question: &JobQuery) -> Result<Option<JobResponse>, CliError> {
         self.0.look(job, question).await.map_err(failed)
     }
 

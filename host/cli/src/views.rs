@@ -4,8 +4,8 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ActorRow, Answer, ClusterJob, GroupRow, JobFolderLimits, JobName, JobSummary, Listing, MemoryView, NodeRow,
-    ObjectRow, Question, ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
+    ActorRow, ClusterJob, GroupRow, JobFolderLimits, JobName, JobQuery, JobResponse, JobSummary, Listing, MemoryView,
+    NodeRow, ObjectRow, ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
 };
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ impl Seen {
     }
 
     /// Returns the response to a query, or `None` if the job has no record of it.
-    async fn look(&mut self, question: Question) -> Result<Option<Answer>, CliError> {
+    async fn look(&mut self, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
         match self {
             Seen::Here(job) => look(job, question).await,
             Seen::Cluster(of) => of.0.look(of.1.id.as_str(), &question).await,
@@ -68,7 +68,7 @@ impl Seen {
     }
 
     /// Returns the response to a query of the job's tasks, which are always recorded.
-    async fn kept<T>(&mut self, question: Question, of: impl FnOnce(Answer) -> Option<T>) -> Result<T, CliError> {
+    async fn kept<T>(&mut self, question: JobQuery, of: impl FnOnce(JobResponse) -> Option<T>) -> Result<T, CliError> {
         let answer = self.look(question).await?;
         answer.and_then(of).ok_or_else(|| self.no_sense())
     }
@@ -76,8 +76,8 @@ impl Seen {
     /// Returns the job's objects; an ended job has none.
     async fn held<T: Default>(
         &mut self,
-        question: Question,
-        of: impl FnOnce(Answer) -> Option<T>,
+        question: JobQuery,
+        of: impl FnOnce(JobResponse) -> Option<T>,
     ) -> Result<T, CliError> {
         match self.look(question).await? {
             Some(answer) => of(answer).ok_or_else(|| self.no_sense()),
@@ -96,7 +96,7 @@ impl Seen {
 /// Returns the response, if it is of the expected kind.
 macro_rules! of {
     ($kind:ident) => {
-        |answer| if let Answer::$kind(all) = answer { Some(all) } else { None }
+        |answer| if let JobResponse::$kind(all) = answer { Some(all) } else { None }
     };
 }
 
@@ -104,29 +104,29 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
     match list {
         List::Tasks { state, name, rows } => {
             let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let question = Question::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
+            let question = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
             let listing = job.kept(question, of!(Tasks)).await?;
             show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
         }
         List::Actors(rows) => {
             let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(Question::Actors { limit: rows.limit }, of!(Actors)).await?;
+            let listing = job.held(JobQuery::Actors { limit: rows.limit }, of!(Actors)).await?;
             show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
         List::Objects(rows) => objects(rows.job.as_deref(), &rows.remote, rows.shown()).await?,
         List::Workers(rows) => {
             let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(Question::Workers { limit: rows.limit }, of!(Workers)).await?;
+            let listing = job.held(JobQuery::Workers { limit: rows.limit }, of!(Workers)).await?;
             show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
             let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(Question::Groups { limit: rows.limit }, of!(Groups)).await?;
+            let listing = job.held(JobQuery::Groups { limit: rows.limit }, of!(Groups)).await?;
             show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
             let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(Question::Nodes { limit: rows.limit }, of!(Nodes)).await?;
+            let listing = job.held(JobQuery::Nodes { limit: rows.limit }, of!(Nodes)).await?;
             show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
     }
@@ -143,7 +143,7 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
     }
     let Summary::Tasks { job, json, remote } = summary;
     let mut job = Seen::find(job.as_deref(), &remote).await?;
-    let summary = job.kept(Question::Summary, of!(Summary)).await?;
+    let summary = job.kept(JobQuery::Summary, of!(Summary)).await?;
     if json {
         let state = job.state().await?;
         output::json(&Summed { job: job.id().as_str(), state, summary: &summary })?;
@@ -160,7 +160,7 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
             "the timeline is not printed on a terminal: name a file with -o, or redirect standard output".to_owned(),
         ));
     }
-    let all = Question::Tasks { limit: u32::MAX, state: None, name: None };
+    let all = JobQuery::Tasks { limit: u32::MAX, state: None, name: None };
     let tasks = job.kept(all, of!(Tasks)).await?.rows;
     let trace = sandbar_node::trace(job.id(), job.program(), &tasks);
     let Some(path) = timeline.output else {
@@ -188,7 +188,7 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
         view: &'a MemoryView,
     }
     let mut job = Seen::find(of.id.as_deref(), &of.remote).await?;
-    let view = job.held(Question::Memory, of!(Memory)).await?;
+    let view = job.held(JobQuery::Memory, of!(Memory)).await?;
     if of.json {
         output::json(&Held { job: job.id().as_str(), view: &view })?;
     } else {
@@ -199,7 +199,7 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
 
 async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Result<(), CliError> {
     let mut job = Seen::find(id, remote).await?;
-    let listing = job.held(Question::Objects { limit: shown.0 }, of!(Objects)).await?;
+    let listing = job.held(JobQuery::Objects { limit: shown.0 }, of!(Objects)).await?;
     show(&job, "objects", &listing, shown, objects_table)
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_node::{JobKeeper, JobShelf, Neighbours, Node, NodeOptions, NodeResources, machine};
+use sandbar_node::{JobRecorder, JobStore, Neighbours, Node, NodeOptions, NodeResources, machine};
 
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
@@ -124,7 +124,7 @@ pub struct Client {
 
 struct ClientShared {
     node: Node,
-    shelf: JobShelf,
+    shelf: JobStore,
 }
 
 impl Client {
@@ -154,7 +154,7 @@ impl Client {
             resources: options.resources,
         };
         let state = or_else(options.state, machine::state_folder).map_err(ClientError::Setup)?;
-        let shelf = JobShelf::open(state.join("jobs"));
+        let shelf = JobStore::open(state.join("jobs"));
         let node = Node::start(node);
         if !is_alone {
             node.begin_programs().map_err(|fault| ClientError::Setup(fault.to_string()))?;
@@ -178,7 +178,7 @@ impl Client {
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let keeper = self.shared.shelf.begin(&what, &[]).unwrap_or_else(|_| JobKeeper::nowhere());
+        let keeper = self.shared.shelf.begin(&what, &[]).unwrap_or_else(|_| JobRecorder::nowhere());
         Job::begin(&self.shared.node, program, options, keeper).await
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sandbar_core::{ObjectId, RequestOptions, STREAM_BUFFER, TaskKind};
-use sandbar_node::{ClientJob, JobKeeper, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
+use sandbar_node::{ClientJob, JobRecorder, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
 use serde::Serialize;
 
 use crate::actor::{Actor, ActorCall};
@@ -145,7 +145,7 @@ impl Job {
         node: &sandbar_node::Node,
         program: &Program,
         options: JobOptions,
-        keeper: JobKeeper,
+        keeper: JobRecorder,
     ) -> Result<Job, ClientError> {
         let JobOptions { name, seed, log } = options;
         let listener = Arc::new(TableListener::default());

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sandbar_core::{Fault, TaskError};
 use sandbar_dataset::DatasetError;
+use sandbar_jobs::JobFailure;
 
 use crate::build::BuildError;
 
@@ -66,6 +67,15 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    /// Returns the error as a job's record has it.
+    pub(crate) fn failure(&self) -> JobFailure {
+        match self {
+            NodeError::Task(TaskError { fault, chain }) => JobFailure::of(fault, chain),
+            NodeError::Fault(fault) => JobFailure::of(fault, &[]),
+            other => JobFailure::in_words(other.to_string()),
+        }
+    }
+
     pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> NodeError + use<> {
         let path = path.to_owned();
         move |reason| NodeError::File { path, reason }

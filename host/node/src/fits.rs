@@ -13,13 +13,13 @@ use futures::future::{BoxFuture, FutureExt as _, select_all};
 use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::DeviceChoice;
+use sandbar_jobs::JobProgress;
 use sandbar_store::SegmentDraft;
 use sandbar_worker::{Binding, CallRequest, CallWork, Groups, Payload, Pool};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::function::Loaded;
-use crate::progress::Progress;
+use crate::function::{Loaded, log_lines};
 use crate::results::Fitted;
 use crate::{Node, NodeError};
 
@@ -48,7 +48,7 @@ pub(crate) struct UnitFit<'a> {
 /// The trainers of a job, and where they run.
 pub(crate) struct Fits {
     pool: Arc<Pool>,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
     models: Vec<Arc<Binding>>,
     seed: u64,
     /// Units that this node may have at once, where others have some.
@@ -65,7 +65,7 @@ struct Taken {
 }
 
 impl Fits {
-    pub(crate) fn new(pool: Arc<Pool>, progress: Arc<Progress>, models: Vec<Arc<Binding>>, seed: u64) -> Fits {
+    pub(crate) fn new(pool: Arc<Pool>, progress: Arc<JobProgress>, models: Vec<Arc<Binding>>, seed: u64) -> Fits {
         let here = Arc::new(Semaphore::new(2 * pool.workers()));
         Fits { pool, progress, models, seed, here, places: Vec::new(), elsewhere: AtomicU64::new(0) }
     }
@@ -109,14 +109,14 @@ impl Fits {
             (permit, None) => permit,
             (permit, Some(taken)) => match taken.place.fit(&unit).await {
                 Ok((fitted, log)) => {
-                    log.into_iter().for_each(|line| self.progress.show(line));
-                    self.progress.models.fetch_add(fitted.iter().map(Fitted::models).sum(), Relaxed);
+                    log.into_iter().for_each(|line| self.progress.log(line));
+                    self.progress.add_models(fitted.iter().map(Fitted::models).sum());
                     self.elsewhere.fetch_add(groups.count.into(), Relaxed);
                     return Ok(fitted);
                 }
                 Err(why) => {
                     if !taken.is_lost.swap(true, Relaxed) {
-                        self.progress.show(format!("{why}; what it was to train is trained here"));
+                        self.progress.log(format!("{why}; what it was to train is trained here"));
                     }
                     drop(permit);
                     self.here.clone().acquire_owned().await.ok()
@@ -255,7 +255,7 @@ impl Fitter {
 
     /// Fits the groups of a unit. Gives what was logged, too.
     pub(crate) async fn fit(&self, unit: &UnitFit<'_>) -> Result<FitLog, Fault> {
-        let progress = Progress::default();
+        let progress = JobProgress::default();
         let fitted = fit_here(&self.node.pool, &progress, unit).await;
         let fault = |error| match error {
             NodeError::Fault(fault) => fault,
@@ -268,12 +268,16 @@ impl Fitter {
 /// What calls of a job have in common.
 struct Call<'a> {
     pool: &'a Pool,
-    progress: &'a Progress,
+    progress: &'a JobProgress,
     seed: u64,
 }
 
 /// Fits the groups of a unit on the workers of this node.
-pub(crate) async fn fit_here(pool: &Pool, progress: &Progress, unit: &UnitFit<'_>) -> Result<Vec<Fitted>, NodeError> {
+pub(crate) async fn fit_here(
+    pool: &Pool,
+    progress: &JobProgress,
+    unit: &UnitFit<'_>,
+) -> Result<Vec<Fitted>, NodeError> {
     let call = Call { pool, progress, seed: unit.seed };
     let calls = unit.models.iter().map(|binding| fit(&call, binding, unit.payload, unit.groups, unit.shares));
     futures::future::try_join_all(calls).await
@@ -327,7 +331,7 @@ async fn fit_share(
     loop {
         let work = CallWork::Fit(payload.clone(), groups.clone().into());
         let called = call.pool.call(CallRequest { binding: binding.clone(), seed: call.seed, work }).await;
-        call.progress.log(&binding.name, &called.log);
+        log_lines(call.progress, &binding.name, &called.log);
         let completed = match called.result {
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
@@ -343,7 +347,7 @@ async fn fit_share(
         fitted.faults.extend(completed.lost_groups);
         let before = groups.without.len();
         groups.without.extend(settled);
-        call.progress.models.fetch_add(fitted.models() - models, Relaxed);
+        call.progress.add_models(fitted.models() - models);
         if groups.without.len() >= (groups.count - groups.first) as usize || groups.without.len() == before {
             return Ok(fitted);
         }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, Parameter, TaskKind, hint};
+use sandbar_jobs::JobProgress;
 use sandbar_machine::write_atomically;
-use sandbar_worker::{Binding, CallRequest, CallWork, CompiledComponent};
+use sandbar_worker::{Binding, CallRequest, CallWork, CompiledComponent, LogLine};
 use serde::Serialize;
 
 use crate::build::{BuildError, build_crate, built_component};
@@ -87,6 +88,11 @@ impl Components {
         self.by_path.insert(path.to_owned(), loaded.clone());
         Ok(loaded)
     }
+}
+
+/// Logs what a call of a function logged.
+pub(crate) fn log_lines(progress: &JobProgress, function: &str, lines: &[LogLine]) {
+    lines.iter().for_each(|line| progress.log(format!("{function}: {}: {}", line.level, line.message)));
 }
 
 /// Parameters of a function.

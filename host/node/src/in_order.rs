@@ -2,15 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use sandbar_jobs::JobProgress;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::NodeError;
-use crate::progress::Progress;
 
 /// Items of a morsel that are made before they are taken: those of the next morsels wait meanwhile.
 const AHEAD_MAX: usize = 2;
@@ -26,7 +25,7 @@ pub(crate) struct InOrder<T> {
     begun: usize,
     make: Box<dyn Fn(usize) -> Items<T> + Send + Sync>,
     queue: VecDeque<Making<T>>,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
 }
 
 /// A morsel that is being made. Dropping it ends that.
@@ -47,7 +46,7 @@ impl<T: Send + 'static> InOrder<T> {
     pub(crate) fn new(
         morsels: usize,
         at_once: usize,
-        progress: Arc<Progress>,
+        progress: Arc<JobProgress>,
         make: impl Fn(usize) -> Items<T> + Send + Sync + 'static,
     ) -> InOrder<T> {
         InOrder { morsels, at_once, begun: 0, make: Box::new(make), queue: VecDeque::new(), progress }
@@ -74,7 +73,7 @@ impl<T: Send + 'static> InOrder<T> {
             if let Err(e) = ended {
                 return Some((morsel, Err(e.into())));
             }
-            self.progress.done.fetch_add(1, Relaxed);
+            self.progress.complete_part();
         }
     }
 }
@@ -94,7 +93,7 @@ fn begin<T: Send + 'static>(morsel: usize, mut items: Items<T>) -> Making<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use std::time::Duration;
 
     use futures::stream;
@@ -114,7 +113,7 @@ mod tests {
     async fn items_come_in_the_order_of_morsels() {
         for at_once in [1, 3, 100] {
             let make = |morsel| items(morsel, morsel % 4).map(Ok).boxed();
-            let progress: Arc<Progress> = Arc::default();
+            let progress: Arc<JobProgress> = Arc::default();
             let mut made = InOrder::new(7, at_once, progress.clone(), make);
             let mut got = Vec::new();
             while let Some((morsel, item)) = made.next().await {
@@ -123,7 +122,7 @@ mod tests {
                 got.push(item);
             }
             let expected: Vec<_> = (0..7).flat_map(|m| (0..m % 4).map(move |at| (m, at))).collect();
-            assert_eq!((got, progress.done.load(Relaxed)), (expected, 7), "{at_once} at once");
+            assert_eq!((got, progress.parts().0), (expected, 7), "{at_once} at once");
         }
     }
 

@@ -20,13 +20,11 @@ mod function;
 mod in_order;
 mod input;
 mod job;
-mod jobs;
 pub mod machine;
 mod output;
 mod params;
 mod predict;
 mod program;
-mod progress;
 mod results;
 mod row_finder;
 mod rows;
@@ -44,12 +42,6 @@ pub use dry_run::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, Outpu
 pub use error::NodeError;
 pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};
 pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
-pub use jobs::{
-    ActorRow, Answer, BundleRow, ControlError, ErrorRow, GroupRow, HolderRow, JobCounts, JobFailure, JobFolderLimits,
-    JobKeeper, JobName, JobRecord, JobShelf, JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView,
-    NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, Question, ResourceRow, RunState, ShelfError, Spread,
-    StopMark, StoredJob, TaskRow, WorkerRow, trace,
-};
 pub use predict::{PredictSpec, Predicted};
 pub use program::{
     Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,
@@ -57,11 +49,17 @@ pub use program::{
 };
 #[doc(hidden)]
 pub use program::{Neighbours, Saying, hear_any, said_any};
-pub use progress::{Phase, Progress};
 pub use results::{Failure, Table};
 pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
+pub use sandbar_jobs::{
+    ActorRow, BundleRow, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure, JobFolderLimits, JobName,
+    JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError, JobSummary, Listing, LogCounts, LogReader,
+    LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, ResourceRow, RunState, Spread,
+    StopMark, StoredJob, TaskRow, WorkerRow, trace,
+};
+pub use sandbar_jobs::{JobProgress, Phase};
 pub use sandbar_machine::has_little_memory;
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
@@ -140,7 +138,7 @@ pub struct Node {
     compiler: Compiler,
     options: NodeOptions,
     gpus: Option<Arc<GpuProcesses>>,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
     /// What runs programs, once there was one.
     hub: Mutex<Option<Arc<program::Hub>>>,
 }
@@ -162,7 +160,7 @@ impl Node {
     }
 
     /// How far the job at hand is.
-    pub fn progress(&self) -> &Arc<Progress> {
+    pub fn progress(&self) -> &Arc<JobProgress> {
         &self.progress
     }
 }

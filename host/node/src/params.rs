@@ -7,7 +7,7 @@ use sandbar_core::{Code, Fault};
 use sandbar_dataset::UnitShape;
 use sandbar_worker::{Binding, CallRequest, CallWork};
 
-use crate::function::without_each;
+use crate::function::{log_lines, without_each};
 use crate::input::UnitInput;
 use crate::job::{TrainSpec, with_hint};
 use crate::{Job, Node, NodeError};
@@ -37,7 +37,7 @@ impl Node {
             Ok::<_, NodeError>(refused.map(|fault| (fault, called.log)))
         };
         let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
-        self.progress.log(&binding.name, &log);
+        log_lines(&self.progress, &binding.name, &log);
         let mut key = format!("train.models[{model}].params");
         // The parameter without which it says something else.
         for (name, params) in without_each(&train.models[model].params) {

@@ -5,7 +5,6 @@ mod models;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use arrow_array::builder::Float64Builder;
@@ -19,12 +18,13 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use futures::{StreamExt as _, stream};
 use sandbar_core::{Blame, Code, Fault, Limits};
 use sandbar_dataset::{RowTarget, Scan, ScanOptions, ScanSource};
+use sandbar_jobs::{JobProgress, Phase};
 use sandbar_worker::{CallRequest, CallWork, Pool};
 use serde::Serialize;
 
+use crate::function::log_lines;
 use crate::in_order::{InOrder, Items};
 use crate::job::OutputSpec;
-use crate::progress::{Phase, Progress};
 use crate::row_finder::{RowFinder, Unusable};
 use crate::submit::missing_input;
 use crate::transform::{Chunk, Steps};
@@ -155,7 +155,7 @@ impl Node {
             }
             predicted.failure = predicted.failure.or(part.failure);
             output.write(&batch)?;
-            self.progress.rows.fetch_add(part.rows, Relaxed);
+            self.progress.add_rows(part.rows);
         }
         let written = output.finish()?;
         (predicted.rows_written, predicted.files, predicted.bytes) = (written.rows, written.files, written.bytes);
@@ -186,7 +186,7 @@ struct Run {
     steps: Arc<Steps>,
     scan: Scan,
     pool: Arc<Pool>,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
 }
 
 /// Rows of one model: its number, and the rows in their order.
@@ -290,7 +290,7 @@ impl Run {
         let all: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut settled = 0;
         let called = self.pool.call(request).await;
-        self.progress.log(&self.models.binding(call.trainer).name, &called.log);
+        log_lines(&self.progress, &self.models.binding(call.trainer).name, &called.log);
         match called.result {
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {

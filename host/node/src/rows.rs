@@ -1,16 +1,15 @@
 //! A job that writes rows: read, filter, transform, write.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use arrow_array::RecordBatch;
 use futures::StreamExt as _;
 use futures::stream;
 use sandbar_dataset::Scan;
+use sandbar_jobs::Phase;
 use serde::Serialize;
 
 use crate::in_order::{InOrder, Items};
-use crate::progress::Phase;
 use crate::row_finder::{RowFinder, chunk_seed};
 use crate::submit::made_schema;
 use crate::transform::{Steps, Transform};
@@ -65,7 +64,7 @@ impl Node {
                 Err(error) => return Err(finder.explain(&steps, &scan, morsel, error).await),
             };
             rows += read;
-            self.progress.rows.fetch_add(read, Relaxed);
+            self.progress.add_rows(read);
             for batch in batches {
                 blocks::same_columns(&batch, &schema)?;
                 output.write(&batch)?;

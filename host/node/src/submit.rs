@@ -10,12 +10,12 @@ use arrow_schema::SchemaRef;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::DeviceChoice;
+use sandbar_jobs::Phase;
 use sandbar_machine::{morsels_at_once, names_beside, relative_to};
 use serde::{Deserialize, Serialize};
 
 use crate::function::Components;
 use crate::job::with_hint;
-use crate::progress::Phase;
 use crate::rows::RowsSummary;
 use crate::train::Summary;
 use crate::transform::{Needed, Steps, Transform};

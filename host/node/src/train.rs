@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
@@ -13,6 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, WorkUnit};
+use sandbar_jobs::{JobProgress, Phase};
 use sandbar_worker::Binding;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -21,7 +21,6 @@ use crate::fits::Fits;
 use crate::function::Components;
 use crate::input::UnitInput;
 use crate::job::{Metric, TrainSpec};
-use crate::progress::{Phase, Progress};
 use crate::results::{self, Failure, Table};
 use crate::row_finder::{RowFinder, Unusable, chunk_seed};
 use crate::stored::How;
@@ -94,7 +93,7 @@ impl Summary {
 
 /// What the parts of a running job share.
 struct Running {
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
     steps: Arc<Steps>,
     fits: Fits,
     labels: Vec<String>,
@@ -280,7 +279,7 @@ impl Node {
             .buffered(in_memory_max + PARTS_WAITING_MAX)
             .boxed();
         while let Some(part) = parts.try_next().await? {
-            self.progress.done.fetch_add(1, Relaxed);
+            self.progress.complete_part();
             sink.take(part)?;
         }
         self.locate_failures(training, running, scan, &mut sink.summary).await;
@@ -353,7 +352,7 @@ async fn try_read_morsel(
     } else {
         read_batches(running, scan, morsel, &mut reading).await?;
     }
-    running.progress.done.fetch_add(1, Relaxed);
+    running.progress.complete_part();
     Ok(())
 }
 
@@ -399,7 +398,7 @@ async fn read_stored(
     match made {
         Ok(made) => {
             for (group, (_, rows)) in groups.iter().zip(&made) {
-                running.progress.rows.fetch_add(group.rows().min(*rows), Relaxed);
+                running.progress.add_rows(group.rows().min(*rows));
             }
             Ok(Some(made.into_iter().map(|(blocks, _)| blocks).collect()))
         }
@@ -426,7 +425,7 @@ async fn read_batches(
         .enumerate()
         .map(|(number, chunk)| async move {
             let chunk = chunk?;
-            running.progress.rows.fetch_add(chunk.rows() as u64, Relaxed);
+            running.progress.add_rows(chunk.rows() as u64);
             Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
         })
         .buffered(2);

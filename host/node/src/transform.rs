@@ -10,12 +10,12 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
+use sandbar_jobs::JobProgress;
 use sandbar_worker::{Binding, CallRequest, CallWork, CollectSpec, CompletedCall, Payload, Pool, not_a_column};
 
-use crate::function::{Callable, Components, decode, without_each};
+use crate::function::{Callable, Components, decode, log_lines, without_each};
 use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
-use crate::progress::Progress;
 use crate::stored::{Column, How};
 use crate::{Node, NodeError, stored};
 
@@ -39,7 +39,7 @@ pub(crate) struct Transform {
     types: Vec<DataType>,
     output: Option<String>,
     udf: String,
-    progress: Arc<Progress>,
+    progress: Arc<JobProgress>,
 }
 
 /// The columns that some step needs: these, or all there are.
@@ -142,7 +142,7 @@ impl Steps {
         work: CallWork,
     ) -> Result<CompletedCall, Fault> {
         let called = self.pool.call(CallRequest { binding, seed, work }).await;
-        transform.progress.log(&transform.udf, &called.log);
+        log_lines(&transform.progress, &transform.udf, &called.log);
         called.result
     }
 

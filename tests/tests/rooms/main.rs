@@ -21,6 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-wire", &["sandbar-core"]),
     ("sandbar-sched", &["sandbar-core"]),
     ("sandbar-machine", &["sandbar-core"]),
+    ("sandbar-jobs", &["sandbar-core", "sandbar-machine"]),
     ("sandbar-meta", &["sandbar-core"]),
     (
         "sandbar-worker",
@@ -34,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sandbar-core",
             "sandbar-dataset",
             "sandbar-dense",
+            "sandbar-jobs",
             "sandbar-machine",
             "sandbar-meta",
             "sandbar-sandbox",

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId, ObjectId};
+use sandbar_jobs::JobName;
 use sandbar_meta::{Change, Key, KeyRange, LeaseId, MetaError, MetaStore, Revision, Transaction};
 use sandbar_wire::{Connection, IncomingRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, objects, programs};
-use crate::jobs::JobName;
 
 /// A watcher's answer is given after this at the latest, with no changes.
 const WATCH_TIME: Duration = Duration::from_secs(5);

@@ -41,13 +41,13 @@ pub use jobs::{ClientTimes, ClusterClient, ClusterJob, Followed, NewClusterJob};
 pub use members::{Member, MemberState};
 pub use reach::{ListenOn, NodeAddress};
 
-use crate::jobs::{JobName, JobShelf};
 use crate::program::{Amounts, Asker, Outside};
 use asks::Ask;
 use links::Dialer;
 use objects::Shared;
 use outside::Others;
 pub(crate) use programs::{Loader, Loading, Runner, Side};
+use sandbar_jobs::{JobName, JobStore};
 
 /// Where in its folder a node keeps what of a cluster.
 const AUTHORITY: &str = "authority";
@@ -105,7 +105,7 @@ struct Inner {
     founder: Option<Arc<store::Founder>>,
     living: Arc<members::Living>,
     /// Jobs of the cluster that it runs, or ran.
-    shelf: JobShelf,
+    shelf: JobStore,
     running: Mutex<HashMap<JobName, AbortHandle>>,
 }
 
@@ -219,7 +219,7 @@ impl Cluster {
             fenced: watch::Sender::default(),
             founder: founder.clone(),
             living,
-            shelf: JobShelf::open(options.data.join(JOBS)),
+            shelf: JobStore::open(options.data.join(JOBS)),
             running: Mutex::default(),
         });
         let tasks = vec![

@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_jobs::JobRecorder;
 use sandbar_machine::write_atomically;
 use sandbar_wire::{Connection, Frames};
 use sha2::{Digest, Sha256};
@@ -20,7 +20,6 @@ use super::links::COMPONENTS;
 use super::{Inner, parts};
 use crate::NodeError;
 use crate::fits::Fitter;
-use crate::jobs::JobKeeper;
 use crate::program::{Loaded, Program, ProgramSummary, Remnant};
 
 pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
@@ -56,7 +55,7 @@ pub(crate) struct Side {
 
 /// Runs a program to its end: the task that it begins with, that one's arguments, and what its tasks returned before.
 pub(crate) type Runner =
-    Box<dyn Fn(Arc<Program>, String, Vec<(String, String)>, Vec<Remnant>, JobKeeper) -> Running + Send + Sync>;
+    Box<dyn Fn(Arc<Program>, String, Vec<(String, String)>, Vec<Remnant>, JobRecorder) -> Running + Send + Sync>;
 pub(crate) type Running = Pin<Box<dyn Future<Output = Result<ProgramSummary, NodeError>> + Send>>;
 
 /// Loads a component that this node or another has.

@@ -3,35 +3,34 @@
 use std::sync::{Arc, OnceLock};
 
 use sandbar_core::JobId;
+use sandbar_jobs::{
+    JobCounts, JobFailure, JobFolderLimits, JobLog, JobName, JobProgress, JobQuery, JobRecorder, JobResponse,
+    JobSummary, Listing, LogOutput, LogSender, ProgressBars, RunState,
+};
 use serde_json::Value;
 
+use super::ProgramSummary;
 use super::hub::{Asker, Left};
-use super::{Bars, ProgramSummary};
 use crate::NodeError;
-use crate::jobs::{
-    Answer, JobCounts, JobFailure, JobFolderLimits, JobKeeper, JobLog, JobName, JobSummary, Listing, LogSender,
-    Question, RunState, Shown,
-};
-use crate::progress::Progress;
 
 /// Keeps what there is to keep of a job, whatever ends it.
 pub(super) struct Keeping {
-    keeper: JobKeeper,
+    keeper: JobRecorder,
     log: Option<JobLog>,
     /// Who is to be asked, once there is somebody.
     asked: OnceLock<(Asker, JobId)>,
     left: Arc<OnceLock<Left>>,
-    bars: Arc<Bars>,
+    bars: Arc<ProgressBars>,
     /// Who is told what could not be kept.
-    warned: Option<Arc<Progress>>,
+    warned: Option<Arc<JobProgress>>,
 }
 
 impl Keeping {
     /// Lines of its log are `shown`, and how far its tasks are to whoever sees these folded.
-    pub(super) fn start(mut keeper: JobKeeper, shown: Shown) -> std::io::Result<Keeping> {
-        let bars = Arc::<Bars>::default();
+    pub(super) fn start(mut keeper: JobRecorder, shown: LogOutput) -> std::io::Result<Keeping> {
+        let bars = Arc::<ProgressBars>::default();
         let mut warned = None;
-        if let Shown::Folded(progress) = &shown {
+        if let LogOutput::Folded(progress) = &shown {
             progress.follow(bars.clone());
             warned = Some(progress.clone());
         }
@@ -53,7 +52,7 @@ impl Keeping {
     }
 
     /// Where the hub puts how far its tasks are.
-    pub(super) fn bars(&self) -> Arc<Bars> {
+    pub(super) fn bars(&self) -> Arc<ProgressBars> {
         self.bars.clone()
     }
 
@@ -69,19 +68,19 @@ impl Keeping {
         self.keeper.serve(|question| self.answer(question)).await;
     }
 
-    async fn answer(&self, question: Question) -> Answer {
+    async fn answer(&self, question: JobQuery) -> JobResponse {
         let Some((asker, job)) = self.asked.get() else {
-            return Answer::Refused("the job has not begun: its program is being built or compiled".to_owned());
+            return JobResponse::Refused("the job has not begun: its program is being built or compiled".to_owned());
         };
         let mut answer = asker.look(*job, question).await;
         match &mut answer {
-            Answer::Workers(workers) => {
+            JobResponse::Workers(workers) => {
                 workers.rows.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
             }
-            Answer::Memory(view) => {
+            JobResponse::Memory(view) => {
                 view.processes.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
             }
-            Answer::Summary(summary) => summary.progress = self.bars.rows(),
+            JobResponse::Summary(summary) => summary.progress = self.bars.rows(),
             _ => {}
         }
         answer
@@ -110,9 +109,9 @@ impl Keeping {
         match result {
             Ok(summary) => self.close(RunState::Succeeded, summary.result.clone(), None),
             Err(error @ (NodeError::Stopped | NodeError::Dropped)) => {
-                self.close(RunState::Stopped, Value::Null, Some(JobFailure::of(error)));
+                self.close(RunState::Stopped, Value::Null, Some(error.failure()));
             }
-            Err(error) => self.close(RunState::Failed, Value::Null, Some(JobFailure::of(error))),
+            Err(error) => self.close(RunState::Failed, Value::Null, Some(error.failure())),
         }
     }
 

@@ -5,7 +5,6 @@
 //! by [`Hub::submit`]. A job begins with a task of its program, or with a [client](ClientJob) of this process.
 
 mod arguments;
-mod bars;
 mod calls;
 mod client;
 mod files;
@@ -16,7 +15,6 @@ mod members;
 mod peer;
 mod plan;
 mod reader;
-mod records;
 mod submit;
 
 pub use calls::ProgramTask;
@@ -27,7 +25,7 @@ pub use plan::{ArgumentPlan, ProgramPlan};
 pub use submit::{PROGRAM_ADDRESS_BYTES, ProgramSpec, ProgramSummary, find_program};
 
 pub(crate) use arguments::names_files;
-pub(crate) use bars::Bars;
+
 pub(crate) use calls::Program;
 pub(crate) use hub::{Asker, First, Hub, HubOptions, NewJob, StoreOptions, WORKERS_MAX};
 pub(crate) use peer::{Loaded, NewPeer, Outside, PeerEnd, PeerLine, Remnant, Tell, Wanted};

@@ -6,22 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
+use sandbar_jobs::{JobCounts, JobRecorder, LogOutput, Phase};
 use sandbar_sched::JobLimits;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::ProgramWorkerOptions;
 use serde::Serialize;
 
-use super::arguments;
 use super::hub::{Counts, JobResult, machine};
 use super::keeping::Keeping;
 use super::peer::Remnant;
-use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX};
+use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX, arguments};
 use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
 use crate::components::find_component;
 use crate::fits::Fitter;
 use crate::function::Loaded;
-use crate::jobs::{JobCounts, JobKeeper, Shown};
-use crate::progress::Phase;
 use crate::{Node, NodeError, NodeOptions};
 
 /// What a job may have at once. A task that submits more than `call_bytes_max` waits, the others are errors.
@@ -101,8 +99,8 @@ impl Node {
     ///
     /// # Errors
     /// What it can't be run for, what its first task failed with, and that somebody stopped it.
-    pub async fn run_program(&self, spec: &ProgramSpec, keeper: JobKeeper) -> Result<ProgramSummary, NodeError> {
-        let keeping = Keeping::start(keeper, Shown::Folded(self.progress.clone())).map_err(host)?;
+    pub async fn run_program(&self, spec: &ProgramSpec, keeper: JobRecorder) -> Result<ProgramSummary, NodeError> {
+        let keeping = Keeping::start(keeper, LogOutput::Folded(self.progress.clone())).map_err(host)?;
         let result = tokio::select! {
             result = self.run(spec, &keeping) => result,
             () = keeping.serve() => Err(NodeError::Stopped),
@@ -299,7 +297,7 @@ fn runner(hub: &Arc<Hub>) -> Runner {
                 return Err(NodeError::Job(format!("argument `{name}` is a file: a cluster's job has none")));
             }
             let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
-            let keeping = Keeping::start(keeper, Shown::Each(Box::new(|_| {}))).map_err(host)?;
+            let keeping = Keeping::start(keeper, LogOutput::Each(Box::new(|_| {}))).map_err(host)?;
             let lasting = keeping.name().map(|name| (name.as_str().into(), remnants));
             let path = Path::new("the program");
             let first = FirstTask { path, name: &name, arguments: &arguments, seed: 0, lasting };

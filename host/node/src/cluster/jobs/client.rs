@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sandbar_jobs::{JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
 use sandbar_wire::{
     Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, NodeFolder,
     Role, SystemClock, WireLimits,
@@ -15,7 +16,6 @@ use super::super::{ClusterError, IDENTITY, parts, same_cluster};
 use super::ClusterJob;
 use super::door::JOBS_CHANNEL;
 use super::said::{Answered, Asked, NewClusterJob};
-use crate::jobs::{Answer, JobFolderLimits, LoggedLine, ProgressRow, Question};
 
 /// Who has this folder at the moment is done with it within this.
 const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -159,12 +159,12 @@ impl ClusterClient {
     ///
     /// # Errors
     /// When there is none of that name, or its node does not answer for a while.
-    pub async fn look(&mut self, job: &str, question: &Question) -> Result<Option<Answer>, ClusterError> {
+    pub async fn look(&mut self, job: &str, question: &JobQuery) -> Result<Option<JobResponse>, ClusterError> {
         self.retry_until_answered(async |client| client.look_once(job, question).await).await
     }
 
     /// None if it is elsewhere: that node is asked next.
-    async fn look_once(&mut self, job: &str, question: &Question) -> Result<Option<Option<Answer>>, ClusterError> {
+    async fn look_once(&mut self, job: &str, question: &JobQuery) -> Result<Option<Option<JobResponse>>, ClusterError> {
         let mut frames = self.ask(&Asked::Look { job: job.to_owned(), question: question.clone() }).await?;
         match answer(&mut frames).await? {
             Answered::Seen => {}
@@ -177,7 +177,7 @@ impl ClusterClient {
         let bytes_max = JobFolderLimits::USUAL.answer_bytes_max;
         let bytes = parts::recv(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::Later)?;
         match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
-            Some(Answer::Refused(why)) => Err(ClusterError::Refused(why)),
+            Some(JobResponse::Refused(why)) => Err(ClusterError::Refused(why)),
             seen => Ok(Some(seen)),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, NodeId};
+use sandbar_jobs::{JobCounts, JobName, JobQuery, JobResponse, LogReader, RunState, StoredJob, now_ms};
 use sandbar_machine::write_atomically;
 use sandbar_meta::Condition;
 use sandbar_wire::{Channel, Connection, Frames, Role};
@@ -15,7 +16,6 @@ use super::super::{Inner, parts, programs};
 use super::keep::{begin, own, owner};
 use super::said::{ARGUMENTS_BYTES_MAX, Answered, Asked, NewClusterJob};
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key};
-use crate::jobs::{Answer, JobCounts, JobName, LogReader, Question, RunState, StoredJob, now_ms};
 use crate::program::names_files;
 
 /// A tenant's question, and its answers.
@@ -271,7 +271,7 @@ async fn stop(inner: &Inner, tenant: &str, text: &str) -> Done<Answered> {
     }
     // It may be about to begin.
     let stored = inner.shelf.find(job.id.as_str()).map_err(later)?;
-    ask(&stored, Question::Stop).await.map_err(later)?;
+    ask(&stored, JobQuery::Stop).await.map_err(later)?;
     Ok(Answered::Job(Box::new(job)))
 }
 
@@ -280,10 +280,10 @@ async fn look(
     inner: &Arc<Inner>,
     tenant: &str,
     text: &str,
-    question: Question,
+    question: JobQuery,
     frames: &Frames,
 ) -> Done<Option<Answered>> {
-    if question == Question::Stop {
+    if question == JobQuery::Stop {
         return Err(refused("a job is not looked at to stop it"));
     }
     let job = find(inner, tenant, text).await?;
@@ -306,7 +306,7 @@ async fn look(
     Ok(None)
 }
 
-async fn ask(stored: &StoredJob, question: Question) -> Result<Answer, String> {
+async fn ask(stored: &StoredJob, question: JobQuery) -> Result<JobResponse, String> {
     let stored = stored.clone();
     let asked = tokio::task::spawn_blocking(move || stored.ask(&question)).await;
     asked.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
@@ -353,7 +353,7 @@ async fn follow(
             }
             if is_here
                 && let Ok(stored) = inner.shelf.find(id.as_str())
-                && let Ok(Answer::Summary(summary)) = ask(&stored, Question::Summary).await
+                && let Ok(JobResponse::Summary(summary)) = ask(&stored, JobQuery::Summary).await
             {
                 let text = serde_json::to_string(&summary.progress).unwrap_or_default();
                 if text != told && !summary.progress.is_empty() {

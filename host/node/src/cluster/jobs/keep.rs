@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use sandbar_jobs::{JobFailure, JobName, RunState, now_ms};
 use sandbar_meta::{Change, Condition, Entry, KeyRange, MetaError, MetaValue, Operation, Revision, Transaction};
 
 use super::super::members::{self, Member, MemberState};
@@ -11,7 +12,6 @@ use super::super::{ClusterError, Inner, programs};
 use super::said::RESULT_BYTES_MAX;
 use super::{ClusterJob, JOBS, job_key, owner_key, parse_key, remains};
 use crate::NodeError;
-use crate::jobs::{JobFailure, JobName, RunState, now_ms};
 use crate::program::ProgramSummary;
 
 /// What did not work is tried again after this.
@@ -198,7 +198,7 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
         Err(error) => {
             let is_stopped = matches!(error, NodeError::Stopped | NodeError::Dropped);
             job.state = if is_stopped { RunState::Stopped } else { RunState::Failed };
-            job.error = Some(JobFailure::of(&error));
+            job.error = Some(error.failure());
         }
     }
     let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return };

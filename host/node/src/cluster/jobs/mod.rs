@@ -11,10 +11,9 @@ mod remains;
 mod said;
 
 use sandbar_core::ComponentId;
+use sandbar_jobs::{JobCounts, JobFailure, JobName, RunState};
 use sandbar_meta::Key;
 use serde::{Deserialize, Serialize};
-
-use crate::jobs::{JobCounts, JobFailure, JobName, RunState};
 
 pub use client::{ClientTimes, ClusterClient, Followed};
 pub(super) use door::open;

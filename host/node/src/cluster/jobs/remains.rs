@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use sandbar_jobs::JobName;
 use sandbar_wire::Connection;
 
 use super::super::Inner;
 use super::super::asks::{Ask, ask};
-use crate::jobs::JobName;
 use crate::program::Remnant;
 
 /// A node that says nothing for so long is not waited for.

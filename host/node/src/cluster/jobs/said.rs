@@ -1,11 +1,11 @@
 //! What a tenant and a node say to each other, each a frame of JSON: a question, and what is answered.
 
 use sandbar_core::ComponentId;
+use sandbar_jobs::{JobName, JobQuery, LoggedLine, ProgressRow};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{ClusterJob, text};
-use crate::jobs::{JobName, LoggedLine, ProgressRow, Question};
 
 /// Bytes of a job's arguments.
 pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
@@ -53,7 +53,7 @@ pub(super) enum Asked {
     /// The last jobs, so many at most.
     List { limit: u32 },
     /// What is to be seen of a job, by the node that runs it, or ran it. The answer is [`Answered::Seen`].
-    Look { job: String, question: Question },
+    Look { job: String, question: JobQuery },
 }
 
 /// What a node answers.
@@ -74,10 +74,10 @@ pub(super) enum Answered {
     Progress(Vec<ProgressRow>),
     /// Another node runs it, at this address.
     Elsewhere(String),
-    /// What there is to be seen of a job follows, in frames and an empty one: an [`Option`] of an [`Answer`], none where nothing
+    /// What there is to be seen of a job follows, in frames and an empty one: an [`Option`] of an [`JobResponse`], none where nothing
     /// is kept of it.
     ///
-    /// [`Answer`]: crate::jobs::Answer
+    /// [`JobResponse`]: sandbar_jobs::JobResponse
     Seen,
     /// Nodes that could be asked instead, if this one is gone.
     Nodes(Vec<String>),

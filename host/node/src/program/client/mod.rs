@@ -27,8 +27,8 @@ use super::hub::{First, JobResult, NewJob, RunningJob};
 use super::keeping::Keeping;
 use super::submit::summary;
 use super::{Program, ProgramSummary, ProgramTask};
-use crate::jobs::{JobKeeper, LoggedLine, Shown};
 use crate::{Node, NodeError};
+use sandbar_jobs::{JobRecorder, LogOutput, LoggedLine};
 
 /// A task may be submitted with so many bytes of arguments; more goes into objects.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
@@ -59,7 +59,7 @@ pub struct ClientJobSpec {
     /// What each task's seed is a function of.
     pub seed: u64,
     /// What became of it goes there.
-    pub keeper: JobKeeper,
+    pub keeper: JobRecorder,
     /// Gets each line that tasks log, on a thread of its own.
     pub log: Box<dyn FnMut(&LoggedLine) + Send>,
 }
@@ -86,7 +86,7 @@ impl Node {
     ) -> Result<ClientJob, NodeError> {
         let ClientJobSpec { name, seed, keeper, log } = spec;
         let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
-        let keeping = Keeping::start(keeper, Shown::Each(log)).map_err(failed)?;
+        let keeping = Keeping::start(keeper, LogOutput::Each(log)).map_err(failed)?;
         let hub = self.hub()?;
         let line = Line::new(hub.doorbell());
         let (begins, begun) = oneshot::channel();

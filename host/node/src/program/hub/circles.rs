@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Fault, ObjectId, TaskId, WorkerId};
+use sandbar_jobs::LogEntry;
 use sandbar_sched::{Event, TaskState, WaitSet};
 use sandbar_worker::program::{NodeMessage, WAIT_OBJECTS_MAX};
 
 use super::State;
-use crate::jobs::Said;
 
 /// How often actors are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ impl State {
             awaited.id.short()
         );
         if let Some(job) = self.jobs.get(&call.job) {
-            job.log.say(Said { task: None, level: WARN, line: &line });
+            job.log.send(LogEntry { task: None, level: WARN, line: &line });
         }
     }
 

@@ -3,10 +3,10 @@
 use std::io;
 
 use sandbar_core::{Bundle, GroupId, GroupRequest, JobId, TaskId, WorkerId};
+use sandbar_jobs::{BundleRow, GroupRow, Listing, NodeRow, ResourceRow};
 use sandbar_sched::{BundleView, Event, GroupSpec, GroupState, GroupView, RESOURCE_UNIT, ResourceSet};
 
 use super::{State, Stored};
-use crate::jobs::{BundleRow, GroupRow, Listing, NodeRow, ResourceRow};
 use crate::program::calls::units;
 
 impl State {

@@ -9,6 +9,7 @@ use sandbar_core::{
     ActorId, ActorOptions, Attempt, Code, Fault, GroupId, JobId, ObjectId, RequestOptions, STREAM_BUFFER, Strategy,
     TaskError, TaskId, TaskKind, WorkerId,
 };
+use sandbar_jobs::LogEntry;
 use sandbar_sched::{Event, Failure, Outcome, ResourceSet, Submission, SubmissionKind};
 use sandbar_store::ValueKey;
 use sandbar_worker::program::{
@@ -19,7 +20,6 @@ use super::actors::actor_spec;
 use super::circles::waits;
 use super::store::{Arrived, is_kept};
 use super::{State, Stored};
-use crate::jobs::Said;
 use crate::program::calls::{Call, Read, actor_demand, demand, usual_demand};
 
 /// Messages of one worker before another's turn.
@@ -376,7 +376,7 @@ impl State {
     fn log(&mut self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.sched.task(task) else { return };
         if let Some(job) = self.jobs.get(&view.job) {
-            job.log.say(Said { task: Some((task, view.name, worker)), level, line });
+            job.log.send(LogEntry { task: Some((task, view.name, worker)), level, line });
         } else {
             self.tell_log(worker, task, level, line);
         }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::JobId;
+use sandbar_jobs::LogEntry;
 use sandbar_sched::WorkerKind;
 use sandbar_worker::program::NodeMessage;
 
 use super::State;
-use crate::jobs::Said;
 use crate::program::link::Link;
 use crate::program::members::Member;
 
@@ -84,7 +84,7 @@ impl State {
                  (call_bytes_max), and none of them runs; have fewer at once, or put large arguments into objects",
                 held.bytes
             );
-            job.log.say(Said { task: None, level: WARN, line: &line });
+            job.log.send(LogEntry { task: None, level: WARN, line: &line });
         }
         self.members.values_mut().for_each(|member| member.link.tell(&NodeMessage::ResumeOnce(job.0)));
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
+use sandbar_jobs::{RecordLimits, TaskRecords};
 use sandbar_sched::{Event, Submission, WorkerKind};
 use sandbar_worker::program::monotonic_nanos;
 use tokio::sync::oneshot;
 
 use super::{Counts, First, Job, JobResult, Lasting, NewJob, State, Stored};
 use crate::program::calls::Call;
-use crate::program::records::{RecordLimits, TaskRecords};
 
 /// Bytes of what a job returns.
 const RESULT_BYTES_MAX: u64 = 64 << 20;

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
+use sandbar_jobs::{Ran, RunState, TaskRecord};
 use sandbar_sched::TaskState;
 use sandbar_worker::program::{AttemptUsage, ReturnedValues, SentValue};
 
 use super::{Counts, Job, Left, State};
-use crate::jobs::RunState;
 use crate::program::calls::Call;
-use crate::program::records::{Ran, TaskRecord};
 
 /// Of tasks that a job leaves behind in workers, so many have a record.
 const LEFT_MAX: usize = 1000;

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sandbar_core::{JobId, ObjectId, TaskId};
+use sandbar_jobs::{
+    ActorRow, HolderRow, JobFolderLimits, JobQuery, JobResponse, JobSummary, Listing, MemoryView, NameSummary,
+    ObjectRow, ProcessRow, RunState, TaskRow, WorkerRow,
+};
 use sandbar_sched::{ActorState, ActorView, ObjectState, ObjectView, TaskState, TaskView, WorkerKind};
 
 use super::actors::HOME;
 use super::{State, Stored};
-use crate::jobs::{
-    ActorRow, Answer, HolderRow, JobFolderLimits, JobSummary, Listing, MemoryView, NameSummary, ObjectRow, ProcessRow,
-    Question, RunState, TaskRow, WorkerRow,
-};
 
 /// So many tasks or objects are looked at, of however many there are.
 const LOOKED_AT_MAX: usize = 200_000;
@@ -40,24 +40,24 @@ impl Place {
 
 impl State {
     /// The answer to a question on a job.
-    pub(super) fn look(&self, job: JobId, question: Question) -> Answer {
+    pub(super) fn look(&self, job: JobId, question: JobQuery) -> JobResponse {
         if !self.jobs.contains_key(&job) {
-            return Answer::Refused("the job has just ended".to_owned());
+            return JobResponse::Refused("the job has just ended".to_owned());
         }
         let rows = |limit: u32| limit.min(JobFolderLimits::USUAL.rows_max) as usize;
         match question {
-            Question::Tasks { limit, state, name } => {
+            JobQuery::Tasks { limit, state, name } => {
                 let name = name.as_deref();
-                Answer::Tasks(self.list_tasks(job, rows(limit), state, name))
+                JobResponse::Tasks(self.list_tasks(job, rows(limit), state, name))
             }
-            Question::Summary => Answer::Summary(self.summary(job)),
-            Question::Actors { limit } => Answer::Actors(self.list_actors(job, rows(limit))),
-            Question::Objects { limit } => Answer::Objects(self.list_objects(job, rows(limit))),
-            Question::Workers { limit } => Answer::Workers(self.list_workers(rows(limit))),
-            Question::Groups { limit } => Answer::Groups(self.list_groups(job, rows(limit))),
-            Question::Nodes { limit } => Answer::Nodes(self.list_nodes(rows(limit))),
-            Question::Memory => Answer::Memory(self.memory(job)),
-            Question::Stop => Answer::Refused("who answers for the job stops it".to_owned()),
+            JobQuery::Summary => JobResponse::Summary(self.summary(job)),
+            JobQuery::Actors { limit } => JobResponse::Actors(self.list_actors(job, rows(limit))),
+            JobQuery::Objects { limit } => JobResponse::Objects(self.list_objects(job, rows(limit))),
+            JobQuery::Workers { limit } => JobResponse::Workers(self.list_workers(rows(limit))),
+            JobQuery::Groups { limit } => JobResponse::Groups(self.list_groups(job, rows(limit))),
+            JobQuery::Nodes { limit } => JobResponse::Nodes(self.list_nodes(rows(limit))),
+            JobQuery::Memory => JobResponse::Memory(self.memory(job)),
+            JobQuery::Stop => JobResponse::Refused("who answers for the job stops it".to_owned()),
         }
     }
 

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_jobs::{JobQuery, JobResponse, LogSender, ProgressBars, Ran, TaskRecords};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::{
     Action, Event, JobLimits, PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, ValueLocation, WorkerKind,
@@ -44,15 +45,12 @@ use self::peers::{AwayKey, Lasting, Peers};
 use self::store::Store;
 pub(crate) use self::store::StoreOptions;
 use self::unmet::Unmet;
-use super::bars::Bars;
 use super::calls::{Call, Names, Program, units};
 use super::client::Seat;
 use super::files::Given;
 use super::members::Member;
 use super::peer::{Fetched, Loaded, NewPeer, Outside, Remnant, Tell};
-use super::records::{Ran, TaskRecords};
 use crate::NodeOptions;
-use crate::jobs::{Answer, LogSender, Question};
 
 /// The hub looks again for so long before it sleeps.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -92,7 +90,7 @@ pub(crate) struct NewJob {
     /// The files that its tasks may open.
     pub(crate) given: Arc<Given>,
     /// Gets how far its tasks say that they are.
-    pub(crate) bars: Arc<Bars>,
+    pub(crate) bars: Arc<ProgressBars>,
     /// Gets each line that its tasks log.
     pub(crate) log: LogSender,
     /// Gets what is kept of its tasks when it has ended, or the node does: before anybody is told.
@@ -127,7 +125,7 @@ enum Command {
     Start(JobId, NewJob, oneshot::Sender<JobResult>),
     /// Ends a job, if it has not ended, and says so by dropping that.
     End(JobId, SyncSender<()>),
-    Look(JobId, Question, oneshot::Sender<Answer>),
+    Look(JobId, JobQuery, oneshot::Sender<JobResponse>),
     /// There is a connection to another node.
     Join(NewPeer),
     /// Another node wants a value.
@@ -161,10 +159,10 @@ pub(crate) struct Asker {
 
 impl Asker {
     /// What a hub sees of a job.
-    pub(crate) async fn look(&self, job: JobId, question: Question) -> Answer {
+    pub(crate) async fn look(&self, job: JobId, question: JobQuery) -> JobResponse {
         let (answer, answered) = oneshot::channel();
         self.command(Command::Look(job, question, answer));
-        answered.await.unwrap_or_else(|_| Answer::Refused("the node ends".to_owned()))
+        answered.await.unwrap_or_else(|_| JobResponse::Refused("the node ends".to_owned()))
     }
 
     /// Ends a job. It has ended when this returns.
@@ -355,7 +353,7 @@ struct Job {
     records: TaskRecords,
     left: Arc<OnceLock<Left>>,
     given: Arc<Given>,
-    bars: Arc<Bars>,
+    bars: Arc<ProgressBars>,
     counts: Counts,
     /// Bytes that had gone to disk when it began, and come back.
     moved_before: [u64; 2],

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use sandbar_core::JobId;
+use sandbar_jobs::LogEntry;
 use sandbar_sched::DemandSource;
 
 use super::State;
-use crate::jobs::Said;
 
 /// How often it is looked for. What is not met twice is said.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl State {
                     DemandSource::Group(group) => format!("placement group {} waits: {}", group.short(), at.reason),
                 };
                 if let Some(job) = self.jobs.get(&at.job) {
-                    job.log.say(Said { task: None, level: WARN, line: &line });
+                    job.log.send(LogEntry { task: None, level: WARN, line: &line });
                 }
             }
         }

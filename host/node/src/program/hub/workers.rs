@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Code, Fault, JobId, TaskId, WorkerId};
+use sandbar_jobs::LogEntry;
 use sandbar_sched::{Event, WorkerKind};
 use sandbar_worker::program::ProgramWorkerOptions;
 
 use super::act::give;
 use super::{Counts, State};
-use crate::jobs::Said;
 use crate::program::client::Seat;
 use crate::program::link::Link;
 use crate::program::members::Member;
@@ -94,7 +94,7 @@ impl State {
             count(&mut job.counts);
             job.counts.lost_attempts += attempts;
             let line = format!("{words}; attempts of tasks lost with it: {attempts}");
-            job.log.say(Said { task: None, level: WARN, line: &line });
+            job.log.send(LogEntry { task: None, level: WARN, line: &line });
         }
     }
 

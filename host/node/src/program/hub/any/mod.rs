@@ -20,10 +20,10 @@ pub use self::said::said_any;
 use super::files::Opened;
 use super::store::Store;
 use super::{Asker, First, HubOptions, JobResult, NewJob, State, StoreOptions, WORKERS_MAX};
-use crate::jobs::{JobLog, Question, Shown};
 use crate::program::client::{Line, Listen, ObjectValue, Seat};
 use crate::program::peer::{NewPeer, PeerLine};
 use crate::program::{Program, ProgramTask};
+use sandbar_jobs::{JobLog, JobQuery, LogOutput};
 
 /// Bytes of the file that comes with a message, if one does.
 const FILE_BYTES: usize = 9000;
@@ -122,7 +122,7 @@ impl Hearing {
         let mut state = State::new(options, (asker, Arc::new(AtomicU32::new(1))), commands, values, opened);
         state.begin();
         let program = Arc::new(program_of(kinds)?);
-        let log = JobLog::start(None, Shown::Each(Box::new(|_| {}))).ok()?;
+        let log = JobLog::start(None, LogOutput::Each(Box::new(|_| {}))).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
             let (line, seat) = seat(&doorbell);
@@ -196,14 +196,14 @@ impl Hearing {
     fn end(mut self) {
         let limit = 100;
         let questions = [
-            Question::Tasks { limit, state: None, name: None },
-            Question::Summary,
-            Question::Actors { limit },
-            Question::Objects { limit },
-            Question::Workers { limit },
-            Question::Groups { limit },
-            Question::Nodes { limit },
-            Question::Memory,
+            JobQuery::Tasks { limit, state: None, name: None },
+            JobQuery::Summary,
+            JobQuery::Actors { limit },
+            JobQuery::Objects { limit },
+            JobQuery::Workers { limit },
+            JobQuery::Groups { limit },
+            JobQuery::Nodes { limit },
+            JobQuery::Memory,
         ];
         for question in questions {
             [1, 2].into_iter().for_each(|job| drop(self.state.look(JobId(job), question.clone())));

@@ -249,7 +249,7 @@ impl State {
             Said::Log { job, task, name, worker, level, line } => {
                 if let Some(job) = self.jobs.get(&job) {
                     let name: Arc<str> = name.as_ref().into();
-                    job.log.say(crate::jobs::Said { task: Some((task, &name, worker)), level, line });
+                    job.log.send(sandbar_jobs::LogEntry { task: Some((task, &name, worker)), level, line });
                 }
             }
             Said::Progress { job, task, name, done, total } => {

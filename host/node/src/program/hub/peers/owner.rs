@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_jobs::Ran;
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
 use sandbar_worker::program::AttemptUsage;
 
@@ -14,7 +15,6 @@ use super::lent::{ATTACHED_BYTES_MAX, Sending};
 use crate::program::Program;
 use crate::program::calls::Call;
 use crate::program::peer::{Amounts, Errand, ErrandWork, Returns, Said, Sent};
-use crate::program::records::Ran;
 
 impl State {
     /// Gives a task to another node.

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 
-use super::control::{Answer, Control, Question};
-use super::limits::JobFolderLimits;
-use super::name::JobName;
-use super::record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
-use super::shelf::{JobShelf, STOPPING, keep_tasks};
-use super::views::{JobSummary, Listing, ProgressRow, TaskRow};
+use crate::inspect::{Control, JobQuery, JobResponse};
+use crate::limits::JobFolderLimits;
+use crate::name::JobName;
+use crate::record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+use crate::store::{JobStore, STOPPING, keep_tasks};
+use crate::views::{JobSummary, Listing, ProgressRow, TaskRow};
 
 /// How often the folder of a job that runs shows that its node lives.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
@@ -36,13 +36,13 @@ impl StopMark {
 /// Keeps the folder of a job that runs in this process. Of one that is dropped before it has ended the record says that it
 /// was stopped.
 #[derive(Debug)]
-pub struct JobKeeper {
+pub struct JobRecorder {
     kept: Option<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
-    shelf: JobShelf,
+    shelf: JobStore,
     name: JobName,
     folder: PathBuf,
     record: Mutex<JobRecord>,
@@ -52,22 +52,22 @@ struct Kept {
     control: Control,
 }
 
-impl JobKeeper {
+impl JobRecorder {
     /// Of a job that is kept nowhere.
-    pub fn nowhere() -> JobKeeper {
-        JobKeeper { kept: None }
+    pub fn nowhere() -> JobRecorder {
+        JobRecorder { kept: None }
     }
 
-    pub(super) fn of(
-        shelf: JobShelf,
+    pub(crate) fn of(
+        shelf: JobStore,
         folder: PathBuf,
         record: JobRecord,
         lock: OwnedFd,
         log: File,
         control: Control,
-    ) -> JobKeeper {
+    ) -> JobRecorder {
         let (name, record) = (record.id.clone(), Mutex::new(record));
-        JobKeeper { kept: Some(Kept { shelf, name, folder, record, lock, log: Some(log), control }) }
+        JobRecorder { kept: Some(Kept { shelf, name, folder, record, lock, log: Some(log), control }) }
     }
 
     /// What the job is called, if it is kept.
@@ -81,19 +81,19 @@ impl JobKeeper {
     }
 
     /// The file for its log, the first time.
-    pub(crate) fn take_log(&mut self) -> Option<File> {
+    pub fn take_log(&mut self) -> Option<File> {
         self.kept.as_mut()?.log.take()
     }
 
     /// Its first task can begin.
-    pub(crate) fn begun(&self) {
+    pub fn begun(&self) {
         if let Some(kept) = &self.kept {
             kept.write(|record| (record.state, record.begun_ms) = (RunState::Running, Some(now_ms())));
         }
     }
 
     /// Answers questions until the job is to end.
-    pub(crate) async fn serve<A: Future<Output = Answer>>(&self, answer: impl Fn(Question) -> A) {
+    pub async fn serve<A: Future<Output = JobResponse>>(&self, answer: impl Fn(JobQuery) -> A) {
         match &self.kept {
             Some(kept) => tokio::select! {
                 () = kept.control.serve(answer) => {}
@@ -104,21 +104,21 @@ impl JobKeeper {
     }
 
     /// Keeps what is left of its tasks. Gives a warning where that can't be.
-    pub(crate) fn keep_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) -> Option<String> {
+    pub fn keep_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) -> Option<String> {
         let kept = self.kept.as_ref()?;
         let error = keep_tasks(&kept.folder, tasks, summary).err()?;
         Some(format!("warning: what the job's tasks did is not kept in {}: {error}", kept.folder.display()))
     }
 
     /// How far its tasks said that they were, in the end.
-    pub(crate) fn keep_progress(&self, progress: Vec<ProgressRow>) {
+    pub fn keep_progress(&self, progress: Vec<ProgressRow>) {
         if let Some(kept) = &self.kept {
             kept.record().progress = progress;
         }
     }
 
     /// Keeps that the job has ended. Gives a warning where that can't be.
-    pub(crate) fn finish(
+    pub fn finish(
         &mut self,
         state: RunState,
         result: serde_json::Value,
@@ -142,7 +142,7 @@ impl JobKeeper {
 
     /// Lets go of the folder as a process does that is killed.
     #[cfg(test)]
-    pub(super) fn vanish(mut self) {
+    pub(crate) fn vanish(mut self) {
         drop(self.kept.take());
     }
 }
@@ -172,7 +172,7 @@ impl Kept {
     }
 }
 
-impl Drop for JobKeeper {
+impl Drop for JobRecorder {
     fn drop(&mut self) {
         if let Some(kept) = &self.kept {
             let (counts, log) = (kept.record().counts, kept.record().log);

@@ -6,7 +6,7 @@ const PARTS: u64 = 1 << PARTS_BITS;
 
 /// Counts of values, by about how large they are.
 #[derive(Debug, Clone)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     /// By bucket, up to the largest that has any.
     counts: Vec<u64>,
     count: u64,
@@ -22,7 +22,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn add(&mut self, value: u64) {
+    pub fn add(&mut self, value: u64) {
         let bucket = bucket(value);
         if bucket >= self.counts.len() {
             self.counts.resize(bucket + 1, 0);
@@ -34,24 +34,24 @@ impl Histogram {
         self.most = self.most.max(value);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub(crate) fn least(&self) -> u64 {
+    pub fn least(&self) -> u64 {
         self.least.min(self.most)
     }
 
-    pub(crate) fn most(&self) -> u64 {
+    pub fn most(&self) -> u64 {
         self.most
     }
 
-    pub(crate) fn mean(&self) -> u64 {
+    pub fn mean(&self) -> u64 {
         self.sum / self.count.max(1)
     }
 
     /// The value that this share of all values, from 0 to 1, does not exceed: to an eighth of it, 0 when there is none.
-    pub(crate) fn quantile(&self, share: f64) -> u64 {
+    pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {

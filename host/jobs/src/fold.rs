@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Lines that are alike are told of once in so long.
-pub(super) const WINDOW: Duration = Duration::from_secs(5);
+pub(crate) const WINDOW: Duration = Duration::from_secs(5);
 /// Lines that are known at once, and how long they may be. Others are shown as they come.
 const LINES_MAX: usize = 1000;
 const LINE_BYTES_MAX: usize = 1000;
 
 /// Folds lines of several tasks.
 #[derive(Debug, Default)]
-pub(super) struct Fold {
+pub(crate) struct Fold {
     /// By what they say.
     known: HashMap<String, Known>,
 }
@@ -29,7 +29,7 @@ struct Known {
 
 impl Fold {
     /// A line, and who says it. Gives it if it is to be shown now.
-    pub(super) fn add(&mut self, now: Instant, who: &str, line: &str) -> Option<String> {
+    pub(crate) fn add(&mut self, now: Instant, who: &str, line: &str) -> Option<String> {
         if let Some(known) = self.known.get_mut(line) {
             known.times += 1;
             known.by_several |= known.who != who;
@@ -44,12 +44,12 @@ impl Fold {
     }
 
     /// Lines whose window is over: those that were said again, with how often.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<String> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<String> {
         self.take(|known| now.saturating_duration_since(known.since) >= WINDOW)
     }
 
     /// All that is left to be shown.
-    pub(super) fn finish(&mut self) -> Vec<String> {
+    pub(crate) fn finish(&mut self) -> Vec<String> {
         self.take(|_| true)
     }
 

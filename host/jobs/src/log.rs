@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use sandbar_core::{TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use super::fold::Fold;
-use super::limits::JobFolderLimits;
-use super::record::{LogCounts, now_ms};
-use crate::progress::Progress;
+use crate::fold::Fold;
+use crate::limits::JobFolderLimits;
+use crate::progress::JobProgress;
+use crate::record::{LogCounts, now_ms};
 
 /// How often those are looked for whose window is over.
 const TICK: Duration = Duration::from_millis(200);
 
 /// A line that somebody says: a task, or the node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Said<'a> {
+pub struct LogEntry<'a> {
     /// The task's number and name, and its worker.
-    pub(crate) task: Option<(TaskId, &'a str, WorkerId)>,
+    pub task: Option<(TaskId, &'a str, WorkerId)>,
     /// 0 to 3.
-    pub(crate) level: u8,
-    pub(crate) line: &'a str,
+    pub level: u8,
+    pub line: &'a str,
 }
 
 /// A line of a job's log, as it is kept.
@@ -50,7 +50,7 @@ pub struct LoggedLine {
 }
 
 impl LoggedLine {
-    fn of(said: Said<'_>) -> LoggedLine {
+    fn of(said: LogEntry<'_>) -> LoggedLine {
         let level = ["debug", "info", "warn"].get(usize::from(said.level)).copied().unwrap_or("error");
         LoggedLine {
             ms: now_ms(),
@@ -86,18 +86,18 @@ struct Queue {
 
 /// Where lines are left.
 #[derive(Debug, Clone)]
-pub(crate) struct LogSender {
+pub struct LogSender {
     lines: SyncSender<LoggedLine>,
     queue: Arc<Queue>,
 }
 
 impl LogSender {
     /// Leaves a line, or counts it, where too many are on their way.
-    pub(crate) fn say(&self, said: Said<'_>) {
-        let bytes = said.line.len() as u64;
+    pub fn send(&self, entry: LogEntry<'_>) {
+        let bytes = entry.line.len() as u64;
         let on_their_way = self.queue.bytes.fetch_add(bytes, Relaxed);
         let is_over = on_their_way + bytes > JobFolderLimits::USUAL.log_queue_bytes_max;
-        if is_over || self.lines.try_send(LoggedLine::of(said)).is_err() {
+        if is_over || self.lines.try_send(LoggedLine::of(entry)).is_err() {
             self.queue.bytes.fetch_sub(bytes, Relaxed);
             self.queue.dropped.fetch_add(1, Relaxed);
         }
@@ -105,16 +105,16 @@ impl LogSender {
 }
 
 /// How lines are shown.
-pub(crate) enum Shown {
+pub enum LogOutput {
     /// To people: those that are alike as one.
-    Folded(Arc<Progress>),
+    Folded(Arc<JobProgress>),
     /// To a program.
     Each(Box<dyn FnMut(&LoggedLine) + Send>),
 }
 
 /// The log of a job, and its thread.
 #[derive(Debug)]
-pub(crate) struct JobLog {
+pub struct JobLog {
     sender: LogSender,
     thread: JoinHandle<LogCounts>,
 }
@@ -124,7 +124,7 @@ impl JobLog {
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(crate) fn start(file: Option<File>, shown: Shown) -> std::io::Result<JobLog> {
+    pub fn start(file: Option<File>, shown: LogOutput) -> std::io::Result<JobLog> {
         let (lines, received) = sync_channel(JobFolderLimits::USUAL.log_queue_lines_max);
         let queue = Arc::new(Queue::default());
         let bytes_max = JobFolderLimits::USUAL.log_bytes_max;
@@ -134,12 +134,12 @@ impl JobLog {
         Ok(JobLog { sender: LogSender { lines, queue }, thread })
     }
 
-    pub(crate) fn sender(&self) -> LogSender {
+    pub fn sender(&self) -> LogSender {
         self.sender.clone()
     }
 
     /// Waits until all is shown and written, which it is once nobody has a sender any more. Gives what was kept.
-    pub(crate) fn close(self) -> LogCounts {
+    pub fn close(self) -> LogCounts {
         drop(self.sender);
         self.thread.join().unwrap_or_default()
     }
@@ -150,7 +150,7 @@ struct Writer {
     queue: Arc<Queue>,
     fold: Fold,
     file: Option<LogFile>,
-    shown: Shown,
+    shown: LogOutput,
 }
 
 impl Writer {
@@ -198,8 +198,8 @@ impl Writer {
             file.write(line);
         }
         match &mut self.shown {
-            Shown::Each(show) => show(line),
-            Shown::Folded(_) => {
+            LogOutput::Each(show) => show(line),
+            LogOutput::Folded(_) => {
                 let text = self.fold.add(Instant::now(), &line.who(), &line.words());
                 text.into_iter().for_each(|text| self.show(text));
             }
@@ -207,8 +207,8 @@ impl Writer {
     }
 
     fn show(&self, text: String) {
-        if let Shown::Folded(progress) = &self.shown {
-            progress.show(text);
+        if let LogOutput::Folded(progress) = &self.shown {
+            progress.log(text);
         }
     }
 }
@@ -252,7 +252,7 @@ mod tests {
     fn what_is_over_is_dropped_and_counted() {
         let file = tempfile::tempfile().unwrap();
         let mut log = LogFile { file: BufWriter::new(file), bytes_max: 1000, counts: LogCounts::default() };
-        let line = |line: &str| LoggedLine::of(Said { task: None, level: 1, line });
+        let line = |line: &str| LoggedLine::of(LogEntry { task: None, level: 1, line });
         (0..100).for_each(|_| log.write(&line("short")));
         log.write(&line(&"x".repeat(2000)));
         let counts = log.finish();
@@ -268,7 +268,7 @@ mod tests {
             (task, 3, "(add 3-17, worker 4) error: x"),
             (None, 2, "(node) warn: x"),
         ] {
-            let line = LoggedLine::of(Said { task, level, line: "x" });
+            let line = LoggedLine::of(LogEntry { task, level, line: "x" });
             assert_eq!(format!("{} {}", line.who(), line.words()), expected);
         }
     }
@@ -277,12 +277,12 @@ mod tests {
     fn lines_are_shown_once_and_kept_each() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let progress = Arc::new(Progress::default());
-        let shown = Shown::Folded(progress.clone());
+        let progress = Arc::new(JobProgress::default());
+        let shown = LogOutput::Folded(progress.clone());
         let log = JobLog::start(Some(File::create(&path).unwrap()), shown).unwrap();
         let sender = log.sender();
         for id in 0..50 {
-            sender.say(Said { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });
+            sender.send(LogEntry { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });
         }
         drop(sender);
         let counts = log.close();

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use serde_json::{Value, json};
 
-use super::name::JobName;
-use super::views::TaskRow;
+use crate::name::JobName;
+use crate::views::TaskRow;
 
 /// The one node.
 const NODE: u32 = 0;
@@ -131,7 +131,7 @@ fn millis(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::RunState;
+    use crate::RunState;
 
     fn task(id: &str, parent: Option<&str>, worker: u32, times: Option<(u64, u64)>) -> TaskRow {
         TaskRow {
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_trace_has_slices_names_and_arrows() {
         let mut failed = task("3-1", Some("0-0"), 3, Some((2000, 5000)));
-        failed.error = Some(crate::jobs::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
+        failed.error = Some(crate::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
         let trace = trace(&job(), "p.wasm", &[task("0-0", None, 2, Some((1000, 9000))), failed]);
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();

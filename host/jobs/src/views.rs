@@ -5,7 +5,7 @@ use std::fmt;
 use sandbar_core::TaskError;
 use serde::{Deserialize, Serialize};
 
-use super::record::RunState;
+use crate::record::RunState;
 
 /// Rows, and how many there would be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub struct ErrorRow {
 }
 
 impl ErrorRow {
-    pub(crate) fn of(error: &TaskError) -> ErrorRow {
+    pub fn of(error: &TaskError) -> ErrorRow {
         let TaskError { fault, chain } = error;
         ErrorRow { code: fault.code.as_str().to_owned(), message: fault.message.clone(), chain: chain.clone() }
     }
@@ -144,7 +144,7 @@ impl NameSummary {
     }
 
     /// Of a name that no task has.
-    pub(crate) fn new(name: &str) -> NameSummary {
+    pub fn new(name: &str) -> NameSummary {
         NameSummary {
             name: name.to_owned(),
             pending: 0,

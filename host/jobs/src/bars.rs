@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sandbar_core::TaskId;
 
-use crate::jobs::ProgressRow;
+use crate::ProgressRow;
 
 /// Names of one job. What is said of others is not shown.
 const NAMES_MAX: usize = 16;
@@ -16,7 +16,7 @@ const LIVE_MAX: usize = 1000;
 
 /// What is said by all tasks of a job.
 #[derive(Debug, Default)]
-pub(crate) struct Bars(Mutex<State>);
+pub struct ProgressBars(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -55,9 +55,9 @@ impl Said {
     }
 }
 
-impl Bars {
+impl ProgressBars {
     /// A task says how far it is. Names may be any.
-    pub(crate) fn say(&self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
+    pub fn say(&self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
         let State { bars, live } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, said, now) = (shortened(name), Said { done, total }, Instant::now());
         let bar = match bars.iter().position(|bar| bar.name == name) {
@@ -78,7 +78,7 @@ impl Bars {
     }
 
     /// A task has ended for good.
-    pub(crate) fn ended(&self, task: TaskId) {
+    pub fn ended(&self, task: TaskId) {
         let State { bars, live } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         live.retain(|live| {
             if live.task == task {
@@ -89,7 +89,7 @@ impl Bars {
     }
 
     /// What was said so far, by names in the order in which they came.
-    pub(crate) fn rows(&self) -> Vec<ProgressRow> {
+    pub fn rows(&self) -> Vec<ProgressRow> {
         let State { bars, live } = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |(place, bar): (usize, &Bar)| {
             let own = live.iter().filter(|live| live.bar == place);
@@ -108,7 +108,7 @@ fn shortened(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn check(bars: &Bars, expected: &[(&str, u64, Option<u64>)]) {
+    fn check(bars: &ProgressBars, expected: &[(&str, u64, Option<u64>)]) {
         let rows = bars.rows();
         let rows: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.done, row.total)).collect();
         assert_eq!(rows, expected);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn tasks_that_say_the_same_name_are_summed() {
-        let bars = Bars::default();
+        let bars = ProgressBars::default();
         bars.say(TaskId(1), "a", 1, Some(10));
         bars.say(TaskId(1), "a", 5, Some(10));
         bars.say(TaskId(2), "a", 7, Some(20));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn names_and_tasks_are_bounded() {
-        let bars = Bars::default();
+        let bars = ProgressBars::default();
         for i in 0..10 * LIVE_MAX as u64 {
             bars.say(TaskId(i), &format!("{}{i}", "ä".repeat(100)), u64::MAX, Some(u64::MAX));
             bars.say(TaskId(i), &i.to_string(), i, None);

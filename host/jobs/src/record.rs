@@ -7,14 +7,13 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::DateTime;
-use sandbar_core::{Fault, TaskError};
+use sandbar_core::Fault;
 use sandbar_machine::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::limits::JobFolderLimits;
-use super::name::JobName;
-use super::views::ProgressRow;
-use crate::NodeError;
+use crate::limits::JobFolderLimits;
+use crate::name::JobName;
+use crate::views::ProgressRow;
 
 /// Where a job is, or a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -62,21 +61,14 @@ pub struct JobFailure {
 }
 
 impl JobFailure {
-    pub(crate) fn in_words(message: impl Into<String>) -> JobFailure {
+    /// Creates a failure without a code.
+    pub fn in_words(message: impl Into<String>) -> JobFailure {
         JobFailure { code: None, message: message.into(), chain: Vec::new() }
     }
 
-    pub(crate) fn of(error: &NodeError) -> JobFailure {
-        let of_fault = |fault: &Fault, chain: &[String]| JobFailure {
-            code: Some(fault.code.as_str().to_owned()),
-            message: fault.message.clone(),
-            chain: chain.to_vec(),
-        };
-        match error {
-            NodeError::Task(TaskError { fault, chain }) => of_fault(fault, chain),
-            NodeError::Fault(fault) => of_fault(fault, &[]),
-            other => JobFailure::in_words(other.to_string()),
-        }
+    /// Creates a failure from a fault and the names of the tasks that led to it.
+    pub fn of(fault: &Fault, chain: &[String]) -> JobFailure {
+        JobFailure { code: Some(fault.code.as_str().to_owned()), message: fault.message.clone(), chain: chain.to_vec() }
     }
 }
 
@@ -182,13 +174,13 @@ pub struct JobRecord {
 const VERSION: u32 = 1;
 const FILE: &str = "job.json";
 /// What a job's folder holds beside its record.
-pub(super) const LOG: &str = "log";
-pub(super) const TASKS: &str = "tasks.json";
-pub(super) const SUMMARY: &str = "summary.json";
+pub(crate) const LOG: &str = "log";
+pub(crate) const TASKS: &str = "tasks.json";
+pub(crate) const SUMMARY: &str = "summary.json";
 const KEPT_BESIDE: [&str; 3] = [TASKS, SUMMARY, LOG];
 
 impl JobRecord {
-    pub(super) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
+    pub(crate) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
         let limits = JobFolderLimits::USUAL;
         let shown = |value: &str| match value.char_indices().nth(limits.argument_chars_max) {
             Some((end, _)) => format!("{}…", &value[..end]),
@@ -218,12 +210,12 @@ impl JobRecord {
     }
 
     /// Of a job whose record is none: what can be said of it nevertheless.
-    pub(super) fn unreadable(id: JobName, why: &io::Error) -> JobRecord {
+    pub(crate) fn unreadable(id: JobName, why: &io::Error) -> JobRecord {
         let error = Some(JobFailure::in_words(format!("its record can't be read: {why}")));
         JobRecord { state: RunState::Failed, submitted_ms: 0, process: 0, error, ..JobRecord::new(id, "?", &[]) }
     }
 
-    pub(super) fn read(folder: &Path) -> io::Result<JobRecord> {
+    pub(crate) fn read(folder: &Path) -> io::Result<JobRecord> {
         let bytes = read_at_most(&folder.join(FILE), JobFolderLimits::USUAL.record_bytes_max)?;
         let record: JobRecord = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
         if record.version != VERSION {
@@ -234,12 +226,12 @@ impl JobRecord {
     }
 
     /// Replaces the record of a job as a whole.
-    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         write_atomically(&folder.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
     /// Replaces the record of a job that has ended. What else its folder holds goes where the disk is full.
-    pub(super) fn write_last(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn write_last(&self, folder: &Path) -> io::Result<()> {
         let written = self.write(folder);
         if !written
             .as_ref()
@@ -268,12 +260,12 @@ impl JobRecord {
 }
 
 /// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// A file of no more than so many bytes.
-pub(super) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {

@@ -18,7 +18,7 @@ const DIGITS: usize = 6;
 
 impl JobName {
     /// One of now.
-    pub(crate) fn of_now() -> JobName {
+    pub fn of_now() -> JobName {
         // Its keys are random.
         JobName::of(Utc::now(), RandomState::new().hash_one(0u8))
     }

@@ -11,24 +11,24 @@ use sandbar_machine::write_atomically;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::control::{self, Answer, ControlError, Question};
-use super::keeper::JobKeeper;
-use super::limits::JobFolderLimits;
-use super::log::LoggedLine;
-use super::name::JobName;
-use super::record::{JobFailure, JobRecord, LOG, RunState, SUMMARY, TASKS, read_at_most};
-use super::views::{JobSummary, Listing, TaskRow};
+use crate::inspect::{self, InspectError, JobQuery, JobResponse};
+use crate::limits::JobFolderLimits;
+use crate::log::LoggedLine;
+use crate::name::JobName;
+use crate::record::{JobFailure, JobRecord, LOG, RunState, SUMMARY, TASKS, read_at_most};
+use crate::recorder::JobRecorder;
+use crate::views::{JobSummary, Listing, TaskRow};
 
 const LOCK: &str = "lock";
 /// Of a job that was interrupted, and whose node perhaps could not write its record.
-pub(super) const STOPPING: &str = "stopping";
+pub(crate) const STOPPING: &str = "stopping";
 const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
 /// A line of a log may be so long: as a task may log, and what stands around it.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// The folder of all jobs of a user.
 #[derive(Debug, Clone)]
-pub struct JobShelf {
+pub struct JobStore {
     folder: PathBuf,
 }
 
@@ -42,7 +42,7 @@ pub struct StoredJob {
 
 /// Why a job is not found.
 #[derive(Debug, thiserror::Error)]
-pub enum ShelfError {
+pub enum JobStoreError {
     /// There is none.
     #[error("there is no job {0}; `host jobs list` lists them")]
     Unknown(String),
@@ -70,40 +70,40 @@ pub enum ShelfError {
     },
 }
 
-impl JobShelf {
+impl JobStore {
     /// The one in this folder, which need not be there.
-    pub fn open(folder: PathBuf) -> JobShelf {
-        JobShelf { folder }
+    pub fn open(folder: PathBuf) -> JobStore {
+        JobStore { folder }
     }
 
     /// Puts a job on the shelf, which runs in this process from now on. Inside a tokio runtime.
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub fn begin(&self, program: &str, arguments: &[(String, String)]) -> Result<JobKeeper, ShelfError> {
-        self.try_begin(program, arguments).map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })
+    pub fn begin(&self, program: &str, arguments: &[(String, String)]) -> Result<JobRecorder, JobStoreError> {
+        self.try_begin(program, arguments).map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
     }
 
     /// As above, of a job that has a name. One of that name that has ended, here at least, makes room for it.
     ///
     /// # Errors
     /// When the folder can't be written, or it runs.
-    pub(crate) fn begin_as(
+    pub fn begin_as(
         &self,
         name: &JobName,
         program: &str,
         arguments: &[(String, String)],
-    ) -> Result<JobKeeper, ShelfError> {
+    ) -> Result<JobRecorder, JobStoreError> {
         match self.find(name.as_str()) {
             Ok(before) => self.remove(&before)?,
-            Err(ShelfError::Unknown(_)) => {}
+            Err(JobStoreError::Unknown(_)) => {}
             Err(e) => return Err(e),
         }
         let begun = self.make(name.clone(), program, arguments);
-        begun.map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })
+        begun.map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
     }
 
-    fn try_begin(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobKeeper> {
+    fn try_begin(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
         let there = self.names()?;
         loop {
             let name = JobName::of_now();
@@ -113,7 +113,7 @@ impl JobShelf {
         }
     }
 
-    fn make(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobKeeper> {
+    fn make(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // It is whole when others see it.
         let making = self.folder.join(format!(".{name}"));
@@ -123,10 +123,10 @@ impl JobShelf {
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             record.write(&making)?;
             let log = OpenOptions::new().write(true).create_new(true).mode(0o600).open(making.join(LOG))?;
-            let control = control::Control::listen(&making)?;
+            let control = inspect::Control::listen(&making)?;
             let folder = self.folder.join(name.as_str());
             fs::rename(&making, &folder)?;
-            Ok(JobKeeper::of(self.clone(), folder, record, lock, log, control))
+            Ok(JobRecorder::of(self.clone(), folder, record, lock, log, control))
         });
         if made.is_err() {
             let _ = fs::remove_dir_all(&making);
@@ -138,7 +138,7 @@ impl JobShelf {
     ///
     /// # Errors
     /// When the folder can't be read.
-    pub fn jobs(&self, limit: usize) -> Result<Vec<StoredJob>, ShelfError> {
+    pub fn jobs(&self, limit: usize) -> Result<Vec<StoredJob>, JobStoreError> {
         let names = self.names_newest_first()?;
         Ok(names.into_iter().take(limit).map(|name| self.look_at(name)).collect())
     }
@@ -147,15 +147,15 @@ impl JobShelf {
     ///
     /// # Errors
     /// When there is none, or there are several.
-    pub fn find(&self, text: &str) -> Result<StoredJob, ShelfError> {
+    pub fn find(&self, text: &str) -> Result<StoredJob, JobStoreError> {
         let mut names = self.names_newest_first()?;
         names.retain(|name| name.may_be(text));
         match names.len() {
-            0 => Err(ShelfError::Unknown(text.to_owned())),
+            0 => Err(JobStoreError::Unknown(text.to_owned())),
             1 => Ok(self.look_at(names.swap_remove(0))),
             _ => {
                 let names = names.iter().map(|name| name.short().to_owned()).collect();
-                Err(ShelfError::Ambiguous { text: text.to_owned(), names })
+                Err(JobStoreError::Ambiguous { text: text.to_owned(), names })
             }
         }
     }
@@ -164,30 +164,30 @@ impl JobShelf {
     ///
     /// # Errors
     /// When there is none.
-    pub fn last(&self) -> Result<StoredJob, ShelfError> {
+    pub fn last(&self) -> Result<StoredJob, JobStoreError> {
         let last = self.names_newest_first()?.into_iter().next();
-        Ok(self.look_at(last.ok_or(ShelfError::Empty)?))
+        Ok(self.look_at(last.ok_or(JobStoreError::Empty)?))
     }
 
     /// Removes a job that has ended.
     ///
     /// # Errors
     /// When it runs, or its folder can't be removed.
-    pub fn remove(&self, job: &StoredJob) -> Result<(), ShelfError> {
-        let at = |reason| ShelfError::Io { path: job.folder.clone(), reason };
+    pub fn remove(&self, job: &StoredJob) -> Result<(), JobStoreError> {
+        let at = |reason| JobStoreError::Io { path: job.folder.clone(), reason };
         let lock = match lock_file(&job.folder, false) {
             Ok(lock) => Some(lock),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(at(e)),
         };
         if lock.as_ref().is_some_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()) {
-            return Err(ShelfError::Running(job.record.id.short().to_owned()));
+            return Err(JobStoreError::Running(job.record.id.short().to_owned()));
         }
         fs::remove_dir_all(&job.folder).map_err(at)
     }
 
     /// Removes the oldest jobs that have ended, where there are too many or they take too much.
-    pub(super) fn prune(&self, limits: &JobFolderLimits) {
+    pub(crate) fn prune(&self, limits: &JobFolderLimits) {
         let Ok(names) = self.names_newest_first() else { return };
         let mut bytes = 0;
         for (number, name) in names.into_iter().enumerate() {
@@ -218,8 +218,8 @@ impl JobShelf {
         StoredJob { folder, record }
     }
 
-    fn names_newest_first(&self) -> Result<Vec<JobName>, ShelfError> {
-        let mut names = self.names().map_err(|reason| ShelfError::Io { path: self.folder.clone(), reason })?;
+    fn names_newest_first(&self) -> Result<Vec<JobName>, JobStoreError> {
+        let mut names = self.names().map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })?;
         names.sort_unstable_by(|a, b| b.cmp(a));
         Ok(names)
     }
@@ -242,7 +242,7 @@ impl StoredJob {
 
     /// Looks at it again.
     pub fn look_again(&self) -> StoredJob {
-        let shelf = JobShelf::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
+        let shelf = JobStore::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
         shelf.look_at(self.record.id.clone())
     }
 
@@ -250,8 +250,8 @@ impl StoredJob {
     ///
     /// # Errors
     /// When it has none any more, or gets no answer.
-    pub fn ask(&self, question: &Question) -> Result<Answer, ControlError> {
-        control::ask(&self.folder, question)
+    pub fn ask(&self, question: &JobQuery) -> Result<JobResponse, InspectError> {
+        inspect::ask(&self.folder, question)
     }
 
     /// What there is to be seen of it: its node says, while it runs; of one that has ended, what was kept of its tasks. None where
@@ -259,23 +259,23 @@ impl StoredJob {
     ///
     /// # Errors
     /// When its node does not answer, or what was kept can't be read.
-    pub fn look(&self, question: &Question) -> Result<Option<Answer>, ControlError> {
+    pub fn look(&self, question: &JobQuery) -> Result<Option<JobResponse>, InspectError> {
         if self.is_running() {
             match self.ask(question) {
                 // It has just ended, perhaps.
-                Err(ControlError::Io(_)) if !self.is_running() => {}
+                Err(InspectError::Io(_)) if !self.is_running() => {}
                 answer => return answer.map(Some),
             }
         }
         Ok(match question {
-            Question::Summary => Some(Answer::Summary(self.summary()?)),
-            Question::Tasks { limit, state, name } => {
+            JobQuery::Summary => Some(JobResponse::Summary(self.summary()?)),
+            JobQuery::Tasks { limit, state, name } => {
                 let is_named = |other: &str| name.as_ref().is_none_or(|name| name == other);
                 let summary = self.summary()?.names;
                 let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(*state)).sum();
                 let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
                 let wanted = self.tasks()?.rows.into_iter().filter(is_wanted);
-                Some(Answer::Tasks(Listing::of(total, wanted.take(*limit as usize).collect())))
+                Some(JobResponse::Tasks(Listing::of(total, wanted.take(*limit as usize).collect())))
             }
             _ => None,
         })
@@ -285,7 +285,7 @@ impl StoredJob {
     ///
     /// # Errors
     /// When that can't be read.
-    pub fn tasks(&self) -> Result<Listing<TaskRow>, ShelfError> {
+    pub fn tasks(&self) -> Result<Listing<TaskRow>, JobStoreError> {
         self.read(TASKS)
     }
 
@@ -293,7 +293,7 @@ impl StoredJob {
     ///
     /// # Errors
     /// When that can't be read.
-    pub fn summary(&self) -> Result<JobSummary, ShelfError> {
+    pub fn summary(&self) -> Result<JobSummary, JobStoreError> {
         self.read(SUMMARY)
     }
 
@@ -301,26 +301,26 @@ impl StoredJob {
     ///
     /// # Errors
     /// When that can't be read.
-    pub fn log(&self) -> Result<LogReader, ShelfError> {
+    pub fn log(&self) -> Result<LogReader, JobStoreError> {
         let path = self.folder.join(LOG);
-        let file = File::open(&path).map_err(|reason| ShelfError::Io { path, reason })?;
+        let file = File::open(&path).map_err(|reason| JobStoreError::Io { path, reason })?;
         Ok(LogReader { file: BufReader::new(file), partial: Vec::new() })
     }
 
-    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, ShelfError> {
+    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, JobStoreError> {
         let path = self.folder.join(name);
         match read_at_most(&path, LIMITS.answer_bytes_max) {
             Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|e| ShelfError::Io { path, reason: io::Error::other(e) })
+                serde_json::from_slice(&bytes).map_err(|e| JobStoreError::Io { path, reason: io::Error::other(e) })
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-            Err(reason) => Err(ShelfError::Io { path, reason }),
+            Err(reason) => Err(JobStoreError::Io { path, reason }),
         }
     }
 }
 
 /// Keeps what is left of a job's tasks.
-pub(super) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
+pub(crate) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
     let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
     write_atomically(&folder.join(SUMMARY), &json(&|| serde_json::to_vec(summary))?)?;
     let bytes = json(&|| serde_json::to_vec(tasks))?;
@@ -393,12 +393,12 @@ fn bytes_in(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::{JobCounts, LogCounts};
+    use crate::{JobCounts, LogCounts};
 
     /// A shelf in a folder that goes with it, and jobs that have ended on it.
-    async fn shelf(jobs: usize) -> (tempfile::TempDir, JobShelf, Vec<JobName>) {
+    async fn shelf(jobs: usize) -> (tempfile::TempDir, JobStore, Vec<JobName>) {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = JobShelf::open(folder.path().join("jobs"));
+        let shelf = JobStore::open(folder.path().join("jobs"));
         let mut names = Vec::new();
         for _ in 0..jobs {
             let mut keeper = shelf.begin("p.wasm", &[]).unwrap();
@@ -421,9 +421,9 @@ mod tests {
         let listed: Vec<_> = shelf.jobs(3).unwrap().into_iter().map(|job| job.record.id).collect();
         assert_eq!(listed, names[..3]);
         assert_eq!(shelf.last().unwrap().record.id, names[0]);
-        assert!(matches!(shelf.find("xyz"), Err(ShelfError::Unknown(_))));
-        let empty = JobShelf::open("/nowhere/at/all".into());
-        assert!(matches!(empty.last(), Err(ShelfError::Empty)) && empty.jobs(9).unwrap().is_empty());
+        assert!(matches!(shelf.find("xyz"), Err(JobStoreError::Unknown(_))));
+        let empty = JobStore::open("/nowhere/at/all".into());
+        assert!(matches!(empty.last(), Err(JobStoreError::Empty)) && empty.jobs(9).unwrap().is_empty());
     }
 
     #[tokio::test]
@@ -433,7 +433,7 @@ mod tests {
         let job = shelf.last().unwrap();
         assert!(job.is_running() && job.record.state == RunState::Pending);
         assert!(job.record.arguments["n"].chars().count() <= 201);
-        assert!(matches!(shelf.remove(&job), Err(ShelfError::Running(_))));
+        assert!(matches!(shelf.remove(&job), Err(JobStoreError::Running(_))));
         shelf.prune(&JobFolderLimits { jobs_max: 0, ..JobFolderLimits::USUAL });
         assert_eq!(shelf.jobs(9).unwrap().len(), 1);
         // Its node is gone without a word, as when it is killed.
@@ -472,7 +472,7 @@ mod tests {
         let (_folder, shelf, _) = shelf(0).await;
         let running = shelf.begin("p.wasm", &[]).unwrap();
         let written = shelf.last().unwrap().record.submitted_ms;
-        let serving = running.serve(async |_| Answer::Stopping);
+        let serving = running.serve(async |_| JobResponse::Stopping);
         let _ = tokio::time::timeout(std::time::Duration::from_millis(100), serving).await;
         let lock = shelf.last().unwrap().folder.join(LOCK);
         let signed = fs::metadata(&lock).unwrap().modified().unwrap() + std::time::Duration::from_secs(60);

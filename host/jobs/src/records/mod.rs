@@ -9,21 +9,21 @@ use std::sync::Arc;
 use sandbar_core::{TaskError, TaskId, WorkerId};
 
 use self::histogram::Histogram;
-use crate::jobs::{ErrorRow, NameSummary, RunState, Spread, TaskRow};
+use crate::{ErrorRow, NameSummary, RunState, Spread, TaskRow};
 
 /// How much is kept of the tasks of a job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RecordLimits {
+pub struct RecordLimits {
     /// Names that are told apart. Tasks of others count as of one.
-    pub(crate) names_max: usize,
+    pub names_max: usize,
     /// Of each name, the first so many tasks.
-    pub(crate) first_max: usize,
+    pub first_max: usize,
     /// Of each name, the last so many.
-    pub(crate) last_max: usize,
+    pub last_max: usize,
     /// So many that failed, of all names.
-    pub(crate) failed_max: usize,
+    pub failed_max: usize,
     /// All of these.
-    pub(crate) records_max: usize,
+    pub records_max: usize,
 }
 
 impl Default for RecordLimits {
@@ -37,37 +37,37 @@ const OTHERS: &str = "(other names)";
 
 /// A task that has ended.
 #[derive(Debug, Clone)]
-pub(crate) struct TaskRecord {
-    pub(crate) id: TaskId,
-    pub(crate) parent: Option<TaskId>,
-    pub(crate) state: RunState,
-    pub(crate) attempts: u32,
+pub struct TaskRecord {
+    pub id: TaskId,
+    pub parent: Option<TaskId>,
+    pub state: RunState,
+    pub attempts: u32,
     /// Its last attempt, if that came to an end in a worker.
-    pub(crate) ran: Option<Ran>,
-    pub(crate) error: Option<Arc<TaskError>>,
+    pub ran: Option<Ran>,
+    pub error: Option<Arc<TaskError>>,
 }
 
 /// An attempt that has ended. Times are in nanoseconds of the machine's monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ran {
-    pub(crate) task: TaskId,
-    pub(crate) worker: WorkerId,
-    pub(crate) submitted: u64,
-    pub(crate) begun: u64,
-    pub(crate) ended: u64,
+pub struct Ran {
+    pub task: TaskId,
+    pub worker: WorkerId,
+    pub submitted: u64,
+    pub begun: u64,
+    pub ended: u64,
     /// How long it computed, and GPUs worked for it.
-    pub(crate) nanos: u64,
-    pub(crate) gpu_nanos: u64,
-    pub(crate) memory_bytes: u64,
+    pub nanos: u64,
+    pub gpu_nanos: u64,
+    pub memory_bytes: u64,
     /// Of its arguments, and of the objects among them.
-    pub(crate) bytes_in: u64,
+    pub bytes_in: u64,
     /// Of what it returned.
-    pub(crate) bytes_out: u64,
+    pub bytes_out: u64,
 }
 
 /// What is kept of the tasks of a job.
 #[derive(Debug)]
-pub(crate) struct TaskRecords {
+pub struct TaskRecords {
     limits: RecordLimits,
     /// When the job began, by the clock of [`Ran`].
     began: u64,
@@ -100,17 +100,17 @@ struct Group {
 }
 
 impl TaskRecords {
-    pub(crate) fn new(limits: RecordLimits, began: u64) -> TaskRecords {
+    pub fn new(limits: RecordLimits, began: u64) -> TaskRecords {
         TaskRecords { limits, began, by_name: HashMap::new(), groups: Vec::new(), last: 0, failed: 0, kept: 0 }
     }
 
     /// When the job began, in nanoseconds of the machine's monotonic clock.
-    pub(crate) fn began(&self) -> u64 {
+    pub fn began(&self) -> u64 {
         self.began
     }
 
     /// A task of this name has ended.
-    pub(crate) fn add(&mut self, name: &Arc<str>, record: TaskRecord) {
+    pub fn add(&mut self, name: &Arc<str>, record: TaskRecord) {
         let at = self.group(name);
         let (limits, group) = (self.limits, &mut self.groups[at]);
         group.count(&record);
@@ -133,7 +133,7 @@ impl TaskRecords {
     }
 
     /// A task of this name, which had succeeded and was begun again, has ended again.
-    pub(crate) fn replace(&mut self, name: &Arc<str>, record: TaskRecord) {
+    pub fn replace(&mut self, name: &Arc<str>, record: TaskRecord) {
         let at = self.group(name);
         let group = &mut self.groups[at];
         let is_it = |before: &TaskRecord| before.id == record.id;
@@ -150,7 +150,7 @@ impl TaskRecords {
     }
 
     /// So many tasks of this name end with their job, without a record.
-    pub(crate) fn stop(&mut self, name: &Arc<str>, count: u64) {
+    pub fn stop(&mut self, name: &Arc<str>, count: u64) {
         if count > 0 {
             let at = self.group(name);
             self.groups[at].stopped += count;
@@ -188,7 +188,7 @@ impl TaskRecords {
     }
 
     /// Those of these that are `wanted`, the ones that ended last first.
-    pub(crate) fn rows(&self, limit: usize, wanted: impl Fn(&str, RunState) -> bool) -> Vec<TaskRow> {
+    pub fn rows(&self, limit: usize, wanted: impl Fn(&str, RunState) -> bool) -> Vec<TaskRow> {
         let mut all: Vec<_> = self.all().filter(|(name, record)| wanted(name, record.state)).collect();
         all.sort_unstable_by_key(|(_, record)| std::cmp::Reverse((record.ran.map(|ran| ran.ended), record.id)));
         all.into_iter().take(limit).map(|(name, record)| self.row(name, record)).collect()
@@ -218,7 +218,7 @@ impl TaskRecords {
     }
 
     /// What all tasks of a name came to, the names in the order in which they came up. Nothing of those that live.
-    pub(crate) fn summaries(&self) -> Vec<NameSummary> {
+    pub fn summaries(&self) -> Vec<NameSummary> {
         self.groups.iter().map(Group::summary).collect()
     }
 }

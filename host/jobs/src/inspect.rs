@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::limits::JobFolderLimits;
-use super::record::RunState;
-use super::views::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
+use crate::limits::JobFolderLimits;
+use crate::record::RunState;
+use crate::views::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
 
 /// The form of questions and answers.
 const VERSION: u32 = 1;
@@ -29,7 +29,7 @@ const TIME: Duration = Duration::from_millis(LIMITS.answer_time_ms_max);
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Question {
+pub enum JobQuery {
     /// Tasks: those that live, and those that are kept of the others.
     Tasks {
         /// So many rows at most.
@@ -76,7 +76,7 @@ pub enum Question {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "an answer is named for its question")]
-pub enum Answer {
+pub enum JobResponse {
     Tasks(Listing<TaskRow>),
     Summary(JobSummary),
     Actors(Listing<ActorRow>),
@@ -100,17 +100,17 @@ struct Versioned<T> {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
-    question: Question,
+    question: JobQuery,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Answered {
-    answer: Answer,
+    answer: JobResponse,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlError {
+pub enum InspectError {
     /// Nobody answers.
     #[error("its node does not answer: {0}")]
     Io(#[from] io::Error),
@@ -122,16 +122,16 @@ pub enum ControlError {
     Refused(String),
     /// What was kept of a job that has ended can't be read.
     #[error(transparent)]
-    Kept(#[from] super::shelf::ShelfError),
+    Kept(#[from] crate::store::JobStoreError),
 }
 
 /// A question, of the bytes of a frame, which may be any.
-fn parse_question(frame: &[u8]) -> Result<Question, String> {
+fn parse_question(frame: &[u8]) -> Result<JobQuery, String> {
     parse::<Asked>(frame).map(|asked| asked.question)
 }
 
 /// An answer, of the bytes of a frame, which may be any.
-fn parse_answer(frame: &[u8]) -> Result<Answer, String> {
+fn parse_answer(frame: &[u8]) -> Result<JobResponse, String> {
     parse::<Answered>(frame).map(|answered| answered.answer)
 }
 
@@ -174,19 +174,19 @@ fn address(folder: &Path) -> io::Result<(File, PathBuf)> {
 
 /// The node's side.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub struct Control {
     listener: UnixListener,
 }
 
 impl Control {
     /// Listens in a folder. Inside a tokio runtime.
-    pub(super) fn listen(folder: &Path) -> io::Result<Control> {
+    pub(crate) fn listen(folder: &Path) -> io::Result<Control> {
         let (_folder, path) = address(folder)?;
         Ok(Control { listener: UnixListener::bind(path)? })
     }
 
     /// Answers questions until the job is to end.
-    pub(crate) async fn serve<A: Future<Output = Answer>>(&self, answer: impl Fn(Question) -> A) {
+    pub async fn serve<A: Future<Output = JobResponse>>(&self, answer: impl Fn(JobQuery) -> A) {
         let mut asked = FuturesUnordered::new();
         loop {
             let has_room = asked.len() < LIMITS.questions_max;
@@ -200,7 +200,7 @@ impl Control {
                 }
                 Some(ended) = asked.next(), if !asked.is_empty() => {
                     // Who asks badly, or is gone, gets no answer.
-                    if let Ok(Ok(Question::Stop)) = ended {
+                    if let Ok(Ok(JobQuery::Stop)) = ended {
                         return;
                     }
                 }
@@ -210,29 +210,29 @@ impl Control {
 }
 
 /// Answers one question, and gives it.
-async fn converse<A: Future<Output = Answer>>(
+async fn converse<A: Future<Output = JobResponse>>(
     mut stream: UnixStream,
-    answer: &impl Fn(Question) -> A,
-) -> io::Result<Question> {
+    answer: &impl Fn(JobQuery) -> A,
+) -> io::Result<JobQuery> {
     let question = match parse_question(&read(&mut stream, LIMITS.question_bytes_max).await?) {
         Ok(question) => question,
         Err(why) => {
-            let refused = Answered { answer: Answer::Refused(why.clone()) };
+            let refused = Answered { answer: JobResponse::Refused(why.clone()) };
             stream.write_all(&frame(&refused, LIMITS.answer_bytes_max)?).await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     };
     let answer = match question {
-        Question::Stop => Answer::Stopping,
+        JobQuery::Stop => JobResponse::Stopping,
         _ => answer(question.clone()).await,
     };
     let frame = frame(&Answered { answer }, LIMITS.answer_bytes_max).or_else(|e| {
-        frame(&Answered { answer: Answer::Refused(format!("{e}; ask for fewer rows")) }, LIMITS.answer_bytes_max)
+        frame(&Answered { answer: JobResponse::Refused(format!("{e}; ask for fewer rows")) }, LIMITS.answer_bytes_max)
     })?;
     let sent = stream.write_all(&frame).await;
     match question {
         // It is meant, whether or not somebody hears the answer.
-        Question::Stop => Ok(question),
+        JobQuery::Stop => Ok(question),
         _ => sent.map(|()| question),
     }
 }
@@ -251,7 +251,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io::Resu
 }
 
 /// Asks the node of the job whose folder it is.
-pub(super) fn ask(folder: &Path, question: &Question) -> Result<Answer, ControlError> {
+pub(crate) fn ask(folder: &Path, question: &JobQuery) -> Result<JobResponse, InspectError> {
     let (_folder, path) = address(folder)?;
     let mut stream = ClientStream::connect(path)?;
     stream.set_read_timeout(Some(TIME))?;
@@ -265,8 +265,8 @@ pub(super) fn ask(folder: &Path, question: &Question) -> Result<Answer, ControlE
     if (bytes.len() as u64) < length {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
-    match parse_answer(&bytes).map_err(ControlError::Malformed)? {
-        Answer::Refused(why) => Err(ControlError::Refused(why)),
+    match parse_answer(&bytes).map_err(InspectError::Malformed)? {
+        JobResponse::Refused(why) => Err(InspectError::Refused(why)),
         answer => Ok(answer),
     }
 }
@@ -289,13 +289,13 @@ mod tests {
 
     use super::*;
 
-    fn questions() -> Vec<Question> {
+    fn questions() -> Vec<JobQuery> {
         vec![
-            Question::Tasks { limit: 10, state: Some(RunState::Failed), name: Some("add".into()) },
-            Question::Summary,
-            Question::Objects { limit: u32::MAX },
-            Question::Memory,
-            Question::Stop,
+            JobQuery::Tasks { limit: 10, state: Some(RunState::Failed), name: Some("add".into()) },
+            JobQuery::Summary,
+            JobQuery::Objects { limit: u32::MAX },
+            JobQuery::Memory,
+            JobQuery::Stop,
         ]
     }
 
@@ -308,7 +308,8 @@ mod tests {
         for question in questions() {
             assert_eq!(parse_question(&body(&Asked { question: question.clone() })), Ok(question));
         }
-        for answer in [Answer::Stopping, Answer::Refused("no".into()), Answer::Tasks(Listing::default())] {
+        for answer in [JobResponse::Stopping, JobResponse::Refused("no".into()), JobResponse::Tasks(Listing::default())]
+        {
             assert_eq!(parse_answer(&body(&Answered { answer: answer.clone() })), Ok(answer));
         }
     }
@@ -344,12 +345,12 @@ mod tests {
     }
 
     /// What a server that knows one answer says to these bytes, and whether it goes on.
-    fn said_to(bytes: &[u8]) -> Option<Answer> {
+    fn said_to(bytes: &[u8]) -> Option<JobResponse> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
         runtime.block_on(async {
             let control = Control::listen(folder.path()).unwrap();
-            let answers = async |_: Question| Answer::Summary(JobSummary::default());
+            let answers = async |_: JobQuery| JobResponse::Summary(JobSummary::default());
             let asks = async {
                 let (_folder, path) = address(folder.path()).unwrap();
                 let mut stream = UnixStream::connect(path).await.unwrap();
@@ -368,12 +369,12 @@ mod tests {
     #[test]
     fn a_server_answers_what_it_understands_and_lives_on() {
         let asked = |question| frame(&Asked { question }, u64::MAX).unwrap();
-        let answer = Some(Answer::Summary(JobSummary::default()));
-        assert_eq!(said_to(&asked(Question::Summary)), answer);
+        let answer = Some(JobResponse::Summary(JobSummary::default()));
+        assert_eq!(said_to(&asked(JobQuery::Summary)), answer);
         // Cut, too long, of another version.
-        assert_eq!(said_to(&asked(Question::Summary)[..9]), None);
+        assert_eq!(said_to(&asked(JobQuery::Summary)[..9]), None);
         assert_eq!(said_to(&u32::MAX.to_le_bytes()), None);
         let other = [&8u32.to_le_bytes()[..], b"{\"a\":[]}"].concat();
-        assert!(matches!(said_to(&other), Some(Answer::Refused(why)) if why.contains("version")));
+        assert!(matches!(said_to(&other), Some(JobResponse::Refused(why)) if why.contains("version")));
     }
 }

@@ -1,0 +1,41 @@
+//! The job store: a folder for each job, with its record, its log and the records of its tasks.
+//!
+//! The node of a program holds the folder of its job while it runs ([`JobRecorder`]), and answers [queries](JobQuery) on a
+//! socket in it; a lock in it marks the node as alive. Clients find jobs in the [store](JobStore): running jobs answer
+//! themselves, finished ones are read from their folders.
+//!
+//! All of it belongs to one user. Files are nevertheless parsed defensively: a folder may be of another version, or
+//! incomplete. Non-goals: what runs a job.
+
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+mod bars;
+mod fold;
+mod inspect;
+mod limits;
+mod log;
+mod name;
+mod progress;
+mod record;
+mod recorder;
+mod records;
+mod store;
+mod trace;
+mod views;
+
+pub use bars::ProgressBars;
+pub use inspect::{InspectError, JobQuery, JobResponse};
+pub use limits::JobFolderLimits;
+pub use log::{JobLog, LogEntry, LogOutput, LogSender, LoggedLine};
+pub use name::JobName;
+pub use progress::{BuildTimer, JobProgress, Phase};
+pub use record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+pub use recorder::{JobRecorder, StopMark};
+pub use records::{Ran, RecordLimits, TaskRecord, TaskRecords};
+pub use store::{JobStore, JobStoreError, LogReader, StoredJob};
+pub use trace::trace;
+pub use views::{
+    ActorRow, BundleRow, ErrorRow, GroupRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary, NodeRow,
+    ObjectRow, ProcessRow, ProgressRow, ResourceRow, Spread, TaskRow, WorkerRow,
+};
