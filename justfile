@@ -1,37 +1,37 @@
-# Thin names for `cargo xtask`, which also works without just and has a --help.
+# Short names for `cargo xtask`, which also works without just and has --help.
 
 # List the recipes
 default:
     @just --list
 
-# Make the wasm32-wasip2 target usable
+# Make the target wasm32-wasip2 usable, and fetch etcd and lavapipe for tests
 setup:
     cargo xtask setup
 
-# Set up, build, make data and train a model per taxi zone
+# Set up, build, generate taxi trips if there are none, and train models per taxi zone
 demo *args:
     cargo xtask demo -- {{ args }}
 
-# Run every test, or those that the arguments select
+# Run all tests and the network simulation, or the tests that the arguments select
 test *args:
     cargo xtask test -- {{ args }}
 
-# Check formatting, lints and licences
+# Check formatting, lints, the documentation of the SDK, and (with cargo-deny) licences and advisories
 lint:
     cargo xtask lint
 
-# What must pass before a change goes in
+# Run lint and test: both must pass before a change is merged
 check:
     cargo xtask check
 
-# Make data: taxi DIR, housing FILE, small FILE
+# Generate data: taxi DIR, housing FILE, csvs DIR, small FILE
 data *args:
     cargo xtask data {{ args }}
 
-# Run a benchmark in release
+# Run a benchmark in release, with --json and --peers passed on
 bench name *args:
     cargo xtask bench {{ name }} {{ args }}
 
-# Look for bytes that a boundary does not stand: answer, batch, blocks, component, events, file, job
+# Fuzz a boundary of the host: answer, batch, blocks, component, dense, events, file, gpu, job, message, peer, request, ring, text
 fuzz name *args:
     cargo xtask fuzz {{ name }} {{ args }}
