@@ -72,7 +72,7 @@ pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
 /// Returns the response to a query of a job, or `None` if the job has no record of it.
 pub(crate) async fn look(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
     let (looked_at, name) = (job.clone(), job.record.id.short().to_owned());
-    let answer = tokio::task::spawn_blocking(move || looked_at.look(&question)).await;
+    let answer = tokio::task::spawn_blocking(move || looked_at.query(&question)).await;
     let answer = answer.map_err(|e| CliError::Failed(e.to_string()))?;
     answer.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
 }
@@ -83,7 +83,7 @@ async fn ask(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>,
         return Ok(None);
     }
     let (asked, name) = (job.clone(), job.record.id.short().to_owned());
-    let answer = tokio::task::spawn_blocking(move || asked.ask(&question)).await;
+    let answer = tokio::task::spawn_blocking(move || asked.query_node(&question)).await;
     match answer.map_err(|e| CliError::Failed(e.to_string()))? {
         Ok(answer) => Ok(Some(answer)),
         // The job may have just ended.
@@ -106,13 +106,13 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
     }
     let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "SUBMITTED", "TOOK", "TASKS", "FAILED", "ERROR"]);
     for job in &jobs {
-        let has_counts = job.state.has_ended();
+        let has_counts = job.state.is_finished();
         table.row([
             job.id.short().to_owned(),
             job.state.as_str().to_owned(),
             ending(&job.program),
-            job.submitted(),
-            time(job.took_ms() * 1_000_000),
+            job.submitted_utc(),
+            time(job.duration_ms() * 1_000_000),
             cell(has_counts.then_some(job.counts.succeeded + job.counts.failed + job.counts.stopped)),
             cell(has_counts.then_some(job.counts.failed)),
             job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
@@ -154,15 +154,15 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
 
 fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
     let JobCounts { succeeded, failed, stopped, .. } = record.counts;
-    let troubles = JobCounts { failed: 0, ..record.counts }.troubles();
+    let troubles = JobCounts { failed: 0, ..record.counts }.failure_summary();
     let arguments: Vec<String> = record.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut lines = vec![
         ("job", format!("{} ({})", record.id.short(), record.id)),
         ("state", record.state.as_str().to_owned()),
         ("program", record.program.clone()),
         ("arguments", arguments.join(" ")),
-        ("submitted", record.submitted()),
-        ("took", time(record.took_ms() * 1_000_000)),
+        ("submitted", record.submitted_utc()),
+        ("took", time(record.duration_ms() * 1_000_000)),
         ("process", record.process.to_string()),
         (
             "tasks",
@@ -173,7 +173,7 @@ fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
         ),
     ];
     lines.extend(record.progress.iter().map(|row| ("progress", row.to_string())));
-    if record.state.has_ended() {
+    if record.state.is_finished() {
         lines.push(("log", format!("{} lines, {} dropped", record.log.lines, record.log.dropped)));
     }
     if !record.result.is_null() {
@@ -195,7 +195,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
         let goes_on = follow && job.is_running();
         while let Some(line) = log.next_line() {
             let is_wanted = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));
-            let text = || format!("{} {}\n", line.who(), line.words().replace('\n', "\n  "));
+            let text = || format!("{} {}\n", line.source(), line.message().replace('\n', "\n  "));
             if is_wanted && !output::stream(&text())? {
                 return Ok(());
             }
@@ -205,7 +205,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    let dropped = job.look_again().record.log.dropped;
+    let dropped = job.reload().record.log.dropped;
     if dropped > 0 {
         output::talk(&format!("({dropped} more lines were dropped)"));
     }
@@ -215,7 +215,7 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
 async fn stop(job: StoredJob) -> Result<(), CliError> {
     let name = job.record.id.short().to_owned();
     if ask(&job, JobQuery::Stop).await?.is_none() {
-        output::talk(&format!("job {name} has ended already: {}", job.look_again().record.state.as_str()));
+        output::talk(&format!("job {name} has ended already: {}", job.reload().record.state.as_str()));
         return Ok(());
     }
     let since = Instant::now();
@@ -230,6 +230,6 @@ async fn stop(job: StoredJob) -> Result<(), CliError> {
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    output::talk(&format!("job {name}: {}", job.look_again().record.state.as_str()));
+    output::talk(&format!("job {name}: {}", job.reload().record.state.as_str()));
     Ok(())
 }

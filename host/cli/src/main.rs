@@ -341,10 +341,10 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 
 /// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
 fn keeper(spec: &ProgramSpec) -> JobRecorder {
-    let begun = jobs::shelf().and_then(|shelf| Ok(shelf.begin(&spec.program, &spec.arguments)?));
+    let begun = jobs::shelf().and_then(|shelf| Ok(shelf.create(&spec.program, &spec.arguments)?));
     begun.unwrap_or_else(|e| {
         output::talk(&format!("warning: this job is not recorded: {e}"));
-        JobRecorder::nowhere()
+        JobRecorder::disabled()
     })
 }
 

@@ -224,7 +224,7 @@ pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), 
         return Ok(());
     }
     let ProgramSummary { counts, build_seconds, seconds, .. } = summary;
-    let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
+    let troubles = counts.failure_summary().map_or_else(String::new, |troubles| format!("; {troubles}"));
     talk(&format!("succeeded: {}; {}{troubles}", all_tasks(counts.tasks), times(*build_seconds, *seconds)));
     Ok(())
 }

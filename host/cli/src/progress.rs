@@ -41,7 +41,7 @@ impl Show {
 pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
     let quiet = show != Show::All;
     if show == Show::Nothing {
-        progress.be_quiet();
+        progress.set_quiet();
     }
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     if let Ok(style) = ProgressStyle::with_template("{prefix:>10} [{bar:30}] {msg} {elapsed}") {
@@ -66,7 +66,7 @@ pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
 
 /// Prints the progress of a program if it has changed since the last line.
 fn say(progress: &JobProgress, said: &mut Vec<ProgressRow>) {
-    let rows = progress.rows_of_program();
+    let rows = progress.program_rows();
     rows.iter().filter(|row| !said.contains(row)).for_each(|row| output::talk(&row.to_string()));
     *said = rows;
 }
@@ -79,7 +79,7 @@ fn show_log(bar: &ProgressBar, progress: &JobProgress) {
 }
 
 fn draw(bar: &ProgressBar, progress: &JobProgress) {
-    if let Some(row) = at_hand(&progress.rows_of_program()) {
+    if let Some(row) = at_hand(&progress.program_rows()) {
         bar.set_length(row.total.unwrap_or(row.done).max(1));
         bar.set_position(if row.total.is_some() { row.done } else { 0 });
         bar.set_prefix(output::plain(&row.name).into_owned());
@@ -119,8 +119,8 @@ impl Watch {
         if !self.is_quiet {
             say(&self.progress, &mut Vec::new());
         }
-        if self.progress.unshown() > 0 {
-            output::talk(&format!("(guests logged {} more lines)", self.progress.unshown()));
+        if self.progress.hidden_lines() > 0 {
+            output::talk(&format!("(guests logged {} more lines)", self.progress.hidden_lines()));
         }
     }
 }

@@ -112,7 +112,7 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
                 0 => String::new(),
                 resumed => format!(", {resumed} of them run before it was taken over"),
             };
-            let troubles = counts.troubles().map_or_else(String::new, |troubles| format!("; {troubles}"));
+            let troubles = counts.failure_summary().map_or_else(String::new, |troubles| format!("; {troubles}"));
             output::talk(&format!("succeeded: {}{resumed}{troubles}", output::all_tasks(counts.tasks)));
             ExitCode::SUCCESS
         }
@@ -157,7 +157,7 @@ impl FollowOutput {
         if !self.task.as_ref().is_none_or(is_it) {
             return;
         }
-        let text = format!("{} {}", line.who(), line.words().replace('\n', "\n  "));
+        let text = format!("{} {}", line.source(), line.message().replace('\n', "\n  "));
         if self.to_stdout {
             // The reader may have closed the pipe.
             let _ = output::line(&text);
@@ -197,7 +197,7 @@ impl Cluster {
         }
         let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "NODE", "TAKEN", "TASKS", "FAILED", "ERROR"]);
         for job in &jobs {
-            let has_counts = job.state.has_ended();
+            let has_counts = job.state.is_finished();
             table.row([
                 job.id.short().to_owned(),
                 job.state.as_str().to_owned(),
@@ -246,9 +246,9 @@ impl Cluster {
         if job.taken > 1 {
             lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.taken - 1)));
         }
-        if job.state.has_ended() {
+        if job.state.is_finished() {
             let JobCounts { succeeded, failed, stopped, .. } = job.counts;
-            let troubles = JobCounts { failed: 0, takeovers: 0, ..job.counts }.troubles();
+            let troubles = JobCounts { failed: 0, takeovers: 0, ..job.counts }.failure_summary();
             let troubles = troubles.map_or_else(String::new, |troubles| format!("; {troubles}"));
             lines.push(("tasks", format!("{succeeded} succeeded, {failed} failed, {stopped} stopped{troubles}")));
         }
@@ -269,7 +269,7 @@ impl Cluster {
         let task = task.map(str::to_owned);
         let mut output = FollowOutput { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
         let followed = self.0.follow(job.id.as_str(), |followed| output.print(followed));
-        if follow || job.state.has_ended() {
+        if follow || job.state.is_finished() {
             followed.await.map_err(failed)?;
         } else {
             // The log lines so far.
@@ -282,7 +282,7 @@ impl Cluster {
         let job = self.0.stop(id).await.map_err(failed)?;
         let (name, since) = (job.id.short().to_owned(), Instant::now());
         let mut state = job.state;
-        while !state.has_ended() {
+        while !state.is_finished() {
             if since.elapsed() > END_TIME_MAX {
                 return Err(failed(format!("job {name} did not end within {} s", END_TIME_MAX.as_secs())));
             }

@@ -54,7 +54,7 @@ impl Seen {
     /// Returns the job's state.
     async fn state(&mut self) -> Result<RunState, CliError> {
         match self {
-            Seen::Here(job) => Ok(job.look_again().record.state),
+            Seen::Here(job) => Ok(job.reload().record.state),
             Seen::Cluster(of) => Ok(of.0.find(Some(of.1.id.as_str())).await?.state),
         }
     }
@@ -242,7 +242,7 @@ fn left_out<T>(what: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
         return None;
     }
     let chosen = listing.looked_at.map_or_else(String::new, |last| format!(", selected from the newest {last}"));
-    let most = JobFolderLimits::USUAL.rows_max;
+    let most = JobFolderLimits::DEFAULT.rows_max;
     let more = if shown < limit.min(most).into() {
         "the others are not recorded".to_owned()
     } else if limit < most {
@@ -385,7 +385,8 @@ fn summary_table(summary: &JobSummary) -> String {
     ];
     let mut table = Columns::new(&header);
     for name in &summary.names {
-        let took = |of: fn(&sandbar_node::Spread) -> u64| cell(name.took_ns.as_ref().map(|spread| time(of(spread))));
+        let took =
+            |of: fn(&sandbar_node::DurationStats) -> u64| cell(name.took_ns.as_ref().map(|stats| time(of(stats))));
         table.row([
             name.name.clone(),
             name.pending.to_string(),
@@ -393,10 +394,10 @@ fn summary_table(summary: &JobSummary) -> String {
             name.succeeded.to_string(),
             name.failed.to_string(),
             name.stopped.to_string(),
-            took(|spread| spread.mean),
-            took(|spread| spread.p50),
-            took(|spread| spread.p95),
-            took(|spread| spread.max),
+            took(|stats| stats.mean),
+            took(|stats| stats.p50),
+            took(|stats| stats.p95),
+            took(|stats| stats.max),
             time(name.computed_ns),
             time(name.gpu_ns),
             size(name.bytes_in),

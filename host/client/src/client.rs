@@ -178,7 +178,7 @@ impl Client {
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let keeper = self.shared.shelf.begin(&what, &[]).unwrap_or_else(|_| JobRecorder::nowhere());
+        let keeper = self.shared.shelf.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
         Job::begin(&self.shared.node, program, options, keeper).await
     }
 

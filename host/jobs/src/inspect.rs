@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::job_record::RunState;
 use crate::limits::JobFolderLimits;
-use crate::record::RunState;
-use crate::views::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
+use crate::rows::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
 
 /// The form of questions and answers.
 const VERSION: u32 = 1;
-const SOCKET: &str = "control";
-const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
-const TIME: Duration = Duration::from_millis(LIMITS.answer_time_ms_max);
+const SOCKET_FILE: &str = "control";
+const LIMITS: JobFolderLimits = JobFolderLimits::DEFAULT;
+const TIMEOUT: Duration = Duration::from_millis(LIMITS.query_time_ms_max);
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,20 +92,22 @@ pub enum JobResponse {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Versioned<T> {
+struct Envelope<T> {
     version: u32,
     #[serde(flatten)]
-    said: T,
+    message: T,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
-    question: JobQuery,
+struct QueryMessage {
+    #[serde(rename = "question")]
+    query: JobQuery,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Answered {
-    answer: JobResponse,
+struct ResponseMessage {
+    #[serde(rename = "answer")]
+    response: JobResponse,
 }
 
 /// Why there is no answer.
@@ -122,25 +124,25 @@ pub enum InspectError {
     Refused(String),
     /// What was kept of a job that has ended can't be read.
     #[error(transparent)]
-    Kept(#[from] crate::store::JobStoreError),
+    Store(#[from] crate::store::JobStoreError),
 }
 
 /// A question, of the bytes of a frame, which may be any.
-fn parse_question(frame: &[u8]) -> Result<JobQuery, String> {
-    parse::<Asked>(frame).map(|asked| asked.question)
+fn parse_query(frame: &[u8]) -> Result<JobQuery, String> {
+    parse::<QueryMessage>(frame).map(|message| message.query)
 }
 
 /// An answer, of the bytes of a frame, which may be any.
-fn parse_answer(frame: &[u8]) -> Result<JobResponse, String> {
-    parse::<Answered>(frame).map(|answered| answered.answer)
+fn parse_response(frame: &[u8]) -> Result<JobResponse, String> {
+    parse::<ResponseMessage>(frame).map(|message| message.response)
 }
 
 fn parse<'a, T: Deserialize<'a>>(frame: &'a [u8]) -> Result<T, String> {
     #[derive(Deserialize)]
-    struct Only {
+    struct Header {
         version: u32,
     }
-    let Only { version } = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
+    let Header { version } = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
     if version != VERSION {
         return Err(format!("it is of version {version}, this program speaks version {VERSION}"));
     }
@@ -148,9 +150,9 @@ fn parse<'a, T: Deserialize<'a>>(frame: &'a [u8]) -> Result<T, String> {
 }
 
 /// A frame of what is said: its length, and its bytes.
-fn frame(said: &impl Serialize, bytes_max: u64) -> io::Result<Vec<u8>> {
+fn encode_frame(message: &impl Serialize, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
-    serde_json::to_writer(&mut frame, &Versioned { version: VERSION, said }).map_err(io::Error::other)?;
+    serde_json::to_writer(&mut frame, &Envelope { version: VERSION, message }).map_err(io::Error::other)?;
     let bytes = frame.len() as u64 - 4;
     if bytes > bytes_max {
         return Err(io::Error::other(format!("it would take {bytes} bytes, the limit is {bytes_max}")));
@@ -159,48 +161,48 @@ fn frame(said: &impl Serialize, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-fn length(bytes: [u8; 4], bytes_max: u64) -> io::Result<u64> {
+fn parse_length(bytes: [u8; 4], bytes_max: u64) -> io::Result<u64> {
     let length = u64::from(u32::from_le_bytes(bytes));
     let message = || format!("a frame of {length} bytes, the limit is {bytes_max}");
     (length <= bytes_max).then_some(length).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, message()))
 }
 
 /// Where the socket of a folder is: by a short path, since the addresses of sockets are short.
-fn address(folder: &Path) -> io::Result<(File, PathBuf)> {
+fn socket_path(folder: &Path) -> io::Result<(File, PathBuf)> {
     let folder = File::open(folder)?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(SOCKET);
+    let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(SOCKET_FILE);
     Ok((folder, path))
 }
 
 /// The node's side.
 #[derive(Debug)]
-pub struct Control {
+pub(crate) struct InspectServer {
     listener: UnixListener,
 }
 
-impl Control {
+impl InspectServer {
     /// Listens in a folder. Inside a tokio runtime.
-    pub(crate) fn listen(folder: &Path) -> io::Result<Control> {
-        let (_folder, path) = address(folder)?;
-        Ok(Control { listener: UnixListener::bind(path)? })
+    pub(crate) fn bind(folder: &Path) -> io::Result<InspectServer> {
+        let (_folder, path) = socket_path(folder)?;
+        Ok(InspectServer { listener: UnixListener::bind(path)? })
     }
 
     /// Answers questions until the job is to end.
-    pub async fn serve<A: Future<Output = JobResponse>>(&self, answer: impl Fn(JobQuery) -> A) {
-        let mut asked = FuturesUnordered::new();
+    pub(crate) async fn serve<A: Future<Output = JobResponse>>(&self, respond: impl Fn(JobQuery) -> A) {
+        let mut connections = FuturesUnordered::new();
         loop {
-            let has_room = asked.len() < LIMITS.questions_max;
+            let has_room = connections.len() < LIMITS.concurrent_queries_max;
             tokio::select! {
                 accepted = self.listener.accept(), if has_room => {
                     match accepted {
-                        Ok((stream, _)) => asked.push(tokio::time::timeout(TIME, converse(stream, &answer))),
+                        Ok((stream, _)) => connections.push(tokio::time::timeout(TIMEOUT, serve_connection(stream, &respond))),
                         // Mostly there are too many files.
                         Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                     }
                 }
-                Some(ended) = asked.next(), if !asked.is_empty() => {
+                Some(served) = connections.next(), if !connections.is_empty() => {
                     // Who asks badly, or is gone, gets no answer.
-                    if let Ok(Ok(JobQuery::Stop)) = ended {
+                    if let Ok(Ok(JobQuery::Stop)) = served {
                         return;
                     }
                 }
@@ -210,38 +212,41 @@ impl Control {
 }
 
 /// Answers one question, and gives it.
-async fn converse<A: Future<Output = JobResponse>>(
+async fn serve_connection<A: Future<Output = JobResponse>>(
     mut stream: UnixStream,
-    answer: &impl Fn(JobQuery) -> A,
+    respond: &impl Fn(JobQuery) -> A,
 ) -> io::Result<JobQuery> {
-    let question = match parse_question(&read(&mut stream, LIMITS.question_bytes_max).await?) {
-        Ok(question) => question,
-        Err(why) => {
-            let refused = Answered { answer: JobResponse::Refused(why.clone()) };
-            stream.write_all(&frame(&refused, LIMITS.answer_bytes_max)?).await?;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    let query = match parse_query(&read_frame(&mut stream, LIMITS.query_bytes_max).await?) {
+        Ok(query) => query,
+        Err(reason) => {
+            let refusal = ResponseMessage { response: JobResponse::Refused(reason.clone()) };
+            stream.write_all(&encode_frame(&refusal, LIMITS.response_bytes_max)?).await?;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
     };
-    let answer = match question {
+    let response = match query {
         JobQuery::Stop => JobResponse::Stopping,
-        _ => answer(question.clone()).await,
+        _ => respond(query.clone()).await,
     };
-    let frame = frame(&Answered { answer }, LIMITS.answer_bytes_max).or_else(|e| {
-        frame(&Answered { answer: JobResponse::Refused(format!("{e}; ask for fewer rows")) }, LIMITS.answer_bytes_max)
+    let frame = encode_frame(&ResponseMessage { response }, LIMITS.response_bytes_max).or_else(|e| {
+        encode_frame(
+            &ResponseMessage { response: JobResponse::Refused(format!("{e}; ask for fewer rows")) },
+            LIMITS.response_bytes_max,
+        )
     })?;
     let sent = stream.write_all(&frame).await;
-    match question {
+    match query {
         // It is meant, whether or not somebody hears the answer.
-        JobQuery::Stop => Ok(question),
-        _ => sent.map(|()| question),
+        JobQuery::Stop => Ok(query),
+        _ => sent.map(|()| query),
     }
 }
 
 /// A frame's bytes. Room is made for them as they come.
-async fn read(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io::Result<Vec<u8>> {
+async fn read_frame(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut header = [0; 4];
     stream.read_exact(&mut header).await?;
-    let length = length(header, bytes_max)?;
+    let length = parse_length(header, bytes_max)?;
     let mut bytes = Vec::new();
     stream.take(length).read_to_end(&mut bytes).await?;
     if (bytes.len() as u64) < length {
@@ -251,32 +256,34 @@ async fn read(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io::Resu
 }
 
 /// Asks the node of the job whose folder it is.
-pub(crate) fn ask(folder: &Path, question: &JobQuery) -> Result<JobResponse, InspectError> {
-    let (_folder, path) = address(folder)?;
+pub(crate) fn send_query(folder: &Path, query: &JobQuery) -> Result<JobResponse, InspectError> {
+    let (_folder, path) = socket_path(folder)?;
     let mut stream = ClientStream::connect(path)?;
-    stream.set_read_timeout(Some(TIME))?;
-    stream.set_write_timeout(Some(TIME))?;
-    stream.write_all(&frame(&Asked { question: question.clone() }, LIMITS.question_bytes_max)?)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(&encode_frame(&QueryMessage { query: query.clone() }, LIMITS.query_bytes_max)?)?;
     let mut header = [0; 4];
-    stream.read_exact(&mut header).map_err(silent)?;
-    let length = length(header, LIMITS.answer_bytes_max)?;
+    stream.read_exact(&mut header).map_err(explain_timeout)?;
+    let length = parse_length(header, LIMITS.response_bytes_max)?;
     let mut bytes = Vec::new();
-    stream.take(length).read_to_end(&mut bytes).map_err(silent)?;
+    stream.take(length).read_to_end(&mut bytes).map_err(explain_timeout)?;
     if (bytes.len() as u64) < length {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
-    match parse_answer(&bytes).map_err(InspectError::Malformed)? {
-        JobResponse::Refused(why) => Err(InspectError::Refused(why)),
-        answer => Ok(answer),
+    match parse_response(&bytes).map_err(InspectError::Malformed)? {
+        JobResponse::Refused(reason) => Err(InspectError::Refused(reason)),
+        response => Ok(response),
     }
 }
 
 /// What a node that does not answer in time may be.
-fn silent(error: io::Error) -> io::Error {
+fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            let message =
-                format!("nothing within {} s; it may be suspended, as by Ctrl-Z (`fg` continues it)", TIME.as_secs());
+            let message = format!(
+                "nothing within {} s; it may be suspended, as by Ctrl-Z (`fg` continues it)",
+                TIMEOUT.as_secs()
+            );
             io::Error::new(io::ErrorKind::TimedOut, message)
         }
         _ => error,
@@ -289,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    fn questions() -> Vec<JobQuery> {
+    fn queries() -> Vec<JobQuery> {
         vec![
             JobQuery::Tasks { limit: 10, state: Some(RunState::Failed), name: Some("add".into()) },
             JobQuery::Summary,
@@ -299,24 +306,25 @@ mod tests {
         ]
     }
 
-    fn body(said: &impl Serialize) -> Vec<u8> {
-        frame(said, u64::MAX).unwrap().split_off(4)
+    fn body(message: &impl Serialize) -> Vec<u8> {
+        encode_frame(message, u64::MAX).unwrap().split_off(4)
     }
 
     #[test]
-    fn what_is_said_is_understood() {
-        for question in questions() {
-            assert_eq!(parse_question(&body(&Asked { question: question.clone() })), Ok(question));
+    fn messages_round_trip() {
+        for query in queries() {
+            assert_eq!(parse_query(&body(&QueryMessage { query: query.clone() })), Ok(query));
         }
-        for answer in [JobResponse::Stopping, JobResponse::Refused("no".into()), JobResponse::Tasks(Listing::default())]
+        for response in
+            [JobResponse::Stopping, JobResponse::Refused("no".into()), JobResponse::Tasks(Listing::default())]
         {
-            assert_eq!(parse_answer(&body(&Answered { answer: answer.clone() })), Ok(answer));
+            assert_eq!(parse_response(&body(&ResponseMessage { response: response.clone() })), Ok(response));
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
-        for (frame, words) in [
+    fn invalid_queries_are_rejected() {
+        for (frame, expected) in [
             (&b""[..], "EOF"),
             (b"{}", "version"),
             (br#"{"version":2,"question":"summary"}"#, "it is of version 2"),
@@ -324,57 +332,57 @@ mod tests {
             (br#"{"version":1,"question":"gossip"}"#, "gossip"),
             (br#"{"version":1,"question":{"tasks":{"limit":-1}}}"#, "-1"),
         ] {
-            let error = parse_question(frame).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            let error = parse_query(frame).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
-        assert!(parse_question(&[b'['; 100_000]).is_err());
+        assert!(parse_query(&[b'['; 100_000]).is_err());
     }
 
     proptest! {
         /// Bytes that may be any, and questions that were damaged: they are understood or not, and nothing else happens.
         #[test]
-        fn any_frame_is_read(bytes in prop::collection::vec(any::<u8>(), 0..300), which in 0usize..5, at in any::<usize>()) {
-            let _ = (parse_question(&bytes), parse_answer(&bytes));
-            let mut damaged = body(&Asked { question: questions().swap_remove(which) });
+        fn arbitrary_frames_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), which in 0usize..5, at in any::<usize>()) {
+            let _ = (parse_query(&bytes), parse_response(&bytes));
+            let mut damaged = body(&QueryMessage { query: queries().swap_remove(which) });
             let at = at % damaged.len();
             damaged.splice(at.., bytes);
-            if let Ok(question) = parse_question(&damaged) {
-                prop_assert_eq!(parse_question(&body(&Asked { question: question.clone() })), Ok(question));
+            if let Ok(query) = parse_query(&damaged) {
+                prop_assert_eq!(parse_query(&body(&QueryMessage { query: query.clone() })), Ok(query));
             }
         }
     }
 
     /// What a server that knows one answer says to these bytes, and whether it goes on.
-    fn said_to(bytes: &[u8]) -> Option<JobResponse> {
+    fn response_to(bytes: &[u8]) -> Option<JobResponse> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
         runtime.block_on(async {
-            let control = Control::listen(folder.path()).unwrap();
-            let answers = async |_: JobQuery| JobResponse::Summary(JobSummary::default());
-            let asks = async {
-                let (_folder, path) = address(folder.path()).unwrap();
+            let server = InspectServer::bind(folder.path()).unwrap();
+            let respond = async |_: JobQuery| JobResponse::Summary(JobSummary::default());
+            let client = async {
+                let (_folder, path) = socket_path(folder.path()).unwrap();
                 let mut stream = UnixStream::connect(path).await.unwrap();
                 stream.write_all(bytes).await.unwrap();
                 stream.shutdown().await.unwrap();
-                let answer = read(&mut stream, LIMITS.answer_bytes_max).await.ok();
-                answer.map(|bytes| parse_answer(&bytes).unwrap())
+                let response = read_frame(&mut stream, LIMITS.response_bytes_max).await.ok();
+                response.map(|bytes| parse_response(&bytes).unwrap())
             };
             tokio::select! {
-                () = control.serve(answers) => None,
-                answer = asks => answer,
+                () = server.serve(respond) => None,
+                response = client => response,
             }
         })
     }
 
     #[test]
-    fn a_server_answers_what_it_understands_and_lives_on() {
-        let asked = |question| frame(&Asked { question }, u64::MAX).unwrap();
-        let answer = Some(JobResponse::Summary(JobSummary::default()));
-        assert_eq!(said_to(&asked(JobQuery::Summary)), answer);
+    fn the_server_survives_invalid_queries() {
+        let encoded = |query| encode_frame(&QueryMessage { query }, u64::MAX).unwrap();
+        let response = Some(JobResponse::Summary(JobSummary::default()));
+        assert_eq!(response_to(&encoded(JobQuery::Summary)), response);
         // Cut, too long, of another version.
-        assert_eq!(said_to(&asked(JobQuery::Summary)[..9]), None);
-        assert_eq!(said_to(&u32::MAX.to_le_bytes()), None);
+        assert_eq!(response_to(&encoded(JobQuery::Summary)[..9]), None);
+        assert_eq!(response_to(&u32::MAX.to_le_bytes()), None);
         let other = [&8u32.to_le_bytes()[..], b"{\"a\":[]}"].concat();
-        assert!(matches!(said_to(&other), Some(JobResponse::Refused(why)) if why.contains("version")));
+        assert!(matches!(response_to(&other), Some(JobResponse::Refused(reason)) if reason.contains("version")));
     }
 }

@@ -10,32 +10,32 @@
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod bars;
-mod fold;
+mod dedup;
 mod inspect;
+mod job_record;
 mod limits;
 mod log;
 mod name;
 mod progress;
-mod record;
+mod progress_bars;
 mod recorder;
-mod records;
+mod rows;
 mod store;
+mod task_records;
 mod trace;
-mod views;
 
-pub use bars::ProgressBars;
 pub use inspect::{InspectError, JobQuery, JobResponse};
+pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
 pub use limits::JobFolderLimits;
 pub use log::{JobLog, LogEntry, LogOutput, LogSender, LoggedLine};
 pub use name::JobName;
 pub use progress::{BuildTimer, JobProgress, Phase};
-pub use record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+pub use progress_bars::ProgressBars;
 pub use recorder::{JobRecorder, StopMark};
-pub use records::{Ran, RecordLimits, TaskRecord, TaskRecords};
-pub use store::{JobStore, JobStoreError, LogReader, StoredJob};
-pub use trace::trace;
-pub use views::{
-    ActorRow, BundleRow, ErrorRow, GroupRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary, NodeRow,
-    ObjectRow, ProcessRow, ProgressRow, ResourceRow, Spread, TaskRow, WorkerRow,
+pub use rows::{
+    ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary,
+    NodeRow, ObjectRow, ProcessRow, ProgressRow, ResourceRow, TaskRow, WorkerRow,
 };
+pub use store::{JobStore, JobStoreError, LogReader, StoredJob};
+pub use task_records::{AttemptRecord, RecordLimits, TaskRecord, TaskRecords};
+pub use trace::trace;

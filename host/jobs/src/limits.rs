@@ -20,20 +20,20 @@ pub struct JobFolderLimits {
     /// Bytes of a record.
     pub record_bytes_max: u64,
     /// Bytes of the records of a job's tasks, and of an answer.
-    pub answer_bytes_max: u64,
+    pub response_bytes_max: u64,
     /// Bytes of a question.
-    pub question_bytes_max: u64,
+    pub query_bytes_max: u64,
     /// Questions that are answered at once.
-    pub questions_max: usize,
+    pub concurrent_queries_max: usize,
     /// For a question and its answer, on both sides.
-    pub answer_time_ms_max: u64,
+    pub query_time_ms_max: u64,
     /// Rows of a list.
     pub rows_max: u32,
 }
 
 impl JobFolderLimits {
     /// Those of this build.
-    pub const USUAL: JobFolderLimits = JobFolderLimits {
+    pub const DEFAULT: JobFolderLimits = JobFolderLimits {
         jobs_max: 1000,
         bytes_max: 512 << 20,
         log_bytes_max: 16 << 20,
@@ -42,10 +42,10 @@ impl JobFolderLimits {
         argument_chars_max: 200,
         arguments_max: 100,
         record_bytes_max: 4 << 20,
-        answer_bytes_max: 64 << 20,
-        question_bytes_max: 64 << 10,
-        questions_max: 16,
-        answer_time_ms_max: 10_000,
+        response_bytes_max: 64 << 20,
+        query_bytes_max: 64 << 10,
+        concurrent_queries_max: 16,
+        query_time_ms_max: 10_000,
         rows_max: 100_000,
     };
 }

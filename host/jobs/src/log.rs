@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use sandbar_core::{TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use crate::fold::Fold;
+use crate::dedup::LogDeduplicator;
+use crate::job_record::{LogCounts, now_ms};
 use crate::limits::JobFolderLimits;
 use crate::progress::JobProgress;
-use crate::record::{LogCounts, now_ms};
 
 /// How often those are looked for whose window is over.
 const TICK: Duration = Duration::from_millis(200);
@@ -50,20 +50,20 @@ pub struct LoggedLine {
 }
 
 impl LoggedLine {
-    fn of(said: LogEntry<'_>) -> LoggedLine {
-        let level = ["debug", "info", "warn"].get(usize::from(said.level)).copied().unwrap_or("error");
+    fn new(entry: LogEntry<'_>) -> LoggedLine {
+        let level = ["debug", "info", "warn"].get(usize::from(entry.level)).copied().unwrap_or("error");
         LoggedLine {
             ms: now_ms(),
-            name: said.task.map_or("node", |(_, name, _)| name).to_owned(),
-            task: said.task.map(|(id, ..)| id.short()),
-            worker: said.task.map(|(.., worker)| worker.0),
+            name: entry.task.map_or("node", |(_, name, _)| name).to_owned(),
+            task: entry.task.map(|(id, ..)| id.short()),
+            worker: entry.task.map(|(.., worker)| worker.0),
             level: level.to_owned(),
-            line: said.line.to_owned(),
+            line: entry.line.to_owned(),
         }
     }
 
     /// Who said it: `(add 3-17, worker 3)`.
-    pub fn who(&self) -> String {
+    pub fn source(&self) -> String {
         match (&self.task, self.worker) {
             (Some(task), Some(worker)) => format!("({} {task}, worker {worker})", self.name),
             _ => format!("({})", self.name),
@@ -71,14 +71,14 @@ impl LoggedLine {
     }
 
     /// How grave it is, and what: `info: it begins`.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         format!("{}: {}", self.level, self.line)
     }
 }
 
 /// What a log and those who have lines share.
 #[derive(Debug, Default)]
-struct Queue {
+struct QueueCounters {
     /// Bytes of lines on their way.
     bytes: AtomicU64,
     dropped: AtomicU64,
@@ -88,18 +88,18 @@ struct Queue {
 #[derive(Debug, Clone)]
 pub struct LogSender {
     lines: SyncSender<LoggedLine>,
-    queue: Arc<Queue>,
+    counters: Arc<QueueCounters>,
 }
 
 impl LogSender {
     /// Leaves a line, or counts it, where too many are on their way.
     pub fn send(&self, entry: LogEntry<'_>) {
         let bytes = entry.line.len() as u64;
-        let on_their_way = self.queue.bytes.fetch_add(bytes, Relaxed);
-        let is_over = on_their_way + bytes > JobFolderLimits::USUAL.log_queue_bytes_max;
-        if is_over || self.lines.try_send(LoggedLine::of(entry)).is_err() {
-            self.queue.bytes.fetch_sub(bytes, Relaxed);
-            self.queue.dropped.fetch_add(1, Relaxed);
+        let queued_bytes = self.counters.bytes.fetch_add(bytes, Relaxed);
+        let is_over = queued_bytes + bytes > JobFolderLimits::DEFAULT.log_queue_bytes_max;
+        if is_over || self.lines.try_send(LoggedLine::new(entry)).is_err() {
+            self.counters.bytes.fetch_sub(bytes, Relaxed);
+            self.counters.dropped.fetch_add(1, Relaxed);
         }
     }
 }
@@ -107,9 +107,9 @@ impl LogSender {
 /// How lines are shown.
 pub enum LogOutput {
     /// To people: those that are alike as one.
-    Folded(Arc<JobProgress>),
+    Deduplicated(Arc<JobProgress>),
     /// To a program.
-    Each(Box<dyn FnMut(&LoggedLine) + Send>),
+    Callback(Box<dyn FnMut(&LoggedLine) + Send>),
 }
 
 /// The log of a job, and its thread.
@@ -124,14 +124,15 @@ impl JobLog {
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub fn start(file: Option<File>, shown: LogOutput) -> std::io::Result<JobLog> {
-        let (lines, received) = sync_channel(JobFolderLimits::USUAL.log_queue_lines_max);
-        let queue = Arc::new(Queue::default());
-        let bytes_max = JobFolderLimits::USUAL.log_bytes_max;
+    pub fn start(file: Option<File>, output: LogOutput) -> std::io::Result<JobLog> {
+        let (sender, lines) = sync_channel(JobFolderLimits::DEFAULT.log_queue_lines_max);
+        let counters = Arc::new(QueueCounters::default());
+        let bytes_max = JobFolderLimits::DEFAULT.log_bytes_max;
         let file = file.map(|file| LogFile { file: BufWriter::new(file), bytes_max, counts: LogCounts::default() });
-        let mut writer = Writer { received, queue: queue.clone(), fold: Fold::default(), file, shown };
+        let mut writer =
+            LogWriter { lines, counters: counters.clone(), deduplicator: LogDeduplicator::default(), file, output };
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
-        Ok(JobLog { sender: LogSender { lines, queue }, thread })
+        Ok(JobLog { sender: LogSender { lines: sender, counters }, thread })
     }
 
     pub fn sender(&self) -> LogSender {
@@ -145,30 +146,30 @@ impl JobLog {
     }
 }
 
-struct Writer {
-    received: Receiver<LoggedLine>,
-    queue: Arc<Queue>,
-    fold: Fold,
+struct LogWriter {
+    lines: Receiver<LoggedLine>,
+    counters: Arc<QueueCounters>,
+    deduplicator: LogDeduplicator,
     file: Option<LogFile>,
-    shown: LogOutput,
+    output: LogOutput,
 }
 
-impl Writer {
+impl LogWriter {
     fn run(&mut self) -> LogCounts {
         let mut next_tick = Instant::now() + TICK;
         while let Some(line) = self.next(next_tick) {
             if let Some(line) = line {
-                self.take(&line);
+                self.handle(&line);
             }
             if Instant::now() >= next_tick {
                 next_tick = Instant::now() + TICK;
-                let due = self.fold.due(Instant::now());
+                let due = self.deduplicator.take_due(Instant::now());
                 due.into_iter().for_each(|text| self.show(text));
             }
         }
-        self.fold.finish().into_iter().for_each(|text| self.show(text));
+        self.deduplicator.take_all().into_iter().for_each(|text| self.show(text));
         let mut counts = self.file.as_mut().map(LogFile::finish).unwrap_or_default();
-        let dropped = self.queue.dropped.load(Relaxed);
+        let dropped = self.counters.dropped.load(Relaxed);
         if dropped > 0 {
             self.show(format!("({dropped} lines came faster than they could be kept, and were dropped)"));
         }
@@ -177,37 +178,37 @@ impl Writer {
     }
 
     /// The next line, or none by then; nothing once there are no more.
-    fn next(&mut self, by: Instant) -> Option<Option<LoggedLine>> {
-        match self.received.try_recv() {
+    fn next(&mut self, deadline: Instant) -> Option<Option<LoggedLine>> {
+        match self.lines.try_recv() {
             Ok(line) => return Some(Some(line)),
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
         // Whoever follows the file sees what there is.
         self.file.iter_mut().for_each(LogFile::flush);
-        match self.received.recv_timeout(by.saturating_duration_since(Instant::now())) {
+        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => Some(Some(line)),
             Err(RecvTimeoutError::Timeout) => Some(None),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    fn take(&mut self, line: &LoggedLine) {
-        self.queue.bytes.fetch_sub(line.line.len() as u64, Relaxed);
+    fn handle(&mut self, line: &LoggedLine) {
+        self.counters.bytes.fetch_sub(line.line.len() as u64, Relaxed);
         if let Some(file) = &mut self.file {
             file.write(line);
         }
-        match &mut self.shown {
-            LogOutput::Each(show) => show(line),
-            LogOutput::Folded(_) => {
-                let text = self.fold.add(Instant::now(), &line.who(), &line.words());
+        match &mut self.output {
+            LogOutput::Callback(show) => show(line),
+            LogOutput::Deduplicated(_) => {
+                let text = self.deduplicator.add(Instant::now(), &line.source(), &line.message());
                 text.into_iter().for_each(|text| self.show(text));
             }
         }
     }
 
     fn show(&self, text: String) {
-        if let LogOutput::Folded(progress) = &self.shown {
+        if let LogOutput::Deduplicated(progress) = &self.output {
             progress.log(text);
         }
     }
@@ -249,10 +250,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_is_dropped_and_counted() {
+    fn lines_beyond_the_limit_are_dropped_and_counted() {
         let file = tempfile::tempfile().unwrap();
         let mut log = LogFile { file: BufWriter::new(file), bytes_max: 1000, counts: LogCounts::default() };
-        let line = |line: &str| LoggedLine::of(LogEntry { task: None, level: 1, line });
+        let line = |line: &str| LoggedLine::new(LogEntry { task: None, level: 1, line });
         (0..100).for_each(|_| log.write(&line("short")));
         log.write(&line(&"x".repeat(2000)));
         let counts = log.finish();
@@ -261,24 +262,24 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_said_it() {
+    fn a_line_names_its_source() {
         let task = Some((TaskId((3 << 36) + 17), "add", WorkerId(4)));
         for (task, level, expected) in [
             (task, 0, "(add 3-17, worker 4) debug: x"),
             (task, 3, "(add 3-17, worker 4) error: x"),
             (None, 2, "(node) warn: x"),
         ] {
-            let line = LoggedLine::of(LogEntry { task, level, line: "x" });
-            assert_eq!(format!("{} {}", line.who(), line.words()), expected);
+            let line = LoggedLine::new(LogEntry { task, level, line: "x" });
+            assert_eq!(format!("{} {}", line.source(), line.message()), expected);
         }
     }
 
     #[test]
-    fn lines_are_shown_once_and_kept_each() {
+    fn repeated_lines_are_shown_once_and_all_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let progress = Arc::new(JobProgress::default());
-        let shown = LogOutput::Folded(progress.clone());
+        let shown = LogOutput::Deduplicated(progress.clone());
         let log = JobLog::start(Some(File::create(&path).unwrap()), shown).unwrap();
         let sender = log.sender();
         for id in 0..50 {
@@ -290,9 +291,9 @@ mod tests {
         let shown = progress.take_log();
         assert_eq!(shown.first().unwrap(), "(add 0-0, worker 1) info: the same");
         assert!(shown.last().unwrap().ends_with("across tasks]") && shown.len() <= 3, "{shown:?}");
-        let kept = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<LoggedLine> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let written = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<LoggedLine> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 50);
-        assert_eq!(counts.bytes, kept.len() as u64);
+        assert_eq!(counts.bytes, written.len() as u64);
     }
 }

@@ -18,12 +18,12 @@ const DIGITS: usize = 6;
 
 impl JobName {
     /// One of now.
-    pub fn of_now() -> JobName {
+    pub fn generate() -> JobName {
         // Its keys are random.
-        JobName::of(Utc::now(), RandomState::new().hash_one(0u8))
+        JobName::from_parts(Utc::now(), RandomState::new().hash_one(0u8))
     }
 
-    fn of(time: DateTime<Utc>, random: u64) -> JobName {
+    fn from_parts(time: DateTime<Utc>, random: u64) -> JobName {
         JobName(format!("{}-{:06x}", time.format("%Y%m%d-%H%M%S-%3f"), random & 0xff_ffff))
     }
 
@@ -38,7 +38,7 @@ impl JobName {
     }
 
     /// Whether somebody who says `text` may mean it: all of the name, or how its last digits begin.
-    pub fn may_be(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         self.0 == text || !text.is_empty() && self.short().starts_with(text)
     }
 }
@@ -53,13 +53,13 @@ impl FromStr for JobName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<JobName, String> {
-        let is_one = text.len() == TIME_CHARS + 1 + DIGITS
+        let is_valid = text.len() == TIME_CHARS + 1 + DIGITS
             && text.bytes().zip(b"00000000-000000-000-ffffff").all(|(byte, kind)| match kind {
                 b'0' => byte.is_ascii_digit(),
                 b'f' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
                 other => byte == *other,
             });
-        is_one.then(|| JobName(text.to_owned())).ok_or_else(|| format!("`{text}` is no job's name"))
+        is_valid.then(|| JobName(text.to_owned())).ok_or_else(|| format!("`{text}` is no job's name"))
     }
 }
 
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_sort_by_time_and_are_read_again() {
-        let at = |ms: i64, random| JobName::of(DateTime::from_timestamp_millis(ms).unwrap(), random);
+    fn names_sort_by_time_and_parse() {
+        let at = |ms: i64, random| JobName::from_parts(DateTime::from_timestamp_millis(ms).unwrap(), random);
         let names = [at(0, 0xff_ffff), at(1, 0), at(999, 7), at(1_769_903_999_123, 0xab4f_3a9c), at(1 << 41, 1)];
         assert!(names.is_sorted());
         assert_eq!(names[3].as_str(), "20260131-235959-123-4f3a9c");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_rejected() {
         for text in
             ["", ".", "..", "20260131-235959-123-4f3a9", "20260131-235959-123-4F3A9C", "20260131/235959-123-4f3a9c"]
         {
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn a_few_digits_are_enough() {
+    fn a_prefix_of_the_digits_matches() {
         let name: JobName = "20260131-235959-123-4f3a9c".parse().unwrap();
-        for (text, may) in [
+        for (text, expected) in [
             ("4f3a9c", true),
             ("4f", true),
             ("", false),
@@ -112,7 +112,7 @@ mod tests {
             ("2026", false),
             ("20260131-235959-123-4f3a9c", true),
         ] {
-            assert_eq!(name.may_be(text), may, "{text}");
+            assert_eq!(name.matches(text), expected, "{text}");
         }
     }
 }

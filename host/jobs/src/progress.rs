@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bars::ProgressBars;
-use crate::views::ProgressRow;
+use crate::progress_bars::ProgressBars;
+use crate::rows::ProgressRow;
 
 /// Maximum log lines that a job shows; further lines are counted.
 const LOG_LINES_MAX: u64 = 1000;
@@ -115,13 +115,13 @@ impl JobProgress {
     }
 
     /// Returns the progress that the tasks of the program reported.
-    pub fn rows_of_program(&self) -> Vec<ProgressRow> {
+    pub fn program_rows(&self) -> Vec<ProgressRow> {
         let bars = self.bars.lock().unwrap_or_else(PoisonError::into_inner).clone();
         bars.rows()
     }
 
     /// Shows the progress of another program from now on.
-    pub fn follow(&self, bars: Arc<ProgressBars>) {
+    pub fn set_program_bars(&self, bars: Arc<ProgressBars>) {
         *self.bars.lock().unwrap_or_else(PoisonError::into_inner) = bars;
     }
 
@@ -131,12 +131,12 @@ impl JobProgress {
     }
 
     /// Returns the number of lines beyond that limit.
-    pub fn unshown(&self) -> u64 {
+    pub fn hidden_lines(&self) -> u64 {
         self.logged.load(Relaxed).saturating_sub(LOG_LINES_MAX)
     }
 
     /// Hides builds and guests' logs from now on.
-    pub fn be_quiet(&self) {
+    pub fn set_quiet(&self) {
         self.is_quiet.store(true, Relaxed);
     }
 

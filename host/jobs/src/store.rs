@@ -12,17 +12,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::inspect::{self, InspectError, JobQuery, JobResponse};
+use crate::job_record::{JobFailure, JobRecord, LOG_FILE, RunState, SUMMARY_FILE, TASKS_FILE, read_bounded};
 use crate::limits::JobFolderLimits;
 use crate::log::LoggedLine;
 use crate::name::JobName;
-use crate::record::{JobFailure, JobRecord, LOG, RunState, SUMMARY, TASKS, read_at_most};
 use crate::recorder::JobRecorder;
-use crate::views::{JobSummary, Listing, TaskRow};
+use crate::rows::{JobSummary, Listing, TaskRow};
 
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 /// Of a job that was interrupted, and whose node perhaps could not write its record.
-pub(crate) const STOPPING: &str = "stopping";
-const LIMITS: JobFolderLimits = JobFolderLimits::USUAL;
+pub(crate) const STOP_MARK_FILE: &str = "stopping";
+const LIMITS: JobFolderLimits = JobFolderLimits::DEFAULT;
 /// A line of a log may be so long: as a task may log, and what stands around it.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
@@ -80,58 +80,58 @@ impl JobStore {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub fn begin(&self, program: &str, arguments: &[(String, String)]) -> Result<JobRecorder, JobStoreError> {
-        self.try_begin(program, arguments).map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
+    pub fn create(&self, program: &str, arguments: &[(String, String)]) -> Result<JobRecorder, JobStoreError> {
+        self.try_create(program, arguments).map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
     }
 
     /// As above, of a job that has a name. One of that name that has ended, here at least, makes room for it.
     ///
     /// # Errors
     /// When the folder can't be written, or it runs.
-    pub fn begin_as(
+    pub fn create_named(
         &self,
         name: &JobName,
         program: &str,
         arguments: &[(String, String)],
     ) -> Result<JobRecorder, JobStoreError> {
         match self.find(name.as_str()) {
-            Ok(before) => self.remove(&before)?,
+            Ok(previous) => self.remove(&previous)?,
             Err(JobStoreError::Unknown(_)) => {}
             Err(e) => return Err(e),
         }
-        let begun = self.make(name.clone(), program, arguments);
-        begun.map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
+        let created = self.create_folder(name.clone(), program, arguments);
+        created.map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
     }
 
-    fn try_begin(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
-        let there = self.names()?;
+    fn try_create(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
+        let names = self.names()?;
         loop {
-            let name = JobName::of_now();
-            if !there.iter().any(|other| other.short() == name.short()) {
-                return self.make(name, program, arguments);
+            let name = JobName::generate();
+            if !names.iter().any(|other| other.short() == name.short()) {
+                return self.create_folder(name, program, arguments);
             }
         }
     }
 
-    fn make(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
+    fn create_folder(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // It is whole when others see it.
-        let making = self.folder.join(format!(".{name}"));
-        DirBuilder::new().mode(0o700).create(&making)?;
+        let temporary = self.folder.join(format!(".{name}"));
+        DirBuilder::new().mode(0o700).create(&temporary)?;
         let record = JobRecord::new(name.clone(), program, arguments);
-        let made = lock_file(&making, true).and_then(|lock| {
+        let created = lock_file(&temporary, true).and_then(|lock| {
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            record.write(&making)?;
-            let log = OpenOptions::new().write(true).create_new(true).mode(0o600).open(making.join(LOG))?;
-            let control = inspect::Control::listen(&making)?;
+            record.write(&temporary)?;
+            let log = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary.join(LOG_FILE))?;
+            let server = inspect::InspectServer::bind(&temporary)?;
             let folder = self.folder.join(name.as_str());
-            fs::rename(&making, &folder)?;
-            Ok(JobRecorder::of(self.clone(), folder, record, lock, log, control))
+            fs::rename(&temporary, &folder)?;
+            Ok(JobRecorder::new(self.clone(), folder, record, lock, log, server))
         });
-        if made.is_err() {
-            let _ = fs::remove_dir_all(&making);
+        if created.is_err() {
+            let _ = fs::remove_dir_all(&temporary);
         }
-        made
+        created
     }
 
     /// The newest jobs, so many at most, the last one first.
@@ -140,7 +140,7 @@ impl JobStore {
     /// When the folder can't be read.
     pub fn jobs(&self, limit: usize) -> Result<Vec<StoredJob>, JobStoreError> {
         let names = self.names_newest_first()?;
-        Ok(names.into_iter().take(limit).map(|name| self.look_at(name)).collect())
+        Ok(names.into_iter().take(limit).map(|name| self.load(name)).collect())
     }
 
     /// The job that somebody means: by its name, or how its last digits begin.
@@ -149,10 +149,10 @@ impl JobStore {
     /// When there is none, or there are several.
     pub fn find(&self, text: &str) -> Result<StoredJob, JobStoreError> {
         let mut names = self.names_newest_first()?;
-        names.retain(|name| name.may_be(text));
+        names.retain(|name| name.matches(text));
         match names.len() {
             0 => Err(JobStoreError::Unknown(text.to_owned())),
-            1 => Ok(self.look_at(names.swap_remove(0))),
+            1 => Ok(self.load(names.swap_remove(0))),
             _ => {
                 let names = names.iter().map(|name| name.short().to_owned()).collect();
                 Err(JobStoreError::Ambiguous { text: text.to_owned(), names })
@@ -166,7 +166,7 @@ impl JobStore {
     /// When there is none.
     pub fn last(&self) -> Result<StoredJob, JobStoreError> {
         let last = self.names_newest_first()?.into_iter().next();
-        Ok(self.look_at(last.ok_or(JobStoreError::Empty)?))
+        Ok(self.load(last.ok_or(JobStoreError::Empty)?))
     }
 
     /// Removes a job that has ended.
@@ -192,26 +192,26 @@ impl JobStore {
         let mut bytes = 0;
         for (number, name) in names.into_iter().enumerate() {
             let folder = self.folder.join(name.as_str());
-            bytes += bytes_in(&folder);
+            bytes += folder_bytes(&folder);
             if number >= limits.jobs_max || bytes > limits.bytes_max {
                 // What runs stays, and what can't be removed is tried again with the next job.
-                let _ = self.remove(&self.look_at(name));
+                let _ = self.remove(&self.load(name));
             }
         }
     }
 
-    fn look_at(&self, name: JobName) -> StoredJob {
+    fn load(&self, name: JobName) -> StoredJob {
         let folder = self.folder.join(name.as_str());
         // Who has ended has written its record before that.
-        let runs = is_locked(&folder);
+        let is_running = is_locked(&folder);
         let mut record = JobRecord::read(&folder).unwrap_or_else(|e| JobRecord::unreadable(name, &e));
-        if !runs && !record.state.has_ended() {
-            let was_stopped = folder.join(STOPPING).exists();
-            let (state, words) = match was_stopped {
+        if !is_running && !record.state.is_finished() {
+            let is_stop_marked = folder.join(STOP_MARK_FILE).exists();
+            let (state, message) = match is_stop_marked {
                 true => (RunState::Stopped, "interrupted"),
                 false => (RunState::Failed, "its node was killed"),
             };
-            (record.state, record.error) = (state, Some(JobFailure::in_words(words)));
+            (record.state, record.error) = (state, Some(JobFailure::from_message(message)));
             // As far as is known: a node that lives says so now and then. The clock of files is some milliseconds behind.
             record.ended_ms = last_written_ms(&folder).map(|last| last.max(record.submitted_ms));
         }
@@ -241,17 +241,17 @@ impl StoredJob {
     }
 
     /// Looks at it again.
-    pub fn look_again(&self) -> StoredJob {
-        let shelf = JobStore::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
-        shelf.look_at(self.record.id.clone())
+    pub fn reload(&self) -> StoredJob {
+        let store = JobStore::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
+        store.load(self.record.id.clone())
     }
 
     /// Asks its node.
     ///
     /// # Errors
     /// When it has none any more, or gets no answer.
-    pub fn ask(&self, question: &JobQuery) -> Result<JobResponse, InspectError> {
-        inspect::ask(&self.folder, question)
+    pub fn query_node(&self, query: &JobQuery) -> Result<JobResponse, InspectError> {
+        inspect::send_query(&self.folder, query)
     }
 
     /// What there is to be seen of it: its node says, while it runs; of one that has ended, what was kept of its tasks. None where
@@ -259,23 +259,23 @@ impl StoredJob {
     ///
     /// # Errors
     /// When its node does not answer, or what was kept can't be read.
-    pub fn look(&self, question: &JobQuery) -> Result<Option<JobResponse>, InspectError> {
+    pub fn query(&self, query: &JobQuery) -> Result<Option<JobResponse>, InspectError> {
         if self.is_running() {
-            match self.ask(question) {
+            match self.query_node(query) {
                 // It has just ended, perhaps.
                 Err(InspectError::Io(_)) if !self.is_running() => {}
-                answer => return answer.map(Some),
+                response => return response.map(Some),
             }
         }
-        Ok(match question {
+        Ok(match query {
             JobQuery::Summary => Some(JobResponse::Summary(self.summary()?)),
             JobQuery::Tasks { limit, state, name } => {
                 let is_named = |other: &str| name.as_ref().is_none_or(|name| name == other);
                 let summary = self.summary()?.names;
-                let total = summary.iter().filter(|of| is_named(&of.name)).map(|of| of.count(*state)).sum();
-                let is_wanted = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
-                let wanted = self.tasks()?.rows.into_iter().filter(is_wanted);
-                Some(JobResponse::Tasks(Listing::of(total, wanted.take(*limit as usize).collect())))
+                let total = summary.iter().filter(|name| is_named(&name.name)).map(|name| name.count(*state)).sum();
+                let is_selected = |row: &TaskRow| is_named(&row.name) && state.is_none_or(|state| state == row.state);
+                let rows = self.tasks()?.rows.into_iter().filter(is_selected);
+                Some(JobResponse::Tasks(Listing::new(total, rows.take(*limit as usize).collect())))
             }
             _ => None,
         })
@@ -286,7 +286,7 @@ impl StoredJob {
     /// # Errors
     /// When that can't be read.
     pub fn tasks(&self) -> Result<Listing<TaskRow>, JobStoreError> {
-        self.read(TASKS)
+        self.read(TASKS_FILE)
     }
 
     /// What its tasks had come to when it ended; nothing where nothing was kept.
@@ -294,7 +294,7 @@ impl StoredJob {
     /// # Errors
     /// When that can't be read.
     pub fn summary(&self) -> Result<JobSummary, JobStoreError> {
-        self.read(SUMMARY)
+        self.read(SUMMARY_FILE)
     }
 
     /// Its log, from the beginning.
@@ -302,14 +302,14 @@ impl StoredJob {
     /// # Errors
     /// When that can't be read.
     pub fn log(&self) -> Result<LogReader, JobStoreError> {
-        let path = self.folder.join(LOG);
+        let path = self.folder.join(LOG_FILE);
         let file = File::open(&path).map_err(|reason| JobStoreError::Io { path, reason })?;
         Ok(LogReader { file: BufReader::new(file), partial: Vec::new() })
     }
 
     fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, JobStoreError> {
         let path = self.folder.join(name);
-        match read_at_most(&path, LIMITS.answer_bytes_max) {
+        match read_bounded(&path, LIMITS.response_bytes_max) {
             Ok(bytes) => {
                 serde_json::from_slice(&bytes).map_err(|e| JobStoreError::Io { path, reason: io::Error::other(e) })
             }
@@ -320,16 +320,16 @@ impl StoredJob {
 }
 
 /// Keeps what is left of a job's tasks.
-pub(crate) fn keep_tasks(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
+pub(crate) fn write_task_files(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
     let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
-    write_atomically(&folder.join(SUMMARY), &json(&|| serde_json::to_vec(summary))?)?;
+    write_atomically(&folder.join(SUMMARY_FILE), &json(&|| serde_json::to_vec(summary))?)?;
     let bytes = json(&|| serde_json::to_vec(tasks))?;
-    if bytes.len() as u64 > LIMITS.answer_bytes_max {
+    if bytes.len() as u64 > LIMITS.response_bytes_max {
         // Errors may be long.
-        let fewer = Listing::of(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
-        return write_atomically(&folder.join(TASKS), &to_vec(&fewer)?);
+        let truncated = Listing::new(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
+        return write_atomically(&folder.join(TASKS_FILE), &to_vec(&truncated)?);
     }
-    write_atomically(&folder.join(TASKS), &bytes)
+    write_atomically(&folder.join(TASKS_FILE), &bytes)
 }
 
 fn to_vec(value: &impl Serialize) -> io::Result<Vec<u8>> {
@@ -369,7 +369,7 @@ fn lock_file(folder: &Path, create: bool) -> io::Result<OwnedFd> {
     if create {
         options.write(true).create_new(true).mode(0o600);
     }
-    options.open(folder.join(LOCK)).map(OwnedFd::from)
+    options.open(folder.join(LOCK_FILE)).map(OwnedFd::from)
 }
 
 /// Whether somebody holds the lock of a folder: the node of its job lives.
@@ -385,7 +385,7 @@ fn last_written_ms(folder: &Path) -> Option<u64> {
     Some(last.as_millis() as u64)
 }
 
-fn bytes_in(folder: &Path) -> u64 {
+fn folder_bytes(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
 }
@@ -396,68 +396,68 @@ mod tests {
     use crate::{JobCounts, LogCounts};
 
     /// A shelf in a folder that goes with it, and jobs that have ended on it.
-    async fn shelf(jobs: usize) -> (tempfile::TempDir, JobStore, Vec<JobName>) {
+    async fn store_with(jobs: usize) -> (tempfile::TempDir, JobStore, Vec<JobName>) {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = JobStore::open(folder.path().join("jobs"));
+        let store = JobStore::open(folder.path().join("jobs"));
         let mut names = Vec::new();
         for _ in 0..jobs {
-            let mut keeper = shelf.begin("p.wasm", &[]).unwrap();
-            names.push(keeper.name().unwrap().clone());
-            keeper.finish(RunState::Succeeded, 7.into(), None, JobCounts::default(), LogCounts::default());
+            let mut recorder = store.create("p.wasm", &[]).unwrap();
+            names.push(recorder.name().unwrap().clone());
+            recorder.finish(RunState::Succeeded, 7.into(), None, JobCounts::default(), LogCounts::default());
             // Names sort by the millisecond.
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
-        (folder, shelf, names)
+        (folder, store, names)
     }
 
     #[tokio::test]
-    async fn jobs_are_found_by_a_few_digits_and_listed_by_time() {
-        let (_folder, shelf, mut names) = shelf(5).await;
+    async fn jobs_are_found_by_digits_and_listed_by_time() {
+        let (_folder, store, mut names) = store_with(5).await;
         for name in &names {
-            assert_eq!(shelf.find(name.short()).unwrap().record.id, *name);
-            assert_eq!(shelf.find(name.as_str()).unwrap().record.result, serde_json::json!(7));
+            assert_eq!(store.find(name.short()).unwrap().record.id, *name);
+            assert_eq!(store.find(name.as_str()).unwrap().record.result, serde_json::json!(7));
         }
         names.reverse();
-        let listed: Vec<_> = shelf.jobs(3).unwrap().into_iter().map(|job| job.record.id).collect();
+        let listed: Vec<_> = store.jobs(3).unwrap().into_iter().map(|job| job.record.id).collect();
         assert_eq!(listed, names[..3]);
-        assert_eq!(shelf.last().unwrap().record.id, names[0]);
-        assert!(matches!(shelf.find("xyz"), Err(JobStoreError::Unknown(_))));
+        assert_eq!(store.last().unwrap().record.id, names[0]);
+        assert!(matches!(store.find("xyz"), Err(JobStoreError::Unknown(_))));
         let empty = JobStore::open("/nowhere/at/all".into());
         assert!(matches!(empty.last(), Err(JobStoreError::Empty)) && empty.jobs(9).unwrap().is_empty());
     }
 
     #[tokio::test]
-    async fn what_runs_is_not_removed_and_what_has_ended_is() {
-        let (_folder, shelf, names) = shelf(2).await;
-        let running = shelf.begin("p.wasm", &[("n".into(), "x".repeat(1000))]).unwrap();
-        let job = shelf.last().unwrap();
+    async fn only_finished_jobs_are_removed() {
+        let (_folder, store, names) = store_with(2).await;
+        let running = store.create("p.wasm", &[("n".into(), "x".repeat(1000))]).unwrap();
+        let job = store.last().unwrap();
         assert!(job.is_running() && job.record.state == RunState::Pending);
         assert!(job.record.arguments["n"].chars().count() <= 201);
-        assert!(matches!(shelf.remove(&job), Err(JobStoreError::Running(_))));
-        shelf.prune(&JobFolderLimits { jobs_max: 0, ..JobFolderLimits::USUAL });
-        assert_eq!(shelf.jobs(9).unwrap().len(), 1);
+        assert!(matches!(store.remove(&job), Err(JobStoreError::Running(_))));
+        store.prune(&JobFolderLimits { jobs_max: 0, ..JobFolderLimits::DEFAULT });
+        assert_eq!(store.jobs(9).unwrap().len(), 1);
         // Its node is gone without a word, as when it is killed.
-        running.vanish();
-        let job = shelf.last().unwrap();
+        running.simulate_crash();
+        let job = store.last().unwrap();
         assert_eq!(job.record.error.as_ref().map(|e| e.message.as_str()), Some("its node was killed"));
         assert_eq!((job.record.state, job.is_running()), (RunState::Failed, false));
-        shelf.remove(&job).unwrap();
-        assert!(shelf.jobs(9).unwrap().is_empty() && names.len() == 2);
+        store.remove(&job).unwrap();
+        assert!(store.jobs(9).unwrap().is_empty() && names.len() == 2);
     }
 
     #[tokio::test]
-    async fn what_was_interrupted_is_stopped_also_if_its_node_is_killed_then() {
-        let (_folder, shelf, _) = shelf(0).await;
+    async fn an_interrupted_job_is_stopped_even_if_its_node_is_killed() {
+        let (_folder, store, _) = store_with(0).await;
         for is_marked in [true, false] {
-            let running = shelf.begin("p.wasm", &[]).unwrap();
-            running.begun();
+            let running = store.create("p.wasm", &[]).unwrap();
+            running.mark_running();
             let mark = running.stop_mark().unwrap();
             if is_marked {
                 mark.set();
-                assert_eq!(shelf.last().unwrap().record.state, RunState::Running);
+                assert_eq!(store.last().unwrap().record.state, RunState::Running);
             }
-            running.vanish();
-            let record = shelf.last().unwrap().record;
+            running.simulate_crash();
+            let record = store.last().unwrap().record;
             let expected =
                 if is_marked { (RunState::Stopped, "interrupted") } else { (RunState::Failed, "its node was killed") };
             assert_eq!((record.state, record.error.unwrap().message.as_str()), expected);
@@ -468,45 +468,45 @@ mod tests {
 
     /// The last sign of life, not the last word.
     #[tokio::test]
-    async fn a_killed_node_lived_until_its_last_sign_of_life() {
-        let (_folder, shelf, _) = shelf(0).await;
-        let running = shelf.begin("p.wasm", &[]).unwrap();
-        let written = shelf.last().unwrap().record.submitted_ms;
+    async fn a_killed_job_ends_at_its_last_heartbeat() {
+        let (_folder, store, _) = store_with(0).await;
+        let running = store.create("p.wasm", &[]).unwrap();
+        let written = store.last().unwrap().record.submitted_ms;
         let serving = running.serve(async |_| JobResponse::Stopping);
         let _ = tokio::time::timeout(std::time::Duration::from_millis(100), serving).await;
-        let lock = shelf.last().unwrap().folder.join(LOCK);
-        let signed = fs::metadata(&lock).unwrap().modified().unwrap() + std::time::Duration::from_secs(60);
-        File::options().write(true).open(&lock).unwrap().set_modified(signed).unwrap();
-        running.vanish();
-        let took = shelf.last().unwrap().record.ended_ms.unwrap() - written;
-        assert!((60_000..70_000).contains(&took), "{took} ms");
+        let lock = store.last().unwrap().folder.join(LOCK_FILE);
+        let heartbeat = fs::metadata(&lock).unwrap().modified().unwrap() + std::time::Duration::from_secs(60);
+        File::options().write(true).open(&lock).unwrap().set_modified(heartbeat).unwrap();
+        running.simulate_crash();
+        let duration_ms = store.last().unwrap().record.ended_ms.unwrap() - written;
+        assert!((60_000..70_000).contains(&duration_ms), "{duration_ms} ms");
     }
 
     #[tokio::test]
-    async fn the_oldest_go_when_there_are_too_many_or_they_take_too_much() {
+    async fn prune_removes_the_oldest_jobs() {
         for (limits, expected) in [
-            (JobFolderLimits { jobs_max: 3, ..JobFolderLimits::USUAL }, 3),
-            (JobFolderLimits { bytes_max: 1, ..JobFolderLimits::USUAL }, 0),
-            (JobFolderLimits::USUAL, 5),
+            (JobFolderLimits { jobs_max: 3, ..JobFolderLimits::DEFAULT }, 3),
+            (JobFolderLimits { bytes_max: 1, ..JobFolderLimits::DEFAULT }, 0),
+            (JobFolderLimits::DEFAULT, 5),
         ] {
-            let (_folder, shelf, names) = shelf(5).await;
-            shelf.prune(&limits);
-            let mut kept: Vec<_> = shelf.jobs(9).unwrap().into_iter().map(|job| job.record.id).collect();
-            kept.reverse();
-            assert_eq!(kept, names[5 - expected..]);
+            let (_folder, store, names) = store_with(5).await;
+            store.prune(&limits);
+            let mut remaining: Vec<_> = store.jobs(9).unwrap().into_iter().map(|job| job.record.id).collect();
+            remaining.reverse();
+            assert_eq!(remaining, names[5 - expected..]);
         }
     }
 
     #[tokio::test]
-    async fn a_record_that_is_none_is_said_to_be_none() {
-        let (folder, shelf, names) = shelf(1).await;
+    async fn an_invalid_record_is_reported() {
+        let (folder, store, names) = store_with(1).await;
         let path = folder.path().join("jobs").join(names[0].as_str()).join("job.json");
-        for (text, words) in [("{", "EOF"), ("{\"version\": 1}", "missing field"), ("[]", "invalid")] {
+        for (text, expected) in [("{", "EOF"), ("{\"version\": 1}", "missing field"), ("[]", "invalid")] {
             fs::write(&path, text).unwrap();
-            let record = shelf.last().unwrap().record;
+            let record = store.last().unwrap().record;
             let message = record.error.unwrap().message;
             assert!(record.state == RunState::Failed && message.contains("can't be read"), "{message}");
-            assert!(message.contains(words), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

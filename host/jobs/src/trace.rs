@@ -9,27 +9,27 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use serde_json::{Value, json};
 
 use crate::name::JobName;
-use crate::views::TaskRow;
+use crate::rows::TaskRow;
 
 /// The one node.
-const NODE: u32 = 0;
+const NODE_ID: u32 = 0;
 /// A worker has so many lanes at most, in which what runs there at once lies side by side.
-const LANES: u64 = 10_000;
+const LANES_MAX: u64 = 10_000;
 
 /// A task that ran from one time to another.
 struct Slice<'a> {
     task: &'a TaskRow,
     worker: u32,
-    begun: u64,
-    ended: u64,
+    start_ns: u64,
+    end_ns: u64,
     lane: u64,
 }
 
 /// The timeline of the tasks of a job, those of them that have ended in a worker.
 pub fn trace(job: &JobName, program: &str, tasks: &[TaskRow]) -> Value {
     let mut slices = slices(tasks);
-    lay_out(&mut slices);
-    let mut events = vec![named("process_name", 0, &format!("node {NODE}: job {} {program}", job.short()))];
+    assign_lanes(&mut slices);
+    let mut events = vec![metadata("process_name", 0, &format!("node {NODE_ID}: job {} {program}", job.short()))];
     let lanes: BTreeMap<u64, &Slice<'_>> = slices.iter().map(|slice| (slice.thread(), slice)).collect();
     events.extend(lanes.iter().flat_map(|(thread, slice)| {
         let name = match slice.lane {
@@ -37,9 +37,9 @@ pub fn trace(job: &JobName, program: &str, tasks: &[TaskRow]) -> Value {
             lane => format!("worker {} ({})", slice.worker, lane + 1),
         };
         let order = json!({
-            "ph": "M", "name": "thread_sort_index", "pid": NODE, "tid": thread, "args": {"sort_index": thread},
+            "ph": "M", "name": "thread_sort_index", "pid": NODE_ID, "tid": thread, "args": {"sort_index": thread},
         });
-        [named("thread_name", *thread, &name), order]
+        [metadata("thread_name", *thread, &name), order]
     }));
     events.extend(slices.iter().map(Slice::event));
     let by_id: HashMap<&str, &Slice<'_>> = slices.iter().map(|slice| (slice.task.id.as_str(), slice)).collect();
@@ -53,15 +53,15 @@ pub fn trace(job: &JobName, program: &str, tasks: &[TaskRow]) -> Value {
 fn slices(tasks: &[TaskRow]) -> Vec<Slice<'_>> {
     let slice = |task: &'_ TaskRow| Some((task.worker?, task.begun_ns?, task.ended_ns?));
     let all = tasks.iter().filter_map(|task| {
-        let (worker, begun, ended) = slice(task)?;
-        Some(Slice { task, worker, begun, ended: ended.max(begun), lane: 0 })
+        let (worker, start, end) = slice(task)?;
+        Some(Slice { task, worker, start_ns: start, end_ns: end.max(start), lane: 0 })
     });
     all.collect()
 }
 
 /// Gives each slice the first lane of its worker where nothing else is at its time: a worker has many tasks that wait.
-fn lay_out(slices: &mut [Slice<'_>]) {
-    slices.sort_by_key(|slice| (slice.worker, slice.begun, Reverse(slice.ended)));
+fn assign_lanes(slices: &mut [Slice<'_>]) {
+    slices.sort_by_key(|slice| (slice.worker, slice.start_ns, Reverse(slice.end_ns)));
     let mut worker = None;
     let mut busy: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     let mut free: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
@@ -70,61 +70,61 @@ fn lay_out(slices: &mut [Slice<'_>]) {
         if worker.replace(slice.worker) != Some(slice.worker) {
             (lanes, busy, free) = (0, BinaryHeap::new(), BinaryHeap::new());
         }
-        while let Some(Reverse((ended, lane))) = busy.peek().copied()
-            && ended <= slice.begun
+        while let Some(Reverse((end, lane))) = busy.peek().copied()
+            && end <= slice.start_ns
         {
             busy.pop();
             free.push(Reverse(lane));
         }
-        slice.lane = free.pop().map_or(lanes, |Reverse(lane)| lane).min(LANES - 1);
+        slice.lane = free.pop().map_or(lanes, |Reverse(lane)| lane).min(LANES_MAX - 1);
         lanes = lanes.max(slice.lane + 1);
-        busy.push(Reverse((slice.ended, slice.lane)));
+        busy.push(Reverse((slice.end_ns, slice.lane)));
     }
 }
 
 impl Slice<'_> {
     fn thread(&self) -> u64 {
-        u64::from(self.worker) * LANES + self.lane
+        u64::from(self.worker) * LANES_MAX + self.lane
     }
 
     fn event(&self) -> Value {
         let task = self.task;
         let mut args = json!({
-            "task": task.id, "state": task.state, "attempts": task.attempts, "computed_ms": task.computed_ns.map(millis),
-            "gpu_ms": task.gpu_ns.map(millis),
+            "task": task.id, "state": task.state, "attempts": task.attempts, "computed_ms": task.computed_ns.map(to_millis),
+            "gpu_ms": task.gpu_ns.map(to_millis),
             "bytes_in": task.bytes_in, "bytes_out": task.bytes_out, "memory_bytes": task.memory_bytes,
         });
-        if let Some(waited) = task.submitted_ns.map(|submitted| millis(self.begun.saturating_sub(submitted))) {
-            args["before_it_began_ms"] = json!(waited);
+        if let Some(queued) = task.submitted_ns.map(|submitted| to_millis(self.start_ns.saturating_sub(submitted))) {
+            args["before_it_began_ms"] = json!(queued);
         }
         if let Some(error) = &task.error {
             args["error"] = json!(format!("{} [{}]", error.message, error.code));
         }
         json!({
-            "ph": "X", "cat": "task", "name": task.name, "pid": NODE, "tid": self.thread(),
-            "ts": micros(self.begun), "dur": micros(self.ended - self.begun), "args": args,
+            "ph": "X", "cat": "task", "name": task.name, "pid": NODE_ID, "tid": self.thread(),
+            "ts": to_micros(self.start_ns), "dur": to_micros(self.end_ns - self.start_ns), "args": args,
         })
     }
 }
 
 /// An arrow from a task to one that it submitted.
 fn flow(number: usize, parent: &Slice<'_>, child: &Slice<'_>) -> [Value; 2] {
-    let submitted = child.task.submitted_ns.unwrap_or(child.begun).clamp(parent.begun, parent.ended);
-    let common = |ph: &str, thread: u64, at: u64| json!({ "ph": ph, "cat": "task", "name": "submits", "id": number, "pid": NODE, "tid": thread, "ts": micros(at) });
-    let mut end = common("f", child.thread(), child.begun);
+    let submitted = child.task.submitted_ns.unwrap_or(child.start_ns).clamp(parent.start_ns, parent.end_ns);
+    let common = |ph: &str, thread: u64, at: u64| json!({ "ph": ph, "cat": "task", "name": "submits", "id": number, "pid": NODE_ID, "tid": thread, "ts": to_micros(at) });
+    let mut end = common("f", child.thread(), child.start_ns);
     end["bp"] = json!("e");
     [common("s", parent.thread(), submitted), end]
 }
 
-fn named(what: &str, thread: u64, name: &str) -> Value {
-    json!({ "ph": "M", "name": what, "pid": NODE, "tid": thread, "args": { "name": name } })
+fn metadata(kind: &str, thread: u64, name: &str) -> Value {
+    json!({ "ph": "M", "name": kind, "pid": NODE_ID, "tid": thread, "args": { "name": name } })
 }
 
-fn micros(nanos: u64) -> f64 {
+fn to_micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-fn millis(nanos: u64) -> f64 {
+fn to_millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
 }
 
@@ -142,9 +142,9 @@ mod tests {
             parent: parent.map(str::to_owned),
             attempts: 1,
             worker: Some(worker),
-            submitted_ns: times.map(|(begun, _)| begun.saturating_sub(500)),
-            begun_ns: times.map(|(begun, _)| begun),
-            ended_ns: times.map(|(_, ended)| ended),
+            submitted_ns: times.map(|(start, _)| start.saturating_sub(500)),
+            begun_ns: times.map(|(start, _)| start),
+            ended_ns: times.map(|(_, end)| end),
             computed_ns: Some(10),
             gpu_ns: Some(0),
             bytes_in: Some(1),
@@ -161,12 +161,12 @@ mod tests {
     /// Of each task in which lane of which worker it lies.
     fn lanes(tasks: &[TaskRow]) -> Vec<String> {
         let mut slices = slices(tasks);
-        lay_out(&mut slices);
+        assign_lanes(&mut slices);
         slices.iter().map(|slice| format!("{} {}.{}", slice.task.id, slice.worker, slice.lane)).collect()
     }
 
     #[test]
-    fn what_runs_at_once_lies_side_by_side() {
+    fn concurrent_tasks_get_different_lanes() {
         let tasks = [
             task("waits", None, 1, Some((0, 100))),
             task("first", None, 1, Some((10, 30))),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_has_slices_names_and_arrows() {
+    fn a_trace_has_slices_metadata_and_flows() {
         let mut failed = task("3-1", Some("0-0"), 3, Some((2000, 5000)));
         failed.error = Some(crate::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
         let trace = trace(&job(), "p.wasm", &[task("0-0", None, 2, Some((1000, 9000))), failed]);

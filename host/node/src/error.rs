@@ -70,9 +70,9 @@ impl NodeError {
     /// Returns the error as a job's record has it.
     pub(crate) fn failure(&self) -> JobFailure {
         match self {
-            NodeError::Task(TaskError { fault, chain }) => JobFailure::of(fault, chain),
-            NodeError::Fault(fault) => JobFailure::of(fault, &[]),
-            other => JobFailure::in_words(other.to_string()),
+            NodeError::Task(TaskError { fault, chain }) => JobFailure::from_fault(fault, chain),
+            NodeError::Fault(fault) => JobFailure::from_fault(fault, &[]),
+            other => JobFailure::from_message(other.to_string()),
         }
     }
 

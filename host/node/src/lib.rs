@@ -54,10 +54,10 @@ pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
 pub use sandbar_jobs::{
-    ActorRow, BundleRow, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure, JobFolderLimits, JobName,
-    JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError, JobSummary, Listing, LogCounts, LogReader,
-    LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow, ResourceRow, RunState, Spread,
-    StopMark, StoredJob, TaskRow, WorkerRow, trace,
+    ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
+    JobFolderLimits, JobName, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError, JobSummary,
+    Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow,
+    ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace,
 };
 pub use sandbar_jobs::{JobProgress, Phase};
 pub use sandbar_machine::has_little_memory;

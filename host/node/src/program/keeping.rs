@@ -30,8 +30,8 @@ impl Keeping {
     pub(super) fn start(mut keeper: JobRecorder, shown: LogOutput) -> std::io::Result<Keeping> {
         let bars = Arc::<ProgressBars>::default();
         let mut warned = None;
-        if let LogOutput::Folded(progress) = &shown {
-            progress.follow(bars.clone());
+        if let LogOutput::Deduplicated(progress) = &shown {
+            progress.set_program_bars(bars.clone());
             warned = Some(progress.clone());
         }
         let log = JobLog::start(keeper.take_log(), shown)?;
@@ -58,7 +58,7 @@ impl Keeping {
 
     /// The hub runs the job from now on.
     pub(super) fn begun(&self, asker: Asker, job: JobId) {
-        self.keeper.begun();
+        self.keeper.mark_running();
         // There is one job.
         let _ = self.asked.set((asker, job));
     }
@@ -118,14 +118,14 @@ impl Keeping {
     fn close(&mut self, state: RunState, result: Value, error: Option<JobFailure>) {
         let Some(log) = self.log.take() else { return };
         let log = log.close();
-        self.keeper.keep_progress(self.bars.rows());
+        self.keeper.set_progress(self.bars.rows());
         let counts = self.counts();
         let mut warning = None;
         if let Some(Left { records, .. }) = self.left.get() {
             let summary = JobSummary { names: records.summaries(), progress: self.bars.rows() };
-            let rows = records.rows(JobFolderLimits::USUAL.rows_max as usize, |_, _| true);
+            let rows = records.rows(JobFolderLimits::DEFAULT.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;
-            warning = self.keeper.keep_tasks(&Listing::of(total, rows), &summary);
+            warning = self.keeper.write_tasks(&Listing::new(total, rows), &summary);
         }
         warning = self.keeper.finish(state, result, error, counts, log).or(warning);
         if let Some((warning, progress)) = warning.zip(self.warned.as_ref()) {
@@ -136,7 +136,7 @@ impl Keeping {
 
 impl Drop for Keeping {
     fn drop(&mut self) {
-        self.close(RunState::Stopped, Value::Null, Some(JobFailure::in_words("interrupted")));
+        self.close(RunState::Stopped, Value::Null, Some(JobFailure::from_message("interrupted")));
     }
 }
 

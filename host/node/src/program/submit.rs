@@ -100,7 +100,7 @@ impl Node {
     /// # Errors
     /// What it can't be run for, what its first task failed with, and that somebody stopped it.
     pub async fn run_program(&self, spec: &ProgramSpec, keeper: JobRecorder) -> Result<ProgramSummary, NodeError> {
-        let keeping = Keeping::start(keeper, LogOutput::Folded(self.progress.clone())).map_err(host)?;
+        let keeping = Keeping::start(keeper, LogOutput::Deduplicated(self.progress.clone())).map_err(host)?;
         let result = tokio::select! {
             result = self.run(spec, &keeping) => result,
             () = keeping.serve() => Err(NodeError::Stopped),
@@ -297,7 +297,7 @@ fn runner(hub: &Arc<Hub>) -> Runner {
                 return Err(NodeError::Job(format!("argument `{name}` is a file: a cluster's job has none")));
             }
             let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
-            let keeping = Keeping::start(keeper, LogOutput::Each(Box::new(|_| {}))).map_err(host)?;
+            let keeping = Keeping::start(keeper, LogOutput::Callback(Box::new(|_| {}))).map_err(host)?;
             let lasting = keeping.name().map(|name| (name.as_str().into(), remnants));
             let path = Path::new("the program");
             let first = FirstTask { path, name: &name, arguments: &arguments, seed: 0, lasting };

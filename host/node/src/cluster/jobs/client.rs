@@ -174,7 +174,7 @@ impl ClusterClient {
             }
             other => return Err(unexpected(&other)),
         }
-        let bytes_max = JobFolderLimits::USUAL.answer_bytes_max;
+        let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
         let bytes = parts::recv(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::Later)?;
         match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
             Some(JobResponse::Refused(why)) => Err(ClusterError::Refused(why)),
@@ -287,7 +287,7 @@ impl ClusterClient {
                     told(Followed::Line(line));
                 }
                 Answered::Progress(rows) => told(Followed::Progress(rows)),
-                Answered::Job(job) if job.state.has_ended() => return Ok(Some(*job)),
+                Answered::Job(job) if job.state.is_finished() => return Ok(Some(*job)),
                 Answered::Job(job) if job.taken != now.taken => return Ok(None),
                 Answered::Job(_) => {}
                 Answered::Elsewhere(address) => {

@@ -192,7 +192,7 @@ async fn get(inner: &Inner, tenant: &str, id: &JobName) -> Done<Option<ClusterJo
 /// A tenant's job: by its name, or how its last digits begin. Of another's it is not said that there is one.
 async fn find(inner: &Inner, tenant: &str, text: &str) -> Done<ClusterJob> {
     let mut all = jobs(inner, tenant).await?;
-    all.retain(|job| job.id.may_be(text));
+    all.retain(|job| job.id.matches(text));
     match all.len() {
         0 => Err(unknown(text)),
         1 => Ok(all.swap_remove(0)),
@@ -237,7 +237,7 @@ enum Place {
 }
 
 async fn place(inner: &Inner, job: &ClusterJob) -> Done<Place> {
-    let own = match job.state.has_ended() {
+    let own = match job.state.is_finished() {
         true => None,
         false => {
             let key = owner_key(&job.id).ok_or_else(|| unknown(job.id.as_str()))?;
@@ -261,7 +261,7 @@ async fn place(inner: &Inner, job: &ClusterJob) -> Done<Place> {
 /// Ends a job.
 async fn stop(inner: &Inner, tenant: &str, text: &str) -> Done<Answered> {
     let job = find(inner, tenant, text).await?;
-    if job.state.has_ended() {
+    if job.state.is_finished() {
         return Ok(Answered::Job(Box::new(job)));
     }
     match place(inner, &job).await? {
@@ -289,7 +289,7 @@ async fn look(
     let job = find(inner, tenant, text).await?;
     match place(inner, &job).await? {
         Place::At(address) => return Ok(Some(Answered::Elsewhere(address.to_string()))),
-        Place::Nowhere if job.state.has_ended() => {
+        Place::Nowhere if job.state.is_finished() => {
             return Err(refused(format!(
                 "node `{}`, which ran it and has what was kept of it, is not there",
                 job.node
@@ -299,7 +299,7 @@ async fn look(
         Place::Here => {}
     }
     let stored = inner.shelf.find(job.id.as_str()).map_err(later)?;
-    let looked = tokio::task::spawn_blocking(move || stored.look(&question)).await.map_err(refused)?;
+    let looked = tokio::task::spawn_blocking(move || stored.query(&question)).await.map_err(refused)?;
     let bytes = serde_json::to_vec(&looked.map_err(refused)?).map_err(refused)?;
     say(frames, &Answered::Seen).await?;
     parts::send(frames, &bytes, ASK_TIME_MAX).await.map_err(refused)?;
@@ -308,7 +308,7 @@ async fn look(
 
 async fn ask(stored: &StoredJob, question: JobQuery) -> Result<JobResponse, String> {
     let stored = stored.clone();
-    let asked = tokio::task::spawn_blocking(move || stored.ask(&question)).await;
+    let asked = tokio::task::spawn_blocking(move || stored.query_node(&question)).await;
     asked.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
@@ -348,7 +348,7 @@ async fn follow(
             say(frames, &Answered::Line(line)).await?;
         }
         if let Some(job) = now {
-            if job.state.has_ended() {
+            if job.state.is_finished() {
                 return Ok(Answered::Job(Box::new(job)));
             }
             if is_here

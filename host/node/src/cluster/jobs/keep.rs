@@ -36,7 +36,7 @@ struct Owner {
 impl Seen {
     /// Of a job that has not ended: the job, the revision of it, and who has it.
     fn alive(&self) -> Option<(&ClusterJob, Revision, Option<&Owner>)> {
-        let (job, revision) = self.job.as_ref().filter(|(job, _)| !job.state.has_ended())?;
+        let (job, revision) = self.job.as_ref().filter(|(job, _)| !job.state.is_finished())?;
         Some((job, *revision, self.owner.as_ref()))
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn begin(inner: &Arc<Inner>, owned: Owned) {
 async fn run(inner: &Inner, job: &ClusterJob) -> Result<ProgramSummary, NodeError> {
     let hub = inner.hub.get().ok_or_else(|| programs::fault("this node runs no programs"))?;
     let program = programs::load_anywhere(inner, job.component).await?;
-    let keeper = inner.shelf.begin_as(&job.id, &job.program, &job.arguments);
+    let keeper = inner.shelf.create_named(&job.id, &job.program, &job.arguments);
     let keeper = keeper.map_err(|e| programs::fault(&e.to_string()))?;
     let remnants = if job.taken > 1 { remains::gather(inner, &job.id).await } else { Vec::new() };
     (hub.side.runner)(program, job.task.clone(), job.arguments.clone(), remnants, keeper).await
@@ -192,7 +192,7 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
         Ok(summary) if summary.result.to_string().len() > RESULT_BYTES_MAX => {
             job.state = RunState::Failed;
             let words = format!("what it returned has more than {RESULT_BYTES_MAX} bytes as JSON: return less");
-            job.error = Some(JobFailure::in_words(words));
+            job.error = Some(JobFailure::from_message(words));
         }
         Ok(summary) => job.result = summary.result,
         Err(error) => {
@@ -215,7 +215,8 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
             // However often that was tried.
             Err(error @ MetaError::Limit { .. }) if !job.result.is_null() => {
                 (job.state, job.result) = (RunState::Failed, serde_json::Value::Null);
-                job.error = Some(JobFailure::in_words(format!("what it returned can't be kept: {error}; return less")));
+                job.error =
+                    Some(JobFailure::from_message(format!("what it returned can't be kept: {error}; return less")));
                 continue;
             }
             Err(error) => log::warn!("what became of job {} can't be written yet: {error}", job.id.short()),
@@ -233,7 +234,7 @@ async fn finish(inner: &Inner, owned: Owned, result: Result<ProgramSummary, Node
 
 /// Drops the oldest of too many jobs that have ended.
 async fn drop_oldest(inner: &Inner, seen: &BTreeMap<JobName, Seen>) {
-    let has_ended = |(_, seen): &(&JobName, &Seen)| seen.job.as_ref().is_some_and(|(job, _)| job.state.has_ended());
+    let has_ended = |(_, seen): &(&JobName, &Seen)| seen.job.as_ref().is_some_and(|(job, _)| job.state.is_finished());
     let ended: Vec<&JobName> = seen.iter().filter(has_ended).map(|(id, _)| id).collect();
     for id in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
         if let Some(key) = job_key(id) {

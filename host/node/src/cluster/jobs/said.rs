@@ -33,7 +33,7 @@ impl NewClusterJob {
     pub fn of(component: &[u8], program: &str, task: &str, arguments: Vec<(String, String)>) -> NewClusterJob {
         let digest: [u8; 32] = Sha256::digest(component).into();
         let (program, task) = (program.to_owned(), task.to_owned());
-        NewClusterJob { id: JobName::of_now(), program, component: ComponentId::from_digest(digest), task, arguments }
+        NewClusterJob { id: JobName::generate(), program, component: ComponentId::from_digest(digest), task, arguments }
     }
 }
 

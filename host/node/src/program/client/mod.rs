@@ -86,7 +86,7 @@ impl Node {
     ) -> Result<ClientJob, NodeError> {
         let ClientJobSpec { name, seed, keeper, log } = spec;
         let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
-        let keeping = Keeping::start(keeper, LogOutput::Each(log)).map_err(failed)?;
+        let keeping = Keeping::start(keeper, LogOutput::Callback(log)).map_err(failed)?;
         let hub = self.hub()?;
         let line = Line::new(hub.doorbell());
         let (begins, begun) = oneshot::channel();

@@ -27,7 +27,7 @@ impl State {
     /// By id.
     pub(super) fn list_groups(&self, job: JobId, limit: usize) -> Listing<GroupRow> {
         let of_job = || self.sched.groups().filter(|group| group.job == job);
-        Listing::of(of_job().count() as u64, of_job().take(limit).map(|group| row(&group)).collect())
+        Listing::new(of_job().count() as u64, of_job().take(limit).map(|group| row(&group)).collect())
     }
 
     /// By id.
@@ -47,7 +47,7 @@ impl State {
         rows.sort_unstable_by_key(|row| row.id);
         let total = rows.len() as u64;
         rows.truncate(limit);
-        Listing::of(total, rows)
+        Listing::new(total, rows)
     }
 }
 

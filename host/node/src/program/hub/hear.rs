@@ -367,7 +367,7 @@ impl State {
     fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) {
         let Some(view) = self.sched.task(task).filter(|view| view.worker == Some(worker)) else { return };
         if let Some(job) = self.jobs.get(&view.job) {
-            job.bars.say(task, name, done, total);
+            job.bars.report(task, name, done, total);
         } else {
             self.tell_progress(task, name, done, total);
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sandbar_core::{Code, JobId, TaskError, TaskId, WorkerId};
-use sandbar_jobs::{Ran, RunState, TaskRecord};
+use sandbar_jobs::{AttemptRecord, RunState, TaskRecord};
 use sandbar_sched::TaskState;
 use sandbar_worker::program::{AttemptUsage, ReturnedValues, SentValue};
 
@@ -23,20 +23,20 @@ impl State {
         call: Option<&Call>,
         took: &AttemptUsage,
         returned: &Result<ReturnedValues<'_>, Box<TaskError>>,
-    ) -> Ran {
+    ) -> AttemptRecord {
         // A worker may say what it likes. Of what it ran by itself it says so late.
         let begun = took.started.min(self.clock);
         let submitted = call.map_or(begun, |call| call.submitted.min(begun));
         let ended = begun.saturating_add(took.nanos).saturating_add(took.waited_nanos).min(self.clock);
         let values = returned.iter().flatten();
-        Ran {
+        AttemptRecord {
             task,
             worker,
-            submitted,
-            begun,
-            ended,
-            nanos: took.nanos,
-            gpu_nanos: took.gpu_nanos,
+            submitted_ns: submitted,
+            started_ns: begun,
+            finished_ns: ended,
+            compute_ns: took.nanos,
+            gpu_ns: took.gpu_nanos,
             memory_bytes: took.memory_bytes,
             bytes_in: call.map_or(0, |call| self.bytes_of(call)),
             bytes_out: values
@@ -57,7 +57,7 @@ impl State {
     /// A task has ended, for the first time or again.
     pub(super) fn keep(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, again: bool) {
         if let Some(job) = self.jobs.get(&job) {
-            job.bars.ended(task);
+            job.bars.finish_task(task);
         }
         let (Some(view), Some(job)) = (self.sched.task(task), self.jobs.get_mut(&job)) else { return };
         let state = match view.state {
@@ -65,10 +65,10 @@ impl State {
             TaskState::Failed => RunState::Failed,
             _ => RunState::Stopped,
         };
-        let ran = self.ran.filter(|ran| ran.task == task);
+        let last_attempt = self.ran.filter(|attempt| attempt.task == task);
         let is_lost = error.as_ref().is_some_and(|error| error.fault.code == Code::WorkerLost);
-        let attempts = view.attempt.0 + u32::from(ran.is_some() || view.attempt.0 > 0 || is_lost);
-        let record = TaskRecord { id: task, parent: view.parent, state, attempts, ran, error };
+        let attempts = view.attempt.0 + u32::from(last_attempt.is_some() || view.attempt.0 > 0 || is_lost);
+        let record = TaskRecord { id: task, parent: view.parent, state, attempts, last_attempt, error };
         if again { job.records.replace(view.name, record) } else { job.records.add(view.name, record) }
     }
 
@@ -86,11 +86,12 @@ impl State {
             if let Some(live) = live.get_mut(view.name).filter(|live| **live > 0) {
                 *live -= 1;
                 let (state, attempts) = (RunState::Stopped, view.attempt.0 + 1);
-                let record = TaskRecord { id: view.id, parent: view.parent, state, attempts, ran: None, error: None };
+                let record =
+                    TaskRecord { id: view.id, parent: view.parent, state, attempts, last_attempt: None, error: None };
                 records.add(view.name, record);
             }
         }
-        live.into_iter().for_each(|(name, count)| records.stop(name, count));
+        live.into_iter().for_each(|(name, count)| records.add_stopped(name, count));
         // There is one job to a place.
         let _ = left.set(Left { records, counts });
         counts

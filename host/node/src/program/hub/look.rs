@@ -44,7 +44,7 @@ impl State {
         if !self.jobs.contains_key(&job) {
             return JobResponse::Refused("the job has just ended".to_owned());
         }
-        let rows = |limit: u32| limit.min(JobFolderLimits::USUAL.rows_max) as usize;
+        let rows = |limit: u32| limit.min(JobFolderLimits::DEFAULT.rows_max) as usize;
         match question {
             JobQuery::Tasks { limit, state, name } => {
                 let name = name.as_deref();
@@ -72,7 +72,7 @@ impl State {
             rows.extend(job.records.rows(limit - rows.len(), is_wanted));
         }
         let counted = self.summary(job).names.into_iter().filter(|of| name.is_none_or(|name| name == of.name));
-        Listing::of(counted.map(|of| of.count(state)).sum(), rows)
+        Listing::new(counted.map(|of| of.count(state)).sum(), rows)
     }
 
     /// The tasks of a job that were given to workers.
@@ -88,7 +88,7 @@ impl State {
 
     fn row(&self, view: &TaskView<'_>) -> TaskRow {
         let call = self.sched.call(view.id);
-        let began = self.jobs.get(&view.job).map_or(0, |job| job.records.began());
+        let began = self.jobs.get(&view.job).map_or(0, |job| job.records.job_started_ns());
         TaskRow {
             id: view.id.short(),
             name: view.name.as_ref().to_owned(),
@@ -184,7 +184,7 @@ impl State {
             restarts: actor.restarts,
             calls: actor.calls,
         };
-        Listing::of(total, found.into_iter().take(limit).map(row).collect())
+        Listing::new(total, found.into_iter().take(limit).map(row).collect())
     }
 
     /// The largest first.
@@ -238,7 +238,7 @@ impl State {
                 memory_bytes: 0,
             })
         });
-        Listing::of(total, rows.collect())
+        Listing::new(total, rows.collect())
     }
 
     fn memory(&self, job: JobId) -> MemoryView {

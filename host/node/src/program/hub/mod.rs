@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_jobs::{JobQuery, JobResponse, LogSender, ProgressBars, Ran, TaskRecords};
+use sandbar_jobs::{AttemptRecord, JobQuery, JobResponse, LogSender, ProgressBars, TaskRecords};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::{
     Action, Event, JobLimits, PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, ValueLocation, WorkerKind,
@@ -409,7 +409,7 @@ struct State {
     /// The time of what is heard now, in nanoseconds of the machine's monotonic clock.
     clock: u64,
     /// The attempt of which the scheduler is told now.
-    ran: Option<Ran>,
+    ran: Option<AttemptRecord>,
     /// Tasks that wait for a time, as their workers say.
     asleep: FxHashSet<TaskId>,
     unmet: Unmet,

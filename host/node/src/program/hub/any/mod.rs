@@ -122,7 +122,7 @@ impl Hearing {
         let mut state = State::new(options, (asker, Arc::new(AtomicU32::new(1))), commands, values, opened);
         state.begin();
         let program = Arc::new(program_of(kinds)?);
-        let log = JobLog::start(None, LogOutput::Each(Box::new(|_| {}))).ok()?;
+        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {}))).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
             let (line, seat) = seat(&doorbell);

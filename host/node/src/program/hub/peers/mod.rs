@@ -254,7 +254,7 @@ impl State {
             }
             Said::Progress { job, task, name, done, total } => {
                 if let Some(job) = self.jobs.get(&job) {
-                    job.bars.say(task, name, done, total);
+                    job.bars.report(task, name, done, total);
                 }
             }
             Said::SetAside { group, attempt, job, program, bundles } => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_jobs::Ran;
+use sandbar_jobs::AttemptRecord;
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
 use sandbar_worker::program::AttemptUsage;
 
@@ -228,17 +228,17 @@ impl State {
         TaskError { chain, ..error }
     }
 
-    fn ran_at(&self, worker: WorkerId, task: TaskId, outcome: &Outcome<Stored>, took: &AttemptUsage) -> Ran {
+    fn ran_at(&self, worker: WorkerId, task: TaskId, outcome: &Outcome<Stored>, took: &AttemptUsage) -> AttemptRecord {
         let call = self.sched.call(task);
         let ended = took.started.saturating_add(took.nanos).saturating_add(took.waited_nanos).min(self.clock);
-        Ran {
+        AttemptRecord {
             task,
             worker,
-            submitted: call.map_or(took.started, |call| call.submitted.min(took.started)),
-            begun: took.started,
-            ended,
-            nanos: took.nanos,
-            gpu_nanos: took.gpu_nanos,
+            submitted_ns: call.map_or(took.started, |call| call.submitted.min(took.started)),
+            started_ns: took.started,
+            finished_ns: ended,
+            compute_ns: took.nanos,
+            gpu_ns: took.gpu_nanos,
             memory_bytes: took.memory_bytes,
             bytes_in: call.map_or(0, |call| self.bytes_of(call)),
             bytes_out: match outcome {

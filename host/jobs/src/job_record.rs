@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::JobFolderLimits;
 use crate::name::JobName;
-use crate::views::ProgressRow;
+use crate::rows::ProgressRow;
 
 /// Where a job is, or a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl RunState {
     }
 
     /// Whether nothing more comes of it.
-    pub fn has_ended(self) -> bool {
+    pub fn is_finished(self) -> bool {
         !matches!(self, RunState::Pending | RunState::Running)
     }
 }
@@ -62,12 +62,12 @@ pub struct JobFailure {
 
 impl JobFailure {
     /// Creates a failure without a code.
-    pub fn in_words(message: impl Into<String>) -> JobFailure {
+    pub fn from_message(message: impl Into<String>) -> JobFailure {
         JobFailure { code: None, message: message.into(), chain: Vec::new() }
     }
 
     /// Creates a failure from a fault and the names of the tasks that led to it.
-    pub fn of(fault: &Fault, chain: &[String]) -> JobFailure {
+    pub fn from_fault(fault: &Fault, chain: &[String]) -> JobFailure {
         JobFailure { code: Some(fault.code.as_str().to_owned()), message: fault.message.clone(), chain: chain.to_vec() }
     }
 }
@@ -103,20 +103,20 @@ pub struct JobCounts {
 
 impl JobCounts {
     /// What went wrong, for people: `16 tasks failed, 3 attempts failed, 2 lost with 1 worker`. None where nothing did.
-    pub fn troubles(&self) -> Option<String> {
-        let some = |count: u64, one: &str, many: &str| match count {
+    pub fn failure_summary(&self) -> Option<String> {
+        let counted = |count: u64, one: &str, many: &str| match count {
             0 => None,
             1 => Some(format!("1 {one}")),
             count => Some(format!("{count} {many}")),
         };
-        let lost = [some(self.lost_workers, "worker", "workers"), some(self.lost_nodes, "node", "nodes")];
+        let lost = [counted(self.lost_workers, "worker", "workers"), counted(self.lost_nodes, "node", "nodes")];
         let lost: Vec<String> = lost.into_iter().flatten().collect();
         let all = [
-            some(self.failed, "task failed", "tasks failed"),
-            some(self.failed_attempts, "attempt failed", "attempts failed"),
-            some(self.lost_attempts, "attempt lost", "attempts lost"),
+            counted(self.failed, "task failed", "tasks failed"),
+            counted(self.failed_attempts, "attempt failed", "attempts failed"),
+            counted(self.lost_attempts, "attempt lost", "attempts lost"),
             (!lost.is_empty()).then(|| format!("{} lost", lost.join(" and "))),
-            some(self.takeovers, "takeover by another node", "takeovers by other nodes"),
+            counted(self.takeovers, "takeover by another node", "takeovers by other nodes"),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join(", "))
@@ -172,17 +172,17 @@ pub struct JobRecord {
 
 /// The form of records that this build writes.
 const VERSION: u32 = 1;
-const FILE: &str = "job.json";
+const RECORD_FILE: &str = "job.json";
 /// What a job's folder holds beside its record.
-pub(crate) const LOG: &str = "log";
-pub(crate) const TASKS: &str = "tasks.json";
-pub(crate) const SUMMARY: &str = "summary.json";
-const KEPT_BESIDE: [&str; 3] = [TASKS, SUMMARY, LOG];
+pub(crate) const LOG_FILE: &str = "log";
+pub(crate) const TASKS_FILE: &str = "tasks.json";
+pub(crate) const SUMMARY_FILE: &str = "summary.json";
+const OTHER_FILES: [&str; 3] = [TASKS_FILE, SUMMARY_FILE, LOG_FILE];
 
 impl JobRecord {
     pub(crate) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
-        let limits = JobFolderLimits::USUAL;
-        let shown = |value: &str| match value.char_indices().nth(limits.argument_chars_max) {
+        let limits = JobFolderLimits::DEFAULT;
+        let truncated = |value: &str| match value.char_indices().nth(limits.argument_chars_max) {
             Some((end, _)) => format!("{}…", &value[..end]),
             None => value.to_owned(),
         };
@@ -190,11 +190,11 @@ impl JobRecord {
             version: VERSION,
             id,
             tenant: sandbar_core::TenantId::DEFAULT.0,
-            program: shown(program),
+            program: truncated(program),
             arguments: arguments
                 .iter()
                 .take(limits.arguments_max)
-                .map(|(name, value)| (shown(name), shown(value)))
+                .map(|(name, value)| (truncated(name), truncated(value)))
                 .collect(),
             state: RunState::Pending,
             submitted_ms: now_ms(),
@@ -210,13 +210,13 @@ impl JobRecord {
     }
 
     /// Of a job whose record is none: what can be said of it nevertheless.
-    pub(crate) fn unreadable(id: JobName, why: &io::Error) -> JobRecord {
-        let error = Some(JobFailure::in_words(format!("its record can't be read: {why}")));
+    pub(crate) fn unreadable(id: JobName, error: &io::Error) -> JobRecord {
+        let error = Some(JobFailure::from_message(format!("its record can't be read: {error}")));
         JobRecord { state: RunState::Failed, submitted_ms: 0, process: 0, error, ..JobRecord::new(id, "?", &[]) }
     }
 
     pub(crate) fn read(folder: &Path) -> io::Result<JobRecord> {
-        let bytes = read_at_most(&folder.join(FILE), JobFolderLimits::USUAL.record_bytes_max)?;
+        let bytes = read_bounded(&folder.join(RECORD_FILE), JobFolderLimits::DEFAULT.record_bytes_max)?;
         let record: JobRecord = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
         if record.version != VERSION {
             let message = format!("it is of version {}, this program reads version {VERSION}", record.version);
@@ -227,11 +227,11 @@ impl JobRecord {
 
     /// Replaces the record of a job as a whole.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        write_atomically(&folder.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
+        write_atomically(&folder.join(RECORD_FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
     /// Replaces the record of a job that has ended. What else its folder holds goes where the disk is full.
-    pub(crate) fn write_last(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn write_final(&self, folder: &Path) -> io::Result<()> {
         let written = self.write(folder);
         if !written
             .as_ref()
@@ -239,22 +239,22 @@ impl JobRecord {
         {
             return written;
         }
-        for name in KEPT_BESIDE {
+        for name in OTHER_FILES {
             let _ = fs::remove_file(folder.join(name));
         }
         // The last room may be that of the record that was written first.
         self.write(folder)
-            .or_else(|_| fs::write(folder.join(FILE), serde_json::to_vec(self).map_err(io::Error::other)?))
+            .or_else(|_| fs::write(folder.join(RECORD_FILE), serde_json::to_vec(self).map_err(io::Error::other)?))
     }
 
     /// When it was submitted, for people.
-    pub fn submitted(&self) -> String {
+    pub fn submitted_utc(&self) -> String {
         let time = i64::try_from(self.submitted_ms).ok().and_then(DateTime::from_timestamp_millis);
         time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
     }
 
     /// How long it has run, or ran, in milliseconds.
-    pub fn took_ms(&self) -> u64 {
+    pub fn duration_ms(&self) -> u64 {
         self.ended_ms.unwrap_or_else(now_ms).saturating_sub(self.submitted_ms)
     }
 }
@@ -265,7 +265,7 @@ pub fn now_ms() -> u64 {
 }
 
 /// A file of no more than so many bytes.
-pub(crate) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_is_said_and_nothing_else() {
+    fn only_failures_are_summarized() {
         let none = JobCounts { tasks: 9, succeeded: 10, resumed: 3, ..JobCounts::default() };
         for (counts, expected) in [
             (none, None),
@@ -291,7 +291,7 @@ mod tests {
             ),
             (JobCounts { takeovers: 1, ..none }, Some("1 takeover by another node")),
         ] {
-            assert_eq!(counts.troubles().as_deref(), expected, "{counts:?}");
+            assert_eq!(counts.failure_summary().as_deref(), expected, "{counts:?}");
         }
     }
 

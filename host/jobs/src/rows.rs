@@ -5,7 +5,7 @@ use std::fmt;
 use sandbar_core::TaskError;
 use serde::{Deserialize, Serialize};
 
-use crate::record::RunState;
+use crate::job_record::RunState;
 
 /// Rows, and how many there would be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,14 +21,14 @@ pub struct Listing<T> {
 
 impl<T> Listing<T> {
     /// Rows of so many.
-    pub fn of(total: u64, rows: Vec<T>) -> Listing<T> {
+    pub fn new(total: u64, rows: Vec<T>) -> Listing<T> {
         Listing { total, looked_at: None, rows }
     }
 }
 
 impl<T> Default for Listing<T> {
     fn default() -> Listing<T> {
-        Listing::of(0, Vec::new())
+        Listing::new(0, Vec::new())
     }
 }
 
@@ -81,7 +81,7 @@ pub struct ErrorRow {
 }
 
 impl ErrorRow {
-    pub fn of(error: &TaskError) -> ErrorRow {
+    pub fn from_error(error: &TaskError) -> ErrorRow {
         let TaskError { fault, chain } = error;
         ErrorRow { code: fault.code.as_str().to_owned(), message: fault.message.clone(), chain: chain.clone() }
     }
@@ -90,7 +90,7 @@ impl ErrorRow {
 /// Values from the least to the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "a percentile is named for itself")]
-pub struct Spread {
+pub struct DurationStats {
     pub min: u64,
     pub mean: u64,
     pub p50: u64,
@@ -117,7 +117,7 @@ pub struct NameSummary {
     /// Attempts of those that have ended.
     pub attempts: u64,
     /// From begin to end of an attempt, in nanoseconds; percentiles to an eighth.
-    pub took_ns: Option<Spread>,
+    pub took_ns: Option<DurationStats>,
     /// Nanoseconds that all of them computed together.
     pub computed_ns: u64,
     /// Nanoseconds that GPUs worked for all of them together, as far as these waited for them.
@@ -208,8 +208,8 @@ impl fmt::Display for ProgressRow {
 
 impl JobSummary {
     /// A sum over all names.
-    pub fn sum(&self, of: impl Fn(&NameSummary) -> u64) -> u64 {
-        self.names.iter().map(of).sum()
+    pub fn sum(&self, value: impl Fn(&NameSummary) -> u64) -> u64 {
+        self.names.iter().map(value).sum()
     }
 }
 

@@ -1,8 +1,8 @@
 //! How many of so many values were about so large: within an eighth.
 
 /// Each power of two is cut into so many parts, as a power of two.
-const PARTS_BITS: u32 = 3;
-const PARTS: u64 = 1 << PARTS_BITS;
+const SUB_BUCKET_BITS: u32 = 3;
+const SUB_BUCKETS: u64 = 1 << SUB_BUCKET_BITS;
 
 /// Counts of values, by about how large they are.
 #[derive(Debug, Clone)]
@@ -11,13 +11,13 @@ pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
     sum: u64,
-    least: u64,
-    most: u64,
+    min: u64,
+    max: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { counts: Vec::new(), count: 0, sum: 0, least: u64::MAX, most: 0 }
+        Histogram { counts: Vec::new(), count: 0, sum: 0, min: u64::MAX, max: 0 }
     }
 }
 
@@ -30,20 +30,20 @@ impl Histogram {
         self.counts[bucket] += 1;
         self.count += 1;
         self.sum = self.sum.saturating_add(value);
-        self.least = self.least.min(value);
-        self.most = self.most.max(value);
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
     }
 
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub fn least(&self) -> u64 {
-        self.least.min(self.most)
+    pub fn min(&self) -> u64 {
+        self.min.min(self.max)
     }
 
-    pub fn most(&self) -> u64 {
-        self.most
+    pub fn max(&self) -> u64 {
+        self.max
     }
 
     pub fn mean(&self) -> u64 {
@@ -51,36 +51,36 @@ impl Histogram {
     }
 
     /// The value that this share of all values, from 0 to 1, does not exceed: to an eighth of it, 0 when there is none.
-    pub fn quantile(&self, share: f64) -> u64 {
-        let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
+    pub fn quantile(&self, fraction: f64) -> u64 {
+        let rank = (fraction * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             seen += count;
-            if seen >= wanted {
-                return middle(bucket).clamp(self.least(), self.most);
+            if seen >= rank {
+                return midpoint(bucket).clamp(self.min(), self.max);
             }
         }
-        self.most
+        self.max
     }
 }
 
 fn bucket(value: u64) -> usize {
-    if value < PARTS {
+    if value < SUB_BUCKETS {
         return value as usize;
     }
     let power = u64::BITS - 1 - value.leading_zeros();
-    let part = value >> (power - PARTS_BITS) & (PARTS - 1);
-    ((u64::from(power - PARTS_BITS + 1) << PARTS_BITS) | part) as usize
+    let sub_bucket = value >> (power - SUB_BUCKET_BITS) & (SUB_BUCKETS - 1);
+    ((u64::from(power - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS) | sub_bucket) as usize
 }
 
 /// A value in the middle of those of a bucket.
-fn middle(bucket: usize) -> u64 {
+fn midpoint(bucket: usize) -> u64 {
     let bucket = bucket as u64;
-    if bucket < PARTS {
+    if bucket < SUB_BUCKETS {
         return bucket;
     }
-    let shift = (bucket >> PARTS_BITS) - 1;
-    ((PARTS | bucket & (PARTS - 1)) << shift) + ((1 << shift) >> 1)
+    let shift = (bucket >> SUB_BUCKET_BITS) - 1;
+    ((SUB_BUCKETS | bucket & (SUB_BUCKETS - 1)) << shift) + ((1 << shift) >> 1)
 }
 
 #[cfg(test)]
@@ -92,16 +92,16 @@ mod tests {
         let powers = (0..64).map(|power| 1u64 << power);
         let values = powers.flat_map(|value| [value - 1, value, value + value / 3, value + (value - 1)]);
         for value in values.chain([0, 7, 8, 9, 1_000_003, u64::MAX]) {
-            let middle = middle(bucket(value));
-            assert!(middle.abs_diff(value) <= value / 8, "{value} becomes {middle}");
+            let midpoint = midpoint(bucket(value));
+            assert!(midpoint.abs_diff(value) <= value / 8, "{value} becomes {midpoint}");
         }
         let buckets: Vec<_> = (0..2000u64).map(bucket).collect();
         assert!(buckets.is_sorted() && bucket(u64::MAX) < 496);
     }
 
     #[test]
-    fn quantiles_are_of_all_values() {
-        for (values, share, expected) in [
+    fn quantiles_cover_all_values() {
+        for (values, fraction, expected) in [
             (vec![], 0.5, 0),
             (vec![1000], 0.5, 1000),
             (vec![1000], 1.0, 1000),
@@ -114,8 +114,8 @@ mod tests {
         ] {
             let mut histogram = Histogram::default();
             values.iter().for_each(|value| histogram.add(*value));
-            let got = histogram.quantile(share);
-            assert!(got.abs_diff(expected) <= expected / 8, "{share} of {values:?}: {got}");
+            let got = histogram.quantile(fraction);
+            assert!(got.abs_diff(expected) <= expected / 8, "{fraction} of {values:?}: {got}");
         }
     }
 }

@@ -1,0 +1,149 @@
+//! How far the tasks of a job say that they are with what: sums over the tasks that say the same name.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use sandbar_core::TaskId;
+
+use crate::ProgressRow;
+
+/// Names of one job. What is said of others is not shown.
+const BARS_MAX: usize = 16;
+/// Bytes of a name.
+const NAME_BYTES_MAX: usize = 64;
+/// Tasks that say something at once: what more of them say is not shown until others have ended.
+const ENTRIES_MAX: usize = 1000;
+
+/// What is said by all tasks of a job.
+#[derive(Debug, Default)]
+pub struct ProgressBars(Mutex<ProgressState>);
+
+#[derive(Debug, Default)]
+struct ProgressState {
+    bars: Vec<Bar>,
+    /// What tasks said last that have not ended.
+    entries: Vec<TaskProgress>,
+}
+
+#[derive(Debug)]
+struct Bar {
+    name: String,
+    /// Of tasks that have ended.
+    finished: ReportedAmount,
+    first_report: Instant,
+    last_report: Instant,
+}
+
+#[derive(Debug)]
+struct TaskProgress {
+    task: TaskId,
+    bar: usize,
+    amount: ReportedAmount,
+}
+
+/// So much, of so much if that is known.
+#[derive(Debug, Clone, Copy)]
+struct ReportedAmount {
+    done: u64,
+    total: Option<u64>,
+}
+
+impl ReportedAmount {
+    fn plus(self, other: ReportedAmount) -> ReportedAmount {
+        let total = self.total.zip(other.total).map(|(a, b)| a.saturating_add(b));
+        ReportedAmount { done: self.done.saturating_add(other.done), total }
+    }
+}
+
+impl ProgressBars {
+    /// A task says how far it is. Names may be any.
+    pub fn report(&self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
+        let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (name, amount, now) = (truncate_name(name), ReportedAmount { done, total }, Instant::now());
+        let bar = match bars.iter().position(|bar| bar.name == name) {
+            Some(bar) => bar,
+            None if bars.len() < BARS_MAX => {
+                let finished = ReportedAmount { done: 0, total: Some(0) };
+                bars.push(Bar { name: name.to_owned(), finished, first_report: now, last_report: now });
+                bars.len() - 1
+            }
+            None => return,
+        };
+        match entries.iter().position(|entry| entry.task == task && entry.bar == bar) {
+            Some(index) => entries[index].amount = amount,
+            None if entries.len() < ENTRIES_MAX => entries.push(TaskProgress { task, bar, amount }),
+            None => return,
+        }
+        bars[bar].last_report = now;
+    }
+
+    /// A task has ended for good.
+    pub fn finish_task(&self, task: TaskId) {
+        let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| {
+            if entry.task == task {
+                bars[entry.bar].finished = bars[entry.bar].finished.plus(entry.amount);
+            }
+            entry.task != task
+        });
+    }
+
+    /// What was said so far, by names in the order in which they came.
+    pub fn rows(&self) -> Vec<ProgressRow> {
+        let ProgressState { bars, entries } = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(index, bar): (usize, &Bar)| {
+            let of_bar = entries.iter().filter(|entry| entry.bar == index);
+            let ReportedAmount { done, total } = of_bar.fold(bar.finished, |sum, entry| sum.plus(entry.amount));
+            ProgressRow {
+                name: bar.name.clone(),
+                done,
+                total,
+                seconds: (bar.last_report - bar.first_report).as_secs_f64(),
+            }
+        };
+        bars.iter().enumerate().map(row).collect()
+    }
+}
+
+fn truncate_name(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bars: &ProgressBars, expected: &[(&str, u64, Option<u64>)]) {
+        let rows = bars.rows();
+        let rows: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.done, row.total)).collect();
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn reports_with_one_name_are_summed() {
+        let bars = ProgressBars::default();
+        bars.report(TaskId(1), "a", 1, Some(10));
+        bars.report(TaskId(1), "a", 5, Some(10));
+        bars.report(TaskId(2), "a", 7, Some(20));
+        bars.report(TaskId(2), "b", 3, None);
+        check(&bars, &[("a", 12, Some(30)), ("b", 3, None)]);
+        bars.finish_task(TaskId(1));
+        bars.finish_task(TaskId(1));
+        bars.report(TaskId(2), "a", 20, Some(20));
+        check(&bars, &[("a", 25, Some(30)), ("b", 3, None)]);
+        bars.report(TaskId(3), "b", 1, Some(1));
+        check(&bars, &[("a", 25, Some(30)), ("b", 4, None)]);
+    }
+
+    #[test]
+    fn names_and_tasks_are_bounded() {
+        let bars = ProgressBars::default();
+        for i in 0..10 * ENTRIES_MAX as u64 {
+            bars.report(TaskId(i), &format!("{}{i}", "ä".repeat(100)), u64::MAX, Some(u64::MAX));
+            bars.report(TaskId(i), &i.to_string(), i, None);
+        }
+        let rows = bars.rows();
+        assert_eq!(rows.len(), BARS_MAX);
+        assert!(rows[0].name.len() <= NAME_BYTES_MAX && rows[0].done == u64::MAX, "{rows:?}");
+    }
+}
