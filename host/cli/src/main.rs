@@ -177,7 +177,7 @@ impl std::fmt::Display for CliError {
 impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
         match error {
-            NodeError::Job(_) => CliError::Usage(error.to_string()),
+            NodeError::Invalid(_) => CliError::Usage(error.to_string()),
             NodeError::Stopped => CliError::Stopped(error.to_string()),
             _ => CliError::Failed(error.to_string()),
         }
@@ -353,7 +353,7 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
     let (quiet, form) = (predict.quiet, OutputForm::of(predict.json, predict.quiet));
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
-    let node = start_node(&shares, spec.limits()?, None)?;
+    let node = start_node(&shares, spec.limits().map_err(NodeError::from)?, None)?;
     let bar = progress::watch(node.progress().clone(), Show::unless(quiet));
     let result = node.predict(&spec).await;
     bar.finish();
@@ -377,7 +377,7 @@ async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode
     let shares = Shares { workers: Some(1), ..Shares::default() };
     let node = start_node(&shares, sandbar_node::Limits::default(), None)?;
     let bar = progress::watch(node.progress().clone(), Show::Log);
-    let inspection = sandbar_node::inspect(node, component).await;
+    let inspection = node.inspect(component).await;
     bar.finish();
     output::inspection(&inspection?, json)?;
     Ok(ExitCode::SUCCESS)

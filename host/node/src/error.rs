@@ -1,73 +1,81 @@
-//! Why a job as a whole did not finish.
+//! Errors of jobs and programs.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use sandbar_core::{Fault, TaskError};
 use sandbar_dataset::DatasetError;
+use sandbar_functions::FunctionError;
 use sandbar_jobs::JobFailure;
+use sandbar_train::TrainError;
 
-use crate::build::BuildError;
-
-/// Why a job as a whole did not finish. What happens to single groups is in the
-/// summary.
+/// Error of a whole job or program.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The job contradicts itself.
+    /// The job or the command is invalid.
     #[error("{0}")]
-    Job(String),
-    /// Something that the job or the command names is not there; what was looked for, and where.
+    Invalid(String),
+    /// A named file, component or crate does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Reading, grouping or writing failed.
+    /// Finding files of arguments failed.
     #[error("{0} [{code}]", code = .0.code().as_str())]
     Data(#[from] DatasetError),
-    /// A component can't be used, or a transform failed.
+    /// A component is unusable, or a transform failed.
     #[error("{0}")]
     Fault(#[from] Fault),
     /// A program's first task failed.
     #[error("{0}")]
     Task(TaskError),
-    /// Somebody ended the job.
+    /// The user stopped the job.
     #[error("stopped by `host jobs stop`")]
     Stopped,
-    /// Its client, or its node, was dropped before it ended.
-    #[error("its client let go of it, or ended")]
+    /// The client disconnected, or the node shut down.
+    #[error("its client disconnected, or the node shut down")]
     Dropped,
-    /// A crate can't be built.
+    /// Finding, building or loading a function failed.
     #[error(transparent)]
-    Build(#[from] BuildError),
-    /// A file can't be read or written.
+    Function(FunctionError),
+    /// A job file's job or a prediction failed.
+    #[error(transparent)]
+    Train(TrainError),
+    /// Reading or writing a file failed.
     #[error("{}: {reason}", path.display())]
     File {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         reason: io::Error,
     },
-    /// There is nothing to write, and something that it would replace.
-    #[error("no model was trained: {reason}; {} is left as it was", output.display())]
-    NoModel {
-        /// What there was instead.
-        reason: String,
-        /// What an earlier job wrote.
-        output: PathBuf,
-    },
-    /// Components, without which models can't be used, can't be kept.
-    #[error("the cache folder {} can't be written ({reason}); set XDG_CACHE_HOME to a folder that can", folder.display())]
-    Cache {
-        /// The folder.
-        folder: PathBuf,
-        /// What the system says.
-        reason: io::Error,
-    },
-    /// A part of the node panicked or was cancelled.
+    /// A task of the node panicked or was cancelled.
     #[error("a part of the node ended early: {0}")]
     Ended(#[from] tokio::task::JoinError),
 }
 
+impl From<FunctionError> for NodeError {
+    fn from(error: FunctionError) -> NodeError {
+        match error {
+            FunctionError::Invalid(message) => NodeError::Invalid(message),
+            FunctionError::NotFound(message) => NodeError::NotFound(message),
+            FunctionError::Fault(fault) => NodeError::Fault(fault),
+            other => NodeError::Function(other),
+        }
+    }
+}
+
+impl From<TrainError> for NodeError {
+    fn from(error: TrainError) -> NodeError {
+        match error {
+            TrainError::Invalid(message) => NodeError::Invalid(message),
+            TrainError::NotFound(message) => NodeError::NotFound(message),
+            TrainError::Fault(fault) => NodeError::Fault(fault),
+            other => NodeError::Train(other),
+        }
+    }
+}
+
 impl NodeError {
-    /// Returns the error as a job's record has it.
+    /// Returns the error for a job's record.
     pub(crate) fn failure(&self) -> JobFailure {
         match self {
             NodeError::Task(TaskError { fault, chain }) => JobFailure::from_fault(fault, chain),
@@ -76,6 +84,7 @@ impl NodeError {
         }
     }
 
+    /// Returns a conversion from an I/O error of a file.
     pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> NodeError + use<> {
         let path = path.to_owned();
         move |reason| NodeError::File { path, reason }

@@ -9,50 +9,27 @@
 // Nothing that a guest, a peer, a file or a user says may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod blocks;
-mod build;
 mod cluster;
-mod components;
-mod dry_run;
 mod error;
-mod fits;
-mod function;
-mod in_order;
-mod input;
-mod job;
 pub mod machine;
-mod output;
-mod params;
-mod predict;
 mod program;
-mod results;
-mod row_finder;
-mod rows;
-mod stored;
-mod submit;
-mod train;
-mod transform;
 
-pub use build::{BuildError, SayBuild, build_crate};
 pub use cluster::{
     ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
     MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
-pub use dry_run::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
 pub use error::NodeError;
-pub use function::{Inspected, InspectedFunction, InspectedParameter, inspect};
-pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
-pub use predict::{PredictSpec, Predicted};
 pub use program::{
     Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,
     ProgramSummary, ProgramTask, find_program,
 };
 #[doc(hidden)]
 pub use program::{Neighbours, Saying, hear_any, said_any};
-pub use results::{Failure, Table};
-pub use rows::RowsSummary;
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
+pub use sandbar_functions::{
+    BuildError, FunctionError, Inspected, InspectedFunction, InspectedParameter, SayBuild, build_crate,
+};
 pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
     JobFolderLimits, JobName, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError, JobSummary,
@@ -63,13 +40,18 @@ pub use sandbar_jobs::{JobProgress, Phase};
 pub use sandbar_machine::has_little_memory;
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
+pub use sandbar_train::{
+    ColumnPlan, Failure, FunctionPlan, InputPlan, InputSpec, Job, JobFileError, JobPlan, ModelPlan, ModelSpec, Outcome,
+    OutputPlan, OutputSpec, Override, PredictSpec, Predicted, RowsSummary, Summary, Table, TrainError, TrainPlan,
+    TrainSpec, TransformSpec, set,
+};
 pub use sandbar_wire::PROTOCOL_VERSION;
-pub use submit::Outcome;
-pub use train::Summary;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use sandbar_functions::{FunctionLoader, LoaderOptions};
+use sandbar_train::{JobRunner, JobRunnerOptions, RemoteTrainers};
 use sandbar_worker::{Compiler, GpuProcesses, NativeHandlers, Pool, PoolOptions};
 
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
@@ -82,7 +64,7 @@ pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 /// # Errors
 /// Of its set-up and its socket.
 pub fn run_worker() -> std::io::Result<()> {
-    sandbar_worker::run_worker(NativeHandlers { collectors: blocks::collector, readers: stored::reader })
+    sandbar_worker::run_worker(NativeHandlers { collectors: sandbar_train::collector, readers: sandbar_train::reader })
 }
 
 /// Where a node keeps things, and how many workers it has.
@@ -135,7 +117,8 @@ pub struct NodeResources {
 /// A node: this process, its workers and its compiler.
 pub struct Node {
     pool: Arc<Pool>,
-    compiler: Compiler,
+    functions: FunctionLoader,
+    jobs: JobRunner,
     options: NodeOptions,
     gpus: Option<Arc<GpuProcesses>>,
     progress: Arc<JobProgress>,
@@ -154,9 +137,58 @@ impl Node {
             gpus: gpus.clone(),
             on_demand: options.on_demand,
         });
+        let (pool, progress) = (Arc::new(pool), Arc::<JobProgress>::default());
         let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
-        let (pool, progress, hub) = (Arc::new(pool), Arc::default(), Mutex::default());
-        Node { pool, compiler, options, gpus, progress, hub }
+        let functions = FunctionLoader::new(
+            pool.clone(),
+            compiler,
+            progress.clone(),
+            LoaderOptions { limits: options.limits, cache: options.cache.clone(), shipped: options.shipped.clone() },
+        );
+        let jobs = JobRunner::new(
+            pool.clone(),
+            functions.clone(),
+            progress.clone(),
+            JobRunnerOptions {
+                spill: options.spill.clone(),
+                memory_bytes_max: options.memory_bytes_max,
+                gpus: options.gpus.clone(),
+                remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
+            },
+        );
+        Node { pool, functions, jobs, options, gpus, progress, hub: Mutex::default() }
+    }
+
+    /// Runs a job.
+    ///
+    /// # Errors
+    /// Fails if the whole job fails; failures of single groups are in its summary.
+    pub async fn submit(&self, job: &Job) -> Result<Outcome, NodeError> {
+        Ok(self.jobs.run(job).await?)
+    }
+
+    /// Plans a job by the checks of [`Node::submit`], without reading rows or building crates.
+    ///
+    /// # Errors
+    /// Fails where [`Node::submit`] would before it reads rows.
+    pub async fn plan(&self, job: &Job) -> Result<JobPlan, NodeError> {
+        Ok(self.jobs.plan(job).await?)
+    }
+
+    /// Predicts with stored models.
+    ///
+    /// # Errors
+    /// Fails if the models or the input are unusable; rows without a model have null predictions.
+    pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+        Ok(self.jobs.predict(spec).await?)
+    }
+
+    /// Inspects the component or crate at `path`.
+    ///
+    /// # Errors
+    /// Fails if it does not exist, its build fails, or it is not a valid component.
+    pub async fn inspect(&self, path: &Path) -> Result<Inspected, NodeError> {
+        Ok(self.functions.inspect(path).await?)
     }
 
     /// How far the job at hand is.

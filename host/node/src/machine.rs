@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sandbar_worker::{GpuLimits, GpuMachine};
 
-pub use crate::build::{INSTALL_TARGET, Toolchain, toolchain};
 pub use crate::program::PROGRAM_ADDRESS_BYTES;
+pub use sandbar_functions::{INSTALL_TARGET, Toolchain, toolchain};
 pub use sandbar_machine::*;
 pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;

@@ -9,14 +9,13 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_batch::Header;
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_store::{Mapping, SegmentPart};
+use sandbar_train::{FittedModels, RemoteTrainers, TrainerRef, UnitLog, UnitRequest, UnitTrainer};
 use sandbar_wire::{Channel, Connection, Frames};
 use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, Payload};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::{Cluster, Inner, members, parts, programs};
-use crate::fits::{FitLog, Place, Trainer, UnitFit};
-use crate::results::Fitted;
 
 pub(super) const FITS: Channel = Channel::new(10);
 /// Bytes of what says what is to be fitted, and of what came of it.
@@ -28,7 +27,7 @@ const PART_TIME_MAX: Duration = Duration::from_secs(30);
 /// A unit that is to be fitted. Its memory follows.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ask {
-    trainers: Vec<Trainer>,
+    trainers: Vec<TrainerRef>,
     limits: Limits,
     seed: u64,
     groups: Groups,
@@ -61,21 +60,21 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-impl Place for Peer {
+impl UnitTrainer for Peer {
     fn slots(&self) -> usize {
         self.slots
     }
 
-    fn fit<'a>(&'a self, unit: &'a UnitFit<'a>) -> BoxFuture<'a, Result<FitLog, String>> {
+    fn fit<'a>(&'a self, unit: &'a UnitRequest<'a>) -> BoxFuture<'a, Result<UnitLog, String>> {
         async move { ask(&self.connection, unit).await.map_err(|why| format!("node {}: {why}", self.name)) }.boxed()
     }
 }
 
-async fn ask(connection: &Connection, unit: &UnitFit<'_>) -> Result<FitLog, String> {
+async fn ask(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLog, String> {
     let Payload::File { file, batches } = unit.payload else { return Err("its unit is no memory".to_owned()) };
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let asked = Ask {
-        trainers: unit.models.iter().map(|binding| Trainer::of(binding)).collect(),
+        trainers: unit.models.iter().map(|binding| TrainerRef::of(binding)).collect(),
         limits: first.limits,
         seed: unit.seed,
         groups: unit.groups.clone(),
@@ -112,8 +111,8 @@ async fn ask(connection: &Connection, unit: &UnitFit<'_>) -> Result<FitLog, Stri
     Ok((fitted, log))
 }
 
-fn fitted(given: Given, count: usize) -> Result<Fitted, String> {
-    let mut fitted = Fitted::new(count);
+fn fitted(given: Given, count: usize) -> Result<FittedModels, String> {
+    let mut fitted = FittedModels::new(count);
     for (header, body) in &given.batches {
         let header = Header::parse(header).map_err(|e| e.to_string())?;
         let schema = sandbar_batch::decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
@@ -128,7 +127,7 @@ fn fitted(given: Given, count: usize) -> Result<Fitted, String> {
     Ok(fitted)
 }
 
-fn given(fitted: &Fitted) -> Result<Given, Fault> {
+fn given(fitted: &FittedModels) -> Result<Given, Fault> {
     let wrong = |e: sandbar_batch::LayoutError| Fault::new(Code::Host, e.to_string());
     let encode = |batch| {
         let encoded = sandbar_batch::encode(&batch).map_err(wrong)?;
@@ -146,7 +145,7 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
         let words = parts::recv(&mut frames, ASK_BYTES_MAX, PART_TIME_MAX).await.map_err(wrong)?;
         let asked: Ask = postcard::from_bytes(&words).map_err(|e| wrong(e.to_string()))?;
         check(&asked).map_err(wrong)?;
-        let _turn = hub.side.fitter.turn(asked.bytes).await?;
+        let _turn = hub.side.fitter.acquire(asked.bytes).await?;
         let mut draft = hub.side.fitter.draft(asked.bytes).map_err(|e| wrong(e.to_string()))?;
         let mut at = 0;
         let take = |part: &[u8]| {
@@ -163,9 +162,9 @@ pub(super) async fn serve(inner: Arc<Inner>, node: Option<NodeId>, mut frames: F
         }
         let payload = Payload::File { file: Arc::new(draft.lend()), batches: asked.batches.into() };
         let folder = |component: ComponentId| hub.side.loader.path(component);
-        let models = hub.side.fitter.bindings(&asked.trainers, asked.limits, folder).await?;
+        let models = hub.side.fitter.bind(&asked.trainers, asked.limits, folder).await?;
         let shares = asked.shares.max(1) as usize;
-        let unit = UnitFit { models: &models, seed: asked.seed, payload: &payload, groups: &asked.groups, shares };
+        let unit = UnitRequest { models: &models, seed: asked.seed, payload: &payload, groups: &asked.groups, shares };
         let (fitted, log) = hub.side.fitter.fit(&unit).await?;
         Ok((fitted.iter().map(given).collect::<Result<_, Fault>>()?, log))
     }
@@ -193,14 +192,16 @@ fn check(asked: &Ask) -> Result<(), String> {
     is_good.then_some(()).ok_or_else(|| "it speaks of what is not in it".to_owned())
 }
 
-impl Cluster {
-    /// The other nodes that are there, which may want these components.
-    pub(crate) async fn places(&self, components: Vec<(ComponentId, std::fs::File)>) -> Vec<Arc<dyn Place>> {
-        components.into_iter().for_each(|(component, file)| self.know(component, file));
-        let place = |(member, connection): (members::Member, Connection)| {
-            let slots = member.slots.min(super::links::SLOTS_MAX) as usize;
-            (slots > 0).then(|| Arc::new(Peer { name: member.name, slots, connection }) as Arc<dyn Place>)
-        };
-        self.inner.others().await.into_iter().filter_map(place).collect()
+impl RemoteTrainers for Cluster {
+    fn trainers(&self, components: Vec<(ComponentId, std::fs::File)>) -> BoxFuture<'_, Vec<Arc<dyn UnitTrainer>>> {
+        async move {
+            components.into_iter().for_each(|(component, file)| self.know(component, file));
+            let trainer = |(member, connection): (members::Member, Connection)| {
+                let slots = member.slots.min(super::links::SLOTS_MAX) as usize;
+                (slots > 0).then(|| Arc::new(Peer { name: member.name, slots, connection }) as Arc<dyn UnitTrainer>)
+            };
+            self.inner.others().await.into_iter().filter_map(trainer).collect()
+        }
+        .boxed()
     }
 }

@@ -12,6 +12,7 @@ use futures::stream::{self, StreamExt as _};
 use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_jobs::JobRecorder;
 use sandbar_machine::write_atomically;
+use sandbar_train::UnitServer;
 use sandbar_wire::{Connection, Frames};
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,6 @@ use super::asks::Ask;
 use super::links::COMPONENTS;
 use super::{Inner, parts};
 use crate::NodeError;
-use crate::fits::Fitter;
 use crate::program::{Loaded, Program, ProgramSummary, Remnant};
 
 pub(crate) type Loading = Pin<Box<dyn Future<Output = Loaded> + Send>>;
@@ -46,7 +46,7 @@ impl Loader {
 pub(crate) struct Side {
     pub(crate) loader: Loader,
     pub(crate) runner: Runner,
-    pub(crate) fitter: Fitter,
+    pub(crate) fitter: UnitServer,
     /// What each task may use at most.
     pub(crate) limits: Limits,
     /// Memory for objects, in bytes.

@@ -88,7 +88,7 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
     let known = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
     if let Some((name, _)) = given.iter().find(|(name, _)| !known(name)) {
         let names: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
-        return Err(NodeError::Job(format!(
+        return Err(NodeError::Invalid(format!(
             "task `{}` has no argument `{name}`; it takes ({})",
             task.name,
             names.join(", ")
@@ -105,7 +105,7 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
         None => Argument::Missing,
     });
     let arguments: Vec<Argument<'_>> = arguments.chain([Argument::ReturnsJson]).collect();
-    let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Job(e.to_string()))?;
+    let encoded = postcard::to_stdvec(&arguments).map_err(|e| NodeError::Invalid(e.to_string()))?;
     Ok((encoded.into(), files))
 }
 
@@ -176,7 +176,7 @@ fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut Given) -> Re
         (Of::File, Some(path)) => described(&files.file(path)?),
         (Of::Files, Some(path)) => described(&files.files(path)?),
         (_, Some(rest)) if rest.starts_with('@') => Ok(quoted(rest)),
-        (_, Some(_)) => Err(NodeError::Job(format!(
+        (_, Some(_)) => Err(NodeError::Invalid(format!(
             "argument `{name}` is of type {of}: `@` stands for a file where a task takes a `File` or `Files`, and `@@` for itself"
         ))),
         (Of::Text, None) => Ok(quoted(text)),
@@ -186,7 +186,7 @@ fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut Given) -> Re
 }
 
 fn described(given: &impl Serialize) -> Result<String, NodeError> {
-    serde_json::to_string(given).map_err(|e| NodeError::Job(e.to_string()))
+    serde_json::to_string(given).map_err(|e| NodeError::Invalid(e.to_string()))
 }
 
 /// What a job's first task returned: any bytes.

@@ -51,7 +51,7 @@ impl Given {
         let [file] = &files[..] else {
             let message =
                 format!("`{path}` is {} files, and one is asked for: the task would take `Files`", files.len());
-            return Err(NodeError::Job(message));
+            return Err(NodeError::Invalid(message));
         };
         let (number, name) = (self.all.len() as u64, name(file));
         self.add(files)?;
@@ -72,7 +72,7 @@ impl Given {
         self.files += files.len();
         if self.files > FILES_MAX {
             let message = format!("it is given {} files, the limit is {FILES_MAX}", self.files);
-            return Err(NodeError::Job(message));
+            return Err(NodeError::Invalid(message));
         }
         for path in files {
             let metadata = std::fs::metadata(&path).map_err(NodeError::file(&path))?;

@@ -46,7 +46,7 @@ impl Node {
     pub async fn plan_program(&self, spec: &ProgramSpec) -> Result<ProgramPlan, NodeError> {
         let (path, task) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
-        let is_to_build = self.stale_crate(&self.find_component("", path)?)?.is_some();
+        let is_to_build = self.functions.stale_crate(&self.functions.find("", path)?)?.is_some();
         let (program, task) = (spec.program.clone(), task.to_owned());
         if is_to_build {
             return Ok(ProgramPlan { program, task, is_to_build, component: None, arguments: None });

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
+use sandbar_functions::{LoadedComponent, find_component};
 use sandbar_jobs::{JobCounts, JobRecorder, LogOutput, Phase};
 use sandbar_sched::JobLimits;
+use sandbar_train::UnitServer;
 use sandbar_worker::peak_memory_bytes;
 use sandbar_worker::program::ProgramWorkerOptions;
 use serde::Serialize;
@@ -17,10 +19,7 @@ use super::keeping::Keeping;
 use super::peer::Remnant;
 use super::{First, Hub, HubOptions, NewJob, Outside, Program, ProgramTask, StoreOptions, WORKERS_MAX, arguments};
 use crate::cluster::{Cluster, Loader, Loading, Runner, Side};
-use crate::components::find_component;
-use crate::fits::Fitter;
-use crate::function::Loaded;
-use crate::{Node, NodeError, NodeOptions};
+use crate::{Node, NodeError};
 
 /// What a job may have at once. A task that submits more than `call_bytes_max` waits, the others are errors.
 const JOB_LIMITS: JobLimits = JobLimits {
@@ -61,7 +60,7 @@ pub struct ProgramSpec {
 pub fn find_program(program: &str, shipped: &[PathBuf]) -> Result<(), NodeError> {
     let (path, _) = program.rsplit_once('#').unwrap_or((program, MAIN));
     let job_file = format!("{path}.toml");
-    find_component(shipped, "", Path::new(path)).map(drop).map_err(|error| match error {
+    find_component(shipped, "", Path::new(path)).map(drop).map_err(|error| match error.into() {
         NodeError::NotFound(message) if Path::new(&job_file).is_file() && !message.contains("did you mean") => {
             NodeError::NotFound(format!("{message} (did you mean the job file `{job_file}`?)"))
         }
@@ -123,15 +122,13 @@ impl Node {
 
     /// Builds a program, if it is the folder of a crate, compiles it, and asks it for its tasks.
     pub(super) async fn program(&self, path: &Path, limits: Limits) -> Result<Arc<Program>, NodeError> {
-        let path = &self.find_component("", path)?;
-        let file = self.component_file(path).await?;
-        let component = File::open(&file).map_err(NodeError::file(&file))?;
-        let program = Arc::new(program(&self.load(component, path).await?, limits)?);
+        let loaded = self.functions.load_path("", path).await?;
+        let program = Arc::new(program(&loaded, limits)?);
         if let Some(neighbours) = &self.options.neighbours {
             neighbours.know(&program);
         }
         if let Some(cluster) = &self.options.cluster {
-            cluster.know(program.compiled.id(), File::open(&file).map_err(NodeError::file(&file))?);
+            cluster.know(program.compiled.id(), File::open(&loaded.file).map_err(NodeError::file(&loaded.file))?);
         }
         Ok(program)
     }
@@ -143,15 +140,14 @@ impl Node {
 
     /// What this node does for its cluster.
     fn side(&self, hub: &Arc<Hub>) -> Side {
-        let (pool, compiler) = (self.pool.clone(), self.compiler.clone());
-        let options = NodeOptions { neighbours: None, cluster: None, ..self.options.clone() };
+        // Builds for other nodes are not shown as progress of this node's jobs.
+        let functions = self.functions.with_progress(Arc::default());
         let folder = self.options.cache.join("fetched");
-        let gpus = self.gpus.clone();
-        let node = Arc::new(Node { pool, compiler, options, gpus, progress: Arc::default(), hub: Mutex::default() });
-        let fitter = Fitter::new(node.clone());
+        let (limits, unit_bytes_max) = (self.options.limits, self.options.memory_bytes_max / 2);
+        let fitter = UnitServer::new(self.pool.clone(), functions.clone(), limits, unit_bytes_max);
         let load = move |file: File, path: PathBuf, limits: Limits| -> Loading {
-            let node = node.clone();
-            Box::pin(async move { program(&node.load(file, &path).await?, limits).map(Arc::new) })
+            let functions = functions.clone();
+            Box::pin(async move { program(&functions.load(file, &path).await?, limits).map(Arc::new) })
         };
         Side {
             loader: Loader { folder, load: Box::new(load) },
@@ -294,7 +290,7 @@ fn runner(hub: &Arc<Hub>) -> Runner {
         Box::pin(async move {
             // What other nodes and tenants say opens nothing of this machine, whoever let it in.
             if let Some(name) = arguments::names_files(&arguments) {
-                return Err(NodeError::Job(format!("argument `{name}` is a file: a cluster's job has none")));
+                return Err(NodeError::Invalid(format!("argument `{name}` is a file: a cluster's job has none")));
             }
             let hub = hub.upgrade().ok_or(NodeError::Dropped)?;
             let keeping = Keeping::start(keeper, LogOutput::Callback(Box::new(|_| {}))).map_err(host)?;
@@ -316,7 +312,7 @@ fn host(error: std::io::Error) -> Fault {
 }
 
 /// The tasks of a component.
-fn program(loaded: &Loaded, limits: Limits) -> Result<Program, Fault> {
+fn program(loaded: &LoadedComponent, limits: Limits) -> Result<Program, Fault> {
     let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
     let tasks = loaded.functions.iter().filter(|function| function.kind == FunctionKind::Task).map(|function| {
         let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;

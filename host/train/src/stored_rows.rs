@@ -10,7 +10,7 @@ use sandbar_dataset::{DatasetError, RowGroup, RowGroupReader};
 use sandbar_worker::{Payload, StoredReader, StoredRows};
 use serde::{Deserialize, Serialize};
 
-use crate::NodeError;
+use crate::error::TrainError;
 
 /// Rows of a batch: what a function takes of them and makes of them should fit a core's cache.
 const BATCH_ROWS: usize = 16_384;
@@ -52,7 +52,7 @@ pub(crate) fn is_within(groups: &[RowGroup], handed: u64, output_bytes_max: u64,
 }
 
 /// In a worker: what reads a row group.
-pub(crate) fn reader(how: &[u8], file: File) -> Result<StoredReader, Fault> {
+pub fn reader(how: &[u8], file: File) -> Result<StoredReader, Fault> {
     let (how, description): (How, &[u8]) =
         postcard::from_bytes(how).map_err(|e| Fault::new(Code::Host, format!("how rows are stored: {e}")))?;
     let rows = RowGroupReader::new(Arc::new(file), description, BATCH_ROWS).map_err(damaged)?;
@@ -88,7 +88,7 @@ fn damaged(error: DatasetError) -> Fault {
 }
 
 /// What a fault of such a call is to the job, which reads `file`. None where calls of fewer rows may do better.
-pub(crate) fn failed(fault: Fault, file: &str) -> Option<NodeError> {
+pub(crate) fn failed(fault: Fault, file: &str) -> Option<TrainError> {
     match fault.code {
         Code::OutputLimit | Code::MemoryLimit => None,
         Code::Input => {

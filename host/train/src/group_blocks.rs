@@ -38,7 +38,7 @@ pub(crate) fn plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> O
 }
 
 /// In a worker: what cuts the batches of a call, which are rows of the `file`th file.
-pub(crate) fn collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
+pub fn collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
     let wrong = |what: String| Fault::new(Code::Host, format!("a plan of blocks: {what}"));
     let plan: Plan = postcard::from_bytes(plan).map_err(|e| wrong(e.to_string()))?;
     let schema = Arc::new(sandbar_batch::decode_schema(&plan.schema).map_err(|e| wrong(e.to_string()))?);

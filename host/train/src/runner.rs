@@ -1,4 +1,4 @@
-//! A job, from its file to its output: what it needs is made ready, and then it trains or writes rows.
+//! The runner of job files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,80 +10,103 @@ use arrow_schema::SchemaRef;
 use sandbar_core::{Code, ComponentId, Fault};
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::DeviceChoice;
-use sandbar_jobs::Phase;
+use sandbar_functions::{FunctionLoader, FunctionOrigin, JobFunctions};
+use sandbar_jobs::{JobProgress, Phase};
 use sandbar_machine::{morsels_at_once, names_beside, relative_to};
+use sandbar_worker::{GpuMachine, Pool};
 use serde::{Deserialize, Serialize};
 
-use crate::function::Components;
-use crate::job::with_hint;
+use crate::error::TrainError;
+use crate::job::{Job, with_hint};
 use crate::rows::RowsSummary;
 use crate::train::Summary;
 use crate::transform::{Needed, Steps, Transform};
-use crate::{Job, Node, NodeError};
+use crate::units::RemoteTrainers;
 
-/// Key of the output's metadata under which predictions find what they need.
+/// Key of [`JobMetadata`] in the metadata of the output file.
 pub(crate) const METADATA_KEY: &str = "sandbar";
 
-/// What came of a job.
+/// Options of a [`JobRunner`].
+#[derive(Debug, Clone)]
+pub struct JobRunnerOptions {
+    /// Folder for rows that exceed the memory.
+    pub spill: PathBuf,
+    /// Memory for grouped rows before they spill, in bytes.
+    pub memory_bytes_max: u64,
+    /// GPUs that jobs may use.
+    pub gpus: Option<Arc<GpuMachine>>,
+    /// Other nodes that train units.
+    pub remote: Option<Arc<dyn RemoteTrainers>>,
+}
+
+/// Runs job files and predictions.
+#[derive(Debug, Clone)]
+pub struct JobRunner {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) functions: FunctionLoader,
+    pub(crate) progress: Arc<JobProgress>,
+    pub(crate) options: Arc<JobRunnerOptions>,
+}
+
+/// Summary of a job.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Outcome {
-    /// It trained models.
+    /// The job trained models.
     Models(Summary),
-    /// It wrote rows.
+    /// The job wrote rows.
     Rows(RowsSummary),
 }
 
-/// What the output remembers of its job. Read from a file, it is data: its paths are for people.
+/// What a file of models stores about its job. It is untrusted data: its paths are for messages only.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Remembered {
+pub(crate) struct JobMetadata {
     pub job: Job,
-    /// For each model's label, the component and the function that made it.
-    pub trainers: BTreeMap<String, Origin>,
-    /// The same for each of the job's transforms. Files of older versions don't say.
+    /// Origin of each model's trainer, by the model's label.
+    pub trainers: BTreeMap<String, FunctionOrigin>,
+    /// Origins of the job's transforms. Files of older versions lack them.
     #[serde(default)]
-    pub transforms: Vec<Origin>,
+    pub transforms: Vec<FunctionOrigin>,
 }
 
-impl Remembered {
-    /// The components of the trainers, as they are kept.
-    pub(crate) fn components(&self, node: &Node) -> Result<Vec<(ComponentId, File)>, NodeError> {
+impl JobMetadata {
+    /// Opens the cached components of the trainers.
+    pub(crate) fn open_components(&self, functions: &FunctionLoader) -> Result<Vec<(ComponentId, File)>, TrainError> {
         let components = self.trainers.values().map(|origin| {
-            let path = node.component_path(origin.component);
-            Ok((origin.component, File::open(&path).map_err(NodeError::file(&path))?))
+            let path = functions.cached_component(origin.component);
+            Ok((origin.component, File::open(&path).map_err(TrainError::file(&path))?))
         });
         components.collect()
     }
 }
 
-/// Where a function came from.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Origin {
-    #[serde(with = "crate::components::as_text")]
-    pub component: ComponentId,
-    pub function: String,
-    pub params: String,
-    /// Where it was then: for people. Nothing is opened there.
-    pub path: PathBuf,
-}
+impl JobRunner {
+    /// Creates a runner on the workers of `pool`.
+    pub fn new(
+        pool: Arc<Pool>,
+        functions: FunctionLoader,
+        progress: Arc<JobProgress>,
+        options: JobRunnerOptions,
+    ) -> JobRunner {
+        JobRunner { pool, functions, progress, options: Arc::new(options) }
+    }
 
-impl Node {
-    /// Runs a job to its end.
+    /// Runs a job.
     ///
     /// # Errors
-    /// When it can't be run as a whole; what happens to single groups is in its outcome.
-    pub async fn submit(&self, job: &Job) -> Result<Outcome, NodeError> {
+    /// Fails if the whole job fails; failures of single groups are in its summary.
+    pub async fn run(&self, job: &Job) -> Result<Outcome, TrainError> {
         let (start, built_before) = (Instant::now(), self.progress.build_time());
         self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
-        let mut components = Components::new(job.limits);
+        let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
         let mut transforms = Vec::new();
         for (i, spec) in job.transform.iter().enumerate() {
             let key = job.key(&format!("transform[{i}].udf"));
-            transforms.push(Transform::new(self, &mut components, &key, spec).await?);
+            transforms.push(Transform::bind(self, &mut functions, &key, spec).await?);
         }
         let mut outcome = match &job.train {
-            Some(train) => Outcome::Models(self.run_training(job, train, components, transforms).await?),
+            Some(train) => Outcome::Models(self.run_training(job, train, functions, transforms).await?),
             None => Outcome::Rows(self.write_rows(job, transforms).await?),
         };
         let building = self.progress.build_time() - built_before;
@@ -97,28 +120,27 @@ impl Node {
         Ok(outcome)
     }
 
-    /// Most memory of this process and its workers.
+    /// Returns the peak memory of this process and its workers.
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
         sandbar_worker::peak_memory_bytes(std::process::id()) + self.pool.peak_memory_bytes()
     }
 
-    /// Whether what the job says of GPUs can be.
-    pub(crate) async fn check_device(&self, job: &Job) -> Result<(), NodeError> {
+    /// Checks that the job's device exists.
+    pub(crate) async fn check_device(&self, job: &Job) -> Result<(), TrainError> {
         let has_gpu = match &self.options.gpus {
             Some(gpus) if job.device == Some(DeviceChoice::Gpu) => !gpus.usable().await.is_empty(),
             _ => false,
         };
         if job.device == Some(DeviceChoice::Gpu) && !has_gpu {
-            let why = "`device` is \"gpu\", and this node has no GPU that can be used (see `host gpu list`); \
-                       \"auto\" takes the processor where there is none";
-            return Err(NodeError::Job(why.to_owned()));
+            let reason = "`device` is \"gpu\", and this node has no GPU that can be used (see `host gpu list`); \
+                          \"auto\" takes the processor where there is none";
+            return Err(TrainError::Invalid(reason.to_owned()));
         }
         Ok(())
     }
 
-    /// The rows that a job reads, with the columns that its steps need, and those that are needed `behind` them.
-    pub(crate) async fn open_scan(&self, job: &Job, steps: &Steps, behind: Needed) -> Result<Scan, NodeError> {
-        let mut needed = behind;
+    /// Opens the job's input, with the columns that its steps need and the columns `needed` after them.
+    pub(crate) async fn open_scan(&self, job: &Job, steps: &Steps, mut needed: Needed) -> Result<Scan, TrainError> {
         for transform in steps.transforms.iter().rev() {
             needed = transform.needs(needed);
         }
@@ -126,13 +148,13 @@ impl Node {
         Ok(scan.map_err(|error| missing_input(error, &job.input.paths, |i| job.key(&format!("input.paths[{i}]"))))?)
     }
 
-    /// How many morsels of a scan are read at once.
+    /// Returns the number of morsels of a scan that are read concurrently.
     pub(crate) fn morsels_at_once(&self, scan: &Scan) -> usize {
         morsels_at_once(self.pool.workers(), scan.morsel_bytes_max())
     }
 }
 
-/// An error of reading, with what names the input that is not there, and what is there instead.
+/// Adds the key that names a missing input, and similar names, to a read error.
 pub(crate) fn missing_input(error: DatasetError, paths: &[String], key: impl Fn(usize) -> String) -> DatasetError {
     let DatasetError::Input { path, reason } = &error else { return error };
     let is_plain = !path.contains("://") && !Path::new(path).exists();
@@ -142,8 +164,13 @@ pub(crate) fn missing_input(error: DatasetError, paths: &[String], key: impl Fn(
     DatasetError::Input { path: path.clone(), reason }
 }
 
-/// The columns behind the transforms of a job. Of parameters that one of them refuses is said which they are.
-pub(crate) async fn made_schema(job: &Job, steps: &Arc<Steps>, scan: &Scan, seed: u64) -> Result<SchemaRef, NodeError> {
+/// Returns the columns after the job's transforms. If a transform refuses its parameters, the error names the parameter.
+pub(crate) async fn transformed_schema(
+    job: &Job,
+    steps: &Arc<Steps>,
+    scan: &Scan,
+    seed: u64,
+) -> Result<SchemaRef, TrainError> {
     let fault = match steps.schema(scan.schema(), seed).await {
         Ok(schema) => return Ok(schema),
         Err(fault) => fault,

@@ -42,11 +42,11 @@ impl Failure {
 
 /// What one model's calls over a unit gave: rows of fitted groups, by group.
 #[derive(Default)]
-pub(crate) struct Fitted {
+pub struct FittedModels {
     batches: Vec<FitBatch>,
     /// For each group, its batch and row.
     rows: Vec<Option<(usize, usize)>>,
-    pub(crate) faults: Vec<(u32, Fault)>,
+    pub faults: Vec<(u32, Fault)>,
 }
 
 struct FitBatch {
@@ -66,13 +66,13 @@ fn column(batch: &RecordBatch, name: &str, data_type: &DataType) -> Result<Array
     column.cloned().ok_or_else(|| malformed(format!("there is no column `{name}` of {data_type}")))
 }
 
-impl Fitted {
-    pub(crate) fn new(groups: usize) -> Fitted {
-        Fitted { rows: vec![None; groups], ..Fitted::default() }
+impl FittedModels {
+    pub fn new(groups: usize) -> FittedModels {
+        FittedModels { rows: vec![None; groups], ..FittedModels::default() }
     }
 
     /// Takes the results of a call in; says which groups it settled.
-    pub(crate) fn add(&mut self, batches: &[RecordBatch]) -> Result<Vec<u32>, Fault> {
+    pub fn add(&mut self, batches: &[RecordBatch]) -> Result<Vec<u32>, Fault> {
         let mut settled = Vec::new();
         for batch in batches {
             let group = column(batch, "group", &DataType::UInt32)?;
@@ -103,8 +103,8 @@ impl Fitted {
         Ok(settled)
     }
 
-    /// What [`Fitted::add`] takes to be the same: models in batches, and faults beside them.
-    pub(crate) fn to_batches(&self) -> Result<Vec<RecordBatch>, Fault> {
+    /// What [`FittedModels::add`] takes to be the same: models in batches, and faults beside them.
+    pub fn to_batches(&self) -> Result<Vec<RecordBatch>, Fault> {
         let mut groups: Vec<(Vec<u32>, Vec<u32>)> = vec![Default::default(); self.batches.len()];
         for (group, place) in (0..).zip(&self.rows) {
             if let Some((batch, row)) = place {
@@ -134,12 +134,12 @@ impl Fitted {
     }
 
     /// How many models there are.
-    pub(crate) fn models(&self) -> u64 {
+    pub fn models(&self) -> u64 {
         self.rows.iter().flatten().count() as u64
     }
 
     /// Takes the results of other groups in.
-    pub(crate) fn join(&mut self, other: Fitted) {
+    pub(crate) fn join(&mut self, other: FittedModels) {
         let before = self.batches.len();
         self.batches.extend(other.batches);
         for (own, row) in self.rows.iter_mut().zip(other.rows) {
@@ -186,7 +186,7 @@ pub(crate) fn output_schema(keys: &Schema) -> Schema {
 pub(crate) fn rows(
     unit: &WorkUnit<()>,
     labels: &[String],
-    fitted: &[Fitted],
+    fitted: &[FittedModels],
     metric: Metric,
 ) -> Result<RecordBatch, Fault> {
     let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(unit.groups.len() * fitted.len());
@@ -230,7 +230,7 @@ pub(crate) fn rows(
 struct Places(Vec<(usize, usize)>);
 
 impl Places {
-    fn new(order: &[(usize, usize, u32)], fitted: &[Fitted]) -> Places {
+    fn new(order: &[(usize, usize, u32)], fitted: &[FittedModels]) -> Places {
         let mut first = Vec::with_capacity(fitted.len());
         let mut total = 0;
         for model in fitted {
@@ -243,7 +243,7 @@ impl Places {
         Places(order.iter().filter_map(place).collect())
     }
 
-    fn gather(&self, fitted: &[Fitted], column: impl Fn(&FitBatch) -> &ArrayRef) -> Result<ArrayRef, Fault> {
+    fn gather(&self, fitted: &[FittedModels], column: impl Fn(&FitBatch) -> &ArrayRef) -> Result<ArrayRef, Fault> {
         let arrays: Vec<&dyn Array> = fitted.iter().flat_map(|f| &f.batches).map(|b| column(b).as_ref()).collect();
         if arrays.is_empty() {
             return Err(malformed("there are none"));
@@ -269,7 +269,7 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
-pub(crate) fn failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[Fitted]) -> Vec<Failure> {
+pub(crate) fn failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[FittedModels]) -> Vec<Failure> {
     let of_group = |failed: &FailedGroup| Failure {
         morsel: Some(failed.morsel),
         ..Failure::new(failed.group.clone(), None, failed.code, failed.reason.clone())

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 pub use parse::{JobFileError, Override, set};
 pub(crate) use parse::{JobMistake, with_hint};
 
-use crate::{output, results};
+use crate::output;
+use crate::results;
 
 /// A job: what is read, what is done to it, what is trained, if anything is, and where it goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,11 +9,13 @@ use sandbar_dataset::Scan;
 use sandbar_jobs::Phase;
 use serde::Serialize;
 
-use crate::in_order::{InOrder, Items};
-use crate::row_finder::{RowFinder, chunk_seed};
-use crate::submit::made_schema;
+use crate::error::TrainError;
+use crate::failing_row::{FailingRowFinder, chunk_seed};
+use crate::job::Job;
+use crate::ordered::{Items, Ordered};
+use crate::runner::{JobRunner, transformed_schema};
 use crate::transform::{Steps, Transform};
-use crate::{Job, Node, NodeError, blocks, output};
+use crate::{group_blocks, output};
 
 /// What came of a job that writes rows.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -41,22 +43,22 @@ pub struct RowsSummary {
 /// Transforms get no seed of a job that does not train.
 const SEED: u64 = 0;
 
-impl Node {
+impl JobRunner {
     /// Runs a job that writes rows.
-    pub(crate) async fn write_rows(&self, job: &Job, transforms: Vec<Transform>) -> Result<RowsSummary, NodeError> {
+    pub(crate) async fn write_rows(&self, job: &Job, transforms: Vec<Transform>) -> Result<RowsSummary, TrainError> {
         let steps = Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None });
         let scan = Arc::new(self.open_scan(job, &steps, None).await?);
         let target = output::rows_target(&job.output, scan.files().iter().map(String::as_str))?;
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Writing, morsels as u64);
-        let schema = made_schema(job, &steps, &scan, chunk_seed(SEED, 0, 0)).await?;
+        let schema = transformed_schema(job, &steps, &scan, chunk_seed(SEED, 0, 0)).await?;
         let mut output = target.create(&schema)?;
-        let finder = RowFinder::new(job, self.options.spill.clone(), SEED);
+        let finder = FailingRowFinder::new(job, self.options.spill.clone(), SEED);
         let make = {
             let (steps, scan) = (steps.clone(), scan.clone());
             move |morsel| transformed(steps.clone(), &scan, morsel)
         };
-        let mut made = InOrder::new(morsels, self.morsels_at_once(&scan), self.progress.clone(), make);
+        let mut made = Ordered::new(morsels, self.morsels_at_once(&scan), self.progress.clone(), make);
         let mut rows = 0;
         while let Some((morsel, item)) = made.next().await {
             let (read, batches) = match item {
@@ -66,7 +68,7 @@ impl Node {
             rows += read;
             self.progress.add_rows(read);
             for batch in batches {
-                blocks::same_columns(&batch, &schema)?;
+                group_blocks::same_columns(&batch, &schema)?;
                 output.write(&batch)?;
             }
         }
@@ -94,7 +96,7 @@ fn transformed(steps: Arc<Steps>, scan: &Scan, morsel: usize) -> Items<(u64, Vec
         let chunk = chunk?;
         let rows = chunk.rows() as u64;
         let seed = chunk_seed(SEED, morsel as u64, number as u64);
-        Ok::<_, NodeError>((rows, chunk.run(seed).await?))
+        Ok::<_, TrainError>((rows, chunk.run(seed).await?))
     });
     made.buffered(2).boxed()
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sandbar_dataset::{OutputFormat, ParquetOutput, RowTarget};
 
-use crate::job::{JobMistake, OutputSpec};
-use crate::{Job, NodeError};
+use crate::error::TrainError;
+use crate::job::{Job, JobMistake, OutputSpec};
 
 /// Whether an output of models, or else of rows, can be written and read again.
 pub(crate) fn check(output: &OutputSpec, is_of_models: bool) -> Result<(), JobMistake> {
@@ -79,28 +79,28 @@ fn is_path(path: &str) -> Result<(), String> {
 pub(crate) fn rows_target<'a>(
     output: &OutputSpec,
     read: impl Iterator<Item = &'a str>,
-) -> Result<RowTarget, NodeError> {
-    let target = target(output).map_err(NodeError::Job)?;
+) -> Result<RowTarget, TrainError> {
+    let target = target(output).map_err(TrainError::Invalid)?;
     check_replaced(&target.path, read)?;
     target.probe()?;
     Ok(target)
 }
 
 /// Checks that the models of a job, which reads these files, can be written, to none of them.
-pub(crate) fn check_place<'a>(job: &Job, read: impl Iterator<Item = &'a str>) -> Result<(), NodeError> {
+pub(crate) fn check_place<'a>(job: &Job, read: impl Iterator<Item = &'a str>) -> Result<(), TrainError> {
     let path = Path::new(&job.output.path);
     check_replaced(path, read)?;
     Ok(ParquetOutput::probe(path)?)
 }
 
 /// Checks that `path` is none of the files that are read.
-fn check_replaced<'a>(path: &Path, mut read: impl Iterator<Item = &'a str>) -> Result<(), NodeError> {
+fn check_replaced<'a>(path: &Path, mut read: impl Iterator<Item = &'a str>) -> Result<(), TrainError> {
     let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     if let Some(own) = identity(path)
         && let Some(same) = read.find(|file| identity(Path::new(file)) == Some(own))
     {
         let what = format!("the output `{}` would replace `{same}`, which is read: name another file", path.display());
-        return Err(NodeError::Job(what));
+        return Err(TrainError::Invalid(what));
     }
     Ok(())
 }

@@ -9,17 +9,17 @@ use sandbar_jobs::JobProgress;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::NodeError;
+use crate::error::TrainError;
 
 /// Items of a morsel that are made before they are taken: those of the next morsels wait meanwhile.
 const AHEAD_MAX: usize = 2;
 
 /// What is made of one morsel.
-pub(crate) type Items<T> = BoxStream<'static, Result<T, NodeError>>;
+pub(crate) type Items<T> = BoxStream<'static, Result<T, TrainError>>;
 
 /// Gives what is made of all morsels, those of the first one first, however many are made at once. Who takes slowly slows
 /// the making.
-pub(crate) struct InOrder<T> {
+pub(crate) struct Ordered<T> {
     morsels: usize,
     at_once: usize,
     begun: usize,
@@ -31,7 +31,7 @@ pub(crate) struct InOrder<T> {
 /// A morsel that is being made. Dropping it ends that.
 struct Making<T> {
     morsel: usize,
-    made: mpsc::Receiver<Result<T, NodeError>>,
+    made: mpsc::Receiver<Result<T, TrainError>>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -41,19 +41,19 @@ impl<T> Drop for Making<T> {
     }
 }
 
-impl<T: Send + 'static> InOrder<T> {
+impl<T: Send + 'static> Ordered<T> {
     /// Of so many morsels, so many of which `make` makes at once. Counts those that are done. Inside a tokio runtime.
     pub(crate) fn new(
         morsels: usize,
         at_once: usize,
         progress: Arc<JobProgress>,
         make: impl Fn(usize) -> Items<T> + Send + Sync + 'static,
-    ) -> InOrder<T> {
-        InOrder { morsels, at_once, begun: 0, make: Box::new(make), queue: VecDeque::new(), progress }
+    ) -> Ordered<T> {
+        Ordered { morsels, at_once, begun: 0, make: Box::new(make), queue: VecDeque::new(), progress }
     }
 
     /// The next item, and the morsel that it is of. What follows an error is not to be asked for.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Result<T, NodeError>)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<T, TrainError>)> {
         loop {
             while self.begun < self.morsels && self.queue.len() < self.at_once {
                 let making = begin(self.begun, (self.make)(self.begun));
@@ -114,7 +114,7 @@ mod tests {
         for at_once in [1, 3, 100] {
             let make = |morsel| items(morsel, morsel % 4).map(Ok).boxed();
             let progress: Arc<JobProgress> = Arc::default();
-            let mut made = InOrder::new(7, at_once, progress.clone(), make);
+            let mut made = Ordered::new(7, at_once, progress.clone(), make);
             let mut got = Vec::new();
             while let Some((morsel, item)) = made.next().await {
                 let item = item.unwrap();
@@ -129,14 +129,14 @@ mod tests {
     #[tokio::test]
     async fn an_error_comes_behind_what_was_made_before() {
         let make = |morsel| {
-            let failing = move |item| if item == (1, 2) { Err(NodeError::Job("no".to_owned())) } else { Ok(item) };
+            let failing = move |item| if item == (1, 2) { Err(TrainError::Invalid("no".to_owned())) } else { Ok(item) };
             items(morsel, 4).map(failing).boxed()
         };
-        let mut made = InOrder::new(3, 3, Arc::default(), make);
+        let mut made = Ordered::new(3, 3, Arc::default(), make);
         for expected in [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)] {
             assert_eq!(made.next().await.unwrap().1.unwrap(), expected);
         }
-        assert!(matches!(made.next().await, Some((1, Err(NodeError::Job(_))))));
+        assert!(matches!(made.next().await, Some((1, Err(TrainError::Invalid(_))))));
     }
 
     #[tokio::test]
@@ -146,7 +146,7 @@ mod tests {
             let count = |at: usize| Ok(MADE.fetch_add(1, Relaxed).max(at));
             stream::iter(0..1000).map(count).boxed()
         };
-        let mut made = InOrder::new(10, 2, Arc::default(), make);
+        let mut made = Ordered::new(10, 2, Arc::default(), make);
         made.next().await.unwrap().1.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         // One more of each waits to be sent.

@@ -14,9 +14,9 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{Blame, Code, Fault, Seed};
 use sandbar_dataset::{Scan, ScanSource, describe_key, find_row_in_file, to_float64};
 
-use crate::job::TrainSpec;
+use crate::error::TrainError;
+use crate::job::{Job, TrainSpec};
 use crate::transform::Steps;
-use crate::{Job, NodeError};
 
 /// An error is told without its row if that is not found within this.
 const FIND_TIME_MAX: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ pub(crate) fn chunk_seed(seed: u64, morsel: u64, chunk: u64) -> u64 {
 }
 
 /// Finds rows of what a job reads.
-pub(crate) struct RowFinder {
+pub(crate) struct FailingRowFinder {
     source: ScanSource,
     temporary: PathBuf,
     seed: u64,
@@ -58,15 +58,15 @@ struct Found {
     fault: Option<Fault>,
 }
 
-impl RowFinder {
+impl FailingRowFinder {
     /// Of a job, with a folder for rows that are read again.
-    pub(crate) fn new(job: &Job, temporary: PathBuf, seed: u64) -> RowFinder {
-        RowFinder::of(job.source(None), temporary, seed)
+    pub(crate) fn new(job: &Job, temporary: PathBuf, seed: u64) -> FailingRowFinder {
+        FailingRowFinder::of(job.source(None), temporary, seed)
     }
 
     /// Of what is read, for transforms with this seed.
-    pub(crate) fn of(source: ScanSource, temporary: PathBuf, seed: u64) -> RowFinder {
-        RowFinder { source, temporary, seed }
+    pub(crate) fn of(source: ScanSource, temporary: PathBuf, seed: u64) -> FailingRowFinder {
+        FailingRowFinder { source, temporary, seed }
     }
 
     /// An error of a morsel, with the row that it is about, if it is of a transform and one row is to blame.
@@ -75,10 +75,10 @@ impl RowFinder {
         steps: &'a Arc<Steps>,
         scan: &'a Scan,
         morsel: usize,
-        error: NodeError,
-    ) -> BoxFuture<'a, NodeError> {
+        error: TrainError,
+    ) -> BoxFuture<'a, TrainError> {
         async move {
-            let NodeError::Fault(fault) = error else { return error };
+            let TrainError::Fault(fault) = error else { return error };
             if !may_be_of_a_row(&fault) || !fault.function.as_ref().is_some_and(|name| steps.has(name)) {
                 return fault.into();
             }
@@ -115,7 +115,7 @@ impl RowFinder {
         scan: &Scan,
         morsel: usize,
         wanted: Wanted<'_>,
-    ) -> Result<Option<Found>, NodeError> {
+    ) -> Result<Option<Found>, TrainError> {
         // A function may be slow, and is called some tens of times.
         let found = tokio::time::timeout(FIND_TIME_MAX, self.find_at_length(steps, scan, morsel, wanted));
         found.await.unwrap_or(Ok(None))
@@ -127,7 +127,7 @@ impl RowFinder {
         scan: &Scan,
         morsel: usize,
         wanted: Wanted<'_>,
-    ) -> Result<Option<Found>, NodeError> {
+    ) -> Result<Option<Found>, TrainError> {
         let seed = chunk_seed(self.seed, morsel as u64, 0);
         let steps = &steps.unheard();
         let look = Look { steps, file: &scan.files()[scan.morsels()[morsel].file], seed, wanted };

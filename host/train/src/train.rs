@@ -12,21 +12,22 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, WorkUnit};
+use sandbar_functions::JobFunctions;
 use sandbar_jobs::{JobProgress, Phase};
 use sandbar_worker::Binding;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::fits::Fits;
-use crate::function::Components;
+use crate::error::TrainError;
+use crate::failing_row::{FailingRowFinder, Unusable, chunk_seed};
 use crate::input::UnitInput;
-use crate::job::{Metric, TrainSpec};
+use crate::job::{Job, Metric, TrainSpec};
 use crate::results::{self, Failure, Table};
-use crate::row_finder::{RowFinder, Unusable, chunk_seed};
-use crate::stored::How;
-use crate::submit::{METADATA_KEY, Remembered, made_schema};
+use crate::runner::{JobMetadata, JobRunner, METADATA_KEY, transformed_schema};
+use crate::stored_rows::How;
 use crate::transform::{Collected, Made, Steps, Transform};
-use crate::{Job, Node, NodeError, blocks, output, stored};
+use crate::units::UnitScheduler;
+use crate::{group_blocks, output, stored_rows};
 
 /// Up to so many groups the output is sorted by file and key as a whole. More
 /// come in the order in which the hash partitions are trained, sorted within
@@ -95,12 +96,12 @@ impl Summary {
 struct Running {
     progress: Arc<JobProgress>,
     steps: Arc<Steps>,
-    fits: Fits,
+    units: UnitScheduler,
     labels: Vec<String>,
     metric: Metric,
     seed: u64,
     /// Finds the rows that failures are about.
-    finder: RowFinder,
+    finder: FailingRowFinder,
 }
 
 /// A job that trains, and what it trains.
@@ -110,29 +111,31 @@ struct Training<'a> {
     train: &'a TrainSpec,
 }
 
-impl Node {
+impl JobRunner {
     /// Runs a job that trains.
     pub(crate) async fn run_training(
         &self,
         job: &Job,
         train: &TrainSpec,
-        mut components: Components,
+        mut functions: JobFunctions,
         transforms: Vec<Transform>,
-    ) -> Result<Summary, NodeError> {
+    ) -> Result<Summary, TrainError> {
         let training = Training { job, train };
-        let (mut running, remembered) = self.prepare(training, &mut components, transforms).await?;
-        if let Some(cluster) = &self.options.cluster {
-            running.fits.spread_over(cluster.places(remembered.components(self)?).await);
+        let (mut running, metadata) = self.prepare(training, &mut functions, transforms).await?;
+        if let Some(remote) = &self.options.remote {
+            running.units.spread_over(remote.trainers(metadata.open_components(&self.functions)?).await);
         }
         let running = Arc::new(running);
         let scan = Arc::new(self.open_scan(job, &running.steps, Some(columns_of(train))).await?);
         output::check_place(job, scan.files().iter().map(String::as_str))?;
         let (grouper, keys) = self.read(training, &running, &scan).await?;
-        let metadata = vec![(METADATA_KEY.to_owned(), serde_json::to_string(&remembered).unwrap_or_default())];
+        let text =
+            serde_json::to_string(&metadata).map_err(|e| Fault::new(Code::Host, format!("the job's metadata: {e}")))?;
+        let metadata = vec![(METADATA_KEY.to_owned(), text)];
         let mut summary = self.train(training, (&running, &scan), grouper, keys, metadata).await?;
         summary.rows = self.progress.rows();
         summary.rows_dropped = summary.rows.saturating_sub(summary.rows_transformed);
-        summary.elsewhere = running.fits.elsewhere();
+        summary.elsewhere = running.units.remote_groups();
         summary.output = job.output.path.clone();
         Ok(summary)
     }
@@ -140,32 +143,32 @@ impl Node {
     async fn prepare(
         &self,
         Training { job, train }: Training<'_>,
-        components: &mut Components,
+        functions: &mut JobFunctions,
         transforms: Vec<Transform>,
-    ) -> Result<(Running, Remembered), NodeError> {
-        let origins = transforms.iter().map(|transform| self.remember(transform.callable()));
+    ) -> Result<(Running, JobMetadata), TrainError> {
+        let origins = transforms.iter().map(|transform| self.functions.keep(transform.callable()));
         let origins = origins.collect::<Result<Vec<_>, _>>()?;
         let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
         for (i, spec) in train.models.iter().enumerate() {
             let key = job.key(&format!("train.models[{i}].udf"));
-            let callable = components.resolve(self, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?;
-            trainers.insert(spec.label().to_owned(), self.remember(&callable)?);
+            let callable = functions.bind(&key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?;
+            trainers.insert(spec.label().to_owned(), self.functions.keep(&callable)?);
             models.push(callable.binding.on(job.device));
         }
         // Workers cut no rows of several keys.
         let behind = (train.group_by.len() <= 1).then(|| columns_of(train));
         let labels = train.models.iter().map(|m| m.label().to_owned()).collect();
-        let fits = Fits::new(self.pool.clone(), self.progress.clone(), models, train.seed);
+        let units = UnitScheduler::new(self.pool.clone(), self.progress.clone(), models, train.seed);
         let running = Running {
             progress: self.progress.clone(),
             steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind }),
-            fits,
+            units,
             labels,
             metric: train.metric,
             seed: train.seed,
-            finder: RowFinder::new(job, self.options.spill.clone(), train.seed),
+            finder: FailingRowFinder::new(job, self.options.spill.clone(), train.seed),
         };
-        Ok((running, Remembered { job: job.clone(), trainers, transforms: origins }))
+        Ok((running, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
 
     /// Adds to the first failures the row of the file that they are about.
@@ -196,7 +199,7 @@ impl Node {
         training: Training<'_>,
         running: &Arc<Running>,
         scan: &Arc<Scan>,
-    ) -> Result<(Grouper, SchemaRef), NodeError> {
+    ) -> Result<(Grouper, SchemaRef), TrainError> {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
         // The first rows are decoded while workers start.
@@ -218,8 +221,8 @@ impl Node {
     }
 
     /// Has the trainers read their parameters. One of several that refuses though it gets none costs its own models.
-    async fn check_params(&self, Training { job, train }: Training<'_>, running: &Running) -> Result<(), NodeError> {
-        for (i, (spec, binding)) in train.models.iter().zip(running.fits.models()).enumerate() {
+    async fn check_params(&self, Training { job, train }: Training<'_>, running: &Running) -> Result<(), TrainError> {
+        for (i, (spec, binding)) in train.models.iter().zip(running.units.models()).enumerate() {
             if !spec.params.is_empty() || train.models.len() == 1 {
                 self.check_model_params(job, train, i, binding).await?;
             }
@@ -233,8 +236,8 @@ impl Node {
         Training { job, train }: Training<'_>,
         running: &Arc<Running>,
         scan: &Scan,
-    ) -> Result<Reading, NodeError> {
-        let schema = made_schema(job, &running.steps, scan, running.seed_of(0, 0)).await?;
+    ) -> Result<Reading, TrainError> {
+        let schema = transformed_schema(job, &running.steps, scan, running.seed_of(0, 0)).await?;
         let grouping = grouping_of(train);
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
@@ -243,7 +246,7 @@ impl Node {
             Err(error) => return Err(scan.explain(error).await.into()),
         };
         let collected = running.steps.collected_schema(&schema);
-        let plan = collected.and_then(|schema| blocks::plan(&grouper, &grouping, &schema));
+        let plan = collected.and_then(|schema| group_blocks::plan(&grouper, &grouping, &schema));
         Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })
     }
 
@@ -254,13 +257,13 @@ impl Node {
         grouper: Grouper,
         keys: SchemaRef,
         metadata: Vec<(String, String)>,
-    ) -> Result<Summary, NodeError> {
+    ) -> Result<Summary, TrainError> {
         let output = Path::new(&training.job.output.path);
         let partitions = Arc::new(grouper.finish()?);
         let rows_transformed = (0..partitions.len()).map(|p| partitions.rows_of(p)).sum();
         self.progress.enter(Phase::Training, partitions.len() as u64);
         let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let in_memory_max = running.fits.at_once();
+        let in_memory_max = running.units.at_once();
         let in_memory = Arc::new(Semaphore::new(in_memory_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
         let unit_rows = partitions.unit_rows();
@@ -328,7 +331,7 @@ async fn read_morsel(
     scan: Arc<Scan>,
     morsel: usize,
     reading: watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<(), NodeError> {
+) -> Result<(), TrainError> {
     match try_read_morsel(&running, &scan, morsel, reading).await {
         Ok(()) => Ok(()),
         Err(error) => Err(running.finder.explain(&running.steps, &scan, morsel, error).await),
@@ -340,7 +343,7 @@ async fn try_read_morsel(
     scan: &Arc<Scan>,
     morsel: usize,
     mut reading: watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<(), NodeError> {
+) -> Result<(), TrainError> {
     let blocks = match running.steps.stored(scan.schema()) {
         Some(how) => read_stored(running, scan, morsel, &how, &mut reading).await?,
         None => None,
@@ -377,7 +380,7 @@ async fn read_stored(
     morsel: usize,
     how: &How,
     reading: &mut watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<Option<Vec<Buffer>>, NodeError> {
+) -> Result<Option<Vec<Buffer>>, TrainError> {
     let Some(groups) = scan.row_groups(morsel).await else { return Ok(None) };
     let file = scan.morsels()[morsel].file;
     let reading = known(reading).await?;
@@ -385,7 +388,7 @@ async fn read_stored(
     if !running.steps.may_collect_stored(&groups, &reading.schema) {
         return Ok(None);
     }
-    let payloads = groups.iter().map(|group| stored::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
+    let payloads = groups.iter().map(|group| stored_rows::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
     // The next waits in the queue for the worker that takes it.
     let made: Result<Vec<(Buffer, u64)>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
         .map(|(number, payload)| async move {
@@ -402,7 +405,7 @@ async fn read_stored(
             }
             Ok(Some(made.into_iter().map(|(blocks, _)| blocks).collect()))
         }
-        Err(fault) => stored::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
+        Err(fault) => stored_rows::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
     }
 }
 
@@ -412,7 +415,7 @@ async fn read_batches(
     scan: &Arc<Scan>,
     morsel: usize,
     reading: &mut watch::Receiver<Option<Arc<Reading>>>,
-) -> Result<(), NodeError> {
+) -> Result<(), TrainError> {
     let mut chunks = Box::pin(running.steps.chunks(scan.read(morsel)?).peekable());
     chunks.as_mut().peek().await;
     let reading = known(reading).await?;
@@ -426,7 +429,7 @@ async fn read_batches(
         .map(|(number, chunk)| async move {
             let chunk = chunk?;
             running.progress.add_rows(chunk.rows() as u64);
-            Ok::<_, NodeError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
+            Ok::<_, TrainError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
         })
         .buffered(2);
     while let Some(made) = made.try_next().await? {
@@ -434,7 +437,7 @@ async fn read_batches(
             Made::Blocks(blocks) => groups.push_blocks(blocks)?,
             Made::Batches(batches) => {
                 for batch in batches {
-                    blocks::same_columns(&batch, &reading.schema)?;
+                    group_blocks::same_columns(&batch, &reading.schema)?;
                     groups.push(&batch)?;
                 }
             }
@@ -481,14 +484,15 @@ async fn train_partition(
     partitions: Arc<Partitions>,
     p: usize,
     _in_memory: Option<OwnedSemaphorePermit>,
-) -> Result<Part, NodeError> {
+) -> Result<Part, TrainError> {
     let pool = running.steps.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
-        partitions.units(p, |shape| Ok::<_, NodeError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
+        partitions.units(p, |shape| Ok::<_, TrainError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
     });
     let units = units.await??;
     let mut part = Part::default();
-    let mut done = futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.fits.at_once());
+    let mut done =
+        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.units.at_once());
     while let Some((unit, rows, failures)) = done.try_next().await? {
         part.groups += (unit.groups.len() + unit.failed.len()) as u64;
         part.skipped += unit.skipped as u64;
@@ -502,14 +506,14 @@ async fn train_partition(
 async fn train_unit(
     running: &Running,
     unit: WorkUnit<UnitInput>,
-) -> Result<(WorkUnit<()>, Option<RecordBatch>, Vec<Failure>), NodeError> {
+) -> Result<(WorkUnit<()>, Option<RecordBatch>, Vec<Failure>), TrainError> {
     let (unit, memory) = unit.split();
     if unit.groups.is_empty() {
         let failures = results::failures(&unit, &running.labels, &[]);
         return Ok((unit, None, failures));
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
-    let fitted = running.fits.fit(&payload, &groups, unit.shape).await?;
+    let fitted = running.units.fit(&payload, &groups, unit.shape).await?;
     let failures = results::failures(&unit, &running.labels, &fitted);
     let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
     let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
@@ -530,12 +534,12 @@ struct Sink {
 const PREVIEW_ROWS: usize = 60;
 
 impl Sink {
-    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, NodeError> {
+    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, TrainError> {
         let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
         Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
     }
 
-    fn take(&mut self, part: Part) -> Result<(), NodeError> {
+    fn take(&mut self, part: Part) -> Result<(), TrainError> {
         self.summary.groups += part.groups;
         self.summary.failed += part.failed;
         self.summary.skipped += part.skipped;
@@ -558,23 +562,23 @@ impl Sink {
         Ok(())
     }
 
-    fn write(&mut self, rows: &RecordBatch) -> Result<(), NodeError> {
+    fn write(&mut self, rows: &RecordBatch) -> Result<(), TrainError> {
         self.preview.get_or_insert_with(|| rows.slice(0, rows.num_rows().min(PREVIEW_ROWS)));
         Ok(self.writer.write(rows)?)
     }
 
     /// Why there is nothing to replace `output` with.
-    fn nothing_for(&self, output: &Path) -> NodeError {
+    fn nothing_for(&self, output: &Path) -> TrainError {
         let Summary { groups, failed, skipped, failures, .. } = &self.summary;
         let first = failures.first().map(|f| format!(" (the first: {}: {} [{}])", f.group, f.message, f.code));
         let first = first.unwrap_or_default();
         let reason = format!(
             "{groups} groups, {failed} failures{first}, {skipped} groups skipped for fewer than `min_rows` rows"
         );
-        NodeError::NoModel { reason, output: output.to_owned() }
+        TrainError::NoModel { reason, output: output.to_owned() }
     }
 
-    fn finish(mut self) -> Result<Summary, NodeError> {
+    fn finish(mut self) -> Result<Summary, TrainError> {
         if let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) {
             // By file and key, then rank.
             let sorted = results::sorted(&kept, (0..self.keys).chain([self.keys + 1]))?;

@@ -11,15 +11,15 @@ use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, FunctionKind};
 use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions, read_metadata};
+use sandbar_functions::ModelFunctions;
 use sandbar_machine::missing;
 use sandbar_worker::Binding;
 
 use super::{PredictSpec, Rows, as_key};
-use crate::components::KnownComponents;
+use crate::error::TrainError;
 use crate::job::TrainSpec;
-use crate::submit::{METADATA_KEY, Remembered};
+use crate::runner::{JobMetadata, JobRunner, METADATA_KEY};
 use crate::transform::{TRANSFORMS, Transform};
-use crate::{Node, NodeError};
 
 /// The models of a job's output that are to be used, and what they came from.
 pub(super) struct Models {
@@ -51,15 +51,15 @@ pub(super) struct Call {
     pub(super) groups: Vec<Rows>,
 }
 
-fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> NodeError {
-    NodeError::Job(format!("{}: {what}", spec.models.display()))
+fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> TrainError {
+    TrainError::Invalid(format!("{}: {what}", spec.models.display()))
 }
 
 /// What a file begins and ends with that is Parquet.
 const PARQUET_MAGIC: [&[u8]; 2] = [b"PAR1", b"PARE"];
 
 /// What the file with the models says of its job: data, whose paths are not followed.
-pub(super) fn remembered(spec: &PredictSpec) -> Result<Remembered, NodeError> {
+pub(super) fn read_job_metadata(spec: &PredictSpec) -> Result<JobMetadata, TrainError> {
     if !is_parquet(&spec.models)? {
         return Err(wrong(spec, "it is no output of `host submit`, which is a Parquet file"));
     }
@@ -68,36 +68,36 @@ pub(super) fn remembered(spec: &PredictSpec) -> Result<Remembered, NodeError> {
     let text =
         text.ok_or_else(|| wrong(spec, "it is no output of `host submit`: it does not say what its models are"))?;
     let malformed = |e: &dyn std::fmt::Display| wrong(spec, format!("what it says of its models is malformed: {e}"));
-    let remembered: Remembered = serde_json::from_str(text).map_err(|e| malformed(&e))?;
-    remembered.job.check().map_err(|e| malformed(&e))?;
-    Ok(remembered)
+    let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
+    metadata.job.check().map_err(|e| malformed(&e))?;
+    Ok(metadata)
 }
 
 /// Whether a file begins as Parquet does.
-fn is_parquet(path: &Path) -> Result<bool, NodeError> {
+fn is_parquet(path: &Path) -> Result<bool, TrainError> {
     use std::io::Read as _;
     let metadata = std::fs::metadata(path).map_err(|e| {
         let is_missing = e.kind() == std::io::ErrorKind::NotFound;
-        if is_missing { NodeError::NotFound(missing("file of models", path)) } else { NodeError::file(path)(e) }
+        if is_missing { TrainError::NotFound(missing("file of models", path)) } else { TrainError::file(path)(e) }
     })?;
     if !metadata.is_file() {
         let what = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
-        return Err(NodeError::file(path)(std::io::Error::other(what)));
+        return Err(TrainError::file(path)(std::io::Error::other(what)));
     }
     let mut magic = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic));
-    read.map_err(NodeError::file(path))?;
+    read.map_err(TrainError::file(path))?;
     Ok(PARQUET_MAGIC.contains(&&magic[..]))
 }
 
 impl Models {
     /// Opens the models of a file, with the transforms of their job, and how it reads text.
     pub(super) async fn open(
-        node: &Node,
-        remembered: Remembered,
+        runner: &JobRunner,
+        metadata: JobMetadata,
         spec: &PredictSpec,
-    ) -> Result<(Models, Vec<Transform>, TextOptions), NodeError> {
-        let Remembered { job, trainers, transforms: origins } = remembered;
+    ) -> Result<(Models, Vec<Transform>, TextOptions), TrainError> {
+        let JobMetadata { job, trainers, transforms: origins } = metadata;
         let text = job.input.text().map_err(|e| wrong(spec, e))?;
         let Some(train) = job.train else {
             return Err(wrong(spec, "what it says of its models is malformed: its job trained none"));
@@ -111,17 +111,17 @@ impl Models {
             let hint = sandbar_core::hint(label, &labels);
             return Err(wrong(spec, format!("it has no models `{label}`{hint}; its models are {}", labels.join(", "))));
         }
-        let mut components = KnownComponents::new(node, &spec.models, &spec.components, job.limits).await?;
-        components.check_given(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
+        let mut components = ModelFunctions::new(&runner.functions, &spec.models, &spec.components, job.limits).await?;
+        components.check_named(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
         let mut transforms = Vec::new();
         for (transform, origin) in job.transform.iter().zip(&origins) {
-            let callable = components.function(origin, &TRANSFORMS, &transform.params).await?;
-            transforms.push(Transform::of(node, callable, transform)?);
+            let callable = components.bind(origin, &TRANSFORMS, &transform.params).await?;
+            transforms.push(Transform::of(runner, callable, transform)?);
         }
         let mut bindings = Vec::new();
         for trainer in trainers.values() {
             let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
-            bindings.push(components.function(trainer, &[FunctionKind::Trainer], &params).await?.binding);
+            bindings.push(components.bind(trainer, &[FunctionKind::Trainer], &params).await?.binding);
         }
         let keys =
             train.per_file.then(|| "file".to_owned()).into_iter().chain(train.group_by.clone()).collect::<Vec<_>>();
@@ -138,7 +138,7 @@ impl Models {
         batches: &[RecordBatch],
         keys: usize,
         trainers: Vec<Arc<Binding>>,
-    ) -> Result<Models, NodeError> {
+    ) -> Result<Models, TrainError> {
         let types =
             batches.first().map(|b| b.columns()[..keys].iter().map(|c| c.data_type().clone()).collect::<Vec<_>>());
         let keys = types.unwrap_or_default();
@@ -162,7 +162,7 @@ impl Models {
         batches: &[RecordBatch],
         keys: usize,
         labels: &[String],
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), TrainError> {
         let malformed = || wrong(spec, "its columns are not those of an output of `host submit`");
         for batch in batches {
             let rows = self.rows(&batch.columns()[..keys], batch.num_rows())?;
@@ -310,7 +310,7 @@ impl AsRef<[u8]> for KeyRow<'_> {
 }
 
 /// The best models of all groups, or those of one label: keys, label, model.
-async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, NodeError> {
+async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, TrainError> {
     let filter = match &spec.model {
         Some(label) => format!("model = '{}'", label.replace('\'', "''")),
         None => "rank = 1".to_owned(),
@@ -327,7 +327,7 @@ async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, N
 }
 
 /// The training file of this name, or the one whose path ends so.
-fn file_named(spec: &PredictSpec, asked: &str, files: &BTreeSet<String>) -> Result<String, NodeError> {
+fn file_named(spec: &PredictSpec, asked: &str, files: &BTreeSet<String>) -> Result<String, TrainError> {
     if files.contains(asked) {
         return Ok(asked.to_owned());
     }

@@ -10,14 +10,16 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
+use sandbar_functions::{BoundFunction, JobFunctions, decode_schema, log_lines, without_each};
 use sandbar_jobs::JobProgress;
 use sandbar_worker::{Binding, CallRequest, CallWork, CollectSpec, CompletedCall, Payload, Pool, not_a_column};
 
-use crate::function::{Callable, Components, decode, log_lines, without_each};
+use crate::error::TrainError;
 use crate::input::BatchInput;
 use crate::job::{Columns, TransformSpec};
-use crate::stored::{Column, How};
-use crate::{Node, NodeError, stored};
+use crate::runner::JobRunner;
+use crate::stored_rows;
+use crate::stored_rows::{Column, How};
 
 /// Functions that can be transforms.
 pub(crate) const TRANSFORMS: [FunctionKind; 2] = [FunctionKind::Scalar, FunctionKind::Batch];
@@ -32,7 +34,7 @@ const CALL_BYTES: usize = 8 << 20;
 /// A transform, ready to run.
 #[derive(Clone)]
 pub(crate) struct Transform {
-    callable: Callable,
+    callable: BoundFunction,
     /// Column of the input for each argument; none means all columns as they are.
     columns: Option<Vec<(String, String)>>,
     /// Types of a scalar function's arguments.
@@ -70,7 +72,7 @@ pub(crate) struct Collected {
 
 impl Steps {
     /// The batches of a morsel, so many to a chunk, as they are read.
-    pub(crate) fn chunks(self: &Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, NodeError>> {
+    pub(crate) fn chunks(self: &Arc<Steps>, batches: BatchStream) -> BoxStream<'static, Result<Chunk, TrainError>> {
         let steps = self.clone();
         let chunks = futures::stream::try_unfold(batches, move |mut batches| {
             let mut chunk = steps.chunk(CALL_BATCHES);
@@ -116,7 +118,7 @@ impl Steps {
         let bytes = |field: &FieldRef| field.data_type().primitive_width().unwrap_or(0) as u64;
         let handed = made.fields().iter().filter(is_handed).map(bytes).sum();
         let output_bytes_max = only.callable().binding.limits.output_bytes_max;
-        stored::is_within(groups, handed, output_bytes_max, (size_of::<u64>() * behind.len()) as u64)
+        stored_rows::is_within(groups, handed, output_bytes_max, (size_of::<u64>() * behind.len()) as u64)
     }
 
     /// Has a worker read rows for the only transform, and collect what comes of it. Gives that, and how many rows the
@@ -271,28 +273,32 @@ impl Chunk {
 
 impl Transform {
     /// A transform of a job. `key` says where its function is named.
-    pub(crate) async fn new(
-        node: &Node,
-        components: &mut Components,
+    pub(crate) async fn bind(
+        runner: &JobRunner,
+        functions: &mut JobFunctions,
         key: &str,
         spec: &TransformSpec,
-    ) -> Result<Transform, NodeError> {
-        let callable = components.resolve(node, key, &spec.udf, &TRANSFORMS, &spec.params).await?;
-        Transform::of(node, callable, spec)
+    ) -> Result<Transform, TrainError> {
+        let callable = functions.bind(key, &spec.udf, &TRANSFORMS, &spec.params).await?;
+        Transform::of(runner, callable, spec)
     }
 
     /// A transform whose function is known.
-    pub(crate) fn of(node: &Node, callable: Callable, spec: &TransformSpec) -> Result<Transform, NodeError> {
+    pub(crate) fn of(
+        runner: &JobRunner,
+        callable: BoundFunction,
+        spec: &TransformSpec,
+    ) -> Result<Transform, TrainError> {
         let udf = callable.binding.name.clone();
-        let arguments = decode(&callable.function.arguments).map_err(|f| f.of(&udf))?;
+        let arguments = decode_schema(&callable.function.arguments).map_err(|f| f.of(&udf))?;
         let scalar = callable.function.kind == FunctionKind::Scalar;
-        let columns = columns(spec, &arguments, scalar).map_err(|e| NodeError::Job(format!("`{udf}`: {e}")))?;
+        let columns = columns(spec, &arguments, scalar).map_err(|e| TrainError::Invalid(format!("`{udf}`: {e}")))?;
         let types = arguments.fields().iter().map(|f| f.data_type().clone()).collect();
         let output = scalar.then(|| spec.output.clone().unwrap_or_else(|| callable.function.name.clone()));
-        Ok(Transform { callable, columns, types, output, udf, progress: node.progress.clone() })
+        Ok(Transform { callable, columns, types, output, udf, progress: runner.progress.clone() })
     }
 
-    pub(crate) fn callable(&self) -> &Callable {
+    pub(crate) fn callable(&self) -> &BoundFunction {
         &self.callable
     }
 

@@ -10,15 +10,16 @@ use arrow_schema::{Schema, SchemaRef};
 use sandbar_core::FunctionKind;
 use sandbar_dataset::{Grouper, MemoryBudget, OutputFormat, Scan};
 use sandbar_dense::DeviceChoice;
+use sandbar_functions::{BoundFunction, JobFunctions};
 use serde::Serialize;
 
-use crate::function::{Callable, Components};
-use crate::job::{Metric, OutputSpec, TrainSpec};
-use crate::row_finder::chunk_seed;
-use crate::submit::made_schema;
+use crate::error::TrainError;
+use crate::failing_row::chunk_seed;
+use crate::job::{Job, Metric, OutputSpec, TrainSpec};
+use crate::output;
+use crate::runner::{JobRunner, transformed_schema};
 use crate::train::{columns_of, grouping_of};
 use crate::transform::{Steps, TRANSFORMS, Transform};
-use crate::{Job, Node, NodeError, output};
 
 /// Files of the input that a plan names; all are counted.
 const FILES_NAMED_MAX: usize = 1000;
@@ -139,22 +140,22 @@ pub struct OutputPlan {
 /// A function of the job; `callable` is `None` while its crate has to be built.
 struct ResolvedFunction {
     plan: FunctionPlan,
-    callable: Option<Callable>,
+    callable: Option<BoundFunction>,
 }
 
-impl Node {
+impl JobRunner {
     /// Plans a job, by the checks of [`Node::submit`]. Builds no crate, and writes nothing but compiled components, which
     /// the cache keeps.
     ///
     /// # Errors
     /// Those of [`Node::submit`] before it reads rows.
-    pub async fn plan(&self, job: &Job) -> Result<JobPlan, NodeError> {
+    pub async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
         self.check_device(job).await?;
-        let mut components = Components::new(job.limits);
+        let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
         let (mut transforms, mut known, mut unchecked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, spec) in job.transform.iter().enumerate() {
             let key = job.key(&format!("transform[{i}].udf"));
-            let found = self.find_function(&mut components, &key, &spec.udf, &TRANSFORMS, &spec.params).await?;
+            let found = self.find_function(&mut functions, &key, &spec.udf, &TRANSFORMS, &spec.params).await?;
             // The input of a transform behind a stale one is unknown.
             if let Some(callable) = found.callable.filter(|_| known.len() == i) {
                 known.push(Transform::of(self, callable, spec)?);
@@ -165,7 +166,7 @@ impl Node {
         for (i, spec) in job.train.iter().flat_map(|train| &train.models).enumerate() {
             let key = job.key(&format!("train.models[{i}].udf"));
             trainers.push(
-                self.find_function(&mut components, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?,
+                self.find_function(&mut functions, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?,
             );
         }
         let is_whole = known.len() == transforms.len();
@@ -174,7 +175,7 @@ impl Node {
         let scan = self.open_scan(job, &steps, behind).await?;
         self.check_output(job, &scan, None)?;
         let columns = if is_whole {
-            let schema = made_schema(job, &steps, &scan, chunk_seed(seed_of(job), 0, 0)).await?;
+            let schema = transformed_schema(job, &steps, &scan, chunk_seed(seed_of(job), 0, 0)).await?;
             self.check_columns(job, &schema, &scan).await?;
             Some(columns(&schema))
         } else {
@@ -201,12 +202,12 @@ impl Node {
     /// Resolves a function, unless its crate has to be built first.
     async fn find_function(
         &self,
-        components: &mut Components,
+        functions: &mut JobFunctions,
         key: &str,
         udf: &str,
         kinds: &[FunctionKind],
         params: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<ResolvedFunction, NodeError> {
+    ) -> Result<ResolvedFunction, TrainError> {
         let plan = |to_build, component, kind| FunctionPlan {
             udf: udf.to_owned(),
             to_build,
@@ -214,10 +215,10 @@ impl Node {
             kind,
             params: params.clone(),
         };
-        if let Some(folder) = Components::stale_crate(self, key, udf)? {
+        if let Some(folder) = functions.stale_crate(key, udf)? {
             return Ok(ResolvedFunction { plan: plan(Some(folder.display().to_string()), None, None), callable: None });
         }
-        let callable = components.resolve(self, key, udf, kinds, params).await?;
+        let callable = functions.bind(key, udf, kinds, params).await?;
         let component = callable.component.compiled.id().to_string();
         Ok(ResolvedFunction {
             plan: plan(None, Some(component), Some(callable.function.kind)),
@@ -226,7 +227,7 @@ impl Node {
     }
 
     /// Checks that the output can be written, and, if they are known, that its format can have the columns.
-    fn check_output(&self, job: &Job, scan: &Scan, columns: Option<&SchemaRef>) -> Result<(), NodeError> {
+    fn check_output(&self, job: &Job, scan: &Scan, columns: Option<&SchemaRef>) -> Result<(), TrainError> {
         let read = scan.files().iter().map(String::as_str);
         if job.train.is_some() {
             return output::check_place(job, read);
@@ -236,7 +237,7 @@ impl Node {
     }
 
     /// Checks the columns behind the transforms against those that training or the output needs.
-    async fn check_columns(&self, job: &Job, schema: &SchemaRef, scan: &Scan) -> Result<(), NodeError> {
+    async fn check_columns(&self, job: &Job, schema: &SchemaRef, scan: &Scan) -> Result<(), TrainError> {
         match &job.train {
             Some(train) => {
                 let budget = MemoryBudget { spill_dir: self.options.spill.clone(), ..MemoryBudget::default() };
@@ -256,9 +257,9 @@ impl Node {
         train: &TrainSpec,
         trainers: &[ResolvedFunction],
         unchecked: &mut Vec<String>,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), TrainError> {
         for (i, found) in trainers.iter().enumerate() {
-            let Some(Callable { binding, function, .. }) = &found.callable else {
+            let Some(BoundFunction { binding, function, .. }) = &found.callable else {
                 unchecked.push(format!("{}: its parameters", stale(std::slice::from_ref(&found.plan))));
                 continue;
             };

@@ -18,17 +18,18 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use futures::{StreamExt as _, stream};
 use sandbar_core::{Blame, Code, Fault, Limits};
 use sandbar_dataset::{RowTarget, Scan, ScanOptions, ScanSource};
+use sandbar_functions::log_lines;
 use sandbar_jobs::{JobProgress, Phase};
 use sandbar_worker::{CallRequest, CallWork, Pool};
 use serde::Serialize;
 
-use crate::function::log_lines;
-use crate::in_order::{InOrder, Items};
+use crate::error::TrainError;
+use crate::failing_row::{FailingRowFinder, Unusable};
 use crate::job::OutputSpec;
-use crate::row_finder::{RowFinder, Unusable};
-use crate::submit::missing_input;
+use crate::ordered::{Items, Ordered};
+use crate::runner::{JobRunner, missing_input};
 use crate::transform::{Chunk, Steps};
-use crate::{Node, NodeError, input, output};
+use crate::{input, output};
 use models::Models;
 
 /// Stored models that go along with one call.
@@ -49,7 +50,7 @@ pub struct PredictSpec {
     /// For jobs with `per_file`: the training file whose models to use; by
     /// default the one that is called as the input file.
     pub file: Option<String>,
-    /// Components of the models, or folders of their crates, beside those in the cache: nothing else is looked for, whatever
+    /// JobFunctions of the models, or folders of their crates, beside those in the cache: nothing else is looked for, whatever
     /// the models' file says.
     pub components: Vec<PathBuf>,
 }
@@ -87,21 +88,21 @@ impl PredictSpec {
     ///
     /// # Errors
     /// When the models can't be read, or are no output of a job.
-    pub fn limits(&self) -> Result<Limits, NodeError> {
-        Ok(models::remembered(self)?.job.limits)
+    pub fn limits(&self) -> Result<Limits, TrainError> {
+        Ok(models::read_job_metadata(self)?.job.limits)
     }
 }
 
-impl Node {
+impl JobRunner {
     /// Predicts with stored models. The job's transforms are applied to the rows
     /// first; what they make is written, with one more column.
-    pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+    pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, TrainError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
         let models_name = spec.models.to_string_lossy();
         let to = OutputSpec { path: spec.output.to_string_lossy().into(), format: None, partition_by: Vec::new() };
-        output::check(&to, false).map_err(|e| NodeError::Job(e.to_string()))?;
-        let (models, transforms, text) = Models::open(self, models::remembered(spec)?, spec).await?;
+        output::check(&to, false).map_err(|e| TrainError::Invalid(e.to_string()))?;
+        let (models, transforms, text) = Models::open(self, models::read_job_metadata(spec)?, spec).await?;
         let columns = transforms.first().and_then(|first| first.needs(None));
         let source = ScanSource { paths: spec.input.clone(), columns, text, ..ScanSource::default() };
         let scan = Scan::open(source.clone(), ScanOptions::default()).await;
@@ -115,7 +116,7 @@ impl Node {
             pool: self.pool.clone(),
             progress: self.progress.clone(),
         });
-        let finder = RowFinder::of(source, self.options.spill.clone(), 0);
+        let finder = FailingRowFinder::of(source, self.options.spill.clone(), 0);
         let mut predicted = self.predict_all(&run, &target, &finder).await?;
         predicted.seconds = start.elapsed().as_secs_f64();
         predicted.peak_memory_bytes = self.peak_memory_bytes();
@@ -127,8 +128,8 @@ impl Node {
         &self,
         run: &Arc<Run>,
         target: &RowTarget,
-        finder: &RowFinder,
-    ) -> Result<Predicted, NodeError> {
+        finder: &FailingRowFinder,
+    ) -> Result<Predicted, TrainError> {
         let morsels = run.scan.morsels().len();
         self.progress.enter(Phase::Training, morsels as u64);
         let made = run.steps.schema(run.scan.schema(), 0).await?;
@@ -141,7 +142,7 @@ impl Node {
             let run = run.clone();
             move |morsel| run.clone().morsel(morsel)
         };
-        let mut made = InOrder::new(morsels, self.morsels_at_once(&run.scan), self.progress.clone(), make);
+        let mut made = Ordered::new(morsels, self.morsels_at_once(&run.scan), self.progress.clone(), make);
         while let Some((morsel, item)) = made.next().await {
             let (batch, part) = match item {
                 Ok(item) => item,
@@ -210,7 +211,7 @@ impl Run {
         predictions.buffered(2).boxed()
     }
 
-    async fn predict(&self, chunk: Chunk, morsel: usize) -> Result<(RecordBatch, Predicted), NodeError> {
+    async fn predict(&self, chunk: Chunk, morsel: usize) -> Result<(RecordBatch, Predicted), TrainError> {
         let rows = chunk.rows() as u64;
         let batches = chunk.run(0).await?;
         let batch = arrow_select::concat::concat_batches(batches[0].schema_ref(), &batches)
@@ -247,7 +248,7 @@ impl Run {
         Ok((batch, part))
     }
 
-    fn features(&self, batch: &RecordBatch) -> Result<Vec<ScalarBuffer<f64>>, NodeError> {
+    fn features(&self, batch: &RecordBatch) -> Result<Vec<ScalarBuffer<f64>>, TrainError> {
         let feature = |name: &String| {
             let missing = || {
                 Fault::new(Code::Columns, format!("the models were trained on `{name}`, which the input does not have"))
@@ -265,7 +266,7 @@ impl Run {
         call: &models::Call,
         values: &mut [Option<f64>],
         part: &mut Predicted,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), TrainError> {
         let gather = |feature: &ScalarBuffer<f64>| {
             let rows = call.groups.iter().flat_map(|g| &g.rows);
             Arc::new(Float64Array::from_iter_values(rows.map(|row| feature[*row as usize]))) as ArrayRef

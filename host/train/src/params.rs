@@ -5,14 +5,15 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Schema};
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::UnitShape;
+use sandbar_functions::{log_lines, without_each};
 use sandbar_worker::{Binding, CallRequest, CallWork};
 
-use crate::function::{log_lines, without_each};
+use crate::error::TrainError;
 use crate::input::UnitInput;
-use crate::job::{TrainSpec, with_hint};
-use crate::{Job, Node, NodeError};
+use crate::job::{Job, TrainSpec, with_hint};
+use crate::runner::JobRunner;
 
-impl Node {
+impl JobRunner {
     /// Has the trainer of a model read its parameters, in a call of no groups: what is wrong with them would else be found
     /// for each group, once all rows were read.
     ///
@@ -24,7 +25,7 @@ impl Node {
         train: &TrainSpec,
         model: usize,
         binding: &Arc<Binding>,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), TrainError> {
         let columns = train.features.iter().chain([&train.target]);
         let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
         let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
@@ -34,7 +35,7 @@ impl Node {
             let called = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
             // What else goes wrong groups will tell.
             let refused = called.result.err().filter(|fault| fault.code == Code::Refused);
-            Ok::<_, NodeError>(refused.map(|fault| (fault, called.log)))
+            Ok::<_, TrainError>(refused.map(|fault| (fault, called.log)))
         };
         let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
         log_lines(&self.progress, &binding.name, &log);

@@ -1,0 +1,37 @@
+//! Job files: read rows, transform them, train a model for each group or write the rows, and predict with stored models.
+//!
+//! Goals: results depend on the job and its data alone, not on the number of workers or nodes; failures name the row.
+//! Non-goals: programs, the network, how workers run functions.
+
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+mod error;
+mod failing_row;
+mod group_blocks;
+mod input;
+mod job;
+mod ordered;
+mod output;
+mod params;
+mod plan;
+mod predict;
+mod results;
+mod rows;
+mod runner;
+mod stored_rows;
+mod train;
+mod transform;
+mod units;
+
+pub use error::TrainError;
+pub use group_blocks::collector;
+pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
+pub use plan::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
+pub use predict::{PredictSpec, Predicted};
+pub use results::{Failure, FittedModels, Table};
+pub use rows::RowsSummary;
+pub use runner::{JobRunner, JobRunnerOptions, Outcome};
+pub use stored_rows::reader;
+pub use train::Summary;
+pub use units::{RemoteTrainers, TrainerRef, UnitLog, UnitRequest, UnitServer, UnitTrainer};
