@@ -1,34 +1,37 @@
-//! Repeated lines folded: the first of them is shown at once, of those like it how many there were, now and then.
+//! Deduplication of log lines: the first line is shown at once, and its repeats as one line with their count.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines that are alike are told of once in so long.
+/// Time after the first line in which equal lines are counted instead of shown.
 pub(crate) const WINDOW: Duration = Duration::from_secs(5);
-/// Lines that are known at once, and how long they may be. Others are shown as they come.
+/// Maximum tracked lines. Further lines are shown without deduplication.
 const LINES_MAX: usize = 1000;
+/// Maximum bytes of a tracked line. Longer lines are shown without deduplication.
 const LINE_BYTES_MAX: usize = 1000;
 
-/// Folds lines of several tasks.
+/// Deduplicates the log lines of several tasks.
 #[derive(Debug, Default)]
 pub(crate) struct LogDeduplicator {
-    /// By what they say.
+    /// Tracked lines by their text.
     lines: HashMap<String, RepeatedLine>,
 }
 
 #[derive(Debug)]
 struct RepeatedLine {
     first_shown: Instant,
-    /// Who said it first in this window.
+    /// Source of the line that was shown.
     source: String,
-    /// How often it was said besides, by whom last, and whether by several.
+    /// Number of equal lines since.
     repeats: u64,
+    /// Source of the last repeat.
     last_source: String,
+    /// Whether a repeat has another source than the line that was shown.
     has_several_sources: bool,
 }
 
 impl LogDeduplicator {
-    /// A line, and who says it. Gives it if it is to be shown now.
+    /// Returns the text to show, or `None` if the line repeats one that was shown in its window.
     pub(crate) fn add(&mut self, now: Instant, source: &str, line: &str) -> Option<String> {
         if let Some(repeated) = self.lines.get_mut(line) {
             repeated.repeats += 1;
@@ -49,12 +52,12 @@ impl LogDeduplicator {
         Some(format!("{source} {line}"))
     }
 
-    /// Lines whose window is over: those that were said again, with how often.
+    /// Removes the lines whose window is over, and returns a summary of each that was repeated.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<String> {
         self.take_where(|repeated| now.saturating_duration_since(repeated.first_shown) >= WINDOW)
     }
 
-    /// All that is left to be shown.
+    /// Removes all lines, and returns a summary of each that was repeated.
     pub(crate) fn take_all(&mut self) -> Vec<String> {
         self.take_where(|_| true)
     }
@@ -81,7 +84,7 @@ impl RepeatedLine {
 mod tests {
     use super::*;
 
-    /// What is shown of lines that are said at a second, each by somebody, and of those that are left.
+    /// Returns what is shown of lines with a time in seconds and a source, then `|`, then the rest.
     fn shown(lines: &[(u64, &str, &str)]) -> Vec<String> {
         let (start, mut deduplicator, mut all) = (Instant::now(), LogDeduplicator::default(), Vec::new());
         for (second, source, line) in lines {
@@ -101,7 +104,7 @@ mod tests {
             (&[(0, "a", "x"), (1, "b", "x")], &["a x", "|", "b x"]),
             (&[(0, "a", "x"), (1, "b", "x"), (2, "c", "x")], &["a x", "|", "c x [repeated 2 times across tasks]"]),
             (&[(0, "a", "x"), (1, "a", "x"), (2, "a", "x")], &["a x", "|", "a x [repeated 2 times]"]),
-            // The window is over, and the next begins with who says it next.
+            // The window is over: the next equal line is shown and starts a new one.
             (
                 &[(0, "a", "x"), (1, "b", "x"), (2, "c", "x"), (5, "d", "x"), (6, "e", "x")],
                 &["a x", "c x [repeated 2 times across tasks]", "d x", "|", "e x"],

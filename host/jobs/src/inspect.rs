@@ -1,8 +1,8 @@
-//! What is asked of the node of a running job, at a socket in its folder, and what it answers.
+//! Queries to the node of a running job, over a Unix socket in the job's folder.
 //!
-//! A connection carries one question and one answer, each a frame: its length as four bytes, least first, and so many
-//! bytes of JSON: `{"version": 1, …}`. Frames have caps, and both sides give up after a while. Both belong to one user,
-//! whose folder it is; that the other side is of another version, or none of ours, is found by parsing.
+//! A connection carries one query and one response, each a frame: the length as a little-endian `u32`, then that many bytes
+//! of JSON: `{"version": 1, "question": …}` and `{"version": 1, "answer": …}`. Frames are bounded, and both sides have a
+//! timeout. Both sides belong to the owner of the folder. Parsing detects peers of another version, and other programs.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,62 +20,62 @@ use crate::job_record::RunState;
 use crate::limits::JobFolderLimits;
 use crate::rows::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
 
-/// The form of questions and answers.
+/// Version of queries and responses.
 const VERSION: u32 = 1;
 const SOCKET_FILE: &str = "control";
 const LIMITS: JobFolderLimits = JobFolderLimits::DEFAULT;
 const TIMEOUT: Duration = Duration::from_millis(LIMITS.query_time_ms_max);
 
-/// What is asked.
+/// A query to the node of a running job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobQuery {
-    /// Tasks: those that live, and those that are kept of the others.
+    /// Unfinished tasks, and the recorded finished ones.
     Tasks {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
-        /// Those of this state alone.
+        /// Only tasks in this state.
         state: Option<RunState>,
-        /// Those of this name alone.
+        /// Only tasks of this name.
         name: Option<String>,
     },
-    /// What all tasks of a name came to.
+    /// Sums over all tasks, by name.
     Summary,
     /// Actors.
     Actors {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
     },
     /// Objects, the largest first.
     Objects {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
     },
     /// Workers.
     Workers {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
     },
     /// Placement groups.
     Groups {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
     },
-    /// Nodes, with what they have and what of it is left.
+    /// Nodes, with their total and free resources.
     Nodes {
-        /// So many rows at most.
+        /// Maximum rows.
         limit: u32,
     },
-    /// What is held, and by whom.
+    /// Memory of processes, and objects by holder.
     Memory,
-    /// The job is to end, as if it were interrupted.
+    /// Stops the job, as an interruption does.
     Stop,
 }
 
-/// What is answered.
+/// The response to a [`JobQuery`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "an answer is named for its question")]
+#[allow(missing_docs, reason = "a response has the name of its query")]
 pub enum JobResponse {
     Tasks(Listing<TaskRow>),
     Summary(JobSummary),
@@ -85,9 +85,9 @@ pub enum JobResponse {
     Groups(Listing<GroupRow>),
     Nodes(Listing<NodeRow>),
     Memory(MemoryView),
-    /// It is going to end.
+    /// The job is stopping.
     Stopping,
-    /// There is no answer, for this reason.
+    /// The node refuses the query for this reason.
     Refused(String),
 }
 
@@ -110,29 +110,29 @@ struct ResponseMessage {
     response: JobResponse,
 }
 
-/// Why there is no answer.
+/// Error of a query.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// Nobody answers.
-    #[error("its node does not answer: {0}")]
+    /// The node can't be reached, or does not respond in time.
+    #[error("its node does not respond: {0}")]
     Io(#[from] io::Error),
-    /// What came makes no sense.
-    #[error("its node says something that makes no sense: {0}")]
+    /// The node's response is invalid.
+    #[error("its node sent an invalid response: {0}")]
     Malformed(String),
-    /// It won't say.
+    /// The node refuses the query.
     #[error("{0}")]
     Refused(String),
-    /// What was kept of a job that has ended can't be read.
+    /// The records of a finished job can't be read.
     #[error(transparent)]
     Store(#[from] crate::store::JobStoreError),
 }
 
-/// A question, of the bytes of a frame, which may be any.
+/// Parses a query from the body of a frame, which is untrusted.
 fn parse_query(frame: &[u8]) -> Result<JobQuery, String> {
     parse::<QueryMessage>(frame).map(|message| message.query)
 }
 
-/// An answer, of the bytes of a frame, which may be any.
+/// Parses a response from the body of a frame, which is untrusted.
 fn parse_response(frame: &[u8]) -> Result<JobResponse, String> {
     parse::<ResponseMessage>(frame).map(|message| message.response)
 }
@@ -144,50 +144,52 @@ fn parse<'a, T: Deserialize<'a>>(frame: &'a [u8]) -> Result<T, String> {
     }
     let Header { version } = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
     if version != VERSION {
-        return Err(format!("it is of version {version}, this program speaks version {VERSION}"));
+        return Err(format!("its version is {version}, this program uses version {VERSION}"));
     }
     serde_json::from_slice(frame).map_err(|e| e.to_string())
 }
 
-/// A frame of what is said: its length, and its bytes.
+/// Encodes a message as a frame: its length and its JSON.
 fn encode_frame(message: &impl Serialize, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, &Envelope { version: VERSION, message }).map_err(io::Error::other)?;
     let bytes = frame.len() as u64 - 4;
     if bytes > bytes_max {
-        return Err(io::Error::other(format!("it would take {bytes} bytes, the limit is {bytes_max}")));
+        return Err(io::Error::other(format!("the message has {bytes} bytes, the limit is {bytes_max}")));
     }
     frame[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
     Ok(frame)
 }
 
+/// Returns the length in a frame's header.
 fn parse_length(bytes: [u8; 4], bytes_max: u64) -> io::Result<u64> {
     let length = u64::from(u32::from_le_bytes(bytes));
-    let message = || format!("a frame of {length} bytes, the limit is {bytes_max}");
+    let message = || format!("the frame has {length} bytes, the limit is {bytes_max}");
     (length <= bytes_max).then_some(length).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, message()))
 }
 
-/// Where the socket of a folder is: by a short path, since the addresses of sockets are short.
+/// Returns the path of a folder's socket, and the open folder that keeps it valid. The path is one in `/proc`, because a
+/// socket address has at most 108 bytes.
 fn socket_path(folder: &Path) -> io::Result<(File, PathBuf)> {
     let folder = File::open(folder)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(SOCKET_FILE);
     Ok((folder, path))
 }
 
-/// The node's side.
+/// Receives the queries of one job at its node.
 #[derive(Debug)]
 pub(crate) struct InspectServer {
     listener: UnixListener,
 }
 
 impl InspectServer {
-    /// Listens in a folder. Inside a tokio runtime.
+    /// Creates the socket in a folder. Must be called in a tokio runtime.
     pub(crate) fn bind(folder: &Path) -> io::Result<InspectServer> {
         let (_folder, path) = socket_path(folder)?;
         Ok(InspectServer { listener: UnixListener::bind(path)? })
     }
 
-    /// Answers questions until the job is to end.
+    /// Responds to queries until a client stops the job.
     pub(crate) async fn serve<A: Future<Output = JobResponse>>(&self, respond: impl Fn(JobQuery) -> A) {
         let mut connections = FuturesUnordered::new();
         loop {
@@ -196,12 +198,12 @@ impl InspectServer {
                 accepted = self.listener.accept(), if has_room => {
                     match accepted {
                         Ok((stream, _)) => connections.push(tokio::time::timeout(TIMEOUT, serve_connection(stream, &respond))),
-                        // Mostly there are too many files.
+                        // Usually the process has too many open files.
                         Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                     }
                 }
                 Some(served) = connections.next(), if !connections.is_empty() => {
-                    // Who asks badly, or is gone, gets no answer.
+                    // Errors concern one client, which is disconnected.
                     if let Ok(Ok(JobQuery::Stop)) = served {
                         return;
                     }
@@ -211,7 +213,7 @@ impl InspectServer {
     }
 }
 
-/// Answers one question, and gives it.
+/// Responds to the query of one connection, and returns it.
 async fn serve_connection<A: Future<Output = JobResponse>>(
     mut stream: UnixStream,
     respond: &impl Fn(JobQuery) -> A,
@@ -230,19 +232,19 @@ async fn serve_connection<A: Future<Output = JobResponse>>(
     };
     let frame = encode_frame(&ResponseMessage { response }, LIMITS.response_bytes_max).or_else(|e| {
         encode_frame(
-            &ResponseMessage { response: JobResponse::Refused(format!("{e}; ask for fewer rows")) },
+            &ResponseMessage { response: JobResponse::Refused(format!("{e}; request fewer rows")) },
             LIMITS.response_bytes_max,
         )
     })?;
     let sent = stream.write_all(&frame).await;
     match query {
-        // It is meant, whether or not somebody hears the answer.
+        // The job stops even if the client has disconnected.
         JobQuery::Stop => Ok(query),
         _ => sent.map(|()| query),
     }
 }
 
-/// A frame's bytes. Room is made for them as they come.
+/// Reads the body of a frame. Memory is allocated as bytes arrive, not by the announced length.
 async fn read_frame(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut header = [0; 4];
     stream.read_exact(&mut header).await?;
@@ -255,7 +257,7 @@ async fn read_frame(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io
     Ok(bytes)
 }
 
-/// Asks the node of the job whose folder it is.
+/// Sends a query to the node of the job in this folder, and waits for the response.
 pub(crate) fn send_query(folder: &Path, query: &JobQuery) -> Result<JobResponse, InspectError> {
     let (_folder, path) = socket_path(folder)?;
     let mut stream = ClientStream::connect(path)?;
@@ -276,12 +278,12 @@ pub(crate) fn send_query(folder: &Path, query: &JobQuery) -> Result<JobResponse,
     }
 }
 
-/// What a node that does not answer in time may be.
+/// Explains what may keep a node from responding in time.
 fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             let message = format!(
-                "nothing within {} s; it may be suspended, as by Ctrl-Z (`fg` continues it)",
+                "no response within {} s; it may be suspended, for example by Ctrl-Z (`fg` continues it)",
                 TIMEOUT.as_secs()
             );
             io::Error::new(io::ErrorKind::TimedOut, message)
@@ -327,7 +329,7 @@ mod tests {
         for (frame, expected) in [
             (&b""[..], "EOF"),
             (b"{}", "version"),
-            (br#"{"version":2,"question":"summary"}"#, "it is of version 2"),
+            (br#"{"version":2,"question":"summary"}"#, "its version is 2"),
             (br#"{"version":1}"#, "question"),
             (br#"{"version":1,"question":"gossip"}"#, "gossip"),
             (br#"{"version":1,"question":{"tasks":{"limit":-1}}}"#, "-1"),
@@ -339,7 +341,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that may be any, and questions that were damaged: they are understood or not, and nothing else happens.
+        /// Parsing returns a value or an error for arbitrary bytes and for damaged queries.
         #[test]
         fn arbitrary_frames_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), which in 0usize..5, at in any::<usize>()) {
             let _ = (parse_query(&bytes), parse_response(&bytes));
@@ -352,7 +354,7 @@ mod tests {
         }
     }
 
-    /// What a server that knows one answer says to these bytes, and whether it goes on.
+    /// Returns a server's response to these bytes, or `None` if it only disconnects.
     fn response_to(bytes: &[u8]) -> Option<JobResponse> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -379,7 +381,7 @@ mod tests {
         let encoded = |query| encode_frame(&QueryMessage { query }, u64::MAX).unwrap();
         let response = Some(JobResponse::Summary(JobSummary::default()));
         assert_eq!(response_to(&encoded(JobQuery::Summary)), response);
-        // Cut, too long, of another version.
+        // A truncated frame, one beyond the limit, and one without a version.
         assert_eq!(response_to(&encoded(JobQuery::Summary)[..9]), None);
         assert_eq!(response_to(&u32::MAX.to_le_bytes()), None);
         let other = [&8u32.to_le_bytes()[..], b"{\"a\":[]}"].concat();

@@ -1,4 +1,4 @@
-//! What became of a job: one small file, replaced as a whole.
+//! The record of a job: one small JSON file, replaced atomically at each change.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,24 +15,24 @@ use crate::limits::JobFolderLimits;
 use crate::name::JobName;
 use crate::rows::ProgressRow;
 
-/// Where a job is, or a task.
+/// State of a job or a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// It has not begun.
+    /// Not started.
     Pending,
-    /// It has begun.
+    /// Started.
     Running,
-    /// It has ended well.
+    /// Finished without an error.
     Succeeded,
-    /// It has ended, and not well.
+    /// Finished with an error.
     Failed,
-    /// It was ended by somebody.
+    /// Interrupted or cancelled.
     Stopped,
 }
 
 impl RunState {
-    /// Its name.
+    /// Returns the state's name in JSON and in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             RunState::Pending => "pending",
@@ -43,7 +43,7 @@ impl RunState {
         }
     }
 
-    /// Whether nothing more comes of it.
+    /// Returns whether the state is final.
     pub fn is_finished(self) -> bool {
         !matches!(self, RunState::Pending | RunState::Running)
     }
@@ -52,11 +52,11 @@ impl RunState {
 /// Why a job failed, or was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFailure {
-    /// The code, where the error has one.
+    /// Error code, if the error has one.
     pub code: Option<String>,
-    /// In words.
+    /// Error message.
     pub message: String,
-    /// Names of the tasks that led to it, from the job's first one on.
+    /// Names of the failed task and its ancestors, from the job's first task down.
     pub chain: Vec<String>,
 }
 
@@ -72,37 +72,38 @@ impl JobFailure {
     }
 }
 
-/// What a job's tasks came to. All that shows a job has these numbers, under these names.
+/// Counters of a job's tasks. Every output about a job uses these numbers and names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCounts {
-    /// Tasks that were submitted, without the first one.
+    /// Submitted tasks, without the first task.
     pub tasks: u64,
-    /// Tasks that succeeded, the first one among them.
+    /// Tasks that succeeded, including the first task.
     pub succeeded: u64,
-    /// Tasks that failed for good, after their last attempt: those of `host list tasks --state failed`.
+    /// Tasks that failed in their last attempt, as listed by `host list tasks --state failed`.
     pub failed: u64,
-    /// Tasks that were cancelled, or left when the job ended.
+    /// Tasks that were cancelled, or unfinished when the job ended.
     pub stopped: u64,
-    /// Attempts that ended with an error, also where the task was begun again and succeeded.
+    /// Attempts that failed, including those of tasks that succeeded in a retry.
     pub failed_attempts: u64,
-    /// Attempts that were under way on a worker or a node that died.
+    /// Attempts that were running in a worker or on a node that died.
     #[serde(default)]
     pub lost_attempts: u64,
-    /// Workers that died while they ran something of the job.
+    /// Workers that died while they ran tasks of the job.
     pub lost_workers: u64,
     /// Other nodes that died while they had tasks of the job.
     #[serde(default)]
     pub lost_nodes: u64,
-    /// How often a node took the job over from one that was gone. The other numbers count from the last time.
+    /// Takeovers of the job by another node after its node was lost. The other counters start at the last takeover.
     #[serde(default)]
     pub takeovers: u64,
-    /// Of a job that was taken over, tasks that did not have to be run again.
+    /// Tasks that did not run again after a takeover.
     #[serde(default)]
     pub resumed: u64,
 }
 
 impl JobCounts {
-    /// What went wrong, for people: `16 tasks failed, 3 attempts failed, 2 lost with 1 worker`. None where nothing did.
+    /// Returns a text about failures and losses: `16 tasks failed, 3 attempts failed, 2 attempts lost, 1 worker lost`.
+    /// `None` if there were none.
     pub fn failure_summary(&self) -> Option<String> {
         let counted = |count: u64, one: &str, many: &str| match count {
             0 => None,
@@ -123,60 +124,63 @@ impl JobCounts {
     }
 }
 
-/// What a job has logged.
+/// Counters of a job's log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCounts {
-    /// Lines that are kept.
+    /// Lines in the log file.
     pub lines: u64,
-    /// Their bytes in the file.
+    /// Bytes of the log file.
     pub bytes: u64,
-    /// Lines that are not kept: there were too many.
+    /// Lines that were dropped because of a limit or a write error.
     pub dropped: u64,
 }
 
-/// What became of a job.
+/// Record of a job: its program, its state and, once it has finished, its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Of this form.
+    /// Version of the record format.
     pub version: u32,
-    /// What it is called.
+    /// Name of the job.
     pub id: JobName,
-    /// Whose it is.
+    /// Tenant that submitted the job.
     pub tenant: u32,
-    /// The program, as it was given.
+    /// The program as given on submission, truncated.
     pub program: String,
-    /// Names and values of the arguments of its first task, as they were given; the first characters of each.
+    /// Names and values of the first task's arguments as given on submission, each truncated.
     pub arguments: BTreeMap<String, String>,
-    /// Where it is.
+    /// State of the job.
     pub state: RunState,
-    /// When it was submitted: milliseconds since 1970.
+    /// Submission time in milliseconds since 1970.
     pub submitted_ms: u64,
-    /// When its first task could begin, as above.
+    /// Time from which the first task could start, in milliseconds since 1970.
     pub begun_ms: Option<u64>,
-    /// When it had ended, as above.
+    /// End of the job in milliseconds since 1970.
     pub ended_ms: Option<u64>,
-    /// The process of its node.
+    /// Process id of the job's node.
     pub process: u32,
-    /// What its first task returned; nothing where that has no JSON.
+    /// Value that the first task returned, or null if it has no JSON form.
     pub result: serde_json::Value,
-    /// Why it failed or was stopped.
+    /// Why the job failed or was stopped.
     pub error: Option<JobFailure>,
-    /// What its tasks came to, once it has ended.
+    /// Counters of the tasks, set at the end of the job.
     pub counts: JobCounts,
-    /// What it has logged, once it has ended.
+    /// Counters of the log, set at the end of the job.
     pub log: LogCounts,
-    /// How far its tasks said that they were, once it has ended.
+    /// Progress that the tasks reported, set at the end of the job.
     #[serde(default)]
     pub progress: Vec<ProgressRow>,
 }
 
-/// The form of records that this build writes.
+/// Version of the record format that this build reads and writes.
 const VERSION: u32 = 1;
 const RECORD_FILE: &str = "job.json";
-/// What a job's folder holds beside its record.
+/// JSON lines, each a [`LoggedLine`](crate::log::LoggedLine).
 pub(crate) const LOG_FILE: &str = "log";
+/// The task rows of a finished job.
 pub(crate) const TASKS_FILE: &str = "tasks.json";
+/// The task summaries of a finished job.
 pub(crate) const SUMMARY_FILE: &str = "summary.json";
+/// Files of a job's folder that are given up for its record if the disk is full.
 const OTHER_FILES: [&str; 3] = [TASKS_FILE, SUMMARY_FILE, LOG_FILE];
 
 impl JobRecord {
@@ -209,7 +213,7 @@ impl JobRecord {
         }
     }
 
-    /// Of a job whose record is none: what can be said of it nevertheless.
+    /// Returns a substitute for a record that can't be read: a failed job with that error.
     pub(crate) fn unreadable(id: JobName, error: &io::Error) -> JobRecord {
         let error = Some(JobFailure::from_message(format!("its record can't be read: {error}")));
         JobRecord { state: RunState::Failed, submitted_ms: 0, process: 0, error, ..JobRecord::new(id, "?", &[]) }
@@ -219,18 +223,18 @@ impl JobRecord {
         let bytes = read_bounded(&folder.join(RECORD_FILE), JobFolderLimits::DEFAULT.record_bytes_max)?;
         let record: JobRecord = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
         if record.version != VERSION {
-            let message = format!("it is of version {}, this program reads version {VERSION}", record.version);
+            let message = format!("its version is {}, this program reads version {VERSION}", record.version);
             return Err(io::Error::other(message));
         }
         Ok(record)
     }
 
-    /// Replaces the record of a job as a whole.
+    /// Replaces the job's record atomically.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         write_atomically(&folder.join(RECORD_FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
-    /// Replaces the record of a job that has ended. What else its folder holds goes where the disk is full.
+    /// Replaces the record of a finished job. If the disk is full, removes the folder's other files to make room.
     pub(crate) fn write_final(&self, folder: &Path) -> io::Result<()> {
         let written = self.write(folder);
         if !written
@@ -242,34 +246,34 @@ impl JobRecord {
         for name in OTHER_FILES {
             let _ = fs::remove_file(folder.join(name));
         }
-        // The last room may be that of the record that was written first.
+        // The disk may have no room beside the previous record, which is therefore overwritten in place.
         self.write(folder)
             .or_else(|_| fs::write(folder.join(RECORD_FILE), serde_json::to_vec(self).map_err(io::Error::other)?))
     }
 
-    /// When it was submitted, for people.
+    /// Returns the submission time as text: `2026-01-31 23:59:59 UTC`.
     pub fn submitted_utc(&self) -> String {
         let time = i64::try_from(self.submitted_ms).ok().and_then(DateTime::from_timestamp_millis);
         time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
     }
 
-    /// How long it has run, or ran, in milliseconds.
+    /// Returns the time from submission to the job's end, or to now, in milliseconds.
     pub fn duration_ms(&self) -> u64 {
         self.ended_ms.unwrap_or_else(now_ms).saturating_sub(self.submitted_ms)
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A file of no more than so many bytes.
+/// Reads a file. Fails if it has more than `bytes_max` bytes.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+        return Err(io::Error::other(format!("the file has more than {bytes_max} bytes")));
     }
     Ok(bytes)
 }
@@ -295,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Records of builds before these counters stay readable.
+    /// Records of builds without these counters stay readable.
     #[test]
     fn counters_of_older_records_are_zero() {
         let text = r#"{"tasks":1,"succeeded":2,"failed":0,"stopped":0,"failed_attempts":0,"lost_workers":0}"#;

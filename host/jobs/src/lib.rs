@@ -1,11 +1,13 @@
-//! The job store: a folder for each job, with its record, its log and the records of its tasks.
+//! The job store: a folder per job with its record, its log and the records of its tasks.
 //!
-//! The node of a program holds the folder of its job while it runs ([`JobRecorder`]), and answers [queries](JobQuery) on a
-//! socket in it; a lock in it marks the node as alive. Clients find jobs in the [store](JobStore): running jobs answer
-//! themselves, finished ones are read from their folders.
+//! While a job runs, its node writes the job's folder through a [`JobRecorder`], holds a lock in it that marks the node as
+//! alive, and responds to [queries](JobQuery) on a socket in it. Clients find jobs in the [store](JobStore): they query the
+//! nodes of running jobs, and read the folders of finished jobs.
 //!
-//! All of it belongs to one user. Files are nevertheless parsed defensively: a folder may be of another version, or
-//! incomplete. Non-goals: what runs a job.
+//! A store belongs to one user. Its files are nevertheless parsed defensively, because a folder may be incomplete or written
+//! by another version.
+//!
+//! Non-goal: running jobs.
 
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]

@@ -1,38 +1,38 @@
-//! Every bound on what is kept of jobs, in one place.
+//! Bounds of the job store.
 
-/// How much is kept of jobs in a user's folder.
+/// Bounds on the store of a user's jobs, and on queries to their nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobFolderLimits {
-    /// Jobs that have ended and are kept. Older ones go.
+    /// Maximum jobs in the store. Older finished jobs are removed.
     pub jobs_max: usize,
-    /// Bytes that these may take together.
+    /// Maximum bytes of all jobs in the store. Older finished jobs are removed.
     pub bytes_max: u64,
-    /// Bytes of a job's log. What is over is dropped, and counted.
+    /// Maximum bytes of a job's log file. Further lines are dropped and counted.
     pub log_bytes_max: u64,
-    /// Lines of a log on their way to their file.
+    /// Maximum queued lines of a log. Further lines are dropped and counted.
     pub log_queue_lines_max: usize,
-    /// And their bytes.
+    /// Maximum bytes of the queued lines of a log. Further lines are dropped and counted.
     pub log_queue_bytes_max: u64,
-    /// Characters of each argument that a record shows.
+    /// Maximum characters of the program and of each argument in a record. Longer ones are truncated.
     pub argument_chars_max: usize,
-    /// Arguments that a record shows.
+    /// Maximum arguments in a record.
     pub arguments_max: usize,
-    /// Bytes of a record.
+    /// Maximum bytes of a record.
     pub record_bytes_max: u64,
-    /// Bytes of the records of a job's tasks, and of an answer.
+    /// Maximum bytes of the records of a job's tasks, and of a response.
     pub response_bytes_max: u64,
-    /// Bytes of a question.
+    /// Maximum bytes of a query.
     pub query_bytes_max: u64,
-    /// Questions that are answered at once.
+    /// Maximum concurrent queries to a node. Further ones wait.
     pub concurrent_queries_max: usize,
-    /// For a question and its answer, on both sides.
+    /// Timeout in milliseconds of a query and its response, on both sides.
     pub query_time_ms_max: u64,
-    /// Rows of a list.
+    /// Maximum rows of a list.
     pub rows_max: u32,
 }
 
 impl JobFolderLimits {
-    /// Those of this build.
+    /// The bounds that this build uses.
     pub const DEFAULT: JobFolderLimits = JobFolderLimits {
         jobs_max: 1000,
         bytes_max: 512 << 20,

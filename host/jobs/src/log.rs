@@ -1,7 +1,7 @@
-//! The log of a job: lines of its tasks, on their way to whoever looks and to a file.
+//! The log of a job: lines of its tasks and of its node, shown to the user and written to a file.
 //!
-//! Whoever has a line leaves it here and goes on. One thread takes the lines, shows them with those folded that are alike,
-//! and writes all of them to the job's file, up to a bound. What is too many, here or there, is dropped and counted.
+//! Senders put lines into a bounded queue and never wait. One thread deduplicates and shows the lines, and writes all of
+//! them to the job's log file, which is bounded as well. Lines beyond either bound are dropped and counted.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,33 +19,34 @@ use crate::job_record::{LogCounts, now_ms};
 use crate::limits::JobFolderLimits;
 use crate::progress::JobProgress;
 
-/// How often those are looked for whose window is over.
+/// Interval at which summaries of repeated lines are shown.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A line that somebody says: a task, or the node.
+/// A line to log.
 #[derive(Debug, Clone, Copy)]
 pub struct LogEntry<'a> {
-    /// The task's number and name, and its worker.
+    /// Id and name of the task that logs it, and its worker. `None` for the node.
     pub task: Option<(TaskId, &'a str, WorkerId)>,
-    /// 0 to 3.
+    /// 0 (`debug`) to 3 (`error`).
     pub level: u8,
+    /// Text of the line.
     pub line: &'a str,
 }
 
-/// A line of a job's log, as it is kept.
+/// A line of a job's log file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedLine {
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub ms: u64,
-    /// The name of the task that said it; `node` where it was none.
+    /// Name of the task that logged it, or `node`.
     pub name: String,
-    /// The task's id.
+    /// Id of the task.
     pub task: Option<String>,
-    /// Its worker.
+    /// Worker of the task.
     pub worker: Option<u32>,
     /// `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// What it said.
+    /// Text of the line.
     pub line: String,
 }
 
@@ -62,7 +63,7 @@ impl LoggedLine {
         }
     }
 
-    /// Who said it: `(add 3-17, worker 3)`.
+    /// Returns the source for display: `(add 3-17, worker 3)`.
     pub fn source(&self) -> String {
         match (&self.task, self.worker) {
             (Some(task), Some(worker)) => format!("({} {task}, worker {worker})", self.name),
@@ -70,21 +71,22 @@ impl LoggedLine {
         }
     }
 
-    /// How grave it is, and what: `info: it begins`.
+    /// Returns level and text for display: `info: it starts`.
     pub fn message(&self) -> String {
         format!("{}: {}", self.level, self.line)
     }
 }
 
-/// What a log and those who have lines share.
+/// Counters that a log shares with its senders.
 #[derive(Debug, Default)]
 struct QueueCounters {
-    /// Bytes of lines on their way.
+    /// Bytes of queued lines.
     bytes: AtomicU64,
+    /// Lines that found the queue full.
     dropped: AtomicU64,
 }
 
-/// Where lines are left.
+/// Puts lines into the queue of a job's log.
 #[derive(Debug, Clone)]
 pub struct LogSender {
     lines: SyncSender<LoggedLine>,
@@ -92,7 +94,7 @@ pub struct LogSender {
 }
 
 impl LogSender {
-    /// Leaves a line, or counts it, where too many are on their way.
+    /// Queues a line. Drops and counts it if the queue is full. Never waits.
     pub fn send(&self, entry: LogEntry<'_>) {
         let bytes = entry.line.len() as u64;
         let queued_bytes = self.counters.bytes.fetch_add(bytes, Relaxed);
@@ -104,15 +106,15 @@ impl LogSender {
     }
 }
 
-/// How lines are shown.
+/// Where lines are shown, besides the file.
 pub enum LogOutput {
-    /// To people: those that are alike as one.
+    /// In the progress output of a command, with repeated lines as one.
     Deduplicated(Arc<JobProgress>),
-    /// To a program.
+    /// In a function that is called with each line.
     Callback(Box<dyn FnMut(&LoggedLine) + Send>),
 }
 
-/// The log of a job, and its thread.
+/// The log of a job, with its thread.
 #[derive(Debug)]
 pub struct JobLog {
     sender: LogSender,
@@ -120,10 +122,10 @@ pub struct JobLog {
 }
 
 impl JobLog {
-    /// Shows lines, and writes them to `file`, if there is one.
+    /// Starts the thread that shows lines and writes them to `file`, if any.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// The thread can't be started.
     pub fn start(file: Option<File>, output: LogOutput) -> std::io::Result<JobLog> {
         let (sender, lines) = sync_channel(JobFolderLimits::DEFAULT.log_queue_lines_max);
         let counters = Arc::new(QueueCounters::default());
@@ -135,11 +137,12 @@ impl JobLog {
         Ok(JobLog { sender: LogSender { lines: sender, counters }, thread })
     }
 
+    /// Returns a new sender of this log.
     pub fn sender(&self) -> LogSender {
         self.sender.clone()
     }
 
-    /// Waits until all is shown and written, which it is once nobody has a sender any more. Gives what was kept.
+    /// Waits until all senders are dropped and all lines are shown and written. Returns the counters of the log.
     pub fn close(self) -> LogCounts {
         drop(self.sender);
         self.thread.join().unwrap_or_default()
@@ -171,20 +174,20 @@ impl LogWriter {
         let mut counts = self.file.as_mut().map(LogFile::finish).unwrap_or_default();
         let dropped = self.counters.dropped.load(Relaxed);
         if dropped > 0 {
-            self.show(format!("({dropped} lines came faster than they could be kept, and were dropped)"));
+            self.show(format!("({dropped} lines were dropped: the log queue was full)"));
         }
         counts.dropped += dropped;
         counts
     }
 
-    /// The next line, or none by then; nothing once there are no more.
+    /// Returns the next line, `Some(None)` at the deadline, or `None` once all senders are dropped and the queue is empty.
     fn next(&mut self, deadline: Instant) -> Option<Option<LoggedLine>> {
         match self.lines.try_recv() {
             Ok(line) => return Some(Some(line)),
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
-        // Whoever follows the file sees what there is.
+        // The queue is empty: readers that follow the file see all lines before this thread sleeps.
         self.file.iter_mut().for_each(LogFile::flush);
         match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => Some(Some(line)),
@@ -214,7 +217,7 @@ impl LogWriter {
     }
 }
 
-/// A file of lines, each a JSON object.
+/// A log file of bounded size, with one JSON object per line.
 struct LogFile {
     file: BufWriter<File>,
     bytes_max: u64,
@@ -235,7 +238,7 @@ impl LogFile {
     }
 
     fn flush(&mut self) {
-        // What can't be written is missed by whoever reads it.
+        // A write error leaves the log incomplete, but does not fail the job.
         let _ = self.file.flush();
     }
 

@@ -1,4 +1,4 @@
-//! What jobs are called: names that sort by time, of which people need only the end.
+//! Names of jobs, which sort by submission time and have a short form for people.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// A job's name: when it was submitted, to the millisecond, and six digits that tell it apart from all others of its
-/// folder. `20260131-235959-123-4f3a9c`.
+/// Name of a job: its submission time to the millisecond in UTC, and six random hexadecimal digits:
+/// `20260131-235959-123-4f3a9c`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(String);
@@ -17,9 +17,9 @@ const TIME_CHARS: usize = "20260131-235959-123".len();
 const DIGITS: usize = 6;
 
 impl JobName {
-    /// One of now.
+    /// Generates a name with the current time.
     pub fn generate() -> JobName {
-        // Its keys are random.
+        // `RandomState` has random keys, which make the hash random.
         JobName::from_parts(Utc::now(), RandomState::new().hash_one(0u8))
     }
 
@@ -27,17 +27,17 @@ impl JobName {
         JobName(format!("{}-{:06x}", time.format("%Y%m%d-%H%M%S-%3f"), random & 0xff_ffff))
     }
 
-    /// The digits at its end: enough for people.
+    /// Returns the digits at the end of the name, which users see and type.
     pub fn short(&self) -> &str {
         &self.0[TIME_CHARS + 1..]
     }
 
-    /// All of it.
+    /// Returns the full name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether somebody who says `text` may mean it: all of the name, or how its last digits begin.
+    /// Returns whether `text` is the full name, or a non-empty prefix of the short name.
     pub fn matches(&self, text: &str) -> bool {
         self.0 == text || !text.is_empty() && self.short().starts_with(text)
     }
@@ -59,7 +59,7 @@ impl FromStr for JobName {
                 b'f' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
                 other => byte == *other,
             });
-        is_valid.then(|| JobName(text.to_owned())).ok_or_else(|| format!("`{text}` is no job's name"))
+        is_valid.then(|| JobName(text.to_owned())).ok_or_else(|| format!("`{text}` is not the name of a job"))
     }
 }
 

@@ -18,7 +18,7 @@ pub struct JobProgress {
     parts: AtomicU64,
     rows: AtomicU64,
     models: AtomicU64,
-    /// Progress that the tasks of a program report.
+    /// Progress that the tasks of the current program report.
     bars: Mutex<Arc<ProgressBars>>,
     build_nanos: AtomicU64,
     log: Mutex<Vec<String>>,
@@ -120,7 +120,7 @@ impl JobProgress {
         bars.rows()
     }
 
-    /// Shows the progress of another program from now on.
+    /// Sets the program whose progress [`JobProgress::program_rows`] returns.
     pub fn set_program_bars(&self, bars: Arc<ProgressBars>) {
         *self.bars.lock().unwrap_or_else(PoisonError::into_inner) = bars;
     }
@@ -130,7 +130,7 @@ impl JobProgress {
         std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of lines beyond that limit.
+    /// Returns the number of guests' lines that were hidden because of the limit of [`JobProgress::take_log`].
     pub fn hidden_lines(&self) -> u64 {
         self.logged.load(Relaxed).saturating_sub(LOG_LINES_MAX)
     }

@@ -1,4 +1,4 @@
-//! How far the tasks of a job say that they are with what: sums over the tasks that say the same name.
+//! Progress that the tasks of a job report: one bar for each name, with the sum over the tasks that report it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -7,28 +7,28 @@ use sandbar_core::TaskId;
 
 use crate::ProgressRow;
 
-/// Names of one job. What is said of others is not shown.
+/// Maximum bars of one job. Reports under further names are dropped.
 const BARS_MAX: usize = 16;
-/// Bytes of a name.
+/// Maximum bytes of a name. Longer names are truncated.
 const NAME_BYTES_MAX: usize = 64;
-/// Tasks that say something at once: what more of them say is not shown until others have ended.
+/// Maximum reports of unfinished tasks, one per task and bar. Further ones are dropped until a task finishes.
 const ENTRIES_MAX: usize = 1000;
 
-/// What is said by all tasks of a job.
+/// Progress of all tasks of a job.
 #[derive(Debug, Default)]
 pub struct ProgressBars(Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
 struct ProgressState {
     bars: Vec<Bar>,
-    /// What tasks said last that have not ended.
+    /// Latest report of each unfinished task to each bar.
     entries: Vec<TaskProgress>,
 }
 
 #[derive(Debug)]
 struct Bar {
     name: String,
-    /// Of tasks that have ended.
+    /// Sum over finished tasks.
     finished: ReportedAmount,
     first_report: Instant,
     last_report: Instant,
@@ -41,10 +41,10 @@ struct TaskProgress {
     amount: ReportedAmount,
 }
 
-/// So much, of so much if that is known.
 #[derive(Debug, Clone, Copy)]
 struct ReportedAmount {
     done: u64,
+    /// `None` if unknown.
     total: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ impl ReportedAmount {
 }
 
 impl ProgressBars {
-    /// A task says how far it is. Names may be any.
+    /// Records a task's progress, which replaces its previous report under that name. `name` is untrusted.
     pub fn report(&self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
         let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, amount, now) = (truncate_name(name), ReportedAmount { done, total }, Instant::now());
@@ -77,7 +77,7 @@ impl ProgressBars {
         bars[bar].last_report = now;
     }
 
-    /// A task has ended for good.
+    /// Moves the task's last reports to the sums of finished tasks. Must be called once no attempt follows.
     pub fn finish_task(&self, task: TaskId) {
         let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| {
@@ -88,7 +88,7 @@ impl ProgressBars {
         });
     }
 
-    /// What was said so far, by names in the order in which they came.
+    /// Returns a row per name, in the order of the first reports.
     pub fn rows(&self) -> Vec<ProgressRow> {
         let ProgressState { bars, entries } = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |(index, bar): (usize, &Bar)| {

@@ -1,4 +1,4 @@
-//! The side of a job's folder that its node has.
+//! The node's access to the folder of a job that it runs.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -15,28 +15,29 @@ use crate::name::JobName;
 use crate::rows::{JobSummary, Listing, ProgressRow, TaskRow};
 use crate::store::{JobStore, STOP_MARK_FILE, write_task_files};
 
-/// How often the folder of a job that runs shows that its node lives.
+/// Interval at which the node of a running job touches the lock file.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Notes in the folder of a job that it is interrupted: its record says so, also if its node is killed before it can write
-/// one.
+/// Marks a job as interrupted in its folder, so that it counts as stopped even if its node is killed before it writes the
+/// final record.
 #[derive(Debug, Clone)]
 pub struct StopMark {
     folder: PathBuf,
 }
 
 impl StopMark {
-    /// It is interrupted now.
+    /// Sets the mark.
     pub fn set(&self) {
-        // As of records.
+        // Without the mark, a killed job counts as failed, which is not worth an error of its own.
         let _ = File::create(self.folder.join(STOP_MARK_FILE));
     }
 }
 
-/// Keeps the folder of a job that runs in this process. Of one that is dropped before it has ended the record says that it
-/// was stopped.
+/// Writes the folder of a job that runs in this process. If it is dropped before [`JobRecorder::finish`], it records the job
+/// as stopped.
 #[derive(Debug)]
 pub struct JobRecorder {
+    /// `None` if nothing is recorded, or the final record is written.
     folder: Option<JobFolder>,
 }
 
@@ -46,14 +47,14 @@ struct JobFolder {
     name: JobName,
     path: PathBuf,
     record: Mutex<JobRecord>,
-    /// Held while the node lives. It is touched now and then.
+    /// Locked while the node lives. Its modification time is the node's last heartbeat.
     lock: OwnedFd,
     log: Option<File>,
     server: InspectServer,
 }
 
 impl JobRecorder {
-    /// Of a job that is kept nowhere.
+    /// Returns a recorder that records nothing.
     pub fn disabled() -> JobRecorder {
         JobRecorder { folder: None }
     }
@@ -70,29 +71,29 @@ impl JobRecorder {
         JobRecorder { folder: Some(JobFolder { store, name, path, record, lock, log: Some(log), server }) }
     }
 
-    /// What the job is called, if it is kept.
+    /// Returns the job's name, or `None` if it is not recorded.
     pub fn name(&self) -> Option<&JobName> {
         self.folder.as_ref().map(|folder| &folder.name)
     }
 
-    /// Notes that the job is interrupted, whatever becomes of this process then.
+    /// Returns a handle that marks the job as interrupted, or `None` if the job is not recorded.
     pub fn stop_mark(&self) -> Option<StopMark> {
         self.folder.as_ref().map(|folder| StopMark { folder: folder.path.clone() })
     }
 
-    /// The file for its log, the first time.
+    /// Returns the log file on the first call, if the job is recorded.
     pub fn take_log(&mut self) -> Option<File> {
         self.folder.as_mut()?.log.take()
     }
 
-    /// Its first task can begin.
+    /// Records that the first task can start.
     pub fn mark_running(&self) {
         if let Some(folder) = &self.folder {
             folder.write(|record| (record.state, record.begun_ms) = (RunState::Running, Some(now_ms())));
         }
     }
 
-    /// Answers questions until the job is to end.
+    /// Responds to queries and sends heartbeats. Returns when a client stops the job, or never if the job is not recorded.
     pub async fn serve<A: Future<Output = JobResponse>>(&self, respond: impl Fn(JobQuery) -> A) {
         match &self.folder {
             Some(folder) => tokio::select! {
@@ -103,21 +104,21 @@ impl JobRecorder {
         }
     }
 
-    /// Keeps what is left of its tasks. Gives a warning where that can't be.
+    /// Writes the records of the job's tasks. Returns a warning if they can't be written.
     pub fn write_tasks(&self, tasks: &Listing<TaskRow>, summary: &JobSummary) -> Option<String> {
         let folder = self.folder.as_ref()?;
         let error = write_task_files(&folder.path, tasks, summary).err()?;
-        Some(format!("warning: what the job's tasks did is not kept in {}: {error}", folder.path.display()))
+        Some(format!("warning: the task records of the job can't be written to {}: {error}", folder.path.display()))
     }
 
-    /// How far its tasks said that they were, in the end.
+    /// Sets the progress of the final record.
     pub fn set_progress(&self, progress: Vec<ProgressRow>) {
         if let Some(folder) = &self.folder {
             folder.record().progress = progress;
         }
     }
 
-    /// Keeps that the job has ended. Gives a warning where that can't be.
+    /// Writes the final record, and prunes the store. Returns a warning if the record can't be written.
     pub fn finish(
         &mut self,
         state: RunState,
@@ -131,16 +132,16 @@ impl JobRecorder {
         (record.state, record.result, record.error) = (state, result, error);
         (record.counts, record.log, record.ended_ms) = (counts, log, Some(now_ms()));
         let warning = record.write_final(&folder.path).err().map(|error| {
-            // A record of a job that runs, without its node, would be one of a job that failed.
+            // The record of a running job without a live node would count as that of a failed job.
             let _ = fs::remove_dir_all(&folder.path);
-            format!("warning: what became of the job is not kept in {}: {error}", folder.path.display())
+            format!("warning: the record of the job can't be written to {}: {error}", folder.path.display())
         });
         drop(folder.lock);
         folder.store.prune(&JobFolderLimits::DEFAULT);
         warning
     }
 
-    /// Lets go of the folder as a process does that is killed.
+    /// Releases the folder without a final record, as a killed process does.
     #[cfg(test)]
     pub(crate) fn simulate_crash(mut self) {
         drop(self.folder.take());
@@ -148,7 +149,7 @@ impl JobRecorder {
 }
 
 impl JobFolder {
-    /// Has the folder show that the node lives: of one that is killed nothing else says for how long it did.
+    /// Touches the lock file periodically. The time of a killed node's last heartbeat is taken as the end of its job.
     async fn send_heartbeats(&self) {
         let mut tick = tokio::time::interval(HEARTBEAT_INTERVAL);
         loop {
@@ -161,9 +162,9 @@ impl JobFolder {
     fn write(&self, change: impl FnOnce(&mut JobRecord)) {
         let mut record = self.record();
         change(&mut record);
-        // On a full disk whoever looks learns of it once the job has ended.
+        // The job runs on without its record, and `finish` returns a warning if the final record fails too.
         if let Err(e) = record.write(&self.path) {
-            log::warn!("the record of job {} is not kept: {}: {e}", self.name.short(), self.path.display());
+            log::warn!("the record of job {} can't be written to {}: {e}", self.name.short(), self.path.display());
         }
     }
 
@@ -176,7 +177,7 @@ impl Drop for JobRecorder {
     fn drop(&mut self) {
         if let Some(folder) = &self.folder {
             let (counts, log) = (folder.record().counts, folder.record().log);
-            let error = JobFailure::from_message("its command was ended");
+            let error = JobFailure::from_message("its command ended before the job finished");
             self.finish(RunState::Stopped, serde_json::Value::Null, Some(error), counts, log);
         }
     }

@@ -1,4 +1,6 @@
-//! What can be seen of a job: rows of lists, as they are answered, kept and printed.
+//! Rows and summaries about a job, as nodes send them, job folders store them and commands print them.
+//!
+//! Field names are the keys of the JSON output and of files on disk.
 
 use std::fmt;
 
@@ -7,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::job_record::RunState;
 
-/// Rows, and how many there would be.
+/// Rows, with the total number from which they were taken.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listing<T> {
-    /// How many there are, as far as anybody counted.
+    /// Number of rows without a limit, as far as they were counted.
     pub total: u64,
-    /// Of how many these rows were chosen, where all would have been too many to look at.
+    /// Number of entries that were searched for these rows, if not all were searched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<u64>,
-    /// The first of them, or those that are kept.
+    /// The first rows, or the recorded ones.
     pub rows: Vec<T>,
 }
 
 impl<T> Listing<T> {
-    /// Rows of so many.
+    /// Creates a listing for which all entries were searched.
     pub fn new(total: u64, rows: Vec<T>) -> Listing<T> {
         Listing { total, looked_at: None, rows }
     }
@@ -32,64 +34,65 @@ impl<T> Default for Listing<T> {
     }
 }
 
-/// A task. Times are in nanoseconds since the job began.
+/// A task. Points in time are nanoseconds since the start of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskRow {
-    /// The worker that gave out its number, and which of these it is: `3-17`.
+    /// Id of the task: the worker that created the id, and the number there, as in `3-17`.
     pub id: String,
-    /// What people call it.
+    /// Name of the task.
     pub name: String,
-    /// Where it is.
+    /// State of the task.
     pub state: RunState,
-    /// What it waits for, if it does: `objects`, or `a worker`.
+    /// What an unfinished task waits for: `objects`, `a worker` or `a time`.
     pub waits_for: Option<String>,
-    /// Who submitted it, while that was known.
+    /// Id of the task that submitted it, if known.
     pub parent: Option<String>,
-    /// How often it was begun, or is to be begun.
+    /// Number of attempts, including the one that runs or comes next.
     pub attempts: u32,
-    /// Where it runs, or where its last attempt ended.
+    /// Worker that runs the task, or that finished its last attempt.
     pub worker: Option<u32>,
-    /// When it was submitted.
+    /// Submission of the task.
     pub submitted_ns: Option<u64>,
-    /// When its last attempt began.
+    /// Start of the last attempt.
     pub begun_ns: Option<u64>,
-    /// When it ended.
+    /// End of the last attempt.
     pub ended_ns: Option<u64>,
-    /// How long it computed, which is less where it waited for others.
+    /// Computing time of the last attempt, without the time in which it waited for other tasks.
     pub computed_ns: Option<u64>,
-    /// How long GPUs worked for it, as far as it waited for them.
+    /// GPU time that the last attempt waited for.
     pub gpu_ns: Option<u64>,
-    /// Bytes of its arguments, and of the objects among them.
+    /// Bytes of the arguments, including the objects among them.
     pub bytes_in: Option<u64>,
-    /// Bytes of what it returned.
+    /// Bytes of the returned values.
     pub bytes_out: Option<u64>,
-    /// Most linear memory that it had.
+    /// Peak linear memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Why it failed or was stopped.
+    /// Why the task failed or was stopped.
     pub error: Option<ErrorRow>,
 }
 
 /// Why a task failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorRow {
-    /// What happened, as one of the codes.
+    /// Error code.
     pub code: String,
-    /// And in words.
+    /// Error message.
     pub message: String,
-    /// Names of the tasks that led to it, from the job's first one on.
+    /// Names of the failed task and its ancestors, from the job's first task down.
     pub chain: Vec<String>,
 }
 
 impl ErrorRow {
+    /// Creates the row of a task's error.
     pub fn from_error(error: &TaskError) -> ErrorRow {
         let TaskError { fault, chain } = error;
         ErrorRow { code: fault.code.as_str().to_owned(), message: fault.message.clone(), chain: chain.clone() }
     }
 }
 
-/// Values from the least to the greatest.
+/// Minimum, mean, percentiles and maximum of durations, in nanoseconds. Percentiles are exact to one eighth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "a percentile is named for itself")]
+#[allow(missing_docs, reason = "the names of statistics explain themselves")]
 pub struct DurationStats {
     pub min: u64,
     pub mean: u64,
@@ -99,39 +102,39 @@ pub struct DurationStats {
     pub max: u64,
 }
 
-/// All tasks of one name.
+/// Sums over all tasks of one name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NameSummary {
-    /// Their name.
+    /// Name of the tasks.
     pub name: String,
-    /// How many wait for objects or a worker.
+    /// Tasks that wait for objects or a worker.
     pub pending: u64,
-    /// How many a worker has.
+    /// Tasks that a worker runs or has queued, including those that wait in it for objects.
     pub running: u64,
-    /// How many have ended well.
+    /// Tasks that succeeded.
     pub succeeded: u64,
-    /// How many have failed.
+    /// Tasks that failed.
     pub failed: u64,
-    /// How many were cancelled, or left when their job ended.
+    /// Tasks that were cancelled, or unfinished when the job ended.
     pub stopped: u64,
-    /// Attempts of those that have ended.
+    /// Attempts of finished tasks.
     pub attempts: u64,
-    /// From begin to end of an attempt, in nanoseconds; percentiles to an eighth.
+    /// Durations of last attempts from start to end, or `None` if none finished in a worker.
     pub took_ns: Option<DurationStats>,
-    /// Nanoseconds that all of them computed together.
+    /// Total computing time in nanoseconds.
     pub computed_ns: u64,
-    /// Nanoseconds that GPUs worked for all of them together, as far as these waited for them.
+    /// Total GPU time that the tasks waited for, in nanoseconds.
     pub gpu_ns: u64,
-    /// Bytes of their arguments, and of the objects among them.
+    /// Total bytes of the arguments, including the objects among them.
     pub bytes_in: u64,
-    /// Bytes of what they returned.
+    /// Total bytes of the returned values.
     pub bytes_out: u64,
-    /// Most linear memory that one of them had.
+    /// Largest peak linear memory of a task, in bytes.
     pub memory_bytes_max: u64,
 }
 
 impl NameSummary {
-    /// How many are in this state, or in any.
+    /// Returns the number of tasks in a state, or in any state.
     pub fn count(&self, state: Option<RunState>) -> u64 {
         match state {
             Some(RunState::Pending) => self.pending,
@@ -143,7 +146,7 @@ impl NameSummary {
         }
     }
 
-    /// Of a name that no task has.
+    /// Creates the summary of a name without tasks.
     pub fn new(name: &str) -> NameSummary {
         NameSummary {
             name: name.to_owned(),
@@ -163,31 +166,31 @@ impl NameSummary {
     }
 }
 
-/// The tasks of a job, by name.
+/// Summary of a job's tasks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
-    /// Names in the order in which tasks of them ended first.
+    /// Sums by name, in the order of each name's first finished task.
     pub names: Vec<NameSummary>,
-    /// How far its tasks say that they are.
+    /// Progress that the tasks report.
     #[serde(default)]
     pub progress: Vec<ProgressRow>,
 }
 
-/// How far tasks say that they are with something: all that call it by the same name.
+/// Progress that tasks report under one name, summed over the tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgressRow {
-    /// What they call it.
+    /// Name in the reports.
     pub name: String,
-    /// How much is done.
+    /// Completed amount.
     pub done: u64,
-    /// Of how much, if all of them know.
+    /// Total amount, if all reports have one.
     pub total: Option<u64>,
-    /// From when that was said first to when it was said last.
+    /// Seconds from the first report to the last.
     pub seconds: f64,
 }
 
 impl ProgressRow {
-    /// So much is done in a second; none while nobody can say.
+    /// Returns the completed amount per second, or `None` if no time has passed between reports.
     pub fn rate(&self) -> Option<f64> {
         (self.seconds > 0.0).then(|| self.done as f64 / self.seconds)
     }
@@ -207,7 +210,7 @@ impl fmt::Display for ProgressRow {
 }
 
 impl JobSummary {
-    /// A sum over all names.
+    /// Returns the sum of a value over all names.
     pub fn sum(&self, value: impl Fn(&NameSummary) -> u64) -> u64 {
         self.names.iter().map(value).sum()
     }
@@ -216,142 +219,144 @@ impl JobSummary {
 /// An actor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ActorRow {
-    /// As of tasks.
+    /// Id of the actor, in the form of [`TaskRow::id`].
     pub id: String,
-    /// What people call it.
+    /// Name of the actor, or of the function that created it.
     pub name: String,
-    /// `pending`, `alive`, `restarting` or `dead`.
+    /// State: `pending`, `alive`, `restarting` or `dead`.
     pub state: String,
-    /// The worker that it lives in.
+    /// Worker that the actor lives in.
     pub worker: Option<u32>,
-    /// How often it was begun again.
+    /// Number of restarts.
     pub restarts: u32,
-    /// Calls of it that have not ended.
+    /// Unfinished calls of the actor.
     pub calls: u64,
 }
 
 /// An object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObjectRow {
-    /// As of tasks.
+    /// Id of the object, in the form of [`TaskRow::id`].
     pub id: String,
-    /// The task that returns it, or returned it; none of what was put.
+    /// Task whose return value it is, or `None` if a task put it.
     pub task: Option<String>,
-    /// `pending`, `ready` or `failed`.
+    /// State: `pending`, `ready` or `failed`.
     pub state: String,
-    /// Where its value is: `node`, where the object is, `memory`, in the store's, or `disk`.
+    /// Location of the value: `node` (beside the object's entry), `memory` (of the object store), `disk`, or `away` (on another
+    /// node).
     pub place: Option<String>,
-    /// Bytes of its value.
+    /// Bytes of the value.
     pub bytes: u64,
-    /// Tasks that need it, and values that contain it.
+    /// Number of tasks that need it and values that contain it.
     pub pins: u32,
-    /// Workers whose tasks hold it.
+    /// Workers whose tasks hold references to it.
     pub workers: Vec<u32>,
-    /// Objects that its value contains.
+    /// Number of objects whose references its value contains.
     pub contains: u32,
 }
 
 /// A worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Its number.
+    /// Number of the worker.
     pub id: u32,
-    /// `driver`, which runs a job's first task, or `tasks`.
+    /// Kind: `driver`, which runs a job's first task, `client`, which submits a job's tasks, `tasks`, `actors` for
+    /// actors that request less than one processor each, `actor` for one actor, or `peer`, the proxy of another node.
     pub role: String,
-    /// Its process.
+    /// Process id.
     pub process: u32,
-    /// The task that it runs at this moment: its id, and its name.
+    /// Id and name of the task that it runs now.
     pub task: Option<(String, String)>,
-    /// Tasks that it was given, those not counted that wait for objects.
+    /// Tasks that are assigned to it, without those that wait for objects.
     pub given: u64,
-    /// Tasks in it that wait for objects.
+    /// Tasks in it that wait for objects, or for a time.
     pub waiting: u64,
-    /// Memory of the process that is its own or its share of what is shared, in bytes.
+    /// Private memory of the process and its proportional share of shared memory, in bytes.
     pub memory_bytes: u64,
 }
 
 /// A placement group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// As of tasks.
+    /// Id of the group, in the form of [`TaskRow::id`].
     pub id: String,
-    /// What people call it.
+    /// Name of the group, if it has one.
     pub name: Option<String>,
-    /// `PACK`, `SPREAD`, `STRICT_PACK` or `STRICT_SPREAD`.
+    /// Strategy: `PACK`, `SPREAD`, `STRICT_PACK` or `STRICT_SPREAD`.
     pub strategy: String,
-    /// `pending`, `created`, `rescheduling` or `infeasible`.
+    /// State: `pending`, `created`, `rescheduling` or `infeasible`.
     pub state: String,
-    /// What is set aside, or to be.
+    /// Bundles of resources that the group reserves.
     pub bundles: Vec<BundleRow>,
 }
 
 /// A bundle of a placement group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BundleRow {
-    /// Where it is.
+    /// Node on which it is placed.
     pub node: Option<u32>,
-    /// What it has; nothing of that is left before it is placed.
+    /// Its resources. None is free before it is placed.
     pub resources: Vec<ResourceRow>,
-    /// Tasks and actors in it.
+    /// Number of tasks and actors in it.
     pub occupants: u64,
 }
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// Its number.
+    /// Number of the node.
     pub id: u32,
-    /// What it has.
+    /// Its resources.
     pub resources: Vec<ResourceRow>,
 }
 
-/// So much of something.
+/// Amount of a resource.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResourceRow {
-    /// `cpus`, `gpus`, `memory` (in bytes), or a name of one's own.
+    /// `cpus`, `gpus`, `memory` (in bytes), or the name of a custom resource.
     pub name: String,
-    /// How much there is.
+    /// Total amount.
     pub total: f64,
-    /// How much of it nobody has. Of processors less than none where tasks went on that had given theirs away.
+    /// Free amount. Negative for `cpus` if tasks that had released theirs while waiting have continued.
     pub free: f64,
 }
 
-/// What is held, and by whom.
+/// Memory of processes, and objects by location and holder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryView {
     /// The node and its workers.
     pub processes: Vec<ProcessRow>,
-    /// Objects that there are.
+    /// Number of objects.
     pub objects: u64,
-    /// Bytes of those whose value is small, and lies where the object does.
+    /// Bytes of small values, which are stored beside their objects' entries.
     pub node_bytes: u64,
-    /// Bytes of those whose value takes memory of the store, which is bounded.
+    /// Bytes of values in the object store's memory, which is bounded.
     pub memory_bytes: u64,
-    /// Bytes of those whose value is on disk alone.
+    /// Bytes of values that are on disk only.
     pub disk_bytes: u64,
-    /// By whom they are held; what several hold counts for each of them.
+    /// Holders of objects. An object with several holders counts for each.
     pub holders: Vec<HolderRow>,
-    /// Whether there were too many objects to look at: what is said is of a part of them.
+    /// Whether only some of the objects were searched, because there are too many.
     pub is_partial: bool,
 }
 
-/// A process, and what it takes.
+/// Memory of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRow {
-    /// `node`, or `worker 3`.
+    /// `node`, or a worker as in `worker 3`.
     pub name: String,
-    /// Its number.
+    /// Process id.
     pub process: u32,
-    /// Memory that is its own, or its share of what is shared, in bytes.
+    /// Private memory and the proportional share of shared memory, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Who holds objects, and how much.
+/// Objects of one holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HolderRow {
-    /// `worker 3`: tasks there. `tasks and values`: tasks that need them, and values that contain them.
+    /// `worker 3` for the tasks of a worker, or `tasks and values` for tasks that need objects and values that contain them.
     pub name: String,
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
     /// Bytes of their values.
     pub bytes: u64,

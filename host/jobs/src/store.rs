@@ -1,4 +1,4 @@
-//! The folder of all jobs of a user: found, listed, pruned.
+//! The store of a user's jobs: one folder with a folder per job, which is created, found, listed and pruned here.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -19,75 +19,76 @@ use crate::name::JobName;
 use crate::recorder::JobRecorder;
 use crate::rows::{JobSummary, Listing, TaskRow};
 
+/// Locked by the node of a running job.
 const LOCK_FILE: &str = "lock";
-/// Of a job that was interrupted, and whose node perhaps could not write its record.
+/// Present if the job was interrupted, even if its node was killed before it wrote the final record.
 pub(crate) const STOP_MARK_FILE: &str = "stopping";
 const LIMITS: JobFolderLimits = JobFolderLimits::DEFAULT;
-/// A line of a log may be so long: as a task may log, and what stands around it.
+/// Maximum bytes of a log line in the file: the longest line that a task can log, and its JSON fields.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// The folder of all jobs of a user.
+/// The store of a user's jobs.
 #[derive(Debug, Clone)]
 pub struct JobStore {
     folder: PathBuf,
 }
 
-/// A job on the shelf.
+/// A job in the store.
 #[derive(Debug, Clone)]
 pub struct StoredJob {
     folder: PathBuf,
-    /// What became of it, as of when it was looked at.
+    /// The job's record at the time of the lookup.
     pub record: JobRecord,
 }
 
-/// Why a job is not found.
+/// Error of the job store.
 #[derive(Debug, thiserror::Error)]
 pub enum JobStoreError {
-    /// There is none.
+    /// No job has this name.
     #[error("there is no job {0}; `host jobs list` lists them")]
     Unknown(String),
-    /// There are several.
-    #[error("job {text} may be any of {}; say more of it", .names.join(", "))]
+    /// Several jobs match.
+    #[error("job {text} is ambiguous, it matches {}; give more of its digits", .names.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The name, or the first of its digits, that was searched.
         text: String,
-        /// Which it may be.
+        /// Short names of the matching jobs.
         names: Vec<String>,
     },
-    /// There are none at all.
+    /// The store has no jobs.
     #[error("there are no jobs yet")]
     Empty,
-    /// It runs.
+    /// The job is running and can't be removed.
     #[error("job {0} is running; stop it first")]
     Running(String),
-    /// A folder can't be read or written.
+    /// A file or folder can't be read or written.
     #[error("{}: {reason}", path.display())]
     Io {
-        /// The folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         reason: io::Error,
     },
 }
 
 impl JobStore {
-    /// The one in this folder, which need not be there.
+    /// Returns the store in this folder, which need not exist.
     pub fn open(folder: PathBuf) -> JobStore {
         JobStore { folder }
     }
 
-    /// Puts a job on the shelf, which runs in this process from now on. Inside a tokio runtime.
+    /// Creates the folder of a job that runs in this process. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// When the folder can't be written.
+    /// The store can't be written.
     pub fn create(&self, program: &str, arguments: &[(String, String)]) -> Result<JobRecorder, JobStoreError> {
         self.try_create(program, arguments).map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
     }
 
-    /// As above, of a job that has a name. One of that name that has ended, here at least, makes room for it.
+    /// Like [`JobStore::create`], for a job with a given name. Replaces a job of that name that does not run on this machine.
     ///
     /// # Errors
-    /// When the folder can't be written, or it runs.
+    /// The store can't be written, or a job of that name is running.
     pub fn create_named(
         &self,
         name: &JobName,
@@ -115,7 +116,7 @@ impl JobStore {
 
     fn create_folder(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        // It is whole when others see it.
+        // The folder appears under its name only when it is complete.
         let temporary = self.folder.join(format!(".{name}"));
         DirBuilder::new().mode(0o700).create(&temporary)?;
         let record = JobRecord::new(name.clone(), program, arguments);
@@ -134,19 +135,19 @@ impl JobStore {
         created
     }
 
-    /// The newest jobs, so many at most, the last one first.
+    /// Returns at most `limit` jobs, the newest first.
     ///
     /// # Errors
-    /// When the folder can't be read.
+    /// The store can't be read.
     pub fn jobs(&self, limit: usize) -> Result<Vec<StoredJob>, JobStoreError> {
         let names = self.names_newest_first()?;
         Ok(names.into_iter().take(limit).map(|name| self.load(name)).collect())
     }
 
-    /// The job that somebody means: by its name, or how its last digits begin.
+    /// Returns the job with this name, or whose short name starts with `text`.
     ///
     /// # Errors
-    /// When there is none, or there are several.
+    /// No job or several jobs match, or the store can't be read.
     pub fn find(&self, text: &str) -> Result<StoredJob, JobStoreError> {
         let mut names = self.names_newest_first()?;
         names.retain(|name| name.matches(text));
@@ -160,19 +161,19 @@ impl JobStore {
         }
     }
 
-    /// The last job.
+    /// Returns the newest job.
     ///
     /// # Errors
-    /// When there is none.
+    /// The store is empty or can't be read.
     pub fn last(&self) -> Result<StoredJob, JobStoreError> {
         let last = self.names_newest_first()?.into_iter().next();
         Ok(self.load(last.ok_or(JobStoreError::Empty)?))
     }
 
-    /// Removes a job that has ended.
+    /// Removes a finished job.
     ///
     /// # Errors
-    /// When it runs, or its folder can't be removed.
+    /// The job is running, or its folder can't be removed.
     pub fn remove(&self, job: &StoredJob) -> Result<(), JobStoreError> {
         let at = |reason| JobStoreError::Io { path: job.folder.clone(), reason };
         let lock = match lock_file(&job.folder, false) {
@@ -186,7 +187,7 @@ impl JobStore {
         fs::remove_dir_all(&job.folder).map_err(at)
     }
 
-    /// Removes the oldest jobs that have ended, where there are too many or they take too much.
+    /// Removes the oldest finished jobs beyond the limits on their number and bytes.
     pub(crate) fn prune(&self, limits: &JobFolderLimits) {
         let Ok(names) = self.names_newest_first() else { return };
         let mut bytes = 0;
@@ -194,7 +195,7 @@ impl JobStore {
             let folder = self.folder.join(name.as_str());
             bytes += folder_bytes(&folder);
             if number >= limits.jobs_max || bytes > limits.bytes_max {
-                // What runs stays, and what can't be removed is tried again with the next job.
+                // Running jobs stay. A folder that can't be removed is retried after the next job.
                 let _ = self.remove(&self.load(name));
             }
         }
@@ -202,7 +203,7 @@ impl JobStore {
 
     fn load(&self, name: JobName) -> StoredJob {
         let folder = self.folder.join(name.as_str());
-        // Who has ended has written its record before that.
+        // The lock is checked before the record is read: a node writes the final record before it releases the lock.
         let is_running = is_locked(&folder);
         let mut record = JobRecord::read(&folder).unwrap_or_else(|e| JobRecord::unreadable(name, &e));
         if !is_running && !record.state.is_finished() {
@@ -212,7 +213,7 @@ impl JobStore {
                 false => (RunState::Failed, "its node was killed"),
             };
             (record.state, record.error) = (state, Some(JobFailure::from_message(message)));
-            // As far as is known: a node that lives says so now and then. The clock of files is some milliseconds behind.
+            // The last heartbeat or write of the node. File times may be some milliseconds behind the clock.
             record.ended_ms = last_written_ms(&folder).map(|last| last.max(record.submitted_ms));
         }
         StoredJob { folder, record }
@@ -226,7 +227,7 @@ impl JobStore {
 
     fn names(&self) -> io::Result<Vec<JobName>> {
         match fs::read_dir(&self.folder) {
-            // What else lies there is not ours.
+            // Entries that are not job names belong to others.
             Ok(all) => Ok(all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(e) => Err(e),
@@ -235,34 +236,34 @@ impl JobStore {
 }
 
 impl StoredJob {
-    /// Whether its node lives.
+    /// Returns whether the job's node is alive.
     pub fn is_running(&self) -> bool {
         is_locked(&self.folder)
     }
 
-    /// Looks at it again.
+    /// Reads the job's record again.
     pub fn reload(&self) -> StoredJob {
         let store = JobStore::open(self.folder.parent().unwrap_or(Path::new("/")).to_owned());
         store.load(self.record.id.clone())
     }
 
-    /// Asks its node.
+    /// Sends a query to the job's node.
     ///
     /// # Errors
-    /// When it has none any more, or gets no answer.
+    /// The node is not running, does not respond, or refuses the query.
     pub fn query_node(&self, query: &JobQuery) -> Result<JobResponse, InspectError> {
         inspect::send_query(&self.folder, query)
     }
 
-    /// What there is to be seen of it: its node says, while it runs; of one that has ended, what was kept of its tasks. None where
-    /// nothing is kept of what is asked.
+    /// Answers a query: through the job's node while the job runs, otherwise from the records of its tasks. Returns `None` if
+    /// the job has finished and its folder has no records of that kind.
     ///
     /// # Errors
-    /// When its node does not answer, or what was kept can't be read.
+    /// The node does not respond, or the records can't be read.
     pub fn query(&self, query: &JobQuery) -> Result<Option<JobResponse>, InspectError> {
         if self.is_running() {
             match self.query_node(query) {
-                // It has just ended, perhaps.
+                // The job ended meanwhile.
                 Err(InspectError::Io(_)) if !self.is_running() => {}
                 response => return response.map(Some),
             }
@@ -281,26 +282,26 @@ impl StoredJob {
         })
     }
 
-    /// What was kept of its tasks when it ended; nothing where nothing was.
+    /// Returns the records of the finished job's tasks, empty if none were written.
     ///
     /// # Errors
-    /// When that can't be read.
+    /// The records can't be read.
     pub fn tasks(&self) -> Result<Listing<TaskRow>, JobStoreError> {
         self.read(TASKS_FILE)
     }
 
-    /// What its tasks had come to when it ended; nothing where nothing was kept.
+    /// Returns the summary of the finished job's tasks, empty if none was written.
     ///
     /// # Errors
-    /// When that can't be read.
+    /// The summary can't be read.
     pub fn summary(&self) -> Result<JobSummary, JobStoreError> {
         self.read(SUMMARY_FILE)
     }
 
-    /// Its log, from the beginning.
+    /// Returns a reader of the job's log, from its start.
     ///
     /// # Errors
-    /// When that can't be read.
+    /// The log can't be opened.
     pub fn log(&self) -> Result<LogReader, JobStoreError> {
         let path = self.folder.join(LOG_FILE);
         let file = File::open(&path).map_err(|reason| JobStoreError::Io { path, reason })?;
@@ -319,13 +320,13 @@ impl StoredJob {
     }
 }
 
-/// Keeps what is left of a job's tasks.
+/// Writes the records of a job's tasks.
 pub(crate) fn write_task_files(folder: &Path, tasks: &Listing<TaskRow>, summary: &JobSummary) -> io::Result<()> {
     let json = |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_err(io::Error::other);
     write_atomically(&folder.join(SUMMARY_FILE), &json(&|| serde_json::to_vec(summary))?)?;
     let bytes = json(&|| serde_json::to_vec(tasks))?;
     if bytes.len() as u64 > LIMITS.response_bytes_max {
-        // Errors may be long.
+        // Long error messages may exceed the limit although the number of rows is bounded.
         let truncated = Listing::new(tasks.total, tasks.rows[..tasks.rows.len() / 10].to_vec());
         return write_atomically(&folder.join(TASKS_FILE), &to_vec(&truncated)?);
     }
@@ -336,7 +337,7 @@ fn to_vec(value: &impl Serialize) -> io::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(io::Error::other)
 }
 
-/// The lines of a job's log. What is not whole yet is read when it is.
+/// Reads the lines of a job's log, which may still grow. An incomplete line is returned once it is complete.
 #[derive(Debug)]
 pub struct LogReader {
     file: BufReader<File>,
@@ -344,7 +345,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// The next line; none now, or at all. What makes no sense is left out.
+    /// Returns the next line, or `None` if the file has no further complete line now. Skips invalid lines.
     pub fn next_line(&mut self) -> Option<LoggedLine> {
         loop {
             self.file.read_until(b'\n', &mut self.partial).ok()?;
@@ -372,19 +373,20 @@ fn lock_file(folder: &Path, create: bool) -> io::Result<OwnedFd> {
     options.open(folder.join(LOCK_FILE)).map(OwnedFd::from)
 }
 
-/// Whether somebody holds the lock of a folder: the node of its job lives.
+/// Returns whether a node holds the lock of a job's folder.
 fn is_locked(folder: &Path) -> bool {
     let lock = lock_file(folder, false);
     lock.is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK))
 }
 
-/// When a job last wrote something, of all that it writes.
+/// Returns the latest modification time of a folder's files, in milliseconds since 1970.
 fn last_written_ms(folder: &Path) -> Option<u64> {
     let files = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.metadata().ok()?.modified().ok());
     let last = files.max()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(last.as_millis() as u64)
 }
 
+/// Returns the bytes of a folder's files.
 fn folder_bytes(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
@@ -395,7 +397,7 @@ mod tests {
     use super::*;
     use crate::{JobCounts, LogCounts};
 
-    /// A shelf in a folder that goes with it, and jobs that have ended on it.
+    /// Returns a store with a number of finished jobs, and its temporary folder.
     async fn store_with(jobs: usize) -> (tempfile::TempDir, JobStore, Vec<JobName>) {
         let folder = tempfile::tempdir().unwrap();
         let store = JobStore::open(folder.path().join("jobs"));
@@ -404,7 +406,7 @@ mod tests {
             let mut recorder = store.create("p.wasm", &[]).unwrap();
             names.push(recorder.name().unwrap().clone());
             recorder.finish(RunState::Succeeded, 7.into(), None, JobCounts::default(), LogCounts::default());
-            // Names sort by the millisecond.
+            // Names sort by their time, to the millisecond.
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
         (folder, store, names)
@@ -436,7 +438,7 @@ mod tests {
         assert!(matches!(store.remove(&job), Err(JobStoreError::Running(_))));
         store.prune(&JobFolderLimits { jobs_max: 0, ..JobFolderLimits::DEFAULT });
         assert_eq!(store.jobs(9).unwrap().len(), 1);
-        // Its node is gone without a word, as when it is killed.
+        // As if its node was killed.
         running.simulate_crash();
         let job = store.last().unwrap();
         assert_eq!(job.record.error.as_ref().map(|e| e.message.as_str()), Some("its node was killed"));
@@ -461,12 +463,11 @@ mod tests {
             let expected =
                 if is_marked { (RunState::Stopped, "interrupted") } else { (RunState::Failed, "its node was killed") };
             assert_eq!((record.state, record.error.unwrap().message.as_str()), expected);
-            // Names sort by the millisecond.
+            // Names sort by their time, to the millisecond.
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     }
 
-    /// The last sign of life, not the last word.
     #[tokio::test]
     async fn a_killed_job_ends_at_its_last_heartbeat() {
         let (_folder, store, _) = store_with(0).await;

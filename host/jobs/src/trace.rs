@@ -1,7 +1,7 @@
-//! The timeline of a job as Chrome's trace events, which Perfetto opens: a process is a node, a thread a worker.
+//! The timeline of a job as Chrome trace events, which Perfetto opens. A process is a node; a thread is a lane of a worker.
 //!
-//! The format is that of the Trace Event Format document: complete events (`X`), metadata (`M`), and flow events (`s`, `f`)
-//! from who submitted a task to it. Times are in microseconds since the job began.
+//! The format is defined in the document *Trace Event Format*: complete events (`X`), metadata events (`M`), and flow events
+//! (`s`, `f`) from a task to each task that it submitted. Times are microseconds since the start of the job.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::name::JobName;
 use crate::rows::TaskRow;
 
-/// The one node.
+/// Process id of all events. The timeline does not distinguish nodes.
 const NODE_ID: u32 = 0;
-/// A worker has so many lanes at most, in which what runs there at once lies side by side.
+/// Maximum lanes of a worker. Overlapping tasks of a worker are in different lanes.
 const LANES_MAX: u64 = 10_000;
 
-/// A task that ran from one time to another.
+/// A task with its time span and its place in the timeline.
 struct Slice<'a> {
     task: &'a TaskRow,
     worker: u32,
@@ -25,7 +25,7 @@ struct Slice<'a> {
     lane: u64,
 }
 
-/// The timeline of the tasks of a job, those of them that have ended in a worker.
+/// Returns the timeline of a job's tasks that finished in a worker, as a JSON object of trace events.
 pub fn trace(job: &JobName, program: &str, tasks: &[TaskRow]) -> Value {
     let mut slices = slices(tasks);
     assign_lanes(&mut slices);
@@ -59,7 +59,7 @@ fn slices(tasks: &[TaskRow]) -> Vec<Slice<'_>> {
     all.collect()
 }
 
-/// Gives each slice the first lane of its worker where nothing else is at its time: a worker has many tasks that wait.
+/// Assigns each slice the first free lane of its worker. Slices of a worker overlap while tasks wait for others.
 fn assign_lanes(slices: &mut [Slice<'_>]) {
     slices.sort_by_key(|slice| (slice.worker, slice.start_ns, Reverse(slice.end_ns)));
     let mut worker = None;
@@ -107,7 +107,7 @@ impl Slice<'_> {
     }
 }
 
-/// An arrow from a task to one that it submitted.
+/// Returns the flow events from a task to one that it submitted.
 fn flow(number: usize, parent: &Slice<'_>, child: &Slice<'_>) -> [Value; 2] {
     let submitted = child.task.submitted_ns.unwrap_or(child.start_ns).clamp(parent.start_ns, parent.end_ns);
     let common = |ph: &str, thread: u64, at: u64| json!({ "ph": ph, "cat": "task", "name": "submits", "id": number, "pid": NODE_ID, "tid": thread, "ts": to_micros(at) });
@@ -116,6 +116,7 @@ fn flow(number: usize, parent: &Slice<'_>, child: &Slice<'_>) -> [Value; 2] {
     [common("s", parent.thread(), submitted), end]
 }
 
+/// Returns a metadata event, which names a process or a thread.
 fn metadata(kind: &str, thread: u64, name: &str) -> Value {
     json!({ "ph": "M", "name": kind, "pid": NODE_ID, "tid": thread, "args": { "name": name } })
 }
@@ -158,7 +159,7 @@ mod tests {
         "20260131-235959-123-4f3a9c".parse().unwrap()
     }
 
-    /// Of each task in which lane of which worker it lies.
+    /// Returns the worker and the lane of each task.
     fn lanes(tasks: &[TaskRow]) -> Vec<String> {
         let mut slices = slices(tasks);
         assign_lanes(&mut slices);
@@ -193,7 +194,7 @@ mod tests {
         );
         assert_eq!(slices[1]["args"]["error"], "it trapped [trap]");
         assert_eq!((of("M").len(), of("s").len(), of("f").len()), (5, 1, 1));
-        // An arrow begins within who submits.
+        // A flow starts within the slice of the submitting task.
         assert_eq!(
             (&of("s")[0]["ts"], &of("s")[0]["tid"], &of("f")[0]["bp"]),
             (&json!(1.5), &json!(20_000), &json!("e"))

@@ -1,13 +1,14 @@
-//! How many of so many values were about so large: within an eighth.
+//! Histogram with logarithmic buckets, whose quantiles are exact to one eighth.
 
-/// Each power of two is cut into so many parts, as a power of two.
+/// Binary logarithm of [`SUB_BUCKETS`].
 const SUB_BUCKET_BITS: u32 = 3;
+/// Buckets of equal width between two powers of two.
 const SUB_BUCKETS: u64 = 1 << SUB_BUCKET_BITS;
 
-/// Counts of values, by about how large they are.
+/// Counts of values by magnitude, with their exact sum, minimum and maximum.
 #[derive(Debug, Clone)]
 pub struct Histogram {
-    /// By bucket, up to the largest that has any.
+    /// Values of each bucket, up to the largest bucket that has any.
     counts: Vec<u64>,
     count: u64,
     sum: u64,
@@ -22,6 +23,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Counts a value.
     pub fn add(&mut self, value: u64) {
         let bucket = bucket(value);
         if bucket >= self.counts.len() {
@@ -34,23 +36,27 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
+    /// Returns whether no value was counted.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
+    /// Returns the smallest value, or 0 if there is none.
     pub fn min(&self) -> u64 {
         self.min.min(self.max)
     }
 
+    /// Returns the largest value, or 0 if there is none.
     pub fn max(&self) -> u64 {
         self.max
     }
 
+    /// Returns the mean, rounded down, or 0 if there are no values.
     pub fn mean(&self) -> u64 {
         self.sum / self.count.max(1)
     }
 
-    /// The value that this share of all values, from 0 to 1, does not exceed: to an eighth of it, 0 when there is none.
+    /// Returns the value that `fraction` (0 to 1) of all values do not exceed, exact to one eighth, or 0 if there are none.
     pub fn quantile(&self, fraction: f64) -> u64 {
         let rank = (fraction * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -73,7 +79,7 @@ fn bucket(value: u64) -> usize {
     ((u64::from(power - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS) | sub_bucket) as usize
 }
 
-/// A value in the middle of those of a bucket.
+/// Returns the value in the middle of a bucket.
 fn midpoint(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < SUB_BUCKETS {

@@ -1,5 +1,5 @@
-//! What is kept of the tasks of a job that have ended: sums of all of them, by name; of each name the first and the last
-//! ones in full; and those that failed. So it stays as large as it is whatever the number of tasks.
+//! Records of a job's finished tasks: sums by task name, full records of the first and last tasks of each name, and full
+//! records of failed tasks. Their size is bounded for any number of tasks.
 
 mod histogram;
 
@@ -11,18 +11,18 @@ use sandbar_core::{TaskError, TaskId, WorkerId};
 use self::histogram::Histogram;
 use crate::{DurationStats, ErrorRow, NameSummary, RunState, TaskRow};
 
-/// How much is kept of the tasks of a job.
+/// Bounds on the records of a job's tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordLimits {
-    /// Names that are told apart. Tasks of others count as of one.
+    /// Maximum distinct names. Tasks with further names share one entry.
     pub names_max: usize,
-    /// Of each name, the first so many tasks.
+    /// Maximum first tasks of each name.
     pub first_max: usize,
-    /// Of each name, the last so many.
+    /// Maximum last tasks of each name.
     pub last_max: usize,
-    /// So many that failed, of all names.
+    /// Maximum failed tasks of all names.
     pub failed_max: usize,
-    /// All of these.
+    /// Maximum full records of all kinds.
     pub records_max: usize,
 }
 
@@ -32,50 +32,64 @@ impl Default for RecordLimits {
     }
 }
 
-/// What the tasks are called whose names are too many.
+/// Name of the entry for tasks beyond [`RecordLimits::names_max`].
 const OTHER_NAMES: &str = "(other names)";
 
-/// A task that has ended.
+/// A finished task.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
+    /// Id of the task.
     pub id: TaskId,
+    /// Task that submitted it, if known.
     pub parent: Option<TaskId>,
+    /// Final state. `Pending` and `Running` count as stopped.
     pub state: RunState,
+    /// Number of attempts.
     pub attempts: u32,
-    /// Its last attempt, if that came to an end in a worker.
+    /// The last attempt, if it finished in a worker.
     pub last_attempt: Option<AttemptRecord>,
+    /// Error of a failed or stopped task.
     pub error: Option<Arc<TaskError>>,
 }
 
-/// An attempt that has ended. Times are in nanoseconds of the machine's monotonic clock.
+/// A finished attempt of a task. Points in time are nanoseconds of the machine's monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptRecord {
+    /// The task.
     pub task: TaskId,
+    /// Worker that ran the attempt.
     pub worker: WorkerId,
+    /// When the task was submitted.
     pub submitted_ns: u64,
+    /// When the attempt started.
     pub started_ns: u64,
+    /// When the attempt finished.
     pub finished_ns: u64,
-    /// How long it computed, and GPUs worked for it.
+    /// Computing time, without the time in which the attempt waited for other tasks.
     pub compute_ns: u64,
+    /// GPU time that the attempt waited for.
     pub gpu_ns: u64,
+    /// Peak linear memory.
     pub memory_bytes: u64,
-    /// Of its arguments, and of the objects among them.
+    /// Bytes of the arguments, including the objects among them.
     pub bytes_in: u64,
-    /// Of what it returned.
+    /// Bytes of the returned values.
     pub bytes_out: u64,
 }
 
-/// What is kept of the tasks of a job.
+/// Records of the finished tasks of one job.
 #[derive(Debug)]
 pub struct TaskRecords {
     limits: RecordLimits,
-    /// When the job began, by the clock of [`AttemptRecord`].
+    /// Start of the job on the clock of [`AttemptRecord`].
     job_started_ns: u64,
     by_name: HashMap<Arc<str>, usize>,
     groups: Vec<NameGroup>,
-    /// The group that was needed last: mostly that of the next.
+    /// Index of the last used group, which is usually the next one as well.
     last_group: usize,
+    /// Full records of failed tasks.
     failed: usize,
+    /// Full records of all kinds.
     record_count: usize,
 }
 
@@ -87,7 +101,7 @@ struct NameGroup {
     failed: u64,
     stopped: u64,
     attempts: u64,
-    /// From begin to end, of those that came to an end in a worker.
+    /// Durations of last attempts that finished in a worker.
     durations: Histogram,
     compute_ns: u64,
     gpu_ns: u64,
@@ -100,6 +114,7 @@ struct NameGroup {
 }
 
 impl TaskRecords {
+    /// Creates empty records of a job that started at `job_started_ns` of the machine's monotonic clock.
     pub fn new(limits: RecordLimits, job_started_ns: u64) -> TaskRecords {
         TaskRecords {
             limits,
@@ -112,12 +127,12 @@ impl TaskRecords {
         }
     }
 
-    /// When the job began, in nanoseconds of the machine's monotonic clock.
+    /// Returns the start of the job in nanoseconds of the machine's monotonic clock.
     pub fn job_started_ns(&self) -> u64 {
         self.job_started_ns
     }
 
-    /// A task of this name has ended.
+    /// Records a finished task.
     pub fn add(&mut self, name: &Arc<str>, record: TaskRecord) {
         let index = self.group_index(name);
         let (limits, group) = (self.limits, &mut self.groups[index]);
@@ -132,7 +147,7 @@ impl TaskRecords {
         } else if group.last.len() < limits.last_max && has_room {
             group.last.push_back(record);
         } else {
-            // One comes, one goes, if there is one.
+            // The new record replaces the oldest of the last ones, if the name has any.
             self.record_count -= usize::from(has_room);
             if group.last.pop_front().is_some() {
                 group.last.push_back(record);
@@ -140,7 +155,7 @@ impl TaskRecords {
         }
     }
 
-    /// A task of this name, which had succeeded and was begun again, has ended again.
+    /// Records the repeated run of a task that had succeeded before, in place of its previous record.
     pub fn replace(&mut self, name: &Arc<str>, record: TaskRecord) {
         let index = self.group_index(name);
         let group = &mut self.groups[index];
@@ -150,14 +165,15 @@ impl TaskRecords {
             None => group.last.iter().position(is_same).and_then(|index| group.last.remove(index)),
         };
         self.record_count -= usize::from(replaced.is_some());
-        // What it took counts: it took that.
+        // The resources of the previous run stay in the sums, because they were used. Without a previous record, all
+        // attempts but the last are assumed to be counted already.
         let attempts = replaced.map_or(record.attempts.saturating_sub(1), |replaced| replaced.attempts);
         group.attempts = group.attempts.saturating_sub(attempts.into());
         group.succeeded = group.succeeded.saturating_sub(1);
         self.add(name, record);
     }
 
-    /// So many tasks of this name end with their job, without a record.
+    /// Counts tasks that stopped with their job and have no record.
     pub fn add_stopped(&mut self, name: &Arc<str>, count: u64) {
         if count > 0 {
             let index = self.group_index(name);
@@ -165,7 +181,7 @@ impl TaskRecords {
         }
     }
 
-    /// Of which place the group of a name is.
+    /// Returns the index of a name's group. Creates the group if necessary.
     fn group_index(&mut self, name: &Arc<str>) -> usize {
         if self.groups.get(self.last_group).is_some_and(|group| Arc::ptr_eq(&group.name, name)) {
             return self.last_group;
@@ -187,7 +203,7 @@ impl TaskRecords {
         self.last_group
     }
 
-    /// What is kept in full, by name, in no order that means anything.
+    /// Iterates over the full records with their names, in no particular order.
     fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &TaskRecord)> {
         self.groups.iter().flat_map(|group| {
             let all = group.first.iter().chain(&group.last).chain(&group.failures);
@@ -195,7 +211,7 @@ impl TaskRecords {
         })
     }
 
-    /// Those of these that are `wanted`, the ones that ended last first.
+    /// Returns rows of at most `limit` full records whose name and state satisfy `filter`, the last finished first.
     pub fn rows(&self, limit: usize, filter: impl Fn(&str, RunState) -> bool) -> Vec<TaskRow> {
         let mut all: Vec<_> = self.iter().filter(|(name, record)| filter(name, record.state)).collect();
         all.sort_unstable_by_key(|(_, record)| {
@@ -227,7 +243,7 @@ impl TaskRecords {
         }
     }
 
-    /// What all tasks of a name came to, the names in the order in which they came up. Nothing of those that live.
+    /// Returns a summary per name, in the order of the first finished tasks. Unfinished tasks are not counted.
     pub fn summaries(&self) -> Vec<NameSummary> {
         self.groups.iter().map(NameGroup::summary).collect()
     }
@@ -321,8 +337,8 @@ mod tests {
         TaskRecord { id: TaskId(id), parent: None, state, attempts: 1, last_attempt: Some(attempt), error }
     }
 
-    /// Which tasks are kept of these, each a name and whether it succeeds: `f` or, failed, `f!`.
-    fn kept(tasks: &[&str]) -> Vec<String> {
+    /// Returns the tasks with full records, given the name of each: `f` if it succeeds, `f!` if it fails.
+    fn full_records(tasks: &[&str]) -> Vec<String> {
         let mut records = TaskRecords::new(LIMITS, 0);
         for (id, task) in (0..).zip(tasks) {
             let name = task.trim_end_matches('!');
@@ -335,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn first_last_and_failed_tasks_are_kept() {
+    fn first_last_and_failed_tasks_have_full_records() {
         for (tasks, expected) in [
             (&["f"; 4][..], &["0 f", "1 f", "2 f", "3 f"][..]),
             (&["f"; 9], &["0 f", "1 f", "6 f", "7 f", "8 f"]),
@@ -344,14 +360,14 @@ mod tests {
             (&["f", "g", "f", "g"], &["0 f", "1 g", "2 f", "3 g"]),
             (&["f", "g", "h", "i", "j"], &["0 f", "1 g", "2 h", "3 (other names)", "4 (other names)"]),
         ] {
-            assert_eq!(kept(tasks), expected, "{tasks:?}");
+            assert_eq!(full_records(tasks), expected, "{tasks:?}");
         }
     }
 
     #[test]
     fn all_records_together_are_bounded() {
         let tasks: Vec<&str> = (0..100).map(|task| ["f", "g", "h", "i", "f!"][task % 5]).collect();
-        assert_eq!(kept(&tasks).len(), LIMITS.records_max);
+        assert_eq!(full_records(&tasks).len(), LIMITS.records_max);
     }
 
     #[test]
@@ -359,7 +375,7 @@ mod tests {
         let mut records = TaskRecords::new(LIMITS, 0);
         let name: Arc<str> = "f".into();
         (1..=6).for_each(|id| records.add(&name, record(id, RunState::Succeeded)));
-        // The first, the last, and one that is not kept.
+        // A first task, a last task, and one without a full record.
         for (id, attempts) in [(1, 3), (6, 3), (3, 2)] {
             records.replace(&name, TaskRecord { attempts, ..record(id, RunState::Succeeded) });
         }
