@@ -53,7 +53,7 @@ pub(crate) enum Form {
 const OF_COMMANDS: [(&str, Level); 3] = [
     ("sandbar_node::cluster::reach", Level::Info),
     ("sandbar_node::cluster", Level::Warn),
-    ("sandbar_node::jobs", Level::Warn),
+    ("sandbar_jobs", Level::Warn),
 ];
 
 /// Starts the log of this process.
@@ -188,7 +188,7 @@ mod tests {
             (command(true), "sandbar_node::cluster::reach", Level::Info, false),
             (command(true), "sandbar_node::cluster::reach", Level::Warn, true),
             (command(false), "sandbar_node::cluster::links", Level::Info, false),
-            (command(false), "sandbar_node::jobs::keeper", Level::Warn, true),
+            (command(false), "sandbar_jobs::recorder", Level::Warn, true),
             (command(false), "sandbar_node::program::hub::workers", Level::Warn, false),
         ] {
             assert_eq!(is_shown(form, target, level), expected, "{form:?} {target} {level}");
