@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sandbar_node::{
-    Cluster, Heap, Job, JobRecorder, ListenOn, Node, NodeError, NodeOptions, Outcome, ProgramSpec, machine,
+    Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, Node, NodeError, NodeOptions, ProgramSpec, machine,
 };
 
 use args::{Arguments, Command, Shares, Submit};
@@ -243,7 +243,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         std::io::ErrorKind::NotFound => CliError::Usage(machine::missing("job file", &submit.job)),
         _ => CliError::Usage(format!("{file}: {e}")),
     })?;
-    let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.of_file(file)))?;
+    let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.describe(file)))?;
     if submit.dry_run {
         return dry_run::job(&job, &submit.shares, submit.json).await;
     }
@@ -261,11 +261,11 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         cluster.leave().await;
     }
     match result? {
-        Outcome::Models(summary) => {
+        JobOutcome::Models(summary) => {
             output::summary(&summary, &job, form)?;
             Ok(if summary.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
-        Outcome::Rows(summary) => {
+        JobOutcome::Rows(summary) => {
             output::rows(&summary, &job, form)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use sandbar_node::{Inspected, InspectedParameter, Job, Predicted, ProgramSummary, RowsSummary, Summary, Table};
+use sandbar_node::{
+    Inspected, InspectedParameter, Job, PredictSummary, ProgramSummary, RowsSummary, TextTable, TrainSummary,
+};
 
 use crate::CliError;
 use crate::table::size;
@@ -88,7 +90,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-pub(crate) fn summary(summary: &Summary, job: &Job, form: OutputForm) -> Result<(), CliError> {
+pub(crate) fn summary(summary: &TrainSummary, job: &Job, form: OutputForm) -> Result<(), CliError> {
     for failure in summary.failures.iter().take(SHOWN) {
         let model = failure.model.as_ref().map_or(String::new(), |m| format!(", model {m}"));
         talk(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
@@ -175,7 +177,7 @@ fn written(what: &str, output: &str, files: u64, rows: u64, bytes: u64) -> Strin
     format!("{what}: {output} ({files}{rows} rows, {})", size(bytes))
 }
 
-fn render(table: &Table) -> String {
+fn render(table: &TextTable) -> String {
     let mut widths: Vec<usize> = table.header.iter().map(String::len).collect();
     for row in &table.rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -191,24 +193,24 @@ fn render(table: &Table) -> String {
     out
 }
 
-pub(crate) fn predicted(predicted: &Predicted, form: OutputForm) -> Result<(), CliError> {
-    if let Some(failure) = &predicted.failure {
+pub(crate) fn predicted(summary: &PredictSummary, form: OutputForm) -> Result<(), CliError> {
+    if let Some(failure) = &summary.failure {
         talk(&format!("failed: {failure}"));
     }
     match form {
         OutputForm::Text => {}
-        OutputForm::Json => return json(predicted),
+        OutputForm::Json => return json(summary),
         OutputForm::Failures => return Ok(()),
     }
     line(&format!(
         "predicted {} rows in {:.2} s; {} dropped by the transforms, {} without a model, {} failed; peak memory {} MiB\n{}",
-        predicted.rows,
-        predicted.seconds,
-        predicted.rows_dropped,
-        predicted.without_model,
-        predicted.failed,
-        predicted.peak_memory_bytes >> 20,
-        written("predictions", &predicted.output, predicted.files, predicted.rows_written, predicted.bytes)
+        summary.rows,
+        summary.seconds,
+        summary.rows_dropped,
+        summary.without_model,
+        summary.failed,
+        summary.peak_memory_bytes >> 20,
+        written("predictions", &summary.output, summary.files, summary.rows_written, summary.bytes)
     ))
 }
 

@@ -18,7 +18,7 @@ const TARGET: &str = "wasm32-wasip2";
 /// How guests are built: with SIMD, whose loops work on four vectors a turn (a sum then waits for no addition; of a
 /// machine that it does not know, as wasm's, LLVM assumes that it gains nothing), and room for small ones without
 /// growing, so that a fresh sandbox starts with the memory it needs.
-const SETTINGS: [(&str, &str); 6] = [
+const BUILD_ENVIRONMENT: [(&str, &str); 6] = [
     (
         "CARGO_ENCODED_RUSTFLAGS",
         "-C\x1ftarget-feature=+simd128\x1f-C\x1fllvm-args=-force-vector-interleave=4\x1f-C\x1flink-arg=--initial-memory=2097152",
@@ -65,20 +65,24 @@ const SHARED_FOLDER: &str = "cargo";
 
 /// What is known of a crate's last build.
 #[derive(Serialize, Deserialize)]
-struct Stamp {
-    /// The [`SETTINGS`] it was built with.
-    settings: Vec<(String, String)>,
+struct BuildStamp {
+    /// The [`BUILD_ENVIRONMENT`] it was built with.
+    #[serde(rename = "settings")]
+    environment: Vec<(String, String)>,
     component: PathBuf,
     /// When the component was written: whoever else writes one there makes this stale.
-    written: SystemTime,
+    #[serde(rename = "written")]
+    component_modified: SystemTime,
     /// When it was known to be up to date. Later than it was written, when a source changed and cargo
     /// found that it makes no difference.
-    checked: SystemTime,
+    #[serde(rename = "checked")]
+    verified_at: SystemTime,
     /// Files it was made from, and the manifests of their crates.
     sources: Vec<PathBuf>,
-    /// What else says how it is made: see [`settings_around`].
-    around: Vec<PathBuf>,
-    /// Which compiler it was made by: see [`compiler`].
+    /// What else says how it is made: see [`find_config_files`].
+    #[serde(rename = "around")]
+    config_files: Vec<PathBuf>,
+    /// Which compiler it was made by: see [`compiler_fingerprint`].
     compiler: String,
 }
 
@@ -86,7 +90,7 @@ struct Stamp {
 struct Crate {
     folder: PathBuf,
     stamp_path: PathBuf,
-    around: Vec<PathBuf>,
+    config_files: Vec<PathBuf>,
     compiler: String,
 }
 
@@ -95,13 +99,22 @@ impl Crate {
         if !folder.join("Cargo.toml").is_file() {
             return Err(BuildError::NoCrate(folder.to_owned()));
         }
-        let folder = fs::canonicalize(folder).map_err(at(folder))?;
-        let (stamp_path, around) = (stamp_path(&folder, cache), settings_around(&folder));
-        Ok(Crate { folder, stamp_path, around, compiler: compiler() })
+        let folder = fs::canonicalize(folder).map_err(io_error(folder))?;
+        let (stamp_path, config_files) = (stamp_path(&folder, cache), find_config_files(&folder));
+        Ok(Crate { folder, stamp_path, config_files, compiler: compiler_fingerprint() })
     }
 
-    fn component(&self) -> Option<PathBuf> {
-        fresh(&self.stamp_path, &self.around, &self.compiler)
+    /// The component of the last build, if it is up to date.
+    fn built_component(&self) -> Option<PathBuf> {
+        let stamp: BuildStamp = serde_json::from_slice(&fs::read(&self.stamp_path).ok()?).ok()?;
+        let environment = stamp.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let is_unmodified = |file: &PathBuf| modified(file).is_some_and(|modified| modified <= stamp.verified_at);
+        let is_up_to_date = environment.eq(BUILD_ENVIRONMENT)
+            && modified(&stamp.component)? == stamp.component_modified
+            && stamp.config_files == self.config_files
+            && (self.compiler.is_empty() || stamp.compiler == self.compiler)
+            && stamp.sources.iter().chain(&self.config_files).all(is_unmodified);
+        is_up_to_date.then_some(stamp.component)
     }
 }
 
@@ -110,44 +123,55 @@ impl Crate {
 /// # Errors
 /// When the folder is no crate.
 pub(crate) fn built_component(folder: &Path, cache: &Path) -> Result<Option<PathBuf>, BuildError> {
-    Ok(Crate::find(folder, cache)?.component())
+    Ok(Crate::find(folder, cache)?.built_component())
 }
 
 /// Receives a message for the user before a crate is built.
-pub type SayBuild<'a> = &'a (dyn Fn(String) + Sync);
+pub type BuildReporter<'a> = &'a (dyn Fn(String) + Sync);
 
 /// The component of the crate in `folder`: the one built last when nothing it
-/// was made from has changed, else a new one. `say` is called before a new one is
+/// was made from has changed, else a new one. `report` is called before a new one is
 /// built; without it cargo reports nothing but warnings and errors, on standard error. Cargo ends when this is dropped.
 ///
 /// # Errors
 /// When the crate can't be built.
-pub async fn build_crate(folder: &Path, cache: &Path, say: Option<SayBuild<'_>>) -> Result<PathBuf, BuildError> {
+pub async fn build_crate(
+    folder: &Path,
+    cache: &Path,
+    report: Option<BuildReporter<'_>>,
+) -> Result<PathBuf, BuildError> {
     let found = Crate::find(folder, cache)?;
-    if let Some(component) = found.component() {
+    if let Some(component) = found.built_component() {
         return Ok(component);
     }
-    let Crate { folder, stamp_path, around, compiler } = found;
-    let places = Places::find(&folder, cache).await;
-    if let Some(say) = say {
-        let first = if places.has_compiled() { "" } else { " (the first time takes about a minute)" };
-        say(format!("building the functions of {}{first} …", folder.display()));
+    let Crate { folder, stamp_path, config_files, compiler } = found;
+    let folders = BuildFolders::find(&folder, cache).await;
+    if let Some(report) = report {
+        let duration = if folders.has_compiled() { "" } else { " (the first time takes about a minute)" };
+        report(format!("building the functions of {}{duration} …", folder.display()));
     }
-    let checked = SystemTime::now();
-    let component = cargo(&folder, places.shared.as_deref(), say.is_none()).await?;
-    let written = fs::metadata(&component).and_then(|m| m.modified()).map_err(at(&component))?;
-    let mut sources = dep_info(&component.with_extension("d")).map_err(at(&component))?;
+    let verified_at = SystemTime::now();
+    let component = run_cargo(&folder, folders.shared.as_deref(), report.is_none()).await?;
+    let component_modified = fs::metadata(&component).and_then(|m| m.modified()).map_err(io_error(&component))?;
+    let mut sources = read_dep_info(&component.with_extension("d")).map_err(io_error(&component))?;
     let manifests: BTreeSet<PathBuf> = sources.iter().filter_map(|source| manifest_of(source)).collect();
     sources.extend(manifests);
     sources.extend(folder.ancestors().map(|a| a.join("Cargo.lock")).find(|lock| lock.is_file()));
-    let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    let stamp = Stamp { settings, component: component.clone(), written, checked, sources, around, compiler };
+    let stamp = BuildStamp {
+        environment: BUILD_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        component: component.clone(),
+        component_modified,
+        verified_at,
+        sources,
+        config_files,
+        compiler,
+    };
     // Without a stamp cargo is asked again.
     let _ = serde_json::to_vec(&stamp).map(|text| write_atomically(&stamp_path, &text));
     Ok(component)
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> BuildError + use<> {
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BuildError + use<> {
     let path = path.to_owned();
     move |reason| BuildError::Io { path, reason }
 }
@@ -159,24 +183,13 @@ fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
     cache.join("builds").join(format!("{:016x}.json", key.value()))
 }
 
-fn fresh(stamp: &Path, around: &[PathBuf], compiler: &str) -> Option<PathBuf> {
-    let stamp: Stamp = serde_json::from_slice(&fs::read(stamp).ok()?).ok()?;
-    let settings = stamp.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let unchanged = settings.eq(SETTINGS)
-        && modified(&stamp.component)? == stamp.written
-        && stamp.around == around
-        && (compiler.is_empty() || stamp.compiler == compiler)
-        && stamp.sources.iter().chain(around).all(|source| modified(source).is_some_and(|m| m <= stamp.checked));
-    unchanged.then_some(stamp.component)
-}
-
 /// The manifests and settings of cargo and rustup in `folder`, and in those that it lies in: a workspace's profiles,
 /// dependencies and flags are there.
-fn settings_around(folder: &Path) -> Vec<PathBuf> {
+fn find_config_files(folder: &Path) -> Vec<PathBuf> {
     let names = ["Cargo.toml", ".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"];
-    let around = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));
+    let files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));
     let home = std::env::var_os("CARGO_HOME").map(|home| Path::new(&home).join("config.toml"));
-    around.chain(home).filter(|file| file.is_file()).collect()
+    files.chain(home).filter(|file| file.is_file()).collect()
 }
 
 /// The manifest of the crate that a source belongs to.
@@ -186,13 +199,13 @@ fn manifest_of(source: &Path) -> Option<PathBuf> {
 
 /// What changes when another compiler does: the program's time, and those of rustup's choice and of what it installed. To
 /// ask the compiler takes longer than many a job. Nothing where there is none to build anything anew.
-fn compiler() -> String {
+fn compiler_fingerprint() -> String {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let found = std::env::var_os("PATH").and_then(|path| {
+    let in_path = std::env::var_os("PATH").and_then(|path| {
         let programs = std::env::split_paths(&path).map(|folder| folder.join("rustc"));
         programs.into_iter().find(|program| program.is_file())
     });
-    let Some(program) = variable("RUSTC").or(found) else { return String::new() };
+    let Some(program) = variable("RUSTC").or(in_path) else { return String::new() };
     let rustup = variable("RUSTUP_HOME").or_else(|| Some(variable("HOME")?.join(".rustup"))).unwrap_or_default();
     let installed =
         fs::read_dir(rustup.join("update-hashes")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -208,7 +221,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
 }
 
 /// The sources in a make-style dependency file.
-fn dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn read_dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
     let text = fs::read_to_string(path)?;
     let first = text.lines().next().unwrap_or_default();
     let sources = first.split_once(": ").map_or("", |(_, sources)| sources);
@@ -223,7 +236,7 @@ fn dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where cargo compiles a crate.
 #[derive(Default)]
-struct Places {
+struct BuildFolders {
     /// The folder of intermediate results that it shares with other crates. Its component lies in its own.
     shared: Option<PathBuf>,
     /// Its own folder, or that of its workspace.
@@ -232,60 +245,65 @@ struct Places {
 
 /// What `cargo metadata` says of a crate.
 #[derive(Deserialize)]
-struct Metadata {
+struct CargoMetadata {
     workspace_root: PathBuf,
     target_directory: PathBuf,
     #[serde(default)]
     build_directory: PathBuf,
     #[serde(default)]
-    packages: Vec<Package>,
+    packages: Vec<CargoPackage>,
 }
 
 #[derive(Deserialize)]
-struct Package {
-    dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
+struct CargoPackage {
+    dependencies: Vec<CargoDependency>,
+    targets: Vec<CargoTarget>,
 }
 
 #[derive(Deserialize)]
-struct Dependency {
+struct CargoDependency {
     path: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct CargoTarget {
     kind: Vec<String>,
 }
 
-impl Package {
+impl CargoPackage {
     /// Whether cargo could take what it compiled of another crate for a part of this one: it tells crates in the folders of
-    /// their workspaces by names and versions alone. The library itself is told apart by [`cargo`].
-    fn has_parts(&self, folder: &Path) -> bool {
-        let is_within = |of: &Dependency| of.path.as_ref().is_some_and(|path| path.starts_with(folder));
-        let is_script = |target: &Target| target.kind.iter().any(|kind| kind == "custom-build");
+    /// their workspaces by names and versions alone. The library itself is told apart by [`run_cargo`].
+    fn has_ambiguous_artifacts(&self, folder: &Path) -> bool {
+        let is_within =
+            |dependency: &CargoDependency| dependency.path.as_ref().is_some_and(|path| path.starts_with(folder));
+        let is_script = |target: &CargoTarget| target.kind.iter().any(|kind| kind == "custom-build");
         self.dependencies.iter().any(is_within) || self.targets.iter().any(is_script)
     }
 }
 
-impl Places {
+impl BuildFolders {
     /// A crate shares, unless it is in a workspace with others, has crates in its folder or a build script, or some setting
     /// of cargo's says where it is compiled.
-    async fn find(folder: &Path, cache: &Path) -> Places {
+    async fn find(folder: &Path, cache: &Path) -> BuildFolders {
         let mut cargo = Command::new(cargo_program());
         cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stderr(Stdio::null());
         // What is wrong with the crate is said when it is built.
-        let Ok(output) = output_of(&mut cargo).await else { return Places::default() };
-        let Ok(metadata) = serde_json::from_slice::<Metadata>(&output.stdout) else { return Places::default() };
+        let Ok(output) = run_in_group(&mut cargo).await else { return BuildFolders::default() };
+        let Ok(metadata) = serde_json::from_slice::<CargoMetadata>(&output.stdout) else {
+            return BuildFolders::default();
+        };
         let is_alone = metadata.workspace_root == folder
-            && !metadata.packages.iter().any(|package| package.has_parts(folder))
+            && !metadata.packages.iter().any(|package| package.has_ambiguous_artifacts(folder))
             && metadata.target_directory == folder.join("target")
             && metadata.build_directory == metadata.target_directory;
         // A setting may say what is usual.
-        let is_said = ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "CARGO_BUILD_BUILD_DIR"]
+        let is_configured = ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "CARGO_BUILD_BUILD_DIR"]
             .iter()
             .any(|name| std::env::var_os(name).is_some());
-        let shared = (is_alone && !is_said).then(|| cache.join(SHARED_FOLDER)).filter(|folder| can_be_written(folder));
-        Places { shared, own: metadata.build_directory }
+        let shared = (is_alone && !is_configured)
+            .then(|| cache.join(SHARED_FOLDER))
+            .filter(|folder| create_shared_folder(folder));
+        BuildFolders { shared, own: metadata.build_directory }
     }
 
     /// Whether a crate was compiled there.
@@ -295,9 +313,9 @@ impl Places {
 }
 
 /// Whether cargo can build there; also says to people what it is. Without a cache each crate builds in its own folder.
-fn can_be_written(folder: &Path) -> bool {
-    let words = "What `host build` compiled of crates that crates depend on. It can be deleted at any time.\n";
-    fs::create_dir_all(folder).and_then(|()| fs::write(folder.join("README"), words)).is_ok()
+fn create_shared_folder(folder: &Path) -> bool {
+    let text = "What `host build` compiled of crates that crates depend on. It can be deleted at any time.\n";
+    fs::create_dir_all(folder).and_then(|()| fs::write(folder.join("README"), text)).is_ok()
 }
 
 fn cargo_program() -> OsString {
@@ -305,7 +323,7 @@ fn cargo_program() -> OsString {
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     reason: String,
     #[serde(default)]
     manifest_path: PathBuf,
@@ -313,23 +331,23 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
-async fn cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<PathBuf, BuildError> {
+async fn run_cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<PathBuf, BuildError> {
     let program = cargo_program();
     let mut cargo = Command::new(&program);
     // Where cargo shares a folder, crates of one name in folders of their own are one to it, and it would take what it
     // compiled last for what is older than that: arguments that differ make it compile.
-    let place = shared.map(|_| format!("sandbar_crate={:?}", folder.to_string_lossy()));
+    let cfg = shared.map(|_| format!("sandbar_crate={:?}", folder.to_string_lossy()));
     cargo
-        .arg(if place.is_some() { "rustc" } else { "build" })
+        .arg(if cfg.is_some() { "rustc" } else { "build" })
         .args(["--release", "--lib", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .args(is_quiet.then_some("--quiet"))
-        .args(place.iter().flat_map(|place| ["--", "--cfg", place]))
+        .args(cfg.iter().flat_map(|cfg| ["--", "--cfg", cfg]))
         .current_dir(folder)
-        .envs(SETTINGS)
+        .envs(BUILD_ENVIRONMENT)
         .envs(shared.map(|folder| ("CARGO_BUILD_BUILD_DIR", folder)));
-    let output = output_of(&mut cargo).await.map_err(|e| match e.kind() {
+    let output = run_in_group(&mut cargo).await.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => BuildError::NoCargo(program.display().to_string()),
-        _ => at(folder)(e),
+        _ => io_error(folder)(e),
     })?;
     if !output.status.success() {
         let hint = match target_is_missing().await {
@@ -342,31 +360,31 @@ async fn cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<P
     // The last comes first.
     let messages = output.stdout.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     messages
-        .filter(|m: &Message| m.reason == "compiler-artifact" && m.manifest_path == manifest)
+        .filter(|m: &CargoMessage| m.reason == "compiler-artifact" && m.manifest_path == manifest)
         .find_map(|m| m.filenames.into_iter().find(|f| f.extension().is_some_and(|e| e == "wasm")))
         .ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
 }
 
 /// Runs cargo in a process group of its own, which ends when this is dropped. Its standard error is as it was set.
-async fn output_of(cargo: &mut Command) -> io::Result<Output> {
+async fn run_in_group(cargo: &mut Command) -> io::Result<Output> {
     cargo.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let child = in_own_group(|| cargo.spawn())?;
-    let group = Group(child.id());
+    let group = ProcessGroup(child.id());
     let output = child.wait_with_output().await?;
-    group.has_ended();
+    group.disarm();
     Ok(output)
 }
 
 /// Cargo and the compilers that it starts, by the id of their process group. Dropping it kills them.
-struct Group(Option<u32>);
+struct ProcessGroup(Option<u32>);
 
-impl Group {
-    fn has_ended(mut self) {
+impl ProcessGroup {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0.and_then(|id| Pid::from_raw(id.cast_signed())) {
             // It may have ended.

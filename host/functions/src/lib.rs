@@ -16,7 +16,7 @@ mod model_functions;
 mod origin;
 
 pub use bound::{BoundFunction, FunctionParams, JobFunctions, decode_schema, log_lines, without_each};
-pub use build::{BuildError, INSTALL_TARGET, SayBuild, Toolchain, build_crate, toolchain};
+pub use build::{BuildError, BuildReporter, INSTALL_TARGET, Toolchain, build_crate, toolchain};
 pub use error::FunctionError;
 pub use find::find_component;
 pub use inspect::{Inspected, InspectedFunction, InspectedParameter};

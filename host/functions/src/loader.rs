@@ -90,8 +90,8 @@ impl FunctionLoader {
             return Ok(path.to_owned());
         }
         let _timer = self.progress.time_build();
-        let say = |text| self.progress.warn(text);
-        build_crate(path, &self.options.cache, (!self.progress.is_quiet()).then_some(&say)).await
+        let report = |text| self.progress.warn(text);
+        build_crate(path, &self.options.cache, (!self.progress.is_quiet()).then_some(&report)).await
     }
 
     /// Returns `path` if it is a crate whose component is stale.

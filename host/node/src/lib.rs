@@ -28,7 +28,7 @@ pub use program::{Neighbours, Saying, hear_any, said_any};
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
 pub use sandbar_functions::{
-    BuildError, FunctionError, Inspected, InspectedFunction, InspectedParameter, SayBuild, build_crate,
+    BuildError, BuildReporter, FunctionError, Inspected, InspectedFunction, InspectedParameter, build_crate,
 };
 pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
@@ -41,9 +41,9 @@ pub use sandbar_machine::has_little_memory;
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_train::{
-    ColumnPlan, Failure, FunctionPlan, InputPlan, InputSpec, Job, JobFileError, JobPlan, ModelPlan, ModelSpec, Outcome,
-    OutputPlan, OutputSpec, Override, PredictSpec, Predicted, RowsSummary, Summary, Table, TrainError, TrainPlan,
-    TrainSpec, TransformSpec, set,
+    ColumnPlan, FunctionPlan, GroupFailure, InputPlan, InputSpec, Job, JobFileError, JobOutcome, JobPlan, ModelPlan,
+    ModelSpec, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary, RowsSummary, TextTable, TrainError,
+    TrainPlan, TrainSpec, TrainSummary, TransformSpec,
 };
 pub use sandbar_wire::PROTOCOL_VERSION;
 
@@ -64,7 +64,10 @@ pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 /// # Errors
 /// Of its set-up and its socket.
 pub fn run_worker() -> std::io::Result<()> {
-    sandbar_worker::run_worker(NativeHandlers { collectors: sandbar_train::collector, readers: sandbar_train::reader })
+    sandbar_worker::run_worker(NativeHandlers {
+        collectors: sandbar_train::create_block_collector,
+        readers: sandbar_train::create_row_group_reader,
+    })
 }
 
 /// Where a node keeps things, and how many workers it has.
@@ -163,7 +166,7 @@ impl Node {
     ///
     /// # Errors
     /// Fails if the whole job fails; failures of single groups are in its summary.
-    pub async fn submit(&self, job: &Job) -> Result<Outcome, NodeError> {
+    pub async fn submit(&self, job: &Job) -> Result<JobOutcome, NodeError> {
         Ok(self.jobs.run(job).await?)
     }
 
@@ -179,7 +182,7 @@ impl Node {
     ///
     /// # Errors
     /// Fails if the models or the input are unusable; rows without a model have null predictions.
-    pub async fn predict(&self, spec: &PredictSpec) -> Result<Predicted, NodeError> {
+    pub async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, NodeError> {
         Ok(self.jobs.predict(spec).await?)
     }
 

@@ -1,5 +1,6 @@
-//! Which row of which file an error is about. Nothing keeps count while rows are read: where one fails, its morsel is read
-//! again, and what fails is narrowed down to one row.
+//! Location of the row that an error is about.
+//!
+//! Rows are not counted while they are read. When a morsel fails, it is read again, and the failing rows are bisected.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,144 +12,152 @@ use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema};
 use futures::TryStreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
-use sandbar_core::{Blame, Code, Fault, Seed};
+use sandbar_core::{Blame, Code, Fault};
 use sandbar_dataset::{Scan, ScanSource, describe_key, find_row_in_file, to_float64};
 
 use crate::error::TrainError;
 use crate::job::{Job, TrainSpec};
-use crate::transform::Steps;
+use crate::pipeline::{Pipeline, chunk_seed};
 
-/// An error is told without its row if that is not found within this.
-const FIND_TIME_MAX: Duration = Duration::from_secs(20);
+/// Maximum duration of a search. After it the error is reported without its row.
+const SEARCH_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// The seed of a chunk of a morsel.
-pub(crate) fn chunk_seed(seed: u64, morsel: u64, chunk: u64) -> u64 {
-    Seed::new(seed).with(&[morsel.to_le_bytes(), chunk.to_le_bytes()].concat()).value()
-}
-
-/// Finds rows of what a job reads.
+/// Finds rows in the input of a job.
 pub(crate) struct FailingRowFinder {
     source: ScanSource,
+    /// Folder for rows that are read again.
     temporary: PathBuf,
+    /// Seed of the transforms.
     seed: u64,
 }
 
-/// Rows whose values can't be used: these columns have some that are no finite numbers.
+/// Unusable rows: one of these columns is null, NaN or infinite.
 #[derive(Clone, Copy)]
-pub(crate) struct Unusable<'a> {
-    pub(crate) columns: &'a [String],
-    /// The group that they are of, in words, if it matters.
-    pub(crate) group: Option<(&'a TrainSpec, &'a str)>,
+pub(crate) struct UnusableRows<'a> {
+    pub columns: &'a [String],
+    /// Group of the rows, if only one group matters.
+    pub group: Option<GroupKey<'a>>,
 }
 
-/// What a row is looked for by.
+/// A group of a training.
 #[derive(Clone, Copy)]
-enum Wanted<'a> {
-    /// A transform fails with it like this.
+pub(crate) struct GroupKey<'a> {
+    pub train: &'a TrainSpec,
+    /// Description of its key, as in failures.
+    pub key: &'a str,
+}
+
+/// What distinguishes the rows of a search.
+#[derive(Clone, Copy)]
+enum Symptom<'a> {
+    /// A transform fails with this code.
     Fault(&'a Fault),
-    /// The transforms make such of it.
-    Unusable(Unusable<'a>),
+    /// The output of the transforms is unusable.
+    Unusable(UnusableRows<'a>),
 }
 
-/// Rows of a batch, of a morsel, that were narrowed down.
-struct Found {
-    /// In the morsel.
+/// Result of reproducing a symptom: the fault, if the symptom is one.
+type Reproduced = Option<Fault>;
+
+/// The smallest range of rows that shows a symptom.
+struct FailingRows {
+    /// Row numbers in the morsel.
     rows: Range<u64>,
-    /// What happens to them alone.
-    fault: Option<Fault>,
+    reproduced: Reproduced,
 }
 
 impl FailingRowFinder {
-    /// Of a job, with a folder for rows that are read again.
-    pub(crate) fn new(job: &Job, temporary: PathBuf, seed: u64) -> FailingRowFinder {
-        FailingRowFinder::of(job.source(None), temporary, seed)
+    /// Creates a finder for the input of a job.
+    pub(crate) fn for_job(job: &Job, temporary: PathBuf, seed: u64) -> FailingRowFinder {
+        FailingRowFinder::new(job.scan_source(None), temporary, seed)
     }
 
-    /// Of what is read, for transforms with this seed.
-    pub(crate) fn of(source: ScanSource, temporary: PathBuf, seed: u64) -> FailingRowFinder {
+    /// Creates a finder for `source`, whose transforms have this seed.
+    pub(crate) fn new(source: ScanSource, temporary: PathBuf, seed: u64) -> FailingRowFinder {
         FailingRowFinder { source, temporary, seed }
     }
 
-    /// An error of a morsel, with the row that it is about, if it is of a transform and one row is to blame.
+    /// Adds the failing row to an error of a morsel, if it comes from a transform and depends on rows.
     pub(crate) fn explain<'a>(
         &'a self,
-        steps: &'a Arc<Steps>,
+        pipeline: &'a Arc<Pipeline>,
         scan: &'a Scan,
         morsel: usize,
         error: TrainError,
     ) -> BoxFuture<'a, TrainError> {
         async move {
             let TrainError::Fault(fault) = error else { return error };
-            if !may_be_of_a_row(&fault) || !fault.function.as_ref().is_some_and(|name| steps.has(name)) {
+            let is_of_transform = fault.function.as_ref().is_some_and(|name| pipeline.has_function(name));
+            if !may_depend_on_row(&fault) || !is_of_transform {
                 return fault.into();
             }
-            let found = self.find(steps, scan, morsel, Wanted::Fault(&fault)).await;
-            let Ok(Some(Found { rows, fault: of_rows })) = found else { return fault.into() };
-            let place = self.place(scan, morsel, &rows).await;
-            let fault = of_rows.unwrap_or(fault);
-            // Of one row alone the function says that it is the first.
-            let words = if rows.end - rows.start == 1 { without_row(&fault.message) } else { &fault.message };
-            Fault { message: format!("{place}: {words}"), ..fault }.into()
+            let found = self.find(pipeline, scan, morsel, Symptom::Fault(&fault)).await;
+            let Ok(Some(FailingRows { rows, reproduced })) = found else { return fault.into() };
+            let location = self.describe_rows(scan, morsel, &rows).await;
+            let fault = reproduced.unwrap_or(fault);
+            // For a single row, the row number in the function's message is always that of the first row.
+            let message = if rows.end - rows.start == 1 { without_row_number(&fault.message) } else { &fault.message };
+            Fault { message: format!("{location}: {message}"), ..fault }.into()
         }
         .boxed()
     }
 
-    /// The first row of a morsel that has such values, in words.
-    pub(crate) fn unusable<'a>(
+    /// Describes the location of the first unusable row of a morsel.
+    pub(crate) fn locate_unusable<'a>(
         &'a self,
-        steps: &'a Arc<Steps>,
+        pipeline: &'a Arc<Pipeline>,
         scan: &'a Scan,
         morsel: usize,
-        wanted: Unusable<'a>,
+        unusable: UnusableRows<'a>,
     ) -> BoxFuture<'a, Option<String>> {
         async move {
-            let found = self.find(steps, scan, morsel, Wanted::Unusable(wanted)).await.ok()??;
-            Some(self.place(scan, morsel, &found.rows).await)
+            let found = self.find(pipeline, scan, morsel, Symptom::Unusable(unusable)).await.ok()??;
+            Some(self.describe_rows(scan, morsel, &found.rows).await)
         }
         .boxed()
     }
 
-    /// The first batch of a morsel in which something is as wanted, and which of its rows: if that is found in time.
+    /// Finds the first rows of a morsel with a symptom. `None` if the search takes too long.
     async fn find(
         &self,
-        steps: &Arc<Steps>,
+        pipeline: &Arc<Pipeline>,
         scan: &Scan,
         morsel: usize,
-        wanted: Wanted<'_>,
-    ) -> Result<Option<Found>, TrainError> {
-        // A function may be slow, and is called some tens of times.
-        let found = tokio::time::timeout(FIND_TIME_MAX, self.find_at_length(steps, scan, morsel, wanted));
-        found.await.unwrap_or(Ok(None))
+        symptom: Symptom<'_>,
+    ) -> Result<Option<FailingRows>, TrainError> {
+        // A search calls the functions some tens of times, and they may be slow.
+        let search = tokio::time::timeout(SEARCH_TIME_MAX, self.search(pipeline, scan, morsel, symptom));
+        search.await.unwrap_or(Ok(None))
     }
 
-    async fn find_at_length(
+    async fn search(
         &self,
-        steps: &Arc<Steps>,
+        pipeline: &Arc<Pipeline>,
         scan: &Scan,
         morsel: usize,
-        wanted: Wanted<'_>,
-    ) -> Result<Option<Found>, TrainError> {
+        symptom: Symptom<'_>,
+    ) -> Result<Option<FailingRows>, TrainError> {
         let seed = chunk_seed(self.seed, morsel as u64, 0);
-        let steps = &steps.unheard();
-        let look = Look { steps, file: &scan.files()[scan.morsels()[morsel].file], seed, wanted };
-        // What fails without a row is not the fault of one.
-        if look.at(&RecordBatch::new_empty(scan.schema().clone())).await.is_some() {
+        let pipeline = &pipeline.without_logs();
+        let search = RowSearch { pipeline, file: &scan.files()[scan.morsels()[morsel].file], seed, symptom };
+        // A symptom of no rows is not the fault of a row.
+        if search.reproduce(&RecordBatch::new_empty(scan.schema().clone())).await.is_some() {
             return Ok(None);
         }
         let (mut batches, mut first) = (scan.read(morsel)?, 0);
         while let Some(batch) = batches.try_next().await? {
-            if let Some(fault) = look.at(&batch).await {
-                let (rows, fault) = look.narrow(&batch, fault).await;
+            if let Some(reproduced) = search.reproduce(&batch).await {
+                let (rows, reproduced) = search.bisect(&batch, reproduced).await;
                 let rows = first + rows.start as u64..first + rows.end as u64;
-                return Ok(Some(Found { rows, fault }));
+                return Ok(Some(FailingRows { rows, reproduced }));
             }
             first += batch.num_rows() as u64;
         }
         Ok(None)
     }
 
-    /// Rows of a morsel in words: those of the file, if they can be known.
-    async fn place(&self, scan: &Scan, morsel: usize, rows: &Range<u64>) -> String {
+    /// Describes rows of a morsel: their file, and their row numbers in it if these can be determined.
+    async fn describe_rows(&self, scan: &Scan, morsel: usize, rows: &Range<u64>) -> String {
         let file = &scan.files()[scan.morsels()[morsel].file];
         let Some(first) = find_row_in_file(scan, &self.source, morsel, rows.start, &self.temporary).await else {
             return file.clone();
@@ -164,69 +173,69 @@ impl FailingRowFinder {
     }
 }
 
-/// Looks for rows of a file.
-struct Look<'a> {
-    steps: &'a Arc<Steps>,
+/// A search for rows of a file.
+struct RowSearch<'a> {
+    pipeline: &'a Arc<Pipeline>,
     file: &'a str,
     seed: u64,
-    wanted: Wanted<'a>,
+    symptom: Symptom<'a>,
 }
 
-impl Look<'_> {
-    /// Whether these rows are as wanted; and how they fail, if they do.
-    async fn at(&self, rows: &RecordBatch) -> Option<Option<Fault>> {
-        let mut chunk = self.steps.chunk(1);
-        let made = match chunk.push(rows.clone()) {
+impl RowSearch<'_> {
+    /// Returns whether the transforms show the symptom for these rows.
+    async fn reproduce(&self, rows: &RecordBatch) -> Option<Reproduced> {
+        let mut chunk = self.pipeline.chunk(1);
+        let output = match chunk.push(rows.clone()) {
             Ok(()) => chunk.run(self.seed).await,
             Err(fault) => Err(fault),
         };
-        match (self.wanted, made) {
-            (Wanted::Fault(wanted), Err(fault)) => {
-                (fault.code == wanted.code && fault.function == wanted.function).then_some(Some(fault))
+        match (self.symptom, output) {
+            (Symptom::Fault(expected), Err(fault)) => {
+                (fault.code == expected.code && fault.function == expected.function).then_some(Some(fault))
             }
-            (Wanted::Unusable(wanted), Ok(batches)) => {
-                batches.iter().any(|batch| wanted.is_in(batch, self.file).unwrap_or(false)).then_some(None)
+            (Symptom::Unusable(unusable), Ok(batches)) => {
+                batches.iter().any(|batch| unusable.occur_in(batch, self.file).unwrap_or(false)).then_some(None)
             }
             _ => None,
         }
     }
 
-    /// Halves rows that are as wanted for as long as one of the halves is.
-    async fn narrow(&self, rows: &RecordBatch, fault: Option<Fault>) -> (Range<usize>, Option<Fault>) {
-        let (mut range, mut fault) = (0..rows.num_rows(), fault);
+    /// Halves a range of rows as long as one of the halves shows the symptom.
+    async fn bisect(&self, rows: &RecordBatch, reproduced: Reproduced) -> (Range<usize>, Reproduced) {
+        let (mut range, mut reproduced) = (0..rows.num_rows(), reproduced);
         while range.len() > 1 {
             let middle = range.start + range.len() / 2;
-            let mut half = None;
-            for part in [range.start..middle, middle..range.end] {
-                if let Some(fault) = self.at(&rows.slice(part.start, part.len())).await {
-                    half = Some((part, fault));
+            let mut failing = None;
+            for half in [range.start..middle, middle..range.end] {
+                if let Some(reproduced) = self.reproduce(&rows.slice(half.start, half.len())).await {
+                    failing = Some((half, reproduced));
                     break;
                 }
             }
-            let Some((part, of_part)) = half else { break };
-            (range, fault) = (part, of_part);
+            let Some(half) = failing else { break };
+            (range, reproduced) = half;
         }
-        (range, fault)
+        (range, reproduced)
     }
 }
 
-impl Unusable<'_> {
-    /// Whether a batch has such a row, of a file.
-    fn is_in(&self, batch: &RecordBatch, file: &str) -> Option<bool> {
-        let mut bad = vec![false; batch.num_rows()];
+impl UnusableRows<'_> {
+    /// Returns whether a batch of a file has such rows. `None` if it lacks a column.
+    fn occur_in(&self, batch: &RecordBatch, file: &str) -> Option<bool> {
+        let mut is_unusable = vec![false; batch.num_rows()];
         for column in self.columns {
             let values = to_float64(batch.column_by_name(column)?).ok()?;
-            bad.iter_mut().zip(values.iter()).for_each(|(bad, value)| *bad |= !value.is_finite());
+            is_unusable.iter_mut().zip(values.iter()).for_each(|(unusable, value)| *unusable |= !value.is_finite());
         }
-        let mut rows = bad.iter().enumerate().filter(|(_, bad)| **bad).map(|(row, _)| row);
-        let Some((train, group)) = self.group else { return Some(rows.next().is_some()) };
-        let keys = keys_of(train, batch, file)?;
-        Some(rows.any(|row| describe_key(&keys, row) == group))
+        let mut rows = is_unusable.iter().enumerate().filter(|(_, unusable)| **unusable).map(|(row, _)| row);
+        let Some(group) = self.group else { return Some(rows.next().is_some()) };
+        let keys = group_keys(group.train, batch, file)?;
+        Some(rows.any(|row| describe_key(&keys, row) == group.key))
     }
 }
 
-/// What names the group of each row.
-fn keys_of(train: &TrainSpec, batch: &RecordBatch, file: &str) -> Option<RecordBatch> {
+/// Returns the group key of each row.
+fn group_keys(train: &TrainSpec, batch: &RecordBatch, file: &str) -> Option<RecordBatch> {
     let mut columns: Vec<(String, ArrayRef)> = Vec::new();
     if train.per_file {
         let file = arrow_array::StringArray::from_iter_values(std::iter::repeat_n(file, batch.num_rows()));
@@ -234,7 +243,7 @@ fn keys_of(train: &TrainSpec, batch: &RecordBatch, file: &str) -> Option<RecordB
     }
     for key in &train.group_by {
         let column = batch.column_by_name(key)?;
-        // As groups have it.
+        // Grouping decodes dictionaries.
         let column = match column.data_type() {
             DataType::Dictionary(_, values) => cast(column, values).ok()?,
             _ => column.clone(),
@@ -248,8 +257,8 @@ fn keys_of(train: &TrainSpec, batch: &RecordBatch, file: &str) -> Option<RecordB
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options).ok()
 }
 
-/// Whether a fault may be of a row: not one of time, memory or the machine, which is not tried again.
-fn may_be_of_a_row(fault: &Fault) -> bool {
+/// Returns whether a fault may depend on a row. Faults of time, memory or the machine are not tried again.
+fn may_depend_on_row(fault: &Fault) -> bool {
     let is_of_limits = matches!(
         fault.code,
         Code::TimeOut
@@ -263,8 +272,8 @@ fn may_be_of_a_row(fault: &Fault) -> bool {
     fault.code.blame() != Blame::Host && !is_of_limits
 }
 
-/// What a function says, without the row of its batch.
-fn without_row(message: &str) -> &str {
+/// Strips the row number, which counts within a batch, from a function's message.
+fn without_row_number(message: &str) -> &str {
     let rest = message.strip_prefix("row ").map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
     rest.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message)
 }
@@ -274,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_of_a_batch_is_not_told() {
+    fn the_row_number_of_a_batch_is_stripped() {
         for (message, expected) in [
             ("row 0: negative", "negative"),
             ("row 12: row 3: x", "row 3: x"),
@@ -282,7 +291,7 @@ mod tests {
             ("rows are bad", "rows are bad"),
             ("", ""),
         ] {
-            assert_eq!(without_row(message), expected);
+            assert_eq!(without_row_number(message), expected);
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a worker has to know of a grouping.
 #[derive(Serialize, Deserialize)]
-struct Plan {
+struct BlockPlan {
     #[serde(with = "serde_bytes")]
     schema: Vec<u8>,
     keys: Vec<String>,
@@ -23,11 +23,11 @@ struct Plan {
 }
 
 /// What workers need to cut rows of `schema` into blocks for `grouper`, if they can.
-pub(crate) fn plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> Option<Vec<u8>> {
+pub(crate) fn encode_plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> Option<Vec<u8>> {
     if !grouper.accepts_blocks() {
         return None;
     }
-    let plan = Plan {
+    let plan = BlockPlan {
         schema: sandbar_batch::encode_schema(schema).ok()?,
         keys: grouping.keys.clone(),
         features: grouping.features.clone(),
@@ -38,30 +38,35 @@ pub(crate) fn plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> O
 }
 
 /// In a worker: what cuts the batches of a call, which are rows of the `file`th file.
-pub fn collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
-    let wrong = |what: String| Fault::new(Code::Host, format!("a plan of blocks: {what}"));
-    let plan: Plan = postcard::from_bytes(plan).map_err(|e| wrong(e.to_string()))?;
-    let schema = Arc::new(sandbar_batch::decode_schema(&plan.schema).map_err(|e| wrong(e.to_string()))?);
-    let Plan { keys, features, target, per_file, .. } = plan;
+pub fn create_block_collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
+    let invalid = |reason: String| Fault::new(Code::Host, format!("the plan of a block collector: {reason}"));
+    let plan: BlockPlan = postcard::from_bytes(plan).map_err(|e| invalid(e.to_string()))?;
+    let schema = Arc::new(sandbar_batch::decode_schema(&plan.schema).map_err(|e| invalid(e.to_string()))?);
+    let BlockPlan { keys, features, target, per_file, .. } = plan;
     let grouping = Grouping { keys, features, target, per_file, ..Grouping::default() };
-    let file = u32::try_from(file).map_err(|e| wrong(e.to_string()))?;
-    let writer = BlockWriter::new(&grouping, &schema, file).map_err(|e| wrong(e.to_string()))?;
-    Ok(Box::new(Blocks { writer, schema }))
+    let file = u32::try_from(file).map_err(|e| invalid(e.to_string()))?;
+    let writer = BlockWriter::new(&grouping, &schema, file).map_err(|e| invalid(e.to_string()))?;
+    Ok(Box::new(BlockCollector { writer, schema }))
 }
 
-struct Blocks {
+struct BlockCollector {
     writer: BlockWriter,
     schema: SchemaRef,
 }
 
-impl Collect for Blocks {
-    fn push(&mut self, batch: &RecordBatch, beside: Option<&RecordBatch>, to: &mut CollectBuffer) -> Result<(), Fault> {
-        let Some(beside) = beside else {
-            same_columns(batch, &self.schema)?;
+impl Collect for BlockCollector {
+    fn push(
+        &mut self,
+        batch: &RecordBatch,
+        companions: Option<&RecordBatch>,
+        to: &mut CollectBuffer,
+    ) -> Result<(), Fault> {
+        let Some(companions) = companions else {
+            check_columns(batch, &self.schema)?;
             return self.writer.push(batch, |block| append(block, to));
         };
-        let columns = beside.columns().iter().chain(batch.columns()).cloned().collect();
-        let rows = RecordBatch::try_new(self.schema.clone(), columns).map_err(other_columns)?;
+        let columns = companions.columns().iter().chain(batch.columns()).cloned().collect();
+        let rows = RecordBatch::try_new(self.schema.clone(), columns).map_err(columns_differ)?;
         self.writer.push(&rows, |block| append(block, to))
     }
 
@@ -75,13 +80,13 @@ fn append(block: FinishedBlock, to: &mut CollectBuffer) -> Result<(), Fault> {
 }
 
 /// Whether a batch that a transform made has the columns that it makes of no rows.
-pub(crate) fn same_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), Fault> {
+pub(crate) fn check_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), Fault> {
     if batch.schema_ref().fields() == schema.fields() {
         return Ok(());
     }
-    Err(other_columns(format!("{} instead of {}", batch.schema_ref(), schema)))
+    Err(columns_differ(format!("{} instead of {}", batch.schema_ref(), schema)))
 }
 
-fn other_columns(how: impl Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("a transform gives other columns for some rows than for others: {how}"))
+fn columns_differ(difference: impl Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("a transform gives other columns for some rows than for others: {difference}"))
 }

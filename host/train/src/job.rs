@@ -1,20 +1,19 @@
 //! The job file.
 
+mod error;
 mod parse;
+mod validate;
 
 use std::collections::BTreeMap;
 
-use arrow_schema::Schema;
 use sandbar_core::Limits;
 use sandbar_dataset::{OutputFormat, ScanSource, TextOptions, TextSpec};
 use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
-pub use parse::{JobFileError, Override, set};
-pub(crate) use parse::{JobMistake, with_hint};
-
-use crate::output;
-use crate::results;
+pub use error::JobFileError;
+pub(crate) use error::{ValidationError, with_hint};
+pub use parse::Override;
 
 /// A job: what is read, what is done to it, what is trained, if anything is, and where it goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,7 +50,7 @@ pub(crate) struct KeyFlag {
     /// Dotted: `train.models.0.udf`.
     key: String,
     /// The flag in words: `--set train.models.0.udf=…`, `--output`.
-    words: String,
+    label: String,
 }
 
 /// What is read.
@@ -91,7 +90,7 @@ impl InputSpec {
     ///
     /// # Errors
     /// Names the key that is wrong.
-    pub fn text(&self) -> Result<TextOptions, String> {
+    pub fn text_options(&self) -> Result<TextOptions, String> {
         TextOptions::new(&TextSpec {
             types: self.types.clone(),
             null_values: self.null_values.clone(),
@@ -214,79 +213,20 @@ pub struct OutputSpec {
 }
 
 impl Job {
-    /// Whether it is one that can be run; says what is wrong with it, and with which key.
-    pub(crate) fn check(&self) -> Result<(), JobMistake> {
-        let wrong = |key: &str, message: String| Err(JobMistake::of_key(key, message));
-        if self.input.paths.is_empty() {
-            return wrong("input.paths", "`input.paths` is empty: name a file, a folder, a glob or a URL".into());
-        }
-        let limit = |message: String| {
-            let key = message.split('`').nth(1).unwrap_or("limits").to_owned();
-            JobMistake::of_key(&key, message)
-        };
-        self.limits.check().map_err(limit)?;
-        let key = |message: &str| {
-            message.split('`').nth(1).filter(|key| key.starts_with("input.")).unwrap_or("input").to_owned()
-        };
-        self.input.text().map_err(|message| JobMistake::of_key(&key(&message), message))?;
-        match &self.train {
-            Some(train) => train.check()?,
-            None if self.device.is_some() && self.transform.is_empty() => {
-                return wrong("device", "`device` is for functions, and the job has none: leave it out".into());
-            }
-            None => {}
-        }
-        output::check(&self.output, self.train.is_some())
-    }
-
     /// What is read, of it the columns that a later step needs.
-    pub(crate) fn source(&self, columns: Option<Vec<String>>) -> ScanSource {
+    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> ScanSource {
         // Of a job that was checked it is an option.
-        let text = self.input.text().unwrap_or_default();
+        let text = self.input.text_options().unwrap_or_default();
         ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
     }
 
     /// A key as messages name it: with the flag that has set it, or as the job file has it.
-    pub(crate) fn key(&self, key: &str) -> String {
+    pub(crate) fn key_label(&self, key: &str) -> String {
         let dotted = key.replace('[', ".").replace(']', "");
         let is_of = |flag: &&KeyFlag| {
             dotted.strip_prefix(&flag.key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.flags.iter().rev().find(is_of).map_or_else(|| format!("`{key}`"), |flag| format!("`{}`", flag.words))
-    }
-}
-
-impl TrainSpec {
-    fn check(&self) -> Result<(), JobMistake> {
-        let wrong = |key: &str, message: String| Err(JobMistake::of_key(key, message));
-        if self.features.is_empty() {
-            return wrong("train.features", "`train.features` is empty: name the columns to learn from".into());
-        }
-        if self.models.is_empty() {
-            let message = "`train.models` is empty: name at least one trainer, such as { udf = \"models#linear\" }; a job that \
-                 only writes rows has no `[train]`";
-            return wrong("train.models", message.into());
-        }
-        if !(0.0..1.0).contains(&self.test) {
-            return wrong(
-                "train.test",
-                format!("`train.test` is {}, not a share of the rows from 0 to below 1", self.test),
-            );
-        }
-        if self.features.contains(&self.target) {
-            return wrong("train.features", format!("`{}` is both a feature and the target", self.target));
-        }
-        let columns = results::output_schema(&Schema::empty());
-        if let Some(key) = self.group_by.iter().find(|key| columns.field_with_name(key).is_ok()) {
-            let message =
-                format!("a key can't be named `{key}`, as a column of the output is; rename it in a transform");
-            return wrong("train.group_by", message);
-        }
-        let names: Vec<&str> = self.models.iter().map(ModelSpec::label).collect();
-        if let Some(twice) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
-            return wrong("train.models", format!("two models are called `{twice}`: give one of them a `name`"));
-        }
-        Ok(())
+        self.flags.iter().rev().find(is_of).map_or_else(|| format!("`{key}`"), |flag| format!("`{}`", flag.label))
     }
 }
 

@@ -6,14 +6,17 @@
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod call_input;
 mod error;
 mod failing_row;
 mod group_blocks;
-mod input;
 mod job;
-mod ordered;
+mod job_run;
+mod metadata;
+mod ordered_morsels;
 mod output;
 mod params;
+mod pipeline;
 mod plan;
 mod predict;
 mod results;
@@ -25,13 +28,14 @@ mod transform;
 mod units;
 
 pub use error::TrainError;
-pub use group_blocks::collector;
-pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec, set};
+pub use group_blocks::create_block_collector;
+pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec};
+pub use job_run::JobOutcome;
 pub use plan::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
-pub use predict::{PredictSpec, Predicted};
-pub use results::{Failure, FittedModels, Table};
+pub use predict::{PredictSpec, PredictSummary};
+pub use results::{FittedModels, GroupFailure, TextTable};
 pub use rows::RowsSummary;
-pub use runner::{JobRunner, JobRunnerOptions, Outcome};
-pub use stored_rows::reader;
-pub use train::Summary;
+pub use runner::{JobRunner, JobRunnerOptions};
+pub use stored_rows::create_row_group_reader;
+pub use train::TrainSummary;
 pub use units::{RemoteTrainers, TrainerRef, UnitLog, UnitRequest, UnitServer, UnitTrainer};

@@ -8,8 +8,8 @@ use sandbar_dataset::UnitShape;
 use sandbar_functions::{log_lines, without_each};
 use sandbar_worker::{Binding, CallRequest, CallWork};
 
+use crate::call_input::UnitInput;
 use crate::error::TrainError;
-use crate::input::UnitInput;
 use crate::job::{Job, TrainSpec, with_hint};
 use crate::runner::JobRunner;
 
@@ -32,10 +32,10 @@ impl JobRunner {
         let refusal = async |binding: Arc<Binding>| {
             let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
             let work = CallWork::Fit(payload, groups.into());
-            let called = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
+            let answer = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
             // What else goes wrong groups will tell.
-            let refused = called.result.err().filter(|fault| fault.code == Code::Refused);
-            Ok::<_, TrainError>(refused.map(|fault| (fault, called.log)))
+            let refused = answer.result.err().filter(|fault| fault.code == Code::Refused);
+            Ok::<_, TrainError>(refused.map(|fault| (fault, answer.log)))
         };
         let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
         log_lines(&self.progress, &binding.name, &log);
@@ -49,7 +49,7 @@ impl JobRunner {
                 break;
             }
         }
-        let message = format!("{}: {}", job.key(&key), with_hint(&fault.message));
+        let message = format!("{}: {}", job.key_label(&key), with_hint(&fault.message));
         Err(Fault { message, ..fault }.into())
     }
 }

@@ -14,15 +14,15 @@ use sandbar_functions::{BoundFunction, JobFunctions};
 use serde::Serialize;
 
 use crate::error::TrainError;
-use crate::failing_row::chunk_seed;
-use crate::job::{Job, Metric, OutputSpec, TrainSpec};
+use crate::job::{Job, Metric, ModelSpec, OutputSpec, TrainSpec};
 use crate::output;
-use crate::runner::{JobRunner, transformed_schema};
-use crate::train::{columns_of, grouping_of};
-use crate::transform::{Steps, TRANSFORMS, Transform};
+use crate::pipeline::{Pipeline, chunk_seed, transformed_schema};
+use crate::runner::JobRunner;
+use crate::train::{grouping_spec, training_columns};
+use crate::transform::{TRANSFORM_KINDS, Transform};
 
 /// Files of the input that a plan names; all are counted.
-const FILES_NAMED_MAX: usize = 1000;
+const FILES_LISTED_MAX: usize = 1000;
 
 /// The plan of a job.
 #[derive(Debug, Clone, Serialize)]
@@ -137,10 +137,10 @@ pub struct OutputPlan {
     pub replaces: bool,
 }
 
-/// A function of the job; `callable` is `None` while its crate has to be built.
+/// A function of the job; `bound` is `None` while its crate has to be built.
 struct ResolvedFunction {
     plan: FunctionPlan,
-    callable: Option<BoundFunction>,
+    bound: Option<BoundFunction>,
 }
 
 impl JobRunner {
@@ -152,34 +152,33 @@ impl JobRunner {
     pub async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
         self.check_device(job).await?;
         let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
-        let (mut transforms, mut known, mut unchecked) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut plans, mut transforms, mut unchecked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, spec) in job.transform.iter().enumerate() {
-            let key = job.key(&format!("transform[{i}].udf"));
-            let found = self.find_function(&mut functions, &key, &spec.udf, &TRANSFORMS, &spec.params).await?;
+            let key = job.key_label(&format!("transform[{i}].udf"));
+            let resolved = self.resolve(&mut functions, &key, &spec.udf, &TRANSFORM_KINDS, &spec.params).await?;
             // The input of a transform behind a stale one is unknown.
-            if let Some(callable) = found.callable.filter(|_| known.len() == i) {
-                known.push(Transform::of(self, callable, spec)?);
+            if let Some(bound) = resolved.bound.filter(|_| transforms.len() == i) {
+                transforms.push(Transform::new(bound, spec, self.progress.clone())?);
             }
-            transforms.push(found.plan);
+            plans.push(resolved.plan);
         }
         let mut trainers = Vec::new();
         for (i, spec) in job.train.iter().flat_map(|train| &train.models).enumerate() {
-            let key = job.key(&format!("train.models[{i}].udf"));
-            trainers.push(
-                self.find_function(&mut functions, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?,
-            );
+            let key = job.key_label(&format!("train.models[{i}].udf"));
+            trainers.push(self.resolve(&mut functions, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?);
         }
-        let is_whole = known.len() == transforms.len();
-        let steps = Arc::new(Steps { transforms: known, pool: self.pool.clone(), behind: None });
-        let behind = job.train.as_ref().filter(|_| is_whole).map(columns_of);
-        let scan = self.open_scan(job, &steps, behind).await?;
+        let is_complete = transforms.len() == plans.len();
+        let pipeline = Pipeline::new(transforms, self.pool.clone(), None);
+        let needed = job.train.as_ref().filter(|_| is_complete).map(training_columns);
+        let scan = self.open_scan(job, &pipeline, needed).await?;
         self.check_output(job, &scan, None)?;
-        let columns = if is_whole {
-            let schema = transformed_schema(job, &steps, &scan, chunk_seed(seed_of(job), 0, 0)).await?;
+        let columns = if is_complete {
+            let seed = chunk_seed(transform_seed(job), 0, 0);
+            let schema = transformed_schema(job, &pipeline, scan.schema(), seed).await?;
             self.check_columns(job, &schema, &scan).await?;
-            Some(columns(&schema))
+            Some(column_plans(&schema))
         } else {
-            unchecked.push(format!("{}: the columns behind its transforms", stale(&transforms)));
+            unchecked.push(format!("{}: the columns behind its transforms", describe_stale(&plans)));
             None
         };
         if let Some(train) = &job.train {
@@ -188,7 +187,7 @@ impl JobRunner {
         Ok(JobPlan {
             name: job.name.clone(),
             input: input_plan(job, &scan),
-            transforms,
+            transforms: plans,
             columns,
             train: job.train.as_ref().map(|train| train_plan(train, trainers)),
             output: output_plan(&job.output, job.train.is_some()),
@@ -200,7 +199,7 @@ impl JobRunner {
     }
 
     /// Resolves a function, unless its crate has to be built first.
-    async fn find_function(
+    async fn resolve(
         &self,
         functions: &mut JobFunctions,
         key: &str,
@@ -216,23 +215,20 @@ impl JobRunner {
             params: params.clone(),
         };
         if let Some(folder) = functions.stale_crate(key, udf)? {
-            return Ok(ResolvedFunction { plan: plan(Some(folder.display().to_string()), None, None), callable: None });
+            return Ok(ResolvedFunction { plan: plan(Some(folder.display().to_string()), None, None), bound: None });
         }
-        let callable = functions.bind(key, udf, kinds, params).await?;
-        let component = callable.component.compiled.id().to_string();
-        Ok(ResolvedFunction {
-            plan: plan(None, Some(component), Some(callable.function.kind)),
-            callable: Some(callable),
-        })
+        let bound = functions.bind(key, udf, kinds, params).await?;
+        let component = bound.component.compiled.id().to_string();
+        Ok(ResolvedFunction { plan: plan(None, Some(component), Some(bound.function.kind)), bound: Some(bound) })
     }
 
     /// Checks that the output can be written, and, if they are known, that its format can have the columns.
     fn check_output(&self, job: &Job, scan: &Scan, columns: Option<&SchemaRef>) -> Result<(), TrainError> {
-        let read = scan.files().iter().map(String::as_str);
+        let inputs = scan.files().iter().map(String::as_str);
         if job.train.is_some() {
-            return output::check_place(job, read);
+            return output::check_writable_models(job, inputs);
         }
-        let target = output::rows_target(&job.output, read)?;
+        let target = output::writable_row_target(&job.output, inputs)?;
         Ok(columns.map_or(Ok(()), |columns| target.check(columns))?)
     }
 
@@ -241,7 +237,7 @@ impl JobRunner {
         match &job.train {
             Some(train) => {
                 let budget = MemoryBudget { spill_dir: self.options.spill.clone(), ..MemoryBudget::default() };
-                match Grouper::new(grouping_of(train), schema, scan.files().to_vec(), budget) {
+                match Grouper::new(grouping_spec(train), schema, scan.files().to_vec(), budget) {
                     Ok(_) => Ok(()),
                     Err(error) => Err(scan.explain(error).await.into()),
                 }
@@ -258,9 +254,9 @@ impl JobRunner {
         trainers: &[ResolvedFunction],
         unchecked: &mut Vec<String>,
     ) -> Result<(), TrainError> {
-        for (i, found) in trainers.iter().enumerate() {
-            let Some(BoundFunction { binding, function, .. }) = &found.callable else {
-                unchecked.push(format!("{}: its parameters", stale(std::slice::from_ref(&found.plan))));
+        for (i, resolved) in trainers.iter().enumerate() {
+            let Some(BoundFunction { binding, function, .. }) = &resolved.bound else {
+                unchecked.push(format!("{}: its parameters", describe_stale(std::slice::from_ref(&resolved.plan))));
                 continue;
             };
             let has_params = !train.models[i].params.is_empty();
@@ -273,19 +269,19 @@ impl JobRunner {
 }
 
 /// The reason for what is unchecked: the first function whose crate has to be built.
-fn stale(functions: &[FunctionPlan]) -> String {
-    let found = functions.iter().find_map(|function| Some((&function.udf, function.to_build.as_ref()?)));
-    found.map_or_else(String::new, |(udf, folder)| {
+fn describe_stale(functions: &[FunctionPlan]) -> String {
+    let stale = functions.iter().find_map(|function| Some((&function.udf, function.to_build.as_ref()?)));
+    stale.map_or_else(String::new, |(udf, folder)| {
         format!("`{udf}` is of the crate {folder}, which has to be built first")
     })
 }
 
 /// The seed of a job's transforms.
-fn seed_of(job: &Job) -> u64 {
+fn transform_seed(job: &Job) -> u64 {
     job.train.as_ref().map_or(0, |train| train.seed)
 }
 
-fn columns(schema: &Schema) -> Vec<ColumnPlan> {
+fn column_plans(schema: &Schema) -> Vec<ColumnPlan> {
     let column = |field: &Arc<arrow_schema::Field>| ColumnPlan {
         name: field.name().clone(),
         type_name: field.data_type().to_string(),
@@ -296,19 +292,19 @@ fn columns(schema: &Schema) -> Vec<ColumnPlan> {
 fn input_plan(job: &Job, scan: &Scan) -> InputPlan {
     InputPlan {
         files: scan.files().len() as u64,
-        paths: scan.files().iter().take(FILES_NAMED_MAX).cloned().collect(),
+        paths: scan.files().iter().take(FILES_LISTED_MAX).cloned().collect(),
         bytes: scan.bytes(),
         rows: scan.rows(),
         morsels: scan.morsels().len() as u64,
-        columns: columns(scan.schema()),
+        columns: column_plans(scan.schema()),
         filter: job.input.filter.clone(),
     }
 }
 
 fn train_plan(train: &TrainSpec, trainers: Vec<ResolvedFunction>) -> TrainPlan {
-    let model = |(spec, found): (&crate::ModelSpec, ResolvedFunction)| ModelPlan {
+    let model = |(spec, resolved): (&ModelSpec, ResolvedFunction)| ModelPlan {
         name: spec.label().to_owned(),
-        function: found.plan,
+        function: resolved.plan,
     };
     TrainPlan {
         group_by: train.group_by.clone(),
@@ -322,13 +318,13 @@ fn train_plan(train: &TrainSpec, trainers: Vec<ResolvedFunction>) -> TrainPlan {
     }
 }
 
-fn output_plan(of: &OutputSpec, is_of_models: bool) -> OutputPlan {
-    let path = Path::new(&of.path);
-    let by_extension = if is_of_models { None } else { of.format.or_else(|| OutputFormat::of(path)) };
+fn output_plan(output: &OutputSpec, is_of_models: bool) -> OutputPlan {
+    let path = Path::new(&output.path);
+    let by_extension = if is_of_models { None } else { output.format.or_else(|| OutputFormat::of(path)) };
     OutputPlan {
-        path: of.path.clone(),
+        path: output.path.clone(),
         format: by_extension.unwrap_or(OutputFormat::Parquet),
-        partition_by: of.partition_by.clone(),
+        partition_by: output.partition_by.clone(),
         replaces: path.is_file(),
     }
 }

@@ -20,7 +20,7 @@ use crate::job::Metric;
 
 /// A group, or a model of a group, that failed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Failure {
+pub struct GroupFailure {
     /// The group.
     pub group: String,
     /// The model, where it was one.
@@ -34,9 +34,15 @@ pub struct Failure {
     pub(crate) morsel: Option<u64>,
 }
 
-impl Failure {
-    pub(crate) fn new(group: String, model: Option<&str>, code: Code, message: impl Into<String>) -> Failure {
-        Failure { group, model: model.map(str::to_owned), code: code.as_str(), message: message.into(), morsel: None }
+impl GroupFailure {
+    pub(crate) fn new(group: String, model: Option<&str>, code: Code, message: impl Into<String>) -> GroupFailure {
+        GroupFailure {
+            group,
+            model: model.map(str::to_owned),
+            code: code.as_str(),
+            message: message.into(),
+            morsel: None,
+        }
     }
 }
 
@@ -46,6 +52,7 @@ pub struct FittedModels {
     batches: Vec<FitBatch>,
     /// For each group, its batch and row.
     rows: Vec<Option<(usize, usize)>>,
+    /// Faults of groups, by their index in the unit.
     pub faults: Vec<(u32, Fault)>,
 }
 
@@ -57,8 +64,8 @@ struct FitBatch {
     model: ArrayRef,
 }
 
-fn malformed(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("the results of the groups are malformed: {what}"))
+fn malformed(reason: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("the results of the groups are malformed: {reason}"))
 }
 
 fn column(batch: &RecordBatch, name: &str, data_type: &DataType) -> Result<ArrayRef, Fault> {
@@ -67,6 +74,7 @@ fn column(batch: &RecordBatch, name: &str, data_type: &DataType) -> Result<Array
 }
 
 impl FittedModels {
+    /// Creates an empty result for a unit of `groups` groups.
     pub fn new(groups: usize) -> FittedModels {
         FittedModels { rows: vec![None; groups], ..FittedModels::default() }
     }
@@ -81,15 +89,15 @@ impl FittedModels {
             let (group, code, error) =
                 (group.as_primitive::<UInt32Type>(), code.as_string::<i32>(), error.as_string::<i32>());
             for row in 0..batch.num_rows() {
-                let at = group.value(row);
+                let group = group.value(row);
                 let slot =
-                    self.rows.get_mut(at as usize).ok_or_else(|| malformed(format!("there is no group {at}")))?;
-                settled.push(at);
+                    self.rows.get_mut(group as usize).ok_or_else(|| malformed(format!("there is no group {group}")))?;
+                settled.push(group);
                 if code.is_null(row) {
                     *slot = Some((self.batches.len(), row));
                 } else {
                     let known = Code::ALL.iter().find(|c| c.as_str() == code.value(row)).copied();
-                    self.faults.push((at, Fault::new(known.unwrap_or(Code::Refused), error.value(row))));
+                    self.faults.push((group, Fault::new(known.unwrap_or(Code::Refused), error.value(row))));
                 }
             }
             self.batches.push(FitBatch {
@@ -106,31 +114,30 @@ impl FittedModels {
     /// What [`FittedModels::add`] takes to be the same: models in batches, and faults beside them.
     pub fn to_batches(&self) -> Result<Vec<RecordBatch>, Fault> {
         let mut groups: Vec<(Vec<u32>, Vec<u32>)> = vec![Default::default(); self.batches.len()];
-        for (group, place) in (0..).zip(&self.rows) {
-            if let Some((batch, row)) = place {
+        for (group, location) in (0..).zip(&self.rows) {
+            if let Some((batch, row)) = location {
                 groups[*batch].0.push(group);
                 groups[*batch].1.push(*row as u32);
             }
         }
-        let pairs = self.batches.iter().zip(groups);
-        let batch = |(batch, (groups, rows)): (&FitBatch, (Vec<u32>, Vec<u32>))| {
+        let encode = |(batch, (groups, rows)): (&FitBatch, (Vec<u32>, Vec<u32>))| {
             let (count, rows) = (rows.len(), UInt32Array::from(rows));
-            let none = || new_null_array(&DataType::Utf8, count);
-            let taken = |column: &ArrayRef| take(column, &rows, None).map_err(malformed);
+            let nulls = || new_null_array(&DataType::Utf8, count);
+            let rows_of = |column: &ArrayRef| take(column, &rows, None).map_err(malformed);
             let columns = [
                 ("group", Arc::new(UInt32Array::from(groups)) as ArrayRef),
-                ("code", none()),
-                ("error", none()),
-                ("mae", taken(&batch.mae)?),
-                ("mse", taken(&batch.mse)?),
-                ("r2", taken(&batch.r2)?),
-                ("params", taken(&batch.params)?),
-                ("model", taken(&batch.model)?),
+                ("code", nulls()),
+                ("error", nulls()),
+                ("mae", rows_of(&batch.mae)?),
+                ("mse", rows_of(&batch.mse)?),
+                ("r2", rows_of(&batch.r2)?),
+                ("params", rows_of(&batch.params)?),
+                ("model", rows_of(&batch.model)?),
             ];
             let columns = columns.map(|(name, column)| (name, column, true));
             RecordBatch::try_from_iter_with_nullable(columns).map_err(malformed)
         };
-        pairs.map(batch).collect()
+        self.batches.iter().zip(groups).map(encode).collect()
     }
 
     /// How many models there are.
@@ -139,11 +146,11 @@ impl FittedModels {
     }
 
     /// Takes the results of other groups in.
-    pub(crate) fn join(&mut self, other: FittedModels) {
-        let before = self.batches.len();
+    pub(crate) fn merge(&mut self, other: FittedModels) {
+        let offset = self.batches.len();
         self.batches.extend(other.batches);
         for (own, row) in self.rows.iter_mut().zip(other.rows) {
-            *own = row.map(|(batch, row)| (before + batch, row)).or(*own);
+            *own = row.map(|(batch, row)| (offset + batch, row)).or(*own);
         }
         self.faults.extend(other.faults);
     }
@@ -182,65 +189,81 @@ pub(crate) fn output_schema(keys: &Schema) -> Schema {
     Schema::new(fields)
 }
 
+/// A fitted model, with its rank among those of its group.
+struct RankedModel {
+    /// Index in the unit.
+    group: usize,
+    /// Index among the models of the job.
+    model: usize,
+    /// Rank from 1.
+    rank: u32,
+}
+
+/// Ranks the fitted models of each group, best first.
+fn rank_models(groups: usize, fitted: &[FittedModels], metric: Metric) -> Vec<RankedModel> {
+    let mut all = Vec::with_capacity(groups * fitted.len());
+    let mut scored: Vec<(f64, usize)> = Vec::with_capacity(fitted.len());
+    for group in 0..groups {
+        scored.clear();
+        scored.extend(fitted.iter().enumerate().filter_map(|(m, f)| Some((f.score(group, metric)?, m))));
+        scored.sort_by(|a, b| a.0.total_cmp(&b.0));
+        all.extend((1..).zip(&scored).map(|(rank, (_, model))| RankedModel { group, model: *model, rank }));
+    }
+    all
+}
+
 /// The output's rows for a unit: for each group its fitted models, best first.
-pub(crate) fn rows(
+pub(crate) fn output_rows(
     unit: &WorkUnit<()>,
     labels: &[String],
     fitted: &[FittedModels],
     metric: Metric,
 ) -> Result<RecordBatch, Fault> {
-    let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(unit.groups.len() * fitted.len());
-    let mut ranked: Vec<(f64, usize)> = Vec::with_capacity(fitted.len());
-    for group in 0..unit.groups.len() {
-        ranked.clear();
-        ranked.extend(fitted.iter().enumerate().filter_map(|(m, f)| Some((f.score(group, metric)?, m))));
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-        order.extend(ranked.iter().enumerate().map(|(rank, (_, model))| (group, *model, rank as u32 + 1)));
-    }
-    let groups = UInt32Array::from_iter_values(order.iter().map(|(group, _, _)| *group as u32));
+    let ranked = rank_models(unit.groups.len(), fitted, metric);
+    let groups = UInt32Array::from_iter_values(ranked.iter().map(|ranked| ranked.group as u32));
     let mut columns = Vec::with_capacity(unit.keys.num_columns() + 10);
     for key in unit.keys.columns() {
         columns.push(take(key, &groups, None).map_err(malformed)?);
     }
     let mut names = StringBuilder::new();
-    order.iter().for_each(|(_, model, _)| names.append_value(&labels[*model]));
+    ranked.iter().for_each(|ranked| names.append_value(&labels[ranked.model]));
     columns.push(Arc::new(names.finish()) as ArrayRef);
-    columns.push(Arc::new(UInt32Array::from_iter_values(order.iter().map(|(_, _, rank)| *rank))));
-    let places = Places::new(&order, fitted);
-    let mse = places.gather(fitted, |b| &b.mse)?;
+    columns.push(Arc::new(UInt32Array::from_iter_values(ranked.iter().map(|ranked| ranked.rank))));
+    let sources = SourceRows::new(&ranked, fitted);
+    let mse = sources.gather(fitted, |b| &b.mse)?;
     let mut rmse = Float64Builder::with_capacity(mse.len());
     mse.as_primitive::<Float64Type>().iter().for_each(|v| rmse.append_option(v.map(f64::sqrt)));
-    columns.push(places.gather(fitted, |b| &b.mae)?);
+    columns.push(sources.gather(fitted, |b| &b.mae)?);
     columns.push(mse);
     columns.push(Arc::new(rmse.finish()));
-    columns.push(places.gather(fitted, |b| &b.r2)?);
+    columns.push(sources.gather(fitted, |b| &b.r2)?);
     let (mut train, mut test) = (UInt32Builder::new(), UInt32Builder::new());
-    for (group, _, _) in &order {
-        train.append_value(unit.groups[*group].train_rows);
-        test.append_value(unit.groups[*group].test_rows);
+    for ranked in &ranked {
+        train.append_value(unit.groups[ranked.group].train_rows);
+        test.append_value(unit.groups[ranked.group].test_rows);
     }
     columns.push(Arc::new(train.finish()));
     columns.push(Arc::new(test.finish()));
-    columns.push(places.gather(fitted, |b| &b.params)?);
-    columns.push(places.gather(fitted, |b| &b.model)?);
+    columns.push(sources.gather(fitted, |b| &b.params)?);
+    columns.push(sources.gather(fitted, |b| &b.model)?);
     RecordBatch::try_new(Arc::new(output_schema(unit.keys.schema_ref())), columns).map_err(malformed)
 }
 
 /// Where each output row's values are among all batches of all models.
-struct Places(Vec<(usize, usize)>);
+struct SourceRows(Vec<(usize, usize)>);
 
-impl Places {
-    fn new(order: &[(usize, usize, u32)], fitted: &[FittedModels]) -> Places {
-        let mut first = Vec::with_capacity(fitted.len());
-        let mut total = 0;
+impl SourceRows {
+    fn new(ranked: &[RankedModel], fitted: &[FittedModels]) -> SourceRows {
+        let mut first_batch = Vec::with_capacity(fitted.len());
+        let mut batches = 0;
         for model in fitted {
-            first.push(total);
-            total += model.batches.len();
+            first_batch.push(batches);
+            batches += model.batches.len();
         }
-        let place = |(group, model, _): &(usize, usize, u32)| {
-            fitted[*model].rows[*group].map(|(batch, row)| (first[*model] + batch, row))
+        let source = |RankedModel { group, model, .. }: &RankedModel| {
+            fitted[*model].rows[*group].map(|(batch, row)| (first_batch[*model] + batch, row))
         };
-        Places(order.iter().filter_map(place).collect())
+        SourceRows(ranked.iter().filter_map(source).collect())
     }
 
     fn gather(&self, fitted: &[FittedModels], column: impl Fn(&FitBatch) -> &ArrayRef) -> Result<ArrayRef, Fault> {
@@ -253,13 +276,13 @@ impl Places {
 }
 
 /// How many groups rows of the output are of: each has one best model.
-pub(crate) fn groups(rows: &RecordBatch) -> u64 {
+pub(crate) fn count_groups(rows: &RecordBatch) -> u64 {
     let ranks = rows.column_by_name("rank").and_then(|ranks| ranks.as_primitive_opt::<UInt32Type>());
     ranks.map_or(0, |ranks| ranks.values().iter().filter(|rank| **rank == 1).count() as u64)
 }
 
 /// All rows of `batches`, in the order of the columns `by`.
-pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -> Result<RecordBatch, Fault> {
+pub(crate) fn sort_rows(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -> Result<RecordBatch, Fault> {
     let schema = batches.first().ok_or_else(|| malformed("there are none"))?.schema();
     let all = concat_batches(&schema, batches).map_err(malformed)?;
     let columns: Vec<SortColumn> = by.map(|c| SortColumn { values: all.column(c).clone(), options: None }).collect();
@@ -269,15 +292,15 @@ pub(crate) fn sorted(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -
 
 /// The failures of a unit: groups that could not be used, and models of groups
 /// that failed.
-pub(crate) fn failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[FittedModels]) -> Vec<Failure> {
-    let of_group = |failed: &FailedGroup| Failure {
+pub(crate) fn unit_failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[FittedModels]) -> Vec<GroupFailure> {
+    let of_group = |failed: &FailedGroup| GroupFailure {
         morsel: Some(failed.morsel),
-        ..Failure::new(failed.group.clone(), None, failed.code, failed.reason.clone())
+        ..GroupFailure::new(failed.group.clone(), None, failed.code, failed.reason.clone())
     };
-    let mut out: Vec<Failure> = unit.failed.iter().map(of_group).collect();
+    let mut failures: Vec<GroupFailure> = unit.failed.iter().map(of_group).collect();
     for (label, model) in labels.iter().zip(fitted) {
         for (group, fault) in &model.faults {
-            out.push(Failure::new(
+            failures.push(GroupFailure::new(
                 describe_key(&unit.keys, *group as usize),
                 Some(label),
                 fault.code,
@@ -285,12 +308,12 @@ pub(crate) fn failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[FittedM
             ));
         }
     }
-    out
+    failures
 }
 
 /// Text in rows, for people.
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub struct TextTable {
     /// What is in the columns.
     pub header: Vec<String>,
     /// The cells of each row.
@@ -301,15 +324,17 @@ pub struct Table {
 const CELL_CHARS_MAX: usize = 60;
 
 /// The rows of up to `groups` groups of an output, without the stored models, and of how many groups they are.
-pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<(Table, usize)> {
+pub(crate) fn format_table(rows: &RecordBatch, groups: usize) -> Option<(TextTable, usize)> {
     let options = FormatOptions::default();
     let shown: Vec<usize> =
         (0..rows.num_columns()).filter(|c| rows.schema_ref().field(*c).name() != "model_bytes").collect();
     let format = |c: &usize| ArrayFormatter::try_new(rows.column(*c), &options).ok();
     let formatters = shown.iter().map(format).collect::<Option<Vec<_>>>()?;
     let rank = rows.column_by_name("rank")?.as_primitive_opt::<UInt32Type>()?;
-    let mut table =
-        Table { header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(), rows: Vec::new() };
+    let mut table = TextTable {
+        header: shown.iter().map(|c| rows.schema_ref().field(*c).name().clone()).collect(),
+        rows: Vec::new(),
+    };
     let mut seen = 0;
     for row in 0..rows.num_rows() {
         if rank.value(row) == 1 && seen == groups {
@@ -318,7 +343,7 @@ pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<(Table, usize)>
         seen += usize::from(rank.value(row) == 1);
         let cell = |(f, c): (&ArrayFormatter<'_>, &usize)| match rows.column(*c).as_primitive_opt::<Float64Type>() {
             Some(numbers) if numbers.is_valid(row) => format!("{:.4}", numbers.value(row)),
-            _ => shortened(f.value(row).to_string()),
+            _ => cell_text(f.value(row).to_string()),
         };
         table.rows.push(formatters.iter().zip(&shown).map(cell).collect());
     }
@@ -326,7 +351,7 @@ pub(crate) fn table(rows: &RecordBatch, groups: usize) -> Option<(Table, usize)>
 }
 
 /// The text of a cell: one line, not too long.
-fn shortened(text: String) -> String {
+fn cell_text(text: String) -> String {
     let text = text.replace(['\n', '\r'], " ");
     match text.char_indices().nth(CELL_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -10,11 +10,12 @@ use sandbar_jobs::Phase;
 use serde::Serialize;
 
 use crate::error::TrainError;
-use crate::failing_row::{FailingRowFinder, chunk_seed};
+use crate::failing_row::FailingRowFinder;
 use crate::job::Job;
-use crate::ordered::{Items, Ordered};
-use crate::runner::{JobRunner, transformed_schema};
-use crate::transform::{Steps, Transform};
+use crate::ordered_morsels::{MorselItems, OrderedMorsels};
+use crate::pipeline::{Pipeline, chunk_seed, transformed_schema};
+use crate::runner::JobRunner;
+use crate::transform::Transform;
 use crate::{group_blocks, output};
 
 /// What came of a job that writes rows.
@@ -46,29 +47,30 @@ const SEED: u64 = 0;
 impl JobRunner {
     /// Runs a job that writes rows.
     pub(crate) async fn write_rows(&self, job: &Job, transforms: Vec<Transform>) -> Result<RowsSummary, TrainError> {
-        let steps = Arc::new(Steps { transforms, pool: self.pool.clone(), behind: None });
-        let scan = Arc::new(self.open_scan(job, &steps, None).await?);
-        let target = output::rows_target(&job.output, scan.files().iter().map(String::as_str))?;
+        let pipeline = Pipeline::new(transforms, self.pool.clone(), None);
+        let scan = Arc::new(self.open_scan(job, &pipeline, None).await?);
+        let target = output::writable_row_target(&job.output, scan.files().iter().map(String::as_str))?;
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Writing, morsels as u64);
-        let schema = transformed_schema(job, &steps, &scan, chunk_seed(SEED, 0, 0)).await?;
+        let schema = transformed_schema(job, &pipeline, scan.schema(), chunk_seed(SEED, 0, 0)).await?;
         let mut output = target.create(&schema)?;
-        let finder = FailingRowFinder::new(job, self.options.spill.clone(), SEED);
-        let make = {
-            let (steps, scan) = (steps.clone(), scan.clone());
-            move |morsel| transformed(steps.clone(), &scan, morsel)
+        let finder = FailingRowFinder::for_job(job, self.options.spill.clone(), SEED);
+        let transform = {
+            let (pipeline, scan) = (pipeline.clone(), scan.clone());
+            move |morsel| transform_morsel(pipeline.clone(), &scan, morsel)
         };
-        let mut made = Ordered::new(morsels, self.morsels_at_once(&scan), self.progress.clone(), make);
+        let concurrency = self.morsels_at_once(&scan);
+        let mut chunks = OrderedMorsels::new(morsels, concurrency, self.progress.clone(), transform);
         let mut rows = 0;
-        while let Some((morsel, item)) = made.next().await {
-            let (read, batches) = match item {
-                Ok(made) => made,
-                Err(error) => return Err(finder.explain(&steps, &scan, morsel, error).await),
+        while let Some((morsel, item)) = chunks.next().await {
+            let chunk = match item {
+                Ok(chunk) => chunk,
+                Err(error) => return Err(finder.explain(&pipeline, &scan, morsel, error).await),
             };
-            rows += read;
-            self.progress.add_rows(read);
-            for batch in batches {
-                group_blocks::same_columns(&batch, &schema)?;
+            rows += chunk.rows_read;
+            self.progress.add_rows(chunk.rows_read);
+            for batch in chunk.batches {
+                group_blocks::check_columns(&batch, &schema)?;
                 output.write(&batch)?;
             }
         }
@@ -85,18 +87,25 @@ impl JobRunner {
     }
 }
 
-/// What the transforms make of the chunks of a morsel, each with how many rows were read for it.
-fn transformed(steps: Arc<Steps>, scan: &Scan, morsel: usize) -> Items<(u64, Vec<RecordBatch>)> {
+/// Transformed rows of a chunk.
+struct TransformedChunk {
+    /// Number of input rows.
+    rows_read: u64,
+    batches: Vec<RecordBatch>,
+}
+
+/// Transforms the chunks of a morsel.
+fn transform_morsel(pipeline: Arc<Pipeline>, scan: &Scan, morsel: usize) -> MorselItems<TransformedChunk> {
     let batches = match scan.read(morsel) {
         Ok(batches) => batches,
         Err(e) => return stream::iter([Err(e.into())]).boxed(),
     };
     // Two calls at a time: one transforms while batches for the next are decoded.
-    let made = steps.chunks(batches).enumerate().map(move |(number, chunk)| async move {
+    let chunks = pipeline.chunks(batches).enumerate().map(move |(number, chunk)| async move {
         let chunk = chunk?;
-        let rows = chunk.rows() as u64;
+        let rows_read = chunk.rows() as u64;
         let seed = chunk_seed(SEED, morsel as u64, number as u64);
-        Ok::<_, TrainError>((rows, chunk.run(seed).await?))
+        Ok::<_, TrainError>(TransformedChunk { rows_read, batches: chunk.run(seed).await? })
     });
-    made.buffered(2).boxed()
+    chunks.buffered(2).boxed()
 }

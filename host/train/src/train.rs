@@ -18,14 +18,16 @@ use sandbar_worker::Binding;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::call_input::UnitInput;
 use crate::error::TrainError;
-use crate::failing_row::{FailingRowFinder, Unusable, chunk_seed};
-use crate::input::UnitInput;
+use crate::failing_row::{FailingRowFinder, GroupKey, UnusableRows};
 use crate::job::{Job, Metric, TrainSpec};
-use crate::results::{self, Failure, Table};
-use crate::runner::{JobMetadata, JobRunner, METADATA_KEY, transformed_schema};
-use crate::stored_rows::How;
-use crate::transform::{Collected, Made, Steps, Transform};
+use crate::metadata::JobMetadata;
+use crate::pipeline::{ChunkOutput, CollectBinding, CollectedRowGroup, Pipeline, chunk_seed, transformed_schema};
+use crate::results::{self, GroupFailure, TextTable};
+use crate::runner::JobRunner;
+use crate::stored_rows::RowGroupReadSpec;
+use crate::transform::Transform;
 use crate::units::UnitScheduler;
 use crate::{group_blocks, output, stored_rows};
 
@@ -37,17 +39,17 @@ const SORTED_GROUPS_MAX: usize = 200_000;
 const FAILURES_MAX: usize = 10_000;
 /// Partitions of rows for more than one unit are so many others apart, where there are as many: in memory at once they
 /// would take most of what training takes.
-const LARGE_APART: usize = 5;
+const LARGE_PARTITION_DISTANCE: usize = 5;
 /// Partitions that may have been trained, and wait to be written while one before them is still trained.
-const PARTS_WAITING_MAX: usize = 64;
+const WAITING_PARTITIONS_MAX: usize = 64;
 /// Failures that are told with the row of a file that they are about: it is looked for then.
-const LOCATED_MAX: usize = 10;
+const LOCATED_FAILURES_MAX: usize = 10;
 /// The next is not looked for after so long.
 const LOCATE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// What came of a job that trains.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Summary {
+pub struct TrainSummary {
     /// Rows read, those that the filter leaves out not counted.
     pub rows: u64,
     /// Rows behind the transforms.
@@ -63,7 +65,8 @@ pub struct Summary {
     /// Groups with fewer rows than `min_rows`.
     pub skipped: u64,
     /// Groups that other nodes trained.
-    pub elsewhere: u64,
+    #[serde(rename = "elsewhere")]
+    pub remote_groups: u64,
     /// Seconds that building and compiling its functions took.
     pub build_seconds: f64,
     /// Seconds that all else took.
@@ -76,7 +79,7 @@ pub struct Summary {
     pub bytes: u64,
     /// What failed, the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<GroupFailure>,
     /// Groups that have a model.
     #[serde(skip)]
     pub groups_written: u64,
@@ -85,17 +88,17 @@ pub struct Summary {
     pub preview: Option<RecordBatch>,
 }
 
-impl Summary {
+impl TrainSummary {
     /// The models of the first `groups` groups, as a table, and of how many groups they are.
-    pub fn table(&self, groups: usize) -> Option<(Table, usize)> {
-        self.preview.as_ref().and_then(|rows| results::table(rows, groups))
+    pub fn table(&self, groups: usize) -> Option<(TextTable, usize)> {
+        self.preview.as_ref().and_then(|rows| results::format_table(rows, groups))
     }
 }
 
 /// What the parts of a running job share.
-struct Running {
+struct TrainingContext {
     progress: Arc<JobProgress>,
-    steps: Arc<Steps>,
+    pipeline: Arc<Pipeline>,
     units: UnitScheduler,
     labels: Vec<String>,
     metric: Metric,
@@ -119,23 +122,20 @@ impl JobRunner {
         train: &TrainSpec,
         mut functions: JobFunctions,
         transforms: Vec<Transform>,
-    ) -> Result<Summary, TrainError> {
+    ) -> Result<TrainSummary, TrainError> {
         let training = Training { job, train };
-        let (mut running, metadata) = self.prepare(training, &mut functions, transforms).await?;
+        let (mut context, metadata) = self.prepare(training, &mut functions, transforms).await?;
         if let Some(remote) = &self.options.remote {
-            running.units.spread_over(remote.trainers(metadata.open_components(&self.functions)?).await);
+            context.units.set_remote(remote.trainers(metadata.open_components(&self.functions)?).await);
         }
-        let running = Arc::new(running);
-        let scan = Arc::new(self.open_scan(job, &running.steps, Some(columns_of(train))).await?);
-        output::check_place(job, scan.files().iter().map(String::as_str))?;
-        let (grouper, keys) = self.read(training, &running, &scan).await?;
-        let text =
-            serde_json::to_string(&metadata).map_err(|e| Fault::new(Code::Host, format!("the job's metadata: {e}")))?;
-        let metadata = vec![(METADATA_KEY.to_owned(), text)];
-        let mut summary = self.train(training, (&running, &scan), grouper, keys, metadata).await?;
+        let context = Arc::new(context);
+        let scan = Arc::new(self.open_scan(job, &context.pipeline, Some(training_columns(train))).await?);
+        output::check_writable_models(job, scan.files().iter().map(String::as_str))?;
+        let grouped = self.read(training, &context, &scan).await?;
+        let mut summary = self.train(training, &context, &scan, grouped, metadata.encode()?).await?;
         summary.rows = self.progress.rows();
         summary.rows_dropped = summary.rows.saturating_sub(summary.rows_transformed);
-        summary.elsewhere = running.units.remote_groups();
+        summary.remote_groups = context.units.remote_groups();
         summary.output = job.output.path.clone();
         Ok(summary)
     }
@@ -145,51 +145,51 @@ impl JobRunner {
         Training { job, train }: Training<'_>,
         functions: &mut JobFunctions,
         transforms: Vec<Transform>,
-    ) -> Result<(Running, JobMetadata), TrainError> {
-        let origins = transforms.iter().map(|transform| self.functions.keep(transform.callable()));
+    ) -> Result<(TrainingContext, JobMetadata), TrainError> {
+        let origins = transforms.iter().map(|transform| self.functions.keep(&transform.bound));
         let origins = origins.collect::<Result<Vec<_>, _>>()?;
         let (mut models, mut trainers) = (Vec::new(), BTreeMap::new());
         for (i, spec) in train.models.iter().enumerate() {
-            let key = job.key(&format!("train.models[{i}].udf"));
-            let callable = functions.bind(&key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?;
-            trainers.insert(spec.label().to_owned(), self.functions.keep(&callable)?);
-            models.push(callable.binding.on(job.device));
+            let key = job.key_label(&format!("train.models[{i}].udf"));
+            let bound = functions.bind(&key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?;
+            trainers.insert(spec.label().to_owned(), self.functions.keep(&bound)?);
+            models.push(bound.binding.on(job.device));
         }
         // Workers cut no rows of several keys.
-        let behind = (train.group_by.len() <= 1).then(|| columns_of(train));
+        let collected_columns = (train.group_by.len() <= 1).then(|| training_columns(train));
         let labels = train.models.iter().map(|m| m.label().to_owned()).collect();
         let units = UnitScheduler::new(self.pool.clone(), self.progress.clone(), models, train.seed);
-        let running = Running {
+        let context = TrainingContext {
             progress: self.progress.clone(),
-            steps: Arc::new(Steps { transforms, pool: self.pool.clone(), behind }),
+            pipeline: Pipeline::new(transforms, self.pool.clone(), collected_columns),
             units,
             labels,
             metric: train.metric,
             seed: train.seed,
-            finder: FailingRowFinder::new(job, self.options.spill.clone(), train.seed),
+            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed),
         };
-        Ok((running, JobMetadata { job: job.clone(), trainers, transforms: origins }))
+        Ok((context, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
 
     /// Adds to the first failures the row of the file that they are about.
     async fn locate_failures(
         &self,
         Training { train, .. }: Training<'_>,
-        running: &Running,
+        context: &TrainingContext,
         scan: &Scan,
-        summary: &mut Summary,
+        summary: &mut TrainSummary,
     ) {
         let columns: Vec<String> = train.features.iter().chain([&train.target]).cloned().collect();
-        let since = Instant::now();
-        for failure in summary.failures.iter_mut().take(LOCATED_MAX) {
-            if since.elapsed() > LOCATE_TIME_MAX {
+        let start = Instant::now();
+        for failure in summary.failures.iter_mut().take(LOCATED_FAILURES_MAX) {
+            if start.elapsed() > LOCATE_TIME_MAX {
                 return;
             }
             let Some(morsel) = failure.morsel.and_then(|morsel| usize::try_from(morsel).ok()) else { continue };
-            let wanted = Unusable { columns: &columns, group: Some((train, &failure.group)) };
-            if let Some(place) = running.finder.unusable(&running.steps, scan, morsel, wanted).await {
+            let unusable = UnusableRows { columns: &columns, group: Some(GroupKey { train, key: &failure.group }) };
+            if let Some(row) = context.finder.locate_unusable(&context.pipeline, scan, morsel, unusable).await {
                 failure.message =
-                    failure.message.replacen(": fill them", &format!(" (the first: {place}): fill them"), 1);
+                    failure.message.replacen(": fill them", &format!(" (the first: {row}): fill them"), 1);
             }
         }
     }
@@ -197,32 +197,37 @@ impl JobRunner {
     async fn read(
         &self,
         training: Training<'_>,
-        running: &Arc<Running>,
+        context: &Arc<TrainingContext>,
         scan: &Arc<Scan>,
-    ) -> Result<(Grouper, SchemaRef), TrainError> {
+    ) -> Result<GroupedRows, TrainError> {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
         // The first rows are decoded while workers start.
-        let (ready, wait) = watch::channel(None);
-        let all = futures::stream::iter(0..morsels)
+        let (sender, receiver) = watch::channel(None);
+        let read_all = futures::stream::iter(0..morsels)
             .map(|morsel| {
-                let read = read_morsel(running.clone(), scan.clone(), morsel, wait.clone());
+                let read = read_morsel(context.clone(), scan.clone(), morsel, receiver.clone());
                 async move { tokio::spawn(read).await? }
             })
             .buffer_unordered(self.morsels_at_once(scan))
             .try_collect::<()>();
-        let begun = async {
-            let reading = Arc::new(self.reading(training, running, scan).await?);
-            ready.send_replace(Some(reading.clone()));
-            Ok(reading)
+        let start_grouping = async {
+            let grouping = Arc::new(self.start_grouping(training, context, scan).await?);
+            sender.send_replace(Some(grouping.clone()));
+            Ok(grouping)
         };
-        let (reading, (), ()) = tokio::try_join!(begun, all, self.check_params(training, running))?;
-        Ok((reading.grouper.clone(), key_schema(training.train, &reading.schema)))
+        let (grouping, (), ()) = tokio::try_join!(start_grouping, read_all, self.check_params(training, context))?;
+        let keys = key_schema(training.train, &grouping.schema);
+        Ok(GroupedRows { grouper: grouping.grouper.clone(), keys })
     }
 
     /// Has the trainers read their parameters. One of several that refuses though it gets none costs its own models.
-    async fn check_params(&self, Training { job, train }: Training<'_>, running: &Running) -> Result<(), TrainError> {
-        for (i, (spec, binding)) in train.models.iter().zip(running.units.models()).enumerate() {
+    async fn check_params(
+        &self,
+        Training { job, train }: Training<'_>,
+        context: &TrainingContext,
+    ) -> Result<(), TrainError> {
+        for (i, (spec, binding)) in train.models.iter().zip(context.units.models()).enumerate() {
             if !spec.params.is_empty() || train.models.len() == 1 {
                 self.check_model_params(job, train, i, binding).await?;
             }
@@ -231,71 +236,72 @@ impl JobRunner {
     }
 
     /// What reading takes: the schema behind the transforms, which is what they make of no rows.
-    async fn reading(
+    async fn start_grouping(
         &self,
         Training { job, train }: Training<'_>,
-        running: &Arc<Running>,
+        context: &Arc<TrainingContext>,
         scan: &Scan,
-    ) -> Result<Reading, TrainError> {
-        let schema = transformed_schema(job, &running.steps, scan, running.seed_of(0, 0)).await?;
-        let grouping = grouping_of(train);
+    ) -> Result<GroupingContext, TrainError> {
+        let schema = transformed_schema(job, &context.pipeline, scan.schema(), context.chunk_seed(0, 0)).await?;
+        let grouping = grouping_spec(train);
         let bytes_max = usize::try_from(self.options.memory_bytes_max).unwrap_or(usize::MAX);
         let budget = MemoryBudget { bytes_max, spill_dir: self.options.spill.clone() };
         let grouper = match Grouper::new(grouping.clone(), &schema, scan.files().to_vec(), budget) {
             Ok(grouper) => grouper,
             Err(error) => return Err(scan.explain(error).await.into()),
         };
-        let collected = running.steps.collected_schema(&schema);
-        let plan = collected.and_then(|schema| group_blocks::plan(&grouper, &grouping, &schema));
-        Ok(Reading { grouper, collecting: plan.and_then(|plan| running.steps.collecting(plan)), schema })
+        let collected = context.pipeline.collected_schema(&schema);
+        let plan = collected.and_then(|schema| group_blocks::encode_plan(&grouper, &grouping, &schema));
+        let collector = plan.and_then(|plan| context.pipeline.bind_collector(plan));
+        Ok(GroupingContext { grouper, collector, schema })
     }
 
     async fn train(
         &self,
         training: Training<'_>,
-        (running, scan): (&Arc<Running>, &Scan),
-        grouper: Grouper,
-        keys: SchemaRef,
-        metadata: Vec<(String, String)>,
-    ) -> Result<Summary, TrainError> {
-        let output = Path::new(&training.job.output.path);
+        context: &Arc<TrainingContext>,
+        scan: &Scan,
+        GroupedRows { grouper, keys }: GroupedRows,
+        metadata: (String, String),
+    ) -> Result<TrainSummary, TrainError> {
+        let path = Path::new(&training.job.output.path);
         let partitions = Arc::new(grouper.finish()?);
         let rows_transformed = (0..partitions.len()).map(|p| partitions.rows_of(p)).sum();
         self.progress.enter(Phase::Training, partitions.len() as u64);
-        let mut sink = Sink::new(output, results::output_schema(&keys), keys.fields().len(), metadata)?;
-        let in_memory_max = running.units.at_once();
-        let in_memory = Arc::new(Semaphore::new(in_memory_max));
+        let mut writer = ModelWriter::new(path, &keys, metadata)?;
+        let units_max = context.units.concurrency();
+        let memory = Arc::new(Semaphore::new(units_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
         let unit_rows = partitions.unit_rows();
         // Each has its memory before the next is begun: tasks that wait for it would have it in any order. One with rows
         // for several units counts as so many, and leaves half for others.
-        let mut parts = futures::stream::iter(training_order(&rows, unit_rows))
+        let mut outputs = futures::stream::iter(training_order(&rows, unit_rows))
             .then(|p| {
-                let in_memory = in_memory.clone();
-                let units = (rows[p] / unit_rows).clamp(1, in_memory_max as u64 / 2) as u32;
-                async move { (p, in_memory.acquire_many_owned(units).await.ok()) }
+                let memory = memory.clone();
+                let units = (rows[p] / unit_rows).clamp(1, units_max as u64 / 2) as u32;
+                async move { (p, memory.acquire_many_owned(units).await.ok()) }
             })
-            .map(|(p, in_memory)| {
-                let train = train_partition(running.clone(), partitions.clone(), p, in_memory);
+            .map(|(p, permit)| {
+                let train = train_partition(context.clone(), partitions.clone(), p, permit);
                 async move { tokio::spawn(train).await? }
             })
-            .buffered(in_memory_max + PARTS_WAITING_MAX)
+            .buffered(units_max + WAITING_PARTITIONS_MAX)
             .boxed();
-        while let Some(part) = parts.try_next().await? {
+        while let Some(output) = outputs.try_next().await? {
             self.progress.complete_part();
-            sink.take(part)?;
+            writer.add(output)?;
         }
-        self.locate_failures(training, running, scan, &mut sink.summary).await;
-        if sink.summary.models == 0 && output.exists() {
-            return Err(sink.nothing_for(output));
+        self.locate_failures(training, context, scan, &mut writer.summary).await;
+        if writer.summary.models == 0 && path.exists() {
+            return Err(writer.no_model_error(path));
         }
         self.progress.enter(Phase::Writing, 1);
-        Ok(Summary { rows_transformed, ..sink.finish()? })
+        Ok(TrainSummary { rows_transformed, ..writer.finish()? })
     }
 }
 
-/// How rows are grouped for training.
-pub(crate) fn grouping_of(train: &TrainSpec) -> Grouping {
+/// RowGroupReadSpec rows are grouped for training.
+pub(crate) fn grouping_spec(train: &TrainSpec) -> Grouping {
     Grouping {
         keys: train.group_by.clone(),
         features: train.features.clone(),
@@ -309,7 +315,7 @@ pub(crate) fn grouping_of(train: &TrainSpec) -> Grouping {
 }
 
 /// The columns that training takes.
-pub(crate) fn columns_of(train: &TrainSpec) -> Vec<String> {
+pub(crate) fn training_columns(train: &TrainSpec) -> Vec<String> {
     let mut columns: Vec<_> = train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect();
     columns.sort();
     columns.dedup();
@@ -317,127 +323,139 @@ pub(crate) fn columns_of(train: &TrainSpec) -> Vec<String> {
 }
 
 /// What reading takes that is known once the first worker has answered.
-struct Reading {
+struct GroupingContext {
     grouper: Grouper,
     /// The last transform, where its worker cuts rows into blocks.
-    collecting: Option<Arc<Binding>>,
+    collector: Option<Arc<Binding>>,
     /// What the transforms make of rows.
     schema: SchemaRef,
 }
 
+/// Receives the grouping once it has started.
+type GroupingReceiver = watch::Receiver<Option<Arc<GroupingContext>>>;
+
+/// All rows of a job, by group.
+struct GroupedRows {
+    grouper: Grouper,
+    /// Columns of the group keys.
+    keys: SchemaRef,
+}
+
 /// Reads a morsel; `reading` will be known. What goes wrong with a row is told with its file.
 async fn read_morsel(
-    running: Arc<Running>,
+    context: Arc<TrainingContext>,
     scan: Arc<Scan>,
     morsel: usize,
-    reading: watch::Receiver<Option<Arc<Reading>>>,
+    grouping: GroupingReceiver,
 ) -> Result<(), TrainError> {
-    match try_read_morsel(&running, &scan, morsel, reading).await {
+    match try_read_morsel(&context, &scan, morsel, grouping).await {
         Ok(()) => Ok(()),
-        Err(error) => Err(running.finder.explain(&running.steps, &scan, morsel, error).await),
+        Err(error) => Err(context.finder.explain(&context.pipeline, &scan, morsel, error).await),
     }
 }
 
 async fn try_read_morsel(
-    running: &Arc<Running>,
+    context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
     morsel: usize,
-    mut reading: watch::Receiver<Option<Arc<Reading>>>,
+    mut grouping: GroupingReceiver,
 ) -> Result<(), TrainError> {
-    let blocks = match running.steps.stored(scan.schema()) {
-        Some(how) => read_stored(running, scan, morsel, &how, &mut reading).await?,
+    let blocks = match context.pipeline.read_spec(scan.schema()) {
+        Some(spec) => read_row_groups(context, scan, morsel, &spec, &mut grouping).await?,
         None => None,
     };
     if let Some(blocks) = blocks {
-        let mut groups = known(&mut reading).await?.grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
+        let grouping = grouping_context(&mut grouping).await?;
+        let mut groups = grouping.grouper.morsel(morsel as u64, scan.morsels()[morsel].file)?;
         blocks.into_iter().try_for_each(|blocks| groups.push_blocks(blocks))?;
         groups.finish()?;
     } else {
-        read_batches(running, scan, morsel, &mut reading).await?;
+        read_batches(context, scan, morsel, &mut grouping).await?;
     }
-    running.progress.complete_part();
+    context.progress.complete_part();
     Ok(())
 }
 
 /// What reading takes, once it is known. Without it the job has failed already, of something else.
-async fn known(reading: &mut watch::Receiver<Option<Arc<Reading>>>) -> Result<Arc<Reading>, Fault> {
-    let reading = reading.wait_for(Option::is_some).await.ok().and_then(|reading| reading.clone());
-    reading.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))
+async fn grouping_context(receiver: &mut GroupingReceiver) -> Result<Arc<GroupingContext>, Fault> {
+    let grouping = receiver.wait_for(Option::is_some).await.ok().and_then(|grouping| grouping.clone());
+    grouping.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))
 }
 
-impl Reading {
+impl GroupingContext {
     /// The last transform for rows of a file, where workers cut them into blocks.
-    fn collected(&self, file: usize) -> Option<Collected> {
-        self.collecting.clone().map(|binding| Collected { binding, argument: file as u64 })
+    fn collect_binding(&self, file: usize) -> Option<CollectBinding> {
+        self.collector.clone().map(|binding| CollectBinding { binding, argument: file as u64 })
     }
 }
 
 /// Has workers read a morsel's row groups, which gives blocks of their rows; none where they can't, or make more of them
 /// than a call may hand back. All or nothing: the morsel is then read anew.
-async fn read_stored(
-    running: &Arc<Running>,
+async fn read_row_groups(
+    context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
     morsel: usize,
-    how: &How,
-    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
+    spec: &RowGroupReadSpec,
+    grouping: &mut GroupingReceiver,
 ) -> Result<Option<Vec<Buffer>>, TrainError> {
-    let Some(groups) = scan.row_groups(morsel).await else { return Ok(None) };
+    let Some(row_groups) = scan.row_groups(morsel).await else { return Ok(None) };
     let file = scan.morsels()[morsel].file;
-    let reading = known(reading).await?;
-    let Some(collected) = &reading.collected(file) else { return Ok(None) };
-    if !running.steps.may_collect_stored(&groups, &reading.schema) {
+    let grouping = grouping_context(grouping).await?;
+    let Some(collect) = &grouping.collect_binding(file) else { return Ok(None) };
+    if !context.pipeline.can_collect_row_groups(&row_groups, &grouping.schema) {
         return Ok(None);
     }
-    let payloads = groups.iter().map(|group| stored_rows::payload(group, how)).collect::<Result<Vec<_>, _>>()?;
+    let payloads = row_groups.iter().map(|group| stored_rows::payload(group, spec)).collect::<Result<Vec<_>, _>>()?;
     // The next waits in the queue for the worker that takes it.
-    let made: Result<Vec<(Buffer, u64)>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
+    let collected: Result<Vec<CollectedRowGroup>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
         .map(|(number, payload)| async move {
-            let seed = running.seed_of(morsel as u64, number as u64);
-            running.steps.collect_stored(payload, seed, collected).await
+            let seed = context.chunk_seed(morsel as u64, number as u64);
+            context.pipeline.collect_row_group(payload, seed, collect).await
         })
         .buffered(2)
         .try_collect()
         .await;
-    match made {
-        Ok(made) => {
-            for (group, (_, rows)) in groups.iter().zip(&made) {
-                running.progress.add_rows(group.rows().min(*rows));
+    match collected {
+        Ok(collected) => {
+            for (group, collected) in row_groups.iter().zip(&collected) {
+                context.progress.add_rows(group.rows().min(collected.rows));
             }
-            Ok(Some(made.into_iter().map(|(blocks, _)| blocks).collect()))
+            Ok(Some(collected.into_iter().map(|collected| collected.blocks).collect()))
         }
-        Err(fault) => stored_rows::failed(fault, &scan.files()[file]).map_or(Ok(None), Err),
+        Err(fault) => stored_rows::job_error(fault, &scan.files()[file]).map_or(Ok(None), Err),
     }
 }
 
 /// Reads a morsel in batches, and gives them to the transforms.
 async fn read_batches(
-    running: &Arc<Running>,
+    context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
     morsel: usize,
-    reading: &mut watch::Receiver<Option<Arc<Reading>>>,
+    grouping: &mut GroupingReceiver,
 ) -> Result<(), TrainError> {
-    let mut chunks = Box::pin(running.steps.chunks(scan.read(morsel)?).peekable());
+    let mut chunks = Box::pin(context.pipeline.chunks(scan.read(morsel)?).peekable());
     chunks.as_mut().peek().await;
-    let reading = known(reading).await?;
+    let grouping = grouping_context(grouping).await?;
     let file = scan.morsels()[morsel].file;
-    let mut groups = reading.grouper.morsel(morsel as u64, file)?;
-    let collected = reading.collected(file);
-    let collected = collected.as_ref();
+    let mut groups = grouping.grouper.morsel(morsel as u64, file)?;
+    let collect = grouping.collect_binding(file);
+    let collect = collect.as_ref();
     // Two calls at a time: one transforms while batches for the next are decoded.
-    let mut made = chunks
+    let mut outputs = chunks
         .enumerate()
         .map(|(number, chunk)| async move {
             let chunk = chunk?;
-            running.progress.add_rows(chunk.rows() as u64);
-            Ok::<_, TrainError>(chunk.collect(running.seed_of(morsel as u64, number as u64), collected).await?)
+            context.progress.add_rows(chunk.rows() as u64);
+            let seed = context.chunk_seed(morsel as u64, number as u64);
+            Ok::<_, TrainError>(chunk.run_collecting(seed, collect).await?)
         })
         .buffered(2);
-    while let Some(made) = made.try_next().await? {
-        match made {
-            Made::Blocks(blocks) => groups.push_blocks(blocks)?,
-            Made::Batches(batches) => {
+    while let Some(output) = outputs.try_next().await? {
+        match output {
+            ChunkOutput::Blocks(blocks) => groups.push_blocks(blocks)?,
+            ChunkOutput::Batches(batches) => {
                 for batch in batches {
-                    group_blocks::same_columns(&batch, &reading.schema)?;
+                    group_blocks::check_columns(&batch, &grouping.schema)?;
                     groups.push(&batch)?;
                 }
             }
@@ -446,116 +464,122 @@ async fn read_batches(
     Ok(groups.finish()?)
 }
 
-impl Running {
+impl TrainingContext {
     /// The seed of a chunk of a morsel.
-    fn seed_of(&self, morsel: u64, chunk: u64) -> u64 {
+    fn chunk_seed(&self, morsel: u64, chunk: u64) -> u64 {
         chunk_seed(self.seed, morsel, chunk)
     }
 }
 
 /// The order in which partitions of so many rows are trained. The largest first, so that none of them is left over when
 /// all others are done, but those that are `large` apart from each other.
-fn training_order(rows: &[u64], large: u64) -> Vec<usize> {
+fn training_order(rows: &[u64], unit_rows: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|p| Reverse(rows[*p]));
-    let mut others = order.split_off(order.partition_point(|p| rows[*p] > large)).into_iter();
+    let mut small = order.split_off(order.partition_point(|p| rows[*p] > unit_rows)).into_iter();
     let mut spread = Vec::with_capacity(rows.len());
     for p in order {
         spread.push(p);
-        spread.extend(others.by_ref().take(LARGE_APART));
+        spread.extend(small.by_ref().take(LARGE_PARTITION_DISTANCE));
     }
-    spread.extend(others);
+    spread.extend(small);
     spread
 }
 
 /// The output of a part of the groups.
 #[derive(Default)]
-struct Part {
+struct PartitionOutput {
     rows: Vec<RecordBatch>,
     groups: u64,
     failed: u64,
     skipped: u64,
-    failures: Vec<Failure>,
+    failures: Vec<GroupFailure>,
 }
 
 /// Trains a partition, whose units are in memory while it has `in_memory`.
 async fn train_partition(
-    running: Arc<Running>,
+    context: Arc<TrainingContext>,
     partitions: Arc<Partitions>,
     p: usize,
-    _in_memory: Option<OwnedSemaphorePermit>,
-) -> Result<Part, TrainError> {
-    let pool = running.steps.pool.clone();
+    _memory: Option<OwnedSemaphorePermit>,
+) -> Result<PartitionOutput, TrainError> {
+    let pool = context.pipeline.pool.clone();
     let units = tokio::task::spawn_blocking(move || {
         partitions.units(p, |shape| Ok::<_, TrainError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
     });
     let units = units.await??;
-    let mut part = Part::default();
-    let mut done =
-        futures::stream::iter(units).map(|unit| train_unit(&running, unit)).buffered(running.units.at_once());
-    while let Some((unit, rows, failures)) = done.try_next().await? {
-        part.groups += (unit.groups.len() + unit.failed.len()) as u64;
-        part.skipped += unit.skipped as u64;
-        part.failed += failures.len() as u64;
-        part.failures.extend(failures.into_iter().take(FAILURES_MAX - part.failures.len().min(FAILURES_MAX)));
-        part.rows.extend(rows);
+    let mut output = PartitionOutput::default();
+    let concurrency = context.units.concurrency();
+    let mut trained = futures::stream::iter(units).map(|unit| train_unit(&context, unit)).buffered(concurrency);
+    while let Some(TrainedUnit { unit, rows, failures }) = trained.try_next().await? {
+        output.groups += (unit.groups.len() + unit.failed.len()) as u64;
+        output.skipped += unit.skipped as u64;
+        output.failed += failures.len() as u64;
+        let capacity = FAILURES_MAX - output.failures.len().min(FAILURES_MAX);
+        output.failures.extend(failures.into_iter().take(capacity));
+        output.rows.extend(rows);
     }
-    Ok(part)
+    Ok(output)
 }
 
-async fn train_unit(
-    running: &Running,
-    unit: WorkUnit<UnitInput>,
-) -> Result<(WorkUnit<()>, Option<RecordBatch>, Vec<Failure>), TrainError> {
+/// The results of a unit.
+struct TrainedUnit {
+    unit: WorkUnit<()>,
+    /// Rows of the output, if there are any.
+    rows: Option<RecordBatch>,
+    failures: Vec<GroupFailure>,
+}
+
+async fn train_unit(context: &TrainingContext, unit: WorkUnit<UnitInput>) -> Result<TrainedUnit, TrainError> {
     let (unit, memory) = unit.split();
     if unit.groups.is_empty() {
-        let failures = results::failures(&unit, &running.labels, &[]);
-        return Ok((unit, None, failures));
+        let failures = results::unit_failures(&unit, &context.labels, &[]);
+        return Ok(TrainedUnit { unit, rows: None, failures });
     }
     let (payload, groups) = memory.lend(&unit.groups)?;
-    let fitted = running.units.fit(&payload, &groups, unit.shape).await?;
-    let failures = results::failures(&unit, &running.labels, &fitted);
-    let any = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
-    let rows = any.then(|| results::rows(&unit, &running.labels, &fitted, running.metric)).transpose()?;
-    Ok((unit, rows, failures))
+    let fitted = context.units.fit(&payload, &groups, unit.shape).await?;
+    let failures = results::unit_failures(&unit, &context.labels, &fitted);
+    let has_models = fitted.iter().any(|f| f.faults.len() < unit.groups.len());
+    let rows = has_models.then(|| results::output_rows(&unit, &context.labels, &fitted, context.metric)).transpose()?;
+    Ok(TrainedUnit { unit, rows, failures })
 }
 
 /// Where the rows of the output go: kept and sorted while they are few, written
 /// as they come once they are many.
-struct Sink {
-    writer: ParquetOutput,
+struct ModelWriter {
+    file: ParquetOutput,
+    /// Number of key columns.
     keys: usize,
-    kept: Option<Vec<RecordBatch>>,
-    kept_rows: usize,
+    buffered: Option<Vec<RecordBatch>>,
     preview: Option<RecordBatch>,
-    summary: Summary,
+    summary: TrainSummary,
 }
 
 const PREVIEW_ROWS: usize = 60;
 
-impl Sink {
-    fn new(output: &Path, schema: Schema, keys: usize, metadata: Vec<(String, String)>) -> Result<Sink, TrainError> {
-        let writer = ParquetOutput::create(output, Arc::new(schema), metadata)?;
-        Ok(Sink { writer, keys, kept: Some(Vec::new()), kept_rows: 0, preview: None, summary: Summary::default() })
+impl ModelWriter {
+    fn new(output: &Path, keys: &Schema, metadata: (String, String)) -> Result<ModelWriter, TrainError> {
+        let file = ParquetOutput::create(output, Arc::new(results::output_schema(keys)), vec![metadata])?;
+        let (keys, summary) = (keys.fields().len(), TrainSummary::default());
+        Ok(ModelWriter { file, keys, buffered: Some(Vec::new()), preview: None, summary })
     }
 
-    fn take(&mut self, part: Part) -> Result<(), TrainError> {
-        self.summary.groups += part.groups;
-        self.summary.failed += part.failed;
-        self.summary.skipped += part.skipped;
-        let room = FAILURES_MAX - self.summary.failures.len().min(FAILURES_MAX);
-        self.summary.failures.extend(part.failures.into_iter().take(room));
-        for rows in part.rows {
+    fn add(&mut self, output: PartitionOutput) -> Result<(), TrainError> {
+        self.summary.groups += output.groups;
+        self.summary.failed += output.failed;
+        self.summary.skipped += output.skipped;
+        let capacity = FAILURES_MAX - self.summary.failures.len().min(FAILURES_MAX);
+        self.summary.failures.extend(output.failures.into_iter().take(capacity));
+        for rows in output.rows {
             self.summary.models += rows.num_rows() as u64;
-            self.summary.groups_written += results::groups(&rows);
-            self.kept_rows += rows.num_rows();
-            match &mut self.kept {
-                Some(kept) => kept.push(rows),
+            self.summary.groups_written += results::count_groups(&rows);
+            match &mut self.buffered {
+                Some(buffered) => buffered.push(rows),
                 None => self.write(&rows)?,
             }
         }
         if self.summary.groups as usize > SORTED_GROUPS_MAX {
-            for rows in self.kept.take().into_iter().flatten() {
+            for rows in self.buffered.take().into_iter().flatten() {
                 self.write(&rows)?;
             }
         }
@@ -564,12 +588,12 @@ impl Sink {
 
     fn write(&mut self, rows: &RecordBatch) -> Result<(), TrainError> {
         self.preview.get_or_insert_with(|| rows.slice(0, rows.num_rows().min(PREVIEW_ROWS)));
-        Ok(self.writer.write(rows)?)
+        Ok(self.file.write(rows)?)
     }
 
     /// Why there is nothing to replace `output` with.
-    fn nothing_for(&self, output: &Path) -> TrainError {
-        let Summary { groups, failed, skipped, failures, .. } = &self.summary;
+    fn no_model_error(&self, output: &Path) -> TrainError {
+        let TrainSummary { groups, failed, skipped, failures, .. } = &self.summary;
         let first = failures.first().map(|f| format!(" (the first: {}: {} [{}])", f.group, f.message, f.code));
         let first = first.unwrap_or_default();
         let reason = format!(
@@ -578,13 +602,13 @@ impl Sink {
         TrainError::NoModel { reason, output: output.to_owned() }
     }
 
-    fn finish(mut self) -> Result<Summary, TrainError> {
-        if let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) {
+    fn finish(mut self) -> Result<TrainSummary, TrainError> {
+        if let Some(buffered) = self.buffered.take().filter(|buffered| !buffered.is_empty()) {
             // By file and key, then rank.
-            let sorted = results::sorted(&kept, (0..self.keys).chain([self.keys + 1]))?;
+            let sorted = results::sort_rows(&buffered, (0..self.keys).chain([self.keys + 1]))?;
             self.write(&sorted)?;
         }
-        self.summary.bytes = self.writer.finish()?;
+        self.summary.bytes = self.file.finish()?;
         self.summary.preview = self.preview;
         Ok(self.summary)
     }

@@ -85,8 +85,8 @@ impl UnitScheduler {
         UnitScheduler { pool, progress, models, seed, local, remote: Vec::new(), remote_groups: AtomicU64::new(0) }
     }
 
-    /// Adds other nodes.
-    pub(crate) fn spread_over(&mut self, trainers: Vec<Arc<dyn UnitTrainer>>) {
+    /// Sets the other nodes.
+    pub(crate) fn set_remote(&mut self, trainers: Vec<Arc<dyn UnitTrainer>>) {
         let remote = |trainer: Arc<dyn UnitTrainer>| RemoteTrainer {
             slots: Arc::new(Semaphore::new(2 * trainer.slots())),
             trainer,
@@ -100,7 +100,7 @@ impl UnitScheduler {
     }
 
     /// Returns the number of concurrent units.
-    pub(crate) fn at_once(&self) -> usize {
+    pub(crate) fn concurrency(&self) -> usize {
         2 * (self.pool.workers() + self.remote.iter().map(|remote| remote.trainer.slots()).sum::<usize>())
     }
 
@@ -300,7 +300,7 @@ impl UnitServer {
 }
 
 /// Context of a unit's calls.
-struct Call<'a> {
+struct FitContext<'a> {
     pool: &'a Pool,
     progress: &'a JobProgress,
     seed: u64,
@@ -312,9 +312,9 @@ pub(crate) async fn fit_locally(
     progress: &JobProgress,
     unit: &UnitRequest<'_>,
 ) -> Result<Vec<FittedModels>, TrainError> {
-    let call = Call { pool, progress, seed: unit.seed };
-    let calls = unit.models.iter().map(|binding| fit(&call, binding, unit.payload, unit.groups, unit.shares));
-    futures::future::try_join_all(calls).await
+    let context = FitContext { pool, progress, seed: unit.seed };
+    let fits = unit.models.iter().map(|binding| fit(&context, binding, unit.payload, unit.groups, unit.shares));
+    futures::future::try_join_all(fits).await
 }
 
 /// Groups of few rows may take long each: up to so many, of so many rows at the mean, go to several workers.
@@ -336,7 +336,7 @@ fn shares(shape: UnitShape) -> usize {
 
 /// Fits all groups of a unit with one model, in so many calls side by side.
 async fn fit(
-    call: &Call<'_>,
+    context: &FitContext<'_>,
     binding: &Arc<Binding>,
     payload: &Payload,
     groups: &Groups,
@@ -346,27 +346,27 @@ async fn fit(
     let bounds = |share: usize| (share * count / shares) as u32;
     let calls = (0..shares).map(|share| {
         let groups = Groups { first: bounds(share), count: bounds(share + 1), ..groups.clone() };
-        fit_share(call, binding, payload, groups, count)
+        fit_share(context, binding, payload, groups, count)
     });
     let mut fitted = FittedModels::new(count);
-    futures::future::try_join_all(calls).await?.into_iter().for_each(|share| fitted.join(share));
+    futures::future::try_join_all(calls).await?.into_iter().for_each(|share| fitted.merge(share));
     Ok(fitted)
 }
 
 /// Fits some of the `all` groups of a unit, in as many calls as their output takes.
 async fn fit_share(
-    call: &Call<'_>,
+    context: &FitContext<'_>,
     binding: &Arc<Binding>,
     payload: &Payload,
     mut groups: Groups,
-    all: usize,
+    unit_groups: usize,
 ) -> Result<FittedModels, TrainError> {
-    let mut fitted = FittedModels::new(all);
+    let mut fitted = FittedModels::new(unit_groups);
     loop {
         let work = CallWork::Fit(payload.clone(), groups.clone().into());
-        let called = call.pool.call(CallRequest { binding: binding.clone(), seed: call.seed, work }).await;
-        log_lines(call.progress, &binding.name, &called.log);
-        let completed = match called.result {
+        let answer = context.pool.call(CallRequest { binding: binding.clone(), seed: context.seed, work }).await;
+        log_lines(context.progress, &binding.name, &answer.log);
+        let completed = match answer.result {
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {
@@ -379,10 +379,10 @@ async fn fit_share(
         let mut settled = fitted.add(&completed.product.into_batches()?)?;
         settled.extend(completed.lost_groups.iter().map(|(g, _)| *g));
         fitted.faults.extend(completed.lost_groups);
-        let before = groups.without.len();
+        let settled_before = groups.without.len();
         groups.without.extend(settled);
-        call.progress.add_models(fitted.models() - models);
-        if groups.without.len() >= (groups.count - groups.first) as usize || groups.without.len() == before {
+        context.progress.add_models(fitted.models() - models);
+        if groups.without.len() >= (groups.count - groups.first) as usize || groups.without.len() == settled_before {
             return Ok(fitted);
         }
     }

@@ -1,11 +1,10 @@
 //! Reading a job file: what is wrong with it is told with its line, or with the flag of the command line that is to blame.
 
-use std::fmt;
 use std::ops::Range;
 
-use sandbar_core::hint;
 use toml::de::{DeTable, DeValue};
 
+use super::error::{JobFileError, ValidationError};
 use super::{Job, KeyFlag};
 
 /// A setting of the command line, which replaces one of the job file.
@@ -24,71 +23,16 @@ impl Override {
     }
 
     /// As it is named in messages.
-    fn words(&self) -> String {
+    fn label(&self) -> String {
         let key = self.assignment.split('=').next().unwrap_or_default().trim();
         if self.flag == "--set" { format!("--set {key}=…") } else { self.flag.to_owned() }
     }
 
     fn key_flag(&self) -> KeyFlag {
         let key = self.assignment.split('=').next().unwrap_or_default().trim().to_owned();
-        KeyFlag { key, words: self.words() }
+        KeyFlag { key, label: self.label() }
     }
 }
-
-/// What is wrong with a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JobMistake {
-    /// The key that is to blame, if one is: dotted.
-    key: Option<String>,
-    /// Where in the text, in bytes, if that is known.
-    span: Option<Range<usize>>,
-    message: String,
-}
-
-impl JobMistake {
-    pub(crate) fn of_key(key: &str, message: String) -> JobMistake {
-        JobMistake { key: Some(key.to_owned()), span: None, message }
-    }
-
-    fn of_toml(error: &toml::de::Error) -> JobMistake {
-        JobMistake { key: None, span: error.span(), message: in_our_words(error.message()) }
-    }
-}
-
-impl fmt::Display for JobMistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-/// Why a job file can't be run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobFileError {
-    /// What of the command line is to blame; otherwise the file is.
-    flag: Option<String>,
-    /// Line and column of the file, from 1, if they are known.
-    place: Option<(usize, usize)>,
-    message: String,
-}
-
-impl JobFileError {
-    /// In words, with the name of the job file where that is to blame.
-    pub fn of_file(&self, file: impl fmt::Display) -> String {
-        match (&self.flag, self.place) {
-            (Some(flag), _) => format!("{flag}: {}", self.message),
-            (None, Some((line, column))) => format!("{file}, line {line}, column {column}: {}", self.message),
-            (None, None) => format!("{file}: {}", self.message),
-        }
-    }
-}
-
-impl fmt::Display for JobFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.of_file("the job file"))
-    }
-}
-
-impl std::error::Error for JobFileError {}
 
 impl Job {
     /// Reads a job file, with some of its settings replaced.
@@ -96,100 +40,72 @@ impl Job {
     /// # Errors
     /// When it is no job, or one that can't be run.
     pub fn parse(text: &str, overrides: &[Override]) -> Result<Job, JobFileError> {
-        let mistake = match read(text, overrides) {
+        let error = match parse_valid(text, overrides) {
             Ok(mut job) => {
                 job.flags = overrides.iter().map(Override::key_flag).collect();
                 return Ok(job);
             }
-            Err(mistake) => mistake,
+            Err(error) => error,
         };
         // The fewest settings with which it is wrong in this way: the last of them is to blame.
         let is_same =
-            |count: &usize| read(text, &overrides[..*count]).is_err_and(|other| other.message == mistake.message);
+            |count: &usize| parse_valid(text, &overrides[..*count]).is_err_and(|other| other.message == error.message);
         let count = (0..=overrides.len()).find(is_same).unwrap_or(overrides.len());
         if let Some(blamed) = count.checked_sub(1).and_then(|last| overrides.get(last)) {
-            return Err(JobFileError { flag: Some(blamed.words()), place: None, message: mistake.message });
+            return Err(JobFileError { flag: Some(blamed.label()), position: None, message: error.message });
         }
         // Without settings its place is known as well.
-        let mistake = read(text, &[]).err().unwrap_or(mistake);
-        let span = mistake.span.or_else(|| span_of(text, mistake.key.as_deref()?));
+        let error = parse_valid(text, &[]).err().unwrap_or(error);
+        let span = error.span.or_else(|| span_of(text, error.key.as_deref()?));
         // What all of it lacks has no place.
-        let span = span.filter(|span| span.start > 0 || !mistake.message.starts_with("missing field"));
-        Err(JobFileError {
-            flag: None,
-            place: span.map(|span| line_and_column(text, span.start)),
-            message: mistake.message,
-        })
+        let span = span.filter(|span| span.start > 0 || !error.message.starts_with("missing field"));
+        let position = span.map(|span| line_and_column(text, span.start));
+        Err(JobFileError { flag: None, position, message: error.message })
     }
 }
 
 /// The job of a text, with these settings.
-fn read(text: &str, overrides: &[Override]) -> Result<Job, JobMistake> {
+fn parse_valid(text: &str, overrides: &[Override]) -> Result<Job, ValidationError> {
     let job: Job = if overrides.is_empty() {
-        toml::from_str(text).map_err(|e| JobMistake::of_toml(&e))?
+        toml::from_str(text).map_err(|e| ValidationError::from_toml(&e))?
     } else {
-        let mut table: toml::Table = text.parse().map_err(|e| JobMistake::of_toml(&e))?;
-        let wrong = |message| JobMistake { key: None, span: None, message };
-        overrides.iter().try_for_each(|o| set(&mut table, &o.assignment)).map_err(wrong)?;
-        toml::Value::Table(table).try_into().map_err(|e| JobMistake::of_toml(&e))?
+        let mut table: toml::Table = text.parse().map_err(|e| ValidationError::from_toml(&e))?;
+        let invalid = |message| ValidationError { key: None, span: None, message };
+        overrides.iter().try_for_each(|o| set_key(&mut table, &o.assignment)).map_err(invalid)?;
+        toml::Value::Table(table).try_into().map_err(|e| ValidationError::from_toml(&e))?
     };
     job.check().map(|()| job)
-}
-
-/// What serde says of a job file, in words that users know.
-fn in_our_words(message: &str) -> String {
-    let message = message.trim();
-    if message.contains("untagged enum Columns") {
-        return "`columns` is a list of columns, or a table of columns by argument: { argument = \"column\" }"
-            .to_owned();
-    }
-    with_hint(message)
-}
-
-/// What serde says, of a job file or in a guest, with a suggestion where a name is not known.
-pub(crate) fn with_hint(message: &str) -> String {
-    let mut names = message.split('`').skip(1).step_by(2);
-    let is_unknown = message.contains("unknown field `") || message.contains("unknown variant `");
-    match names.next().filter(|_| is_unknown) {
-        Some(asked) => {
-            let known: Vec<&str> = names.collect();
-            let (head, rest) = message.split_once(", expected").unwrap_or((message, ""));
-            let rest = if rest.is_empty() { String::new() } else { format!(", expected{rest}") };
-            format!("{head}{}{rest}", hint(asked, &known))
-        }
-        None => message.to_owned(),
-    }
 }
 
 /// Where a dotted key's value is in the text; that of a key before it, where it is not there itself.
 fn span_of(text: &str, key: &str) -> Option<Range<usize>> {
     let table = DeTable::parse(text).ok()?;
     let mut keys = key.split('.');
-    let mut at = table.get_ref().get(keys.next()?)?;
+    let mut value = table.get_ref().get(keys.next()?)?;
     for key in keys {
-        let next = match at.get_ref() {
+        let next = match value.get_ref() {
             DeValue::Table(table) => table.get(key),
             DeValue::Array(list) => key.parse().ok().and_then(|index: usize| list.get(index)),
             _ => None,
         };
         match next {
-            Some(next) => at = next,
+            Some(next) => value = next,
             None => break,
         }
     }
-    Some(at.span())
+    Some(value.span())
 }
 
 /// Line and column of a byte of a text, from 1.
 fn line_and_column(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// Sets `dotted.key` of `table` to a TOML value: `train.seed=7`,
 /// `input.paths=["a", "b"]`, `train.models.0.params.max_depth=5`.
-pub fn set(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
+fn set_key(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
     let Some((path, text)) = assignment.split_once('=') else {
         return Err(format!("`{assignment}` is not KEY=VALUE"));
     };
@@ -199,37 +115,35 @@ pub fn set(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
     let value = parsed.get("value").cloned().ok_or_else(|| format!("`{assignment}` has no value"))?;
     let keys: Vec<&str> = path.trim().split('.').collect();
     let (last, parents) = keys.split_last().ok_or("the key is empty")?;
-    let mut at = toml::Value::Table(std::mem::take(table));
-    let result = place(&mut at, parents, last, value, path);
-    if let toml::Value::Table(changed) = at {
+    let mut root = toml::Value::Table(std::mem::take(table));
+    let result = insert(&mut root, parents, last, value)
+        .map_err(|key| format!("`{path}` can't be set: `{key}` is neither a table nor an element of a list"));
+    if let toml::Value::Table(changed) = root {
         *table = changed;
     }
     result
 }
 
-fn place(mut at: &mut toml::Value, parents: &[&str], last: &str, value: toml::Value, path: &str) -> Result<(), String> {
-    let wrong = |key: &str| format!("`{path}` can't be set: `{key}` is neither a table nor an element of a list");
+/// Inserts a value. Returns the key that is neither a table nor an element of a list, if any.
+fn insert<'a>(root: &mut toml::Value, parents: &[&'a str], last: &'a str, value: toml::Value) -> Result<(), &'a str> {
+    let mut parent = root;
     for key in parents {
-        at = match at {
+        parent = match parent {
             toml::Value::Table(table) => table.entry(*key).or_insert_with(|| toml::Value::Table(toml::Table::new())),
-            toml::Value::Array(list) => {
-                key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(key))?
-            }
-            _ => return Err(wrong(key)),
+            toml::Value::Array(list) => key.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or(*key)?,
+            _ => return Err(*key),
         };
     }
-    match at {
+    match parent {
         toml::Value::Table(table) => {
             table.insert(last.to_owned(), value);
-            Ok(())
         }
         toml::Value::Array(list) => {
-            let slot = last.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or_else(|| wrong(last))?;
-            *slot = value;
-            Ok(())
+            *last.parse::<usize>().ok().and_then(|i| list.get_mut(i)).ok_or(last)? = value;
         }
-        _ => Err(wrong(last)),
+        _ => return Err(last),
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -257,8 +171,8 @@ mod tests {
     fn check(overrides: &[&str], expect: Result<fn(&Job) -> bool, &str>) {
         match (Job::parse(JOB, &sets(overrides)), expect) {
             (Ok(job), Ok(holds)) => assert!(holds(&job), "{overrides:?}: {job:?}"),
-            (Err(e), Err(words)) => {
-                assert!(e.to_string().contains(words), "{overrides:?}: {e}");
+            (Err(e), Err(expected)) => {
+                assert!(e.to_string().contains(expected), "{overrides:?}: {e}");
                 assert!(e.to_string().starts_with("--set "), "{overrides:?}: {e}");
             }
             (got, _) => panic!("{overrides:?}: {got:?}"),
@@ -310,14 +224,14 @@ mod tests {
         for key in ["model", "rank", "mae", "mse", "rmse", "r2", "rows_train", "rows_test", "params", "model_bytes"] {
             check(&[&format!("train.group_by=[\"k\", \"{key}\"]")], Err("a column of the output"));
         }
-        for (path, words) in [
+        for (path, expected) in [
             ("", "is no file"),
             ("out/", "is no file"),
             ("out/noext", "does not end in .parquet"),
             ("out/x.csv", "models are written as Parquet"),
             ("s3://bucket/x.parquet", "is a URL"),
         ] {
-            check(&[&format!("output.path=\"{path}\"")], Err(words));
+            check(&[&format!("output.path=\"{path}\"")], Err(expected));
         }
         check(&["output.partition_by=[\"k\"]"], Err("`output.partition_by` is for rows"));
     }
@@ -341,7 +255,7 @@ mod tests {
         ] {
             // A flag that has nothing to do with it is not blamed.
             for overrides in [&[][..], &["name=\"other\""], &["limits.time_ms_max=5", "name=\"other\""]] {
-                let error = Job::parse(&text, &sets(overrides)).unwrap_err().of_file("j.toml");
+                let error = Job::parse(&text, &sets(overrides)).unwrap_err().describe("j.toml");
                 assert!(error.contains(expected), "{error}\ninstead of {expected}");
             }
         }
@@ -360,7 +274,7 @@ mod tests {
             ("input.paths[0]", "`--input`"),
             ("input.paths_of_others", "`input.paths_of_others`"),
         ] {
-            assert_eq!(job.key(key), expected);
+            assert_eq!(job.key_label(key), expected);
         }
     }
 

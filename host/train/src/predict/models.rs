@@ -10,25 +10,26 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, FunctionKind};
-use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions, read_metadata};
+use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions};
 use sandbar_functions::ModelFunctions;
-use sandbar_machine::missing;
 use sandbar_worker::Binding;
 
-use super::{PredictSpec, Rows, as_key};
+use super::keys::{KeyColumn, cast_key};
+use super::spec::PredictSpec;
 use crate::error::TrainError;
 use crate::job::TrainSpec;
-use crate::runner::{JobMetadata, JobRunner, METADATA_KEY};
-use crate::transform::{TRANSFORMS, Transform};
+use crate::metadata::{JobMetadata, invalid_models};
+use crate::runner::JobRunner;
+use crate::transform::{TRANSFORM_KINDS, Transform};
 
 /// The models of a job's output that are to be used, and what they came from.
-pub(super) struct Models {
+pub(super) struct ModelSet {
     pub(super) train: TrainSpec,
     /// Types of the keys.
     keys: Vec<DataType>,
     converter: RowConverter,
     by_key: HashMap<Box<[u8]>, u32>,
-    stored: Vec<Stored>,
+    stored: Vec<StoredModel>,
     trainers: Vec<Arc<Binding>>,
     /// The training files, for jobs with `per_file`.
     files: BTreeSet<String>,
@@ -36,101 +37,82 @@ pub(super) struct Models {
     file: Option<String>,
 }
 
-struct Stored {
+struct StoredModel {
     batch: BinaryArray,
     row: usize,
     trainer: usize,
 }
 
-/// Rows by model; those of no model under none.
-pub(super) type Assigned = Vec<(Option<u32>, Vec<u32>)>;
+/// Rows with the model of their group, if it has one.
+pub(super) struct RowAssignment {
+    pub model: Option<u32>,
+    pub rows: Vec<u32>,
+}
+
+/// Rows of a chunk that one model predicts, in order.
+pub(super) struct ModelRows {
+    pub model: u32,
+    pub rows: Vec<u32>,
+}
 
 /// Rows for models of one trainer.
-pub(super) struct Call {
-    pub(super) trainer: usize,
-    pub(super) groups: Vec<Rows>,
+pub(super) struct ModelCall {
+    pub trainer: usize,
+    pub groups: Vec<ModelRows>,
 }
 
-fn wrong(spec: &PredictSpec, what: impl std::fmt::Display) -> TrainError {
-    TrainError::Invalid(format!("{}: {what}", spec.models.display()))
+/// The models of a file, with their job's transforms.
+pub(super) struct StoredModels {
+    pub models: ModelSet,
+    pub transforms: Vec<Transform>,
+    /// How the job reads text.
+    pub text: TextOptions,
 }
 
-/// What a file begins and ends with that is Parquet.
-const PARQUET_MAGIC: [&[u8]; 2] = [b"PAR1", b"PARE"];
-
-/// What the file with the models says of its job: data, whose paths are not followed.
-pub(super) fn read_job_metadata(spec: &PredictSpec) -> Result<JobMetadata, TrainError> {
-    if !is_parquet(&spec.models)? {
-        return Err(wrong(spec, "it is no output of `host submit`, which is a Parquet file"));
-    }
-    let metadata = read_metadata(&spec.models)?;
-    let text = metadata.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value);
-    let text =
-        text.ok_or_else(|| wrong(spec, "it is no output of `host submit`: it does not say what its models are"))?;
-    let malformed = |e: &dyn std::fmt::Display| wrong(spec, format!("what it says of its models is malformed: {e}"));
-    let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
-    metadata.job.check().map_err(|e| malformed(&e))?;
-    Ok(metadata)
-}
-
-/// Whether a file begins as Parquet does.
-fn is_parquet(path: &Path) -> Result<bool, TrainError> {
-    use std::io::Read as _;
-    let metadata = std::fs::metadata(path).map_err(|e| {
-        let is_missing = e.kind() == std::io::ErrorKind::NotFound;
-        if is_missing { TrainError::NotFound(missing("file of models", path)) } else { TrainError::file(path)(e) }
-    })?;
-    if !metadata.is_file() {
-        let what = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
-        return Err(TrainError::file(path)(std::io::Error::other(what)));
-    }
-    let mut magic = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic));
-    read.map_err(TrainError::file(path))?;
-    Ok(PARQUET_MAGIC.contains(&&magic[..]))
-}
-
-impl Models {
+impl ModelSet {
     /// Opens the models of a file, with the transforms of their job, and how it reads text.
     pub(super) async fn open(
         runner: &JobRunner,
         metadata: JobMetadata,
         spec: &PredictSpec,
-    ) -> Result<(Models, Vec<Transform>, TextOptions), TrainError> {
+    ) -> Result<StoredModels, TrainError> {
         let JobMetadata { job, trainers, transforms: origins } = metadata;
-        let text = job.input.text().map_err(|e| wrong(spec, e))?;
+        let text = job.input.text_options().map_err(|e| invalid_models(&spec.models, e))?;
         let Some(train) = job.train else {
-            return Err(wrong(spec, "what it says of its models is malformed: its job trained none"));
+            return Err(invalid_models(&spec.models, "what it says of its models is malformed: its job trained none"));
         };
         if origins.len() != job.transform.len() {
             let what = "it does not say which components its job's transforms are of, as files of this version do: train again";
-            return Err(wrong(spec, what));
+            return Err(invalid_models(&spec.models, what));
         }
         let labels: Vec<String> = trainers.keys().cloned().collect();
         if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
             let hint = sandbar_core::hint(label, &labels);
-            return Err(wrong(spec, format!("it has no models `{label}`{hint}; its models are {}", labels.join(", "))));
+            return Err(invalid_models(
+                &spec.models,
+                format!("it has no models `{label}`{hint}; its models are {}", labels.join(", ")),
+            ));
         }
         let mut components = ModelFunctions::new(&runner.functions, &spec.models, &spec.components, job.limits).await?;
         components.check_named(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
         let mut transforms = Vec::new();
         for (transform, origin) in job.transform.iter().zip(&origins) {
-            let callable = components.bind(origin, &TRANSFORMS, &transform.params).await?;
-            transforms.push(Transform::of(runner, callable, transform)?);
+            let bound = components.bind(origin, &TRANSFORM_KINDS, &transform.params).await?;
+            transforms.push(Transform::new(bound, transform, runner.progress.clone())?);
         }
         let mut bindings = Vec::new();
         for trainer in trainers.values() {
-            let params = serde_json::from_str(&trainer.params).map_err(|e| wrong(spec, e))?;
+            let params = serde_json::from_str(&trainer.params).map_err(|e| invalid_models(&spec.models, e))?;
             bindings.push(components.bind(trainer, &[FunctionKind::Trainer], &params).await?.binding);
         }
         let keys =
             train.per_file.then(|| "file".to_owned()).into_iter().chain(train.group_by.clone()).collect::<Vec<_>>();
-        let batches = read(spec, &keys).await?;
-        let mut models = Models::new(train, &batches, keys.len(), bindings)?;
-        models.take(spec, &batches, keys.len(), &labels)?;
+        let batches = read_models(spec, &keys).await?;
+        let mut models = ModelSet::new(train, &batches, keys.len(), bindings)?;
+        models.add(spec, &batches, keys.len(), &labels)?;
         // Transforms make the keys of other columns.
         let text_keys = if transforms.is_empty() { models.text_keys() } else { Vec::new() };
-        Ok((models, transforms, text.as_hints(text_keys)))
+        Ok(StoredModels { models, transforms, text: text.as_hints(text_keys) })
     }
 
     fn new(
@@ -138,13 +120,13 @@ impl Models {
         batches: &[RecordBatch],
         keys: usize,
         trainers: Vec<Arc<Binding>>,
-    ) -> Result<Models, TrainError> {
+    ) -> Result<ModelSet, TrainError> {
         let types =
             batches.first().map(|b| b.columns()[..keys].iter().map(|c| c.data_type().clone()).collect::<Vec<_>>());
         let keys = types.unwrap_or_default();
         let converter = RowConverter::new(keys.iter().cloned().map(SortField::new).collect())
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
-        Ok(Models {
+        Ok(ModelSet {
             train,
             keys,
             converter,
@@ -156,16 +138,16 @@ impl Models {
         })
     }
 
-    fn take(
+    fn add(
         &mut self,
         spec: &PredictSpec,
         batches: &[RecordBatch],
         keys: usize,
         labels: &[String],
     ) -> Result<(), TrainError> {
-        let malformed = || wrong(spec, "its columns are not those of an output of `host submit`");
+        let malformed = || invalid_models(&spec.models, "its columns are not those of an output of `host submit`");
         for batch in batches {
-            let rows = self.rows(&batch.columns()[..keys], batch.num_rows())?;
+            let rows = self.encode_keys(&batch.columns()[..keys], batch.num_rows())?;
             let label = batch.column(keys).as_string_opt::<i32>().ok_or_else(malformed)?;
             let stored = batch.column(keys + 1).as_binary_opt::<i32>().ok_or_else(malformed)?;
             let file = self.train.per_file.then(|| batch.column(0).as_string_opt::<i32>()).flatten();
@@ -175,15 +157,15 @@ impl Models {
                 }
                 let trainer = labels.iter().position(|l| l == label.value(row)).ok_or_else(malformed)?;
                 let number = self.stored.len() as u32;
-                self.stored.push(Stored { batch: stored.clone(), row, trainer });
+                self.stored.push(StoredModel { batch: stored.clone(), row, trainer });
                 self.by_key.insert(rows.row(row).as_ref().into(), number);
             }
         }
-        self.file = spec.file.as_ref().map(|asked| file_named(spec, asked, &self.files)).transpose()?;
+        self.file = spec.file.as_ref().map(|name| find_training_file(spec, name, &self.files)).transpose()?;
         Ok(())
     }
 
-    fn rows(&self, keys: &[ArrayRef], rows: usize) -> Result<KeyRows, Fault> {
+    fn encode_keys(&self, keys: &[ArrayRef], rows: usize) -> Result<KeyRows, Fault> {
         if keys.is_empty() {
             return Ok(KeyRows::None(rows));
         }
@@ -192,10 +174,10 @@ impl Models {
 
     /// The rows of each model, in the order of first appearance; those of no
     /// model under none.
-    pub(super) fn assign(&self, batch: &RecordBatch, file: &str) -> Result<Assigned, Fault> {
+    pub(super) fn assign(&self, batch: &RecordBatch, file: &str) -> Result<Vec<RowAssignment>, Fault> {
         let mut types = self.keys.iter();
         let mut keys: Vec<ArrayRef> = Vec::new();
-        let mut same: Vec<BooleanArray> = Vec::new();
+        let mut is_exact: Vec<BooleanArray> = Vec::new();
         if self.train.per_file {
             types.next();
             let name = self.file.as_deref().unwrap_or(file);
@@ -205,27 +187,27 @@ impl Models {
             let missing =
                 || Fault::new(Code::Columns, format!("the models are by `{name}`, which the input does not have"));
             let column = batch.column_by_name(name).ok_or_else(missing)?;
-            let (key, kept) =
-                as_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?;
-            keys.push(key);
-            same.push(kept);
+            let KeyColumn { values, is_exact: is_exact_key } =
+                cast_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?;
+            keys.push(values);
+            is_exact.push(is_exact_key);
         }
         if self.stored.is_empty() {
-            return Ok(vec![(None, (0..batch.num_rows() as u32).collect())]);
+            return Ok(vec![RowAssignment { model: None, rows: (0..batch.num_rows() as u32).collect() }]);
         }
-        let rows = self.rows(&keys, batch.num_rows())?;
-        let mut places: HashMap<Option<u32>, usize> = HashMap::new();
-        let mut out: Assigned = Vec::new();
+        let encoded = self.encode_keys(&keys, batch.num_rows())?;
+        let mut indices: HashMap<Option<u32>, usize> = HashMap::new();
+        let mut assigned: Vec<RowAssignment> = Vec::new();
         for row in 0..batch.num_rows() {
-            let is_key = same.iter().all(|same| same.value(row));
-            let model = self.by_key.get(rows.row(row).as_ref()).filter(|_| is_key).copied();
-            let place = *places.entry(model).or_insert_with(|| {
-                out.push((model, Vec::new()));
-                out.len() - 1
+            let is_key = is_exact.iter().all(|is_exact| is_exact.value(row));
+            let model = self.by_key.get(encoded.row(row).as_ref()).filter(|_| is_key).copied();
+            let index = *indices.entry(model).or_insert_with(|| {
+                assigned.push(RowAssignment { model, rows: Vec::new() });
+                assigned.len() - 1
             });
-            out[place].1.push(row as u32);
+            assigned[index].rows.push(row as u32);
         }
-        Ok(out)
+        Ok(assigned)
     }
 
     /// Keys of the input that are text for the models. In a file of text they are read as text too: `1.10` is no number
@@ -237,10 +219,10 @@ impl Models {
     }
 
     /// What to do when no row found a model, if the names of files may be why.
-    pub(super) fn advice(&self) -> Option<String> {
-        let differ = self.train.per_file && self.file.is_none();
-        differ.then(|| {
-            let files = listed(self.files.iter());
+    pub(super) fn missing_models_advice(&self) -> Option<String> {
+        let is_by_file = self.train.per_file && self.file.is_none();
+        is_by_file.then(|| {
+            let files = list_files(self.files.iter());
             format!(
                 "no row has a model, for the models are by file; name the training file with --file; there are {files}"
             )
@@ -249,19 +231,24 @@ impl Models {
 
     /// Calls for these rows: one trainer each, and not more than `bytes_max` of
     /// stored models unless one is larger.
-    pub(super) fn calls(&self, groups: Vec<Rows>, bytes_max: usize) -> Vec<Call> {
-        let mut calls: Vec<Call> = Vec::new();
-        let mut open: HashMap<usize, (usize, usize)> = HashMap::new();
+    pub(super) fn calls(&self, groups: Vec<ModelRows>, bytes_max: usize) -> Vec<ModelCall> {
+        /// The last call of a trainer, with the bytes of its models.
+        struct OpenCall {
+            index: usize,
+            bytes: usize,
+        }
+        let mut calls: Vec<ModelCall> = Vec::new();
+        let mut open: HashMap<usize, OpenCall> = HashMap::new();
         for group in groups {
             let trainer = self.stored[group.model as usize].trainer;
             let bytes = self.stored(group.model).len();
-            let (call, held) = open.entry(trainer).or_insert((usize::MAX, 0));
-            if *call == usize::MAX || *held + bytes > bytes_max {
-                calls.push(Call { trainer, groups: Vec::new() });
-                (*call, *held) = (calls.len() - 1, 0);
+            let call = open.entry(trainer).or_insert(OpenCall { index: usize::MAX, bytes: 0 });
+            if call.index == usize::MAX || call.bytes + bytes > bytes_max {
+                calls.push(ModelCall { trainer, groups: Vec::new() });
+                *call = OpenCall { index: calls.len() - 1, bytes: 0 };
             }
-            *held += bytes;
-            calls[*call].groups.push(group);
+            call.bytes += bytes;
+            calls[call.index].groups.push(group);
         }
         calls
     }
@@ -310,7 +297,7 @@ impl AsRef<[u8]> for KeyRow<'_> {
 }
 
 /// The best models of all groups, or those of one label: keys, label, model.
-async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, TrainError> {
+async fn read_models(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, TrainError> {
     let filter = match &spec.model {
         Some(label) => format!("model = '{}'", label.replace('\'', "''")),
         None => "rank = 1".to_owned(),
@@ -327,27 +314,27 @@ async fn read(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, T
 }
 
 /// The training file of this name, or the one whose path ends so.
-fn file_named(spec: &PredictSpec, asked: &str, files: &BTreeSet<String>) -> Result<String, TrainError> {
-    if files.contains(asked) {
-        return Ok(asked.to_owned());
+fn find_training_file(spec: &PredictSpec, name: &str, files: &BTreeSet<String>) -> Result<String, TrainError> {
+    if files.contains(name) {
+        return Ok(name.to_owned());
     }
-    let end = asked.strip_prefix("./").unwrap_or(asked);
-    let mut found = files.iter().filter(|file| Path::new(file).ends_with(end));
-    match (found.next(), found.next()) {
+    let suffix = name.strip_prefix("./").unwrap_or(name);
+    let mut matching = files.iter().filter(|file| Path::new(file).ends_with(suffix));
+    match (matching.next(), matching.next()) {
         (Some(file), None) => Ok(file.clone()),
         (None, _) => {
-            let files = listed(files.iter());
-            Err(wrong(spec, format!("it has no models of file `{asked}`; its files are {files}")))
+            let files = list_files(files.iter());
+            Err(invalid_models(&spec.models, format!("it has no models of file `{name}`; its files are {files}")))
         }
         (Some(one), Some(two)) => {
-            let all = listed([one, two].into_iter().chain(found));
-            Err(wrong(spec, format!("file `{asked}` may be any of {all}; name more of its path")))
+            let all = list_files([one, two].into_iter().chain(matching));
+            Err(invalid_models(&spec.models, format!("file `{name}` may be any of {all}; name more of its path")))
         }
     }
 }
 
 /// Names of files, not too many of them.
-fn listed<'a>(files: impl Iterator<Item = &'a String>) -> String {
+fn list_files<'a>(files: impl Iterator<Item = &'a String>) -> String {
     const LISTED_MAX: usize = 20;
     let mut names: Vec<&str> = files.map(String::as_str).collect();
     let more = names.len().saturating_sub(LISTED_MAX);

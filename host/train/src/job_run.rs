@@ -1,0 +1,59 @@
+//! Runs of whole jobs.
+
+use std::time::Instant;
+
+use sandbar_functions::JobFunctions;
+use sandbar_jobs::Phase;
+use serde::Serialize;
+
+use crate::error::TrainError;
+use crate::job::Job;
+use crate::rows::RowsSummary;
+use crate::runner::JobRunner;
+use crate::train::TrainSummary;
+use crate::transform::Transform;
+
+/// Summary of a job.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum JobOutcome {
+    /// The job trained models.
+    Models(TrainSummary),
+    /// The job wrote rows.
+    Rows(RowsSummary),
+}
+
+impl JobRunner {
+    /// Runs a job.
+    ///
+    /// # Errors
+    /// Fails if the whole job fails; failures of single groups are in its summary.
+    pub async fn run(&self, job: &Job) -> Result<JobOutcome, TrainError> {
+        let (start, built_before) = (Instant::now(), self.progress.build_time());
+        self.check_device(job).await?;
+        self.progress.enter(Phase::Preparing, 0);
+        let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
+        let mut transforms = Vec::new();
+        for (i, spec) in job.transform.iter().enumerate() {
+            let key = job.key_label(&format!("transform[{i}].udf"));
+            transforms.push(Transform::bind(&mut functions, &key, spec, &self.progress).await?);
+        }
+        let mut outcome = match &job.train {
+            Some(train) => JobOutcome::Models(self.run_training(job, train, functions, transforms).await?),
+            None => JobOutcome::Rows(self.write_rows(job, transforms).await?),
+        };
+        let building = self.progress.build_time() - built_before;
+        let (build_seconds, seconds, peak_memory_bytes) = match &mut outcome {
+            JobOutcome::Models(summary) => {
+                (&mut summary.build_seconds, &mut summary.seconds, &mut summary.peak_memory_bytes)
+            }
+            JobOutcome::Rows(summary) => {
+                (&mut summary.build_seconds, &mut summary.seconds, &mut summary.peak_memory_bytes)
+            }
+        };
+        *build_seconds = building.as_secs_f64();
+        *seconds = start.elapsed().saturating_sub(building).as_secs_f64();
+        *peak_memory_bytes = self.peak_memory_bytes();
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,87 @@
+//! Metadata of model files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use sandbar_core::{Code, ComponentId, Fault};
+use sandbar_dataset::read_metadata;
+use sandbar_functions::{FunctionLoader, FunctionOrigin};
+use sandbar_machine::missing;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+use crate::job::Job;
+
+/// Key of [`JobMetadata`] in the metadata of the output file.
+const METADATA_KEY: &str = "sandbar";
+
+/// What a file begins and ends with that is Parquet.
+const PARQUET_MAGIC: [&[u8]; 2] = [b"PAR1", b"PARE"];
+
+/// What a file of models stores about its job. It is untrusted data: its paths are for messages only.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct JobMetadata {
+    pub job: Job,
+    /// Origin of each model's trainer, by the model's label.
+    pub trainers: BTreeMap<String, FunctionOrigin>,
+    /// Origins of the job's transforms. Files of older versions lack them.
+    #[serde(default)]
+    pub transforms: Vec<FunctionOrigin>,
+}
+
+impl JobMetadata {
+    /// What the file with the models says of its job: data, whose paths are not followed.
+    pub(crate) fn read(models: &Path) -> Result<JobMetadata, TrainError> {
+        if !is_parquet(models)? {
+            return Err(invalid_models(models, "it is no output of `host submit`, which is a Parquet file"));
+        }
+        let entries = read_metadata(models)?;
+        let text = entries.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value).ok_or_else(|| {
+            invalid_models(models, "it is no output of `host submit`: it does not say what its models are")
+        })?;
+        let malformed =
+            |e: &dyn std::fmt::Display| invalid_models(models, format!("what it says of its models is malformed: {e}"));
+        let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
+        metadata.job.check().map_err(|e| malformed(&e))?;
+        Ok(metadata)
+    }
+
+    /// Returns the entry of the file's metadata, key and value.
+    pub(crate) fn encode(&self) -> Result<(String, String), Fault> {
+        let text =
+            serde_json::to_string(self).map_err(|e| Fault::new(Code::Host, format!("the job's metadata: {e}")))?;
+        Ok((METADATA_KEY.to_owned(), text))
+    }
+
+    /// Opens the cached components of the trainers.
+    pub(crate) fn open_components(&self, functions: &FunctionLoader) -> Result<Vec<(ComponentId, File)>, TrainError> {
+        let components = self.trainers.values().map(|origin| {
+            let path = functions.cached_component(origin.component);
+            Ok((origin.component, File::open(&path).map_err(TrainError::file(&path))?))
+        });
+        components.collect()
+    }
+}
+
+/// Error of a file of models.
+pub(crate) fn invalid_models(models: &Path, reason: impl std::fmt::Display) -> TrainError {
+    TrainError::Invalid(format!("{}: {reason}", models.display()))
+}
+
+/// Whether a file begins as Parquet does.
+fn is_parquet(path: &Path) -> Result<bool, TrainError> {
+    let metadata = std::fs::metadata(path).map_err(|e| {
+        let is_missing = e.kind() == io::ErrorKind::NotFound;
+        if is_missing { TrainError::NotFound(missing("file of models", path)) } else { TrainError::file(path)(e) }
+    })?;
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
+        return Err(TrainError::file(path)(io::Error::other(what)));
+    }
+    let mut magic = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic));
+    read.map_err(TrainError::file(path))?;
+    Ok(PARQUET_MAGIC.contains(&&magic[..]))
+}
