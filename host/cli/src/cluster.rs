@@ -52,7 +52,7 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     let listens = serve.listens();
     let (cluster, data) = enter(serve.place, listens).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
-    node.begin_programs().map_err(failed)?;
+    node.programs().start().map_err(failed)?;
     let own = cluster.own();
     let listens = cluster.listens().map_err(failed)?;
     log::info!(

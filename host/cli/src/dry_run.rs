@@ -28,7 +28,7 @@ pub(crate) async fn job(job: &Job, shares: &Shares, as_json: bool) -> Result<Exi
 
 /// Prints the plan of a program.
 pub(crate) async fn program(spec: &ProgramSpec, shares: &Shares, as_json: bool) -> Result<ExitCode, CliError> {
-    let plan = node(shares, spec.limits)?.plan_program(spec).await?;
+    let plan = node(shares, spec.limits)?.programs().plan(spec).await?;
     match as_json {
         true => output::json(&plan)?,
         false => output::print(&program_text(&plan))?,

@@ -28,7 +28,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use sandbar_node::{
-    Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, Node, NodeError, NodeOptions, ProgramSpec, machine,
+    Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, Node, NodeError, NodeOptions, ProgramError, ProgramSpec,
+    machine,
 };
 
 use args::{Arguments, Command, Shares, Submit};
@@ -174,12 +175,19 @@ impl std::fmt::Display for CliError {
     }
 }
 
+impl From<ProgramError> for CliError {
+    fn from(error: ProgramError) -> Self {
+        NodeError::from(error).into()
+    }
+}
+
 impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::Invalid(_) => CliError::Usage(error.to_string()),
-            NodeError::Stopped => CliError::Stopped(error.to_string()),
-            _ => CliError::Failed(error.to_string()),
+        let message = error.to_string();
+        match (error.is_invalid(), error.is_stopped()) {
+            (true, _) => CliError::Usage(message),
+            (_, true) => CliError::Stopped(message),
+            _ => CliError::Failed(message),
         }
     }
 }
@@ -251,7 +259,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
         // Other nodes reach this node through its program runtime.
-        node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
+        node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
     let form = OutputForm::of(submit.json, submit.quiet);
     let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
@@ -317,7 +325,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     submit.shares.count_gpus().await.map_err(CliError::Failed)?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     if let Some(cluster) = &cluster {
-        node.begin_programs().map_err(|fault| CliError::Failed(fault.to_string()))?;
+        node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
         cluster.meet().await;
     }
     let keeper = keeper(&spec);
@@ -330,7 +338,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
         output::talk(&format!("job {}", name.short()));
     }
     let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
-    let result = unless_fenced(cluster.as_ref(), node.run_program(&spec, keeper)).await;
+    let result = unless_fenced(cluster.as_ref(), async { Ok(node.programs().run(&spec, keeper).await?) }).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;

@@ -157,7 +157,7 @@ impl Client {
         let shelf = JobStore::open(state.join("jobs"));
         let node = Node::start(node);
         if !is_alone {
-            node.begin_programs().map_err(|fault| ClientError::Setup(fault.to_string()))?;
+            node.programs().start().map_err(|fault| ClientError::Setup(fault.to_string()))?;
         }
         Ok(Client { shared: Arc::new(ClientShared { node, shelf }) })
     }
@@ -168,7 +168,7 @@ impl Client {
     /// # Errors
     /// The crate can't be built, the component can't be compiled, or it is not a program.
     pub async fn program(&self, path: impl AsRef<Path>) -> Result<Program, ClientError> {
-        Ok(Program(self.shared.node.load_program(path.as_ref()).await?))
+        Ok(Program(self.shared.node.programs().load_program(path.as_ref()).await?))
     }
 
     /// Starts a job with a program's tasks. Several jobs can run at the same time.
@@ -188,7 +188,7 @@ impl Client {
     /// The node can't run programs.
     #[doc(hidden)]
     pub async fn drain(&self) -> Result<(), ClientError> {
-        self.shared.node.drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
+        self.shared.node.programs().drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Errors of the client.
 
 use sandbar_core::{Fault, TaskError};
-use sandbar_node::NodeError;
+use sandbar_node::ProgramError;
 
 /// Why a request to the node was rejected or failed. The failure of a task is its object's [`TaskError`].
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum ClientError {
     Setup(String),
     /// A program can't be loaded, a job can't be started, or a job was ended by someone other than its client.
     #[error(transparent)]
-    Node(#[from] NodeError),
+    Program(#[from] ProgramError),
     /// The program has no task of this name.
     #[error("the program has no task `{name}`; its tasks are: {there}")]
     NoTask {

@@ -150,7 +150,7 @@ impl Job {
         let JobOptions { name, seed, log } = options;
         let listener = Arc::new(TableListener::default());
         let spec = sandbar_node::ClientJobSpec { name, seed, keeper, log };
-        let link = node.begin_job(&program.0, spec, listener.clone()).await?;
+        let link = node.programs().begin_job(&program.0, spec, listener.clone()).await?;
         let of = Arc::new(OfJob { table: listener.table.clone(), link, program: program.0.clone() });
         // This is the only caller of `set`, so it can't fail.
         let _ = listener.job.set(Arc::downgrade(&of));

@@ -70,5 +70,5 @@ pub use options::{ActorOptions, CallOptions, TaskOptions};
 pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
 #[doc(hidden)]
 pub use sandbar_node::Neighbours;
-pub use sandbar_node::{LoggedLine, NodeError, ObjectValue, ProgramSummary, ProgramTask};
+pub use sandbar_node::{LoggedLine, ObjectValue, ProgramError, ProgramSummary, ProgramTask};
 pub use stream::ObjectStream;

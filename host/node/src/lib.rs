@@ -1,43 +1,37 @@
-//! The composition root: a job, from its file to its models or rows.
+//! The composition of a node: workers, compiler, job runner, runtime of programs, cluster.
 //!
-//! [`Job`] is what a user writes; [`Node`] has the workers, the compiler and the
-//! folders; [`Node::submit`] reads, transforms, groups, trains and writes, and
-//! [`Node::predict`] uses what was written. No other room is tied to another
-//! here by anything but its public face, and no guest's code runs in this
-//! process.
+//! [`Node`] connects the crates, and has no logic of its own. No guest code runs in this process.
 
-// Nothing that a guest, a peer, a file or a user says may end this process.
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod cluster;
 mod error;
 pub mod machine;
-mod program;
 
-pub use cluster::{
+pub use error::NodeError;
+pub use sandbar_cluster::{
     ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
     MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
-pub use error::NodeError;
-pub use program::{
-    Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue, ProgramPlan, ProgramSpec,
-    ProgramSummary, ProgramTask, find_program,
-};
-#[doc(hidden)]
-pub use program::{Neighbours, Saying, hear_any, said_any};
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
+pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_functions::{
     BuildError, BuildReporter, FunctionError, Inspected, InspectedFunction, InspectedParameter, build_crate,
 };
 pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
-    JobFolderLimits, JobName, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError, JobSummary,
-    Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, ProcessRow, ProgressRow,
-    ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace,
+    JobFolderLimits, JobName, JobProgress, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError,
+    JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, Phase,
+    ProcessRow, ProgressRow, ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace,
 };
-pub use sandbar_jobs::{JobProgress, Phase};
 pub use sandbar_machine::has_little_memory;
+pub use sandbar_runtime::{
+    Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, NodeResources, ObjectValue, ProgramError,
+    ProgramPlan, ProgramSpec, ProgramSummary, ProgramTask, find_program,
+};
+#[doc(hidden)]
+pub use sandbar_runtime::{Neighbours, Saying, hear_any, said_any};
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_train::{
@@ -46,23 +40,22 @@ pub use sandbar_train::{
     TrainPlan, TrainSpec, TrainSummary, TransformSpec,
 };
 pub use sandbar_wire::PROTOCOL_VERSION;
+pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
+pub use sandbar_worker::{COMPILER_ARGUMENT, GpuMachine, WORKER_ARGUMENT, run_compiler};
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use sandbar_cluster::NodeServices;
 use sandbar_functions::{FunctionLoader, LoaderOptions};
-use sandbar_train::{JobRunner, JobRunnerOptions, RemoteTrainers};
+use sandbar_runtime::{ProgramRunner, ProgramRunnerOptions, RuntimePeers};
+use sandbar_train::{JobRunner, JobRunnerOptions, RemoteTrainers, UnitServer};
 use sandbar_worker::{Compiler, GpuProcesses, NativeHandlers, Pool, PoolOptions};
-
-pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
-pub use sandbar_worker::GpuMachine;
-pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
-pub use sandbar_worker::{COMPILER_ARGUMENT, WORKER_ARGUMENT, run_compiler};
 
 /// Runs a worker until its node closes the socket.
 ///
 /// # Errors
-/// Of its set-up and its socket.
+/// Fails if the worker can't be set up, or its socket fails.
 pub fn run_worker() -> std::io::Result<()> {
     sandbar_worker::run_worker(NativeHandlers {
         collectors: sandbar_train::create_block_collector,
@@ -70,96 +63,98 @@ pub fn run_worker() -> std::io::Result<()> {
     })
 }
 
-/// Where a node keeps things, and how many workers it has.
+/// Options of a node.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Its number: no two of a cluster have the same, and none is used again.
+    /// Number of the node, unique in its cluster and never reused.
     pub number: u16,
-    /// Others of this process that it runs tasks for, and that run tasks for it.
+    /// Other nodes in this process.
     #[doc(hidden)]
     pub neighbours: Option<Neighbours>,
-    /// The cluster that it is in, whose nodes run tasks for it, and it for them.
+    /// The cluster of the node.
     pub cluster: Option<Cluster>,
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: usize,
-    /// What programs are told that there is.
+    /// Resources that tasks may request.
     pub resources: NodeResources,
-    /// What a call may ask for at most.
+    /// Maximum limits of a call.
     pub limits: Limits,
-    /// Folder for what can be made again: compiled code, components.
+    /// Cache folder, for compiled code and components.
     pub cache: PathBuf,
-    /// Folders of functions that can be named without their path.
+    /// Folders of shipped functions.
     pub shipped: Vec<PathBuf>,
-    /// Folder for what does not fit in memory.
+    /// Folder for spilled rows and objects.
     pub spill: PathBuf,
     /// Memory for grouped rows before they spill, in bytes.
     pub memory_bytes_max: u64,
     /// Memory for objects of programs before they spill, in bytes.
     pub object_bytes_max: u64,
-    /// What objects leave free of the disk, in bytes; a usual share otherwise.
+    /// Disk space to keep free when spilling, in bytes; `None` for the default.
     pub disk_reserve_bytes: Option<u64>,
-    /// The program `host-worker`: a worker, or the compiler.
+    /// Path of `host-worker`.
     pub worker: PathBuf,
-    /// GPUs, if jobs may use any.
+    /// GPUs that jobs may use.
     pub gpus: Option<Arc<GpuMachine>>,
-    /// Whether a worker starts with the first call instead of with the node.
+    /// Whether workers start with the first call instead of with the node.
     pub on_demand: bool,
 }
 
-/// What tasks may ask for, where that is not what was found.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct NodeResources {
-    /// Processors; one for each worker otherwise.
-    pub cpus: Option<f64>,
-    /// Devices; none otherwise.
-    pub gpus: Option<f64>,
-    /// What else there is, by name.
-    pub custom: Vec<(String, f64)>,
-}
-
 /// A node: this process, its workers and its compiler.
+#[derive(Debug)]
 pub struct Node {
-    pool: Arc<Pool>,
     functions: FunctionLoader,
     jobs: JobRunner,
-    options: NodeOptions,
-    gpus: Option<Arc<GpuProcesses>>,
+    programs: ProgramRunner,
     progress: Arc<JobProgress>,
-    /// What runs programs, once there was one.
-    hub: Mutex<Option<Arc<program::Hub>>>,
+    /// Number of the node, among other nodes in this process.
+    neighbour: Option<(Neighbours, u16)>,
 }
 
 impl Node {
-    /// Starts the workers, unless they start on demand. Call it inside a tokio runtime.
+    /// Starts the workers, unless they start on demand. Must be called within a tokio runtime.
     pub fn start(options: NodeOptions) -> Node {
         let gpus = options.gpus.clone().map(GpuProcesses::new);
-        let pool = Pool::start(PoolOptions {
+        let pool = Arc::new(Pool::start(PoolOptions {
             workers: options.workers,
             limits: options.limits,
             program: options.worker.clone(),
             gpus: gpus.clone(),
             on_demand: options.on_demand,
-        });
-        let (pool, progress) = (Arc::new(pool), Arc::<JobProgress>::default());
+        }));
+        let progress = Arc::<JobProgress>::default();
         let compiler = Compiler::new(options.cache.join("compiled"), options.worker.clone());
-        let functions = FunctionLoader::new(
-            pool.clone(),
-            compiler,
-            progress.clone(),
-            LoaderOptions { limits: options.limits, cache: options.cache.clone(), shipped: options.shipped.clone() },
-        );
-        let jobs = JobRunner::new(
-            pool.clone(),
-            functions.clone(),
-            progress.clone(),
-            JobRunnerOptions {
-                spill: options.spill.clone(),
-                memory_bytes_max: options.memory_bytes_max,
-                gpus: options.gpus.clone(),
-                remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
-            },
-        );
-        Node { pool, functions, jobs, options, gpus, progress, hub: Mutex::default() }
+        let loader_options =
+            LoaderOptions { limits: options.limits, cache: options.cache.clone(), shipped: options.shipped.clone() };
+        let functions = FunctionLoader::new(pool.clone(), compiler, progress.clone(), loader_options);
+        let runner_options = JobRunnerOptions {
+            spill: options.spill.clone(),
+            memory_bytes_max: options.memory_bytes_max,
+            gpus: options.gpus.clone(),
+            remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
+        };
+        let jobs = JobRunner::new(pool.clone(), functions.clone(), progress.clone(), runner_options);
+        let neighbour = options.neighbours.clone().map(|neighbours| (neighbours, options.number));
+        let peers = peers(&options, &pool, &functions);
+        let program_options = ProgramRunnerOptions {
+            node: options.number,
+            workers: options.workers,
+            worker: options.worker,
+            limits: options.limits,
+            gpus,
+            resources: options.resources,
+            memory_bytes_max: options.memory_bytes_max,
+            object_bytes_max: options.object_bytes_max,
+            spill: options.spill,
+            disk_reserve_bytes: options.disk_reserve_bytes,
+            peers,
+        };
+        let programs = ProgramRunner::new(functions.clone(), progress.clone(), program_options);
+        Node { functions, jobs, programs, progress, neighbour }
+    }
+
+    /// Returns the progress of the running job.
+    pub fn progress(&self) -> &Arc<JobProgress> {
+        &self.progress
     }
 
     /// Runs a job.
@@ -194,16 +189,34 @@ impl Node {
         Ok(self.functions.inspect(path).await?)
     }
 
-    /// How far the job at hand is.
-    pub fn progress(&self) -> &Arc<JobProgress> {
-        &self.progress
+    /// Returns the runner of programs.
+    pub fn programs(&self) -> &ProgramRunner {
+        &self.programs
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(neighbours) = &self.options.neighbours {
-            neighbours.leave(self.options.number);
+        if let Some((neighbours, number)) = &self.neighbour {
+            neighbours.leave(*number);
         }
     }
+}
+
+/// Returns the other nodes of the runtime: those of this process, or of the cluster.
+fn peers(options: &NodeOptions, pool: &Arc<Pool>, functions: &FunctionLoader) -> Option<Arc<dyn RuntimePeers>> {
+    if let Some(neighbours) = &options.neighbours {
+        return Some(Arc::new(neighbours.clone()));
+    }
+    let cluster = options.cluster.as_ref()?;
+    // Compilations for other nodes are not progress of this node's job.
+    let functions = functions.with_progress(Arc::default());
+    let unit_bytes_max = options.memory_bytes_max / 2;
+    Some(cluster.runtime_peers(NodeServices {
+        units: UnitServer::new(pool.clone(), functions.clone(), options.limits, unit_bytes_max),
+        functions,
+        components: options.cache.join("fetched"),
+        limits: options.limits,
+        object_bytes_max: options.object_bytes_max,
+    }))
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sandbar_worker::{GpuLimits, GpuMachine};
 
-pub use crate::program::PROGRAM_ADDRESS_BYTES;
 pub use sandbar_functions::{INSTALL_TARGET, Toolchain, toolchain};
 pub use sandbar_machine::*;
+pub use sandbar_runtime::PROGRAM_ADDRESS_BYTES;
 pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;
 pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};

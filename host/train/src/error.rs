@@ -42,7 +42,7 @@ pub enum TrainError {
         output: PathBuf,
     },
     /// A task of the job panicked or was cancelled.
-    #[error("a part of the node ended early: {0}")]
+    #[error("a task of the job ended early: {0}")]
     Ended(#[from] tokio::task::JoinError),
 }
 

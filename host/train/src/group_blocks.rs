@@ -1,5 +1,7 @@
-//! Blocks of rows, cut by the workers whose transforms the rows come from: what
-//! travels to the node is not looked at again before it is trained with.
+//! Grouping of rows in workers.
+//!
+//! The worker that runs the last transform converts its output rows to blocks for the grouper. The node stores the blocks
+//! until training, and does not decode them.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use sandbar_dataset::{BlockWriter, FinishedBlock, Grouper, Grouping};
 use sandbar_worker::{Collect, CollectBuffer, PLAN_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// What a worker has to know of a grouping.
+/// What a worker needs to write blocks.
 #[derive(Serialize, Deserialize)]
 struct BlockPlan {
     #[serde(with = "serde_bytes")]
@@ -22,7 +24,7 @@ struct BlockPlan {
     per_file: bool,
 }
 
-/// What workers need to cut rows of `schema` into blocks for `grouper`, if they can.
+/// Encodes the plan for blocks of rows of `schema`. `None` if `grouper` accepts no blocks, or the plan is too large.
 pub(crate) fn encode_plan(grouper: &Grouper, grouping: &Grouping, schema: &Schema) -> Option<Vec<u8>> {
     if !grouper.accepts_blocks() {
         return None;
@@ -37,7 +39,10 @@ pub(crate) fn encode_plan(grouper: &Grouper, grouping: &Grouping, schema: &Schem
     postcard::to_stdvec(&plan).ok().filter(|plan| plan.len() <= PLAN_BYTES_MAX)
 }
 
-/// In a worker: what cuts the batches of a call, which are rows of the `file`th file.
+/// Creates the collector of a call, in a worker. The rows of the call belong to the input file with index `file`.
+///
+/// # Errors
+/// Fails if the plan is malformed.
 pub fn create_block_collector(plan: &[u8], file: u64) -> Result<Box<dyn Collect>, Fault> {
     let invalid = |reason: String| Fault::new(Code::Host, format!("the plan of a block collector: {reason}"));
     let plan: BlockPlan = postcard::from_bytes(plan).map_err(|e| invalid(e.to_string()))?;
@@ -79,7 +84,7 @@ fn append(block: FinishedBlock, to: &mut CollectBuffer) -> Result<(), Fault> {
     to.append(block.words(), |words| block.write(words))
 }
 
-/// Whether a batch that a transform made has the columns that it makes of no rows.
+/// Checks that a transform's output has the columns that the transform returned for no rows.
 pub(crate) fn check_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), Fault> {
     if batch.schema_ref().fields() == schema.fields() {
         return Ok(());
@@ -88,5 +93,5 @@ pub(crate) fn check_columns(batch: &RecordBatch, schema: &Schema) -> Result<(), 
 }
 
 fn columns_differ(difference: impl Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("a transform gives other columns for some rows than for others: {difference}"))
+    Fault::new(Code::BadOutput, format!("the columns of a transform differ between batches: {difference}"))
 }

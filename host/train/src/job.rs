@@ -1,4 +1,4 @@
-//! The job file.
+//! Job files: the settings of a job.
 
 mod error;
 mod parse;
@@ -15,81 +15,81 @@ pub use error::JobFileError;
 pub(crate) use error::{ValidationError, with_hint};
 pub use parse::Override;
 
-/// A job: what is read, what is done to it, what is trained, if anything is, and where it goes.
+/// A job: its input, transforms, training if any, and output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// What people call it.
+    /// Name, for messages.
     #[serde(default)]
     pub name: String,
-    /// What is read.
+    /// Input rows.
     pub input: InputSpec,
-    /// What is done to the rows, in order.
+    /// Transforms of the rows, in order.
     #[serde(default)]
     pub transform: Vec<TransformSpec>,
-    /// What is trained. Without it the rows themselves are the output.
+    /// Training. Without it the rows themselves are the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train: Option<TrainSpec>,
-    /// Where models or rows go.
+    /// Destination of the models or rows.
     pub output: OutputSpec,
-    /// Where functions have dense algebra done, and trainers that can leave it to the host do: on the processor, a GPU, or
-    /// where it is done soonest. Otherwise trainers do it themselves.
+    /// Device of the host's dense algebra, for functions that call it and trainers that can delegate to it: the CPU, a GPU,
+    /// or the faster of both. Without it trainers compute in their sandbox.
     #[serde(default)]
     pub device: Option<DeviceChoice>,
-    /// What each call may use.
+    /// Limits of each call.
     #[serde(default)]
     pub limits: Limits,
-    /// Which keys flags of the command line have set, for messages.
+    /// Keys that command-line flags have set, for messages.
     #[serde(skip)]
     pub(crate) flags: Vec<KeyFlag>,
 }
 
-/// A key that a flag of the command line has set.
+/// A key that a command-line flag has set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeyFlag {
-    /// Dotted: `train.models.0.udf`.
+    /// Dotted key: `train.models.0.udf`.
     key: String,
-    /// The flag in words: `--set train.models.0.udf=…`, `--output`.
+    /// The flag as messages show it: `--set train.models.0.udf=…`, `--output`.
     label: String,
 }
 
-/// What is read.
+/// The input of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
     /// Files, folders, globs and URLs.
     pub paths: Vec<String>,
-    /// An SQL expression; rows for which it is not true are left out.
+    /// SQL expression; rows for which it is not true are dropped.
     #[serde(default)]
     pub filter: Option<String>,
-    /// Types of columns of text, by Arrow's names.
+    /// Arrow types of text columns, by column.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<String, String>,
-    /// Values of text that stand for null; by default the empty value of CSV.
+    /// Text values that stand for null; by default the empty value of CSV.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null_values: Option<Vec<String>>,
-    /// The character between values of CSV files; by default a comma, and a tab in `.tsv` files.
+    /// Delimiter of CSV files; by default a comma, or a tab for `.tsv` files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
-    /// Whether the first line of CSV files names the columns, as it does by default.
+    /// Whether the first line of CSV files names the columns; by default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
-    /// The character around values of CSV files; by default `"`, and none if it is empty.
+    /// Quote character of CSV files; by default `"`. Empty disables quoting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// The character that begins lines of CSV files which are left out.
+    /// First character of comment lines in CSV files, which are skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// How text is encoded: `utf-8` (the default), `latin-1` or `utf-16`.
+    /// Text encoding: `utf-8` (the default), `latin-1` or `utf-16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<String>,
 }
 
 impl InputSpec {
-    /// What it says of files of text.
+    /// Returns the options of text files.
     ///
     /// # Errors
-    /// Names the key that is wrong.
+    /// Fails if a setting is invalid; the message names its key.
     pub fn text_options(&self) -> Result<TextOptions, String> {
         TextOptions::new(&TextSpec {
             types: self.types.clone(),
@@ -103,61 +103,61 @@ impl InputSpec {
     }
 }
 
-/// A function over the rows.
+/// A function that transforms the rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransformSpec {
-    /// `PATH#function`; PATH is a component or the folder of a crate.
+    /// `PATH#function`; PATH is a component, a crate folder, or the name of a shipped component.
     pub udf: String,
-    /// The columns it gets, when its own declaration does not say or the file
-    /// names them otherwise: `["a", "b"]`, or `{ argument = "column" }`.
+    /// Columns for the arguments, if the function declares none or their names differ: `["a", "b"]`, or
+    /// `{ argument = "column" }`.
     #[serde(default)]
     pub columns: Option<Columns>,
-    /// Name of a scalar function's column; by default the function's own.
+    /// Name of a scalar function's output column; by default the function's name.
     #[serde(default)]
     pub output: Option<String>,
-    /// Its parameters.
+    /// Parameters of the function.
     #[serde(default)]
     pub params: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Columns of the input for the arguments of a function.
+/// Input columns for the arguments of a function.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Columns {
-    /// In the order of the arguments, or by the names the function expects.
+    /// Columns in the order of the arguments, or, if the function declares none, under their own names.
     Names(Vec<String>),
     /// Column by argument.
     ByArgument(BTreeMap<String, String>),
 }
 
-/// What is trained.
+/// The training of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
-    /// Columns whose values make a group; none makes one group of all rows.
+    /// Columns whose values identify a group; without any, all rows are one group.
     #[serde(default)]
     pub group_by: Vec<String>,
-    /// Whether the rows of different files are different groups.
+    /// Whether rows of different files belong to different groups.
     #[serde(default)]
     pub per_file: bool,
-    /// Columns to learn from.
+    /// Feature columns.
     pub features: Vec<String>,
-    /// Column to learn.
+    /// Target column.
     pub target: String,
-    /// Share of each group's rows to test on.
+    /// Fraction of each group's rows that is held out for testing.
     #[serde(default = "default_test")]
     pub test: f64,
-    /// Seed of the split and of the trainers.
+    /// Seed of the train-test split and of the trainers.
     #[serde(default)]
     pub seed: u64,
-    /// Groups of fewer rows are skipped.
+    /// Minimum rows of a group; smaller groups are skipped.
     #[serde(default = "default_min_rows")]
     pub min_rows: u32,
-    /// What ranks the models of a group.
+    /// Metric that ranks the models of a group.
     #[serde(default)]
     pub metric: Metric,
-    /// The models that are trained for each group.
+    /// Models to train for each group.
     pub models: Vec<ModelSpec>,
 }
 
@@ -169,18 +169,18 @@ fn default_min_rows() -> u32 {
     4
 }
 
-/// What ranks models.
+/// A metric that ranks models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// Mean absolute error: less is better.
+    /// Mean absolute error; lower is better.
     #[default]
     Mae,
-    /// Mean squared error: less is better.
+    /// Mean squared error; lower is better.
     Mse,
-    /// Its root: less is better.
+    /// Root mean squared error; lower is better.
     Rmse,
-    /// Coefficient of determination: more is better.
+    /// Coefficient of determination; higher is better.
     R2,
 }
 
@@ -188,39 +188,39 @@ pub enum Metric {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
-    /// `PATH#trainer`; PATH is a component or the folder of a crate.
+    /// `PATH#trainer`; PATH is a component, a crate folder, or the name of a shipped component.
     pub udf: String,
-    /// What it is called in the output; by default the trainer's name.
+    /// Label in the output; by default the trainer's name.
     #[serde(default)]
     pub name: Option<String>,
-    /// Its parameters.
+    /// Parameters of the function.
     #[serde(default)]
     pub params: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Where models or rows go.
+/// The output of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputSpec {
-    /// A file, whose extension says its format; with `partition_by` a folder.
+    /// File, whose extension determines the format; with `partition_by` a folder.
     pub path: String,
-    /// The format of rows, where the extension does not say it.
+    /// Format of rows, if the extension does not determine it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<OutputFormat>,
-    /// Columns whose values name folders that rows go to (`year=2019/`).
+    /// Partition columns, whose values name the folders of rows (`year=2019/`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partition_by: Vec<String>,
 }
 
 impl Job {
-    /// What is read, of it the columns that a later step needs.
+    /// Returns the source of the scan, with these columns; `None` reads all.
     pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> ScanSource {
-        // Of a job that was checked it is an option.
+        // The options of a validated job are valid.
         let text = self.input.text_options().unwrap_or_default();
         ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
     }
 
-    /// A key as messages name it: with the flag that has set it, or as the job file has it.
+    /// Returns how messages name a key: by the flag that has set it, or as in the job file.
     pub(crate) fn key_label(&self, key: &str) -> String {
         let dotted = key.replace('[', ".").replace(']', "");
         let is_of = |flag: &&KeyFlag| {
@@ -231,7 +231,7 @@ impl Job {
 }
 
 impl ModelSpec {
-    /// What it is called in the output.
+    /// Returns the label in the output.
     pub fn label(&self) -> &str {
         let function = self.udf.rsplit_once('#').map_or(self.udf.as_str(), |(_, function)| function);
         self.name.as_deref().unwrap_or(function)

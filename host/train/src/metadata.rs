@@ -17,10 +17,10 @@ use crate::job::Job;
 /// Key of [`JobMetadata`] in the metadata of the output file.
 const METADATA_KEY: &str = "sandbar";
 
-/// What a file begins and ends with that is Parquet.
+/// Magic numbers at the start of Parquet files.
 const PARQUET_MAGIC: [&[u8]; 2] = [b"PAR1", b"PARE"];
 
-/// What a file of models stores about its job. It is untrusted data: its paths are for messages only.
+/// Metadata of a model file about its job. It is untrusted data: its paths are for messages only.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct JobMetadata {
     pub job: Job,
@@ -32,23 +32,22 @@ pub(crate) struct JobMetadata {
 }
 
 impl JobMetadata {
-    /// What the file with the models says of its job: data, whose paths are not followed.
+    /// Reads and validates the metadata of a model file.
     pub(crate) fn read(models: &Path) -> Result<JobMetadata, TrainError> {
         if !is_parquet(models)? {
             return Err(invalid_models(models, "it is no output of `host submit`, which is a Parquet file"));
         }
         let entries = read_metadata(models)?;
         let text = entries.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value).ok_or_else(|| {
-            invalid_models(models, "it is no output of `host submit`: it does not say what its models are")
+            invalid_models(models, "it is no output of `host submit`: it lacks the metadata of a job")
         })?;
-        let malformed =
-            |e: &dyn std::fmt::Display| invalid_models(models, format!("what it says of its models is malformed: {e}"));
+        let malformed = |e: &dyn std::fmt::Display| invalid_models(models, format!("its metadata is malformed: {e}"));
         let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
         metadata.job.check().map_err(|e| malformed(&e))?;
         Ok(metadata)
     }
 
-    /// Returns the entry of the file's metadata, key and value.
+    /// Encodes the metadata as a key and a value for the model file.
     pub(crate) fn encode(&self) -> Result<(String, String), Fault> {
         let text =
             serde_json::to_string(self).map_err(|e| Fault::new(Code::Host, format!("the job's metadata: {e}")))?;
@@ -65,12 +64,12 @@ impl JobMetadata {
     }
 }
 
-/// Error of a file of models.
+/// Returns an error about a model file.
 pub(crate) fn invalid_models(models: &Path, reason: impl std::fmt::Display) -> TrainError {
     TrainError::Invalid(format!("{}: {reason}", models.display()))
 }
 
-/// Whether a file begins as Parquet does.
+/// Returns whether a file starts with the magic number of Parquet.
 fn is_parquet(path: &Path) -> Result<bool, TrainError> {
     let metadata = std::fs::metadata(path).map_err(|e| {
         let is_missing = e.kind() == io::ErrorKind::NotFound;

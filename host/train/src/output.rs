@@ -15,7 +15,7 @@ pub(crate) fn check(output: &OutputSpec, is_of_models: bool) -> Result<(), Valid
         return row_target(output).map(drop);
     }
     if !output.partition_by.is_empty() {
-        let message = "`output.partition_by` is for rows: models are one file, from which `host predict` reads them";
+        let message = "`output.partition_by` is for rows; models are written to one file, which `host predict` reads";
         return Err(ValidationError::of_key("output.partition_by", message));
     }
     if output.format.is_some_and(|format| format != OutputFormat::Parquet) {
@@ -25,8 +25,8 @@ pub(crate) fn check(output: &OutputSpec, is_of_models: bool) -> Result<(), Valid
     check_models_path(&output.path)
 }
 
-/// Why models are written as Parquet only.
-const PARQUET_REASON: &str = "which keeps their bytes, and what `host predict` needs to know of them";
+/// Reason for writing models as Parquet.
+const PARQUET_REASON: &str = "which stores their bytes and the metadata that `host predict` needs";
 
 fn invalid_path(message: String) -> ValidationError {
     ValidationError::of_key("output.path", message)
@@ -36,7 +36,7 @@ fn invalid_path(message: String) -> ValidationError {
 fn check_models_path(path: &str) -> Result<(), ValidationError> {
     check_local(path)?;
     if path.is_empty() || path.ends_with('/') {
-        return Err(invalid_path(format!("the output `{path}` is no file: name one that ends in .parquet")));
+        return Err(invalid_path(format!("the output `{path}` is no file: name a file that ends in .parquet")));
     }
     if !Path::new(path).extension().is_some_and(|e| e.eq_ignore_ascii_case("parquet")) {
         return Err(invalid_path(format!(
@@ -51,11 +51,11 @@ fn row_target(output: &OutputSpec) -> Result<RowTarget, ValidationError> {
     let OutputSpec { path, format, partition_by } = output;
     check_local(path)?;
     if path.is_empty() {
-        return Err(invalid_path("the output `` is no file: name one".to_owned()));
+        return Err(invalid_path("the output `` is no file: name a file".to_owned()));
     }
     if partition_by.is_empty() && path.ends_with('/') {
         return Err(invalid_path(format!(
-            "the output `{path}` is no file: name one, or columns for folders with `partition_by`"
+            "the output `{path}` is no file: name a file, or set `partition_by` to write folders"
         )));
     }
     let by_extension = OutputFormat::of(Path::new(path));
@@ -65,7 +65,7 @@ fn row_target(output: &OutputSpec) -> Result<RowTarget, ValidationError> {
         (None, None, false) => OutputFormat::Parquet,
         (None, None, true) => {
             return Err(invalid_path(format!(
-                "the output `{path}` does not say its format: end it in one of {}, or set `output.format`",
+                "the output `{path}` does not say its format: name a file that ends in one of {}, or set `output.format`",
                 OutputFormat::EXTENSIONS
             )));
         }
@@ -75,9 +75,7 @@ fn row_target(output: &OutputSpec) -> Result<RowTarget, ValidationError> {
 
 fn check_local(path: &str) -> Result<(), ValidationError> {
     if path.contains("://") {
-        return Err(invalid_path(format!(
-            "the output `{path}` is a URL: name a file of this machine, and copy it there"
-        )));
+        return Err(invalid_path(format!("the output `{path}` is a URL: name a local file, and upload it afterwards")));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Parameters of trainers: what is wrong with them is known before rows are read.
+//! Validation of trainers' parameters, before rows are read.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::job::{Job, TrainSpec, with_hint};
 use crate::runner::JobRunner;
 
 impl JobRunner {
-    /// Has the trainer of a model read its parameters, in a call of no groups: what is wrong with them would else be found
-    /// for each group, once all rows were read.
+    /// Checks the parameters of a model, by calling its trainer without groups. Otherwise each group would fail, after all
+    /// rows were read.
     ///
     /// # Errors
-    /// When the trainer refuses its parameters; the message names the key.
+    /// Fails if the trainer refuses its parameters; the message names the key.
     pub(crate) async fn check_model_params(
         &self,
         job: &Job,
@@ -33,14 +33,14 @@ impl JobRunner {
             let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
             let work = CallWork::Fit(payload, groups.into());
             let answer = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
-            // What else goes wrong groups will tell.
+            // Other faults are reported when the groups are trained.
             let refused = answer.result.err().filter(|fault| fault.code == Code::Refused);
             Ok::<_, TrainError>(refused.map(|fault| (fault, answer.log)))
         };
         let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
         log_lines(&self.progress, &binding.name, &log);
         let mut key = format!("train.models[{model}].params");
-        // The parameter without which it says something else.
+        // Removing the refused parameter changes the message.
         for (name, params) in without_each(&train.models[model].params) {
             let Binding { program, function, limits, name: label, .. } = &**binding;
             let other = Binding::new(program.clone(), *function, params, *limits, label.clone())?;

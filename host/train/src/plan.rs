@@ -1,7 +1,7 @@
-//! Dry runs: the steps of a job before its first row, and a plan of the rest.
+//! Plans of jobs, for dry runs.
 //!
-//! The checks are those of the run itself, so that errors have the same words. A worker runs a function, without rows, only
-//! for the columns that a transform returns and for parameters that the job gives a trainer.
+//! Planning performs the same checks as a run before its first row, with the same error messages. Workers run functions on
+//! no rows only, to learn the output columns of transforms and to check parameters of trainers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use crate::runner::JobRunner;
 use crate::train::{grouping_spec, training_columns};
 use crate::transform::{TRANSFORM_KINDS, Transform};
 
-/// Files of the input that a plan names; all are counted.
+/// Maximum input files that a plan lists; all are counted.
 const FILES_LISTED_MAX: usize = 1000;
 
 /// The plan of a job.
 #[derive(Debug, Clone, Serialize)]
 pub struct JobPlan {
-    /// The job's name.
+    /// Name of the job.
     pub name: String,
-    /// The files and columns to read.
+    /// Input files and columns.
     pub input: InputPlan,
-    /// The transforms, in order.
+    /// Transforms in order.
     pub transforms: Vec<FunctionPlan>,
-    /// The columns behind the transforms; unknown while the crate of one has to be built.
+    /// Columns after the transforms; `None` if the crate of a transform must be built first.
     pub columns: Option<Vec<ColumnPlan>>,
-    /// The training; `None` for a job that writes rows.
+    /// Training; `None` for a job that writes rows.
     pub train: Option<TrainPlan>,
-    /// The file or folder to write.
+    /// Output file or folder.
     pub output: OutputPlan,
-    /// The device for dense algebra, if the job names one.
+    /// Device for dense algebra, if the job names one.
     pub device: Option<DeviceChoice>,
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: usize,
-    /// Memory for grouped rows before they go to disk, in bytes.
+    /// Memory for grouped rows before they spill, in bytes.
     pub memory_bytes_max: u64,
-    /// Checks that were left out, each with the reason.
+    /// Checks that were skipped, each with the reason.
     pub unchecked: Vec<String>,
 }
 
@@ -56,24 +56,24 @@ pub struct InputPlan {
     pub files: u64,
     /// Names of the first 1,000 files.
     pub paths: Vec<String>,
-    /// Bytes of all files, as they are stored.
+    /// Stored bytes of all files.
     pub bytes: u64,
-    /// Rows of all files, those that the filter leaves out too; known where the files say so.
+    /// Rows of all files before the filter, if the files store their number.
     pub rows: Option<u64>,
-    /// Number of byte ranges that are read independently.
+    /// Number of morsels: byte ranges that are read independently.
     pub morsels: u64,
-    /// The columns to read, without those that only the filter needs.
+    /// Columns to read, without those that only the filter needs.
     pub columns: Vec<ColumnPlan>,
-    /// The filter.
+    /// Filter as an SQL expression.
     pub filter: Option<String>,
 }
 
 /// A column.
 #[derive(Debug, Clone, Serialize)]
 pub struct ColumnPlan {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Arrow's name of its type.
+    /// Arrow type.
     #[serde(rename = "type")]
     pub type_name: String,
 }
@@ -81,45 +81,45 @@ pub struct ColumnPlan {
 /// A function of the job.
 #[derive(Debug, Clone, Serialize)]
 pub struct FunctionPlan {
-    /// `PATH#function`, as the job has it.
+    /// `PATH#function` as in the job.
     pub udf: String,
-    /// The crate that has to be built first; none where the function is ready.
+    /// Crate to build first, if its component is stale.
     pub to_build: Option<String>,
-    /// The SHA-256 of its component; unknown before that is built.
+    /// SHA-256 of the component; `None` until it is built.
     pub component: Option<String>,
-    /// `scalar`, `batch` or `trainer`.
+    /// Kind: `scalar`, `batch` or `trainer`.
     pub kind: Option<FunctionKind>,
-    /// Its parameters.
+    /// Parameters of the function.
     pub params: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The training of a job.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrainPlan {
-    /// Columns whose values make a group.
+    /// Columns whose values identify a group.
     pub group_by: Vec<String>,
-    /// Whether the rows of different files are different groups.
+    /// Whether rows of different files belong to different groups.
     pub per_file: bool,
-    /// Columns to learn from.
+    /// Feature columns.
     pub features: Vec<String>,
-    /// Column to learn.
+    /// Target column.
     pub target: String,
-    /// Share of each group's rows to test on.
+    /// Fraction of each group's rows that is held out for testing.
     pub test: f64,
-    /// Groups of fewer rows are skipped.
+    /// Minimum rows of a group; smaller groups are skipped.
     pub min_rows: u32,
-    /// What ranks the models of a group.
+    /// Metric that ranks the models of a group.
     pub metric: Metric,
-    /// The models of each group.
+    /// Models to train for each group.
     pub models: Vec<ModelPlan>,
 }
 
-/// A model of each group.
+/// A model to train for each group.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelPlan {
-    /// What it is called in the output.
+    /// Label in the output.
     pub name: String,
-    /// Its trainer.
+    /// Trainer of the model.
     #[serde(flatten)]
     pub function: FunctionPlan,
 }
@@ -127,28 +127,27 @@ pub struct ModelPlan {
 /// The output of a job.
 #[derive(Debug, Clone, Serialize)]
 pub struct OutputPlan {
-    /// A file, or a folder of folders.
+    /// File, or root folder of a partitioned output.
     pub path: String,
-    /// `parquet`, `csv`, `tsv`, `json` or `arrow`.
+    /// Format: `parquet`, `csv`, `tsv`, `json` or `arrow`.
     pub format: OutputFormat,
-    /// Columns whose values name folders.
+    /// Partition columns.
     pub partition_by: Vec<String>,
-    /// Whether a file is there that it would replace.
+    /// Whether the output replaces an existing file.
     pub replaces: bool,
 }
 
-/// A function of the job; `bound` is `None` while its crate has to be built.
+/// A function of the job; `bound` is `None` if its crate must be built first.
 struct ResolvedFunction {
     plan: FunctionPlan,
     bound: Option<BoundFunction>,
 }
 
 impl JobRunner {
-    /// Plans a job, by the checks of [`Node::submit`]. Builds no crate, and writes nothing but compiled components, which
-    /// the cache keeps.
+    /// Plans a job. Builds no crate, and writes nothing except compiled components to the cache.
     ///
     /// # Errors
-    /// Those of [`Node::submit`] before it reads rows.
+    /// Fails where [`JobRunner::run`] would before it reads rows.
     pub async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
         self.check_device(job).await?;
         let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
@@ -156,7 +155,7 @@ impl JobRunner {
         for (i, spec) in job.transform.iter().enumerate() {
             let key = job.key_label(&format!("transform[{i}].udf"));
             let resolved = self.resolve(&mut functions, &key, &spec.udf, &TRANSFORM_KINDS, &spec.params).await?;
-            // The input of a transform behind a stale one is unknown.
+            // The input of a transform after a stale one is unknown.
             if let Some(bound) = resolved.bound.filter(|_| transforms.len() == i) {
                 transforms.push(Transform::new(bound, spec, self.progress.clone())?);
             }
@@ -178,7 +177,7 @@ impl JobRunner {
             self.check_columns(job, &schema, &scan).await?;
             Some(column_plans(&schema))
         } else {
-            unchecked.push(format!("{}: the columns behind its transforms", describe_stale(&plans)));
+            unchecked.push(format!("{}: the columns after the transforms", describe_stale(&plans)));
             None
         };
         if let Some(train) = &job.train {
@@ -198,7 +197,7 @@ impl JobRunner {
         })
     }
 
-    /// Resolves a function, unless its crate has to be built first.
+    /// Resolves a function. Does not bind it if its crate must be built first.
     async fn resolve(
         &self,
         functions: &mut JobFunctions,
@@ -222,7 +221,7 @@ impl JobRunner {
         Ok(ResolvedFunction { plan: plan(None, Some(component), Some(bound.function.kind)), bound: Some(bound) })
     }
 
-    /// Checks that the output can be written, and, if they are known, that its format can have the columns.
+    /// Checks that the output is writable, and that its format supports the columns, if they are known.
     fn check_output(&self, job: &Job, scan: &Scan, columns: Option<&SchemaRef>) -> Result<(), TrainError> {
         let inputs = scan.files().iter().map(String::as_str);
         if job.train.is_some() {
@@ -232,7 +231,7 @@ impl JobRunner {
         Ok(columns.map_or(Ok(()), |columns| target.check(columns))?)
     }
 
-    /// Checks the columns behind the transforms against those that training or the output needs.
+    /// Checks the columns after the transforms against those that the training or the output needs.
     async fn check_columns(&self, job: &Job, schema: &SchemaRef, scan: &Scan) -> Result<(), TrainError> {
         match &job.train {
             Some(train) => {
@@ -246,7 +245,7 @@ impl JobRunner {
         }
     }
 
-    /// Has each trainer with given or required parameters read these.
+    /// Checks the parameters of trainers that have any in the job or require any.
     async fn check_trainers(
         &self,
         job: &Job,
@@ -256,7 +255,7 @@ impl JobRunner {
     ) -> Result<(), TrainError> {
         for (i, resolved) in trainers.iter().enumerate() {
             let Some(BoundFunction { binding, function, .. }) = &resolved.bound else {
-                unchecked.push(format!("{}: its parameters", describe_stale(std::slice::from_ref(&resolved.plan))));
+                unchecked.push(format!("{}: the parameters", describe_stale(std::slice::from_ref(&resolved.plan))));
                 continue;
             };
             let has_params = !train.models[i].params.is_empty();
@@ -268,15 +267,15 @@ impl JobRunner {
     }
 }
 
-/// The reason for what is unchecked: the first function whose crate has to be built.
+/// Returns the reason for a skipped check: the first function whose crate must be built.
 fn describe_stale(functions: &[FunctionPlan]) -> String {
     let stale = functions.iter().find_map(|function| Some((&function.udf, function.to_build.as_ref()?)));
     stale.map_or_else(String::new, |(udf, folder)| {
-        format!("`{udf}` is of the crate {folder}, which has to be built first")
+        format!("`{udf}` is in the crate {folder}, which must be built first")
     })
 }
 
-/// The seed of a job's transforms.
+/// Returns the seed of a job's transforms.
 fn transform_seed(job: &Job) -> u64 {
     job.train.as_ref().map_or(0, |train| train.seed)
 }

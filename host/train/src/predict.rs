@@ -1,5 +1,4 @@
-//! Stored models over new rows: each row goes to the model of its group, and
-//! comes back in its place with a prediction.
+//! Prediction of new rows with stored models: each row is predicted by the model of its group.
 
 mod keys;
 mod models;
@@ -34,13 +33,18 @@ use models::{ModelCall, ModelRows, ModelSet, RowAssignment, StoredModels};
 
 pub use spec::{PredictSpec, PredictSummary};
 
-/// Stored models that go along with one call.
+/// Maximum bytes of the stored models of one call, unless a single model is larger.
 const MODEL_BYTES_MAX: usize = 64 << 20;
+/// Name of the column with the predictions.
 const PREDICTION: &str = "prediction";
 
 impl JobRunner {
-    /// Predicts with stored models. The job's transforms are applied to the rows
-    /// first; what they make is written, with one more column.
+    /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a column of
+    /// predictions.
+    ///
+    /// # Errors
+    /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
+    /// predictions.
     pub async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, TrainError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
@@ -81,7 +85,7 @@ impl JobRunner {
         let transformed = context.pipeline.output_schema(context.scan.schema(), 0).await?;
         let mut output = target.create(&with_prediction(&transformed))?;
         let mut summary = PredictSummary::default();
-        // The morsel of the first row whose features can't be used, if that is what failed first.
+        // Morsel of the first failed row, if its features are unusable.
         let mut unusable = None;
         let predict = {
             let context = context.clone();
@@ -119,16 +123,17 @@ impl JobRunner {
     }
 }
 
-/// Why a row has no prediction whose group has a model.
+/// Failure of a row whose features are unusable.
 const UNUSABLE_FEATURE: &str = "a feature is null, NaN or infinite; fill it in a transform";
 
+/// Returns the schema with the column of predictions as the last one.
 fn with_prediction(schema: &Schema) -> Arc<Schema> {
     let kept = schema.fields().iter().filter(|f| f.name() != PREDICTION).cloned();
     let prediction = Arc::new(Field::new(PREDICTION, DataType::Float64, true));
     Arc::new(Schema::new(kept.chain([prediction]).collect::<Vec<_>>()))
 }
 
-/// What the chunks of a prediction share.
+/// Context of a prediction, shared by its morsels.
 struct PredictionContext {
     models: ModelSet,
     pipeline: Arc<Pipeline>,
@@ -168,7 +173,7 @@ impl Predictions {
 }
 
 impl PredictionContext {
-    /// The predictions of a morsel, chunk by chunk.
+    /// Predicts a morsel, chunk by chunk.
     fn predict_morsel(self: Arc<PredictionContext>, morsel: usize) -> MorselItems<PredictedChunk> {
         let batches = match self.scan.read(morsel) {
             Ok(batches) => batches,
@@ -178,7 +183,7 @@ impl PredictionContext {
             let context = self.clone();
             async move { context.predict_chunk(chunk?, morsel).await }
         });
-        // Two calls at a time: one predicts while batches for the next are decoded.
+        // One call predicts while the batches of the next are decoded.
         predictions.buffered(2).boxed()
     }
 
@@ -213,18 +218,18 @@ impl PredictionContext {
         Ok(PredictedChunk { batch: add_prediction(&batch, values)?, rows, without_model, failed, failure })
     }
 
+    /// Returns the values of the feature columns.
     fn features(&self, batch: &RecordBatch) -> Result<Vec<ScalarBuffer<f64>>, TrainError> {
         let feature = |name: &String| {
-            let missing = || {
-                Fault::new(Code::Columns, format!("the models were trained on `{name}`, which the input does not have"))
-            };
+            let missing =
+                || Fault::new(Code::Columns, format!("the models need the feature `{name}`, which the input lacks"));
             let column = batch.column_by_name(name).ok_or_else(missing)?;
             Ok(sandbar_dataset::to_float64(column)?)
         };
         self.models.train.features.iter().map(feature).collect()
     }
 
-    /// Predicts the rows of some models, which are all of one trainer.
+    /// Predicts the rows of models of one trainer.
     async fn call(
         &self,
         features: &[ScalarBuffer<f64>],
@@ -275,7 +280,7 @@ impl PredictionContext {
     }
 }
 
-/// Puts predictions in their rows; says how many.
+/// Writes the results of a call to the rows. Returns the number of predicted rows.
 fn scatter(batch: &RecordBatch, call: &ModelCall, predictions: &mut Predictions) -> Result<u64, Fault> {
     let malformed = || Fault::new(Code::BadOutput, "the predictions are malformed");
     let column = |name: &str| batch.column_by_name(name).ok_or_else(malformed);
@@ -301,7 +306,7 @@ fn scatter(batch: &RecordBatch, call: &ModelCall, predictions: &mut Predictions)
     Ok(count)
 }
 
-/// Returns `batch` with the column of predictions, in place of an older one.
+/// Appends the column of predictions. Drops an older column of that name.
 fn add_prediction(batch: &RecordBatch, values: Vec<Option<f64>>) -> Result<RecordBatch, Fault> {
     let mut column = Float64Builder::with_capacity(values.len());
     values.into_iter().for_each(|value| column.append_option(value));

@@ -1,4 +1,4 @@
-//! From what trainers say of groups to the rows of the output.
+//! Results of trainers, and the rows of the output.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::job::Metric;
 /// A group, or a model of a group, that failed.
 #[derive(Debug, Clone, Serialize)]
 pub struct GroupFailure {
-    /// The group.
+    /// Description of the group.
     pub group: String,
-    /// The model, where it was one.
+    /// Label of the model, if a single model failed.
     pub model: Option<String>,
-    /// The stable code of what happened.
+    /// Stable error code.
     pub code: &'static str,
-    /// What happened, in words.
+    /// Error message.
     pub message: String,
-    /// The morsel with the first row that it is about, where there is one.
+    /// Morsel of the first failing row, if the failure is about rows.
     #[serde(skip)]
     pub(crate) morsel: Option<u64>,
 }
@@ -46,16 +46,17 @@ impl GroupFailure {
     }
 }
 
-/// What one model's calls over a unit gave: rows of fitted groups, by group.
+/// Results of one model for a unit: fitted models and faults, by group.
 #[derive(Default)]
 pub struct FittedModels {
     batches: Vec<FitBatch>,
-    /// For each group, its batch and row.
+    /// Batch and row of each fitted group.
     rows: Vec<Option<(usize, usize)>>,
     /// Faults of groups, by their index in the unit.
     pub faults: Vec<(u32, Fault)>,
 }
 
+/// Columns of a batch of fitted groups.
 struct FitBatch {
     mae: ArrayRef,
     mse: ArrayRef,
@@ -79,7 +80,10 @@ impl FittedModels {
         FittedModels { rows: vec![None; groups], ..FittedModels::default() }
     }
 
-    /// Takes the results of a call in; says which groups it settled.
+    /// Adds the results of a call. Returns the groups that it settled: fitted or failed ones.
+    ///
+    /// # Errors
+    /// Fails if a batch is malformed.
     pub fn add(&mut self, batches: &[RecordBatch]) -> Result<Vec<u32>, Fault> {
         let mut settled = Vec::new();
         for batch in batches {
@@ -111,7 +115,10 @@ impl FittedModels {
         Ok(settled)
     }
 
-    /// What [`FittedModels::add`] takes to be the same: models in batches, and faults beside them.
+    /// Returns the fitted models as batches for [`FittedModels::add`]. Faults are not included.
+    ///
+    /// # Errors
+    /// Fails if a column is malformed.
     pub fn to_batches(&self) -> Result<Vec<RecordBatch>, Fault> {
         let mut groups: Vec<(Vec<u32>, Vec<u32>)> = vec![Default::default(); self.batches.len()];
         for (group, location) in (0..).zip(&self.rows) {
@@ -140,12 +147,12 @@ impl FittedModels {
         self.batches.iter().zip(groups).map(encode).collect()
     }
 
-    /// How many models there are.
+    /// Returns the number of fitted models.
     pub fn models(&self) -> u64 {
         self.rows.iter().flatten().count() as u64
     }
 
-    /// Takes the results of other groups in.
+    /// Adds the results of other groups.
     pub(crate) fn merge(&mut self, other: FittedModels) {
         let offset = self.batches.len();
         self.batches.extend(other.batches);
@@ -155,6 +162,7 @@ impl FittedModels {
         self.faults.extend(other.faults);
     }
 
+    /// Returns the score of a group's model, where lower is better; `None` if the group has no model.
     fn score(&self, group: usize, metric: Metric) -> Option<f64> {
         let (batch, row) = self.rows[group]?;
         let batch = &self.batches[batch];
@@ -164,12 +172,12 @@ impl FittedModels {
             Metric::R2 => (&batch.r2, -1.0),
         };
         let values = values.as_primitive::<Float64Type>();
-        // Without test rows there is no score: such models rank in the order of the job.
+        // Models without test rows have no score, and rank in the order of the job.
         Some(if values.is_null(row) { f64::INFINITY } else { sign * values.value(row) })
     }
 }
 
-/// The schema of the output for groups with these keys.
+/// Returns the schema of the output for groups with these key columns.
 pub(crate) fn output_schema(keys: &Schema) -> Schema {
     let mut fields: Vec<Arc<Field>> = keys.fields().iter().cloned().collect();
     for (name, data_type, nullable) in [
@@ -212,7 +220,7 @@ fn rank_models(groups: usize, fitted: &[FittedModels], metric: Metric) -> Vec<Ra
     all
 }
 
-/// The output's rows for a unit: for each group its fitted models, best first.
+/// Returns the output rows of a unit: the fitted models of each group, best first.
 pub(crate) fn output_rows(
     unit: &WorkUnit<()>,
     labels: &[String],
@@ -249,7 +257,7 @@ pub(crate) fn output_rows(
     RecordBatch::try_new(Arc::new(output_schema(unit.keys.schema_ref())), columns).map_err(malformed)
 }
 
-/// Where each output row's values are among all batches of all models.
+/// Batch, among those of all models, and row that each output row is taken from.
 struct SourceRows(Vec<(usize, usize)>);
 
 impl SourceRows {
@@ -275,13 +283,13 @@ impl SourceRows {
     }
 }
 
-/// How many groups rows of the output are of: each has one best model.
+/// Returns the number of groups in rows of the output. Each group has one best model.
 pub(crate) fn count_groups(rows: &RecordBatch) -> u64 {
     let ranks = rows.column_by_name("rank").and_then(|ranks| ranks.as_primitive_opt::<UInt32Type>());
     ranks.map_or(0, |ranks| ranks.values().iter().filter(|rank| **rank == 1).count() as u64)
 }
 
-/// All rows of `batches`, in the order of the columns `by`.
+/// Concatenates `batches`, and sorts the rows by the columns `by`.
 pub(crate) fn sort_rows(batches: &[RecordBatch], by: impl Iterator<Item = usize>) -> Result<RecordBatch, Fault> {
     let schema = batches.first().ok_or_else(|| malformed("there are none"))?.schema();
     let all = concat_batches(&schema, batches).map_err(malformed)?;
@@ -290,8 +298,7 @@ pub(crate) fn sort_rows(batches: &[RecordBatch], by: impl Iterator<Item = usize>
     take_record_batch(&all, &order).map_err(malformed)
 }
 
-/// The failures of a unit: groups that could not be used, and models of groups
-/// that failed.
+/// Returns the failures of a unit: unusable groups, and failed models of groups.
 pub(crate) fn unit_failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[FittedModels]) -> Vec<GroupFailure> {
     let of_group = |failed: &FailedGroup| GroupFailure {
         morsel: Some(failed.morsel),
@@ -311,19 +318,20 @@ pub(crate) fn unit_failures(unit: &WorkUnit<()>, labels: &[String], fitted: &[Fi
     failures
 }
 
-/// Text in rows, for people.
+/// A table of text for display.
 #[derive(Debug, Clone, Default)]
 pub struct TextTable {
-    /// What is in the columns.
+    /// Names of the columns.
     pub header: Vec<String>,
-    /// The cells of each row.
+    /// Cells of each row.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Longest cell of a table.
+/// Maximum characters of a cell.
 const CELL_CHARS_MAX: usize = 60;
 
-/// The rows of up to `groups` groups of an output, without the stored models, and of how many groups they are.
+/// Formats the rows of the first `groups` groups of an output, without the serialized models. Returns the table and the
+/// number of its groups.
 pub(crate) fn format_table(rows: &RecordBatch, groups: usize) -> Option<(TextTable, usize)> {
     let options = FormatOptions::default();
     let shown: Vec<usize> =
@@ -350,7 +358,7 @@ pub(crate) fn format_table(rows: &RecordBatch, groups: usize) -> Option<(TextTab
     Some((table, seen))
 }
 
-/// The text of a cell: one line, not too long.
+/// Returns the text of a cell: one line, truncated to the maximum length.
 fn cell_text(text: String) -> String {
     let text = text.replace(['\n', '\r'], " ");
     match text.char_indices().nth(CELL_CHARS_MAX) {

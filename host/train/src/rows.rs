@@ -1,4 +1,4 @@
-//! A job that writes rows: read, filter, transform, write.
+//! Jobs that write rows: read, filter, transform, write.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use crate::runner::JobRunner;
 use crate::transform::Transform;
 use crate::{group_blocks, output};
 
-/// What came of a job that writes rows.
+/// Summary of a job that writes rows.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RowsSummary {
-    /// Rows read, those that the filter leaves out not counted.
+    /// Rows that passed the filter.
     pub rows: u64,
-    /// Rows behind the transforms, which were written.
+    /// Rows after the transforms, which were written.
     pub rows_written: u64,
-    /// Rows that transforms left out.
+    /// Rows that the transforms dropped.
     pub rows_dropped: u64,
-    /// Files written.
+    /// Number of files written.
     pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Seconds that building and compiling its functions took.
+    /// Duration of building and compiling functions, in seconds.
     pub build_seconds: f64,
-    /// Seconds that all else took.
+    /// Duration of everything else, in seconds.
     pub seconds: f64,
-    /// Most memory of all processes together, each at its peak.
+    /// Sum of the peak memory of all processes, in bytes.
     pub peak_memory_bytes: u64,
-    /// The file with the rows, or the folder of folders.
+    /// Output file, or root folder of a partitioned output.
     pub output: String,
 }
 
-/// Transforms get no seed of a job that does not train.
+/// Seed of the transforms. A job that does not train has no seed.
 const SEED: u64 = 0;
 
 impl JobRunner {
@@ -100,7 +100,7 @@ fn transform_morsel(pipeline: Arc<Pipeline>, scan: &Scan, morsel: usize) -> Mors
         Ok(batches) => batches,
         Err(e) => return stream::iter([Err(e.into())]).boxed(),
     };
-    // Two calls at a time: one transforms while batches for the next are decoded.
+    // One call transforms while the batches of the next are decoded.
     let chunks = pipeline.chunks(batches).enumerate().map(move |(number, chunk)| async move {
         let chunk = chunk?;
         let rows_read = chunk.rows() as u64;

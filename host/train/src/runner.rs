@@ -61,8 +61,8 @@ impl JobRunner {
             _ => false,
         };
         if job.device == Some(DeviceChoice::Gpu) && !has_gpu {
-            let reason = "`device` is \"gpu\", and this node has no GPU that can be used (see `host gpu list`); \
-                          \"auto\" takes the processor where there is none";
+            let reason = "`device` is \"gpu\", and this node has no usable GPU (see `host gpu list`); \
+                          \"auto\" falls back to the CPU";
             return Err(TrainError::Invalid(reason.to_owned()));
         }
         Ok(())

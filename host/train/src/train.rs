@@ -1,4 +1,4 @@
-//! A job that trains: read, transform, group, train, score, rank, write.
+//! Jobs that train models: read, transform, group, train, score, rank, write.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,71 +31,70 @@ use crate::transform::Transform;
 use crate::units::UnitScheduler;
 use crate::{group_blocks, output, stored_rows};
 
-/// Up to so many groups the output is sorted by file and key as a whole. More
-/// come in the order in which the hash partitions are trained, sorted within
-/// each.
+/// Maximum groups of an output that is sorted by file and key. The groups of a larger output are in the order in which the
+/// hash partitions are trained, and sorted within each partition.
 const SORTED_GROUPS_MAX: usize = 200_000;
-/// Failures that are kept with their words; the others are counted.
+/// Maximum failures that a summary lists; all are counted.
 const FAILURES_MAX: usize = 10_000;
-/// Partitions of rows for more than one unit are so many others apart, where there are as many: in memory at once they
-/// would take most of what training takes.
+/// Number of small partitions between large ones, which have more rows than one unit. Large partitions that are in memory at
+/// the same time would take most of the memory of a training.
 const LARGE_PARTITION_DISTANCE: usize = 5;
-/// Partitions that may have been trained, and wait to be written while one before them is still trained.
+/// Maximum trained partitions that wait for an earlier one before they are written.
 const WAITING_PARTITIONS_MAX: usize = 64;
-/// Failures that are told with the row of a file that they are about: it is looked for then.
+/// Maximum failures whose first row is searched for.
 const LOCATED_FAILURES_MAX: usize = 10;
-/// The next is not looked for after so long.
+/// Duration after which no further row is searched for.
 const LOCATE_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What came of a job that trains.
+/// Summary of a job that trains models.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TrainSummary {
-    /// Rows read, those that the filter leaves out not counted.
+    /// Rows that passed the filter.
     pub rows: u64,
-    /// Rows behind the transforms.
+    /// Rows after the transforms.
     pub rows_transformed: u64,
-    /// Rows that transforms left out.
+    /// Rows that the transforms dropped.
     pub rows_dropped: u64,
-    /// Groups found, skipped ones not counted.
+    /// Number of groups, without skipped ones.
     pub groups: u64,
-    /// Models trained and written.
+    /// Number of trained models, which were written.
     pub models: u64,
-    /// Groups, and models of groups, that failed.
+    /// Number of failed groups and failed models of groups.
     pub failed: u64,
-    /// Groups with fewer rows than `min_rows`.
+    /// Number of groups with fewer rows than `min_rows`.
     pub skipped: u64,
-    /// Groups that other nodes trained.
+    /// Number of groups that other nodes trained.
     #[serde(rename = "elsewhere")]
     pub remote_groups: u64,
-    /// Seconds that building and compiling its functions took.
+    /// Duration of building and compiling functions, in seconds.
     pub build_seconds: f64,
-    /// Seconds that all else took.
+    /// Duration of everything else, in seconds.
     pub seconds: f64,
-    /// Most memory of all processes together, each at its peak.
+    /// Sum of the peak memory of all processes, in bytes.
     pub peak_memory_bytes: u64,
-    /// The file with the models.
+    /// Model file.
     pub output: String,
-    /// Its length.
+    /// Bytes of the model file.
     pub bytes: u64,
-    /// What failed, the first of them.
+    /// First failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<GroupFailure>,
-    /// Groups that have a model.
+    /// Number of groups that have a model.
     #[serde(skip)]
     pub groups_written: u64,
-    /// The first rows of the output.
+    /// First rows of the output.
     #[serde(skip)]
     pub preview: Option<RecordBatch>,
 }
 
 impl TrainSummary {
-    /// The models of the first `groups` groups, as a table, and of how many groups they are.
+    /// Returns a table of the models of the first `groups` groups, and the number of groups in it.
     pub fn table(&self, groups: usize) -> Option<(TextTable, usize)> {
         self.preview.as_ref().and_then(|rows| results::format_table(rows, groups))
     }
 }
 
-/// What the parts of a running job share.
+/// Context of a training job, shared by its tasks.
 struct TrainingContext {
     progress: Arc<JobProgress>,
     pipeline: Arc<Pipeline>,
@@ -103,11 +102,11 @@ struct TrainingContext {
     labels: Vec<String>,
     metric: Metric,
     seed: u64,
-    /// Finds the rows that failures are about.
+    /// Finder of the rows that failures are about.
     finder: FailingRowFinder,
 }
 
-/// A job that trains, and what it trains.
+/// A job with its training.
 #[derive(Clone, Copy)]
 struct Training<'a> {
     job: &'a Job,
@@ -115,7 +114,7 @@ struct Training<'a> {
 }
 
 impl JobRunner {
-    /// Runs a job that trains.
+    /// Runs a job that trains models.
     pub(crate) async fn run_training(
         &self,
         job: &Job,
@@ -155,7 +154,7 @@ impl JobRunner {
             trainers.insert(spec.label().to_owned(), self.functions.keep(&bound)?);
             models.push(bound.binding.on(job.device));
         }
-        // Workers cut no rows of several keys.
+        // Workers write no blocks of rows with several keys.
         let collected_columns = (train.group_by.len() <= 1).then(|| training_columns(train));
         let labels = train.models.iter().map(|m| m.label().to_owned()).collect();
         let units = UnitScheduler::new(self.pool.clone(), self.progress.clone(), models, train.seed);
@@ -171,7 +170,7 @@ impl JobRunner {
         Ok((context, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
 
-    /// Adds to the first failures the row of the file that they are about.
+    /// Adds the location of the first unusable row to the first failures.
     async fn locate_failures(
         &self,
         Training { train, .. }: Training<'_>,
@@ -194,6 +193,7 @@ impl JobRunner {
         }
     }
 
+    /// Reads, transforms and groups all rows.
     async fn read(
         &self,
         training: Training<'_>,
@@ -202,7 +202,7 @@ impl JobRunner {
     ) -> Result<GroupedRows, TrainError> {
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Reading, morsels as u64);
-        // The first rows are decoded while workers start.
+        // Decoding of the first rows overlaps with the start of the workers.
         let (sender, receiver) = watch::channel(None);
         let read_all = futures::stream::iter(0..morsels)
             .map(|morsel| {
@@ -221,7 +221,8 @@ impl JobRunner {
         Ok(GroupedRows { grouper: grouping.grouper.clone(), keys })
     }
 
-    /// Has the trainers read their parameters. One of several that refuses though it gets none costs its own models.
+    /// Checks the parameters of the trainers. A trainer without parameters in the job is checked only if it is the only one:
+    /// among several, its refusal fails its own models alone.
     async fn check_params(
         &self,
         Training { job, train }: Training<'_>,
@@ -235,7 +236,7 @@ impl JobRunner {
         Ok(())
     }
 
-    /// What reading takes: the schema behind the transforms, which is what they make of no rows.
+    /// Creates the grouper for the transformed columns, which a worker determines by running the transforms on no rows.
     async fn start_grouping(
         &self,
         Training { job, train }: Training<'_>,
@@ -273,8 +274,8 @@ impl JobRunner {
         let memory = Arc::new(Semaphore::new(units_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
         let unit_rows = partitions.unit_rows();
-        // Each has its memory before the next is begun: tasks that wait for it would have it in any order. One with rows
-        // for several units counts as so many, and leaves half for others.
+        // A partition gets its memory before the next one starts, so that they get it in this order. The memory of a partition
+        // counts in units of rows. A large partition leaves half of all units to others.
         let mut outputs = futures::stream::iter(training_order(&rows, unit_rows))
             .then(|p| {
                 let memory = memory.clone();
@@ -300,7 +301,7 @@ impl JobRunner {
     }
 }
 
-/// RowGroupReadSpec rows are grouped for training.
+/// Returns how the rows are grouped for training.
 pub(crate) fn grouping_spec(train: &TrainSpec) -> Grouping {
     Grouping {
         keys: train.group_by.clone(),
@@ -314,7 +315,7 @@ pub(crate) fn grouping_spec(train: &TrainSpec) -> Grouping {
     }
 }
 
-/// The columns that training takes.
+/// Returns the columns that the training needs.
 pub(crate) fn training_columns(train: &TrainSpec) -> Vec<String> {
     let mut columns: Vec<_> = train.group_by.iter().chain(&train.features).chain([&train.target]).cloned().collect();
     columns.sort();
@@ -322,16 +323,16 @@ pub(crate) fn training_columns(train: &TrainSpec) -> Vec<String> {
     columns
 }
 
-/// What reading takes that is known once the first worker has answered.
+/// Context of grouping. It is known once a worker has run the transforms on no rows.
 struct GroupingContext {
     grouper: Grouper,
-    /// The last transform, where its worker cuts rows into blocks.
+    /// Last transform, bound to the collector of blocks; `None` if the node groups the rows.
     collector: Option<Arc<Binding>>,
-    /// What the transforms make of rows.
+    /// Columns after the transforms.
     schema: SchemaRef,
 }
 
-/// Receives the grouping once it has started.
+/// Receiver of the grouping context.
 type GroupingReceiver = watch::Receiver<Option<Arc<GroupingContext>>>;
 
 /// All rows of a job, by group.
@@ -341,7 +342,7 @@ struct GroupedRows {
     keys: SchemaRef,
 }
 
-/// Reads a morsel; `reading` will be known. What goes wrong with a row is told with its file.
+/// Reads, transforms and groups a morsel. Errors about a row name its file and number.
 async fn read_morsel(
     context: Arc<TrainingContext>,
     scan: Arc<Scan>,
@@ -376,21 +377,21 @@ async fn try_read_morsel(
     Ok(())
 }
 
-/// What reading takes, once it is known. Without it the job has failed already, of something else.
+/// Waits for the grouping context. If it never arrives, the job has already failed with another error.
 async fn grouping_context(receiver: &mut GroupingReceiver) -> Result<Arc<GroupingContext>, Fault> {
     let grouping = receiver.wait_for(Option::is_some).await.ok().and_then(|grouping| grouping.clone());
     grouping.ok_or_else(|| Fault::new(Code::Host, "reading was stopped"))
 }
 
 impl GroupingContext {
-    /// The last transform for rows of a file, where workers cut them into blocks.
+    /// Returns the last transform for rows of a file, bound to the collector of blocks, if workers group rows.
     fn collect_binding(&self, file: usize) -> Option<CollectBinding> {
         self.collector.clone().map(|binding| CollectBinding { binding, argument: file as u64 })
     }
 }
 
-/// Has workers read a morsel's row groups, which gives blocks of their rows; none where they can't, or make more of them
-/// than a call may hand back. All or nothing: the morsel is then read anew.
+/// Lets workers read and group the row groups of a morsel. Returns their blocks, or `None` if workers can't read them or a
+/// limit of the calls is exceeded. The whole morsel is then read by the node.
 async fn read_row_groups(
     context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
@@ -406,7 +407,7 @@ async fn read_row_groups(
         return Ok(None);
     }
     let payloads = row_groups.iter().map(|group| stored_rows::payload(group, spec)).collect::<Result<Vec<_>, _>>()?;
-    // The next waits in the queue for the worker that takes it.
+    // The second call waits in the queue for the next free worker.
     let collected: Result<Vec<CollectedRowGroup>, Fault> = futures::stream::iter(payloads.into_iter().enumerate())
         .map(|(number, payload)| async move {
             let seed = context.chunk_seed(morsel as u64, number as u64);
@@ -426,7 +427,7 @@ async fn read_row_groups(
     }
 }
 
-/// Reads a morsel in batches, and gives them to the transforms.
+/// Reads a morsel in the node, and transforms its batches in workers.
 async fn read_batches(
     context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
@@ -440,7 +441,7 @@ async fn read_batches(
     let mut groups = grouping.grouper.morsel(morsel as u64, file)?;
     let collect = grouping.collect_binding(file);
     let collect = collect.as_ref();
-    // Two calls at a time: one transforms while batches for the next are decoded.
+    // One call transforms while the batches of the next are decoded.
     let mut outputs = chunks
         .enumerate()
         .map(|(number, chunk)| async move {
@@ -465,14 +466,14 @@ async fn read_batches(
 }
 
 impl TrainingContext {
-    /// The seed of a chunk of a morsel.
+    /// Returns the seed of a chunk of a morsel.
     fn chunk_seed(&self, morsel: u64, chunk: u64) -> u64 {
         chunk_seed(self.seed, morsel, chunk)
     }
 }
 
-/// The order in which partitions of so many rows are trained. The largest first, so that none of them is left over when
-/// all others are done, but those that are `large` apart from each other.
+/// Returns the order in which partitions with these numbers of rows are trained: the largest first, so that none is left over
+/// at the end, but with small partitions between those of more than `unit_rows` rows.
 fn training_order(rows: &[u64], unit_rows: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|p| Reverse(rows[*p]));
@@ -486,7 +487,7 @@ fn training_order(rows: &[u64], unit_rows: u64) -> Vec<usize> {
     spread
 }
 
-/// The output of a part of the groups.
+/// Output of a partition.
 #[derive(Default)]
 struct PartitionOutput {
     rows: Vec<RecordBatch>,
@@ -496,7 +497,7 @@ struct PartitionOutput {
     failures: Vec<GroupFailure>,
 }
 
-/// Trains a partition, whose units are in memory while it has `in_memory`.
+/// Trains a partition. `_memory` is held while its units are in memory.
 async fn train_partition(
     context: Arc<TrainingContext>,
     partitions: Arc<Partitions>,
@@ -544,8 +545,7 @@ async fn train_unit(context: &TrainingContext, unit: WorkUnit<UnitInput>) -> Res
     Ok(TrainedUnit { unit, rows, failures })
 }
 
-/// Where the rows of the output go: kept and sorted while they are few, written
-/// as they come once they are many.
+/// Writer of the output. Buffers and sorts the rows of a small output; writes those of a large one as they arrive.
 struct ModelWriter {
     file: ParquetOutput,
     /// Number of key columns.
@@ -555,6 +555,7 @@ struct ModelWriter {
     summary: TrainSummary,
 }
 
+/// Rows of a summary's preview.
 const PREVIEW_ROWS: usize = 60;
 
 impl ModelWriter {
@@ -591,7 +592,7 @@ impl ModelWriter {
         Ok(self.file.write(rows)?)
     }
 
-    /// Why there is nothing to replace `output` with.
+    /// Returns the error for a job without models, which leaves `output` unchanged.
     fn no_model_error(&self, output: &Path) -> TrainError {
         let TrainSummary { groups, failed, skipped, failures, .. } = &self.summary;
         let first = failures.first().map(|f| format!(" (the first: {}: {} [{}])", f.group, f.message, f.code));
@@ -614,7 +615,7 @@ impl ModelWriter {
     }
 }
 
-/// The columns that name a group, as units have them.
+/// Returns the key columns of groups, as in units.
 fn key_schema(train: &TrainSpec, schema: &SchemaRef) -> SchemaRef {
     let file = train.per_file.then(|| Arc::new(Field::new("file", DataType::Utf8, false)));
     let keys = train.group_by.iter().filter_map(|key| schema.field_with_name(key).ok().map(|f| Arc::new(f.clone())));

@@ -131,7 +131,7 @@ impl UnitScheduler {
                 }
                 Err(reason) => {
                     if !remote.is_lost.swap(true, Relaxed) {
-                        self.progress.log(format!("{reason}; what it was to train is trained here"));
+                        self.progress.log(format!("{reason}; its units are trained on this node"));
                     }
                     drop(permit);
                     self.local.clone().acquire_owned().await.ok()
@@ -210,10 +210,11 @@ impl UnitServer {
     /// Fails if the unit is too large.
     pub async fn acquire(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Fault> {
         if bytes > self.unit_bytes_max {
-            let message = format!("a unit of {bytes} bytes, where this node has {}", self.unit_bytes_max);
+            let message =
+                format!("a unit of {bytes} bytes exceeds the limit of this node, {} bytes", self.unit_bytes_max);
             return Err(Fault::new(Code::Host, message));
         }
-        self.slots.clone().acquire_owned().await.map_err(|_| Fault::new(Code::Host, "the node ends"))
+        self.slots.clone().acquire_owned().await.map_err(|_| Fault::new(Code::Host, "the node is shutting down"))
     }
 
     /// Allocates memory for a unit.
@@ -257,7 +258,7 @@ impl UnitServer {
             }
         };
         if component.compiled.id() != trainer.component {
-            return Err(Fault::new(Code::Export, "it is another component").of(&trainer.name));
+            return Err(Fault::new(Code::Export, "the file is another component").of(&trainer.name));
         }
         let function = component.functions.get(trainer.function as usize);
         if function.is_none_or(|known| known.kind != FunctionKind::Trainer) {
@@ -317,15 +318,17 @@ pub(crate) async fn fit_locally(
     futures::future::try_join_all(fits).await
 }
 
-/// Groups of few rows may take long each: up to so many, of so many rows at the mean, go to several workers.
+/// Maximum groups of a unit that is split among several calls. A small group may take long to train.
 const SHARED_GROUPS_MAX: usize = 4096;
+/// Maximum mean rows of the groups of such a unit.
 const SHARED_ROWS_MAX: usize = 1024;
-/// Bytes that their calls may read together, each of which reads all of the unit, and how many there are at most.
+/// Maximum bytes that the calls of a unit read together. Each call reads the whole unit.
 const SHARED_BYTES_MAX: usize = 16 << 20;
+/// Maximum calls of a unit for each model.
 const SHARES_MAX: usize = 64;
 
-/// Into how many calls the groups of a unit go, for each model: a function of the data alone, as which groups share a
-/// sandbox may show in the models of a trainer that keeps something from one to the next.
+/// Returns the number of calls that a unit is split into, for each model. It depends on the data alone: the groups of a call
+/// share a sandbox, so that a trainer with state between groups may return other models for other calls.
 fn shares(shape: UnitShape) -> usize {
     if shape.groups > SHARED_GROUPS_MAX || shape.rows > SHARED_ROWS_MAX.saturating_mul(shape.groups) {
         return 1;
@@ -334,7 +337,7 @@ fn shares(shape: UnitShape) -> usize {
     (SHARED_BYTES_MAX / bytes).clamp(1, SHARES_MAX.min(shape.groups.max(1)))
 }
 
-/// Fits all groups of a unit with one model, in so many calls side by side.
+/// Fits all groups of a unit with one model, in `shares` concurrent calls.
 async fn fit(
     context: &FitContext<'_>,
     binding: &Arc<Binding>,
@@ -353,7 +356,8 @@ async fn fit(
     Ok(fitted)
 }
 
-/// Fits some of the `all` groups of a unit, in as many calls as their output takes.
+/// Fits a share of a unit's `unit_groups` groups. Calls again for the remaining groups as long as a call settles some: the
+/// output of a call is limited.
 async fn fit_share(
     context: &FitContext<'_>,
     binding: &Arc<Binding>,
@@ -393,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_groups_go_to_several_workers_and_large_ones_or_many_do_not() {
+    fn few_small_groups_are_split_among_calls() {
         for (groups, rows, columns, expected) in [
             (0, 0, 2, 1),
             (1, 10, 2, 1),
@@ -401,7 +405,7 @@ mod tests {
             (1000, 100_000, 2, 10),
             (1000, 10_000, 2, 64),
             (4096, 400_000, 2, 2),
-            // Many: each takes no time. Large: each call would read all of them.
+            // Many groups are fast to train. Of large groups, each call would read all.
             (17_500, 175_000, 3, 1),
             (20, 500_000, 2, 1),
         ] {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_client::{ClientError, Code, Job, JobOptions, NodeError, ObjectRef, TaskOptions, wait};
+use sandbar_client::{ClientError, Code, Job, JobOptions, ObjectRef, ProgramError, TaskOptions, wait};
 use sandbar_tests::{Lab, processor_time};
 use serde_json::{Value, json};
 
@@ -140,7 +140,7 @@ fn a_dropped_client_ends_its_jobs() {
         assert!(job.has_ended());
         let refused = job.task("spins").submit::<ObjectRef<i64>>(()).await.unwrap_err();
         assert!(refused.to_string().contains("its job has ended"), "{refused}");
-        assert!(matches!(job.end().await, Err(ClientError::Node(NodeError::Dropped))));
+        assert!(matches!(job.end().await, Err(ClientError::Program(ProgramError::Dropped))));
     });
     let listed = lab.host(&["jobs", "list", "--json"]).expect_code(0).json();
     assert_eq!(listed["jobs"][0]["state"], json!("stopped"), "{listed}");
@@ -178,6 +178,6 @@ fn jobs_are_seen_from_beside() {
         let name = stopped.name().unwrap().to_owned();
         tokio::task::block_in_place(|| seen(&["jobs", "stop", &name]));
         assert_eq!(endless.get().await.unwrap_err().fault.code, Code::Cancelled);
-        assert!(matches!(stopped.end().await, Err(ClientError::Node(NodeError::Stopped))));
+        assert!(matches!(stopped.end().await, Err(ClientError::Program(ProgramError::Stopped))));
     });
 }

@@ -1,4 +1,4 @@
-//! Reading a job file: what is wrong with it is told with its line, or with the flag of the command line that is to blame.
+//! Parsing of job files with command-line overrides. Errors name the line, or the flag that is to blame.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use toml::de::{DeTable, DeValue};
 use super::error::{JobFileError, ValidationError};
 use super::{Job, KeyFlag};
 
-/// A setting of the command line, which replaces one of the job file.
+/// A command-line setting that overrides one of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
-    /// What it came by: `--set`, `--input`, `--output`.
+    /// Flag: `--set`, `--input` or `--output`.
     flag: &'static str,
-    /// `dotted.key=VALUE`.
+    /// Assignment: `dotted.key=VALUE`.
     assignment: String,
 }
 
 impl Override {
-    /// Of a flag and its `dotted.key=VALUE`, whose value is TOML.
+    /// Creates the override of a flag. The assignment is `dotted.key=VALUE` with a TOML value.
     pub fn new(flag: &'static str, assignment: impl Into<String>) -> Override {
         Override { flag, assignment: assignment.into() }
     }
 
-    /// As it is named in messages.
+    /// Returns the flag as messages show it.
     fn label(&self) -> String {
         let key = self.assignment.split('=').next().unwrap_or_default().trim();
         if self.flag == "--set" { format!("--set {key}=…") } else { self.flag.to_owned() }
@@ -35,10 +35,10 @@ impl Override {
 }
 
 impl Job {
-    /// Reads a job file, with some of its settings replaced.
+    /// Parses and validates a job file, with overrides of its settings.
     ///
     /// # Errors
-    /// When it is no job, or one that can't be run.
+    /// Fails if the text is not a job, or the job is invalid.
     pub fn parse(text: &str, overrides: &[Override]) -> Result<Job, JobFileError> {
         let error = match parse_valid(text, overrides) {
             Ok(mut job) => {
@@ -47,24 +47,24 @@ impl Job {
             }
             Err(error) => error,
         };
-        // The fewest settings with which it is wrong in this way: the last of them is to blame.
+        // The last override of the shortest prefix that yields this error is to blame.
         let is_same =
             |count: &usize| parse_valid(text, &overrides[..*count]).is_err_and(|other| other.message == error.message);
         let count = (0..=overrides.len()).find(is_same).unwrap_or(overrides.len());
         if let Some(blamed) = count.checked_sub(1).and_then(|last| overrides.get(last)) {
             return Err(JobFileError { flag: Some(blamed.label()), position: None, message: error.message });
         }
-        // Without settings its place is known as well.
+        // Without overrides the position is known as well.
         let error = parse_valid(text, &[]).err().unwrap_or(error);
         let span = error.span.or_else(|| span_of(text, error.key.as_deref()?));
-        // What all of it lacks has no place.
+        // A field that the whole file lacks has no position.
         let span = span.filter(|span| span.start > 0 || !error.message.starts_with("missing field"));
         let position = span.map(|span| line_and_column(text, span.start));
         Err(JobFileError { flag: None, position, message: error.message })
     }
 }
 
-/// The job of a text, with these settings.
+/// Parses and validates a job with overrides.
 fn parse_valid(text: &str, overrides: &[Override]) -> Result<Job, ValidationError> {
     let job: Job = if overrides.is_empty() {
         toml::from_str(text).map_err(|e| ValidationError::from_toml(&e))?
@@ -77,7 +77,7 @@ fn parse_valid(text: &str, overrides: &[Override]) -> Result<Job, ValidationErro
     job.check().map(|()| job)
 }
 
-/// Where a dotted key's value is in the text; that of a key before it, where it is not there itself.
+/// Returns the byte range of a dotted key's value, or of its innermost parent in the text.
 fn span_of(text: &str, key: &str) -> Option<Range<usize>> {
     let table = DeTable::parse(text).ok()?;
     let mut keys = key.split('.');
@@ -96,15 +96,15 @@ fn span_of(text: &str, key: &str) -> Option<Range<usize>> {
     Some(value.span())
 }
 
-/// Line and column of a byte of a text, from 1.
+/// Returns the line and column of a byte of a text, from 1.
 fn line_and_column(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |end| end + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Sets `dotted.key` of `table` to a TOML value: `train.seed=7`,
-/// `input.paths=["a", "b"]`, `train.models.0.params.max_depth=5`.
+/// Sets a dotted key of `table` to a TOML value: `train.seed=7`, `input.paths=["a", "b"]`,
+/// `train.models.0.params.max_depth=5`.
 fn set_key(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
     let Some((path, text)) = assignment.split_once('=') else {
         return Err(format!("`{assignment}` is not KEY=VALUE"));
@@ -124,7 +124,10 @@ fn set_key(table: &mut toml::Table, assignment: &str) -> Result<(), String> {
     result
 }
 
-/// Inserts a value. Returns the key that is neither a table nor an element of a list, if any.
+/// Inserts a value below `parents`.
+///
+/// # Errors
+/// Returns the first key that is neither in a table nor an element of a list.
 fn insert<'a>(root: &mut toml::Value, parents: &[&'a str], last: &'a str, value: toml::Value) -> Result<(), &'a str> {
     let mut parent = root;
     for key in parents {
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_flag() {
+    fn errors_name_the_flag() {
         check(&["train.seed"], Err("not KEY=VALUE"));
         check(&["train.target=y"], Err("text needs quotes"));
         check(&["train.colour=1"], Err("--set train.colour=…: unknown field `colour`"));
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_the_file_has_its_line() {
+    fn errors_name_the_line() {
         let rows = "[input]\npaths = [\"data\"]\n[output]\npath = \"out.csv\"\n";
         assert!(Job::parse(rows, &[]).is_ok());
         for (text, expected) in [
@@ -253,7 +256,7 @@ mod tests {
             ),
             (JOB.replace("[\"x\"]", "[\"y\"]"), "line 5, column 20: `y` is both a feature and the target"),
         ] {
-            // A flag that has nothing to do with it is not blamed.
+            // Unrelated overrides are not blamed.
             for overrides in [&[][..], &["name=\"other\""], &["limits.time_ms_max=5", "name=\"other\""]] {
                 let error = Job::parse(&text, &sets(overrides)).unwrap_err().describe("j.toml");
                 assert!(error.contains(expected), "{error}\ninstead of {expected}");
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_as_they_were_set() {
+    fn keys_are_named_by_their_flag() {
         let overrides = [
             Override::new("--set", "train.models.1.udf=\"m#forest\""),
             Override::new("--input", "input.paths=[\"a\"]"),

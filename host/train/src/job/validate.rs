@@ -7,12 +7,13 @@ use crate::output;
 use crate::results;
 
 impl Job {
-    /// Whether it is one that can be run; says what is wrong with it, and with which key.
+    /// Checks that the job can run. The error names the invalid key.
     pub(crate) fn check(&self) -> Result<(), ValidationError> {
         let invalid = |key: &str, message: String| Err(ValidationError::of_key(key, message));
         if self.input.paths.is_empty() {
             return invalid("input.paths", "`input.paths` is empty: name a file, a folder, a glob or a URL".into());
         }
+        // Messages of limits and of text options name the key in backquotes.
         let limit = |message: String| {
             let key = message.split('`').nth(1).unwrap_or("limits").to_owned();
             ValidationError::of_key(&key, message)
@@ -56,7 +57,7 @@ impl TrainSpec {
         let columns = results::output_schema(&Schema::empty());
         if let Some(key) = self.group_by.iter().find(|key| columns.field_with_name(key).is_ok()) {
             let message =
-                format!("a key can't be named `{key}`, as a column of the output is; rename it in a transform");
+                format!("a key can't be named `{key}`, like a column of the output; rename it in a transform");
             return invalid("train.group_by", message);
         }
         let names: Vec<&str> = self.models.iter().map(ModelSpec::label).collect();

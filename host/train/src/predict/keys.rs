@@ -18,12 +18,12 @@ pub(super) struct KeyColumn {
     pub is_exact: BooleanArray,
 }
 
-/// A key column as the models' keys have it, and the rows whose keys are still the same ones then: text that is no
-/// number, or a fraction among whole numbers, is no key of the models.
+/// Casts a key column to the type of the models' keys. A value that the cast changes is not a key of the models: text that is
+/// not a number, or a fraction among integers.
 pub(super) fn cast_key(column: &ArrayRef, data_type: &DataType) -> Result<KeyColumn, ArrowError> {
     let column = normalise(column)?;
     let values = normalise(&cast(&column, data_type)?)?;
-    // Nothing is cast back to the type of nulls, which are all the same.
+    // No cast to the null type exists; nulls are all equal.
     if column.data_type() == data_type || column.data_type().is_null() {
         let is_exact = BooleanArray::new(BooleanBuffer::new_set(column.len()), None);
         return Ok(KeyColumn { values, is_exact });
@@ -33,7 +33,7 @@ pub(super) fn cast_key(column: &ArrayRef, data_type: &DataType) -> Result<KeyCol
     Ok(KeyColumn { values, is_exact })
 }
 
-/// A key column without -0.0 and with one NaN, as rows are grouped.
+/// Normalises a key column as grouping does: no -0.0, and one NaN.
 fn normalise(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     Ok(match column.data_type() {
         DataType::Float64 => Arc::new(
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks which rows of `column` are found among keys that are `keys`.
+    /// Checks which rows of `column` are exact and equal to the models' keys in the same row of `keys`.
     #[track_caller]
     fn check(keys: impl Array + 'static, column: impl Array + 'static, found: &[bool]) {
         let (keys, column): (ArrayRef, ArrayRef) = (Arc::new(keys), Arc::new(column));

@@ -1,4 +1,4 @@
-//! The stored models, by group.
+//! Stored models, by group key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -22,24 +22,27 @@ use crate::metadata::{JobMetadata, invalid_models};
 use crate::runner::JobRunner;
 use crate::transform::{TRANSFORM_KINDS, Transform};
 
-/// The models of a job's output that are to be used, and what they came from.
+/// The selected models of a job's output: those of one label, or the best of each group.
 pub(super) struct ModelSet {
     pub(super) train: TrainSpec,
-    /// Types of the keys.
+    /// Types of the key columns.
     keys: Vec<DataType>,
     converter: RowConverter,
+    /// Index in `stored`, by encoded key.
     by_key: HashMap<Box<[u8]>, u32>,
     stored: Vec<StoredModel>,
     trainers: Vec<Arc<Binding>>,
-    /// The training files, for jobs with `per_file`.
+    /// Training files, for jobs with `per_file`.
     files: BTreeSet<String>,
-    /// The one of them whose models are used, when one was asked for.
+    /// Training file whose models are used for all rows, if the user names one.
     file: Option<String>,
 }
 
+/// A serialized model: a row of a batch of the output.
 struct StoredModel {
     batch: BinaryArray,
     row: usize,
+    /// Index of the trainer.
     trainer: usize,
 }
 
@@ -65,12 +68,12 @@ pub(super) struct ModelCall {
 pub(super) struct StoredModels {
     pub models: ModelSet,
     pub transforms: Vec<Transform>,
-    /// How the job reads text.
+    /// Options for reading text files.
     pub text: TextOptions,
 }
 
 impl ModelSet {
-    /// Opens the models of a file, with the transforms of their job, and how it reads text.
+    /// Opens the models of a file, and binds the functions of their job.
     pub(super) async fn open(
         runner: &JobRunner,
         metadata: JobMetadata,
@@ -79,11 +82,12 @@ impl ModelSet {
         let JobMetadata { job, trainers, transforms: origins } = metadata;
         let text = job.input.text_options().map_err(|e| invalid_models(&spec.models, e))?;
         let Some(train) = job.train else {
-            return Err(invalid_models(&spec.models, "what it says of its models is malformed: its job trained none"));
+            return Err(invalid_models(&spec.models, "its metadata is malformed: the job trains no models"));
         };
         if origins.len() != job.transform.len() {
-            let what = "it does not say which components its job's transforms are of, as files of this version do: train again";
-            return Err(invalid_models(&spec.models, what));
+            let message =
+                "its metadata lacks the components of the job's transforms, as an older version wrote it: train again";
+            return Err(invalid_models(&spec.models, message));
         }
         let labels: Vec<String> = trainers.keys().cloned().collect();
         if let Some(label) = spec.model.as_ref().filter(|l| !labels.contains(l)) {
@@ -110,7 +114,7 @@ impl ModelSet {
         let batches = read_models(spec, &keys).await?;
         let mut models = ModelSet::new(train, &batches, keys.len(), bindings)?;
         models.add(spec, &batches, keys.len(), &labels)?;
-        // Transforms make the keys of other columns.
+        // With transforms, the keys are not columns of the input file.
         let text_keys = if transforms.is_empty() { models.text_keys() } else { Vec::new() };
         Ok(StoredModels { models, transforms, text: text.as_hints(text_keys) })
     }
@@ -138,6 +142,7 @@ impl ModelSet {
         })
     }
 
+    /// Adds the models of `batches`, whose first `keys` columns are the key.
     fn add(
         &mut self,
         spec: &PredictSpec,
@@ -172,8 +177,7 @@ impl ModelSet {
         self.converter.convert_columns(keys).map(KeyRows::Some).map_err(|e| Fault::new(Code::Columns, e.to_string()))
     }
 
-    /// The rows of each model, in the order of first appearance; those of no
-    /// model under none.
+    /// Assigns the rows of a batch of `file` to models, in the order of first appearance.
     pub(super) fn assign(&self, batch: &RecordBatch, file: &str) -> Result<Vec<RowAssignment>, Fault> {
         let mut types = self.keys.iter();
         let mut keys: Vec<ArrayRef> = Vec::new();
@@ -185,7 +189,7 @@ impl ModelSet {
         }
         for (name, data_type) in self.train.group_by.iter().zip(types) {
             let missing =
-                || Fault::new(Code::Columns, format!("the models are by `{name}`, which the input does not have"));
+                || Fault::new(Code::Columns, format!("the models are grouped by `{name}`, which the input lacks"));
             let column = batch.column_by_name(name).ok_or_else(missing)?;
             let KeyColumn { values, is_exact: is_exact_key } =
                 cast_key(column, data_type).map_err(|e| Fault::new(Code::Columns, format!("key `{name}`: {e}")))?;
@@ -210,27 +214,27 @@ impl ModelSet {
         Ok(assigned)
     }
 
-    /// Keys of the input that are text for the models. In a file of text they are read as text too: `1.10` is no number
-    /// among versions.
+    /// Returns the text columns among the keys, with their type. Text files are read with these types, so that the version
+    /// `1.10` is not read as a number.
     fn text_keys(&self) -> Vec<(String, DataType)> {
         let types = self.keys.iter().skip(usize::from(self.train.per_file));
         let keys = self.train.group_by.iter().zip(types);
         keys.filter(|(_, key)| **key == DataType::Utf8).map(|(name, key)| (name.clone(), key.clone())).collect()
     }
 
-    /// What to do when no row found a model, if the names of files may be why.
+    /// Returns advice for the case that no row has a model, if the names of files may be the reason.
     pub(super) fn missing_models_advice(&self) -> Option<String> {
         let is_by_file = self.train.per_file && self.file.is_none();
         is_by_file.then(|| {
             let files = list_files(self.files.iter());
             format!(
-                "no row has a model, for the models are by file; name the training file with --file; there are {files}"
+                "no row has a model: the models are per file; name the training file with --file; there are {files}"
             )
         })
     }
 
-    /// Calls for these rows: one trainer each, and not more than `bytes_max` of
-    /// stored models unless one is larger.
+    /// Groups rows into calls, each with models of one trainer and at most `bytes_max` bytes of stored models, unless a
+    /// single model is larger.
     pub(super) fn calls(&self, groups: Vec<ModelRows>, bytes_max: usize) -> Vec<ModelCall> {
         /// The last call of a trainer, with the bytes of its models.
         struct OpenCall {
@@ -253,7 +257,7 @@ impl ModelSet {
         calls
     }
 
-    /// The serialised form of a model.
+    /// Returns the serialized form of a model.
     pub(super) fn stored(&self, model: u32) -> &[u8] {
         let stored = &self.stored[model as usize];
         stored.batch.value(stored.row)
@@ -264,8 +268,9 @@ impl ModelSet {
     }
 }
 
+/// Encoded keys of the rows of a batch.
 enum KeyRows {
-    /// Without keys all rows are of one group.
+    /// Rows without keys, which are all of one group, by number.
     None(usize),
     Some(arrow_row::Rows),
 }
@@ -296,7 +301,7 @@ impl AsRef<[u8]> for KeyRow<'_> {
     }
 }
 
-/// The best models of all groups, or those of one label: keys, label, model.
+/// Reads the best models of all groups, or those of one label: key columns, label and serialized model.
 async fn read_models(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, TrainError> {
     let filter = match &spec.model {
         Some(label) => format!("model = '{}'", label.replace('\'', "''")),
@@ -313,7 +318,7 @@ async fn read_models(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBa
     Ok(batches)
 }
 
-/// The training file of this name, or the one whose path ends so.
+/// Returns the training file with this path, or the only one whose path ends with it.
 fn find_training_file(spec: &PredictSpec, name: &str, files: &BTreeSet<String>) -> Result<String, TrainError> {
     if files.contains(name) {
         return Ok(name.to_owned());
@@ -333,7 +338,7 @@ fn find_training_file(spec: &PredictSpec, name: &str, files: &BTreeSet<String>) 
     }
 }
 
-/// Names of files, not too many of them.
+/// Lists the first files, with the number of further ones.
 fn list_files<'a>(files: impl Iterator<Item = &'a String>) -> String {
     const LISTED_MAX: usize = 20;
     let mut names: Vec<&str> = files.map(String::as_str).collect();

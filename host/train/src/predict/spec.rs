@@ -8,58 +8,57 @@ use serde::Serialize;
 use crate::error::TrainError;
 use crate::metadata::JobMetadata;
 
-/// What to predict.
+/// A prediction: its models, input and output.
 #[derive(Debug, Clone)]
 pub struct PredictSpec {
-    /// The output of a job.
+    /// Model file: the output of a job.
     pub models: PathBuf,
     /// Files, folders, globs and URLs.
     pub input: Vec<String>,
-    /// A file, whose extension says its format.
+    /// Output file, whose extension determines the format.
     pub output: PathBuf,
-    /// The label of the models to use; by default the best of each group.
+    /// Label of the models to use; by default the best model of each group.
     pub model: Option<String>,
-    /// For jobs with `per_file`: the training file whose models to use; by
-    /// default the one that is called as the input file.
+    /// For jobs with `per_file`: training file whose models to use; by default the one with the name of the input file.
     pub file: Option<String>,
-    /// JobFunctions of the models, or folders of their crates, beside those in the cache: nothing else is looked for, whatever
-    /// the models' file says.
+    /// Components of the models, or folders of their crates, in addition to those in the cache. Paths in the model file are
+    /// never opened.
     pub components: Vec<PathBuf>,
 }
 
-/// What came of a prediction.
+/// Summary of a prediction.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct PredictSummary {
-    /// Rows read.
+    /// Number of rows read.
     pub rows: u64,
-    /// Rows behind the transforms, which were written.
+    /// Rows after the transforms, which were written.
     pub rows_written: u64,
-    /// Rows that transforms left out.
+    /// Rows that the transforms dropped.
     pub rows_dropped: u64,
-    /// Files written.
+    /// Number of files written.
     pub files: u64,
-    /// Bytes of them.
+    /// Bytes of all files.
     pub bytes: u64,
-    /// Rows whose group has no model; their prediction is null.
+    /// Rows whose group has no model, with null predictions.
     pub without_model: u64,
-    /// Rows whose prediction failed; it is null.
+    /// Rows whose prediction failed, with null predictions.
     pub failed: u64,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Most memory of all processes together, each at its peak.
+    /// Sum of the peak memory of all processes, in bytes.
     pub peak_memory_bytes: u64,
-    /// The file with the predictions.
+    /// Output file.
     pub output: String,
-    /// What failed, the first of it.
+    /// First failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
 impl PredictSpec {
-    /// The limits of the job that made the models: a node that is to predict with them needs as much.
+    /// Returns the limits of the job that trained the models. A node needs the same limits to predict with them.
     ///
     /// # Errors
-    /// When the models can't be read, or are no output of a job.
+    /// Fails if the model file is unreadable or not the output of a job.
     pub fn limits(&self) -> Result<Limits, TrainError> {
         Ok(JobMetadata::read(&self.models)?.job.limits)
     }

@@ -1,0 +1,275 @@
+//! What another node may say, made of picks: it has a form, and most that it names is there, or was, or will be.
+
+use std::num::NonZeroU64;
+
+use sandbar_core::{
+    ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId,
+    RetryOn, Strategy, TaskError, TaskId, WorkerId,
+};
+use sandbar_sched::RESOURCE_UNIT;
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::AttemptUsage;
+
+use super::{PEER_SLOTS, PEERS};
+use crate::peer::{Amounts, JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteTaskSpec, RemoteWork};
+
+/// Members' numbers, and those of other nodes, are behind these; those of the hub itself begin at 0.
+const FIRST_OF_MEMBER: u64 = 1 << 40;
+const FIRST_OF_NODE: u64 = 1 << 48;
+const NUMBERS: u32 = 16;
+
+/// Picks a number below another one.
+pub(super) struct Picks<'a>(pub(super) &'a mut dyn FnMut(u32) -> u32);
+
+/// A message of a node, of what `pick` gives when it is asked for a number below another one.
+pub fn said_any(pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
+    let mut picks = Picks(pick);
+    let (list, value, error) = (picks.arguments(), vec![7; picks.length()], picks.error());
+    let error = postcard::to_stdvec(&error).unwrap_or_default();
+    let said = picks.said(&list, &value, &error);
+    postcard::to_stdvec(&said).unwrap_or_default()
+}
+
+/// Of tasks of this program most is said.
+const PROGRAM: u32 = 1;
+
+/// That program is named.
+pub(super) fn program() -> Vec<u8> {
+    let (program, component, limits) = (PROGRAM, CompiledComponent::placeholder_id(), Limits::default());
+    postcard::to_stdvec(&PeerMessage::Program { program, component, limits }).unwrap_or_default()
+}
+
+impl Picks<'_> {
+    fn below(&mut self, bound: u32) -> u32 {
+        (self.0)(bound)
+    }
+
+    fn is(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn length(&mut self) -> usize {
+        [0, 1, 100, 5000, 200 << 10][self.below(5) as usize]
+    }
+
+    /// A number of a task or an object.
+    fn number(&mut self) -> u64 {
+        let first = match u64::from(self.below(8)) {
+            of @ 0..5 => of * FIRST_OF_MEMBER,
+            of => (of - 4) * FIRST_OF_NODE,
+        };
+        first + u64::from(self.below(NUMBERS))
+    }
+
+    fn object(&mut self) -> ObjectId {
+        ObjectId(self.number())
+    }
+
+    fn objects(&mut self) -> Vec<ObjectId> {
+        (0..self.below(3)).map(|_| self.object()).collect()
+    }
+
+    fn task(&mut self) -> TaskId {
+        TaskId(self.number())
+    }
+
+    fn attempt(&mut self) -> Attempt {
+        Attempt(self.below(3).saturating_sub(1))
+    }
+
+    fn worker(&mut self) -> WorkerId {
+        WorkerId(self.below(4 + 2 * (PEER_SLOTS + 1)) + 1)
+    }
+
+    fn node(&mut self) -> NodeId {
+        [NodeId(0), PEERS[0], PEERS[1], NodeId(77)][self.below(4) as usize]
+    }
+
+    fn job(&mut self) -> JobId {
+        JobId(self.below(5))
+    }
+
+    fn root(&mut self) -> JobRoot {
+        JobRoot { node: self.node(), job: self.job() }
+    }
+
+    fn error(&mut self) -> TaskError {
+        let code = [Code::Panic, Code::Cancelled, Code::WorkerLost, Code::ObjectLost, Code::ActorDied];
+        let fault = Fault::new(code[self.below(5) as usize], "it has its reasons");
+        TaskError { fault, chain: (0..self.below(3)).map(|_| "task".to_owned()).collect() }
+    }
+
+    fn sent<'a>(&mut self, value: &'a [u8], error: &'a [u8]) -> PeerValue<'a> {
+        match self.below(4) {
+            0 => PeerValue::Remote { node: self.node(), object: self.object(), bytes: self.length() as u64 },
+            1 => PeerValue::Failed(error),
+            _ => PeerValue::Value(value),
+        }
+    }
+
+    fn arguments(&mut self) -> Vec<u8> {
+        let argument = |picks: &mut Picks<'_>| match picks.below(3) {
+            0 => Argument::Object(picks.object()),
+            1 => Argument::Missing,
+            _ => Argument::Value(b"\x04"),
+        };
+        let all: Vec<Argument<'_>> = (0..self.below(3)).map(|_| argument(self)).collect();
+        postcard::to_stdvec(&all).unwrap_or_default()
+    }
+
+    fn strategy(&mut self) -> Strategy {
+        match self.below(4) {
+            0 => Strategy::Spread,
+            1 => Strategy::Node { node: self.node(), soft: self.is() },
+            2 => Strategy::Group { group: self.group(), bundle: self.is().then_some(0) },
+            _ => Strategy::Default,
+        }
+    }
+
+    fn group(&mut self) -> GroupId {
+        GroupId(self.number())
+    }
+
+    fn amounts(&mut self) -> Amounts {
+        let cpus = [0, RESOURCE_UNIT, 2 * RESOURCE_UNIT, u64::MAX][self.below(4) as usize];
+        Amounts { cpus, memory: [0, 1, u64::MAX][self.below(3) as usize], ..Amounts::default() }
+    }
+
+    fn callee(&mut self) -> RemoteActor {
+        match self.is() {
+            true => RemoteActor::Lent(ActorId(self.number())),
+            false => RemoteActor::Hosted(self.task(), self.attempt()),
+        }
+    }
+
+    fn actor(&mut self) -> ActorOptions {
+        ActorOptions {
+            detached: self.below(8) == 0,
+            get_if_exists: self.is(),
+            max_restarts: self.below(3),
+            max_task_retries: self.below(3),
+            ..ActorOptions::default()
+        }
+    }
+
+    fn retry_on(&mut self) -> RetryOn {
+        [RetryOn::System, RetryOn::All][self.below(2) as usize]
+    }
+
+    /// The work, and the place of a function that does it, of [`super::program_of`]'s seven; or another one.
+    fn work<'a>(&mut self) -> (RemoteWork<'a>, u32) {
+        let (work, function) = match self.below(7) {
+            0 | 1 => (RemoteWork::Task, 0),
+            2 => (RemoteWork::Generator(self.below(4)), 1),
+            3 => (RemoteWork::HostActor(self.actor(), self.is().then(|| self.object())), 2),
+            4 => {
+                let (options, strategy) = (self.actor(), self.strategy());
+                (RemoteWork::CreateActor { options, actor_name: self.is().then(|| "one".into()), strategy }, 2)
+            }
+            _ => {
+                let (actor, retry_on) = (self.callee(), self.retry_on());
+                (RemoteWork::Call { actor, retries: self.is().then_some(1), retry_on }, 3)
+            }
+        };
+        (work, if self.below(32) == 0 { self.below(9) } else { function })
+    }
+
+    fn errand<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> RemoteTaskSpec<'a> {
+        let (work, function) = self.work();
+        let needs = self.objects();
+        let values = needs.iter().map(|need| (*need, self.sent(value, error))).collect();
+        RemoteTaskSpec {
+            task: self.task(),
+            attempt: self.attempt(),
+            slot: self.worker(),
+            job: self.root(),
+            program: if self.below(32) == 0 { self.below(3) } else { PROGRAM },
+            function,
+            seed: 7,
+            lineage: NonZeroU64::new(self.below(3).into()),
+            name: "task".into(),
+            returns: if self.below(32) == 0 { self.below(3) } else { 1 },
+            demand: Amounts { cpus: u64::from(self.below(3)) * RESOURCE_UNIT, ..Amounts::default() },
+            priority: 0,
+            depth: self.below(6),
+            timeout_ms: (self.below(4) == 0).then_some(20),
+            bundle: (self.below(8) == 0).then(|| (self.group(), self.below(2))),
+            refs: self.objects(),
+            needs,
+            values: if self.is() { values } else { Vec::new() },
+            arguments,
+            work,
+        }
+    }
+
+    fn said<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> PeerMessage<'a> {
+        match self.below(32) {
+            0..7 => PeerMessage::Submit(self.errand(arguments, value, error)),
+            7 => {
+                let component =
+                    if self.is() { CompiledComponent::placeholder_id() } else { ComponentId::from_digest([1; 32]) };
+                PeerMessage::Program { program: self.below(3), component, limits: Limits::default() }
+            }
+            8 => {
+                let lasting = self.is().then(|| "20260131-235959-123-4f3a9c".into());
+                PeerMessage::Job { root: self.root(), name: "a job".into(), lasting }
+            }
+            9 => PeerMessage::Recall(self.worker()),
+            10 => PeerMessage::Recalled(self.worker(), (0..self.below(3)).map(|_| self.task()).collect()),
+            11 | 12 => PeerMessage::Cancel(self.task(), self.attempt(), self.is()),
+            13 => PeerMessage::JobEnded(self.root()),
+            14..17 => {
+                let returned = match self.below(4) {
+                    0 => Err(Box::new(self.error())),
+                    _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.sent(value, error), self.objects())).collect()),
+                };
+                let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.is());
+                let took = AttemptUsage { started: u64::MAX, nanos: 5, waited_nanos: 8, gpu_nanos: 7, memory_bytes: 6 };
+                PeerMessage::Finished { task, attempt, slot, returned, system, usage: took }
+            }
+            17 => PeerMessage::Blocked(self.task(), self.is()),
+            18 => {
+                let (task, attempt, slot, index) = (self.task(), self.attempt(), self.worker(), self.below(3).into());
+                let (object, value, contains) = (self.object(), self.sent(value, error), self.objects());
+                match self.is() {
+                    true => PeerMessage::Yielded { task, attempt, slot, index, object, value, contains },
+                    false => PeerMessage::Checkpoint { task, attempt, object, value, contains },
+                }
+            }
+            19 => PeerMessage::ItemsTaken(self.task(), self.below(5).into()),
+            20 => PeerMessage::FindActor { object: self.object(), job: self.root(), name: "one".into() },
+            21 => PeerMessage::KillActor(self.callee(), self.is()),
+            22 => PeerMessage::RequestObject(self.object(), self.is()),
+            23 => PeerMessage::ObjectValue {
+                object: self.object(),
+                value: self.sent(value, error),
+                contains: self.objects(),
+            },
+            24 | 25 => PeerMessage::Release(self.object(), self.below(3)),
+            26 => match self.below(2) {
+                0 => {
+                    let (job, task, worker) = (self.job(), self.task(), self.worker());
+                    PeerMessage::Log { job, task, name: "task".into(), worker, level: 1, line: "a line" }
+                }
+                _ => {
+                    PeerMessage::Progress { job: self.job(), task: self.task(), name: "reads", done: 1, total: Some(2) }
+                }
+            },
+            27 | 28 => {
+                let (group, attempt, job) = (self.group(), self.attempt(), self.root());
+                let bundles = (0..self.below(3)).map(|index| (index, self.amounts())).collect();
+                PeerMessage::ReserveBundles { group, attempt, job, program: PROGRAM, bundles }
+            }
+            29 => PeerMessage::ReserveReply(self.group(), self.attempt(), self.is()),
+            30 => match self.is() {
+                true => PeerMessage::ReleaseBundles(self.group(), self.attempt()),
+                false => PeerMessage::Load(self.amounts()),
+            },
+            _ => match self.below(8) {
+                0 => PeerMessage::Leaving,
+                1 => PeerMessage::Released,
+                _ => PeerMessage::RequestObject(self.object(), false),
+            },
+        }
+    }
+}

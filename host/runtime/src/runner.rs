@@ -1,0 +1,441 @@
+//! Programs, from a path to the result of the first task.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
+use sandbar_functions::{FunctionLoader, LoadedComponent, find_component};
+use sandbar_jobs::{JobCounts, JobProgress, JobRecorder, LogOutput, Phase};
+use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
+use sandbar_worker::program::ProgramWorkerOptions;
+use sandbar_worker::{GpuProcesses, peak_memory_bytes};
+use serde::Serialize;
+
+use crate::arguments;
+use crate::calls::{Program, ProgramTask, units};
+use crate::error::ProgramError;
+use crate::hub::{Asker, Counts, First, Hub, HubOptions, JobResult, NewJob, StoreOptions, WORKERS_MAX};
+use crate::keeping::Keeping;
+use crate::peer::{Outside, Remnant};
+
+/// Limits of a job. A task that exceeds `call_bytes_max` waits; exceeding another limit is an error.
+const JOB_LIMITS: JobLimits = JobLimits {
+    tasks_max: 4_000_000,
+    depth_max: 1000,
+    objects_max: 16_000_000,
+    lineage_bytes_max: 64 << 20,
+    groups_max: 1000,
+    call_bytes_max: 256 << 20,
+};
+/// Maximum sandboxes of a worker: running tasks, and tasks that wait for others.
+const SANDBOXES_MAX: u32 = 1100;
+/// Minimum address space of a worker for programs: each sandbox reserves a 32-bit memory.
+pub const PROGRAM_ADDRESS_BYTES: u64 = (SANDBOXES_MAX as u64) << 32;
+/// Number of all worker numbers.
+const NUMBERS_MAX: u32 = 1 << 28;
+/// First task of a job, unless another is named.
+pub(crate) const MAIN: &str = "main";
+
+/// A program to run.
+#[derive(Debug, Clone)]
+pub struct ProgramSpec {
+    /// `PATH` or `PATH#task`, where `PATH` is a component or the folder of a crate.
+    pub program: String,
+    /// Names and values of the task's arguments: JSON, or else text.
+    pub arguments: Vec<(String, String)>,
+    /// Limits of each task, within those of the node.
+    pub limits: Limits,
+    /// Seed of the job.
+    pub seed: u64,
+}
+
+/// Checks that a program exists at a path (`PATH` or `PATH#task`) or among the shipped ones, before a job is created for it.
+///
+/// # Errors
+/// Fails if it does not exist.
+pub fn find_program(program: &str, shipped: &[PathBuf]) -> Result<(), ProgramError> {
+    let (path, _) = program.rsplit_once('#').unwrap_or((program, MAIN));
+    let job_file = format!("{path}.toml");
+    find_component(shipped, "", Path::new(path)).map(drop).map_err(|error| match error.into() {
+        ProgramError::NotFound(message) if Path::new(&job_file).is_file() && !message.contains("did you mean") => {
+            ProgramError::NotFound(format!("{message} (did you mean the job file `{job_file}`?)"))
+        }
+        other => other,
+    })
+}
+
+/// Resources that tasks may request, where they differ from those of the machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeResources {
+    /// CPUs; by default one for each worker.
+    pub cpus: Option<f64>,
+    /// GPUs; by default none.
+    pub gpus: Option<f64>,
+    /// Custom resources, by name.
+    pub custom: Vec<(String, f64)>,
+}
+
+/// Options of a [`ProgramRunner`].
+#[derive(Debug, Clone)]
+pub struct ProgramRunnerOptions {
+    /// Number of the node, unique in its cluster.
+    pub node: u16,
+    /// Workers that run tasks.
+    pub workers: usize,
+    /// Path of `host-worker`.
+    pub worker: PathBuf,
+    /// Maximum limits of a task.
+    pub limits: Limits,
+    /// GPU processes.
+    pub gpus: Option<Arc<GpuProcesses>>,
+    /// Resources that tasks may request.
+    pub resources: NodeResources,
+    /// Memory that tasks may request, in bytes.
+    pub memory_bytes_max: u64,
+    /// Memory for objects before they spill, in bytes.
+    pub object_bytes_max: u64,
+    /// Folder for spilled objects.
+    pub spill: PathBuf,
+    /// Disk space to keep free when spilling, in bytes; `None` for the default.
+    pub disk_reserve_bytes: Option<u64>,
+    /// Other nodes.
+    pub peers: Option<Arc<dyn RuntimePeers>>,
+}
+
+/// The other nodes of a runtime.
+pub trait RuntimePeers: Send + Sync + std::fmt::Debug {
+    /// Returns the services of the other nodes.
+    fn services(&self) -> Arc<dyn Outside>;
+
+    /// Called once, when this node's runtime has started.
+    fn started(&self, runtime: RuntimeStarted);
+
+    /// Called for each program that this node loads, with its component.
+    fn loaded(&self, program: &Arc<Program>, component: File);
+}
+
+/// A runtime that has started.
+pub struct RuntimeStarted {
+    /// The node.
+    pub node: NodeId,
+    /// Handle of the runtime.
+    pub handle: Asker,
+    /// Resources of the node.
+    pub resources: ResourceSet,
+    /// Workers that run tasks.
+    pub slots: u32,
+    /// Runs programs of the cluster's jobs.
+    pub run: RunProgram,
+}
+
+/// A program of a job of the cluster.
+pub struct ClusterProgram {
+    /// The program.
+    pub program: Arc<Program>,
+    /// Name of its first task.
+    pub task: String,
+    /// Names and values of the first task's arguments.
+    pub arguments: Vec<(String, String)>,
+    /// Results of its tasks that a lost node had computed.
+    pub resumed: Vec<Remnant>,
+    /// Recorder of the job.
+    pub recorder: JobRecorder,
+}
+
+/// Runs a program of the cluster to its end.
+pub type RunProgram = Box<dyn Fn(ClusterProgram) -> RunningProgram + Send + Sync>;
+/// A program that runs.
+pub type RunningProgram = Pin<Box<dyn Future<Output = Result<ProgramSummary, ProgramError>> + Send>>;
+
+impl std::fmt::Debug for RuntimeStarted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeStarted").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ClusterProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterProgram").field("task", &self.task).finish_non_exhaustive()
+    }
+}
+
+/// What came of a program.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProgramSummary {
+    /// What the job is called, if anything is kept of it.
+    pub job: Option<String>,
+    /// `succeeded`.
+    pub state: &'static str,
+    /// What its first task returned; nothing where that has no JSON.
+    pub result: serde_json::Value,
+    /// What its tasks came to.
+    #[serde(flatten)]
+    pub counts: JobCounts,
+    /// Bytes of objects that went to disk.
+    pub spilled_bytes: u64,
+    /// And that came back.
+    pub restored_bytes: u64,
+    /// Seconds that building and compiling its tasks took before its start.
+    pub build_seconds: f64,
+    /// From its start to its end.
+    pub seconds: f64,
+    /// Most memory of the node itself.
+    pub peak_memory_bytes: u64,
+}
+
+/// Runs programs on this node. The runtime starts with the first program.
+#[derive(Debug)]
+pub struct ProgramRunner {
+    pub(crate) functions: FunctionLoader,
+    progress: Arc<JobProgress>,
+    pub(crate) options: ProgramRunnerOptions,
+    hub: Mutex<Option<Arc<Hub>>>,
+}
+
+impl ProgramRunner {
+    /// Creates a runner.
+    pub fn new(functions: FunctionLoader, progress: Arc<JobProgress>, options: ProgramRunnerOptions) -> ProgramRunner {
+        ProgramRunner { functions, progress, options, hub: Mutex::default() }
+    }
+
+    /// Runs a program. `recorder` records the job, and answers queries about it while it runs.
+    ///
+    /// # Errors
+    /// Fails if the program can't start, if its first task fails, and if the user stops it.
+    pub async fn run(&self, spec: &ProgramSpec, recorder: JobRecorder) -> Result<ProgramSummary, ProgramError> {
+        let keeping = Keeping::start(recorder, LogOutput::Deduplicated(self.progress.clone())).map_err(host)?;
+        let result = tokio::select! {
+            result = self.run_kept(spec, &keeping) => result,
+            () = keeping.serve() => Err(ProgramError::Stopped),
+        };
+        keeping.finish(&result);
+        result
+    }
+
+    async fn run_kept(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, ProgramError> {
+        let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
+        let path = Path::new(path);
+        let built_before = self.progress.build_time();
+        let program = self.load(path, spec.limits).await?;
+        let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
+        let begun = || self.progress.enter(Phase::Running, 0);
+        let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
+        let summary = run(&*self.hub()?, program, first, keeping, begun).await?;
+        Ok(ProgramSummary { build_seconds, ..summary })
+    }
+
+    /// Builds a program if it is the folder of a crate, compiles it, and reads its tasks.
+    pub(crate) async fn load(&self, path: &Path, limits: Limits) -> Result<Arc<Program>, ProgramError> {
+        let loaded = self.functions.load_path("", path).await?;
+        let program = Arc::new(program(&loaded, limits)?);
+        if let Some(peers) = &self.options.peers {
+            peers.loaded(&program, File::open(&loaded.file).map_err(ProgramError::file(&loaded.file))?);
+        }
+        Ok(program)
+    }
+
+    /// Starts the runtime before the first program, so that other nodes can run tasks here.
+    ///
+    /// # Errors
+    /// Fails if a process or thread can't be started.
+    pub fn start(&self) -> Result<(), Fault> {
+        self.hub().map(drop)
+    }
+
+    /// Prepares the node to leave its cluster. Returns when no other node needs it and no job of its own runs.
+    ///
+    /// # Errors
+    /// Fails if the runtime can't start.
+    pub async fn drain(&self) -> Result<(), Fault> {
+        let asker = self.hub()?.asker();
+        asker.leave().await;
+        Ok(())
+    }
+
+    /// Returns the runtime, which the first call starts.
+    pub(crate) fn hub(&self) -> Result<Arc<Hub>, Fault> {
+        let mut hub: MutexGuard<'_, Option<Arc<Hub>>> = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = &*hub {
+            return Ok(hub.clone());
+        }
+        let (node, first) = (NodeId(self.options.node.into()), u32::from(self.options.node) * WORKERS_MAX);
+        let outside = self.options.peers.as_ref().map(|peers| peers.services());
+        let options = HubOptions {
+            node,
+            // A node without peers has all numbers.
+            numbers: first..if outside.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
+            outside,
+            workers: self.options.workers,
+            worker_options: ProgramWorkerOptions {
+                limits: self.options.limits,
+                sandboxes: SANDBOXES_MAX,
+                inline: true,
+                value_bytes_max: self.options.object_bytes_max,
+                program: self.options.worker.clone(),
+                gpus: self.options.gpus.clone(),
+            },
+            resources: resources_of(&self.options),
+            job_limits: JOB_LIMITS,
+            store: StoreOptions {
+                memory_bytes_max: self.options.object_bytes_max,
+                job_bytes_max: u64::MAX,
+                folder: self.options.spill.clone(),
+                reserve_bytes: self.options.disk_reserve_bytes,
+            },
+        };
+        let (resources, slots) = (options.resources.clone(), self.options.workers as u32);
+        let started = Arc::new(Hub::start(options).map_err(host)?);
+        if let Some(peers) = &self.options.peers {
+            let (handle, run) = (started.asker(), cluster_runner(&started));
+            peers.started(RuntimeStarted { node, handle, resources, slots, run });
+        }
+        Ok(hub.insert(started).clone())
+    }
+}
+
+/// Returns the node's resources: by default a CPU for each worker, the memory, and no GPUs.
+fn resources_of(options: &ProgramRunnerOptions) -> ResourceSet {
+    let NodeResources { cpus, gpus, custom } = &options.resources;
+    ResourceSet {
+        cpus: cpus.map_or(options.workers as u64 * RESOURCE_UNIT, units),
+        gpus: gpus.map_or(0, units),
+        memory: options.memory_bytes_max,
+        custom: custom.iter().map(|(name, amount)| (name.as_str().into(), units(*amount))).collect(),
+    }
+}
+
+/// Loads a program from a component file.
+///
+/// # Errors
+/// Fails if it is not a valid component.
+pub async fn load_program(
+    functions: &FunctionLoader,
+    file: File,
+    path: &Path,
+    limits: Limits,
+) -> Result<Arc<Program>, Fault> {
+    program(&functions.load(file, path).await?, limits).map(Arc::new)
+}
+
+/// What came of a job that has ended just now.
+pub(crate) fn summary(
+    keeping: &Keeping,
+    result: serde_json::Value,
+    counts: &Counts,
+    started: Instant,
+) -> ProgramSummary {
+    ProgramSummary {
+        job: keeping.name().map(|name| name.as_str().to_owned()),
+        state: "succeeded",
+        result,
+        counts: keeping.counts(),
+        spilled_bytes: counts.spilled_bytes,
+        restored_bytes: counts.restored_bytes,
+        build_seconds: 0.0,
+        seconds: started.elapsed().as_secs_f64(),
+        peak_memory_bytes: peak_memory_bytes(std::process::id()),
+    }
+}
+
+/// What a program begins with.
+struct FirstTask<'a> {
+    path: &'a Path,
+    name: &'a str,
+    arguments: &'a [(String, String)],
+    seed: u64,
+    /// If another node may take it over: see [`NewJob::lasting`].
+    lasting: Option<(Arc<str>, Vec<Remnant>)>,
+}
+
+/// Has a hub run a program that is loaded.
+async fn run(
+    hub: &Hub,
+    program: Arc<Program>,
+    first: FirstTask<'_>,
+    keeping: &Keeping,
+    begun: impl FnOnce(),
+) -> Result<ProgramSummary, ProgramError> {
+    let FirstTask { path, name, arguments, seed, lasting } = first;
+    let function = find(&program, name, path)?;
+    // Files may be many, and their disk slow.
+    let (of, given) = (program.clone(), arguments.to_vec());
+    let arguments = tokio::task::spawn_blocking(move || arguments::arguments(&of.tasks[function], &given));
+    let (arguments, given) = arguments.await??;
+    let ended = || Fault::new(Code::Host, "the node ended before the program did");
+    let started = Instant::now();
+    let mut job = hub.submit(NewJob {
+        program,
+        first: First::Function(function as u32, arguments),
+        seed,
+        lasting,
+        given: Arc::new(given),
+        bars: keeping.bars(),
+        log: keeping.log().ok_or_else(ended)?,
+        left: keeping.left(),
+    });
+    keeping.begun(job.asker(), job.id());
+    begun();
+    let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
+    let result = result.map_err(|error| ProgramError::Task((*error).clone()))?;
+    Ok(summary(keeping, arguments::result(name, &result)?, &counts, started))
+}
+
+/// Returns the function that runs programs of the cluster while the runtime exists.
+fn cluster_runner(hub: &Arc<Hub>) -> RunProgram {
+    let hub = Arc::downgrade(hub);
+    Box::new(move |ClusterProgram { program, task, arguments, resumed, recorder }| {
+        let hub = hub.clone();
+        Box::pin(async move {
+            // Other nodes and tenants must not open files of this machine.
+            if let Some(name) = arguments::names_files(&arguments) {
+                return Err(ProgramError::Invalid(format!("argument `{name}` is a file: a cluster's job has none")));
+            }
+            let hub = hub.upgrade().ok_or(ProgramError::Dropped)?;
+            let keeping = Keeping::start(recorder, LogOutput::Callback(Box::new(|_| {}))).map_err(host)?;
+            let lasting = keeping.name().map(|name| (name.as_str().into(), resumed));
+            let path = Path::new("the program");
+            let first = FirstTask { path, name: &task, arguments: &arguments, seed: 0, lasting };
+            let result = tokio::select! {
+                result = run(&hub, program, first, &keeping, || {}) => result,
+                () = keeping.serve() => Err(ProgramError::Stopped),
+            };
+            keeping.finish(&result);
+            result
+        })
+    })
+}
+
+fn host(error: std::io::Error) -> Fault {
+    Fault::new(Code::Host, format!("the node can't run programs: {error}"))
+}
+
+/// The tasks of a component.
+fn program(loaded: &LoadedComponent, limits: Limits) -> Result<Program, Fault> {
+    let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
+    let tasks = loaded.functions.iter().filter(|function| function.kind == FunctionKind::Task).map(|function| {
+        let arguments = postcard::from_bytes(&function.arguments).map_err(malformed)?;
+        let (returns, count, kind) = postcard::from_bytes(&function.returns).map_err(malformed)?;
+        Ok(ProgramTask { name: function.name.as_str().into(), arguments, returns, count, kind })
+    });
+    let tasks = tasks.collect::<Result<_, Fault>>()?;
+    Ok(Program { compiled: loaded.compiled.clone(), limits, tasks })
+}
+
+pub(crate) fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
+    let is_task = |task: &&ProgramTask| task.kind == TaskKind::Task;
+    let found = program.tasks.iter().position(|task| is_task(&task) && &*task.name == name);
+    let is_generator = |task: &ProgramTask| task.kind == TaskKind::Generator && &*task.name == name;
+    found.ok_or_else(|| {
+        if program.tasks.iter().any(is_generator) {
+            let message = format!("`{name}` is a generator: a task takes its items, no job begins with it");
+            return Fault::new(Code::Export, message).of(&path.display().to_string());
+        }
+        let there: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");
+        Fault::new(Code::Export, message).of(&path.display().to_string())
+    })
+}
