@@ -1,4 +1,4 @@
-//! Crates to components, when they are stale.
+//! Builds of crates to components, if their last build is stale.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 const TARGET: &str = "wasm32-wasip2";
-/// How guests are built: with SIMD, whose loops work on four vectors a turn (a sum then waits for no addition; of a
-/// machine that it does not know, as wasm's, LLVM assumes that it gains nothing), and room for small ones without
-/// growing, so that a fresh sandbox starts with the memory it needs.
+/// Environment of a build. SIMD is enabled, and loops are interleaved four times, so that a sum does not wait for each
+/// addition: for wasm, whose machine it does not know, LLVM assumes no gain. The initial memory lets small guests run
+/// without growing it, so that a fresh sandbox starts with the memory it needs.
 const BUILD_ENVIRONMENT: [(&str, &str); 6] = [
     (
         "CARGO_ENCODED_RUSTFLAGS",
@@ -30,63 +30,63 @@ const BUILD_ENVIRONMENT: [(&str, &str); 6] = [
     ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
 ];
 
-/// Why a crate can't be built.
+/// Error of building a crate.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The folder is no crate.
+    /// The folder is not a crate.
     #[error("{}: there is no Cargo.toml; name the folder of a crate (make one with `host new NAME`) or a component", .0.display())]
     NoCrate(PathBuf),
-    /// Cargo said no; its words are on standard error.
+    /// Cargo failed; its message is on standard error.
     #[error("{}: cargo could not build it (its message is above){hint}", folder.display())]
     Cargo {
-        /// The crate.
+        /// Folder of the crate.
         folder: PathBuf,
-        /// What may help.
+        /// Suggestion to append to the message.
         hint: String,
     },
-    /// There is no cargo.
+    /// Cargo is not installed.
     #[error("`{0}` is not installed, or not in PATH; name a component instead of a crate")]
     NoCargo(String),
-    /// Cargo could not be run, or files not be read.
+    /// Running cargo or reading a file failed.
     #[error("{}: {reason}", path.display())]
     Io {
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         reason: io::Error,
     },
-    /// The crate makes no component.
-    #[error("{}: it makes no component; its Cargo.toml needs [lib] crate-type = [\"cdylib\"]", .0.display())]
+    /// The crate produces no component.
+    #[error("{}: the crate produces no component; its Cargo.toml needs [lib] crate-type = [\"cdylib\"]", .0.display())]
     NoComponent(PathBuf),
 }
 
-/// The folder in the cache where crates share what cargo compiles for them: the SDK and what it depends on, once.
+/// Folder in the cache with cargo's artifacts that crates share: the SDK and its dependencies are compiled once.
 const SHARED_FOLDER: &str = "cargo";
 
-/// What is known of a crate's last build.
+/// Record of a crate's last build.
 #[derive(Serialize, Deserialize)]
 struct BuildStamp {
-    /// The [`BUILD_ENVIRONMENT`] it was built with.
+    /// The [`BUILD_ENVIRONMENT`] of the build.
     #[serde(rename = "settings")]
     environment: Vec<(String, String)>,
     component: PathBuf,
-    /// When the component was written: whoever else writes one there makes this stale.
+    /// Modification time of the component. Any other writer of that file makes the record stale.
     #[serde(rename = "written")]
     component_modified: SystemTime,
-    /// When it was known to be up to date. Later than it was written, when a source changed and cargo
-    /// found that it makes no difference.
+    /// Time at which the component was verified to be up to date. It is later than the modification time if a source
+    /// changed without a change of the component.
     #[serde(rename = "checked")]
     verified_at: SystemTime,
-    /// Files it was made from, and the manifests of their crates.
+    /// Source files, the manifests of their crates, and the lock file.
     sources: Vec<PathBuf>,
-    /// What else says how it is made: see [`find_config_files`].
+    /// Other files that affect the build: see [`find_config_files`].
     #[serde(rename = "around")]
     config_files: Vec<PathBuf>,
-    /// Which compiler it was made by: see [`compiler_fingerprint`].
+    /// Compiler: see [`compiler_fingerprint`].
     compiler: String,
 }
 
-/// A crate, with the inputs that decide whether its last build is still good.
+/// A crate, with the inputs that determine whether its last build is up to date.
 struct Crate {
     folder: PathBuf,
     stamp_path: PathBuf,
@@ -104,7 +104,7 @@ impl Crate {
         Ok(Crate { folder, stamp_path, config_files, compiler: compiler_fingerprint() })
     }
 
-    /// The component of the last build, if it is up to date.
+    /// Returns the component of the last build, if it is up to date.
     fn built_component(&self) -> Option<PathBuf> {
         let stamp: BuildStamp = serde_json::from_slice(&fs::read(&self.stamp_path).ok()?).ok()?;
         let environment = stamp.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -118,10 +118,10 @@ impl Crate {
     }
 }
 
-/// The component of the crate in `folder`, unless it has to be built first.
+/// Returns the component of the crate in `folder`, if its last build is up to date.
 ///
 /// # Errors
-/// When the folder is no crate.
+/// Fails if the folder is not a crate.
 pub(crate) fn built_component(folder: &Path, cache: &Path) -> Result<Option<PathBuf>, BuildError> {
     Ok(Crate::find(folder, cache)?.built_component())
 }
@@ -129,12 +129,12 @@ pub(crate) fn built_component(folder: &Path, cache: &Path) -> Result<Option<Path
 /// Receives a message for the user before a crate is built.
 pub type BuildReporter<'a> = &'a (dyn Fn(String) + Sync);
 
-/// The component of the crate in `folder`: the one built last when nothing it
-/// was made from has changed, else a new one. `report` is called before a new one is
-/// built; without it cargo reports nothing but warnings and errors, on standard error. Cargo ends when this is dropped.
+/// Returns the component of the crate in `folder`. Builds it if a source or a setting has changed since the last build.
+/// `report` is called before a build; without it cargo prints only warnings and errors, to standard error. Dropping the
+/// future kills cargo.
 ///
 /// # Errors
-/// When the crate can't be built.
+/// Fails if the crate can't be built.
 pub async fn build_crate(
     folder: &Path,
     cache: &Path,
@@ -166,7 +166,7 @@ pub async fn build_crate(
         config_files,
         compiler,
     };
-    // Without a stamp cargo is asked again.
+    // Without the record, the next call runs cargo again.
     let _ = serde_json::to_vec(&stamp).map(|text| write_atomically(&stamp_path, &text));
     Ok(component)
 }
@@ -176,15 +176,15 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BuildError + use<> {
     move |reason| BuildError::Io { path, reason }
 }
 
-/// One stamp for each crate and target folder.
+/// Returns the path of the record of a crate's last build. Each pair of a crate and a target folder has one.
 fn stamp_path(folder: &Path, cache: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_default();
     let key = sandbar_core::Seed::new(1).with(folder.as_os_str().as_encoded_bytes()).with(target.as_encoded_bytes());
     cache.join("builds").join(format!("{:016x}.json", key.value()))
 }
 
-/// The manifests and settings of cargo and rustup in `folder`, and in those that it lies in: a workspace's profiles,
-/// dependencies and flags are there.
+/// Finds the manifests and the configuration of cargo and rustup in `folder` and its ancestors. They contain the
+/// profiles, dependencies and flags of workspaces.
 fn find_config_files(folder: &Path) -> Vec<PathBuf> {
     let names = ["Cargo.toml", ".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"];
     let files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));
@@ -192,13 +192,13 @@ fn find_config_files(folder: &Path) -> Vec<PathBuf> {
     files.chain(home).filter(|file| file.is_file()).collect()
 }
 
-/// The manifest of the crate that a source belongs to.
+/// Finds the manifest of the crate of a source file.
 fn manifest_of(source: &Path) -> Option<PathBuf> {
     source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|manifest| manifest.is_file())
 }
 
-/// What changes when another compiler does: the program's time, and those of rustup's choice and of what it installed. To
-/// ask the compiler takes longer than many a job. Nothing where there is none to build anything anew.
+/// Returns a text that changes with the compiler: the modification times of rustc, of rustup's settings, and of the
+/// toolchains that rustup installed. Running the compiler would take longer than many jobs. Empty without a compiler.
 fn compiler_fingerprint() -> String {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let in_path = std::env::var_os("PATH").and_then(|path| {
@@ -220,12 +220,12 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }
 
-/// The sources in a make-style dependency file.
+/// Reads the source files from a make-style dependency file.
 fn read_dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
     let text = fs::read_to_string(path)?;
     let first = text.lines().next().unwrap_or_default();
     let sources = first.split_once(": ").map_or("", |(_, sources)| sources);
-    // Spaces in names are escaped with a backslash.
+    // Spaces in paths are escaped with a backslash.
     Ok(sources
         .replace("\\ ", "\0")
         .split(' ')
@@ -234,16 +234,16 @@ fn read_dep_info(path: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Where cargo compiles a crate.
+/// Folders of the artifacts of a crate.
 #[derive(Default)]
 struct BuildFolders {
-    /// The folder of intermediate results that it shares with other crates. Its component lies in its own.
+    /// Folder of intermediate artifacts that the crate shares with others. Its component stays in its own folder.
     shared: Option<PathBuf>,
-    /// Its own folder, or that of its workspace.
+    /// Build folder of the crate or its workspace.
     own: PathBuf,
 }
 
-/// What `cargo metadata` says of a crate.
+/// Output of `cargo metadata`.
 #[derive(Deserialize)]
 struct CargoMetadata {
     workspace_root: PathBuf,
@@ -271,8 +271,9 @@ struct CargoTarget {
 }
 
 impl CargoPackage {
-    /// Whether cargo could take what it compiled of another crate for a part of this one: it tells crates in the folders of
-    /// their workspaces by names and versions alone. The library itself is told apart by [`run_cargo`].
+    /// Returns whether the crate has parts whose artifacts cargo could confuse with those of another crate: crates in
+    /// its folder, or a build script. In a shared folder cargo identifies local crates by name and version only.
+    /// [`run_cargo`] distinguishes the libraries themselves.
     fn has_ambiguous_artifacts(&self, folder: &Path) -> bool {
         let is_within =
             |dependency: &CargoDependency| dependency.path.as_ref().is_some_and(|path| path.starts_with(folder));
@@ -282,12 +283,12 @@ impl CargoPackage {
 }
 
 impl BuildFolders {
-    /// A crate shares, unless it is in a workspace with others, has crates in its folder or a build script, or some setting
-    /// of cargo's says where it is compiled.
+    /// Finds the folders of a crate. A crate shares artifacts unless it is in a workspace with others, has ambiguous
+    /// artifacts, or a setting of cargo determines its folders.
     async fn find(folder: &Path, cache: &Path) -> BuildFolders {
         let mut cargo = Command::new(cargo_program());
         cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(folder).stderr(Stdio::null());
-        // What is wrong with the crate is said when it is built.
+        // Errors of the crate are reported by the build.
         let Ok(output) = run_in_group(&mut cargo).await else { return BuildFolders::default() };
         let Ok(metadata) = serde_json::from_slice::<CargoMetadata>(&output.stdout) else {
             return BuildFolders::default();
@@ -296,7 +297,7 @@ impl BuildFolders {
             && !metadata.packages.iter().any(|package| package.has_ambiguous_artifacts(folder))
             && metadata.target_directory == folder.join("target")
             && metadata.build_directory == metadata.target_directory;
-        // A setting may say what is usual.
+        // A setting may be equal to the default.
         let is_configured = ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "CARGO_BUILD_BUILD_DIR"]
             .iter()
             .any(|name| std::env::var_os(name).is_some());
@@ -306,15 +307,16 @@ impl BuildFolders {
         BuildFolders { shared, own: metadata.build_directory }
     }
 
-    /// Whether a crate was compiled there.
+    /// Returns whether the folder has artifacts of an earlier build.
     fn has_compiled(&self) -> bool {
         self.shared.as_ref().unwrap_or(&self.own).join(TARGET).is_dir()
     }
 }
 
-/// Whether cargo can build there; also says to people what it is. Without a cache each crate builds in its own folder.
+/// Creates the shared folder with an explanatory file. Returns whether it is writable; otherwise each crate builds in
+/// its own folder.
 fn create_shared_folder(folder: &Path) -> bool {
-    let text = "What `host build` compiled of crates that crates depend on. It can be deleted at any time.\n";
+    let text = "Compiled dependencies of crates that `host build` builds. This folder can be deleted at any time.\n";
     fs::create_dir_all(folder).and_then(|()| fs::write(folder.join("README"), text)).is_ok()
 }
 
@@ -322,6 +324,7 @@ fn cargo_program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
+/// A message of a cargo build.
 #[derive(Deserialize)]
 struct CargoMessage {
     reason: String,
@@ -331,11 +334,12 @@ struct CargoMessage {
     filenames: Vec<PathBuf>,
 }
 
+/// Builds a crate. Returns its component.
 async fn run_cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Result<PathBuf, BuildError> {
     let program = cargo_program();
     let mut cargo = Command::new(&program);
-    // Where cargo shares a folder, crates of one name in folders of their own are one to it, and it would take what it
-    // compiled last for what is older than that: arguments that differ make it compile.
+    // In a shared folder, crates of the same name are one crate to cargo, which would reuse the artifact of another
+    // crate that is newer than the sources. Different arguments force a build.
     let cfg = shared.map(|_| format!("sandbar_crate={:?}", folder.to_string_lossy()));
     cargo
         .arg(if cfg.is_some() { "rustc" } else { "build" })
@@ -357,7 +361,7 @@ async fn run_cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Resu
         return Err(BuildError::Cargo { folder: folder.to_owned(), hint });
     }
     let manifest = folder.join("Cargo.toml");
-    // The last comes first.
+    // Searches from the last message.
     let messages = output.stdout.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     messages
         .filter(|m: &CargoMessage| m.reason == "compiler-artifact" && m.manifest_path == manifest)
@@ -365,7 +369,7 @@ async fn run_cargo(folder: &Path, shared: Option<&Path>, is_quiet: bool) -> Resu
         .ok_or_else(|| BuildError::NoComponent(folder.to_owned()))
 }
 
-/// Runs cargo in a process group of its own, which ends when this is dropped. Its standard error is as it was set.
+/// Runs cargo in its own process group, which is killed when the future is dropped. Standard error is not changed.
 async fn run_in_group(cargo: &mut Command) -> io::Result<Output> {
     cargo.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let child = in_own_group(|| cargo.spawn())?;
@@ -375,10 +379,11 @@ async fn run_in_group(cargo: &mut Command) -> io::Result<Output> {
     Ok(output)
 }
 
-/// Cargo and the compilers that it starts, by the id of their process group. Dropping it kills them.
+/// Process group of cargo and its compilers, by id. Dropping it kills them.
 struct ProcessGroup(Option<u32>);
 
 impl ProcessGroup {
+    /// Forgets the group, which has ended.
     fn disarm(mut self) {
         self.0 = None;
     }
@@ -387,30 +392,30 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // It may have ended.
+            // The group may have ended already.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// The compiler of functions on this machine.
+/// The toolchain for functions on this machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Toolchain {
-    /// Cargo's version, in its own words; `None` without cargo.
+    /// Version of cargo as it prints it; `None` without cargo.
     pub cargo: Option<String>,
-    /// The compiler's version, in its own words; `None` without rustc.
+    /// Version of rustc as it prints it; `None` without rustc.
     pub rustc: Option<String>,
-    /// The target of functions.
+    /// Target triple of functions.
     pub target: &'static str,
-    /// Whether the standard library is installed for that target.
+    /// Whether the standard library for the target is installed.
     pub has_target: bool,
 }
 
-/// The way to install the target of functions.
+/// Instruction to install the target of functions.
 pub const INSTALL_TARGET: &str =
     "run `rustup target add wasm32-wasip2`, or `cargo xtask setup` in Sandbar's own checkout";
 
-/// Finds the compiler that builds functions. Rustup installs nothing meanwhile.
+/// Finds the toolchain that builds functions. Prevents rustup from installing a missing one.
 pub async fn toolchain() -> Toolchain {
     let cargo = version_of(&cargo_program()).await;
     let rustc = version_of(&"rustc".into()).await;
@@ -418,7 +423,7 @@ pub async fn toolchain() -> Toolchain {
     Toolchain { cargo, rustc, target: TARGET, has_target }
 }
 
-/// A command of the toolchain that installs nothing.
+/// Returns a command of the toolchain, which installs nothing.
 fn toolchain_command(program: &OsString) -> Command {
     let mut command = Command::new(program);
     command.env("RUSTUP_AUTO_INSTALL", "0").stdin(Stdio::null()).kill_on_drop(true);
@@ -434,6 +439,6 @@ async fn version_of(program: &OsString) -> Option<String> {
 async fn target_is_missing() -> bool {
     let mut rustc = toolchain_command(&"rustc".into());
     let sysroot = rustc.args(["--print", "target-libdir", "--target", TARGET]).output().await;
-    // A rustc that fails has said why.
+    // A failure of rustc itself is on standard error.
     sysroot.is_ok_and(|out| out.status.success() && !Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
 }

@@ -8,8 +8,8 @@ use sandbar_machine::{names_beside, relative_to};
 
 use crate::error::FunctionError;
 
-/// Finds a component or a crate's folder: at `path`, or, if `path` is a plain name, among the `shipped` folders. `key` names
-/// the job file's key for errors; empty for the command line.
+/// Finds a component or a crate's folder: at `path`, or, if `path` is a plain name, among the `shipped` folders. `key`
+/// names the job file's key for errors; empty for the command line.
 ///
 /// # Errors
 /// Fails if nothing exists at `path`; the error says what was looked for, and where.

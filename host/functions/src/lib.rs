@@ -1,7 +1,7 @@
 //! Functions of components: from `PATH#function` to a function that workers can call.
 //!
-//! Goals: a crate is built only if a source changed; a component is compiled and described once; a model file is data, so
-//! that no path in it is opened. Non-goals: the rows and tasks that functions are called with.
+//! Goals: a crate is built only if a source changed; a component is compiled and described once; a model file is data,
+//! so that no path in it is opened. Non-goals: the rows and tasks that functions are called with.
 
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]

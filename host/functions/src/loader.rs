@@ -80,8 +80,8 @@ impl FunctionLoader {
         find_component(&self.options.shipped, key, path)
     }
 
-    /// Returns the component file for `path`: the path itself, or the build output if it is a crate's folder. Builds the
-    /// crate if its component is stale.
+    /// Returns the component file for `path`: the path itself, or the build output if it is a crate's folder. Builds
+    /// the crate if its component is stale.
     ///
     /// # Errors
     /// Fails if the build fails.

@@ -1,7 +1,7 @@
 //! Functions of stored models.
 //!
-//! A model file is data: its components are found by their hashes, in the cache or among those that the user names for it,
-//! and no path in the file is opened.
+//! A model file is data: its components are found by their hashes, in the cache or among those that the user names for
+//! it, and no path in the file is opened.
 
 use std::collections::HashMap;
 use std::fs::File;

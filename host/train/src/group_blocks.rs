@@ -1,7 +1,7 @@
 //! Grouping of rows in workers.
 //!
-//! The worker that runs the last transform converts its output rows to blocks for the grouper. The node stores the blocks
-//! until training, and does not decode them.
+//! The worker that runs the last transform converts its output rows to blocks for the grouper. The node stores the
+//! blocks until training, and does not decode them.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -32,8 +32,8 @@ pub struct Job {
     pub train: Option<TrainSpec>,
     /// Destination of the models or rows.
     pub output: OutputSpec,
-    /// Device of the host's dense algebra, for functions that call it and trainers that can delegate to it: the CPU, a GPU,
-    /// or the faster of both. Without it trainers compute in their sandbox.
+    /// Device of the host's dense algebra, for functions that call it and trainers that can delegate to it: the CPU, a
+    /// GPU, or the faster of both. Without it trainers compute in their sandbox.
     #[serde(default)]
     pub device: Option<DeviceChoice>,
     /// Limits of each call.

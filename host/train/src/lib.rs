@@ -1,4 +1,5 @@
-//! Job files: read rows, transform them, train a model for each group or write the rows, and predict with stored models.
+//! Job files: read rows, transform them, train a model for each group or write the rows, and predict with stored
+//! models.
 //!
 //! Goals: results depend on the job and its data alone, not on the number of workers or nodes; failures name the row.
 //! Non-goals: programs, the network, how workers run functions.

@@ -17,7 +17,8 @@ const BUFFERED_ITEMS_MAX: usize = 2;
 /// Output of one morsel.
 pub(crate) type MorselItems<T> = BoxStream<'static, Result<T, TrainError>>;
 
-/// Processes morsels concurrently, and returns their items in the order of morsels. A slow consumer slows the processing.
+/// Processes morsels concurrently, and returns their items in the order of morsels. A slow consumer slows the
+/// processing.
 pub(crate) struct OrderedMorsels<T> {
     morsels: usize,
     concurrency: usize,
@@ -43,8 +44,8 @@ impl<T> Drop for MorselTask<T> {
 }
 
 impl<T: Send + 'static> OrderedMorsels<T> {
-    /// Processes `morsels` morsels with `process`, up to `concurrency` at a time, and reports completed ones to `progress`.
-    /// Must be used in a tokio runtime.
+    /// Processes `morsels` morsels with `process`, up to `concurrency` at a time, and reports completed ones to
+    /// `progress`. Must be used in a tokio runtime.
     pub(crate) fn new(
         morsels: usize,
         concurrency: usize,

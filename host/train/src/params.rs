@@ -14,8 +14,8 @@ use crate::job::{Job, TrainSpec, with_hint};
 use crate::runner::JobRunner;
 
 impl JobRunner {
-    /// Checks the parameters of a model, by calling its trainer without groups. Otherwise each group would fail, after all
-    /// rows were read.
+    /// Checks the parameters of a model, by calling its trainer without groups. Otherwise each group would fail, after
+    /// all rows were read.
     ///
     /// # Errors
     /// Fails if the trainer refuses its parameters; the message names the key.

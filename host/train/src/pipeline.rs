@@ -18,9 +18,9 @@ use crate::job::{Job, TransformSpec, with_hint};
 use crate::stored_rows::{self, BytesPerRow, RowGroupReadSpec};
 use crate::transform::{Transform, companion_columns};
 
-/// Maximum batches of a call, which its sandbox processes one after another. A batch should fit the cache, and a call should
-/// be worth its sandbox and the blocks that are cut from its output. Training 522 models on the taxi trips takes 2 to 14 %
-/// longer with 5 batches, and as long with 20.
+/// Maximum batches of a call, which its sandbox processes one after another. A batch should fit the cache, and a call
+/// should be worth its sandbox and the blocks that are cut from its output. Training 522 models on the taxi trips takes
+/// 2 to 14 % longer with 5 batches, and as long with 20.
 const CALL_BATCHES_MAX: usize = 10;
 /// Input bytes of a call from which on it takes no more batches.
 const CALL_BYTES: usize = 8 << 20;
@@ -29,8 +29,8 @@ const CALL_BYTES: usize = 8 << 20;
 pub(crate) struct Pipeline {
     pub transforms: Vec<Transform>,
     pub pool: Arc<Pool>,
-    /// Columns of the last transform's output that later steps need, if a worker may collect that output. The worker of a
-    /// scalar function receives those that the function does not produce as companion columns.
+    /// Columns of the last transform's output that later steps need, if a worker may collect that output. The worker of
+    /// a scalar function receives those that the function does not produce as companion columns.
     collected_columns: Option<Vec<String>>,
 }
 
@@ -95,8 +95,8 @@ impl Pipeline {
         self.transforms.last()?.bound.binding.collecting(plan).ok()
     }
 
-    /// Returns the columns that a collector sees of the last transform's output `schema`: all columns of a batch function,
-    /// or the companion columns and the output column of a scalar function.
+    /// Returns the columns that a collector sees of the last transform's output `schema`: all columns of a batch
+    /// function, or the companion columns and the output column of a scalar function.
     pub(crate) fn collected_schema(&self, schema: &Schema) -> Option<Schema> {
         let last = self.transforms.last()?;
         let Some(output) = &last.output else { return Some(schema.clone()) };
@@ -111,7 +111,8 @@ impl Pipeline {
         only.read_spec(schema, self.collected_columns.as_ref()?)
     }
 
-    /// Returns whether the only transform's output for all these row groups, rows of `output`, can be collected at once.
+    /// Returns whether the only transform's output for all these row groups, rows of `output`, can be collected at
+    /// once.
     pub(crate) fn can_collect_row_groups(&self, groups: &[RowGroup], output: &Schema) -> bool {
         let ([only], Some(columns)) = (&self.transforms[..], &self.collected_columns) else { return false };
         let is_produced = |field: &&FieldRef| only.output.as_ref().is_none_or(|name| name == field.name());
@@ -211,7 +212,8 @@ impl Pipeline {
     }
 }
 
-/// Returns the columns after the job's transforms. If a transform refuses its parameters, the error names the parameter.
+/// Returns the columns after the job's transforms. If a transform refuses its parameters, the error names the
+/// parameter.
 pub(crate) async fn transformed_schema(
     job: &Job,
     pipeline: &Arc<Pipeline>,
@@ -290,7 +292,8 @@ impl Chunk {
         }
     }
 
-    /// Runs the transforms. The last one's worker collects its output if `collect` is given and the worker has all columns.
+    /// Runs the transforms. The last one's worker collects its output if `collect` is given and the worker has all
+    /// columns.
     pub(crate) async fn run_collecting(
         self,
         seed: u64,

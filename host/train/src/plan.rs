@@ -1,7 +1,7 @@
 //! Plans of jobs, for dry runs.
 //!
-//! Planning performs the same checks as a run before its first row, with the same error messages. Workers run functions on
-//! no rows only, to learn the output columns of transforms and to check parameters of trainers.
+//! Planning performs the same checks as a run before its first row, with the same error messages. Workers run functions
+//! on no rows only, to learn the output columns of transforms and to check parameters of trainers.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -39,8 +39,8 @@ const MODEL_BYTES_MAX: usize = 64 << 20;
 const PREDICTION: &str = "prediction";
 
 impl JobRunner {
-    /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a column of
-    /// predictions.
+    /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a
+    /// column of predictions.
     ///
     /// # Errors
     /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null

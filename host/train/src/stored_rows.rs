@@ -53,8 +53,8 @@ pub(crate) struct BytesPerRow {
     pub collected: u64,
 }
 
-/// Returns whether workers may read these row groups of one morsel: the output of each is within the limit of a call, and
-/// all blocks fit the node.
+/// Returns whether workers may read these row groups of one morsel: the output of each is within the limit of a call,
+/// and all blocks fit the node.
 pub(crate) fn are_within_limits(groups: &[RowGroup], bytes_per_row: BytesPerRow, output_bytes_max: u64) -> bool {
     let rows = || groups.iter().map(RowGroup::rows);
     let largest = rows().max().unwrap_or(0);
@@ -103,7 +103,8 @@ fn read_fault(error: DatasetError) -> Fault {
     }
 }
 
-/// Converts a fault of such a call to an error of the job, which reads `file`. `None` if calls of fewer rows may succeed.
+/// Converts a fault of such a call to an error of the job, which reads `file`. `None` if calls of fewer rows may
+/// succeed.
 pub(crate) fn job_error(fault: Fault, file: &str) -> Option<TrainError> {
     match fault.code {
         Code::OutputLimit | Code::MemoryLimit => None,

@@ -31,13 +31,13 @@ use crate::transform::Transform;
 use crate::units::UnitScheduler;
 use crate::{group_blocks, output, stored_rows};
 
-/// Maximum groups of an output that is sorted by file and key. The groups of a larger output are in the order in which the
-/// hash partitions are trained, and sorted within each partition.
+/// Maximum groups of an output that is sorted by file and key. The groups of a larger output are in the order in which
+/// the hash partitions are trained, and sorted within each partition.
 const SORTED_GROUPS_MAX: usize = 200_000;
 /// Maximum failures that a summary lists; all are counted.
 const FAILURES_MAX: usize = 10_000;
-/// Number of small partitions between large ones, which have more rows than one unit. Large partitions that are in memory at
-/// the same time would take most of the memory of a training.
+/// Number of small partitions between large ones, which have more rows than one unit. Large partitions that are in
+/// memory at the same time would take most of the memory of a training.
 const LARGE_PARTITION_DISTANCE: usize = 5;
 /// Maximum trained partitions that wait for an earlier one before they are written.
 const WAITING_PARTITIONS_MAX: usize = 64;
@@ -221,8 +221,8 @@ impl JobRunner {
         Ok(GroupedRows { grouper: grouping.grouper.clone(), keys })
     }
 
-    /// Checks the parameters of the trainers. A trainer without parameters in the job is checked only if it is the only one:
-    /// among several, its refusal fails its own models alone.
+    /// Checks the parameters of the trainers. A trainer without parameters in the job is checked only if it is the only
+    /// one: among several, its refusal fails its own models alone.
     async fn check_params(
         &self,
         Training { job, train }: Training<'_>,
@@ -274,8 +274,8 @@ impl JobRunner {
         let memory = Arc::new(Semaphore::new(units_max));
         let rows: Vec<u64> = (0..partitions.len()).map(|p| partitions.rows_of(p)).collect();
         let unit_rows = partitions.unit_rows();
-        // A partition gets its memory before the next one starts, so that they get it in this order. The memory of a partition
-        // counts in units of rows. A large partition leaves half of all units to others.
+        // A partition gets its memory before the next one starts, so that they get it in this order. The memory of a
+        // partition counts in units of rows. A large partition leaves half of all units to others.
         let mut outputs = futures::stream::iter(training_order(&rows, unit_rows))
             .then(|p| {
                 let memory = memory.clone();
@@ -390,8 +390,8 @@ impl GroupingContext {
     }
 }
 
-/// Lets workers read and group the row groups of a morsel. Returns their blocks, or `None` if workers can't read them or a
-/// limit of the calls is exceeded. The whole morsel is then read by the node.
+/// Lets workers read and group the row groups of a morsel. Returns their blocks, or `None` if workers can't read them
+/// or a limit of the calls is exceeded. The whole morsel is then read by the node.
 async fn read_row_groups(
     context: &Arc<TrainingContext>,
     scan: &Arc<Scan>,
@@ -472,8 +472,8 @@ impl TrainingContext {
     }
 }
 
-/// Returns the order in which partitions with these numbers of rows are trained: the largest first, so that none is left over
-/// at the end, but with small partitions between those of more than `unit_rows` rows.
+/// Returns the order in which partitions with these numbers of rows are trained: the largest first, so that none is
+/// left over at the end, but with small partitions between those of more than `unit_rows` rows.
 fn training_order(rows: &[u64], unit_rows: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|p| Reverse(rows[*p]));

@@ -1,7 +1,7 @@
 //! Training of work units, on this node's workers or on other nodes.
 //!
-//! The models of a unit are a function of its numbers, its trainers and the job's seed, wherever they are computed. Another
-//! node receives the whole unit and returns what its workers returned. Units of a lost node are trained here.
+//! The models of a unit are a function of its numbers, its trainers and the job's seed, wherever they are computed.
+//! Another node receives the whole unit and returns what its workers returned. Units of a lost node are trained here.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -198,7 +198,8 @@ struct LoadedTrainers {
 }
 
 impl UnitServer {
-    /// Creates a server on the workers of `pool`, for calls within `limits` and units of at most `unit_bytes_max` bytes.
+    /// Creates a server on the workers of `pool`, for calls within `limits` and units of at most `unit_bytes_max`
+    /// bytes.
     pub fn new(pool: Arc<Pool>, functions: FunctionLoader, limits: Limits, unit_bytes_max: u64) -> UnitServer {
         let slots = Arc::new(Semaphore::new(2 * pool.workers()));
         UnitServer { pool, functions, limits, unit_bytes_max, slots, loaded: Mutex::default() }
@@ -327,8 +328,8 @@ const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Maximum calls of a unit for each model.
 const SHARES_MAX: usize = 64;
 
-/// Returns the number of calls that a unit is split into, for each model. It depends on the data alone: the groups of a call
-/// share a sandbox, so that a trainer with state between groups may return other models for other calls.
+/// Returns the number of calls that a unit is split into, for each model. It depends on the data alone: the groups of a
+/// call share a sandbox, so that a trainer with state between groups may return other models for other calls.
 fn shares(shape: UnitShape) -> usize {
     if shape.groups > SHARED_GROUPS_MAX || shape.rows > SHARED_ROWS_MAX.saturating_mul(shape.groups) {
         return 1;
@@ -356,8 +357,8 @@ async fn fit(
     Ok(fitted)
 }
 
-/// Fits a share of a unit's `unit_groups` groups. Calls again for the remaining groups as long as a call settles some: the
-/// output of a call is limited.
+/// Fits a share of a unit's `unit_groups` groups. Calls again for the remaining groups as long as a call settles some:
+/// the output of a call is limited.
 async fn fit_share(
     context: &FitContext<'_>,
     binding: &Arc<Binding>,

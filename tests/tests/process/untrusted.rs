@@ -206,7 +206,7 @@ fn what_models_say_is_not_followed() {
             "a component that is a path",
             &|said| said["trainers"]["linear"]["component"] = json!(climbing),
             2,
-            &["m2.parquet: what it says of its models is malformed", "is not a SHA-256"],
+            &["m2.parquet: its metadata is malformed", "is not a SHA-256"],
         ),
         ("a transform at a crate", &|said| said["transforms"][0]["path"] = json!(canary), 0, &[]),
         (
@@ -231,7 +231,7 @@ fn what_models_say_is_not_followed() {
                 said["transforms"] = json!([]);
             },
             2,
-            &["does not say which components"],
+            &["lacks the components of the job's transforms"],
         ),
         (
             "the job's trainer, rows, output and folders are the canary's",

@@ -18,8 +18,8 @@ pub(super) struct KeyColumn {
     pub is_exact: BooleanArray,
 }
 
-/// Casts a key column to the type of the models' keys. A value that the cast changes is not a key of the models: text that is
-/// not a number, or a fraction among integers.
+/// Casts a key column to the type of the models' keys. A value that the cast changes is not a key of the models: text
+/// that is not a number, or a fraction among integers.
 pub(super) fn cast_key(column: &ArrayRef, data_type: &DataType) -> Result<KeyColumn, ArrowError> {
     let column = normalise(column)?;
     let values = normalise(&cast(&column, data_type)?)?;

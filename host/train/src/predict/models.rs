@@ -214,8 +214,8 @@ impl ModelSet {
         Ok(assigned)
     }
 
-    /// Returns the text columns among the keys, with their type. Text files are read with these types, so that the version
-    /// `1.10` is not read as a number.
+    /// Returns the text columns among the keys, with their type. Text files are read with these types, so that the
+    /// version `1.10` is not read as a number.
     fn text_keys(&self) -> Vec<(String, DataType)> {
         let types = self.keys.iter().skip(usize::from(self.train.per_file));
         let keys = self.train.group_by.iter().zip(types);

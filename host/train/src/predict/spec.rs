@@ -21,8 +21,8 @@ pub struct PredictSpec {
     pub model: Option<String>,
     /// For jobs with `per_file`: training file whose models to use; by default the one with the name of the input file.
     pub file: Option<String>,
-    /// Components of the models, or folders of their crates, in addition to those in the cache. Paths in the model file are
-    /// never opened.
+    /// Components of the models, or folders of their crates, in addition to those in the cache. Paths in the model file
+    /// are never opened.
     pub components: Vec<PathBuf>,
 }
 
