@@ -5,6 +5,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Packages of the host's programs.
+const PROGRAMS: [&str; 3] = ["sandbar-cli", "sandbar-gpu", "sandbar-worker-program"];
+
 /// The checkout.
 pub struct Workspace {
     /// Holds the root `Cargo.toml`.
@@ -41,10 +44,11 @@ impl Workspace {
         cargo
     }
 
-    /// `cargo build` of the host, which others can be built with: `--package NAME` after it.
+    /// `cargo build` of the host's programs. More packages can be appended: `--package NAME`.
     pub fn build_host(&self) -> Command {
         let mut cargo = self.cargo();
-        cargo.args(["build", "--release", "--package", "sandbar-cli"]);
+        cargo.args(["build", "--release"]);
+        cargo.args(PROGRAMS.iter().flat_map(|package| ["--package", package]));
         cargo
     }
 

@@ -40,8 +40,7 @@ pub use sandbar_train::{
     TrainPlan, TrainSpec, TrainSummary, TransformSpec,
 };
 pub use sandbar_wire::PROTOCOL_VERSION;
-pub use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
-pub use sandbar_worker::{COMPILER_ARGUMENT, GpuMachine, WORKER_ARGUMENT, run_compiler};
+pub use sandbar_worker::GpuMachine;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,18 +49,7 @@ use sandbar_cluster::NodeServices;
 use sandbar_functions::{FunctionLoader, LoaderOptions};
 use sandbar_runtime::{ProgramRunner, ProgramRunnerOptions, RuntimePeers};
 use sandbar_train::{JobRunner, JobRunnerOptions, RemoteTrainers, UnitServer};
-use sandbar_worker::{Compiler, GpuProcesses, NativeHandlers, Pool, PoolOptions};
-
-/// Runs a worker until its node closes the socket.
-///
-/// # Errors
-/// Fails if the worker can't be set up, or its socket fails.
-pub fn run_worker() -> std::io::Result<()> {
-    sandbar_worker::run_worker(NativeHandlers {
-        collectors: sandbar_train::create_block_collector,
-        readers: sandbar_train::create_row_group_reader,
-    })
-}
+use sandbar_worker::{Compiler, GpuProcesses, Pool, PoolOptions};
 
 /// Options of a node.
 #[derive(Debug, Clone)]

@@ -95,7 +95,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
-    ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-gpu", "sandbar-node"]),
+    ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-node"]),
+    ("sandbar-worker-program", &["sandbar-train", "sandbar-worker"]),
     // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called. Where
     // functions are tested without a host, dense algebra is done as one does it.
     ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-dense", "sandbar-guest-macros"]),
@@ -193,9 +194,41 @@ fn the_host_alone_shares_the_build_of_the_workspace() {
         cargo(&line).lines().map(|line| line.trim_end_matches(" (*)").trim_end().to_owned()).collect()
     };
     let all = features(&["--workspace", "--edges", "normal,build,dev"]);
-    let host = features(&["--package", "sandbar-cli", "--edges", "normal,build"]);
+    let packages = ["--package", "sandbar-cli", "--package", "sandbar-gpu", "--package", "sandbar-worker-program"];
+    let host = features(&[&packages[..], &["--edges", "normal,build"]].concat());
     let other: Vec<_> = host.difference(&all).collect();
     assert!(host.len() > 100 && other.is_empty(), "built otherwise for the host alone: {other:#?}");
+}
+
+/// A guest that escapes its sandbox finds the code that its worker links.
+#[test]
+fn workers_do_not_link_nodes_clients_or_the_network() {
+    let tree = cargo(&[
+        "tree",
+        "--offline",
+        "--package",
+        "sandbar-worker-program",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{lib}",
+    ]);
+    let linked: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+    assert!(linked.contains("sandbar_worker") && linked.contains("wasmtime"), "{linked:?}");
+    let forbidden = [
+        "sandbar_node",
+        "sandbar_runtime",
+        "sandbar_cluster",
+        "sandbar_client",
+        "sandbar_wire",
+        "sandbar_meta",
+        "quinn",
+    ];
+    for name in forbidden {
+        assert!(!linked.contains(name), "host-worker links {name}");
+    }
 }
 
 fn cargo(arguments: &[&str]) -> String {

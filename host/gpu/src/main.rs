@@ -3,7 +3,7 @@
 //! It is a separate program because it alone loads GPU drivers, which compile guests' kernels. The node kills it when a
 //! driver hangs.
 
-// No input of a guest, a peer, a file or a user may end this process.
+// Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 use std::io::Write;
