@@ -1,7 +1,6 @@
 //! What the scheduler wants done.
 
 use std::io;
-use std::time::Instant;
 
 use sandbar_core::{Attempt, Fault, IdAllocator, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler};
@@ -10,7 +9,7 @@ use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
 use super::actors::{Beginning, beginning};
 use super::store::Store;
-use super::{Ending, State, Stored};
+use super::{State, Stored};
 use crate::calls::Call;
 use crate::members::Member;
 
@@ -44,7 +43,7 @@ impl State {
             Action::Run { worker, task, .. } if self.peers.is_far(worker) => self.delegate(worker, task),
             Action::Run { worker, task, attempt } => {
                 if attempt.0 > 0 {
-                    self.time_again(worker, task);
+                    self.time_again(task);
                 }
                 self.give(worker, task);
             }
@@ -90,8 +89,7 @@ impl State {
                 self.note_ended(task, error.as_deref());
                 self.keep(task, job, error, again);
                 // Of one that ended before any worker had it.
-                self.timed.remove(&task);
-                self.late_calls.remove(&task);
+                self.deadlines.forget(task);
                 self.actor_ended(task);
             }
             Action::ReserveBundles { group, node, attempt, bundles } => {
@@ -129,9 +127,9 @@ impl State {
     }
 
     /// Another attempt may take as long as the first.
-    fn time_again(&mut self, worker: WorkerId, task: TaskId) {
+    fn time_again(&mut self, task: TaskId) {
         if let Some(limit) = self.sched.call(task).and_then(Call::timeout) {
-            self.timed.insert(task, (limit, worker, None));
+            self.deadlines.limit(task, limit);
         }
     }
 
@@ -140,7 +138,7 @@ impl State {
         let Some(member) = self.members.get_mut(&worker) else { return };
         member.link.tell(&NodeMessage::Cancel(task.0, attempt.0));
         member.link.interrupt(task.0);
-        self.ending.entry(task).or_insert(Ending { worker, since: Instant::now(), why });
+        self.deadlines.ending(task, worker, why);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
@@ -140,8 +139,8 @@ impl State {
     /// A call runs from now on, which may do so for a limited time.
     pub(super) fn called(&mut self, worker: WorkerId, call: TaskId, attempt: Attempt) {
         let view = self.sched.task(call).filter(|view| view.worker == Some(worker) && view.attempt == attempt);
-        if let Some((_, _, since)) = self.timed.get_mut(&call).filter(|_| view.is_some()) {
-            since.get_or_insert_with(Instant::now);
+        if view.is_some() {
+            self.deadlines.started(call);
         }
     }
 
@@ -170,36 +169,25 @@ impl State {
             && let Some(worker) = self.sched.task(task).and_then(|view| view.worker)
         {
             let why = Fault::new(Code::Cancelled, "it was cancelled");
-            self.late_calls.entry(task).or_insert((worker, why));
+            self.deadlines.end_call(task, worker, why);
         }
     }
 
     /// Actors end whose call runs, or waits where it stands, and is late or not wanted: there is no other way out of its code.
     pub(super) fn end_late_calls(&mut self) {
-        // Those of jobs that have ended go with their actors.
-        self.late_calls.retain(|call, _| self.sched.task(*call).is_some());
-        let runs = |(call, (worker, _)): &(&TaskId, &(WorkerId, Fault))| {
-            // Of an actor that another node has that one does it.
-            if self.peers.is_far(*worker) {
-                return false;
-            }
-            let member = self.members.get(worker);
-            member.is_some_and(|member| member.link.call_at_hand() == Some(call.0))
-                || self.sched.task(**call).is_some_and(|view| view.state == TaskState::Blocked)
+        let State { deadlines, sched, members, peers, .. } = self;
+        let runs = |call: TaskId, worker: WorkerId| {
+            // Another node ends the calls of its actors.
+            !peers.is_far(worker)
+                && (members.get(&worker).is_some_and(|member| member.link.call_at_hand() == Some(call.0))
+                    || sched.task(call).is_some_and(|view| view.state == TaskState::Blocked))
         };
-        let late: Vec<(TaskId, WorkerId, String)> = self
-            .late_calls
-            .iter()
-            .filter(runs)
-            .map(|(call, (worker, why))| (*call, *worker, format!("it was ended with a call of it: {}", why.message)))
-            .collect();
-        for (call, worker, why) in late {
-            let Some(maker) = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.creation_task())) else {
-                continue;
-            };
-            let (id, attempt) = (maker.id, maker.attempt);
-            if !self.ending.contains_key(&id) {
-                self.interrupt(worker, id, attempt, Some(Fault::new(Code::ActorDied, why)));
+        for (call, worker, reason) in deadlines.running_calls(|call| sched.task(call).is_some(), runs) {
+            let creation = self.sched.actor_of(call).and_then(|actor| self.sched.task(actor.creation_task()));
+            let Some((id, attempt)) = creation.map(|view| (view.id, view.attempt)) else { continue };
+            if !self.deadlines.is_ending(id) {
+                let message = format!("it was ended with a call of it: {}", reason.message);
+                self.interrupt(worker, id, attempt, Some(Fault::new(Code::ActorDied, message)));
             }
         }
     }

@@ -260,7 +260,7 @@ impl State {
         let timeout_ms = options.and_then(|options| options.timeout_ms);
         // Nobody says how long the tasks of others may take.
         if let Some(limit) = timeout_ms.filter(|_| self.sched.task(id).is_none()) {
-            self.timed.insert(id, (Duration::from_millis(limit), worker, None));
+            self.deadlines.limit(id, Duration::from_millis(limit));
         }
         let usual = RequestOptions::default();
         let chosen = options.unwrap_or(&usual);
@@ -320,10 +320,8 @@ impl State {
         job: Option<JobId>,
         returned: Result<ReturnedValues<'_>, Box<TaskError>>,
     ) -> io::Result<Outcome<Stored>> {
-        let ending = self.ending.remove(&task);
-        let late = self.late_calls.remove(&task).map(|(_, why)| why);
-        let late = late.or(self.take_doomed(task));
-        self.timed.remove(&task);
+        let deadlock = self.take_doomed(task);
+        let reason = self.deadlines.finished(task).or(deadlock);
         Ok(match returned {
             Ok(values) => {
                 let (mut all, mut fault) = (Vec::with_capacity(values.len()), None);
@@ -341,8 +339,7 @@ impl State {
             }
             Err(error) => {
                 self.count_failed(job);
-                let why = late.or_else(|| ending.and_then(|ending| ending.why));
-                let error = why.map_or(*error, |fault| TaskError { fault, chain: Vec::new() });
+                let error = reason.map_or(*error, |fault| TaskError { fault, chain: Vec::new() });
                 Outcome::Failed(Failure { error: Arc::new(error), system: false })
             }
         })

@@ -4,6 +4,7 @@ mod act;
 mod actors;
 mod any;
 mod circles;
+mod deadlines;
 mod files;
 mod groups;
 mod hear;
@@ -37,6 +38,7 @@ use tokio::sync::oneshot;
 use self::actors::HOME;
 pub use self::any::{Saying, hear_any, said_any};
 use self::circles::Circles;
+use self::deadlines::Deadlines;
 use self::files::Opened;
 use self::holds::Holds;
 use self::peers::{AwayKey, Lasting, Peers};
@@ -357,13 +359,6 @@ struct Job {
     moved_before: [u64; 2],
 }
 
-/// An attempt that is to end.
-struct Ending {
-    worker: WorkerId,
-    since: Instant,
-    why: Option<Fault>,
-}
-
 struct State {
     options: HubOptions,
     doorbell: Doorbell,
@@ -385,11 +380,7 @@ struct State {
     /// Who gives out the numbers of jobs' first tasks: no worker.
     own: WorkerId,
     names: Names,
-    ending: FxHashMap<TaskId, Ending>,
-    /// Calls of actors that have taken as long as they may, or were cancelled: where they are, and why they end.
-    late_calls: FxHashMap<TaskId, (WorkerId, Fault)>,
-    /// Tasks that may take so long, and since when they run.
-    timed: FxHashMap<TaskId, (Duration, WorkerId, Option<Instant>)>,
+    deadlines: Deadlines,
     actions: Vec<Action<Stored>>,
     /// What first tasks of jobs returned.
     results: FxHashMap<ObjectId, Stored>,
@@ -443,9 +434,7 @@ impl State {
             numbers: std::iter::once(numbers.start + 1..numbers.end).collect(),
             wants_numbers: false,
             names: Names::default(),
-            ending: FxHashMap::default(),
-            late_calls: FxHashMap::default(),
-            timed: FxHashMap::default(),
+            deadlines: Deadlines::default(),
             actions: Vec::new(),
             results: FxHashMap::default(),
             done: Vec::new(),

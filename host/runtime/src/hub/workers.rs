@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, Fault, JobId, TaskId, WorkerId};
+use sandbar_core::{JobId, TaskId, WorkerId};
 use sandbar_jobs::LogEntry;
 use sandbar_sched::{Event, WorkerKind};
 use sandbar_worker::program::ProgramWorkerOptions;
 
 use super::act::give;
+use super::deadlines::{AssignedAttempt, ExpiredAttempt};
 use super::{Counts, State};
 use crate::client::Seat;
 use crate::link::Link;
 use crate::members::Member;
 
-/// A task that is to end and does not within this takes its worker with it.
-const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// A worker that ends within this, without a message, could not be started.
+const START_TIME_MAX: Duration = Duration::from_secs(2);
 /// A worker that can't be started is tried again so often.
 const STARTS_MAX: u32 = 5;
 /// The level of what is worth a look.
@@ -66,7 +67,7 @@ impl State {
         let begun = member.all_begun();
         member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
         self.forget_worker(worker);
-        if begun.is_empty() && !member.has_spoken && member.started.elapsed() < END_TIME_MAX {
+        if begun.is_empty() && !member.has_spoken && member.started.elapsed() < START_TIME_MAX {
             self.failed_starts += 1;
         } else {
             self.failed_starts = 0;
@@ -101,8 +102,7 @@ impl State {
     /// Nothing is waited for of a worker that is gone.
     pub(super) fn forget_worker(&mut self, worker: WorkerId) {
         self.store.lose_worker(worker);
-        self.ending.retain(|_, ending| ending.worker != worker);
-        self.late_calls.retain(|_, (of, _)| *of != worker);
+        self.deadlines.forget_worker(worker);
     }
 
     /// Starts workers for tasks where some are missing: they could not be started before, again and again.
@@ -166,50 +166,38 @@ impl State {
         self.end_orphans();
     }
 
-    /// Ends tasks that have run as long as they may.
+    /// Ends attempts that exceed their time limits.
     fn end_late(&mut self, now: Instant) {
-        // Some have ended before they were begun, and some there never were.
-        self.timed.retain(|task, _| self.sched.task(*task).is_some());
-        let mut late = Vec::new();
-        for (task, (limit, _, since)) in &mut self.timed {
-            let Some(view) = self.sched.task(*task) else { continue };
-            let Some(worker) = view.worker else { continue };
-            let begun = || self.members.get(&worker).is_some_and(|member| member.has_begun(*task));
-            match since {
-                // Others of its actor are before it. Its worker says when it runs.
-                None if self.sched.actor_of(*task).is_some() => {}
-                // Not `now`, which was before it began, perhaps.
-                None if begun() => *since = Some(Instant::now()),
-                Some(since) if now - *since >= *limit => late.push((*task, worker, view.attempt, *limit)),
-                _ => {}
-            }
-        }
-        for (task, worker, attempt, limit) in late {
-            self.timed.remove(&task);
-            let why = Fault::new(Code::TimeOut, format!("it ran longer than {} ms (timeout)", limit.as_millis()));
-            if self.sched.actor_of(task).is_some() {
-                self.late_calls.insert(task, (worker, why));
+        let State { deadlines, sched, members, .. } = self;
+        let assigned = |task: TaskId| {
+            let view = sched.task(task)?;
+            let worker = view.worker?;
+            Some(AssignedAttempt {
+                worker,
+                attempt: view.attempt,
+                is_started: members.get(&worker).is_some_and(|member| member.has_begun(task)),
+                is_actor_call: sched.actor_of(task).is_some(),
+            })
+        };
+        for expired in deadlines.expired(now, |task| sched.task(task).is_some(), assigned) {
+            let ExpiredAttempt { task, worker, attempt, is_actor_call, reason } = expired;
+            if is_actor_call {
                 self.withdraw(worker, task, attempt);
-                continue;
+            } else {
+                self.interrupt(worker, task, attempt, Some(reason));
             }
-            self.interrupt(worker, task, attempt, Some(why));
         }
     }
 
-    /// Signals again for tasks that are still there.
+    /// Interrupts attempts again that were told to end and have not, and kills workers where that takes too long.
     fn end_again(&mut self, now: Instant) {
-        let mut stuck = Vec::new();
-        for (task, ending) in &self.ending {
-            let Some(member) = self.members.get(&ending.worker) else { continue };
-            // There is one word for it.
-            if member.link.at_hand() == Some(task.0) {
+        for (task, worker) in self.deadlines.unfinished() {
+            // The flag in shared memory names one task.
+            if let Some(member) = self.members.get(&worker).filter(|member| member.link.at_hand() == Some(task.0)) {
                 member.link.interrupt(task.0);
             }
-            if now - ending.since > END_TIME_MAX {
-                stuck.push(ending.worker);
-            }
         }
-        for worker in stuck {
+        for worker in self.deadlines.stuck_workers(now) {
             self.lose(worker, "a task did not end when it was told to");
         }
     }

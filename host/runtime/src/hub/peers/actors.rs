@@ -29,7 +29,7 @@ impl State {
 
     /// Has a job's root make an actor.
     pub(in super::super) fn make_at(&mut self, root: JobRoot, worker: WorkerId, task: Submission<Call>) {
-        self.timed.remove(&task.id);
+        self.deadlines.forget(task.id);
         if let (Some(fault), Some((parent, ..))) =
             (too_large(1, task.dependencies.len() + task.refs.len(), task.call.arguments.len()), task.parent)
         {

@@ -217,7 +217,7 @@ impl State {
     ) {
         let (id, seat) = (task.id, task.parent.map_or(task.id, |(seat, ..)| seat));
         if let Some(limit) = errand.timeout_ms {
-            self.timed.insert(id, (Duration::from_millis(limit.into()), worker, None));
+            self.deadlines.limit(id, Duration::from_millis(limit.into()));
         }
         self.peers.theirs.insert((owner, errand.task), id);
         self.peers.returns.extend((0..errand.returns).map(|index| (id.returns(index), id)));

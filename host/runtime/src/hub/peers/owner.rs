@@ -124,7 +124,7 @@ impl State {
     pub(in super::super) fn cancel_at(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
         let Some(node) = self.peers.far.get(&worker).copied() else { return };
         if !self.peers.seats.end(task) {
-            return self.peers.say(node, &PeerMessage::Cancel(task, attempt, self.late_calls.contains_key(&task)));
+            return self.peers.say(node, &PeerMessage::Cancel(task, attempt, self.deadlines.must_end_call(task)));
         }
         let error = Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() });
         let outcome = Outcome::Failed(Failure { error, system: false });
