@@ -95,7 +95,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
-    ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-node"]),
+    ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-gpu", "sandbar-node"]),
     ("sandbar-worker-program", &["sandbar-train", "sandbar-worker"]),
     // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called. Where
     // functions are tested without a host, dense algebra is done as one does it.
