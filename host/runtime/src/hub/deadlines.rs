@@ -161,6 +161,10 @@ impl Deadlines {
         running.map(|(call, ending)| (*call, ending.worker, ending.reason.clone())).collect()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.ending.is_empty() && self.calls.is_empty()
+    }
+
     /// Returns the attempts that were told to end and have not, with their workers.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (TaskId, WorkerId)> {
         self.ending.iter().map(|(task, ending)| (*task, ending.worker))

@@ -216,12 +216,11 @@ impl Hearing {
         [1, 2].into_iter().for_each(|job| self.state.stop_job(JobId(job)));
         self.state.step(Event::JobEnded { job: super::HOME });
         self.state.look_after(self.now);
-        let State { sched, store, ending, late_calls, timed, results, of_actors, .. } = &self.state;
+        let State { sched, store, deadlines, results, of_actors, .. } = &self.state;
         assert!(sched.is_empty(), "something is left of jobs that have ended");
         assert_eq!(store.values.usage().values, 0, "values are left of jobs that have ended");
         assert!(results.is_empty() && of_actors.is_empty(), "{} results are left", results.len());
-        let left = [ending.len(), late_calls.len(), timed.len()];
-        assert_eq!(left, [0; 3], "there are times for tasks that are not there");
+        assert!(deadlines.is_empty(), "deadlines are left: {deadlines:?}");
         assert_eq!(self.state.peers.left(), [0; 8], "something is left of nodes that are gone");
         drop(self.state);
         self.log.close();
