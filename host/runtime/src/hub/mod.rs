@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{ActorId, Fault, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{ActorId, IdAllocator, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{AttemptRecord, JobQuery, JobResponse, LogSender, ProgressBars, TaskRecords};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::{Action, Event, JobLimits, PayloadCallbacks, ResourceSet, Scheduler, ValueLocation, WorkerKind};

@@ -293,7 +293,7 @@ mod tests {
             submit(&mut hearing, who, (task, who.into()), &TaskRequest { options, ..TaskRequest::default() });
         }
         assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(1)));
-        assert!(hearing.state.timed.is_empty());
+        assert!(hearing.state.deadlines.is_empty());
         hearing.end();
     }
 
