@@ -26,26 +26,26 @@ const PART_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A unit that is to be fitted. Its memory follows.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ask {
-    trainers: Vec<TrainerRef>,
-    limits: Limits,
-    seed: u64,
-    groups: Groups,
-    batches: Vec<BatchLocation>,
-    bytes: u64,
-    shares: u32,
+pub(super) struct Ask {
+    pub(super) trainers: Vec<TrainerRef>,
+    pub(super) limits: Limits,
+    pub(super) seed: u64,
+    pub(super) groups: Groups,
+    pub(super) batches: Vec<BatchLocation>,
+    pub(super) bytes: u64,
+    pub(super) shares: u32,
 }
 
 /// What came of a model.
 #[derive(Debug, Serialize, Deserialize)]
-struct Given {
+pub(super) struct Given {
     /// Headers and bodies of batches of models.
-    batches: Vec<(ByteBuf, ByteBuf)>,
-    faults: Vec<(u32, Fault)>,
+    pub(super) batches: Vec<(ByteBuf, ByteBuf)>,
+    pub(super) faults: Vec<(u32, Fault)>,
 }
 
 /// What came of each model, and what was logged.
-type Answer = Result<(Vec<Given>, Vec<String>), Fault>;
+pub(super) type Answer = Result<(Vec<Given>, Vec<String>), Fault>;
 
 /// Another node of the cluster.
 struct Peer {

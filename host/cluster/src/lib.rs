@@ -586,3 +586,6 @@ async fn reached(join: Option<&NodeAddress>, endpoint: &Endpoint) -> Result<Sock
     let ip = to.iter().filter_map(from).find(is_heard).map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
     Ok(SocketAddr::new(ip, listens.port()))
 }
+
+#[cfg(test)]
+mod golden;

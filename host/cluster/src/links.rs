@@ -19,7 +19,7 @@ use super::{ClusterError, Inner, asks, objects, programs};
 use sandbar_runtime::{NewPeer, PeerEnd, PeerLine};
 
 /// Tasks, then components.
-const TASKS: Channel = Channel::new(1);
+pub(super) const TASKS: Channel = Channel::new(1);
 pub(super) const COMPONENTS: Channel = Channel::new(8);
 /// Who connects says who it is within this.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);

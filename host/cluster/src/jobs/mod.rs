@@ -93,3 +93,6 @@ fn parse_key(key: &Key) -> Option<(JobName, bool)> {
         (None, None) => None,
     }
 }
+
+#[cfg(test)]
+mod golden;
