@@ -53,8 +53,8 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     let (cluster, data) = enter(serve.place, listens).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.programs().start().map_err(failed)?;
-    let own = cluster.own();
-    let listens = cluster.listens().map_err(failed)?;
+    let own = cluster.own_member();
+    let listens = cluster.local_address().map_err(failed)?;
     log::info!(
         "node {} (number {}) of cluster {} listens on {listens}; others reach it at {}",
         own.name,
@@ -69,7 +69,7 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
             Ok(signals::INTERRUPT) => End::Now,
             _ => End::Drained("SIGTERM or a closed terminal"),
         },
-        () = cluster.asked_to_drain() => End::Drained("`host nodes drain`"),
+        () = cluster.drain_requested() => End::Drained("`host nodes drain`"),
         why = cluster.fenced() => End::Fenced(why),
     };
     let code = end(&cluster, why, serve.grace).await;
@@ -154,12 +154,12 @@ async fn answer_one(stream: UnixStream, cluster: Cluster) -> std::io::Result<()>
     BufReader::new(read.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
     let done = match serde_json::from_str(&line)? {
         NodeRequest::List => Ok(()),
-        NodeRequest::Drain(name) => cluster.ask_to_drain(&name).await,
+        NodeRequest::Drain(name) => cluster.request_drain(&name).await,
         NodeRequest::Remove(name) => cluster.remove(&name).await,
     };
     let status: Result<NodeStatus, String> = async {
         done?;
-        Ok(NodeStatus { cluster: cluster.name(), node: cluster.own(), nodes: cluster.members().await? })
+        Ok(NodeStatus { cluster: cluster.name(), node: cluster.own_member(), nodes: cluster.members().await? })
     }
     .await
     .map_err(|e: ClusterError| e.to_string());

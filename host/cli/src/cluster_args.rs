@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sandbar_node::{ClientTimes, ListenOn, NodeAddress};
+use sandbar_node::{ClientTimeouts, ListenOn, NodeAddress};
 
 use crate::args::Shares;
 use crate::logging::LogLevel;
@@ -100,9 +100,9 @@ pub(crate) struct Times {
     pub reconnect_timeout: Duration,
 }
 
-impl From<Times> for ClientTimes {
-    fn from(times: Times) -> ClientTimes {
-        ClientTimes { connect_max: times.connect_timeout, reconnect_max: times.reconnect_timeout }
+impl From<Times> for ClientTimeouts {
+    fn from(times: Times) -> ClientTimeouts {
+        ClientTimeouts { connect_max: times.connect_timeout, reconnect_max: times.reconnect_timeout }
     }
 }
 

@@ -326,7 +326,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     if let Some(cluster) = &cluster {
         node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
-        cluster.meet().await;
+        cluster.wait_for_peers().await;
     }
     let keeper = keeper(&spec);
     interruption.stops(keeper.stop_mark());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use sandbar_node::{
-    ClusterClient, ClusterJob, Followed, JobCounts, JobQuery, JobResponse, LoggedLine, NewClusterJob, NodeAddress,
+    ClusterClient, ClusterJob, FollowEvent, JobCounts, JobQuery, JobResponse, LoggedLine, NewClusterJob, NodeAddress,
     ProgressRow, RunState, build_crate, machine,
 };
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let program = submit.job.display().to_string();
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
     let component = component(Path::new(path), submit.quiet).await?;
-    let new = NewClusterJob::of(&component, &program, task, submit.args);
+    let new = NewClusterJob::new(&component, &program, task, submit.args);
     let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
     interruption.means(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
     let job = client.submit(new, &component).await.map_err(failed)?;
@@ -76,7 +76,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
         ));
     }
     let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
-    let job = client.follow(job.id.as_str(), |followed| output.print(followed)).await.map_err(failed)?;
+    let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(failed)?;
     client.close().await;
     ended(&job, OutputForm::of(submit.json, submit.quiet))
 }
@@ -132,21 +132,21 @@ struct FollowOutput {
 }
 
 impl FollowOutput {
-    fn print(&mut self, followed: Followed) {
-        match followed {
-            Followed::Line(line) => self.line(&line),
-            Followed::WithoutLog(address) if self.to_stdout || !self.is_quiet => {
+    fn print(&mut self, event: FollowEvent) {
+        match event {
+            FollowEvent::Line(line) => self.line(&line),
+            FollowEvent::LogUnreachable(address) if self.to_stdout || !self.is_quiet => {
                 output::talk(&format!("warning: can't reach the node at {address}, which has the job's log"));
             }
-            Followed::WithoutLog(_) => {}
+            FollowEvent::LogUnreachable(_) => {}
             _ if self.is_quiet => {}
-            Followed::Progress(rows) => self.rows(&rows),
-            Followed::TakenOver(node) => {
+            FollowEvent::Progress(rows) => self.rows(&rows),
+            FollowEvent::TakenOver(node) => {
                 output::talk(&format!(
                     "the job's node is lost: node {node} has taken the job over and restarts it with its surviving results"
                 ));
             }
-            Followed::Away(why, time) => {
+            FollowEvent::Disconnected(why, time) => {
                 output::talk(&format!("warning: {why}; trying the cluster's nodes for {} s", time.as_secs()));
             }
         }
@@ -203,7 +203,7 @@ impl Cluster {
                 job.state.as_str().to_owned(),
                 ending(&job.program),
                 job.node.clone(),
-                job.taken.to_string(),
+                job.runs.to_string(),
                 cell(has_counts.then_some(job.counts.tasks)),
                 cell(has_counts.then_some(job.counts.failed)),
                 job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
@@ -214,7 +214,7 @@ impl Cluster {
 
     /// Returns the response to a query of a job, or `None` if the job has no record of it.
     pub(crate) async fn look(&mut self, job: &str, question: &JobQuery) -> Result<Option<JobResponse>, CliError> {
-        self.0.look(job, question).await.map_err(failed)
+        self.0.query(job, question).await.map_err(failed)
     }
 
     /// Returns the named job, or the last one.
@@ -243,8 +243,8 @@ impl Cluster {
             ("arguments", arguments.join(" ")),
             ("node", job.node.clone()),
         ];
-        if job.taken > 1 {
-            lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.taken - 1)));
+        if job.runs > 1 {
+            lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.runs - 1)));
         }
         if job.state.is_finished() {
             let JobCounts { succeeded, failed, stopped, .. } = job.counts;
@@ -268,7 +268,7 @@ impl Cluster {
         let job = self.find(id).await?;
         let task = task.map(str::to_owned);
         let mut output = FollowOutput { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
-        let followed = self.0.follow(job.id.as_str(), |followed| output.print(followed));
+        let followed = self.0.follow(job.id.as_str(), |event| output.print(event));
         if follow || job.state.is_finished() {
             followed.await.map_err(failed)?;
         } else {

@@ -1,4 +1,4 @@
-//! Why a node is not in a cluster.
+//! Errors of clusters, for users.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,168 +8,174 @@ use std::time::Duration;
 use sandbar_meta::MetaError;
 use sandbar_wire::{BindError, ChannelError, ConnectError, IdentityError, JoinError, NameError, TokenError};
 
-use super::reach::seconds;
-
-/// Why a node is not in a cluster, or does not learn something of it.
+/// An error of a node or a client of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// A folder can't be written.
+    /// A folder or file can't be read or written.
     #[error("{}: {_1}", _0.display())]
     Folder(PathBuf, io::Error),
-    /// The node has neither an authority nor a certificate, and was told of nobody who could give it one.
+    /// The data folder has neither an authority nor a certificate, and the options name no node to join.
     #[error(
-        "{} is of no cluster: begin one with `host cluster init`, or join one with `--join ADDRESS --token TOKEN` \
-         (`host cluster token` makes a token)", _0.display()
+        "{} belongs to no cluster: create one with `host cluster init`, or join one with `--join ADDRESS --token TOKEN` \
+         (`host cluster token` creates a token)", _0.display()
     )]
-    NoWay(PathBuf),
-    /// What it is to be called.
-    #[error("`{_0}` is no name of a node or a tenant: {_1}")]
-    Name(String, NameError),
-    /// Its key and certificate.
+    NoIdentity(PathBuf),
+    /// The name of a node or tenant is invalid.
+    #[error("`{_0}` is not a valid name of a node or tenant: {_1}")]
+    InvalidName(String, NameError),
+    /// The key or certificate can't be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The token.
+    /// The token is invalid.
     #[error(transparent)]
     Token(TokenError),
-    /// Joining.
+    /// The founder did not issue a certificate.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// Its address.
+    /// The node can't listen at its address.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system.
+    /// The operating system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Limits that contradict each other.
+    /// Limits contradict each other.
     #[error("{0}")]
     Limits(String),
-    /// The cluster's store.
+    /// The cluster's store failed.
     #[error("the cluster's store: {0}")]
     Store(#[from] MetaError),
-    /// A name stands for no address.
+    /// A name does not resolve to an address: the name, and why.
     #[error("{_0}: {_1}")]
-    Nowhere(String, String),
-    /// None of the addresses that a name stands for can be used.
-    #[error("no address of {_0} can be used: {}", each(_1))]
-    Unreached(String, Vec<(SocketAddr, ClusterError)>),
-    /// Nothing comes back from an address.
-    #[error("no answer from {_0} within {}; look at the address, at firewalls (UDP), and whether the node runs", seconds(*_1))]
+    Unresolved(String, String),
+    /// No address of a name can be reached: the name, and each address with its error.
+    #[error("no address of {_0} can be reached: {}", list(_1))]
+    Unreachable(String, Vec<(SocketAddr, ClusterError)>),
+    /// An address does not answer within this time.
+    #[error("no answer from {_0} within {}; check the address, firewalls (UDP), and whether the node runs", seconds(*_1))]
     NoAnswer(SocketAddr, Duration),
-    /// The machine is there, and nothing listens.
-    #[error("{_0} refuses: nothing listens on that UDP port; look at the address, and whether the node runs")]
-    Closed(SocketAddr),
-    /// The system can't send there.
+    /// The machine is up, but nothing listens on the port.
+    #[error("{_0} refuses: nothing listens on that UDP port; check the address, and whether the node runs")]
+    PortClosed(SocketAddr),
+    /// The operating system has no route to the address.
     #[error("{_0} can't be reached from this machine: {_1}")]
     NoRoute(SocketAddr, io::Error),
-    /// It was tried for so long.
+    /// Retries ended after this time: the last error, and the time.
     #[error("{_0}; given up after {}", seconds(*_1))]
-    GaveUp(Box<ClusterError>, Duration),
-    /// The folder has the certificate of another cluster than the token is for.
+    TimedOut(Box<ClusterError>, Duration),
+    /// The data folder has a certificate of another cluster than the token's.
     #[error(
         "{} has a certificate of cluster {has}, and the token is for cluster {token}: name another folder with --data",
         folder.display()
     )]
     OtherCluster {
-        /// The folder.
+        /// Data folder.
         folder: PathBuf,
-        /// Whose certificate it has.
+        /// Cluster of the certificate.
         has: String,
-        /// Which cluster the token is for.
+        /// Cluster of the token.
         token: String,
     },
-    /// The folder has the certificate of a node of another name.
+    /// The data folder has the certificate of a node of another name.
     #[error(
-        "{} has the certificate of node `{has}`: leave --name away, or name another folder with --data for `{name}`",
+        "{} has the certificate of node `{has}`: omit --name, or name another folder with --data for `{name}`",
         folder.display()
     )]
     OtherName {
-        /// The folder.
+        /// Data folder.
         folder: PathBuf,
-        /// What the certificate says.
+        /// Name in the certificate.
         has: String,
-        /// What was asked for.
+        /// Name in the options.
         name: String,
     },
     /// Another living node has the name.
     #[error(
-        "the name `{name}` is taken: node {number} at {address} has it and lives; choose another with --name (a new --data \
-         folder where this one has a certificate already), or end that node"
+        "the name `{name}` is taken: node {number} at {address} lives; choose another name with --name (and a new --data \
+         folder if this one has a certificate), or stop that node"
     )]
     NameTaken {
-        /// The name.
+        /// Name of both nodes.
         name: String,
-        /// The number of the node that has it.
+        /// Number of the other node.
         number: u16,
-        /// Where that one is.
+        /// Address of the other node.
         address: SocketAddr,
     },
-    /// Another node can't be reached.
+    /// A connection can't be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Or does not say what it should.
+    /// A connection or channel failed.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// There is no node of that name.
-    #[error("there is no node `{_0}`; there are: {_1}")]
-    NoNode(String, String),
-    /// It is there, but not to be talked to now.
-    #[error("there is no connection to node `{_0}` now; try again, or ask on a node that has one")]
-    NoLink(String),
-    /// A node is not removed by itself.
-    #[error("`{_0}` is this node: remove it by another one, or end it")]
-    Itself(String),
-    /// A node does not do what it was asked.
+    /// No node has that name: the name, and the names of all nodes.
+    #[error("there is no node `{_0}`; the nodes are: {_1}")]
+    UnknownNode(String, String),
+    /// The node is a member, but this node is not connected to it.
+    #[error("this node is not connected to node `{_0}`; retry, or run the command on a node that is connected to it")]
+    NotConnected(String),
+    /// A node can't remove itself.
+    #[error("`{_0}` is this node: remove it from another node, or stop it")]
+    OwnNode(String),
+    /// A node refused a request.
     #[error("{_0}")]
     Refused(String),
-    /// Nor now.
+    /// A node can't serve a request now.
     #[error("{_0}; try again")]
-    Later(String),
-    /// What a node says makes no sense.
-    #[error("the node says something that makes no sense: {_0}")]
+    RetryLater(String),
+    /// A message can't be decoded.
+    #[error("the node sent an invalid message: {_0}")]
     Malformed(String),
-    /// No node answers.
-    #[error("no node answers")]
-    Silent,
-    /// Who asks is no tenant.
-    #[error("a token of a tenant is needed the first time: `host cluster token --tenant NAME` makes one, for --token")]
-    NoTenant,
-    /// There are no numbers left for nodes.
-    #[error("the cluster has had as many nodes as it can give numbers to")]
-    NoNumbers,
-    /// The node is not in the cluster any more.
+    /// No node responds.
+    #[error("no node responds")]
+    NoResponse,
+    /// A client without a certificate has no token of a tenant.
+    #[error(
+        "a tenant's token is required for the first connection: create one with `host cluster token --tenant NAME`, and \
+         pass it with --token"
+    )]
+    TokenRequired,
+    /// All node numbers are assigned.
+    #[error("the cluster has assigned all of its 65535 numbers")]
+    NumbersExhausted,
+    /// The node is no longer a member of its cluster.
     #[error("{_0}")]
     Fenced(String),
-    /// What is in the store is none of ours.
-    #[error("the cluster's store has `{0}`, which is no node: is it another version's?")]
+    /// An entry of the cluster's store can't be decoded.
+    #[error("the entry `{0}` of the cluster's store can't be decoded; another version may have written it")]
     Unreadable(String),
 }
 
 impl ClusterError {
-    /// Whether to try again by itself may help: nobody answered, or who did can't do it now.
+    /// Returns whether retrying without a change may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
             ClusterError::Connect(error) => error.may_retry(),
             ClusterError::Join(error) => error.may_retry(),
-            ClusterError::Unreached(_, tries) => tries.iter().any(|(_, error)| error.may_retry()),
-            ClusterError::Channel(ChannelError::Disconnected(lost)) => lost.may_retry(),
+            ClusterError::Unreachable(_, attempts) => attempts.iter().any(|(_, error)| error.may_retry()),
+            ClusterError::Channel(ChannelError::Disconnected(reason)) => reason.may_retry(),
             ClusterError::Channel(_)
-            | ClusterError::Nowhere(..)
+            | ClusterError::Unresolved(..)
             | ClusterError::NoAnswer(..)
-            | ClusterError::Closed(_)
+            | ClusterError::PortClosed(_)
             | ClusterError::NoRoute(..)
-            | ClusterError::Later(_)
-            | ClusterError::Silent
+            | ClusterError::RetryLater(_)
+            | ClusterError::NoResponse
             | ClusterError::Store(MetaError::Unavailable { .. } | MetaError::Unknown { .. }) => true,
             _ => false,
         }
     }
 }
 
-/// Each address with why it can't be used.
-fn each(tries: &[(SocketAddr, ClusterError)]) -> String {
-    let of_one = |(address, error): &(SocketAddr, ClusterError)| {
-        let words = error.to_string();
-        if words.contains(&address.to_string()) { words } else { format!("{address}: {words}") }
+/// Lists each address with its error.
+fn list(attempts: &[(SocketAddr, ClusterError)]) -> String {
+    let describe = |(address, error): &(SocketAddr, ClusterError)| {
+        let message = error.to_string();
+        if message.contains(&address.to_string()) { message } else { format!("{address}: {message}") }
     };
-    tries.iter().map(of_one).collect::<Vec<_>>().join("; ")
+    attempts.iter().map(describe).collect::<Vec<_>>().join("; ")
+}
+
+/// Formats a time in whole seconds, at least 1.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.0} s", time.as_secs_f64().max(1.0))
 }

@@ -18,11 +18,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
-use crate::asks::Ask;
-use crate::fits::{self, FITS};
-use crate::links::{COMPONENTS, TASKS};
-use crate::members::{Member, MemberState};
-use crate::objects::Described;
+use crate::components::COMPONENTS;
+use crate::connections::TASKS;
+use crate::member::{Member, MemberState};
+use crate::node_requests::{NodeRequest, ObjectDescription};
+use crate::training::{TRAINING, TrainRequest, TrainResponse, TrainedModels};
 
 /// Checks the encoded form of a message, and that it decodes to the same message. `GOLDEN=1` prints it instead.
 fn check<T: Debug>(message: &T, encoded: &str, decoded: &T, expected: &str) {
@@ -52,7 +52,7 @@ fn key() -> Key {
     Key::new(b"k".to_vec()).unwrap()
 }
 
-fn span() -> KeyRange {
+fn range() -> KeyRange {
     KeyRange::prefix(b"n/".as_slice()).unwrap()
 }
 
@@ -82,19 +82,19 @@ fn node_requests_have_golden_bytes() {
         .otherwise(Operation::put(key(), MetaValue::new(b"w".to_vec())));
     let job = "20260131-235959-123-4f3a9c".parse().unwrap();
     for (request, expected) in [
-        (Ask::Get(key()), "00016b"),
-        (Ask::Range(span(), 300), "01026e2f01026e30ac02"),
-        (Ask::Transact(transaction), "0202016b000000016b0200ac020200016b0176010501016b01026b000100016b017700"),
-        (Ask::Grant(4), "0304"),
-        (Ask::KeepAlive(LeaseId(5)), "0405"),
-        (Ask::Revoke(LeaseId(6)), "0506"),
-        (Ask::Watch(span(), Revision(7)), "06026e2f01026e3007"),
-        (Ask::Describe(8), "0708"),
-        (Ask::Holders(9, vec![NodeId(1), NodeId(300)]), "08090201ac02"),
-        (Ask::Fetched(10, true), "090a01"),
-        (Ask::Remains(job, 11), "0a1a32303236303133312d3233353935392d3132332d3466336139630b"),
-        (Ask::Drain, "0b"),
-        (Ask::Copy(component()), "0c0707070707070707070707070707070707070707070707070707070707070707"),
+        (NodeRequest::Get(key()), "00016b"),
+        (NodeRequest::Range(range(), 300), "01026e2f01026e30ac02"),
+        (NodeRequest::Transact(transaction), "0202016b000000016b0200ac020200016b0176010501016b01026b000100016b017700"),
+        (NodeRequest::Grant(4), "0304"),
+        (NodeRequest::KeepAlive(LeaseId(5)), "0405"),
+        (NodeRequest::Revoke(LeaseId(6)), "0506"),
+        (NodeRequest::Watch(range(), Revision(7)), "06026e2f01026e3007"),
+        (NodeRequest::DescribeObject(8), "0708"),
+        (NodeRequest::FindHolders(9, vec![NodeId(1), NodeId(300)]), "08090201ac02"),
+        (NodeRequest::FetchEnded(10, true), "090a01"),
+        (NodeRequest::CachedResults(job, 11), "0a1a32303236303133312d3233353935392d3132332d3466336139630b"),
+        (NodeRequest::Drain, "0b"),
+        (NodeRequest::CopyComponent(component()), "0c0707070707070707070707070707070707070707070707070707070707070707"),
     ] {
         check_bytes(&request, expected);
     }
@@ -129,9 +129,9 @@ fn responses_of_the_store_have_golden_bytes() {
 
 #[test]
 fn responses_of_nodes_have_golden_bytes() {
-    let described: Result<Described, String> = Ok(([3; 32], 300));
+    let described: Result<ObjectDescription, String> = Ok(ObjectDescription { root: [3; 32], bytes: 300 });
     check_bytes(&described, "000303030303030303030303030303030303030303030303030303030303030303ac02");
-    let failed: Result<Described, String> = Err("why".to_owned());
+    let failed: Result<ObjectDescription, String> = Err("why".to_owned());
     check_bytes(&failed, "0103776879");
     check_bytes(&vec![NodeId(1), NodeId(300)], "0201ac02");
     check_bytes(&(), "");
@@ -149,7 +149,7 @@ fn training_has_golden_bytes() {
     // The trainer's fields: component, function, parameters, name, device.
     let trainer = [&[7; 32], b"\x01\x02{}\x04tree\x00".as_slice()].concat();
     let trainer: TrainerRef = postcard::from_bytes(&trainer).unwrap();
-    let request = fits::Ask {
+    let request = TrainRequest {
         trainers: vec![trainer],
         limits: Limits::default(),
         seed: 300,
@@ -163,10 +163,10 @@ fn training_has_golden_bytes() {
         "01070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
     );
     let batches = vec![(ByteBuf::from(b"header".to_vec()), ByteBuf::from(b"body".to_vec()))];
-    let models = fits::Given { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").of("tree"))] };
-    let answer: fits::Answer = Ok((vec![models], vec!["line".to_owned()]));
-    check_bytes(&answer, "0001010668656164657204626f647901010104747261700104747265650001046c696e65");
-    let failed: fits::Answer = Err(Fault::new(Code::Host, "why"));
+    let models = TrainedModels { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").of("tree"))] };
+    let response: TrainResponse = Ok((vec![models], vec!["line".to_owned()]));
+    check_bytes(&response, "0001010668656164657204626f647901010104747261700104747265650001046c696e65");
+    let failed: TrainResponse = Err(Fault::new(Code::Host, "why"));
     check_bytes(&failed, "0120037768790000");
 }
 
@@ -200,5 +200,5 @@ fn members_have_golden_json() {
 
 #[test]
 fn channels_have_fixed_numbers() {
-    assert_eq!([TASKS, COMPONENTS, FITS].map(|channel| channel.number()), [1, 8, 10]);
+    assert_eq!([TASKS, COMPONENTS, TRAINING].map(|channel| channel.number()), [1, 8, 10]);
 }

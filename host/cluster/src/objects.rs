@@ -1,11 +1,10 @@
-//! Objects of a cluster's nodes: fetched into memory files, and served out of them.
+//! Transfers of objects between nodes: fetched into memory files of this node, and served from them.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{NodeId, ObjectId};
@@ -13,83 +12,52 @@ use sandbar_runtime::Wanted;
 use sandbar_store::{Mapping, ReceiveBuffer, ReceiveBufferView, SealedFile};
 use sandbar_wire::{
     Connection, FailedHolder, FetchSpec, FetchTarget, FetchedObject, HashTree, HeldObject, Holder, HolderFinder,
-    Locations, ObjectSource, RootHash, SourceAssignment, TargetView,
+    ObjectSource, RootHash, SourceAssignment, TargetView,
 };
 use serde::de::DeserializeOwned;
 
-use super::Inner;
-use super::asks::{self, Ask};
+use crate::node_requests::{self, NodeRequest, ObjectDescription};
+use crate::state::ClusterState;
 
-/// What was shared and nobody asked for since is let go of after this.
-const SHARED_TIME: Duration = Duration::from_secs(4);
-/// So long a node may take to say what an object is: it may come from disk, and is hashed.
+/// Time after which an unused shared object is evicted.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(4);
+/// Maximum time until a node describes an object, which it may have to read from disk and hash.
 const DESCRIBE_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// Of a shorter object there is one holder: nobody asks who else has it.
+/// Minimum bytes of an object that nodes fetch from each other. A smaller one has one holder.
 const SPREAD_BYTES_MIN: u64 = 1 << 20;
 
-/// What others fetch of this node, and who of them has how much of it: of each other they fetch it, too.
-#[derive(Default)]
-pub(super) struct Shared {
-    objects: Mutex<HashMap<ObjectId, SharedObject>>,
-    locations: Mutex<Locations>,
-}
+/// The objects that other nodes may fetch: described ones, and ones that this node is fetching.
+pub(crate) struct SharedObjectSource(pub(crate) Arc<ClusterState>);
 
-struct SharedObject {
-    bytes: Arc<Mapping>,
-    root: RootHash,
-    touched: Instant,
-}
-
-impl Shared {
-    fn objects(&self) -> MutexGuard<'_, HashMap<ObjectId, SharedObject>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn locations(&self) -> MutexGuard<'_, Locations> {
-        self.locations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a node has fetched, or was fetching, is not to be had of it any more.
-    pub(super) fn lose(&self, node: NodeId) {
-        self.locations().remove_node(node);
-    }
-}
-
-/// What peers may fetch: what was described to somebody, and what is being fetched here.
-pub(super) struct Served(pub(super) Arc<Inner>);
-
-impl ObjectSource for Served {
+impl ObjectSource for SharedObjectSource {
     fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
-        if let Some(shared) = self.0.shared.objects().get_mut(&object) {
-            shared.touched = Instant::now();
-            return HeldObject::Whole(shared.bytes.clone());
+        let transfers = &self.0.objects;
+        if let Some((value, _)) = transfers.shared.get(object) {
+            return HeldObject::Whole(value);
         }
-        self.0.transfers.partial(object).map_or(HeldObject::NotFound, HeldObject::Partial)
+        transfers.engine.partial(object).map_or(HeldObject::NotFound, HeldObject::Partial)
     }
 }
 
-/// What an object is: its hash and its length.
-pub(super) type Described = ([u8; 32], u64);
-
-/// What an object of this node is, for another one that is to fetch it. It can be fetched for a while then.
-pub(super) async fn describe(inner: &Inner, object: ObjectId) -> Result<Described, String> {
-    let (root, bytes) = share(inner, object).await?;
-    Ok((root.0, bytes))
+/// Describes an object of this node for a node that will fetch it. The object is shared for a while.
+pub(crate) async fn describe(cluster: &ClusterState, object: ObjectId) -> Result<ObjectDescription, String> {
+    let (root, bytes) = share(cluster, object).await?;
+    Ok(ObjectDescription { root: root.0, bytes })
 }
 
-/// From whom a node is to fetch an object of this one, after it gave up some. None if there is nobody but this node.
+/// Returns the nodes from which `node` can fetch an object of this node, other than those that failed. Empty if only this
+/// node has it.
 ///
-/// The node that asks is named to others from now on: it asks once it serves what it has.
-pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[NodeId]) -> Vec<NodeId> {
-    let own = NodeId(inner.own.number.into());
-    let mut locations = inner.shared.locations();
-    if !inner.shared.objects().contains_key(&object) || !locations.add_holder(object, own) {
+/// `node` becomes a holder itself: it sends this request once it serves what it has.
+pub(crate) fn find_holders(cluster: &ClusterState, node: NodeId, object: ObjectId, failed: &[NodeId]) -> Vec<NodeId> {
+    let shared = &cluster.objects.shared;
+    let mut locations = shared.locations();
+    if !shared.contains(object) || !locations.add_holder(object, cluster.own_id()) {
         return Vec::new();
     }
-    match locations.reassign(object, node, gone) {
+    match locations.reassign(object, node, failed) {
         SourceAssignment::Holders(nodes) => nodes,
-        // It has dropped it since.
+        // The node has dropped it since.
         SourceAssignment::AlreadyWhole => {
             locations.remove_holder(object, node);
             Vec::new()
@@ -98,132 +66,131 @@ pub(super) fn holders(inner: &Inner, node: NodeId, object: ObjectId, gone: &[Nod
     }
 }
 
-/// A node has all of an object of this one, or has given it up.
-pub(super) fn fetched(inner: &Inner, node: NodeId, object: ObjectId, whole: bool) {
-    let mut locations = inner.shared.locations();
-    if !whole {
+/// Records that a node has fetched an object of this node, or has failed to.
+pub(crate) fn record_fetch(cluster: &ClusterState, node: NodeId, object: ObjectId, is_complete: bool) {
+    let shared = &cluster.objects.shared;
+    let mut locations = shared.locations();
+    if !is_complete {
         locations.remove_holder(object, node);
-    } else if inner.shared.objects().contains_key(&object) {
+    } else if shared.contains(object) {
         locations.add_holder(object, node);
     }
 }
 
-async fn share(inner: &Inner, object: ObjectId) -> Result<(RootHash, u64), String> {
-    if let Some(shared) = inner.shared.objects().get_mut(&object) {
-        shared.touched = Instant::now();
-        return Ok((shared.root, shared.bytes.len() as u64));
+/// Returns the hash and length of an object, which other nodes can fetch from now on.
+async fn share(cluster: &ClusterState, object: ObjectId) -> Result<(RootHash, u64), String> {
+    let transfers = &cluster.objects;
+    if let Some((value, root)) = transfers.shared.get(object) {
+        return Ok((root, value.len() as u64));
     }
-    let hub = inner.hub.get().ok_or("it runs no programs")?;
-    let (tell, told) = tokio::sync::oneshot::channel();
-    hub.asker.share(object, Box::new(move |value| drop(tell.send(value))));
-    let value = told.await.map_err(|_| "the node ends")??;
+    let runtime = cluster.runtime.get().ok_or("it runs no programs")?;
+    let (reply, value) = tokio::sync::oneshot::channel();
+    runtime.handle.share(object, Box::new(move |value| drop(reply.send(value))));
+    let value = value.await.map_err(|_| "the node is shutting down")??;
     let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(|e| e.to_string())?;
     let hashed = tokio::task::spawn_blocking(move || {
         let tree = HashTree::of(&mapping);
         (mapping, tree)
     });
     let (mapping, tree) = hashed.await.map_err(|e| e.to_string())?;
-    let (root, bytes) = (tree.root(), Arc::new(mapping));
-    let shared = (root, bytes.len() as u64);
-    inner.transfers.keep_tree(object, tree);
-    inner.shared.objects().insert(object, SharedObject { bytes, root, touched: Instant::now() });
-    Ok(shared)
+    let (root, bytes) = (tree.root(), mapping.len() as u64);
+    transfers.engine.keep_tree(object, tree);
+    transfers.shared.insert(object, Arc::new(mapping), root);
+    Ok((root, bytes))
 }
 
-/// Lets go of what nobody has asked for in a while, again and again.
-pub(super) async fn let_go(inner: Arc<Inner>) {
+/// Evicts unused shared objects, forever.
+pub(crate) async fn evict_idle(cluster: Arc<ClusterState>) {
     loop {
-        tokio::time::sleep(SHARED_TIME / 4).await;
-        let mut gone = Vec::new();
-        inner.shared.objects().retain(|object, shared| {
-            let stays = shared.touched.elapsed() < SHARED_TIME;
-            gone.extend((!stays).then_some(*object));
-            stays
-        });
-        for object in gone {
-            inner.transfers.forget(object);
-            inner.shared.locations().forget(object);
+        tokio::time::sleep(IDLE_TIME_MAX / 4).await;
+        for object in cluster.objects.shared.evict_idle(IDLE_TIME_MAX) {
+            cluster.objects.engine.forget(object);
         }
     }
 }
 
-/// Fetches the value of an object that a node has which is connected: from that one, and from others that fetch it.
-pub(super) async fn fetch(inner: &Arc<Inner>, wanted: Wanted) -> Result<SealedFile, String> {
+/// Fetches the value of an object from a connected node that has it, and from other nodes that are fetching it.
+pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: Wanted) -> Result<SealedFile, String> {
     let Wanted { node, object, bytes, priority } = wanted;
-    let connection = inner.link(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
-    let described: Result<Described, String> = ask(&connection, &Ask::Describe(object.0)).await?;
-    let (root, length) = described?;
-    if length != bytes {
-        return Err(format!("node {node} has {length} bytes of object {object}, where {bytes} were to be"));
+    let connection = cluster.connection(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
+    let description: Result<ObjectDescription, String> =
+        request(&connection, &NodeRequest::DescribeObject(object.0)).await?;
+    let description = description?;
+    if description.bytes != bytes {
+        let actual = description.bytes;
+        return Err(format!("object {object} has {actual} bytes on node {node}, and {bytes} bytes were expected"));
     }
     let is_spread = bytes >= SPREAD_BYTES_MIN;
-    let finder = AtSource { inner: inner.clone(), node, connection: connection.clone() };
+    let finder = SourceHolderFinder { cluster: cluster.clone(), node, connection: connection.clone() };
     let spec = FetchSpec {
         object,
         bytes,
-        root: RootHash(root),
-        // Who else has it is asked once what comes is served from here: others may be sent here then.
+        root: RootHash(description.root),
+        // Other holders are requested once this node serves what it receives: then it can be named as a holder.
         holders: if is_spread { Vec::new() } else { vec![connection.holder(node)] },
         priority,
         finder: is_spread.then(|| Arc::new(finder) as Arc<dyn HolderFinder>),
     };
-    let here = fetch_here(inner, spec, is_spread).await;
+    let fetched = fetch_to_memory(cluster, spec, is_spread).await;
     if is_spread {
-        let is_whole = here.is_ok();
-        // Whoever is gone need not know.
-        inner.handle.spawn(async move { ask::<()>(&connection, &Ask::Fetched(object.0, is_whole)).await });
+        let is_complete = fetched.is_ok();
+        // A disconnected node need not know.
+        cluster
+            .handle
+            .spawn(async move { request::<()>(&connection, &NodeRequest::FetchEnded(object.0, is_complete)).await });
     }
-    here
+    fetched
 }
 
-/// Fetches an object into a memory file of this node. If it is `spread`, other nodes can fetch it from here as well.
+/// Fetches an object into a memory file. If it is `spread`, other nodes can fetch it from this node as well.
 ///
 /// Creating and sealing the file can wait for every processor of a busy machine, so neither runs on the threads that keep
 /// connections alive.
-async fn fetch_here(inner: &Arc<Inner>, spec: FetchSpec, spread: bool) -> Result<SealedFile, String> {
+async fn fetch_to_memory(cluster: &Arc<ClusterState>, spec: FetchSpec, spread: bool) -> Result<SealedFile, String> {
     let (object, bytes, root) = (spec.object, spec.bytes, spec.root);
     let reserve = async |bytes: u64| {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-        Ok(LandingTarget(tokio::task::spawn_blocking(move || ReceiveBuffer::new(bytes)).await??))
+        Ok(ReceiveTarget(tokio::task::spawn_blocking(move || ReceiveBuffer::new(bytes)).await??))
     };
-    let fetched = inner.transfers.fetch(spec, reserve).await.map_err(|e| e.to_string())?;
-    let FetchedObject { target: LandingTarget(buffer), serving, .. } = fetched;
+    let fetched = cluster.objects.engine.fetch(spec, reserve).await.map_err(|e| e.to_string())?;
+    let FetchedObject { target: ReceiveTarget(buffer), serving, .. } = fetched;
     let sealed = tokio::task::spawn_blocking(move || buffer.seal()).await.map_err(|e| e.to_string())?;
-    let here = sealed.map_err(|e| e.to_string())?;
+    let sealed = sealed.map_err(|e| e.to_string())?;
     if spread {
-        let bytes = Arc::new(Mapping::sealed(here.as_fd(), bytes).map_err(|e| e.to_string())?);
-        inner.shared.objects().insert(object, SharedObject { bytes, root, touched: Instant::now() });
+        let value = Arc::new(Mapping::sealed(sealed.as_fd(), bytes).map_err(|e| e.to_string())?);
+        cluster.objects.shared.insert(object, value, root);
     }
     // Peers find the object without a gap: first in the transfer, then among the shared objects.
     drop(serving);
-    Ok(here)
+    Ok(sealed)
 }
 
-async fn ask<T: DeserializeOwned>(connection: &Connection, asked: &Ask) -> Result<T, String> {
-    asks::ask(connection, asked, DESCRIBE_TIME_MAX).await
+async fn request<T: DeserializeOwned>(connection: &Connection, request: &NodeRequest) -> Result<T, String> {
+    node_requests::request(connection, request, DESCRIBE_TIME_MAX).await
 }
 
-/// Those of some nodes that are connected.
-fn linked(inner: &Inner, nodes: impl IntoIterator<Item = NodeId>) -> Vec<Holder> {
-    nodes.into_iter().filter_map(|node| Some(inner.link(node)?.holder(node))).collect()
+/// Returns those of the nodes to which this node is connected.
+fn connected_holders(cluster: &ClusterState, nodes: impl IntoIterator<Item = NodeId>) -> Vec<Holder> {
+    nodes.into_iter().filter_map(|node| Some(cluster.connection(node)?.holder(node))).collect()
 }
 
-/// Asks the node that has an object who else has it.
-struct AtSource {
-    inner: Arc<Inner>,
+/// Finds holders of an object through the node that created it.
+struct SourceHolderFinder {
+    cluster: Arc<ClusterState>,
     node: NodeId,
     connection: Connection,
 }
 
-impl HolderFinder for AtSource {
-    fn find_more(&self, object: ObjectId, gone: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
-        let (inner, node, connection) = (self.inner.clone(), self.node, self.connection.clone());
-        let gone: Vec<NodeId> = gone.iter().map(|gone| gone.holder).collect();
+impl HolderFinder for SourceHolderFinder {
+    fn find_more(&self, object: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
+        let (cluster, node, connection) = (self.cluster.clone(), self.node, self.connection.clone());
+        let failed: Vec<NodeId> = failed.iter().map(|failed| failed.holder).collect();
         async move {
-            let had_source = gone.contains(&node);
-            let nodes: Vec<NodeId> = ask(&connection, &Ask::Holders(object.0, gone)).await.unwrap_or_default();
-            let mut holders = linked(&inner, nodes);
-            if holders.is_empty() && !had_source {
+            let has_source_failed = failed.contains(&node);
+            let find = NodeRequest::FindHolders(object.0, failed);
+            let nodes: Vec<NodeId> = request(&connection, &find).await.unwrap_or_default();
+            let mut holders = connected_holders(&cluster, nodes);
+            if holders.is_empty() && !has_source_failed {
                 holders.push(connection.holder(node));
             }
             holders
@@ -232,12 +199,12 @@ impl HolderFinder for AtSource {
     }
 }
 
-struct LandingTarget(ReceiveBuffer);
+struct ReceiveTarget(ReceiveBuffer);
 
-struct LandingSeen(Arc<ReceiveBufferView>);
+struct ReceiveTargetView(Arc<ReceiveBufferView>);
 
-// SAFETY: a landing is as many initialised bytes, mapped as long as it lives, of a file that nobody else has.
-unsafe impl FetchTarget for LandingTarget {
+// SAFETY: a receive buffer has this many initialised bytes, mapped while it lives, of a file that nobody else has.
+unsafe impl FetchTarget for ReceiveTarget {
     fn bytes(&self) -> u64 {
         self.0.bytes() as u64
     }
@@ -247,12 +214,12 @@ unsafe impl FetchTarget for LandingTarget {
     }
 
     fn view(&self) -> Arc<dyn TargetView> {
-        Arc::new(LandingSeen(self.0.view()))
+        Arc::new(ReceiveTargetView(self.0.view()))
     }
 }
 
-// SAFETY: the view is of the same bytes, mapped as long as it lives.
-unsafe impl TargetView for LandingSeen {
+// SAFETY: the view is of the same bytes, mapped while it lives.
+unsafe impl TargetView for ReceiveTargetView {
     fn start(&self) -> NonNull<u8> {
         self.0.start()
     }

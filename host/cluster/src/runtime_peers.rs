@@ -1,36 +1,12 @@
-//! The cluster as the other nodes of this node's runtime, and what this node does for others.
+//! The cluster as the other nodes of this node's runtime.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbar_core::{ComponentId, Limits};
-use sandbar_functions::FunctionLoader;
 use sandbar_runtime::{Outside, Program, RuntimePeers, RuntimeStarted};
-use sandbar_train::UnitServer;
 
-use crate::Cluster;
-
-/// Services of this node for the others.
-#[derive(Debug)]
-pub struct NodeServices {
-    /// Compiles the components of other nodes.
-    pub functions: FunctionLoader,
-    /// Folder for the components of other nodes.
-    pub components: PathBuf,
-    /// Trains units of other nodes.
-    pub units: UnitServer,
-    /// Maximum limits of a task.
-    pub limits: Limits,
-    /// Memory for objects, in bytes.
-    pub object_bytes_max: u64,
-}
-
-impl NodeServices {
-    pub(crate) fn component_path(&self, component: ComponentId) -> PathBuf {
-        self.components.join(format!("{component}.wasm"))
-    }
-}
+use crate::cluster::Cluster;
+use crate::node_services::NodeServices;
 
 #[derive(Debug)]
 struct ClusterPeers {
@@ -48,16 +24,16 @@ impl Cluster {
 
 impl RuntimePeers for ClusterPeers {
     fn services(&self) -> Arc<dyn Outside> {
-        self.cluster.outside()
+        self.cluster.services()
     }
 
     fn started(&self, runtime: RuntimeStarted) {
         if let Some(services) = self.services.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.cluster.begin(runtime, services);
+            self.cluster.runtime_started(runtime, services);
         }
     }
 
     fn loaded(&self, program: &Arc<Program>, component: File) {
-        self.cluster.know(program.compiled.id(), component);
+        self.cluster.offer_component(program.compiled.id(), component);
     }
 }

@@ -10,7 +10,7 @@ pub mod machine;
 
 pub use error::NodeError;
 pub use sandbar_cluster::{
-    ClientTimes, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, Followed, ListenOn, Member,
+    ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent, ListenOn, Member,
     MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};

@@ -201,7 +201,7 @@ fn who_is_of_another_cluster_is_told_at_once() {
     // A token of the wrong kind.
     let node_token = token(&lab, &[]);
     let line = ["jobs", "list", "--data", "bob", "--token", &node_token, "--node", &first];
-    gives_up(&lab, &line, quickly, &["a token of a tenant is needed"]);
+    gives_up(&lab, &line, quickly, &["a tenant's token is required"]);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &ada];
     gives_up(&lab, &line, quickly, &["is for a tenant, not for a node"]);
     // The founder logs why it rejected a node.
@@ -283,7 +283,7 @@ fn a_node_whose_name_was_taken_ends() {
     assert!(there.iter().any(|node| node["name"] == "twin" && node["number"].as_u64() > Some(2)), "{there:?}");
     drop(other);
     let log = log_of(founder);
-    for words in ["node `twin` (number 2, ", "is out of the cluster", "is in the cluster"] {
+    for words in ["node `twin` (number 2, ", "has left the cluster", "is in the cluster"] {
         assert!(log.contains(words), "`{words}` is not in {log}");
     }
 }
@@ -315,10 +315,10 @@ fn the_log_of_a_node_says_what_happens() {
         "INFO  node `node-2` (number 2, 127.0.0.1:",
         "INFO  connected to node `node-2` (number 2, 127.0.0.1:",
         "INFO  tenant `ada` at 127.0.0.1:",
-        " of tenant `ada` begins: ",
+        " of tenant `ada` starts: ",
         " succeeded\n",
         "WARN  lost node `node-2` (number 2, ",
-        "is out of the cluster: it left, or its lease of 4 s ended",
+        "has left the cluster, or its lease of 4 s has expired",
         "INFO  this node leaves its cluster",
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");

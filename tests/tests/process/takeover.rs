@@ -167,7 +167,7 @@ fn another_node_finishes_the_job_of_one_that_died() {
         node.wait().stderr
     };
     let logs: Vec<String> = nodes.running.drain(..).map(log).collect();
-    let words = format!("WARN  job {} is taken over from node `node-2`, which is gone", &id[id.len() - 6..]);
+    let words = format!("WARN  job {} is taken over from node `node-2`, which is lost", &id[id.len() - 6..]);
     assert_eq!(logs.iter().filter(|log| log.contains(&words)).count(), 1, "{words}: {logs:#?}");
 }
 

@@ -1,4 +1,4 @@
-//! A tenant's side: who asks the nodes of a cluster from outside.
+//! A client of the tenant API: submits jobs to the nodes of a cluster, follows and queries them.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,109 +11,114 @@ use sandbar_wire::{
     Role, SystemClock, WireLimits,
 };
 
-use super::ClusterJob;
-use super::door::JOBS_CHANNEL;
-use super::said::{Answered, Asked, NewClusterJob};
-use crate::reach::{NodeAddress, aloud, first, patiently, unspecified};
-use crate::{ClusterError, IDENTITY, parts, same_cluster};
+use super::job::ClusterJob;
+use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
+use crate::addresses::{NodeAddress, unspecified};
+use crate::attempts::{announce_if_slow, connect_first, retry};
+use crate::chunks;
+use crate::error::ClusterError;
+use crate::identity::{IDENTITY, check_same_cluster};
 
-/// Who has this folder at the moment is done with it within this.
+/// Maximum time for which another command locks the data folder.
 const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
-const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// The longest that a connection may take, whatever a user says, in milliseconds.
+/// Delay between retries.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Maximum connect timeout, in milliseconds.
 const CONNECT_MS_MAX: u64 = 600_000;
-/// A node that says nothing for so long of what it was asked is asked anew, or another one is.
+/// Maximum silence of a node that processes a request. Then the request is repeated, or sent to another node.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// How long a client waits for nodes.
+/// Timeouts of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientTimes {
-    /// For the node that is named, the first time, whatever addresses its name stands for.
+pub struct ClientTimeouts {
+    /// Maximum time of the first connection, at any address of the node's name.
     pub connect_max: Duration,
-    /// For any node, when what had answered does not any more.
+    /// Maximum time to reach any node after a first answer.
     pub reconnect_max: Duration,
 }
 
-impl Default for ClientTimes {
-    fn default() -> ClientTimes {
-        ClientTimes { connect_max: Duration::from_secs(5), reconnect_max: Duration::from_secs(60) }
+impl Default for ClientTimeouts {
+    fn default() -> ClientTimeouts {
+        ClientTimeouts { connect_max: Duration::from_secs(5), reconnect_max: Duration::from_secs(60) }
     }
 }
 
-/// Asks nodes of a cluster as a tenant.
+/// A tenant's client of a cluster.
 #[derive(Debug)]
 pub struct ClusterClient {
     endpoint: Endpoint,
-    times: ClientTimes,
-    /// Nodes, the one that is asked first first.
+    timeouts: ClientTimeouts,
+    /// Addresses of nodes, in the order in which requests are sent to them.
     nodes: VecDeque<SocketAddr>,
     connection: Option<(SocketAddr, Connection)>,
 }
 
-/// What is told of a job that is followed.
+/// An event of a followed job.
 #[derive(Debug)]
-pub enum Followed {
-    /// A line of its log.
+pub enum FollowEvent {
+    /// A log line.
     Line(LoggedLine),
-    /// How far its tasks are.
+    /// Progress of the job's tasks.
     Progress(Vec<ProgressRow>),
-    /// Its node is gone, and this one has taken it: it begins anew.
+    /// The node of the job is lost, and this node has taken the job over and restarts it.
     TakenOver(String),
-    /// The node at this address has its log, and can't be reached from here: what comes of it others tell.
-    WithoutLog(SocketAddr),
-    /// Nobody answers, for this reason; it is tried again for so long.
-    Away(String, Duration),
+    /// The node at this address has the job's log, but can't be reached from here. Other nodes report its state.
+    LogUnreachable(SocketAddr),
+    /// No node responds, for this reason. The client retries for this time.
+    Disconnected(String, Duration),
 }
 
-/// How far somebody is who follows a job.
+/// State of a client that follows a job.
 #[derive(Debug, Default)]
-struct Trail {
-    /// How often it had been taken, and how many lines of its log since then were told.
-    taken: Option<u32>,
+struct FollowPosition {
+    /// The followed run, once known.
+    run: Option<u32>,
+    /// Log lines of that run that were received.
     lines: u64,
-    away_since: Option<Instant>,
-    /// The node that it is said to be at.
-    sent_to: Option<SocketAddr>,
-    /// That could not be reached: another one tells what it can.
-    stays: bool,
+    disconnected_since: Option<Instant>,
+    /// Target of the last redirect.
+    redirected_to: Option<SocketAddr>,
+    /// The redirect failed: another node reports the state, without the log.
+    without_log: bool,
 }
 
 impl ClusterClient {
-    /// A client of the cluster that a node is of: with the certificate in this folder, or with a token that gets one. It is
-    /// connected to that node. Within a tokio runtime.
+    /// Connects to a node of a cluster, with the certificate in the data folder, or with a token for one. Must be called in a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// When it has neither, or the node does not answer, or does not let it in.
+    /// Fails if the folder has no certificate and there is no token, or if the node does not respond or refuses the client.
     pub async fn connect(
         data: &Path,
         node: &NodeAddress,
         token: Option<&str>,
-        times: ClientTimes,
+        timeouts: ClientTimeouts,
     ) -> Result<ClusterClient, ClusterError> {
+        let time = timeouts.connect_max;
         let connected = async {
-            let identity = identity(data, node, token, times.connect_max).await?;
-            // Of an address of the other family the endpoint has another socket.
-            let endpoint = Endpoint::bind((Ipv4Addr::UNSPECIFIED, 0).into(), &identity, limits(times.connect_max))?;
+            let identity = load_or_join(data, node, token, time).await?;
+            // The endpoint has another socket for addresses of the other family.
+            let endpoint = Endpoint::bind((Ipv4Addr::UNSPECIFIED, 0).into(), &identity, limits(time))?;
             let attempt = async |address| Ok(endpoint.connect(address, &ExpectedPeer::AnyNode).await?);
-            let connect = async || first(node, times.connect_max, attempt).await;
-            let (address, connection) = patiently(times.connect_max, connect).await?;
+            let (address, connection) = retry(time, async || connect_first(node, time, attempt).await).await?;
             let (nodes, connection) = (VecDeque::from([address]), Some((address, connection)));
-            Ok(ClusterClient { endpoint, times, nodes, connection })
+            Ok(ClusterClient { endpoint, timeouts, nodes, connection })
         };
-        aloud(node, times.connect_max, connected).await
+        announce_if_slow(node, time, connected).await
     }
 
-    /// Has a job of this component run. Gives it as it is then. It is one job however often its nodes have to be asked.
+    /// Submits a job with this component. Returns it as the node stored it. However often the request is repeated, the job
+    /// is submitted once.
     ///
     /// # Errors
-    /// When no node takes it, or none answers for a while.
+    /// Fails if a node refuses the job, or none responds in time.
     pub async fn submit(&mut self, new: NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             match self.submit_once(&new, component).await {
-                Err(error) if error.may_retry() && begun.elapsed() < self.times.reconnect_max => {
-                    self.turn_away();
-                    tokio::time::sleep(TRY_AGAIN).await;
+                Err(error) if error.may_retry() && started.elapsed() < self.timeouts.reconnect_max => {
+                    self.use_next_node();
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 done => return done,
             }
@@ -121,71 +126,71 @@ impl ClusterClient {
     }
 
     async fn submit_once(&mut self, new: &NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
-        let mut frames = self.ask(&Asked::Submit(new.clone())).await?;
+        let mut frames = self.send(&TenantRequest::Submit(new.clone())).await?;
         loop {
-            match answer(&mut frames).await? {
-                Answered::Send => parts::send(&frames, component, SILENCE_MAX).await?,
-                Answered::Job(job) => return Ok(*job),
+            match receive(&mut frames).await? {
+                TenantResponse::SendComponent => chunks::send(&frames, component, SILENCE_MAX).await?,
+                TenantResponse::Job(job) => return Ok(*job),
                 other => return Err(unexpected(&other)),
             }
         }
     }
 
-    /// How a job is.
+    /// Returns a job.
     ///
     /// # Errors
-    /// When there is none of that name, or no node answers.
+    /// Fails if no job has that name, or no node responds.
     pub async fn status(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
-        let mut frames = self.ask(&Asked::Status { job: job.to_owned() }).await?;
-        match answer(&mut frames).await? {
-            Answered::Job(job) => Ok(*job),
+        let mut frames = self.send(&TenantRequest::Status { job: job.to_owned() }).await?;
+        match receive(&mut frames).await? {
+            TenantResponse::Job(job) => Ok(*job),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// The last jobs, so many at most, the last first.
+    /// Returns at most `limit` jobs, the last one first.
     ///
     /// # Errors
-    /// When no node answers.
+    /// Fails if no node responds.
     pub async fn list(&mut self, limit: u32) -> Result<Vec<ClusterJob>, ClusterError> {
-        let mut frames = self.ask(&Asked::List { limit }).await?;
-        match answer(&mut frames).await? {
-            Answered::Jobs(jobs) => Ok(jobs),
+        let mut frames = self.send(&TenantRequest::List { limit }).await?;
+        match receive(&mut frames).await? {
+            TenantResponse::Jobs(jobs) => Ok(jobs),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// What there is to be seen of a job, by the node that runs it, or ran it; none where nothing is kept of what is asked.
+    /// Queries the node that runs or ran a job. Returns `None` if the job has no record of that kind.
     ///
     /// # Errors
-    /// When there is none of that name, or its node does not answer for a while.
-    pub async fn look(&mut self, job: &str, question: &JobQuery) -> Result<Option<JobResponse>, ClusterError> {
-        self.retry_until_answered(async |client| client.look_once(job, question).await).await
+    /// Fails if no job has that name, or its node does not respond in time.
+    pub async fn query(&mut self, job: &str, query: &JobQuery) -> Result<Option<JobResponse>, ClusterError> {
+        self.retry_until_answered(async |client| client.query_once(job, query).await).await
     }
 
-    /// None if it is elsewhere: that node is asked next.
-    async fn look_once(&mut self, job: &str, question: &JobQuery) -> Result<Option<Option<JobResponse>>, ClusterError> {
-        let mut frames = self.ask(&Asked::Look { job: job.to_owned(), question: question.clone() }).await?;
-        match answer(&mut frames).await? {
-            Answered::Seen => {}
-            Answered::Elsewhere(address) => {
-                self.turn_to(&address);
+    /// Returns `None` after a redirect.
+    async fn query_once(&mut self, job: &str, query: &JobQuery) -> Result<Option<Option<JobResponse>>, ClusterError> {
+        let mut frames = self.send(&TenantRequest::Query { job: job.to_owned(), query: query.clone() }).await?;
+        match receive(&mut frames).await? {
+            TenantResponse::QueryResponse => {}
+            TenantResponse::Redirect(address) => {
+                self.use_node(&address);
                 return Ok(None);
             }
             other => return Err(unexpected(&other)),
         }
         let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
-        let bytes = parts::recv(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::Later)?;
+        let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::RetryLater)?;
         match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
-            Some(JobResponse::Refused(why)) => Err(ClusterError::Refused(why)),
-            seen => Ok(Some(seen)),
+            Some(JobResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
+            response => Ok(Some(response)),
         }
     }
 
-    /// Has a job end. Gives it as it was.
+    /// Stops a job. Returns it as it was before.
     ///
     /// # Errors
-    /// When there is none of that name, or no node that runs it answers for a while.
+    /// Fails if no job has that name, or its node does not respond in time.
     pub async fn stop(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
         self.retry_until_answered(async |client| client.stop_once(job).await).await
     }
@@ -195,103 +200,108 @@ impl ClusterClient {
         &mut self,
         mut once: impl AsyncFnMut(&mut Self) -> Result<Option<T>, ClusterError>,
     ) -> Result<T, ClusterError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let error = match once(self).await {
-                Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => ClusterError::Later("it goes from node to node".to_owned()),
+                Ok(Some(response)) => return Ok(response),
+                Ok(None) => ClusterError::RetryLater("nodes redirect the request to each other".to_owned()),
                 Err(error) => {
-                    self.turn_away();
+                    self.use_next_node();
                     error
                 }
             };
-            if !error.may_retry() || begun.elapsed() > self.times.reconnect_max {
+            if !error.may_retry() || started.elapsed() > self.timeouts.reconnect_max {
                 return Err(error);
             }
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// None if it is elsewhere: that node is asked next.
+    /// Returns `None` after a redirect.
     async fn stop_once(&mut self, job: &str) -> Result<Option<ClusterJob>, ClusterError> {
-        let mut frames = self.ask(&Asked::Stop { job: job.to_owned() }).await?;
-        match answer(&mut frames).await? {
-            Answered::Job(job) => Ok(Some(*job)),
-            Answered::Elsewhere(address) => {
-                self.turn_to(&address);
+        let mut frames = self.send(&TenantRequest::Stop { job: job.to_owned() }).await?;
+        match receive(&mut frames).await? {
+            TenantResponse::Job(job) => Ok(Some(*job)),
+            TenantResponse::Redirect(address) => {
+                self.use_node(&address);
                 Ok(None)
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Follows a job to its end, wherever it goes.
+    /// Follows a job to its end, whichever nodes run it. Returns the finished job.
     ///
     /// # Errors
-    /// When there is none of that name, or its nodes don't answer for a while.
-    pub async fn follow(&mut self, job: &str, mut told: impl FnMut(Followed)) -> Result<ClusterJob, ClusterError> {
-        let mut trail = Trail::default();
+    /// Fails if no job has that name, or no node responds in time.
+    pub async fn follow(
+        &mut self,
+        job: &str,
+        mut on_event: impl FnMut(FollowEvent),
+    ) -> Result<ClusterJob, ClusterError> {
+        let mut position = FollowPosition::default();
         loop {
-            match self.follow_once(job, &mut trail, &mut told).await {
+            match self.follow_once(job, &mut position, &mut on_event).await {
                 Ok(Some(job)) => return Ok(job),
                 Ok(None) => {}
                 Err(error) if !error.may_retry() => return Err(error),
                 Err(error) => {
-                    let time = self.times.reconnect_max;
-                    let begun = *trail.away_since.get_or_insert_with(|| {
-                        told(Followed::Away(error.to_string(), time));
+                    let time = self.timeouts.reconnect_max;
+                    let since = *position.disconnected_since.get_or_insert_with(|| {
+                        on_event(FollowEvent::Disconnected(error.to_string(), time));
                         Instant::now()
                     });
-                    if begun.elapsed() > time {
-                        return Err(ClusterError::GaveUp(Box::new(error), begun.elapsed()));
+                    if since.elapsed() > time {
+                        return Err(ClusterError::TimedOut(Box::new(error), since.elapsed()));
                     }
-                    self.turn_away();
+                    self.use_next_node();
                 }
             }
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// Until its node is gone, or says that it is elsewhere.
+    /// Follows one run on one node. Returns `None` if the run has ended without finishing the job, or after a redirect.
     async fn follow_once(
         &mut self,
         job: &str,
-        trail: &mut Trail,
-        told: &mut impl FnMut(Followed),
+        position: &mut FollowPosition,
+        on_event: &mut impl FnMut(FollowEvent),
     ) -> Result<Option<ClusterJob>, ClusterError> {
-        let now = self.status(job).await?;
-        if let Some(sent) = trail.sent_to.take_if(|sent| self.nodes.front() != Some(sent)) {
-            trail.stays = true;
-            told(Followed::WithoutLog(sent));
+        let current = self.status(job).await?;
+        let failed_redirect = position.redirected_to.take_if(|target| self.nodes.front() != Some(target));
+        if let Some(target) = failed_redirect {
+            position.without_log = true;
+            on_event(FollowEvent::LogUnreachable(target));
         }
-        // Its log begins anew with the node that takes it.
-        if trail.taken != Some(now.taken) {
-            if trail.taken.is_some() {
-                told(Followed::TakenOver(now.node.clone()));
+        // Each run has its own log.
+        if position.run != Some(current.runs) {
+            if position.run.is_some() {
+                on_event(FollowEvent::TakenOver(current.node.clone()));
             }
-            (trail.taken, trail.lines, trail.stays) = (Some(now.taken), 0, false);
+            (position.run, position.lines, position.without_log) = (Some(current.runs), 0, false);
         }
-        let follow =
-            Asked::Follow { job: now.id.to_string(), taken: now.taken, after: trail.lines, stays: trail.stays };
-        let mut frames = self.ask(&follow).await?;
+        let (run, lines, without_log) = (current.runs, position.lines, position.without_log);
+        let follow = TenantRequest::Follow { job: current.id.to_string(), run, lines, without_log };
+        let mut frames = self.send(&follow).await?;
         loop {
-            match answer(&mut frames).await? {
-                Answered::Nodes(addresses) => {
-                    trail.away_since = None;
+            match receive(&mut frames).await? {
+                TenantResponse::Nodes(addresses) => {
+                    position.disconnected_since = None;
                     let first = self.nodes.front().copied();
                     let others = addresses.iter().filter_map(|text| text.parse().ok());
                     self.nodes = first.into_iter().chain(others.filter(|other| Some(*other) != first)).collect();
                 }
-                Answered::Line(line) => {
-                    trail.lines += 1;
-                    told(Followed::Line(line));
+                TenantResponse::Line(line) => {
+                    position.lines += 1;
+                    on_event(FollowEvent::Line(line));
                 }
-                Answered::Progress(rows) => told(Followed::Progress(rows)),
-                Answered::Job(job) if job.state.is_finished() => return Ok(Some(*job)),
-                Answered::Job(job) if job.taken != now.taken => return Ok(None),
-                Answered::Job(_) => {}
-                Answered::Elsewhere(address) => {
-                    trail.sent_to = self.turn_to(&address);
+                TenantResponse::Progress(rows) => on_event(FollowEvent::Progress(rows)),
+                TenantResponse::Job(job) if job.state.is_finished() => return Ok(Some(*job)),
+                TenantResponse::Job(job) if job.runs != run => return Ok(None),
+                TenantResponse::Job(_) => {}
+                TenantResponse::Redirect(address) => {
+                    position.redirected_to = self.use_node(&address);
                     return Ok(None);
                 }
                 other => return Err(unexpected(&other)),
@@ -299,15 +309,15 @@ impl ClusterClient {
         }
     }
 
-    /// Asks the next node from now on, if there is another.
-    fn turn_away(&mut self) {
+    /// Sends the next requests to the next node, if the client knows several.
+    fn use_next_node(&mut self) {
         self.connection = None;
         let first = self.nodes.pop_front();
         self.nodes.extend(first);
     }
 
-    /// Asks this node from now on.
-    fn turn_to(&mut self, address: &str) -> Option<SocketAddr> {
+    /// Sends the next requests to this node.
+    fn use_node(&mut self, address: &str) -> Option<SocketAddr> {
         let address = address.parse().ok()?;
         self.nodes.retain(|other| *other != address);
         self.nodes.push_front(address);
@@ -315,9 +325,9 @@ impl ClusterClient {
         Some(address)
     }
 
-    /// Asks the first node that answers.
-    async fn ask(&mut self, asked: &Asked) -> Result<Frames, ClusterError> {
-        let bytes = serde_json::to_vec(asked).unwrap_or_default();
+    /// Sends a request to the first node that accepts it.
+    async fn send(&mut self, request: &TenantRequest) -> Result<Frames, ClusterError> {
+        let bytes = serde_json::to_vec(request).unwrap_or_default();
         let mut failed = None;
         for _ in 0..self.nodes.len() {
             match self.open().await {
@@ -327,68 +337,70 @@ impl ClusterClient {
                 }
                 Err(error) => failed = Some(error),
             }
-            self.turn_away();
+            self.use_next_node();
         }
-        Err(failed.unwrap_or(ClusterError::Silent))
+        Err(failed.unwrap_or(ClusterError::NoResponse))
     }
 
     async fn open(&mut self) -> Result<Frames, ClusterError> {
-        let address = *self.nodes.front().ok_or(ClusterError::Silent)?;
-        let known = self.connection.take().filter(|(to, connection)| *to == address && !connection.is_closed());
-        let connection = match known {
+        let address = *self.nodes.front().ok_or(ClusterError::NoResponse)?;
+        let open = self.connection.take().filter(|(to, connection)| *to == address && !connection.is_closed());
+        let connection = match open {
             Some((_, connection)) => connection,
             None => self.endpoint.connect(address, &ExpectedPeer::AnyNode).await?,
         };
-        let opened = tokio::time::timeout(SILENCE_MAX, connection.open(JOBS_CHANNEL)).await;
-        let frames = opened.map_err(|_| ClusterError::Silent)??;
+        let opened = tokio::time::timeout(SILENCE_MAX, connection.open(TENANT_API)).await;
+        let frames = opened.map_err(|_| ClusterError::NoResponse)??;
         self.connection = Some((address, connection));
         Ok(frames)
     }
 
-    /// Tells the node that nothing more comes.
+    /// Closes the connection.
     pub async fn close(self) {
-        self.endpoint.close("thank you").await;
+        self.endpoint.close("the client has finished").await;
     }
 }
 
-async fn answer(frames: &mut Frames) -> Result<Answered, ClusterError> {
+/// Receives the next response.
+async fn receive(frames: &mut Frames) -> Result<TenantResponse, ClusterError> {
     loop {
-        let frame = tokio::time::timeout(SILENCE_MAX, frames.recv()).await.map_err(|_| ClusterError::Silent)?;
-        return match serde_json::from_slice(&frame?.ok_or(ClusterError::Silent)?) {
-            Ok(Answered::Working) => continue,
-            Ok(Answered::Refused(why)) => Err(ClusterError::Refused(why)),
-            Ok(Answered::Later(why)) => Err(ClusterError::Later(why)),
-            Ok(answered) => Ok(answered),
+        let frame = tokio::time::timeout(SILENCE_MAX, frames.recv()).await.map_err(|_| ClusterError::NoResponse)?;
+        return match serde_json::from_slice(&frame?.ok_or(ClusterError::NoResponse)?) {
+            Ok(TenantResponse::InProgress) => continue,
+            Ok(TenantResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
+            Ok(TenantResponse::RetryLater(reason)) => Err(ClusterError::RetryLater(reason)),
+            Ok(response) => Ok(response),
             Err(e) => Err(ClusterError::Malformed(e.to_string())),
         };
     }
 }
 
-fn unexpected(answered: &Answered) -> ClusterError {
-    ClusterError::Malformed(format!("{answered:?}").chars().take(200).collect())
+fn unexpected(response: &TenantResponse) -> ClusterError {
+    let start: String = format!("{response:?}").chars().take(200).collect();
+    ClusterError::Malformed(format!("the response does not belong to the request: {start}"))
 }
 
-/// What is waited for no longer than a user has said.
+/// Returns the limits of an endpoint with this connect timeout.
 fn limits(connect: Duration) -> WireLimits {
     let ms = u64::try_from(connect.as_millis()).unwrap_or(u64::MAX);
-    let usual = WireLimits::default();
-    WireLimits { connect_time_ms_max: ms.clamp(1, usual.connect_time_ms_max.max(CONNECT_MS_MAX)), ..usual }
+    let default = WireLimits::default();
+    WireLimits { connect_time_ms_max: ms.clamp(1, default.connect_time_ms_max.max(CONNECT_MS_MAX)), ..default }
 }
 
-/// Who the tenant is: as it was before, or by a token.
-async fn identity(
+/// Returns the tenant's identity: the stored one, or a new one for a token.
+async fn load_or_join(
     data: &Path,
     node: &NodeAddress,
     token: Option<&str>,
     time: Duration,
 ) -> Result<Identity, ClusterError> {
     let folder = data.join(IDENTITY);
-    // Several commands of one user may begin at once: each has the folder for a moment.
-    let begun = Instant::now();
+    // Several commands of one user can start at once: each locks the folder for a moment.
+    let started = Instant::now();
     let folder = loop {
         match NodeFolder::lock(&folder) {
             Ok(locked) => break locked,
-            Err(_) if begun.elapsed() < FOLDER_TIME_MAX => tokio::time::sleep(TRY_AGAIN).await,
+            Err(_) if started.elapsed() < FOLDER_TIME_MAX => tokio::time::sleep(RETRY_DELAY).await,
             Err(e) => return Err(e.into()),
         }
     };
@@ -396,22 +408,22 @@ async fn identity(
     match folder.load(SystemClock.now()) {
         Ok(Some(identity)) => {
             if let Some(token) = token {
-                same_cluster(data, &identity, &token?)?;
+                check_same_cluster(data, &identity, &token?)?;
             }
             return Ok(identity);
         }
-        // A token gets another one.
+        // With a token, an unusable certificate is replaced.
         Err(error) if token.is_none() => return Err(error.into()),
         Ok(None) | Err(_) => {}
     }
-    let token = token.ok_or(ClusterError::NoTenant)??;
-    let JoinGrant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::NoTenant) };
+    let token = token.ok_or(ClusterError::TokenRequired)??;
+    let JoinGrant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::TokenRequired) };
     let (key, limits) = (folder.key()?, limits(time));
     let attempt = async |address| {
         let environment = EndpointEnvironment::udp(unspecified(address))?;
         Ok(sandbar_wire::join(environment, address, &token, key.clone(), (Role::Tenant, &name), &limits).await?)
     };
-    let (_, identity) = patiently(time, async || first(node, time, &attempt).await).await?;
+    let (_, identity) = retry(time, async || connect_first(node, time, &attempt).await).await?;
     folder.save(&identity)?;
     Ok(identity)
 }

@@ -6,12 +6,10 @@ use sandbar_core::ComponentId;
 use sandbar_jobs::{JobCounts, JobFailure, JobName, JobQuery, LoggedLine, ProgressRow, RunState};
 use sandbar_meta::Key;
 
-use super::door::JOBS_CHANNEL;
-use super::keep::owner;
-use super::said::{Answered, Asked, NewClusterJob};
-use super::{ClusterJob, job_key, owner_key, parse_key};
+use super::job::{ClusterJob, JobKey, job_key, owner_key, owner_value, parse_key};
+use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
 use crate::golden::check_json;
-use crate::members::{Member, MemberState};
+use crate::member::{Member, MemberState};
 
 fn name() -> JobName {
     "20260131-235959-123-4f3a9c".parse().unwrap()
@@ -36,7 +34,7 @@ fn job() -> ClusterJob {
         submitted_ms: 1,
         ended_ms: Some(2),
         state: RunState::Failed,
-        taken: 3,
+        runs: 3,
         node: "first".to_owned(),
         result: serde_json::json!({ "sum": 4 }),
         error: Some(JobFailure {
@@ -48,7 +46,7 @@ fn job() -> ClusterJob {
     }
 }
 
-fn requests() -> Vec<Asked> {
+fn requests() -> Vec<TenantRequest> {
     let job = || "4f3a9c".to_owned();
     let new = NewClusterJob {
         id: name(),
@@ -58,16 +56,16 @@ fn requests() -> Vec<Asked> {
         arguments: arguments(),
     };
     vec![
-        Asked::Submit(new),
-        Asked::Follow { job: job(), taken: 1, after: 2, stays: true },
-        Asked::Status { job: job() },
-        Asked::Stop { job: job() },
-        Asked::List { limit: 3 },
-        Asked::Look { job: job(), question: JobQuery::Summary },
+        TenantRequest::Submit(new),
+        TenantRequest::Follow { job: job(), run: 1, lines: 2, without_log: true },
+        TenantRequest::Status { job: job() },
+        TenantRequest::Stop { job: job() },
+        TenantRequest::List { limit: 3 },
+        TenantRequest::Query { job: job(), query: JobQuery::Summary },
     ]
 }
 
-fn responses() -> Vec<Answered> {
+fn responses() -> Vec<TenantResponse> {
     let line = LoggedLine {
         ms: 1,
         name: "add".to_owned(),
@@ -78,17 +76,17 @@ fn responses() -> Vec<Answered> {
     };
     let row = ProgressRow { name: "rows".to_owned(), done: 1, total: Some(2), seconds: 0.5 };
     vec![
-        Answered::Send,
-        Answered::Working,
-        Answered::Job(Box::new(job())),
-        Answered::Jobs(vec![job()]),
-        Answered::Line(line),
-        Answered::Progress(vec![row]),
-        Answered::Elsewhere("127.0.0.1:7410".to_owned()),
-        Answered::Seen,
-        Answered::Nodes(vec!["127.0.0.1:7410".to_owned()]),
-        Answered::Later("why".to_owned()),
-        Answered::Refused("why".to_owned()),
+        TenantResponse::SendComponent,
+        TenantResponse::InProgress,
+        TenantResponse::Job(Box::new(job())),
+        TenantResponse::Jobs(vec![job()]),
+        TenantResponse::Line(line),
+        TenantResponse::Progress(vec![row]),
+        TenantResponse::Redirect("127.0.0.1:7410".to_owned()),
+        TenantResponse::QueryResponse,
+        TenantResponse::Nodes(vec!["127.0.0.1:7410".to_owned()]),
+        TenantResponse::RetryLater("why".to_owned()),
+        TenantResponse::Refused("why".to_owned()),
     ]
 }
 
@@ -114,9 +112,12 @@ fn stored_jobs_have_golden_json() {
 #[test]
 fn keys_of_jobs_are_fixed() {
     let key = |text: &str| Key::new(text.as_bytes().to_vec()).unwrap();
-    let (job, lease) = ("jobs/20260131-235959-123-4f3a9c/job", "jobs/20260131-235959-123-4f3a9c/owner");
-    assert_eq!((job_key(&name()), owner_key(&name())), (Some(key(job)), Some(key(lease))));
-    assert_eq!((parse_key(&key(job)), parse_key(&key(lease))), (Some((name(), false)), Some((name(), true))));
+    let (job, owner) = ("jobs/20260131-235959-123-4f3a9c/job", "jobs/20260131-235959-123-4f3a9c/owner");
+    assert_eq!((job_key(&name()), owner_key(&name())), (Some(key(job)), Some(key(owner))));
+    assert_eq!(
+        (parse_key(&key(job)), parse_key(&key(owner))),
+        (Some(JobKey::Job(name())), Some(JobKey::Owner(name())))
+    );
     let member = Member {
         name: "first".to_owned(),
         number: 4,
@@ -127,8 +128,8 @@ fn keys_of_jobs_are_fixed() {
         state: MemberState::Ready,
         key: String::new(),
     };
-    assert_eq!(owner(&member).as_bytes(), b"first/4");
-    assert_eq!(JOBS_CHANNEL.number(), 9);
+    assert_eq!(owner_value(&member).as_bytes(), b"first/4");
+    assert_eq!(TENANT_API.number(), 9);
 }
 
 const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;

@@ -1,0 +1,51 @@
+//! Services of the cluster for this node's runtime.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::{ComponentId, Limits, NodeId};
+use sandbar_runtime::{Loaded, Outside, Tell, WORKERS_MAX, Wanted};
+use sandbar_store::SealedFile;
+
+use crate::state::ClusterState;
+use crate::{components, objects, registry};
+
+/// Delay before the store is asked again for numbers.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Fetches objects and components from other nodes, and allocates numbers.
+pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
+
+impl Outside for RemoteServices {
+    fn fetch(&self, wanted: Wanted, reply: Tell<Result<SealedFile, String>>) {
+        let cluster = self.0.clone();
+        self.0.handle.spawn(async move { reply(objects::fetch(&cluster, wanted).await) });
+    }
+
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Tell<Loaded>) {
+        let cluster = self.0.clone();
+        self.0.handle.spawn(async move { reply(components::load(&cluster, node, component, limits).await) });
+    }
+
+    fn numbers(&self, reply: Tell<Range<u32>>) {
+        let cluster = self.0.clone();
+        self.0.handle.spawn(async move {
+            loop {
+                match registry::allocate_number(&*cluster.store).await {
+                    Ok(number) => return reply(worker_numbers(number)),
+                    Err(error) => {
+                        log::warn!("no numbers can be allocated for more workers, retrying: {error}");
+                        tokio::time::sleep(RETRY_DELAY).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Returns the numbers of workers that belong to a node's number.
+fn worker_numbers(number: u16) -> Range<u32> {
+    let first = u32::from(number) * WORKERS_MAX;
+    first..first + WORKERS_MAX
+}

@@ -1,0 +1,133 @@
+//! Components of programs and trainers: sent to other nodes, fetched from them, stored in files, and loaded.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_machine::write_atomically;
+use sandbar_runtime::{Loaded, load_program};
+use sandbar_wire::{Channel, Connection, Frames};
+
+use crate::chunks;
+use crate::component_id::component_id;
+use crate::node_requests::NodeRequest;
+use crate::state::ClusterState;
+
+/// Channel of components. The requesting node sends an id as text; the other node responds with the chunks.
+pub(crate) const COMPONENTS: Channel = Channel::new(8);
+/// Maximum bytes of a component.
+pub(crate) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
+/// Maximum time to transfer a component.
+const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Creates a fault of the host.
+pub(crate) fn host_fault(message: impl Into<String>) -> Fault {
+    Fault::new(Code::Host, message)
+}
+
+/// Loads a component that this node or any connected node has.
+pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId) -> Loaded {
+    let nodes: Vec<NodeId> = cluster.network.connections().keys().copied().collect();
+    let mut failed = host_fault("no node has the component");
+    for node in [cluster.own_id()].into_iter().chain(nodes) {
+        match load(cluster, node, component, Limits::default()).await {
+            Ok(program) => return Ok(program),
+            Err(fault) => failed = fault,
+        }
+    }
+    Err(failed)
+}
+
+/// Has `count` other nodes store a component, or fewer if there are fewer.
+pub(crate) async fn replicate(cluster: &ClusterState, component: ComponentId, count: usize) {
+    let connections: Vec<Connection> = cluster.network.connections().values().cloned().collect();
+    let request = postcard::to_stdvec(&NodeRequest::CopyComponent(component)).unwrap_or_default();
+    let copies = stream::iter(connections).map(|connection| {
+        let request = &request;
+        async move {
+            let response = connection.request(request, TRANSFER_TIME_MAX).await;
+            response.is_ok_and(|response| postcard::from_bytes(&response) == Ok(Ok::<(), String>(())))
+        }
+    });
+    // One more request than copies: a silent node does not delay the others.
+    let stored = copies.buffer_unordered(count.max(1) + 1).filter(|is_stored| std::future::ready(*is_stored));
+    stored.take(count).collect::<Vec<bool>>().await;
+}
+
+/// Stores a component of another node, unless this node has it.
+pub(crate) async fn ensure_stored(
+    cluster: &ClusterState,
+    node: Option<NodeId>,
+    component: ComponentId,
+) -> Result<(), Fault> {
+    let path = cluster.component_path(component).ok_or_else(|| host_fault("this node runs no programs"))?;
+    if path.is_file() {
+        return Ok(());
+    }
+    let node = node.ok_or_else(|| host_fault("the runtimes of the nodes are not connected"))?;
+    let fetched = tokio::time::timeout(TRANSFER_TIME_MAX, fetch(cluster, node, component)).await;
+    let bytes = fetched.map_err(|_| {
+        let (component, seconds) = (component.short(), TRANSFER_TIME_MAX.as_secs());
+        host_fault(format!("component {component} did not arrive from node {node} within {seconds} s"))
+    })??;
+    write_atomically(&path, &bytes).map_err(|e| host_fault(format!("{}: {e}", path.display())))
+}
+
+/// Loads a component that a node has.
+pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
+    let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
+    let limits = limits.within(&runtime.services.limits);
+    if let Some(program) = cluster.components.programs().get(component, limits) {
+        return Ok(program);
+    }
+    let path = runtime.services.component_path(component);
+    ensure_stored(cluster, Some(node), component).await?;
+    let file = File::open(&path).map_err(|e| host_fault(format!("{}: {e}", path.display())))?;
+    let program = load_program(&runtime.services.functions, file, &path, limits).await?;
+    if program.compiled.id() != component {
+        // The file is damaged. The next load fetches it again.
+        let _ = std::fs::remove_file(&path);
+        return Err(host_fault(format!("{} is damaged: it is not component {}", path.display(), component.short())));
+    }
+    Ok(cluster.components.programs().insert(component, limits, program))
+}
+
+async fn fetch(cluster: &ClusterState, node: NodeId, component: ComponentId) -> Result<Vec<u8>, Fault> {
+    let failed = |reason: &str| {
+        host_fault(format!("component {} can't be fetched from node {node}: {reason}", component.short()))
+    };
+    let connection = cluster.connection(node).ok_or_else(|| failed("there is no connection"))?;
+    let mut frames = connection.open(COMPONENTS).await.map_err(|e| failed(&e.to_string()))?;
+    frames.send(component.to_string().as_bytes()).await.map_err(|e| failed(&e.to_string()))?;
+    let bytes = chunks::receive(&mut frames, COMPONENT_BYTES_MAX, TRANSFER_TIME_MAX).await;
+    let bytes = bytes.map_err(|e| failed(&e))?;
+    let is_it = component_id(&bytes) == component;
+    is_it.then_some(bytes).ok_or_else(|| failed("the node sent other bytes, or none"))
+}
+
+/// Sends the component that a node requests.
+pub(crate) async fn serve(cluster: Arc<ClusterState>, mut frames: Frames) {
+    let Ok(Some(request)) = frames.recv().await else { return };
+    let Some(component) = std::str::from_utf8(&request).ok().and_then(|text| text.parse::<ComponentId>().ok()) else {
+        return;
+    };
+    let own = cluster.components.file(component);
+    let stored = || File::open(cluster.component_path(component)?).ok().map(Arc::new);
+    let Some(file) = own.or_else(stored) else { return };
+    let read = tokio::task::spawn_blocking(move || read_all(&file));
+    let Ok(Ok(bytes)) = read.await else { return };
+    let _ = chunks::send(&frames, &bytes, TRANSFER_TIME_MAX).await;
+    // Keeps the channel open until the node has read everything.
+    let _ = frames.recv().await;
+}
+
+/// Reads a whole file, whatever its shared position.
+fn read_all(file: &File) -> std::io::Result<Vec<u8>> {
+    let bytes = file.metadata()?.len().min(COMPONENT_BYTES_MAX);
+    let mut all = vec![0; usize::try_from(bytes).map_err(std::io::Error::other)?];
+    file.read_exact_at(&mut all, 0)?;
+    Ok(all)
+}

@@ -1,0 +1,280 @@
+//! Membership of this node: it holds its key and lease in the cluster's store, connects to other members, observes
+//! revocations, and renews its certificate.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandbar_core::NodeId;
+use sandbar_meta::{Change, Condition, MetaError, MetaValue, Operation, Transaction};
+use sandbar_wire::{Clock, Identity, NodeFolder, RevocationList, Role, SystemClock};
+
+use crate::connections;
+use crate::error::ClusterError;
+use crate::jobs::hold_leases;
+use crate::member::{Member, MemberState};
+use crate::registry::{self, LEASE_S};
+use crate::remote_store::FounderConnection;
+use crate::state::ClusterState;
+
+/// Interval at which the lease is renewed.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before a failed operation is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Delay before a failed renewal of the certificate is retried.
+const RENEW_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// Keeps the node a member, and connects it to the members that joined before it. Never returns.
+pub(crate) async fn maintain(cluster: Arc<ClusterState>, own: Member) {
+    tokio::join!(
+        hold_membership(&cluster, &own),
+        connect_members(&cluster, &own),
+        observe_removals(&cluster),
+        hold_leases(&cluster)
+    );
+}
+
+/// Holds the node's key in the store.
+async fn hold_membership(cluster: &ClusterState, own: &Member) {
+    let mut health = StoreHealth::default();
+    loop {
+        // While the store fails, the node's connections stay.
+        match hold_membership_once(cluster, own, &mut health).await {
+            Ok(()) => log::warn!("the lease of this node has expired: it was not renewed for {LEASE_S} s"),
+            Err(ClusterError::Fenced(reason)) => return cluster.membership.fence(reason),
+            Err(ClusterError::RetryLater(reason)) => log::warn!("{reason}"),
+            Err(error) => health.record_failure(&error),
+        }
+        if let Some(reason) = exclusion(cluster) {
+            return cluster.membership.fence(reason);
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Returns why this node is no longer a member, if the founder rejects it for that.
+fn exclusion(cluster: &ClusterState) -> Option<String> {
+    cluster.membership.founder.as_ref().and_then(|founder| founder.exclusion())
+}
+
+/// Whether the store responds, as far as it was logged.
+#[derive(Debug, Default)]
+struct StoreHealth {
+    failing_since: Option<Instant>,
+}
+
+impl StoreHealth {
+    fn record_failure(&mut self, error: &impl std::fmt::Display) {
+        if self.failing_since.is_none() {
+            self.failing_since = Some(Instant::now());
+            log::warn!(
+                "the cluster's store is unavailable: {error}; running tasks continue, but no node can join and no job is \
+                 taken over"
+            );
+        }
+    }
+
+    fn record_success(&mut self) {
+        if let Some(since) = self.failing_since.take() {
+            log::info!("the cluster's store responds again, after {:.1} s", since.elapsed().as_secs_f64());
+        }
+    }
+}
+
+/// Holds the node's key until its lease expires.
+///
+/// # Errors
+/// Fails if the store fails, or, with [`ClusterError::Fenced`], if another node has the name.
+async fn hold_membership_once(
+    cluster: &ClusterState,
+    own: &Member,
+    health: &mut StoreHealth,
+) -> Result<(), ClusterError> {
+    let store = &*cluster.store;
+    let key = registry::member_key(&own.name)?;
+    let mut condition = match registry::find(store, &own.name).await? {
+        None => Condition::absent(key.clone()),
+        Some((other, revision)) if own.may_replace(&other) => Condition::unchanged(key.clone(), revision),
+        Some((other, _)) => return Err(replaced(&other)),
+    };
+    // A lease that has not expired still holds the jobs of this node.
+    let renewed = match cluster.membership.lease() {
+        Some(lease) => store.keep_alive(lease).await.is_ok().then_some(lease),
+        None => None,
+    };
+    let lease = match renewed {
+        Some(lease) => lease,
+        None => store.grant(LEASE_S).await?.lease,
+    };
+    cluster.membership.set_lease(Some(lease));
+    let mut state = cluster.membership.state.subscribe();
+    loop {
+        let published = Member { state: *state.borrow_and_update(), ..own.clone() };
+        let value = MetaValue::new(serde_json::to_vec(&published).unwrap_or_default());
+        let put = Operation::put_leased(key.clone(), value, lease);
+        let done = store.transact(Transaction::new().when(condition).then(put)).await?;
+        if !done.succeeded {
+            return Err(ClusterError::RetryLater(
+                "another process has changed this node's key in the store".to_owned(),
+            ));
+        }
+        condition = Condition::unchanged(key.clone(), done.revision);
+        health.record_success();
+        while tokio::time::timeout(KEEP_ALIVE_INTERVAL, state.changed()).await.is_err() {
+            match store.keep_alive(lease).await {
+                Ok(_) => health.record_success(),
+                Err(MetaError::LeaseNotFound(_)) => return Ok(()),
+                // The lease outlives some failed renewals.
+                Err(error) => {
+                    health.record_failure(&error);
+                    if let Some(reason) = exclusion(cluster) {
+                        return Err(ClusterError::Fenced(reason));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn replaced(by: &Member) -> ClusterError {
+    let by = by.describe();
+    ClusterError::Fenced(format!("{by} has its name now: this node did not renew its lease for {LEASE_S} s"))
+}
+
+/// Revokes the certificates of removed nodes on this node. Fences this node if it was removed.
+async fn observe_removals(cluster: &ClusterState) {
+    loop {
+        if let Err(error) = observe_removals_once(cluster).await {
+            log::debug!("the removed nodes are read again: {error}");
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+async fn observe_removals_once(cluster: &ClusterState) -> Result<(), ClusterError> {
+    loop {
+        let (names, revision) = registry::removed(&*cluster.store).await?;
+        if names.iter().any(|name| name.as_str() == cluster.own.name) {
+            cluster.membership.fence("it was removed from its cluster (`host nodes remove`)".to_owned());
+        }
+        let names: BTreeSet<_> = names.into_iter().map(|name| (Role::Node, name)).collect();
+        cluster.network.endpoint.revoke(RevocationList { names, ..RevocationList::default() });
+        let mut watcher = cluster.store.watch(&registry::removed_keys()?, revision.next()).await?;
+        watcher.next().await?;
+    }
+}
+
+/// Revokes the node's lease, which deletes its key. Other nodes learn at once that it has left.
+pub(crate) async fn revoke_lease(cluster: &ClusterState) {
+    if let Some(lease) = cluster.membership.set_lease(None) {
+        // Otherwise the lease expires.
+        let _ = tokio::time::timeout(KEEP_ALIVE_INTERVAL, cluster.store.revoke(lease)).await;
+    }
+}
+
+/// Connects to members with lower numbers. Members with higher numbers connect to this node.
+async fn connect_members(cluster: &Arc<ClusterState>, own: &Member) {
+    let mut logged = BTreeMap::new();
+    loop {
+        if let Err(error) = connect_members_once(cluster, own, &mut logged).await {
+            log::debug!("the members are read again: {error}");
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+async fn connect_members_once(
+    cluster: &Arc<ClusterState>,
+    own: &Member,
+    logged: &mut BTreeMap<NodeId, Member>,
+) -> Result<(), ClusterError> {
+    let (members, revision) = registry::list_with_revision(&*cluster.store).await?;
+    let mut members: BTreeMap<NodeId, Member> = members.into_iter().map(|m| (NodeId(m.number.into()), m)).collect();
+    let mut watcher = cluster.store.watch(&registry::member_keys()?, revision.next()).await?;
+    loop {
+        log_changes(logged, &members, own);
+        cluster.membership.living.set(members.values().cloned());
+        // A process with this name that started later, or has another key.
+        if let Some(other) = members.values().find(|other| other.name == own.name && !own.may_replace(other)) {
+            cluster.membership.fence(replaced(other).to_string());
+        }
+        // A member with this name and a lower number is an earlier process of this node.
+        let must_connect = |member: &Member| member.number < own.number && member.name != own.name;
+        for (node, member) in members.iter().filter(|(_, member)| must_connect(member)) {
+            if cluster.connection(*node).is_none() {
+                connections::connect_peer(cluster, member.clone());
+            }
+        }
+        let changes = match tokio::time::timeout(RETRY_DELAY, watcher.next()).await {
+            Ok(changes) => changes?,
+            Err(_) => continue,
+        };
+        for change in changes {
+            match change {
+                Change::Put(entry) => {
+                    let member = registry::decode(&entry)?;
+                    // A name has one node.
+                    members.retain(|_, other| other.name != member.name);
+                    members.insert(NodeId(member.number.into()), member);
+                }
+                Change::Deleted { key, .. } => {
+                    members.retain(|_, member| registry::member_key(&member.name).is_ok_and(|other| other != key));
+                }
+            }
+        }
+    }
+}
+
+/// Logs the members that joined, left or drain since the last call.
+fn log_changes(logged: &mut BTreeMap<NodeId, Member>, members: &BTreeMap<NodeId, Member>, own: &Member) {
+    for (node, member) in members.iter().filter(|(_, member)| member.name != own.name) {
+        match logged.get(node) {
+            None => log::info!("{} is in the cluster", member.describe()),
+            Some(before) if before.state != member.state => log::info!("{} is {} now", member.describe(), member.state),
+            Some(_) => {}
+        }
+    }
+    let has_left = |(node, member): &(&NodeId, &Member)| !members.contains_key(node) && member.name != own.name;
+    for (_, member) in logged.iter().filter(has_left) {
+        match member.state {
+            MemberState::Draining => log::info!("{} has left the cluster after draining", member.describe()),
+            MemberState::Ready => {
+                let member = member.describe();
+                log::warn!("{member} has left the cluster, or its lease of {LEASE_S} s has expired");
+            }
+        }
+    }
+    logged.clone_from(members);
+}
+
+/// Renews the node's certificate before it expires.
+pub(crate) async fn renew_certificate(cluster: Arc<ClusterState>, folder: NodeFolder, identity: Identity) {
+    let mut renew_at = identity.renew_at();
+    loop {
+        let now = SystemClock.now();
+        tokio::time::sleep(Duration::from_secs(renew_at.0.saturating_sub(now.0).max(1))).await;
+        if SystemClock.now() < renew_at {
+            continue;
+        }
+        let Some(founder) = &cluster.membership.founder else { return };
+        match renew_certificate_once(&cluster, &folder, founder).await {
+            Ok(renewed) => renew_at = renewed.renew_at(),
+            Err(error) => {
+                let delay = RENEW_RETRY_DELAY.as_secs();
+                log::warn!("the node's certificate can't be renewed, retrying every {delay} s: {error}");
+                tokio::time::sleep(RENEW_RETRY_DELAY).await;
+            }
+        }
+    }
+}
+
+async fn renew_certificate_once(
+    cluster: &ClusterState,
+    folder: &NodeFolder,
+    founder: &FounderConnection,
+) -> Result<Identity, ClusterError> {
+    let renewed = cluster.network.endpoint.renew(&founder.get().await?).await?;
+    folder.save(&renewed)?;
+    cluster.network.endpoint.set_identity(&renewed)?;
+    Ok(renewed)
+}

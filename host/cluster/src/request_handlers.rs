@@ -1,0 +1,75 @@
+//! Responses to the requests of other nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::{NodeId, ObjectId};
+use sandbar_meta::{Change, KeyRange, MetaError, MetaStore, Revision};
+use sandbar_wire::IncomingRequest;
+
+use crate::node_requests::NodeRequest;
+use crate::state::ClusterState;
+use crate::{components, objects};
+
+/// Maximum time until a watcher gets a response, possibly without changes.
+const WATCH_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Handles a request. `node` is `None` until the runtimes of both nodes are connected.
+pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut incoming: IncomingRequest) {
+    let Ok(bytes) = incoming.read().await else { return };
+    let Ok(request) = postcard::from_bytes::<NodeRequest>(&bytes) else { return };
+    let store = &*cluster.store;
+    let response = match request {
+        NodeRequest::Get(key) => postcard::to_stdvec(&store.get(&key).await),
+        NodeRequest::Range(range, limit) => postcard::to_stdvec(&store.range(&range, limit as usize).await),
+        NodeRequest::Transact(transaction) => postcard::to_stdvec(&store.transact(transaction).await),
+        NodeRequest::Grant(ttl_s) => postcard::to_stdvec(&store.grant(ttl_s).await),
+        NodeRequest::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
+        NodeRequest::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
+        NodeRequest::Watch(range, from) => postcard::to_stdvec(&next_changes(store, &range, from).await),
+        NodeRequest::CopyComponent(component) => {
+            let stored = components::ensure_stored(&cluster, node, component).await;
+            postcard::to_stdvec(&stored.map_err(|fault| fault.to_string()))
+        }
+        NodeRequest::CachedResults(job, from) => {
+            let page = match cluster.runtime.get() {
+                Some(runtime) => runtime.handle.remains(job.as_str(), from).await,
+                None => Vec::new(),
+            };
+            postcard::to_stdvec(&page)
+        }
+        NodeRequest::Drain => {
+            cluster.membership.drain_requested.notify_one();
+            postcard::to_stdvec(&())
+        }
+        NodeRequest::DescribeObject(object) => {
+            postcard::to_stdvec(&objects::describe(&cluster, ObjectId(object)).await)
+        }
+        NodeRequest::FindHolders(object, failed) => {
+            let holders = node.map(|node| objects::find_holders(&cluster, node, ObjectId(object), &failed));
+            postcard::to_stdvec(&holders.unwrap_or_default())
+        }
+        NodeRequest::FetchEnded(object, is_complete) => {
+            if let Some(node) = node {
+                objects::record_fetch(&cluster, node, ObjectId(object), is_complete);
+            }
+            postcard::to_stdvec(&())
+        }
+    };
+    if let Ok(response) = response {
+        // The requesting node may have disconnected.
+        let _ = incoming.answer(&response).await;
+    }
+}
+
+async fn next_changes(
+    store: &dyn MetaStore,
+    range: &KeyRange,
+    from: Revision,
+) -> Result<(Vec<Change>, Revision), MetaError> {
+    let mut watcher = store.watch(range, from).await?;
+    match tokio::time::timeout(WATCH_TIME_MAX, watcher.next()).await {
+        Ok(changes) => Ok((changes?, watcher.position())),
+        Err(_) => Ok((Vec::new(), watcher.position().max(from))),
+    }
+}
