@@ -30,7 +30,7 @@ use crate::options::ClusterOptions;
 use crate::remote_store::{FounderConnection, RemoteStore};
 use crate::shared_objects::SharedObjects;
 use crate::state::{ClusterState, Components, Membership, Network, NodeRuntime, ObjectTransfers};
-use crate::{authority, connections, membership, objects, registry, training};
+use crate::{authority, connections, encoding, membership, objects, registry, training};
 
 /// File of the founder's store, in the data folder.
 const META: &str = "meta";
@@ -191,7 +191,7 @@ impl Cluster {
         let member = self.member(name).await?;
         let connection = self.state.connection(NodeId(member.number.into()));
         let connection = connection.ok_or_else(|| ClusterError::NotConnected(name.to_owned()))?;
-        let request = postcard::to_stdvec(&NodeRequest::Drain).unwrap_or_default();
+        let request = encoding::postcard("the request to drain", &NodeRequest::Drain)?;
         connection.request(&request, RESPONSE_TIME_MAX).await?;
         Ok(())
     }

@@ -11,10 +11,10 @@ use sandbar_machine::write_atomically;
 use sandbar_runtime::{Loaded, load_program};
 use sandbar_wire::{Channel, Connection, Frames};
 
-use crate::chunks;
 use crate::component_id::component_id;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
+use crate::{chunks, encoding};
 
 /// Channel of components. The requesting node sends an id as text; the other node responds with the chunks.
 pub(crate) const COMPONENTS: Channel = Channel::new(8);
@@ -44,7 +44,12 @@ pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId
 /// Has `count` other nodes store a component, or fewer if there are fewer.
 pub(crate) async fn replicate(cluster: &ClusterState, component: ComponentId, count: usize) {
     let connections: Vec<Connection> = cluster.network.connections().values().cloned().collect();
-    let request = postcard::to_stdvec(&NodeRequest::CopyComponent(component)).unwrap_or_default();
+    let request = NodeRequest::CopyComponent(component);
+    let request =
+        match encoding::postcard(format_args!("the request to copy component {}", component.short()), &request) {
+            Ok(request) => request,
+            Err(error) => return log::error!("{error}"),
+        };
     let copies = stream::iter(connections).map(|connection| {
         let request = &request;
         async move {

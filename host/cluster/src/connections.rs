@@ -11,6 +11,7 @@ use sandbar_runtime::{NewPeer, PeerEnd, PeerLine};
 use sandbar_wire::{Channel, CloseCode, Connection, DisconnectReason, ExpectedPeer, Frames, Role};
 
 use crate::components::{self, COMPONENTS};
+use crate::encoding;
 use crate::error::ClusterError;
 use crate::member::{Member, SLOTS_MAX};
 use crate::objects::SharedObjectSource;
@@ -90,7 +91,10 @@ fn peer_id(cluster: &ClusterState, connection: &Connection) -> Option<NodeId> {
 /// Connects two runtimes until the connection ends.
 async fn connect_runtimes(cluster: Arc<ClusterState>, connection: Connection, mut frames: Frames) {
     let Some(runtime) = cluster.runtime.get() else { return };
-    let hello = serde_json::to_vec(&runtime.member).unwrap_or_default();
+    let hello = match encoding::json("the record of this node", &runtime.member) {
+        Ok(hello) => hello,
+        Err(error) => return log::error!("the runtimes can't be connected: {error}"),
+    };
     if frames.send(&hello).await.is_err() {
         return;
     }

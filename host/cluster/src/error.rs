@@ -122,6 +122,9 @@ pub enum ClusterError {
     /// A node can't serve a request now.
     #[error("{_0}; try again")]
     RetryLater(String),
+    /// A message or value can't be encoded: which one, and why.
+    #[error("{_0} can't be encoded: {_1}")]
+    Encode(String, String),
     /// A message can't be decoded.
     #[error("the node sent an invalid message: {_0}")]
     Malformed(String),

@@ -20,6 +20,7 @@ mod component_id;
 mod components;
 mod connections;
 mod dialer;
+mod encoding;
 mod error;
 mod identity;
 mod jobs;

@@ -9,13 +9,13 @@ use sandbar_core::NodeId;
 use sandbar_meta::{Change, Condition, MetaError, MetaValue, Operation, Transaction};
 use sandbar_wire::{Clock, Identity, NodeFolder, RevocationList, Role, SystemClock};
 
-use crate::connections;
 use crate::error::ClusterError;
 use crate::jobs::hold_leases;
 use crate::member::{Member, MemberState};
 use crate::registry::{self, LEASE_S};
 use crate::remote_store::FounderConnection;
 use crate::state::ClusterState;
+use crate::{connections, encoding};
 
 /// Interval at which the lease is renewed.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -110,8 +110,8 @@ async fn hold_membership_once(
     let mut state = cluster.membership.state.subscribe();
     loop {
         let published = Member { state: *state.borrow_and_update(), ..own.clone() };
-        let value = MetaValue::new(serde_json::to_vec(&published).unwrap_or_default());
-        let put = Operation::put_leased(key.clone(), value, lease);
+        let value = encoding::json("the record of this node", &published)?;
+        let put = Operation::put_leased(key.clone(), MetaValue::new(value), lease);
         let done = store.transact(Transaction::new().when(condition).then(put)).await?;
         if !done.succeeded {
             return Err(ClusterError::RetryLater(

@@ -9,6 +9,7 @@ use sandbar_meta::{
 };
 use sandbar_wire::Name;
 
+use crate::encoding;
 use crate::error::ClusterError;
 use crate::member::Member;
 
@@ -60,7 +61,8 @@ pub(crate) async fn allocate_number(store: &dyn MetaStore) -> Result<u16, Cluste
             Some(entry) => Condition::unchanged(last.clone(), entry.mod_revision),
             None => Condition::absent(last.clone()),
         };
-        let put = Operation::put(last.clone(), MetaValue::new(postcard::to_stdvec(&number).unwrap_or_default()));
+        let value = encoding::postcard(format_args!("number {number}"), &number)?;
+        let put = Operation::put(last.clone(), MetaValue::new(value));
         match store.transact(Transaction::new().when(condition).then(put)).await {
             Ok(done) if done.succeeded => return Ok(number),
             // Another node allocated it, or this one did and can't know: then one number is lost.

@@ -15,9 +15,9 @@ use super::job::ClusterJob;
 use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
 use crate::addresses::{NodeAddress, unspecified};
 use crate::attempts::{announce_if_slow, connect_first, retry};
-use crate::chunks;
 use crate::error::ClusterError;
 use crate::identity::{IDENTITY, check_same_cluster};
+use crate::{chunks, encoding};
 
 /// Maximum time for which another command locks the data folder.
 const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -327,7 +327,7 @@ impl ClusterClient {
 
     /// Sends a request to the first node that accepts it.
     async fn send(&mut self, request: &TenantRequest) -> Result<Frames, ClusterError> {
-        let bytes = serde_json::to_vec(request).unwrap_or_default();
+        let bytes = encoding::json("the request", request)?;
         let mut failed = None;
         for _ in 0..self.nodes.len() {
             match self.open().await {

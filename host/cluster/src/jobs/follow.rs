@@ -29,7 +29,7 @@ pub(crate) async fn follow(
     let addresses = members.into_iter().map(|member| member.address.to_string()).collect();
     send(frames, &TenantResponse::Nodes(addresses)).await?;
     let id = lookup::find(cluster, tenant, text).await?.id;
-    let (mut log, mut sent_progress, mut round, mut is_here) = (None, String::new(), 0_u32, false);
+    let (mut log, mut sent_progress, mut round, mut is_here) = (None, Vec::new(), 0_u32, false);
     loop {
         let mut now = None;
         // The end of a job is reported at once, not with the next progress.
@@ -62,10 +62,9 @@ pub(crate) async fn follow(
                 && let Ok(stored) = cluster.jobs.store.find(id.as_str())
                 && let Ok(JobResponse::Summary(summary)) = summary(&stored).await
             {
-                let text = serde_json::to_string(&summary.progress).unwrap_or_default();
-                if text != sent_progress && !summary.progress.is_empty() {
+                if summary.progress != sent_progress {
+                    sent_progress = summary.progress.clone();
                     send(frames, &TenantResponse::Progress(summary.progress)).await?;
-                    sent_progress = text;
                 }
             }
             send(frames, &TenantResponse::Job(Box::new(job))).await?;

@@ -11,6 +11,7 @@ use sandbar_runtime::{ClusterProgram, ProgramError, ProgramSummary};
 use super::cached_results;
 use super::job::{ClusterJob, JobKey, RESULT_BYTES_MAX, job_key, job_keys, owner_key, owner_value, parse_key};
 use crate::components::{self, host_fault};
+use crate::encoding;
 use crate::error::ClusterError;
 use crate::member::MemberState;
 use crate::registry;
@@ -151,13 +152,13 @@ pub(crate) async fn acquire(
         .when(Condition::absent(owner_key.clone()))
         .when(condition)
         .then(Operation::put_leased(owner_key, owner_value(&cluster.own), lease))
-        .then(Operation::put(key, encode(&job)));
+        .then(Operation::put(key, encode(&job)?));
     let done = cluster.store.transact(acquire).await?;
     Ok(done.succeeded.then_some(OwnedJob { job, owner_revision: done.revision }))
 }
 
-fn encode(job: &ClusterJob) -> MetaValue {
-    MetaValue::new(serde_json::to_vec(job).unwrap_or_default())
+fn encode(job: &ClusterJob) -> Result<MetaValue, ClusterError> {
+    encoding::json(format_args!("job {}", job.id.short()), job).map(MetaValue::new)
 }
 
 /// Starts an owned job, unless it runs already.
@@ -213,18 +214,21 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
         }
     }
     let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return };
-    let commit = |job: &ClusterJob| {
-        Transaction::new()
+    let commit = async |job: &ClusterJob| {
+        let commit = Transaction::new()
             .when(Condition::unchanged(owner.clone(), owner_revision))
-            .then(Operation::put(key.clone(), encode(job)))
-            .then(Operation::delete(&owner))
+            .then(Operation::put(key.clone(), encode(job)?))
+            .then(Operation::delete(&owner));
+        Ok(cluster.store.transact(commit).await?)
     };
     // Retrying is safe if it is unknown whether the transaction was executed: then the owner key has changed.
     let done = loop {
-        match cluster.store.transact(commit(&job)).await {
+        match commit(&job).await {
             Ok(done) => break done,
             // Retrying never helps.
-            Err(error @ MetaError::Limit { .. }) if !job.result.is_null() => {
+            Err(error @ (ClusterError::Encode(..) | ClusterError::Store(MetaError::Limit { .. })))
+                if !job.result.is_null() =>
+            {
                 (job.state, job.result) = (RunState::Failed, serde_json::Value::Null);
                 let message = format!("the result can't be stored: {error}; return less");
                 job.error = Some(JobFailure::from_message(message));

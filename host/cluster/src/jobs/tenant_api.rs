@@ -15,7 +15,7 @@ use super::job::{ARGUMENTS_BYTES_MAX, ClusterJob, job_key};
 use super::leases::{acquire, start};
 use super::lookup::{self, JobLocation};
 use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
-use super::tenant_responses::{Outcome, refused, retry_later, send, while_in_progress};
+use super::tenant_responses::{Outcome, refused, rejected, retry_later, send, while_in_progress};
 use crate::component_id::component_id;
 use crate::state::ClusterState;
 use crate::{chunks, components};
@@ -137,7 +137,7 @@ async fn submit(
         counts: JobCounts::default(),
     };
     let key = job_key(&id).ok_or_else(|| refused(format!("`{id}` is not the name of a job")))?;
-    let Some(owned) = acquire(cluster, job, Condition::absent(key)).await.map_err(retry_later)? else {
+    let Some(owned) = acquire(cluster, job, Condition::absent(key)).await.map_err(rejected)? else {
         return Err(retry_later("the node is not a member of its cluster now"));
     };
     let job = owned.job.clone();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sandbar_wire::Frames;
 
 use super::tenant_messages::TenantResponse;
+use crate::error::ClusterError;
 
 /// Interval of [`TenantResponse::InProgress`].
 const IN_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,6 +21,11 @@ pub(crate) fn refused(reason: impl ToString) -> TenantResponse {
 /// Rejects a request that may succeed in a moment.
 pub(crate) fn retry_later(reason: impl ToString) -> TenantResponse {
     TenantResponse::RetryLater(reason.to_string())
+}
+
+/// Rejects a request because of an error.
+pub(crate) fn rejected(error: ClusterError) -> TenantResponse {
+    if error.may_retry() { retry_later(error) } else { refused(error) }
 }
 
 /// Sends a response.
