@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sandbar_node::{ClientTimeouts, ListenOn, NodeAddress};
+use sandbar_node::{AddressError, ClientTimeouts, ListenOn, NodeAddress};
 
 use crate::args::Shares;
 use crate::logging::LogLevel;
@@ -179,6 +179,6 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// Parses a node's address. The address that a name resolves to may change.
 pub(crate) fn address(text: &str) -> Result<NodeAddress, String> {
-    let address: NodeAddress = text.parse()?;
+    let address: NodeAddress = text.parse().map_err(|e: AddressError| e.to_string())?;
     if address.port() == 0 { Err("port 0 is not valid for a node: use 1 to 65535".to_owned()) } else { Ok(address) }
 }

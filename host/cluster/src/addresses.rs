@@ -20,6 +20,26 @@ const HOST_BYTES_MAX: usize = 255;
 
 const NO_ADDRESS: &str = "the name has no address";
 
+/// Why a text is not the address of a node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The text has no port.
+    #[error("the port is missing: HOST:PORT is expected, and [HOST]:PORT for an IPv6 address")]
+    NoPort,
+    /// No port follows the brackets.
+    #[error("the port is missing: [HOST]:PORT is expected")]
+    NoPortAfterBrackets,
+    /// An IPv6 address has no brackets: the address, and the port.
+    #[error("an IPv6 address stands in brackets: [{_0}]:{_1}")]
+    NoBrackets(String, String),
+    /// The text before the port is neither a name nor an address.
+    #[error("`{_0}` is not a host: HOST:PORT is expected, and [HOST]:PORT for an IPv6 address")]
+    InvalidHost(String),
+    /// The port is not a number, or too large.
+    #[error("the port is a number from 0 to 65535")]
+    InvalidPort,
+}
+
 /// `HOST:PORT`, where the host is a name or an address; an IPv6 address is in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAddress {
@@ -35,27 +55,26 @@ impl NodeAddress {
 }
 
 impl FromStr for NodeAddress {
-    type Err = String;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<NodeAddress, String> {
-        let expected = "HOST:PORT is expected, and [HOST]:PORT for an IPv6 address";
+    fn from_str(text: &str) -> Result<NodeAddress, AddressError> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':').ok_or("the port is missing: [HOST]:PORT is expected")?),
+            Some((host, port)) => (host, port.strip_prefix(':').ok_or(AddressError::NoPortAfterBrackets)?),
             None => {
-                let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("the port is missing: {expected}"))?;
+                let (host, port) = text.rsplit_once(':').ok_or(AddressError::NoPort)?;
                 if host.contains(':') {
-                    return Err(format!("an IPv6 address stands in brackets: [{host}]:{port}"));
+                    return Err(AddressError::NoBrackets(host.to_owned(), port.to_owned()));
                 }
                 (host, port)
             }
         };
         let is_of_host = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '/' | '[' | ']' | '@');
         if host.is_empty() || host.len() > HOST_BYTES_MAX || !host.chars().all(is_of_host) {
-            return Err(format!("`{}` is not a host: {expected}", host.chars().take(60).collect::<String>()));
+            return Err(AddressError::InvalidHost(host.chars().take(60).collect()));
         }
         let is_port = !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_port);
-        Ok(NodeAddress { host: host.to_owned(), port: port.ok_or("the port is a number from 0 to 65535")? })
+        Ok(NodeAddress { host: host.to_owned(), port: port.ok_or(AddressError::InvalidPort)? })
     }
 }
 
@@ -197,7 +216,7 @@ mod tests {
             (":7410", Err("`` is not a host: HOST:PORT is expected, and [HOST]:PORT for an IPv6 address")),
             ("a b:1", Err("`a b` is not a host: HOST:PORT is expected, and [HOST]:PORT for an IPv6 address")),
         ] {
-            let parsed = text.parse::<NodeAddress>().map(|address| address.to_string());
+            let parsed = text.parse::<NodeAddress>().map(|address| address.to_string()).map_err(|e| e.to_string());
             assert_eq!(parsed.as_deref().map_err(String::as_str), expected, "{text}");
         }
         for address in ["10.0.0.1:5", "[::1]:5", "[fe80::1%3]:5"] {

@@ -23,25 +23,25 @@ pub(crate) async fn receive_into(
     bytes_max: u64,
     time: Duration,
     mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
-) -> Result<(), String> {
+) -> Result<(), ClusterError> {
     let mut bytes = 0;
     loop {
         let chunk = tokio::time::timeout(time, frames.recv()).await;
-        let chunk = chunk.map_err(|_| "it did not arrive in time")?.map_err(|e| e.to_string())?;
-        let chunk = chunk.ok_or("it is incomplete")?;
+        let chunk = chunk.map_err(|_| ClusterError::MessageTimedOut(time))??;
+        let chunk = chunk.ok_or(ClusterError::MessageIncomplete)?;
         if chunk.is_empty() {
             return Ok(());
         }
         bytes += chunk.len() as u64;
         if bytes > bytes_max {
-            return Err(format!("it has more than {bytes_max} bytes"));
+            return Err(ClusterError::MessageTooLong(bytes_max));
         }
-        write(&chunk).map_err(|e| e.to_string())?;
+        write(&chunk)?;
     }
 }
 
 /// Receives a message like [`receive_into`], into memory.
-pub(crate) async fn receive(frames: &mut Frames, bytes_max: u64, time: Duration) -> Result<Vec<u8>, String> {
+pub(crate) async fn receive(frames: &mut Frames, bytes_max: u64, time: Duration) -> Result<Vec<u8>, ClusterError> {
     let mut all = Vec::new();
     let write = |chunk: &[u8]| {
         all.extend_from_slice(chunk);

@@ -24,13 +24,13 @@ use crate::error::ClusterError;
 use crate::identity::{self, ATTEMPT_TIME_MAX, IDENTITY};
 use crate::jobs::{LocalJobs, accept_tenants};
 use crate::member::{LivingMembers, Member, MemberState};
-use crate::node_requests::NodeRequest;
+use crate::node_requests::{NodeRequest, request};
 use crate::node_services::NodeServices;
 use crate::options::ClusterOptions;
 use crate::remote_store::{FounderConnection, RemoteStore};
 use crate::shared_objects::SharedObjects;
 use crate::state::{ClusterState, Components, Membership, Network, NodeRuntime, ObjectTransfers};
-use crate::{authority, connections, encoding, membership, objects, registry, training};
+use crate::{authority, connections, membership, objects, registry, training};
 
 /// File of the founder's store, in the data folder.
 const META: &str = "meta";
@@ -191,9 +191,7 @@ impl Cluster {
         let member = self.member(name).await?;
         let connection = self.state.connection(NodeId(member.number.into()));
         let connection = connection.ok_or_else(|| ClusterError::NotConnected(name.to_owned()))?;
-        let request = encoding::postcard("the request to drain", &NodeRequest::Drain)?;
-        connection.request(&request, RESPONSE_TIME_MAX).await?;
-        Ok(())
+        request(&connection, &NodeRequest::Drain, RESPONSE_TIME_MAX).await
     }
 
     /// Removes a node from the cluster for good: its certificate is revoked, and its name is not assigned again.

@@ -20,7 +20,9 @@ pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
 impl Outside for RemoteServices {
     fn fetch(&self, wanted: Wanted, reply: Tell<Result<SealedFile, String>>) {
         let cluster = self.0.clone();
-        self.0.handle.spawn(async move { reply(objects::fetch(&cluster, wanted).await) });
+        self.0
+            .handle
+            .spawn(async move { reply(objects::fetch(&cluster, wanted).await.map_err(|fault| fault.message)) });
     }
 
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Tell<Loaded>) {

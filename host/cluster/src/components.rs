@@ -1,20 +1,22 @@
 //! Components of programs and trainers: sent to other nodes, fetched from them, stored in files, and loaded.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId};
 use sandbar_machine::write_atomically;
 use sandbar_runtime::{Loaded, load_program};
 use sandbar_wire::{Channel, Connection, Frames};
 
 use crate::component_id::component_id;
+use crate::error::host_fault;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
-use crate::{chunks, encoding};
+use crate::{chunks, node_requests};
 
 /// Channel of components. The requesting node sends an id as text; the other node responds with the chunks.
 pub(crate) const COMPONENTS: Channel = Channel::new(8);
@@ -22,11 +24,6 @@ pub(crate) const COMPONENTS: Channel = Channel::new(8);
 pub(crate) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time to transfer a component.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// Creates a fault of the host.
-pub(crate) fn host_fault(message: impl Into<String>) -> Fault {
-    Fault::new(Code::Host, message)
-}
 
 /// Loads a component that this node or any connected node has.
 pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId) -> Loaded {
@@ -45,16 +42,13 @@ pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId
 pub(crate) async fn replicate(cluster: &ClusterState, component: ComponentId, count: usize) {
     let connections: Vec<Connection> = cluster.network.connections().values().cloned().collect();
     let request = NodeRequest::CopyComponent(component);
-    let request =
-        match encoding::postcard(format_args!("the request to copy component {}", component.short()), &request) {
-            Ok(request) => request,
-            Err(error) => return log::error!("{error}"),
-        };
     let copies = stream::iter(connections).map(|connection| {
         let request = &request;
         async move {
-            let response = connection.request(request, TRANSFER_TIME_MAX).await;
-            response.is_ok_and(|response| postcard::from_bytes(&response) == Ok(Ok::<(), String>(())))
+            let stored = node_requests::request::<Result<(), String>>(&connection, request, TRANSFER_TIME_MAX).await;
+            let stored = stored.map_err(|error| error.to_string()).flatten();
+            let (component, peer) = (component.short(), connection.peer());
+            stored.inspect_err(|reason| log::debug!("{peer} has not copied component {component}: {reason}")).is_ok()
         }
     });
     // One more request than copies: a silent node does not delay the others.
@@ -101,16 +95,17 @@ pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: Compon
 }
 
 async fn fetch(cluster: &ClusterState, node: NodeId, component: ComponentId) -> Result<Vec<u8>, Fault> {
-    let failed = |reason: &str| {
-        host_fault(format!("component {} can't be fetched from node {node}: {reason}", component.short()))
+    let failed = |reason: &dyn Display| {
+        let component = component.short();
+        host_fault(format!("component {component} can't be fetched from node {node}: {reason}"))
     };
-    let connection = cluster.connection(node).ok_or_else(|| failed("there is no connection"))?;
-    let mut frames = connection.open(COMPONENTS).await.map_err(|e| failed(&e.to_string()))?;
-    frames.send(component.to_string().as_bytes()).await.map_err(|e| failed(&e.to_string()))?;
+    let connection = cluster.connection(node).ok_or_else(|| failed(&"there is no connection"))?;
+    let mut frames = connection.open(COMPONENTS).await.map_err(|e| failed(&e))?;
+    frames.send(component.to_string().as_bytes()).await.map_err(|e| failed(&e))?;
     let bytes = chunks::receive(&mut frames, COMPONENT_BYTES_MAX, TRANSFER_TIME_MAX).await;
     let bytes = bytes.map_err(|e| failed(&e))?;
     let is_it = component_id(&bytes) == component;
-    is_it.then_some(bytes).ok_or_else(|| failed("the node sent other bytes, or none"))
+    is_it.then_some(bytes).ok_or_else(|| failed(&"the node sent other bytes, or none"))
 }
 
 /// Sends the component that a node requests.

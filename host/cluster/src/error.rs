@@ -1,10 +1,12 @@
 //! Errors of clusters, for users.
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandbar_core::{Code, Fault};
 use sandbar_meta::MetaError;
 use sandbar_wire::{BindError, ChannelError, ConnectError, IdentityError, JoinError, NameError, TokenError};
 
@@ -128,6 +130,15 @@ pub enum ClusterError {
     /// A message can't be decoded.
     #[error("the node sent an invalid message: {_0}")]
     Malformed(String),
+    /// A long message, or a part of it, did not arrive within this time.
+    #[error("a message did not arrive within {}", seconds(*_0))]
+    MessageTimedOut(Duration),
+    /// The channel was closed before the end of a message.
+    #[error("the channel was closed before the end of a message")]
+    MessageIncomplete,
+    /// A message exceeds its limit, in bytes.
+    #[error("a message has more than {_0} bytes")]
+    MessageTooLong(u64),
     /// No node responds.
     #[error("no node responds")]
     NoResponse,
@@ -162,11 +173,25 @@ impl ClusterError {
             | ClusterError::PortClosed(_)
             | ClusterError::NoRoute(..)
             | ClusterError::RetryLater(_)
+            | ClusterError::MessageTimedOut(_)
+            | ClusterError::MessageIncomplete
             | ClusterError::NoResponse
             | ClusterError::Store(MetaError::Unavailable { .. } | MetaError::Unknown { .. }) => true,
             _ => false,
         }
     }
+}
+
+/// A fault of this host, for a task or job that needs the cluster.
+impl From<ClusterError> for Fault {
+    fn from(error: ClusterError) -> Fault {
+        host_fault(error)
+    }
+}
+
+/// Creates a fault of the host.
+pub(crate) fn host_fault(reason: impl Display) -> Fault {
+    Fault::new(Code::Host, reason.to_string())
 }
 
 /// Lists each address with its error.

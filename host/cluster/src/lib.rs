@@ -39,7 +39,7 @@ mod shared_objects;
 mod state;
 mod training;
 
-pub use addresses::{ListenOn, NodeAddress};
+pub use addresses::{AddressError, ListenOn, NodeAddress};
 pub use authority::{create_cluster, create_token};
 pub use cluster::Cluster;
 pub use error::ClusterError;

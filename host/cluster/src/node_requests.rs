@@ -9,6 +9,9 @@ use sandbar_wire::Connection;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::encoding;
+use crate::error::ClusterError;
+
 /// A request to another node. The encoding depends on the order of the variants and of their fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum NodeRequest {
@@ -47,8 +50,8 @@ pub(crate) async fn request<T: DeserializeOwned>(
     connection: &Connection,
     request: &NodeRequest,
     time: Duration,
-) -> Result<T, String> {
-    let request = postcard::to_stdvec(request).map_err(|e| e.to_string())?;
-    let response = connection.request(&request, time).await.map_err(|e| e.to_string())?;
-    postcard::from_bytes(&response).map_err(|e| e.to_string())
+) -> Result<T, ClusterError> {
+    let request = encoding::postcard("a request to a node", request)?;
+    let response = connection.request(&request, time).await?;
+    postcard::from_bytes(&response).map_err(|e| ClusterError::Malformed(e.to_string()))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use sandbar_core::{NodeId, ObjectId};
+use sandbar_core::{Fault, NodeId, ObjectId};
 use sandbar_runtime::Wanted;
 use sandbar_store::{Mapping, ReceiveBuffer, ReceiveBufferView, SealedFile};
 use sandbar_wire::{
@@ -16,6 +16,7 @@ use sandbar_wire::{
 };
 use serde::de::DeserializeOwned;
 
+use crate::error::{ClusterError, host_fault};
 use crate::node_requests::{self, NodeRequest, ObjectDescription};
 use crate::state::ClusterState;
 
@@ -40,7 +41,7 @@ impl ObjectSource for SharedObjectSource {
 }
 
 /// Describes an object of this node for a node that will fetch it. The object is shared for a while.
-pub(crate) async fn describe(cluster: &ClusterState, object: ObjectId) -> Result<ObjectDescription, String> {
+pub(crate) async fn describe(cluster: &ClusterState, object: ObjectId) -> Result<ObjectDescription, Fault> {
     let (root, bytes) = share(cluster, object).await?;
     Ok(ObjectDescription { root: root.0, bytes })
 }
@@ -78,21 +79,21 @@ pub(crate) fn record_fetch(cluster: &ClusterState, node: NodeId, object: ObjectI
 }
 
 /// Returns the hash and length of an object, which other nodes can fetch from now on.
-async fn share(cluster: &ClusterState, object: ObjectId) -> Result<(RootHash, u64), String> {
+async fn share(cluster: &ClusterState, object: ObjectId) -> Result<(RootHash, u64), Fault> {
     let transfers = &cluster.objects;
     if let Some((value, root)) = transfers.shared.get(object) {
         return Ok((root, value.len() as u64));
     }
-    let runtime = cluster.runtime.get().ok_or("it runs no programs")?;
+    let runtime = cluster.runtime.get().ok_or_else(|| host_fault("the node runs no programs"))?;
     let (reply, value) = tokio::sync::oneshot::channel();
     runtime.handle.share(object, Box::new(move |value| drop(reply.send(value))));
-    let value = value.await.map_err(|_| "the node is shutting down")??;
-    let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(|e| e.to_string())?;
+    let value = value.await.map_err(|_| host_fault("the node is shutting down"))?.map_err(host_fault)?;
+    let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(host_fault)?;
     let hashed = tokio::task::spawn_blocking(move || {
         let tree = HashTree::of(&mapping);
         (mapping, tree)
     });
-    let (mapping, tree) = hashed.await.map_err(|e| e.to_string())?;
+    let (mapping, tree) = hashed.await.map_err(host_fault)?;
     let (root, bytes) = (tree.root(), mapping.len() as u64);
     transfers.engine.keep_tree(object, tree);
     transfers.shared.insert(object, Arc::new(mapping), root);
@@ -110,15 +111,17 @@ pub(crate) async fn evict_idle(cluster: Arc<ClusterState>) {
 }
 
 /// Fetches the value of an object from a connected node that has it, and from other nodes that are fetching it.
-pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: Wanted) -> Result<SealedFile, String> {
+pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: Wanted) -> Result<SealedFile, Fault> {
     let Wanted { node, object, bytes, priority } = wanted;
-    let connection = cluster.connection(node).ok_or_else(|| format!("there is no connection to node {node}"))?;
+    let connection =
+        cluster.connection(node).ok_or_else(|| host_fault(format!("there is no connection to node {node}")))?;
     let description: Result<ObjectDescription, String> =
         request(&connection, &NodeRequest::DescribeObject(object.0)).await?;
-    let description = description?;
+    let description = description.map_err(host_fault)?;
     if description.bytes != bytes {
         let actual = description.bytes;
-        return Err(format!("object {object} has {actual} bytes on node {node}, and {bytes} bytes were expected"));
+        let message = format!("object {object} has {actual} bytes on node {node}, and {bytes} bytes were expected");
+        return Err(host_fault(message));
     }
     let is_spread = bytes >= SPREAD_BYTES_MIN;
     let finder = SourceHolderFinder { cluster: cluster.clone(), node, connection: connection.clone() };
@@ -146,18 +149,18 @@ pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: Wanted) -> Result
 ///
 /// Creating and sealing the file can wait for every processor of a busy machine, so neither runs on the threads that keep
 /// connections alive.
-async fn fetch_to_memory(cluster: &Arc<ClusterState>, spec: FetchSpec, spread: bool) -> Result<SealedFile, String> {
+async fn fetch_to_memory(cluster: &Arc<ClusterState>, spec: FetchSpec, spread: bool) -> Result<SealedFile, Fault> {
     let (object, bytes, root) = (spec.object, spec.bytes, spec.root);
     let reserve = async |bytes: u64| {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
         Ok(ReceiveTarget(tokio::task::spawn_blocking(move || ReceiveBuffer::new(bytes)).await??))
     };
-    let fetched = cluster.objects.engine.fetch(spec, reserve).await.map_err(|e| e.to_string())?;
+    let fetched = cluster.objects.engine.fetch(spec, reserve).await.map_err(host_fault)?;
     let FetchedObject { target: ReceiveTarget(buffer), serving, .. } = fetched;
-    let sealed = tokio::task::spawn_blocking(move || buffer.seal()).await.map_err(|e| e.to_string())?;
-    let sealed = sealed.map_err(|e| e.to_string())?;
+    let sealed = tokio::task::spawn_blocking(move || buffer.seal()).await.map_err(host_fault)?;
+    let sealed = sealed.map_err(host_fault)?;
     if spread {
-        let value = Arc::new(Mapping::sealed(sealed.as_fd(), bytes).map_err(|e| e.to_string())?);
+        let value = Arc::new(Mapping::sealed(sealed.as_fd(), bytes).map_err(host_fault)?);
         cluster.objects.shared.insert(object, value, root);
     }
     // Peers find the object without a gap: first in the transfer, then among the shared objects.
@@ -165,7 +168,7 @@ async fn fetch_to_memory(cluster: &Arc<ClusterState>, spec: FetchSpec, spread: b
     Ok(sealed)
 }
 
-async fn request<T: DeserializeOwned>(connection: &Connection, request: &NodeRequest) -> Result<T, String> {
+async fn request<T: DeserializeOwned>(connection: &Connection, request: &NodeRequest) -> Result<T, ClusterError> {
     node_requests::request(connection, request, DESCRIBE_TIME_MAX).await
 }
 

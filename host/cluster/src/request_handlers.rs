@@ -43,7 +43,8 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
             postcard::to_stdvec(&())
         }
         NodeRequest::DescribeObject(object) => {
-            postcard::to_stdvec(&objects::describe(&cluster, ObjectId(object)).await)
+            let description = objects::describe(&cluster, ObjectId(object)).await;
+            postcard::to_stdvec(&description.map_err(|fault| fault.message))
         }
         NodeRequest::FindHolders(object, failed) => {
             let holders = node.map(|node| objects::find_holders(&cluster, node, ObjectId(object), &failed));

@@ -1,6 +1,7 @@
 //! Training of units on other nodes: a request with the trainers' component ids and the unit's memory, and a response with
 //! the models.
 
+use std::fmt::Display;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use arrow_buffer::Buffer;
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_batch::Header;
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId};
 use sandbar_store::{Mapping, SegmentPart};
 use sandbar_train::{FittedModels, TrainerRef, UnitLog, UnitRequest, UnitTrainer};
 use sandbar_wire::{Channel, Connection, Frames};
@@ -16,9 +17,10 @@ use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, Payload};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use crate::error::{ClusterError, host_fault};
 use crate::member::{Member, SLOTS_MAX};
 use crate::state::ClusterState;
-use crate::{chunks, components};
+use crate::{chunks, components, encoding};
 
 /// Channel of training requests.
 pub(crate) const TRAINING: Channel = Channel::new(10);
@@ -72,9 +74,9 @@ impl UnitTrainer for NodeTrainer {
         self.slots
     }
 
-    fn fit<'a>(&'a self, unit: &'a UnitRequest<'a>) -> BoxFuture<'a, Result<UnitLog, String>> {
-        async move { train(&self.connection, unit).await.map_err(|reason| format!("node {}: {reason}", self.name)) }
-            .boxed()
+    fn fit<'a>(&'a self, unit: &'a UnitRequest<'a>) -> BoxFuture<'a, Result<UnitLog, Fault>> {
+        let of_node = |fault: Fault| Fault { message: format!("node {}: {}", self.name, fault.message), ..fault };
+        async move { train(&self.connection, unit).await.map_err(of_node) }.boxed()
     }
 }
 
@@ -88,9 +90,9 @@ pub(crate) async fn trainers(cluster: &ClusterState) -> Vec<Arc<dyn UnitTrainer>
 }
 
 /// Trains a unit on another node.
-async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLog, String> {
+async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLog, Fault> {
     let Payload::File { file, batches } = unit.payload else {
-        return Err("the unit is not in shared memory".to_owned());
+        return Err(host_fault("the unit is not in shared memory"));
     };
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let request = TrainRequest {
@@ -103,81 +105,84 @@ async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLo
         shares: unit.shares as u32,
     };
     // SAFETY: nobody writes to lent memory, and the payload keeps it alive.
-    let memory = unsafe { Mapping::lent(file.as_fd(), file.bytes() as u64) }.map_err(|e| e.to_string())?;
-    let mut frames = connection.open(TRAINING).await.map_err(|e| e.to_string())?;
-    let request = postcard::to_stdvec(&request).map_err(|e| e.to_string())?;
-    chunks::send(&frames, &request, CHUNK_TIME_MAX).await.map_err(|e| e.to_string())?;
+    let memory = unsafe { Mapping::lent(file.as_fd(), file.bytes() as u64) }.map_err(host_fault)?;
+    let mut frames = connection.open(TRAINING).await.map_err(host_fault)?;
+    let request = encoding::postcard("the request to train a unit", &request)?;
+    chunks::send(&frames, &request, CHUNK_TIME_MAX).await?;
     // The node accepts the memory once it has room for it, however long that takes.
-    chunks::send(&frames, &memory, Duration::MAX).await.map_err(|e| e.to_string())?;
+    chunks::send(&frames, &memory, Duration::MAX).await?;
     // The duration of training is unknown. The end of the connection ends this.
     let mut response = Vec::new();
     loop {
-        let chunk = frames.recv().await.map_err(|e| e.to_string())?.ok_or("its response is incomplete")?;
+        let chunk = frames.recv().await.map_err(host_fault)?.ok_or(ClusterError::MessageIncomplete)?;
         if chunk.is_empty() {
             break;
         }
         response.extend_from_slice(&chunk);
         if response.len() as u64 > RESPONSE_BYTES_MAX {
-            return Err(format!("its response has more than {RESPONSE_BYTES_MAX} bytes"));
+            return Err(ClusterError::MessageTooLong(RESPONSE_BYTES_MAX).into());
         }
     }
-    let response: TrainResponse = postcard::from_bytes(&response).map_err(|e| e.to_string())?;
-    let (trained, log) = response.map_err(|fault| fault.to_string())?;
+    let response: TrainResponse = postcard::from_bytes(&response).map_err(host_fault)?;
+    let (trained, log) = response?;
     if trained.len() != unit.models.len() {
         let expected = unit.models.len();
-        return Err(format!("it returned the models of {} trainers instead of {expected}", trained.len()));
+        return Err(host_fault(format!("it returned the models of {} trainers instead of {expected}", trained.len())));
     }
     let count = unit.groups.count as usize;
     let models = trained.into_iter().map(|trained| decode_models(trained, count)).collect::<Result<_, _>>()?;
     Ok((models, log))
 }
 
-fn decode_models(trained: TrainedModels, groups: usize) -> Result<FittedModels, String> {
+fn decode_models(trained: TrainedModels, groups: usize) -> Result<FittedModels, Fault> {
     let mut models = FittedModels::new(groups);
     for (header, body) in &trained.batches {
-        let header = Header::parse(header).map_err(|e| e.to_string())?;
-        let schema = sandbar_batch::decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
+        let header = Header::parse(header).map_err(host_fault)?;
+        let schema = sandbar_batch::decode_schema(header.schema_bytes()).map_err(host_fault)?;
         let body = Buffer::from_slice_ref(body.as_slice());
-        let batch = sandbar_batch::read(&header, Arc::new(schema), &body).map_err(|e| e.to_string())?;
-        models.add(&[batch]).map_err(|fault| fault.to_string())?;
+        let batch = sandbar_batch::read(&header, Arc::new(schema), &body).map_err(host_fault)?;
+        models.add(&[batch])?;
     }
     if let Some((group, _)) = trained.faults.iter().find(|(group, _)| *group as usize >= groups) {
-        return Err(format!("it returned an error of group {group}, and the unit has {groups} groups"));
+        return Err(host_fault(format!("it returned an error of group {group}, and the unit has {groups} groups")));
     }
     models.faults.extend(trained.faults);
     Ok(models)
 }
 
 fn encode_models(models: &FittedModels) -> Result<TrainedModels, Fault> {
-    let failed = |e: sandbar_batch::LayoutError| Fault::new(Code::Host, e.to_string());
     let encode = |batch| {
-        let encoded = sandbar_batch::encode(&batch).map_err(failed)?;
+        let encoded = sandbar_batch::encode(&batch).map_err(host_fault)?;
         Ok((ByteBuf::from(encoded.header.clone()), ByteBuf::from(encoded.body())))
     };
     let batches = models.to_batches()?.into_iter().map(encode).collect::<Result<_, Fault>>()?;
     Ok(TrainedModels { batches, faults: models.faults.clone() })
 }
 
+/// Creates a fault about a unit of another node.
+fn of_unit(reason: impl Display) -> Fault {
+    host_fault(format!("a unit of another node: {reason}"))
+}
+
 /// Trains a unit of another node.
 pub(crate) async fn serve(cluster: Arc<ClusterState>, node: Option<NodeId>, mut frames: Frames) {
     let response: TrainResponse = async {
-        let failed = |reason: String| components::host_fault(format!("a unit of another node: {reason}"));
         let runtime = cluster.runtime.get();
-        let runtime = runtime.ok_or_else(|| components::host_fault("this node runs no tasks of other nodes"))?;
-        let bytes = chunks::receive(&mut frames, REQUEST_BYTES_MAX, CHUNK_TIME_MAX).await.map_err(failed)?;
-        let request: TrainRequest = postcard::from_bytes(&bytes).map_err(|e| failed(e.to_string()))?;
-        validate(&request).map_err(failed)?;
+        let runtime = runtime.ok_or_else(|| host_fault("this node runs no tasks of other nodes"))?;
+        let bytes = chunks::receive(&mut frames, REQUEST_BYTES_MAX, CHUNK_TIME_MAX).await.map_err(of_unit)?;
+        let request: TrainRequest = postcard::from_bytes(&bytes).map_err(of_unit)?;
+        validate(&request)?;
         let _permit = runtime.services.units.acquire(request.bytes).await?;
-        let mut draft = runtime.services.units.draft(request.bytes).map_err(|e| failed(e.to_string()))?;
+        let mut draft = runtime.services.units.draft(request.bytes).map_err(of_unit)?;
         let mut at = 0;
         let write = |chunk: &[u8]| {
             draft.put(&SegmentPart::Bytes(at, chunk))?;
             at += chunk.len();
             Ok(())
         };
-        chunks::receive_into(&mut frames, request.bytes, CHUNK_TIME_MAX, write).await.map_err(failed)?;
+        chunks::receive_into(&mut frames, request.bytes, CHUNK_TIME_MAX, write).await.map_err(of_unit)?;
         if at as u64 != request.bytes {
-            return Err(failed(format!("it has {at} bytes instead of {}", request.bytes)));
+            return Err(of_unit(format!("it has {at} bytes instead of {}", request.bytes)));
         }
         for trainer in &request.trainers {
             components::ensure_stored(&cluster, node, trainer.component).await?;
@@ -200,7 +205,7 @@ pub(crate) async fn serve(cluster: Arc<ClusterState>, node: Option<NodeId>, mut 
 }
 
 /// Checks that all locations of a request are within its memory.
-fn validate(request: &TrainRequest) -> Result<(), String> {
+fn validate(request: &TrainRequest) -> Result<(), Fault> {
     let is_within = |at: u64, bytes: u64| at.checked_add(bytes).is_some_and(|end| end <= request.bytes);
     let groups = &request.groups;
     let is_batch_within = |batch: &BatchLocation| {
@@ -212,5 +217,5 @@ fn validate(request: &TrainRequest) -> Result<(), String> {
         && groups.first <= groups.count
         && request.batches.iter().all(is_batch_within)
         && u64::from(request.shares) <= u64::from(groups.count).max(1);
-    is_valid.then_some(()).ok_or_else(|| "its locations are not within its memory".to_owned())
+    is_valid.then_some(()).ok_or_else(|| of_unit("its locations are not within its memory"))
 }

@@ -10,8 +10,8 @@ pub mod machine;
 
 pub use error::NodeError;
 pub use sandbar_cluster::{
-    ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent, ListenOn, Member,
-    MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
+    AddressError, ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent,
+    ListenOn, Member, MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;

@@ -34,8 +34,11 @@ pub trait UnitTrainer: Send + Sync + std::fmt::Debug {
     /// Returns the number of units that it trains concurrently.
     fn slots(&self) -> usize;
 
-    /// Trains a unit. Returns the models and log lines, or why the node failed.
-    fn fit<'a>(&'a self, unit: &'a UnitRequest<'a>) -> BoxFuture<'a, Result<UnitLog, String>>;
+    /// Trains a unit. Returns the models and log lines.
+    ///
+    /// # Errors
+    /// Fails if the node is lost, or can't train the unit.
+    fn fit<'a>(&'a self, unit: &'a UnitRequest<'a>) -> BoxFuture<'a, Result<UnitLog, Fault>>;
 }
 
 /// The fitted models of each trainer, and the log lines.
@@ -129,9 +132,9 @@ impl UnitScheduler {
                     self.remote_groups.fetch_add(groups.count.into(), Relaxed);
                     return Ok(fitted);
                 }
-                Err(reason) => {
+                Err(fault) => {
                     if !remote.is_lost.swap(true, Relaxed) {
-                        self.progress.log(format!("{reason}; its units are trained on this node"));
+                        self.progress.log(format!("{fault}; its units are trained on this node"));
                     }
                     drop(permit);
                     self.local.clone().acquire_owned().await.ok()

@@ -180,7 +180,7 @@ impl ClusterClient {
             other => return Err(unexpected(&other)),
         }
         let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
-        let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await.map_err(ClusterError::RetryLater)?;
+        let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await?;
         match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
             Some(JobResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
             response => Ok(Some(response)),

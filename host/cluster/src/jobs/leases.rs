@@ -10,9 +10,9 @@ use sandbar_runtime::{ClusterProgram, ProgramError, ProgramSummary};
 
 use super::cached_results;
 use super::job::{ClusterJob, JobKey, RESULT_BYTES_MAX, job_key, job_keys, owner_key, owner_value, parse_key};
-use crate::components::{self, host_fault};
+use crate::components;
 use crate::encoding;
-use crate::error::ClusterError;
+use crate::error::{ClusterError, host_fault};
 use crate::member::MemberState;
 use crate::registry;
 use crate::state::ClusterState;
@@ -181,7 +181,7 @@ async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary,
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let program = components::load_from_any(cluster, job.component).await?;
     let recorder = cluster.jobs.store.create_named(&job.id, &job.program, &job.arguments);
-    let recorder = recorder.map_err(|e| host_fault(e.to_string()))?;
+    let recorder = recorder.map_err(|e| host_fault(e))?;
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };
     let (task, arguments) = (job.task.clone(), job.arguments.clone());
     (runtime.run)(ClusterProgram { program, task, arguments, resumed, recorder }).await
