@@ -176,7 +176,7 @@ impl JobFolder {
 impl Drop for JobRecorder {
     fn drop(&mut self) {
         if let Some(folder) = &self.folder {
-            let (counts, log) = (folder.record().counts, folder.record().log);
+            let JobRecord { counts, log, .. } = folder.record().clone();
             let error = JobFailure::from_message("its command ended before the job finished");
             self.finish(RunState::Stopped, serde_json::Value::Null, Some(error), counts, log);
         }

@@ -469,6 +469,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_job_of_a_dropped_recorder_is_stopped() {
+        let (_folder, store, _) = store_with(0).await;
+        let recorder = store.create("p.wasm", &[]).unwrap();
+        let name = recorder.name().unwrap().clone();
+        drop(recorder);
+        let record = store.find(name.as_str()).unwrap().record;
+        assert_eq!(record.state, RunState::Stopped);
+        assert_eq!(record.error.unwrap().message, "its command ended before the job finished");
+    }
+
+    #[tokio::test]
     async fn a_killed_job_ends_at_its_last_heartbeat() {
         let (_folder, store, _) = store_with(0).await;
         let running = store.create("p.wasm", &[]).unwrap();
