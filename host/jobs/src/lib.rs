@@ -25,11 +25,12 @@ mod rows;
 mod store;
 mod task_records;
 mod trace;
+mod updates;
 
 pub use inspect::{InspectError, JobQuery, JobResponse};
 pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
 pub use limits::JobFolderLimits;
-pub use log::{JobLog, LogEntry, LogOutput, LogSender, LoggedLine};
+pub use log::{JobLog, JobLogFile, LogEntry, LogOutput, LogSender, LoggedLine};
 pub use name::JobName;
 pub use progress::{BuildTimer, JobProgress, Phase};
 pub use progress_bars::ProgressBars;
@@ -41,3 +42,4 @@ pub use rows::{
 pub use store::{JobStore, JobStoreError, LogReader, StoredJob};
 pub use task_records::{AttemptRecord, RecordLimits, TaskRecord, TaskRecords};
 pub use trace::trace;
+pub use updates::JobUpdates;

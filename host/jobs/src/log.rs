@@ -18,6 +18,7 @@ use crate::dedup::LogDeduplicator;
 use crate::job_record::{LogCounts, now_ms};
 use crate::limits::JobFolderLimits;
 use crate::progress::JobProgress;
+use crate::updates::JobUpdates;
 
 /// Interval at which summaries of repeated lines are shown.
 const TICK: Duration = Duration::from_millis(200);
@@ -114,6 +115,20 @@ pub enum LogOutput {
     Callback(Box<dyn FnMut(&LoggedLine) + Send>),
 }
 
+/// The file of a job's log.
+#[derive(Debug)]
+pub struct JobLogFile {
+    file: File,
+    /// Notified when readers of the file see more lines.
+    updates: JobUpdates,
+}
+
+impl JobLogFile {
+    pub(crate) fn new(file: File, updates: JobUpdates) -> JobLogFile {
+        JobLogFile { file, updates }
+    }
+}
+
 /// The log of a job, with its thread.
 #[derive(Debug)]
 pub struct JobLog {
@@ -126,11 +141,11 @@ impl JobLog {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub fn start(file: Option<File>, output: LogOutput) -> std::io::Result<JobLog> {
+    pub fn start(file: Option<JobLogFile>, output: LogOutput) -> std::io::Result<JobLog> {
         let (sender, lines) = sync_channel(JobFolderLimits::DEFAULT.log_queue_lines_max);
         let counters = Arc::new(QueueCounters::default());
         let bytes_max = JobFolderLimits::DEFAULT.log_bytes_max;
-        let file = file.map(|file| LogFile { file: BufWriter::new(file), bytes_max, counts: LogCounts::default() });
+        let file = file.map(|file| LogFile::new(file, bytes_max));
         let mut writer =
             LogWriter { lines, counters: counters.clone(), deduplicator: LogDeduplicator::default(), file, output };
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
@@ -220,11 +235,18 @@ impl LogWriter {
 /// A log file of bounded size, with one JSON object per line.
 struct LogFile {
     file: BufWriter<File>,
+    updates: JobUpdates,
+    has_unflushed: bool,
     bytes_max: u64,
     counts: LogCounts,
 }
 
 impl LogFile {
+    fn new(file: JobLogFile, bytes_max: u64) -> LogFile {
+        let JobLogFile { file, updates } = file;
+        LogFile { file: BufWriter::new(file), updates, has_unflushed: false, bytes_max, counts: LogCounts::default() }
+    }
+
     fn write(&mut self, line: &LoggedLine) {
         let Ok(mut text) = serde_json::to_vec(line) else { return };
         text.push(b'\n');
@@ -234,12 +256,16 @@ impl LogFile {
         } else {
             self.counts.lines += 1;
             self.counts.bytes = bytes;
+            self.has_unflushed = true;
         }
     }
 
     fn flush(&mut self) {
         // A write error leaves the log incomplete, but does not fail the job.
         let _ = self.file.flush();
+        if std::mem::take(&mut self.has_unflushed) {
+            self.updates.notify();
+        }
     }
 
     fn finish(&mut self) -> LogCounts {
@@ -255,11 +281,18 @@ mod tests {
     #[test]
     fn lines_beyond_the_limit_are_dropped_and_counted() {
         let file = tempfile::tempfile().unwrap();
-        let mut log = LogFile { file: BufWriter::new(file), bytes_max: 1000, counts: LogCounts::default() };
+        let updates = JobUpdates::default();
+        let mut receiver = updates.subscribe();
+        let mut log = LogFile::new(JobLogFile::new(file, updates), 1000);
         let line = |line: &str| LoggedLine::new(LogEntry { task: None, level: 1, line });
         (0..100).for_each(|_| log.write(&line("short")));
         log.write(&line(&"x".repeat(2000)));
+        assert!(!receiver.has_changed().unwrap());
         let counts = log.finish();
+        assert!(receiver.has_changed().unwrap());
+        receiver.mark_unchanged();
+        log.flush();
+        assert!(!receiver.has_changed().unwrap(), "nothing was written since");
         assert_eq!(counts.lines + counts.dropped, 101);
         assert!(counts.lines >= 5 && counts.bytes <= 1000, "{counts:?}");
     }
@@ -283,7 +316,8 @@ mod tests {
         let path = folder.path().join("log");
         let progress = Arc::new(JobProgress::default());
         let shown = LogOutput::Deduplicated(progress.clone());
-        let log = JobLog::start(Some(File::create(&path).unwrap()), shown).unwrap();
+        let log =
+            JobLog::start(Some(JobLogFile::new(File::create(&path).unwrap(), JobUpdates::default())), shown).unwrap();
         let sender = log.sender();
         for id in 0..50 {
             sender.send(LogEntry { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });

@@ -1,11 +1,12 @@
 //! Progress that the tasks of a job report: one bar for each name, with the sum over the tasks that report it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sandbar_core::TaskId;
 
-use crate::ProgressRow;
+use crate::rows::ProgressRow;
+use crate::updates::JobUpdates;
 
 /// Maximum bars of one job. Reports under further names are dropped.
 const BARS_MAX: usize = 16;
@@ -16,7 +17,11 @@ const ENTRIES_MAX: usize = 1000;
 
 /// Progress of all tasks of a job.
 #[derive(Debug, Default)]
-pub struct ProgressBars(Mutex<ProgressState>);
+pub struct ProgressBars {
+    state: Mutex<ProgressState>,
+    /// Notified of each report.
+    updates: JobUpdates,
+}
 
 #[derive(Debug, Default)]
 struct ProgressState {
@@ -56,9 +61,14 @@ impl ReportedAmount {
 }
 
 impl ProgressBars {
+    /// Creates progress without bars, which notifies `updates` of each report.
+    pub fn new(updates: JobUpdates) -> ProgressBars {
+        ProgressBars { state: Mutex::default(), updates }
+    }
+
     /// Records a task's progress, which replaces its previous report under that name. `name` is untrusted.
     pub fn report(&self, task: TaskId, name: &str, done: u64, total: Option<u64>) {
-        let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ProgressState { bars, entries } = &mut *self.state();
         let (name, amount, now) = (truncate_name(name), ReportedAmount { done, total }, Instant::now());
         let bar = match bars.iter().position(|bar| bar.name == name) {
             Some(bar) => bar,
@@ -75,11 +85,12 @@ impl ProgressBars {
             None => return,
         }
         bars[bar].last_report = now;
+        self.updates.notify();
     }
 
     /// Moves the task's last reports to the sums of finished tasks. Must be called once no attempt follows.
     pub fn finish_task(&self, task: TaskId) {
-        let ProgressState { bars, entries } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ProgressState { bars, entries } = &mut *self.state();
         entries.retain(|entry| {
             if entry.task == task {
                 bars[entry.bar].finished = bars[entry.bar].finished.plus(entry.amount);
@@ -90,7 +101,7 @@ impl ProgressBars {
 
     /// Returns a row per name, in the order of the first reports.
     pub fn rows(&self) -> Vec<ProgressRow> {
-        let ProgressState { bars, entries } = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ProgressState { bars, entries } = &*self.state();
         let row = |(index, bar): (usize, &Bar)| {
             let of_bar = entries.iter().filter(|entry| entry.bar == index);
             let ReportedAmount { done, total } = of_bar.fold(bar.finished, |sum, entry| sum.plus(entry.amount));
@@ -102,6 +113,10 @@ impl ProgressBars {
             }
         };
         bars.iter().enumerate().map(row).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, ProgressState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,6 +148,19 @@ mod tests {
         check(&bars, &[("a", 25, Some(30)), ("b", 3, None)]);
         bars.report(TaskId(3), "b", 1, Some(1));
         check(&bars, &[("a", 25, Some(30)), ("b", 4, None)]);
+    }
+
+    #[test]
+    fn each_report_notifies() {
+        let updates = JobUpdates::default();
+        let mut receiver = updates.subscribe();
+        let bars = ProgressBars::new(updates);
+        assert!(!receiver.has_changed().unwrap());
+        bars.report(TaskId(1), "a", 1, None);
+        assert!(receiver.has_changed().unwrap());
+        receiver.mark_unchanged();
+        bars.finish_task(TaskId(1));
+        assert!(!receiver.has_changed().unwrap(), "the sums are the same");
     }
 
     #[test]

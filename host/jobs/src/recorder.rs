@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
@@ -11,9 +11,12 @@ use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use crate::inspect::{InspectServer, JobQuery, JobResponse};
 use crate::job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
 use crate::limits::JobFolderLimits;
+use crate::log::JobLogFile;
 use crate::name::JobName;
+use crate::progress_bars::ProgressBars;
 use crate::rows::{JobSummary, Listing, ProgressRow, TaskRow};
 use crate::store::{JobStore, STOP_MARK_FILE, write_task_files};
+use crate::updates::JobUpdates;
 
 /// Interval at which the node of a running job touches the lock file.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,6 +42,8 @@ impl StopMark {
 pub struct JobRecorder {
     /// `None` if nothing is recorded, or the final record is written.
     folder: Option<JobFolder>,
+    updates: JobUpdates,
+    progress: Arc<ProgressBars>,
 }
 
 #[derive(Debug)]
@@ -56,7 +61,13 @@ struct JobFolder {
 impl JobRecorder {
     /// Returns a recorder that records nothing.
     pub fn disabled() -> JobRecorder {
-        JobRecorder { folder: None }
+        JobRecorder::with_folder(None)
+    }
+
+    fn with_folder(folder: Option<JobFolder>) -> JobRecorder {
+        let updates = JobUpdates::default();
+        let progress = Arc::new(ProgressBars::new(updates.clone()));
+        JobRecorder { folder, updates, progress }
     }
 
     pub(crate) fn new(
@@ -68,7 +79,7 @@ impl JobRecorder {
         server: InspectServer,
     ) -> JobRecorder {
         let (name, record) = (record.id.clone(), Mutex::new(record));
-        JobRecorder { folder: Some(JobFolder { store, name, path, record, lock, log: Some(log), server }) }
+        JobRecorder::with_folder(Some(JobFolder { store, name, path, record, lock, log: Some(log), server }))
     }
 
     /// Returns the job's name, or `None` if it is not recorded.
@@ -82,8 +93,19 @@ impl JobRecorder {
     }
 
     /// Returns the log file on the first call, if the job is recorded.
-    pub fn take_log(&mut self) -> Option<File> {
-        self.folder.as_mut()?.log.take()
+    pub fn take_log(&mut self) -> Option<JobLogFile> {
+        let file = self.folder.as_mut()?.log.take()?;
+        Some(JobLogFile::new(file, self.updates.clone()))
+    }
+
+    /// Returns the notifications of changes of the log file and of the progress.
+    pub fn updates(&self) -> JobUpdates {
+        self.updates.clone()
+    }
+
+    /// Returns the progress that the job's tasks report.
+    pub fn progress(&self) -> Arc<ProgressBars> {
+        self.progress.clone()
     }
 
     /// Records that the first task can start.

@@ -1,21 +1,27 @@
-//! Following of jobs by tenants: log lines, progress and state.
+//! Following of jobs by tenants: log lines, progress and state, each sent when it changes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_jobs::{JobName, JobQuery, JobResponse, LogReader, StoredJob};
+use sandbar_jobs::{JobName, LogReader, ProgressRow};
 use sandbar_wire::Frames;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::local_jobs::{JobFeed, LocalJobs};
 use super::lookup::{self, JobLocation};
 use super::tenant_messages::TenantResponse;
 use super::tenant_responses::{Outcome, retry_later, send};
 use crate::registry;
 use crate::state::ClusterState;
 
-/// Interval at which the log is read.
-const LOG_INTERVAL: Duration = Duration::from_millis(50);
-/// Progress and state are sent every so many intervals.
-const STATE_INTERVALS: u32 = 10;
+/// Maximum time between messages of the job's state. It also bounds the time until a lost store or an established
+/// connection, of which nothing notifies, is noticed.
+const STATE_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Minimum time between reads of the log and the progress.
+const UPDATE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Minimum time between messages of progress.
+const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// Sends what happens in one run of a job, until the run ends: log lines after the first `lines`, progress, and state.
 pub(crate) async fn follow(
@@ -29,60 +35,124 @@ pub(crate) async fn follow(
     let addresses = members.into_iter().map(|member| member.address.to_string()).collect();
     send(frames, &TenantResponse::Nodes(addresses)).await?;
     let id = lookup::find(cluster, tenant, text).await?.id;
-    let (mut log, mut sent_progress, mut round, mut is_here) = (None, Vec::new(), 0_u32, false);
+    let mut changes = cluster.jobs.subscribe(&id);
+    let mut output = RunOutput::new(run, lines);
     loop {
-        let mut now = None;
-        // The end of a job is reported at once, not with the next progress.
-        let is_over = is_here && !cluster.jobs.running().contains_key(&id);
-        if round % STATE_INTERVALS == 0 || is_over {
-            let job = lookup::get(cluster, tenant, &id).await?.ok_or_else(|| lookup::unknown(text))?;
-            if job.runs != run {
-                return Ok(TenantResponse::Job(Box::new(job)));
+        let job = lookup::get(cluster, tenant, &id).await?.ok_or_else(|| lookup::unknown(text))?;
+        if job.runs != run {
+            return Ok(TenantResponse::Job(Box::new(job)));
+        }
+        let is_finished = job.state.is_finished();
+        match lookup::locate(cluster, &job).await? {
+            JobLocation::OtherNode(address) if !without_log => {
+                return Ok(TenantResponse::Redirect(address.to_string()));
             }
-            is_here = match lookup::locate(cluster, &job).await? {
-                JobLocation::OtherNode(address) if !without_log => {
-                    return Ok(TenantResponse::Redirect(address.to_string()));
-                }
-                location => location == JobLocation::ThisNode,
-            };
-            now = Some(job);
+            JobLocation::ThisNode => output.open(&cluster.jobs, &id, is_finished),
+            JobLocation::OtherNode(_) | JobLocation::Unreachable => {}
         }
-        // Lines that exist before the job is known to have finished are all that it has.
-        if log.is_none() && is_here {
-            log = open_log(cluster, &id, lines);
+        // A job is finished in the store after its last line is in the log.
+        output.send_new(frames, is_finished).await?;
+        if is_finished {
+            return Ok(TenantResponse::Job(Box::new(job)));
         }
-        while let Some(line) = log.as_mut().and_then(LogReader::next_line) {
-            send(frames, &TenantResponse::Line(line)).await?;
-        }
-        if let Some(job) = now {
-            if job.state.is_finished() {
-                return Ok(TenantResponse::Job(Box::new(job)));
-            }
-            if is_here
-                && let Ok(stored) = cluster.jobs.store.find(id.as_str())
-                && let Ok(JobResponse::Summary(summary)) = summary(&stored).await
-            {
-                if summary.progress != sent_progress {
-                    sent_progress = summary.progress.clone();
-                    send(frames, &TenantResponse::Progress(summary.progress)).await?;
+        send(frames, &TenantResponse::Job(Box::new(job))).await?;
+        let next_state = Instant::now() + STATE_INTERVAL_MAX;
+        loop {
+            tokio::select! {
+                _ = changes.changed() => break,
+                () = sleep_until(next_state) => break,
+                () = output.changed() => {
+                    output.send_new(frames, false).await?;
+                    sleep(UPDATE_INTERVAL_MIN).await;
                 }
             }
-            send(frames, &TenantResponse::Job(Box::new(job))).await?;
         }
-        tokio::time::sleep(LOG_INTERVAL).await;
-        round = round.wrapping_add(1);
     }
 }
 
-async fn summary(stored: &StoredJob) -> Result<JobResponse, String> {
-    let stored = stored.clone();
-    let summary = tokio::task::spawn_blocking(move || stored.query_node(&JobQuery::Summary)).await;
-    summary.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+/// Log and progress of a run on this node.
+struct RunOutput {
+    /// Number of the run.
+    run: u32,
+    /// Log lines that the tenant has.
+    lines: u64,
+    log: Option<LogReader>,
+    running: Option<(JobFeed, watch::Receiver<()>)>,
+    /// The last progress that was sent.
+    progress: Vec<ProgressRow>,
+    /// When further progress may be sent.
+    next_progress: Instant,
+    /// Progress may have changed since it was last sent.
+    is_progress_due: bool,
+}
+
+impl RunOutput {
+    fn new(run: u32, lines: u64) -> RunOutput {
+        RunOutput {
+            run,
+            lines,
+            log: None,
+            running: None,
+            progress: Vec::new(),
+            next_progress: Instant::now(),
+            is_progress_due: false,
+        }
+    }
+
+    /// Opens the log and the feed, once the job has them. A finished job has no feed; one that was followed before it
+    /// finished is kept.
+    fn open(&mut self, jobs: &LocalJobs, id: &JobName, is_finished: bool) {
+        if self.running.is_none() {
+            self.running = jobs.feed(id, self.run).map(|feed| {
+                let updates = feed.updates.subscribe();
+                (feed, updates)
+            });
+        }
+        // Without a feed, a log is of an earlier run.
+        if self.log.is_none() && (self.running.is_some() || is_finished) {
+            self.log = open_log(jobs, id, self.lines);
+        }
+    }
+
+    /// Returns when there may be more to send. Never returns for a job that does not run on this node.
+    async fn changed(&mut self) {
+        let Some((_, updates)) = &mut self.running else { return std::future::pending().await };
+        let due = async {
+            match self.is_progress_due {
+                true => sleep_until(self.next_progress).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // The feed has the sender: it is not closed.
+            _ = updates.changed() => {}
+            () = due => {}
+        }
+    }
+
+    /// Sends new log lines, and changed progress unless it was sent a moment ago. Sends the last progress in any case.
+    async fn send_new(&mut self, frames: &Frames, is_last: bool) -> Outcome<()> {
+        while let Some(line) = self.log.as_mut().and_then(LogReader::next_line) {
+            send(frames, &TenantResponse::Line(line)).await?;
+        }
+        let Some((feed, _)) = &self.running else { return Ok(()) };
+        self.is_progress_due = !is_last && Instant::now() < self.next_progress;
+        if self.is_progress_due {
+            return Ok(());
+        }
+        let progress = feed.progress.rows();
+        if progress != self.progress {
+            self.next_progress = Instant::now() + PROGRESS_INTERVAL_MIN;
+            self.progress.clone_from(&progress);
+            send(frames, &TenantResponse::Progress(progress)).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Opens the log of a job that this node runs or ran, after the first `lines`.
-fn open_log(cluster: &ClusterState, id: &JobName, lines: u64) -> Option<LogReader> {
-    let mut log = cluster.jobs.store.find(id.as_str()).ok()?.log().ok()?;
+fn open_log(jobs: &LocalJobs, id: &JobName, lines: u64) -> Option<LogReader> {
+    let mut log = jobs.store.find(id.as_str()).ok()?.log().ok()?;
     for _ in 0..lines {
         log.next_line()?;
     }

@@ -63,6 +63,8 @@ async fn hold_leases_once(cluster: &Arc<ClusterState>) -> Result<(), ClusterErro
     // Jobs that other nodes took over while this node could not read the store.
     let is_of_other = |job: &WatchedJob| job.owner.as_ref().is_some_and(|owner| owner.value != own);
     jobs.iter().filter(|(_, job)| is_of_other(job)).for_each(|(id, _)| cluster.jobs.abort(id));
+    // Changes since the last read are unknown.
+    cluster.jobs.notify_all();
     let mut watcher = cluster.store.watch(&job_keys()?, revision.next()).await?;
     loop {
         for (job, revision, owner) in jobs.values().filter_map(WatchedJob::unfinished) {
@@ -86,6 +88,9 @@ async fn hold_leases_once(cluster: &Arc<ClusterState>) -> Result<(), ClusterErro
         }
         let mut released = Vec::new();
         for change in watcher.next().await? {
+            if let Some(JobKey::Job(id) | JobKey::Owner(id)) = parse_key(change.key()) {
+                cluster.jobs.notify(&id);
+            }
             match change {
                 Change::Put(entry) => apply(&mut jobs, &entry),
                 Change::Deleted { key, .. } => match parse_key(&key) {
@@ -163,25 +168,25 @@ fn encode(job: &ClusterJob) -> Result<MetaValue, ClusterError> {
 
 /// Starts an owned job, unless it runs already.
 pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
-    let (state, id) = (cluster.clone(), owned.job.id.clone());
-    let mut running = cluster.jobs.running();
-    if running.contains_key(&id) {
-        return;
-    }
-    let OwnedJob { job, .. } = &owned;
-    log::info!("job {} of tenant `{}` starts: {}", job.id.short(), job.tenant, job.program);
-    let task = cluster.handle.spawn(async move {
-        let result = run(&state, &owned.job).await;
-        finish(&state, owned, result).await;
-    });
-    running.insert(id, task.abort_handle());
+    let (state, id, number) = (cluster.clone(), owned.job.id.clone(), owned.job.runs);
+    let spawn = move || {
+        let OwnedJob { job, .. } = &owned;
+        log::info!("job {} of tenant `{}` starts: {}", job.id.short(), job.tenant, job.program);
+        let task = state.handle.clone().spawn(async move {
+            let result = run(&state, &owned.job).await;
+            finish(&state, owned, result).await;
+        });
+        task.abort_handle()
+    };
+    cluster.jobs.start(&id, number, spawn);
 }
 
 async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary, ProgramError> {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let program = components::load_from_any(cluster, job.component).await?;
     let recorder = cluster.jobs.store.create_named(&job.id, &job.program, &job.arguments);
-    let recorder = recorder.map_err(|e| host_fault(e))?;
+    let recorder = recorder.map_err(host_fault)?;
+    cluster.jobs.set_feed(&job.id, job.runs, &recorder);
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };
     let (task, arguments) = (job.task.clone(), job.arguments.clone());
     (runtime.run)(ClusterProgram { program, task, arguments, resumed, recorder }).await
@@ -238,7 +243,7 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
         }
         tokio::time::sleep(RETRY_DELAY).await;
     };
-    cluster.jobs.running().remove(&job.id);
+    cluster.jobs.finish(&job.id, job.runs);
     let (id, state) = (job.id.short(), job.state.as_str());
     match (&job.error, done.succeeded) {
         (_, false) => {
