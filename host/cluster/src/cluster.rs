@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{ComponentId, NodeId, Seed};
 use sandbar_jobs::JobStore;
 use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, MetaLimits, MetaStore, RedbStore};
-use sandbar_runtime::{Amounts, Outside, RuntimeStarted};
+use sandbar_runtime::{Amounts, ClusterServices, RuntimeStarted};
 use sandbar_train::{RemoteTrainers, UnitTrainer};
 use sandbar_wire::{
     Admission, Applicant, CertificateIssuer, Endpoint, NodeFolder, Offload, TransferLimits, Transfers, WireLimits,
@@ -176,7 +176,7 @@ impl Cluster {
     pub async fn drain(&self, time: Duration) -> bool {
         self.state.membership.state.send_replace(MemberState::Draining);
         let Some(runtime) = self.state.runtime.get() else { return true };
-        tokio::time::timeout(time, runtime.handle.leave()).await.is_ok()
+        tokio::time::timeout(time, runtime.handle.drain()).await.is_ok()
     }
 
     /// Requests that a node drains and leaves.
@@ -235,7 +235,7 @@ impl Cluster {
     }
 
     /// Returns the services of the cluster for the node's runtime.
-    pub(crate) fn services(&self) -> Arc<dyn Outside> {
+    pub(crate) fn services(&self) -> Arc<dyn ClusterServices> {
         Arc::new(RemoteServices(self.state.clone()))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, Limits, NodeId};
-use sandbar_runtime::{Loaded, Outside, Tell, WORKERS_MAX, Wanted};
+use sandbar_runtime::{ClusterServices, Loaded, RemoteObject, Tell, WORKERS_MAX};
 use sandbar_store::SealedFile;
 
 use crate::state::ClusterState;
@@ -17,8 +17,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Fetches objects and components from other nodes, and allocates numbers.
 pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
 
-impl Outside for RemoteServices {
-    fn fetch(&self, wanted: Wanted, reply: Tell<Result<SealedFile, String>>) {
+impl ClusterServices for RemoteServices {
+    fn fetch(&self, wanted: RemoteObject, reply: Tell<Result<SealedFile, String>>) {
         let cluster = self.0.clone();
         self.0
             .handle
@@ -30,7 +30,7 @@ impl Outside for RemoteServices {
         self.0.handle.spawn(async move { reply(components::load(&cluster, node, component, limits).await) });
     }
 
-    fn numbers(&self, reply: Tell<Range<u32>>) {
+    fn worker_ids(&self, reply: Tell<Range<u32>>) {
         let cluster = self.0.clone();
         self.0.handle.spawn(async move {
             loop {

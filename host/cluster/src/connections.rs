@@ -116,10 +116,10 @@ async fn connect_runtimes(cluster: Arc<ClusterState>, connection: Connection, mu
     let node = NodeId(member.number.into());
     let peer = format!("node `{}` (number {node}, {})", member.name, connection.address());
     log::info!("connected to {peer}");
-    let (line, end) = PeerLine::outside(runtime.handle.doorbell());
+    let (line, end) = PeerLine::with_connection(runtime.handle.doorbell());
     let previous = cluster.network.connections().insert(node, connection.clone());
-    let (resources, slots) = (member.resources.demand(), member.slots.min(SLOTS_MAX));
-    runtime.handle.join(NewPeer { node, resources, slots, line });
+    let (resources, slots) = (member.resources.resources(), member.slots.min(SLOTS_MAX));
+    runtime.handle.connect(NewPeer { node, resources, slots, line });
     drop(previous);
     let source = Arc::new(SharedObjectSource(cluster.clone()));
     let transfers = connection.serve_transfers(&cluster.objects.engine, node, source);
@@ -149,7 +149,7 @@ async fn connect_runtimes(cluster: Arc<ClusterState>, connection: Connection, mu
 async fn forward_frames(frames: Frames, end: PeerEnd) {
     let (sender, mut receiver) = frames.split();
     let outgoing = async {
-        while let Some(frame) = end.next().await {
+        while let Some(frame) = end.next_outgoing().await {
             if sender.send(&frame).await.is_err() {
                 return;
             }
@@ -157,7 +157,7 @@ async fn forward_frames(frames: Frames, end: PeerEnd) {
     };
     let incoming = async {
         while let Ok(Some(frame)) = receiver.recv().await {
-            end.came(frame.to_vec()).await;
+            end.deliver(frame.to_vec()).await;
         }
     };
     tokio::select! {

@@ -11,7 +11,7 @@ use sandbar_meta::{
     Change, Condition, Entry, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId,
     MetaError, MetaValue, Operation, OperationResult, Revision, RevokeResponse, TransactResponse, Transaction,
 };
-use sandbar_runtime::{Amounts, Remnant, RemnantValue};
+use sandbar_runtime::{Amounts, CachedResult, CachedValue};
 use sandbar_train::TrainerRef;
 use sandbar_worker::{BatchLocation, Groups};
 use serde::Serialize;
@@ -135,9 +135,14 @@ fn responses_of_nodes_have_golden_bytes() {
     check_bytes(&failed, "0103776879");
     check_bytes(&vec![NodeId(1), NodeId(300)], "0201ac02");
     check_bytes(&(), "");
-    let returned =
-        vec![RemnantValue::Value(b"v".to_vec()), RemnantValue::Away { node: NodeId(1), object: ObjectId(2), bytes: 3 }];
-    check_bytes(&vec![(7_u64, Remnant { lineage: NonZeroU64::MIN, nanos: 2, returned })], "010701020200017601010203");
+    let returned = vec![
+        CachedValue::Inline(b"v".to_vec()),
+        CachedValue::Remote { node: NodeId(1), object: ObjectId(2), bytes: 3 },
+    ];
+    check_bytes(
+        &vec![(7_u64, CachedResult { lineage: NonZeroU64::MIN, nanos: 2, values: returned })],
+        "010701020200017601010203",
+    );
     let copied: Result<(), String> = Ok(());
     check_bytes(&copied, "00");
     let failed: Result<(), String> = Err("why".to_owned());

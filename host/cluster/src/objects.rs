@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{Fault, NodeId, ObjectId};
-use sandbar_runtime::Wanted;
+use sandbar_runtime::RemoteObject;
 use sandbar_store::{Mapping, ReceiveBuffer, ReceiveBufferView, SealedFile};
 use sandbar_wire::{
     Connection, FailedHolder, FetchSpec, FetchTarget, FetchedObject, HashTree, HeldObject, Holder, HolderFinder,
@@ -111,8 +111,8 @@ pub(crate) async fn evict_idle(cluster: Arc<ClusterState>) {
 }
 
 /// Fetches the value of an object from a connected node that has it, and from other nodes that are fetching it.
-pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: Wanted) -> Result<SealedFile, Fault> {
-    let Wanted { node, object, bytes, priority } = wanted;
+pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: RemoteObject) -> Result<SealedFile, Fault> {
+    let RemoteObject { node, object, bytes, priority } = wanted;
     let connection =
         cluster.connection(node).ok_or_else(|| host_fault(format!("there is no connection to node {node}")))?;
     let description: Result<ObjectDescription, String> =

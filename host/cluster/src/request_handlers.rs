@@ -33,7 +33,7 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
         }
         NodeRequest::CachedResults(job, from) => {
             let page = match cluster.runtime.get() {
-                Some(runtime) => runtime.handle.remains(job.as_str(), from).await,
+                Some(runtime) => runtime.handle.cached_results(job.as_str(), from).await,
                 None => Vec::new(),
             };
             postcard::to_stdvec(&page)

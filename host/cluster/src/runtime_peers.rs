@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbar_runtime::{Outside, Program, RuntimePeers, RuntimeStarted};
+use sandbar_runtime::{ClusterServices, Program, RuntimePeers, RuntimeStarted};
 
 use crate::cluster::Cluster;
 use crate::node_services::NodeServices;
@@ -23,7 +23,7 @@ impl Cluster {
 }
 
 impl RuntimePeers for ClusterPeers {
-    fn services(&self) -> Arc<dyn Outside> {
+    fn services(&self) -> Arc<dyn ClusterServices> {
         self.cluster.services()
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::{ComponentId, NodeId};
 use sandbar_meta::{LeaseId, MetaStore};
-use sandbar_runtime::{Asker, RunProgram};
+use sandbar_runtime::{RunProgram, RuntimeHandle};
 use sandbar_wire::{Admission, Connection, Endpoint, Transfers};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -87,7 +87,7 @@ pub(crate) struct Components {
 
 /// The node's runtime.
 pub(crate) struct NodeRuntime {
-    pub(crate) handle: Asker,
+    pub(crate) handle: RuntimeHandle,
     pub(crate) services: NodeServices,
     /// Runs a program of the cluster.
     pub(crate) run: RunProgram,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::calls::ProgramTask;
 use crate::error::ProgramError;
-use crate::files::Given;
+use crate::files::JobFiles;
 use crate::plan::ArgumentPlan;
 
 /// Bytes of what a job's first task returns, as JSON: it is shown, and kept in the job's record.
@@ -85,7 +85,7 @@ enum Written {
 }
 
 /// The arguments of a task in their order, each as JSON, and the files that it is given. Looks for these on disk.
-pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Result<(Box<[u8]>, Given), ProgramError> {
+pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Result<(Box<[u8]>, JobFiles), ProgramError> {
     let known = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
     if let Some((name, _)) = given.iter().find(|(name, _)| !known(name)) {
         let names: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
@@ -95,7 +95,7 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
             names.join(", ")
         )));
     }
-    let mut files = Given::default();
+    let mut files = JobFiles::default();
     // The last value that was given for an argument is the one that is meant.
     let last = |name: &str| given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
     let write = |(name, of): &(String, String)| last(name).map(|text| write(name, of, text, &mut files)).transpose();
@@ -116,7 +116,7 @@ pub(super) fn plan(task: &ProgramTask, given: &[(String, String)]) -> Result<Vec
     arguments(task, given)?;
     let argument = |(name, of): &(String, String)| {
         let text = given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
-        let mut files = Given::default();
+        let mut files = JobFiles::default();
         let written = text.map(|text| write(name, of, text, &mut files)).transpose()?;
         check(name, of, written.as_ref()).map_err(|what| Fault::new(Code::Refused, what).of(&task.name))?;
         let files = Some(files.count()).filter(|files| *files > 0);
@@ -162,7 +162,7 @@ pub fn names_files(arguments: &[(String, String)]) -> Option<&str> {
 }
 
 /// An argument as its task gets it.
-fn write(name: &str, of: &str, text: &str, files: &mut Given) -> Result<Written, ProgramError> {
+fn write(name: &str, of: &str, text: &str, files: &mut JobFiles) -> Result<Written, ProgramError> {
     let (kind, options) = Of::named(of);
     match kind.unwritten(options, text) {
         Some(bytes) => Ok(Written::Value(bytes)),
@@ -171,7 +171,7 @@ fn write(name: &str, of: &str, text: &str, files: &mut Given) -> Result<Written,
 }
 
 /// An argument as JSON: as it is if it is JSON and not of a text; behind an `@`, files.
-fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut Given) -> Result<String, ProgramError> {
+fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut JobFiles) -> Result<String, ProgramError> {
     let quoted = |text: &str| Value::from(text).to_string();
     match (kind, text.strip_prefix('@')) {
         (Of::File, Some(path)) => described(&files.file(path)?),
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     fn check(of: &str, text: &str, expected: Result<&str, &str>) {
-        let found = write("x", of, text, &mut Given::default()).map_err(|e| e.to_string());
+        let found = write("x", of, text, &mut JobFiles::default()).map_err(|e| e.to_string());
         match expected {
             Ok(json) => assert_eq!(found, Ok(Written::Json(json.to_owned())), "{of} {text}"),
             Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{of} {text}: {found:?}"),
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn numbers_may_be_none_or_without_an_end() {
         fn is(of: &str, text: &str, value: impl Serialize) {
-            let found = write("x", of, text, &mut Given::default());
+            let found = write("x", of, text, &mut JobFiles::default());
             let expected = Written::Value(postcard::to_stdvec(&value).unwrap().into());
             assert_eq!(found.map_err(|e| e.to_string()), Ok(expected), "{of} {text}");
         }

@@ -1,4 +1,4 @@
-//! What tasks call, and what a submission says.
+//! Programs, calls of their tasks, and decoded task requests.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -13,33 +13,36 @@ use sandbar_worker::program::ActorSettings;
 /// A component with its tasks.
 #[derive(Debug)]
 pub struct Program {
+    /// Compiled code.
     pub compiled: Arc<CompiledComponent>,
+    /// Limits of each task.
     pub limits: Limits,
+    /// Tasks in the component's order.
     pub tasks: Vec<ProgramTask>,
 }
 
 /// A task of a component.
 #[derive(Debug, Clone)]
 pub struct ProgramTask {
-    /// Its name: of a method, behind its actor's and a dot.
+    /// Name. A method's name has the prefix `Actor.`.
     pub name: Arc<str>,
     /// Name and type of each argument.
     pub arguments: Vec<(String, String)>,
-    /// The type of what it returns.
+    /// Type of the result.
     pub returns: String,
-    /// How many objects that is.
+    /// Number of returned objects.
     pub count: u32,
-    /// What it has to do with an actor, if anything.
+    /// Kind of task.
     pub kind: TaskKind,
 }
 
 impl Program {
-    /// What kinds its tasks are of, in order.
+    /// Returns the kinds of its tasks, in order.
     pub(super) fn kinds(&self) -> Vec<TaskKind> {
         self.tasks.iter().map(|task| task.kind).collect()
     }
 
-    /// The function of this kind that is of the same actor as `function`.
+    /// Returns the function of this kind that belongs to the same actor as `function`.
     fn beside(&self, function: u32, kind: TaskKind) -> Option<u32> {
         let (actor, _) = self.tasks.get(function as usize)?.name.rsplit_once('.')?;
         let is_it = |task: &ProgramTask| {
@@ -48,7 +51,7 @@ impl Program {
         self.tasks.iter().position(is_it).map(|place| place as u32)
     }
 
-    /// How an actor is to be called that a function makes.
+    /// Describes the actor that a function creates.
     pub(super) fn make(&self, function: u32, options: ActorOptions, name: Option<String>) -> Make {
         let restore = self.beside(function, TaskKind::Restore);
         Make {
@@ -65,58 +68,58 @@ impl Program {
     }
 }
 
-/// Calls of an actor that wait beside each other, if it says nothing else.
+/// Default number of calls of an actor that run concurrently while they wait.
 const CONCURRENCY: u32 = 1000;
 
-/// How an actor is made.
+/// Creation of an actor.
 #[derive(Debug, Clone)]
 pub(super) struct Make {
     pub(super) options: ActorSettings,
-    /// The function that makes it anew of what it was saved as.
+    /// Function that restores the actor from a checkpoint.
     pub(super) restore: Option<u32>,
-    /// What it was saved as on another node, among what the call needs.
+    /// Checkpoint made on another node, among the objects that the call needs.
     pub(super) saved: Option<ObjectId>,
-    /// What was said of it.
+    /// Options of the caller.
     pub(super) actor: ActorOptions,
-    /// By which it is found.
+    /// Name in the job.
     pub(super) name: Option<String>,
 }
 
-/// What a task calls, and with what.
+/// A call of a task, with its arguments.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) program: Arc<Program>,
     pub(super) function: u32,
-    /// How long an attempt may take, if it says so.
+    /// Time limit of an attempt.
     pub(super) timeout_ms: Option<NonZeroU32>,
     pub(super) seed: u64,
-    /// What it is in each run of its job, if that may be taken over.
+    /// Identity of the task across runs of its job, if another node may take the job over.
     pub(super) lineage: Option<NonZeroU64>,
     /// A list of [`Argument`], in postcard.
     pub(super) arguments: Box<[u8]>,
-    /// Objects among them.
+    /// Objects among the arguments.
     pub(super) needs: Box<[ObjectId]>,
-    /// Objects that values among them contain, of what has to do with an actor.
+    /// Objects contained in values of the arguments, for actors and their methods.
     pub(super) refs: Box<[ObjectId]>,
-    /// Of what makes an actor.
+    /// Actor that the call creates.
     pub(super) make: Option<Box<Make>>,
-    /// When it was submitted, in nanoseconds of the machine's monotonic clock.
+    /// Time of submission, in nanoseconds of the monotonic clock.
     pub(super) submitted: u64,
 }
 
 impl Call {
-    /// A call that needs nothing, submitted at this time.
+    /// Creates a call that needs no objects.
     pub(super) fn of(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
         let (needs, refs) = (Box::new([]), Box::new([]));
         Call { program, function, timeout_ms: None, seed, lineage: None, arguments, needs, refs, make: None, submitted }
     }
 
-    /// How long an attempt may take, if it says so.
+    /// Returns the time limit of an attempt.
     pub(super) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(|limit| Duration::from_millis(limit.get().into()))
     }
 
-    /// Bytes that it takes beside itself.
+    /// Returns the bytes that the call owns on the heap.
     pub(super) fn bytes(&self) -> u64 {
         self.arguments.len() as u64 + size_of_val(&*self.needs) as u64 + size_of_val(&*self.refs) as u64
     }
@@ -126,11 +129,11 @@ impl Call {
     }
 }
 
-/// A request, read.
+/// A decoded task request.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) options: Option<Box<RequestOptions>>,
-    /// The actor whose method is called.
+    /// Actor of a method call.
     pub(super) actor: Option<ActorId>,
     pub(super) arguments: Box<[u8]>,
     pub(super) needs: Vec<ObjectId>,
@@ -138,10 +141,10 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// Reads a request, which may be any bytes.
+    /// Decodes an untrusted request.
     ///
     /// # Errors
-    /// When they are none.
+    /// Fails if it is malformed.
     pub(super) fn of(request: &[u8]) -> Result<Read, postcard::Error> {
         let TaskRequest { options, actor, arguments, refs } = postcard::from_bytes(request)?;
         let needs = arguments.iter().filter_map(|argument| match argument {
@@ -149,19 +152,19 @@ impl Read {
             _ => None,
         });
         let needs = needs.collect();
-        // Mostly none.
+        // An empty list, without encoding it.
         let arguments = if arguments.is_empty() { vec![0] } else { postcard::to_stdvec(&arguments)? };
         let actor = actor.map(|handle| ActorId(handle.0));
         Ok(Read { options, actor, arguments: arguments.into(), needs, refs })
     }
 }
 
-/// What most tasks take: one processor.
+/// Returns the default demand of a task: one CPU.
 pub(super) fn usual_demand() -> ResourceSet {
     ResourceSet { cpus: RESOURCE_UNIT, ..ResourceSet::default() }
 }
 
-/// What a task with these options takes.
+/// Returns the demand of a task with these options.
 pub(super) fn demand(options: &RequestOptions) -> ResourceSet {
     ResourceSet {
         cpus: options.cpus.map_or(RESOURCE_UNIT, units),
@@ -176,21 +179,21 @@ pub(super) fn units(amount: f64) -> u64 {
     (amount * RESOURCE_UNIT as f64).round() as u64
 }
 
-/// What an actor with these options takes: no processor, if nothing else is said.
+/// Returns the demand of an actor with these options: no CPU by default.
 pub(super) fn actor_demand(options: &RequestOptions) -> ResourceSet {
     let asked = demand(options);
     ResourceSet { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
 }
 
-/// Names of tasks that were given one of their own.
+/// Interned names of tasks.
 #[derive(Debug, Default)]
 pub(super) struct Names(FxHashMap<String, Arc<str>>);
 
-/// More names than this are not kept.
+/// Maximum number of interned names.
 const NAMES_MAX: usize = 10_000;
 
 impl Names {
-    /// One text for all that are called so.
+    /// Interns a name.
     pub(super) fn of(&mut self, name: String) -> Arc<str> {
         if let Some(known) = self.0.get(&name) {
             return known.clone();

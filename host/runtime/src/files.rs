@@ -1,4 +1,4 @@
-//! The files that a program was given: each number stands for the bytes of one, or for the names of some.
+//! The files of a job's arguments. Each number refers to the content of one file, or to a list of file names.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -13,12 +13,12 @@ use sandbar_store::SealedFile;
 
 use crate::error::ProgramError;
 
-/// Files of one program.
+/// Maximum number of files of one job.
 const FILES_MAX: usize = 1 << 20;
 
-/// What a program was given.
+/// Files that the tasks of a job may open.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct JobFiles {
     all: Vec<Entry>,
     files: usize,
 }
@@ -26,26 +26,29 @@ pub(crate) struct Given {
 #[derive(Debug)]
 enum Entry {
     File(PathBuf, Version),
-    /// Of these files.
+    /// Names of these files.
     Names(Range<usize>),
 }
 
-/// What a file is known by to be what it was.
+/// Version of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     bytes: u64,
     modified: (i64, i64),
 }
 
-/// What was read.
+/// Content of a file.
 #[derive(Debug)]
 pub(crate) enum Content {
     Bytes(Vec<u8>),
     Object(SealedFile),
 }
 
-impl Given {
-    /// Gives a file: `path` stands for it and no other.
+impl JobFiles {
+    /// Adds the file at `path`.
+    ///
+    /// # Errors
+    /// Fails unless `path` matches exactly one regular file.
     pub(crate) fn file(&mut self, path: &str) -> Result<FileRef, ProgramError> {
         let files = find_files(path)?;
         let [file] = &files[..] else {
@@ -58,7 +61,7 @@ impl Given {
         Ok(FileRef { number, name })
     }
 
-    /// Gives all files that a path, a folder or a glob stands for.
+    /// Adds all files that a path, a folder or a glob matches.
     pub(crate) fn files(&mut self, path: &str) -> Result<FileListRef, ProgramError> {
         let first = self.all.len();
         self.add(find_files(path)?)?;
@@ -84,12 +87,12 @@ impl Given {
         Ok(())
     }
 
-    /// How many files it was given.
+    /// Returns the number of files.
     pub(crate) fn count(&self) -> u64 {
         self.files as u64
     }
 
-    /// Bytes of what a number stands for, about; none if for nothing.
+    /// Returns the approximate size of an entry, or `None` if it does not exist.
     pub(crate) fn bytes(&self, number: u64) -> Option<u64> {
         const NAME_BYTES: u64 = 64;
         match self.all.get(usize::try_from(number).ok()?)? {
@@ -98,7 +101,7 @@ impl Given {
         }
     }
 
-    /// Reads what a number stands for, of so many bytes at most. Waits for the disk.
+    /// Reads an entry of at most `bytes_max` bytes. Blocks on the disk.
     pub(crate) fn read(&self, number: u64, bytes_max: u64) -> Result<Content, Fault> {
         let entry = usize::try_from(number).ok().and_then(|at| self.all.get(at));
         let (path, version) = match entry.ok_or_else(|| unknown(number))? {
@@ -128,12 +131,12 @@ impl Given {
     }
 }
 
-/// What is said of a number that stands for nothing.
+/// Returns the error for a number without an entry.
 pub(crate) fn unknown(number: u64) -> Fault {
     Fault::new(Code::BadRequest, format!("it opens file {number}, which its job was not given"))
 }
 
-/// A path without the `./` that folders bring along.
+/// Formats a path without a leading `./`.
 fn name(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.strip_prefix("./").unwrap_or(&text).to_owned()
@@ -145,10 +148,10 @@ impl Version {
     }
 }
 
-/// The bytes of a file that is still what it was, before and after.
+/// Reads a file, and checks before and after that it has not changed.
 fn read(path: &Path, version: Version) -> io::Result<Content> {
     let changed = || io::Error::other("it has changed since its job began");
-    // A pipe that took its place would be waited for.
+    // Opening a pipe in its place would block.
     if !std::fs::metadata(path)?.is_file() {
         return Err(changed());
     }
@@ -159,7 +162,7 @@ fn read(path: &Path, version: Version) -> io::Result<Content> {
     }
     let content = if version.bytes <= VALUE_INLINE_BYTES_MAX as u64 {
         let mut bytes = Vec::with_capacity(version.bytes as usize + 1);
-        // Of some of the kernel's files nobody knows how long they are.
+        // Some of the kernel's files report no length.
         (&file).take(version.bytes + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 != version.bytes {
             return Err(changed());
@@ -194,20 +197,20 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_for_files_and_for_their_names() {
+    fn numbers_refer_to_files_and_to_lists_of_names() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         (0..1500).for_each(|i| fs::write(path(&format!("{i:04}.csv")), format!("{i}")).unwrap());
         fs::write(path(".hidden"), "").unwrap();
         let large = vec![7; VALUE_INLINE_BYTES_MAX + 1];
         fs::write(path("large"), &large).unwrap();
-        let mut given = Given::default();
-        let one = given.file(&path("large")).unwrap();
+        let mut files = JobFiles::default();
+        let one = files.file(&path("large")).unwrap();
         assert_eq!(one, FileRef { number: 0, name: path("large") });
-        let many = given.files(&path("*.csv")).unwrap();
+        let many = files.files(&path("*.csv")).unwrap();
         assert_eq!(many, FileListRef { first: 1, count: 1500, names: 1501 });
-        assert_eq!(given.files(folder.path().to_str().unwrap()).unwrap().count, 1501);
-        let read = |number, max| given.read(number, max).map(bytes);
+        assert_eq!(files.files(folder.path().to_str().unwrap()).unwrap().count, 1501);
+        let read = |number, max| files.read(number, max).map(bytes);
         assert_eq!(read(0, 1 << 20), Ok(large));
         assert_eq!(read(1, 0).unwrap_err().code, Code::StoreFull);
         assert_eq!(read(1, 1).unwrap(), b"0");
@@ -216,17 +219,17 @@ mod tests {
         assert_eq!((names(1501).len(), names(1502).len()), (1024, 476));
         assert_eq!(names(1502)[475], path("1499.csv"));
         assert_eq!(read(1 << 40, 10).unwrap_err().code, Code::BadRequest);
-        assert_eq!((given.bytes(0), given.bytes(1 << 40)), (Some(VALUE_INLINE_BYTES_MAX as u64 + 1), None));
+        assert_eq!((files.bytes(0), files.bytes(1 << 40)), (Some(VALUE_INLINE_BYTES_MAX as u64 + 1), None));
     }
 
     #[test]
-    fn what_has_changed_is_not_read() {
+    fn changed_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "abc").unwrap();
-        let mut given = Given::default();
-        let number = given.file(path.to_str().unwrap()).unwrap().number;
-        let read = || given.read(number, 100).map(bytes).map_err(|fault| fault.message);
+        let mut files = JobFiles::default();
+        let number = files.file(path.to_str().unwrap()).unwrap().number;
+        let read = || files.read(number, 100).map(bytes).map_err(|fault| fault.message);
         assert_eq!(read().unwrap(), b"abc");
         fs::write(&path, "abcd").unwrap();
         assert!(read().unwrap_err().ends_with("it has changed since its job began"));
@@ -237,15 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_several_is_not_given() {
+    fn a_path_must_match_one_regular_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         ["a", "b"].iter().for_each(|name| fs::write(path(name), "").unwrap());
         fs::create_dir(path("c")).unwrap();
         for wrong in [path("d"), path("*"), path("c"), folder.path().to_str().unwrap().to_owned(), "/dev/zero".into()] {
-            assert!(Given::default().file(&wrong).is_err(), "{wrong}");
+            assert!(JobFiles::default().file(&wrong).is_err(), "{wrong}");
         }
-        assert!(Given::default().files(&path("c")).is_err());
-        assert_eq!(Given::default().files(&path("*")).unwrap().count, 2);
+        assert!(JobFiles::default().files(&path("c")).is_err());
+        assert_eq!(JobFiles::default().files(&path("*")).unwrap().count, 2);
     }
 }

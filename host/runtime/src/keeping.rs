@@ -9,17 +9,18 @@ use sandbar_jobs::{
 };
 use serde_json::Value;
 
+use crate::engine::FinishedJob;
 use crate::error::ProgramError;
-use crate::hub::{Asker, Left};
 use crate::runner::ProgramSummary;
+use crate::thread::RuntimeHandle;
 
 /// Keeps what there is to keep of a job, whatever ends it.
 pub(super) struct Keeping {
     keeper: JobRecorder,
     log: Option<JobLog>,
     /// Who is to be asked, once there is somebody.
-    asked: OnceLock<(Asker, JobId)>,
-    left: Arc<OnceLock<Left>>,
+    asked: OnceLock<(RuntimeHandle, JobId)>,
+    left: Arc<OnceLock<FinishedJob>>,
     bars: Arc<ProgressBars>,
     /// Who is told what could not be kept.
     warned: Option<Arc<JobProgress>>,
@@ -28,7 +29,7 @@ pub(super) struct Keeping {
 impl Keeping {
     /// Lines of its log are `shown`, and how far its tasks are to whoever sees these folded.
     pub(super) fn start(mut keeper: JobRecorder, shown: LogOutput) -> std::io::Result<Keeping> {
-        let bars = Arc::<ProgressBars>::default();
+        let bars = keeper.progress();
         let mut warned = None;
         if let LogOutput::Deduplicated(progress) = &shown {
             progress.set_program_bars(bars.clone());
@@ -47,7 +48,7 @@ impl Keeping {
     }
 
     /// Where the hub puts what is left of the job.
-    pub(super) fn left(&self) -> Arc<OnceLock<Left>> {
+    pub(super) fn left(&self) -> Arc<OnceLock<FinishedJob>> {
         self.left.clone()
     }
 
@@ -57,10 +58,10 @@ impl Keeping {
     }
 
     /// The hub runs the job from now on.
-    pub(super) fn begun(&self, asker: Asker, job: JobId) {
+    pub(super) fn begun(&self, handle: RuntimeHandle, job: JobId) {
         self.keeper.mark_running();
         // There is one job.
-        let _ = self.asked.set((asker, job));
+        let _ = self.asked.set((handle, job));
     }
 
     /// Answers questions until the job is to end.
@@ -69,10 +70,10 @@ impl Keeping {
     }
 
     async fn answer(&self, question: JobQuery) -> JobResponse {
-        let Some((asker, job)) = self.asked.get() else {
+        let Some((handle, job)) = self.asked.get() else {
             return JobResponse::Refused("the job has not begun: its program is being built or compiled".to_owned());
         };
-        let mut answer = asker.look(*job, question).await;
+        let mut answer = handle.inspect(*job, question).await;
         match &mut answer {
             JobResponse::Workers(workers) => {
                 workers.rows.iter_mut().for_each(|row| row.memory_bytes = memory_bytes(row.process));
@@ -88,19 +89,19 @@ impl Keeping {
 
     /// What its tasks came to, once it has ended.
     pub(super) fn counts(&self) -> JobCounts {
-        let Some(Left { records, counts }) = self.left.get() else { return JobCounts::default() };
+        let Some(FinishedJob { records, counters }) = self.left.get() else { return JobCounts::default() };
         let summary = JobSummary { names: records.summaries(), progress: Vec::new() };
         JobCounts {
-            tasks: counts.submitted.saturating_sub(1),
+            tasks: counters.submitted.saturating_sub(1),
             succeeded: summary.sum(|name| name.succeeded),
             failed: summary.sum(|name| name.failed),
             stopped: summary.sum(|name| name.stopped),
-            failed_attempts: counts.failed,
-            lost_attempts: counts.lost_attempts,
-            lost_workers: counts.lost,
-            lost_nodes: counts.lost_nodes,
+            failed_attempts: counters.failed,
+            lost_attempts: counters.lost_attempts,
+            lost_workers: counters.lost_workers,
+            lost_nodes: counters.lost_nodes,
             takeovers: 0,
-            resumed: counts.resumed,
+            resumed: counters.resumed,
         }
     }
 
@@ -121,7 +122,7 @@ impl Keeping {
         self.keeper.set_progress(self.bars.rows());
         let counts = self.counts();
         let mut warning = None;
-        if let Some(Left { records, .. }) = self.left.get() {
+        if let Some(FinishedJob { records, .. }) = self.left.get() {
             let summary = JobSummary { names: records.summaries(), progress: self.bars.rows() };
             let rows = records.rows(JobFolderLimits::DEFAULT.rows_max as usize, |_, _| true);
             let total = counts.succeeded + counts.failed + counts.stopped;

@@ -2,7 +2,7 @@
 //!
 //! One thread has the scheduler and the connections of all workers for programs. It reads what workers send, gives it to the
 //! scheduler, and carries out the scheduler's actions. It never waits for a worker, and runs no guest code. Other threads use
-//! its handle ([`Asker`]). A job starts with a task of its program, or with a [client](ClientJob) of this process.
+//! its handle ([`RuntimeHandle`]). A job starts with a task of its program, or with a [client](ClientJob) of this process.
 //!
 //! Non-goals: how nodes find and reach each other ([`RuntimePeers`]), job files.
 
@@ -12,27 +12,32 @@
 mod arguments;
 mod calls;
 mod client;
+mod engine;
 mod error;
 mod files;
-mod hub;
 mod keeping;
 mod link;
-mod members;
 mod peer;
 mod plan;
 mod reader;
 mod runner;
+mod thread;
+mod worker;
 
 pub use arguments::names_files;
 pub use calls::{Program, ProgramTask};
 pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
-pub use error::ProgramError;
-pub use hub::{Asker, WORKERS_MAX};
+pub use engine::WORKERS_MAX;
 #[doc(hidden)]
-pub use hub::{Saying, hear_any, said_any};
-pub use peer::{Amounts, Loaded, Neighbours, NewPeer, Outside, PeerEnd, PeerLine, Remnant, RemnantValue, Tell, Wanted};
+pub use engine::{Saying, hear_any, said_any};
+pub use error::ProgramError;
+pub use peer::{
+    Amounts, CachedResult, CachedValue, ClusterServices, Loaded, Neighbours, NewPeer, PeerEnd, PeerLine, RemoteObject,
+    Tell,
+};
 pub use plan::{ArgumentPlan, ProgramPlan};
 pub use runner::{
     ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec,
     ProgramSummary, RunProgram, RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,
 };
+pub use thread::RuntimeHandle;

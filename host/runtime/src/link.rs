@@ -1,4 +1,4 @@
-//! Who a member of the hub is: a worker's process, or a client of this process.
+//! Connections to workers' processes and to clients in this process.
 
 use std::io;
 
@@ -9,18 +9,18 @@ use sandbar_worker::program::{NodeMessage, Polled, ProgramWorker, StartTask, Tas
 
 use super::client::Seat;
 
-/// What the hub hears and tells. What only processes have to do with costs clients nothing.
+/// A connection. Operations that concern processes only do nothing for clients.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "it is mostly a process")]
+#[allow(clippy::large_enum_variant, reason = "nearly all are processes")]
 pub(super) enum Link {
     Process(ProgramWorker),
-    /// Has a job's first task, which no worker runs, and no other.
+    /// Runs a job's first task, and no other.
     Client(Seat),
 }
 
 impl Link {
-    /// Its process.
-    pub(super) fn process(&self) -> u32 {
+    /// Returns the process id.
+    pub(super) fn process_id(&self) -> u32 {
         match self {
             Link::Process(process) => process.process_id(),
             Link::Client(_) => std::process::id(),
@@ -31,7 +31,7 @@ impl Link {
         matches!(self, Link::Client(_))
     }
 
-    /// Hands over a program's code.
+    /// Sends a program's code.
     pub(super) fn send_program(
         &mut self,
         program: &CompiledComponent,
@@ -44,89 +44,89 @@ impl Link {
         }
     }
 
-    /// Tells it something, before what it is given from then on.
-    pub(super) fn tell(&mut self, message: &NodeMessage<'_>) {
+    /// Sends a message. It is handled before tasks assigned later.
+    pub(super) fn send(&mut self, message: &NodeMessage<'_>) {
         match self {
             Link::Process(process) => process.send(message),
-            Link::Client(seat) => seat.tell(message),
+            Link::Client(client) => client.tell(message),
         }
     }
 
-    /// As [`Link::tell`], of a value that lies in a file.
-    pub(super) fn tell_with(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+    /// Like [`Link::send`], with a value in a file.
+    pub(super) fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
         match self {
             Link::Process(process) => process.send_with_file(message, file),
-            Link::Client(seat) => seat.tell_with(message, file),
+            Link::Client(client) => client.tell_with(message, file),
         }
     }
 
-    /// Gives it a task; none when there is no room.
-    pub(super) fn give(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
+    /// Assigns a task. Returns `None` if its queue has no room.
+    pub(super) fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
         match self {
             Link::Process(process) => process.assign(task),
-            Link::Client(seat) => Some(seat.begin(task)),
+            Link::Client(client) => Some(client.begin(task)),
         }
     }
 
-    /// How far it has begun what it was given.
-    pub(super) fn taken(&self) -> TaskPosition {
+    /// Returns the position up to which assigned tasks have started.
+    pub(super) fn started_up_to(&self) -> TaskPosition {
         match self {
             Link::Process(process) => process.started_up_to(),
             Link::Client(_) => TaskPosition::IMMEDIATE,
         }
     }
 
-    /// Takes back what it has not begun.
-    pub(super) fn take_back(&mut self) -> TaskPosition {
+    /// Takes back the tasks that have not started. Returns the position up to which tasks have started.
+    pub(super) fn reclaim_tasks(&mut self) -> TaskPosition {
         match self {
             Link::Process(process) => process.reclaim_tasks(),
             Link::Client(_) => TaskPosition::IMMEDIATE,
         }
     }
 
-    /// Lets it know what it was told and given.
+    /// Publishes messages and assigned tasks.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Link::Process(process) => process.flush(),
-            Link::Client(seat) => {
-                seat.flush();
+            Link::Client(client) => {
+                client.flush();
                 Ok(())
             }
         }
     }
 
-    /// Whether it said something.
-    pub(super) fn has_some(&self) -> bool {
+    /// Returns whether messages are available.
+    pub(super) fn has_messages(&self) -> bool {
         match self {
             Link::Process(process) => process.has_messages(),
-            Link::Client(seat) => seat.has_some(),
+            Link::Client(client) => client.has_some(),
         }
     }
 
-    /// Takes what it said for itself so far, too.
-    pub(super) fn take_unpublished(&self) {
+    /// Makes messages available that it has not published yet.
+    pub(super) fn claim_unpublished(&self) {
         if let Link::Process(process) = self {
             process.claim_unpublished();
         }
     }
 
-    /// The next message in `frame`.
-    pub(super) fn hear(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
+    /// Reads the next message into `frame`.
+    pub(super) fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
         match self {
             Link::Process(process) => process.poll(frame),
-            Link::Client(seat) => Ok(seat.hear(frame)),
+            Link::Client(client) => Ok(client.hear(frame)),
         }
     }
 
-    /// The sealed value that the message at hand came with.
-    pub(super) fn next_object(&mut self, bytes: u64) -> io::Result<SealedFile> {
+    /// Returns the next sealed value of the current message.
+    pub(super) fn next_file(&mut self, bytes: u64) -> io::Result<SealedFile> {
         match self {
             Link::Process(process) => SealedFile::of_sealed(process.next_file()?, bytes),
-            Link::Client(seat) => seat.next_object(),
+            Link::Client(client) => client.next_object(),
         }
     }
 
-    /// Who shares memory with the node, that is to say no client.
+    /// Returns the process, or `None` for a client.
     pub(super) fn as_process(&mut self) -> Option<&mut ProgramWorker> {
         match self {
             Link::Process(process) => Some(process),
@@ -134,50 +134,50 @@ impl Link {
         }
     }
 
-    /// So many bytes of files that it sent are taken in.
-    pub(super) fn took_in(&self, bytes: u64) {
+    /// Credits bytes of files that were admitted.
+    pub(super) fn credit_file_bytes(&self, bytes: u64) {
         if let Link::Process(process) = self {
             process.credit_file_bytes(bytes);
         }
     }
 
-    /// Ends the task if its code runs.
+    /// Interrupts a task if its code runs.
     pub(super) fn interrupt(&self, task: u64) {
         if let Link::Process(process) = self {
             process.interrupt(task);
         }
     }
 
-    /// The task whose code it runs, if it runs any.
-    pub(super) fn at_hand(&self) -> Option<u64> {
+    /// Returns the task whose code runs.
+    pub(super) fn current_task(&self) -> Option<u64> {
         match self {
             Link::Process(process) => process.progress().0,
             Link::Client(_) => None,
         }
     }
 
-    /// The call of an actor whose code it runs, or that waits in the actor's code.
-    pub(super) fn call_at_hand(&self) -> Option<u64> {
+    /// Returns the actor call whose code runs, or that waits within the actor's code.
+    pub(super) fn current_call(&self) -> Option<u64> {
         match self {
             Link::Process(process) => Some(process.current_call()),
             Link::Client(_) => None,
         }
     }
 
-    /// Whether it has ended.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Returns whether it has exited.
+    pub(super) fn has_exited(&self) -> bool {
         match self {
             Link::Process(process) => process.has_exited(),
-            // It says so before.
+            // A client sends a message first.
             Link::Client(_) => false,
         }
     }
 
-    /// Ends it.
+    /// Kills the process, or disconnects the client.
     pub(super) fn kill(&mut self) {
         match self {
             Link::Process(process) => drop(process.kill()),
-            Link::Client(seat) => seat.close(),
+            Link::Client(client) => client.close(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that reads what programs were given, so that nobody else waits for a disk.
+//! The thread that reads the files of jobs, so that the runtime never waits for a disk.
 
 use std::io;
 use std::sync::Arc;
@@ -8,75 +8,75 @@ use std::thread::JoinHandle;
 
 use sandbar_core::{Fault, JobId, ObjectId};
 
-use super::files::{Content, Given};
+use super::files::{Content, JobFiles};
 
-/// What is to be read, for which object.
+/// A file to read, for an object.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ReadRequest {
     pub(crate) object: ObjectId,
     pub(crate) job: JobId,
-    pub(crate) given: Arc<Given>,
+    pub(crate) files: Arc<JobFiles>,
     pub(crate) number: u64,
 }
 
-/// What was read.
+/// A file that was read.
 #[derive(Debug)]
-pub(crate) struct Read {
-    pub(crate) wanted: Wanted,
+pub(crate) struct ReadResult {
+    pub(crate) wanted: ReadRequest,
     pub(crate) content: Result<Content, Fault>,
 }
 
-/// Who reads. Dropping it waits for what is being read.
+/// The reading thread. Dropping it waits for the current file.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    wanted: Option<Sender<Wanted>>,
-    read: Receiver<Read>,
-    /// How much was read and not taken.
+pub(crate) struct FileReader {
+    wanted: Option<Sender<ReadRequest>>,
+    read: Receiver<ReadResult>,
+    /// Number of results that were not taken.
     ready: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reader {
-    /// Starts the thread, which reads what has `bytes_max` bytes at most, and calls `notify` whenever it has.
-    pub(crate) fn start(bytes_max: u64, notify: impl Fn() + Send + 'static) -> io::Result<Reader> {
-        let (wanted, received) = channel::<Wanted>();
+impl FileReader {
+    /// Starts the thread. It reads files of at most `bytes_max` bytes, and calls `notify` after each.
+    pub(crate) fn start(bytes_max: u64, notify: impl Fn() + Send + 'static) -> io::Result<FileReader> {
+        let (wanted, received) = channel::<ReadRequest>();
         let (sender, read) = channel();
         let ready = Arc::new(AtomicUsize::new(0));
         let there = ready.clone();
         let work = move || {
             for wanted in received {
-                let content = wanted.given.read(wanted.number, bytes_max);
+                let content = wanted.files.read(wanted.number, bytes_max);
                 there.fetch_add(1, AcqRel);
-                if sender.send(Read { wanted, content }).is_err() {
+                if sender.send(ReadResult { wanted, content }).is_err() {
                     return;
                 }
                 notify();
             }
         };
         let thread = std::thread::Builder::new().name("files".into()).spawn(work)?;
-        Ok(Reader { wanted: Some(wanted), read, ready, thread: Some(thread) })
+        Ok(FileReader { wanted: Some(wanted), read, ready, thread: Some(thread) })
     }
 
-    /// Has something read. How much is asked for at once is for who asks.
-    pub(crate) fn ask(&self, wanted: Wanted) {
-        // The thread ends with this.
-        let _ = self.wanted.as_ref().map(|sender| sender.send(wanted));
+    /// Queues a request. The caller bounds the number of queued requests.
+    pub(crate) fn read(&self, request: ReadRequest) {
+        // The thread outlives this reader.
+        let _ = self.wanted.as_ref().map(|sender| sender.send(request));
     }
 
-    /// The next that was read, if there is any.
-    pub(crate) fn next_read(&self) -> Option<Read> {
+    /// Returns the next result, if there is one.
+    pub(crate) fn next_result(&self) -> Option<ReadResult> {
         let read = self.read.try_recv().ok()?;
         self.ready.fetch_sub(1, AcqRel);
         Some(read)
     }
 
-    /// Whether something was read and not taken.
-    pub(crate) fn has_some(&self) -> bool {
+    /// Returns whether a result is available.
+    pub(crate) fn has_results(&self) -> bool {
         self.ready.load(Acquire) > 0
     }
 }
 
-impl Drop for Reader {
+impl Drop for FileReader {
     fn drop(&mut self) {
         self.wanted = None;
         if let Some(thread) = self.thread.take() {

@@ -16,10 +16,11 @@ use serde::Serialize;
 
 use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
+use crate::engine::{EngineOptions, First, JobCounters, JobOutputs, JobResult, NewJob, WORKERS_MAX};
 use crate::error::ProgramError;
-use crate::hub::{Asker, Counts, First, Hub, HubOptions, JobResult, NewJob, StoreOptions, WORKERS_MAX};
 use crate::keeping::Keeping;
-use crate::peer::{Outside, Remnant};
+use crate::peer::{CachedResult, ClusterServices};
+use crate::thread::{Runtime, RuntimeHandle, RuntimeOptions, StoreOptions};
 
 /// Limits of a job. A task that exceeds `call_bytes_max` waits; exceeding another limit is an error.
 const JOB_LIMITS: JobLimits = JobLimits {
@@ -108,7 +109,7 @@ pub struct ProgramRunnerOptions {
 /// The other nodes of a runtime.
 pub trait RuntimePeers: Send + Sync + std::fmt::Debug {
     /// Returns the services of the other nodes.
-    fn services(&self) -> Arc<dyn Outside>;
+    fn services(&self) -> Arc<dyn ClusterServices>;
 
     /// Called once, when this node's runtime has started.
     fn started(&self, runtime: RuntimeStarted);
@@ -122,7 +123,7 @@ pub struct RuntimeStarted {
     /// The node.
     pub node: NodeId,
     /// Handle of the runtime.
-    pub handle: Asker,
+    pub handle: RuntimeHandle,
     /// Resources of the node.
     pub resources: ResourceSet,
     /// Workers that run tasks.
@@ -140,7 +141,7 @@ pub struct ClusterProgram {
     /// Names and values of the first task's arguments.
     pub arguments: Vec<(String, String)>,
     /// Results of its tasks that a lost node had computed.
-    pub resumed: Vec<Remnant>,
+    pub resumed: Vec<CachedResult>,
     /// Recorder of the job.
     pub recorder: JobRecorder,
 }
@@ -192,13 +193,13 @@ pub struct ProgramRunner {
     pub(crate) functions: FunctionLoader,
     progress: Arc<JobProgress>,
     pub(crate) options: ProgramRunnerOptions,
-    hub: Mutex<Option<Arc<Hub>>>,
+    runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
 impl ProgramRunner {
     /// Creates a runner.
     pub fn new(functions: FunctionLoader, progress: Arc<JobProgress>, options: ProgramRunnerOptions) -> ProgramRunner {
-        ProgramRunner { functions, progress, options, hub: Mutex::default() }
+        ProgramRunner { functions, progress, options, runtime: Mutex::default() }
     }
 
     /// Runs a program. `recorder` records the job, and answers queries about it while it runs.
@@ -223,7 +224,7 @@ impl ProgramRunner {
         let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
         let begun = || self.progress.enter(Phase::Running, 0);
         let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
-        let summary = run(&*self.hub()?, program, first, keeping, begun).await?;
+        let summary = run(&*self.runtime()?, program, first, keeping, begun).await?;
         Ok(ProgramSummary { build_seconds, ..summary })
     }
 
@@ -242,7 +243,7 @@ impl ProgramRunner {
     /// # Errors
     /// Fails if a process or thread can't be started.
     pub fn start(&self) -> Result<(), Fault> {
-        self.hub().map(drop)
+        self.runtime().map(drop)
     }
 
     /// Prepares the node to leave its cluster. Returns when no other node needs it and no job of its own runs.
@@ -250,26 +251,34 @@ impl ProgramRunner {
     /// # Errors
     /// Fails if the runtime can't start.
     pub async fn drain(&self) -> Result<(), Fault> {
-        let asker = self.hub()?.asker();
-        asker.leave().await;
+        let handle = self.runtime()?.handle();
+        handle.drain().await;
         Ok(())
     }
 
     /// Returns the runtime, which the first call starts.
-    pub(crate) fn hub(&self) -> Result<Arc<Hub>, Fault> {
-        let mut hub: MutexGuard<'_, Option<Arc<Hub>>> = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = &*hub {
-            return Ok(hub.clone());
+    pub(crate) fn runtime(&self) -> Result<Arc<Runtime>, Fault> {
+        let mut runtime: MutexGuard<'_, Option<Arc<Runtime>>> =
+            self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*runtime {
+            return Ok(runtime.clone());
         }
         let (node, first) = (NodeId(self.options.node.into()), u32::from(self.options.node) * WORKERS_MAX);
-        let outside = self.options.peers.as_ref().map(|peers| peers.services());
-        let options = HubOptions {
-            node,
-            // A node without peers has all numbers.
-            numbers: first..if outside.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
-            outside,
-            workers: self.options.workers,
-            worker_options: ProgramWorkerOptions {
+        let peers = self.options.peers.as_ref().map(|peers| peers.services());
+        let resources = resources_of(&self.options);
+        let options = RuntimeOptions {
+            engine: EngineOptions {
+                node,
+                // A node without peers has all ids.
+                worker_ids: first..if peers.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
+                workers: self.options.workers,
+                resources: resources.clone(),
+                job_limits: JOB_LIMITS,
+                task_limits: self.options.limits,
+                memory_bytes_max: self.options.object_bytes_max,
+            },
+            peers,
+            workers: ProgramWorkerOptions {
                 limits: self.options.limits,
                 sandboxes: SANDBOXES_MAX,
                 inline: true,
@@ -277,22 +286,19 @@ impl ProgramRunner {
                 program: self.options.worker.clone(),
                 gpus: self.options.gpus.clone(),
             },
-            resources: resources_of(&self.options),
-            job_limits: JOB_LIMITS,
             store: StoreOptions {
-                memory_bytes_max: self.options.object_bytes_max,
                 job_bytes_max: u64::MAX,
                 folder: self.options.spill.clone(),
                 reserve_bytes: self.options.disk_reserve_bytes,
             },
         };
-        let (resources, slots) = (options.resources.clone(), self.options.workers as u32);
-        let started = Arc::new(Hub::start(options).map_err(host)?);
+        let slots = self.options.workers as u32;
+        let started = Arc::new(Runtime::start(options).map_err(host)?);
         if let Some(peers) = &self.options.peers {
-            let (handle, run) = (started.asker(), cluster_runner(&started));
+            let (handle, run) = (started.handle(), cluster_runner(&started));
             peers.started(RuntimeStarted { node, handle, resources, slots, run });
         }
-        Ok(hub.insert(started).clone())
+        Ok(runtime.insert(started).clone())
     }
 }
 
@@ -324,7 +330,7 @@ pub async fn load_program(
 pub(crate) fn summary(
     keeping: &Keeping,
     result: serde_json::Value,
-    counts: &Counts,
+    counters: &JobCounters,
     started: Instant,
 ) -> ProgramSummary {
     ProgramSummary {
@@ -332,8 +338,8 @@ pub(crate) fn summary(
         state: "succeeded",
         result,
         counts: keeping.counts(),
-        spilled_bytes: counts.spilled_bytes,
-        restored_bytes: counts.restored_bytes,
+        spilled_bytes: counters.spilled_bytes,
+        restored_bytes: counters.restored_bytes,
         build_seconds: 0.0,
         seconds: started.elapsed().as_secs_f64(),
         peak_memory_bytes: peak_memory_bytes(std::process::id()),
@@ -347,12 +353,12 @@ struct FirstTask<'a> {
     arguments: &'a [(String, String)],
     seed: u64,
     /// If another node may take it over: see [`NewJob::lasting`].
-    lasting: Option<(Arc<str>, Vec<Remnant>)>,
+    lasting: Option<(Arc<str>, Vec<CachedResult>)>,
 }
 
-/// Has a hub run a program that is loaded.
+/// Runs a loaded program.
 async fn run(
-    hub: &Hub,
+    runtime: &Runtime,
     program: Arc<Program>,
     first: FirstTask<'_>,
     keeping: &Keeping,
@@ -366,40 +372,42 @@ async fn run(
     let (arguments, given) = arguments.await??;
     let ended = || Fault::new(Code::Host, "the node ended before the program did");
     let started = Instant::now();
-    let mut job = hub.submit(NewJob {
+    let mut job = runtime.submit(NewJob {
         program,
         first: First::Function(function as u32, arguments),
         seed,
         lasting,
-        given: Arc::new(given),
-        bars: keeping.bars(),
-        log: keeping.log().ok_or_else(ended)?,
-        left: keeping.left(),
+        files: Arc::new(given),
+        outputs: JobOutputs {
+            progress: keeping.bars(),
+            log: keeping.log().ok_or_else(ended)?,
+            finished: keeping.left(),
+        },
     });
-    keeping.begun(job.asker(), job.id());
+    keeping.begun(job.handle(), job.id());
     begun();
-    let JobResult { result, counts } = job.result().await.ok_or_else(ended)?;
+    let JobResult { result, counters } = job.result().await.ok_or_else(ended)?;
     let result = result.map_err(|error| ProgramError::Task((*error).clone()))?;
-    Ok(summary(keeping, arguments::result(name, &result)?, &counts, started))
+    Ok(summary(keeping, arguments::result(name, &result)?, &counters, started))
 }
 
 /// Returns the function that runs programs of the cluster while the runtime exists.
-fn cluster_runner(hub: &Arc<Hub>) -> RunProgram {
-    let hub = Arc::downgrade(hub);
+fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
+    let runtime = Arc::downgrade(runtime);
     Box::new(move |ClusterProgram { program, task, arguments, resumed, recorder }| {
-        let hub = hub.clone();
+        let runtime = runtime.clone();
         Box::pin(async move {
             // Other nodes and tenants must not open files of this machine.
             if let Some(name) = arguments::names_files(&arguments) {
                 return Err(ProgramError::Invalid(format!("argument `{name}` is a file: a cluster's job has none")));
             }
-            let hub = hub.upgrade().ok_or(ProgramError::Dropped)?;
+            let runtime = runtime.upgrade().ok_or(ProgramError::Dropped)?;
             let keeping = Keeping::start(recorder, LogOutput::Callback(Box::new(|_| {}))).map_err(host)?;
             let lasting = keeping.name().map(|name| (name.as_str().into(), resumed));
             let path = Path::new("the program");
             let first = FirstTask { path, name: &task, arguments: &arguments, seed: 0, lasting };
             let result = tokio::select! {
-                result = run(&hub, program, first, &keeping, || {}) => result,
+                result = run(&runtime, program, first, &keeping, || {}) => result,
                 () = keeping.serve() => Err(ProgramError::Stopped),
             };
             keeping.finish(&result);

@@ -1,142 +1,129 @@
-//! The workers for programs, as the hub has them.
+//! A worker or client of the runtime: its link, and the tasks assigned to it.
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 use sandbar_core::{Fault, TaskId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::ValueKey;
-use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, TaskPosition};
+use sandbar_worker::program::TaskPosition;
 
 use super::link::Link;
 
-/// A worker, or a client, and what it was given.
+/// A worker or a client, and its tasks.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct Worker {
     pub(super) id: WorkerId,
-    pub(super) role: WorkerKind,
+    pub(super) kind: WorkerKind,
     pub(super) link: Link,
-    /// Tasks that it was given, and where they stand, in order.
-    given: VecDeque<(TaskPosition, TaskId)>,
-    /// Tasks that it has begun.
-    begun: FxHashSet<TaskId>,
-    /// Tasks that found no room.
-    pub(super) waiting: VecDeque<TaskId>,
-    /// Numbers of the programs that it has.
+    /// Assigned tasks and their positions in its queue, in order.
+    assigned: VecDeque<(TaskPosition, TaskId)>,
+    /// Started tasks that are no longer in `assigned`.
+    started: FxHashSet<TaskId>,
+    /// Tasks for which its queue had no room.
+    pub(super) overflow: VecDeque<TaskId>,
+    /// Numbers of the programs that it was sent.
     pub(super) programs: FxHashSet<u32>,
-    /// Values of the message at hand, taken in, or why they are not.
-    pub(super) arrived: VecDeque<Result<ValueKey, Fault>>,
-    /// A message that waits until there is room for these, and all behind it.
-    pub(super) held: Option<Vec<u8>>,
-    pub(super) started: Instant,
-    /// It has said something: it could be started.
-    pub(super) has_spoken: bool,
-    /// Why it is to be ended.
-    pub(super) broken: Option<String>,
+    /// Admitted values of the current message, or why they were refused.
+    pub(super) admitted: VecDeque<Result<ValueKey, Fault>>,
+    /// A message whose values wait for memory. Later messages wait too.
+    pub(super) held_message: Option<Vec<u8>>,
+    pub(super) created: Instant,
+    /// Whether it has sent a message, so its start succeeded.
+    pub(super) has_sent: bool,
+    /// Why it must be killed.
+    pub(super) failure: Option<String>,
 }
 
-impl Member {
-    /// A process.
-    pub(super) fn start(
-        options: &ProgramWorkerOptions,
-        id: WorkerId,
-        role: WorkerKind,
-        doorbell: &Doorbell,
-    ) -> io::Result<Member> {
-        let name = match role {
-            WorkerKind::Tasks => "tasks",
-            WorkerKind::Driver(_) => "driver",
-            WorkerKind::Actors => "actors",
-            WorkerKind::Actor(_) => "actor",
-            WorkerKind::PeerProxy => "peer",
-        };
-        Ok(Member::new(id, role, Link::Process(ProgramWorker::start(options, id, name, doorbell)?)))
-    }
-
-    pub(super) fn new(id: WorkerId, role: WorkerKind, link: Link) -> Member {
-        Member {
+impl Worker {
+    pub(super) fn new(id: WorkerId, kind: WorkerKind, link: Link, created: Instant) -> Worker {
+        Worker {
             id,
-            role,
+            kind,
             link,
-            given: VecDeque::new(),
-            begun: FxHashSet::default(),
-            waiting: VecDeque::new(),
+            assigned: VecDeque::new(),
+            started: FxHashSet::default(),
+            overflow: VecDeque::new(),
             programs: FxHashSet::default(),
-            arrived: VecDeque::new(),
-            held: None,
-            started: Instant::now(),
-            has_spoken: false,
-            broken: None,
+            admitted: VecDeque::new(),
+            held_message: None,
+            created,
+            has_sent: false,
+            failure: None,
         }
     }
 
-    pub(super) fn gave(&mut self, task: TaskId, given: TaskPosition) {
-        self.given.push_back((given, task));
+    /// Records the first failure, for which the worker is killed.
+    pub(super) fn fail(&mut self, why: impl ToString) {
+        self.failure.get_or_insert_with(|| why.to_string());
     }
 
-    /// A task that was begun without having been given.
-    pub(super) fn began(&mut self, task: TaskId) {
-        self.begun.insert(task);
+    pub(super) fn task_assigned(&mut self, task: TaskId, position: TaskPosition) {
+        self.assigned.push_back((position, task));
     }
 
-    /// A task has ended.
-    pub(super) fn ended(&mut self, task: TaskId) {
-        // Mostly the one given first.
-        match self.given.front() {
-            Some((_, first)) if *first == task => drop(self.given.pop_front()),
+    /// A task has started without having been assigned.
+    pub(super) fn task_started_inline(&mut self, task: TaskId) {
+        self.started.insert(task);
+    }
+
+    pub(super) fn task_finished(&mut self, task: TaskId) {
+        // Usually the first assigned one.
+        match self.assigned.front() {
+            Some((_, first)) if *first == task => drop(self.assigned.pop_front()),
             _ => {
-                if !self.begun.remove(&task) {
-                    self.given.retain(|(_, given)| *given != task);
+                if !self.started.remove(&task) {
+                    self.assigned.retain(|(_, assigned)| *assigned != task);
                 }
             }
         }
     }
 
-    /// A call was given, and will not be begun.
-    pub(super) fn dropped(&mut self, task: TaskId) {
-        if let Some(at) = self.given.iter().position(|(_, given)| *given == task) {
-            self.given.remove(at);
+    /// An assigned call will not start.
+    pub(super) fn call_dropped(&mut self, task: TaskId) {
+        if let Some(at) = self.assigned.iter().position(|(_, assigned)| *assigned == task) {
+            self.assigned.remove(at);
         }
     }
 
-    /// A task waits: others are begun before it has ended.
-    pub(super) fn waits(&mut self, task: TaskId) {
-        if let Some((_, first)) = self.given.front()
+    /// A task waits, so that others start before it finishes.
+    pub(super) fn task_blocked(&mut self, task: TaskId) {
+        if let Some((_, first)) = self.assigned.front()
             && *first == task
         {
-            self.given.pop_front();
-            self.begun.insert(task);
+            self.assigned.pop_front();
+            self.started.insert(task);
         }
     }
 
-    /// Whether a task has been begun.
-    pub(super) fn has_begun(&self, task: TaskId) -> bool {
-        let taken = self.link.taken();
-        self.begun.contains(&task) || self.given.iter().any(|(given, other)| *other == task && given.is_started(taken))
+    /// Returns whether a task has started.
+    pub(super) fn has_started(&self, task: TaskId) -> bool {
+        let up_to = self.link.started_up_to();
+        let mut assigned = self.assigned.iter();
+        self.started.contains(&task) || assigned.any(|(at, other)| *other == task && at.is_started(up_to))
     }
 
-    /// Takes back what was not begun.
-    pub(super) fn take_back(&mut self) -> Vec<TaskId> {
-        let taken = self.link.take_back();
-        let kept = self.given.partition_point(|(given, _)| given.is_started(taken));
-        let back = self.given.split_off(kept);
-        back.into_iter().map(|(_, task)| task).collect()
+    /// Takes back the tasks that have not started.
+    pub(super) fn reclaim_tasks(&mut self) -> Vec<TaskId> {
+        let up_to = self.link.reclaim_tasks();
+        let kept = self.assigned.partition_point(|(position, _)| position.is_started(up_to));
+        let reclaimed = self.assigned.split_off(kept);
+        reclaimed.into_iter().map(|(_, task)| task).collect()
     }
 
-    /// The tasks that it has begun and that have not ended.
-    pub(super) fn all_begun(&self) -> Vec<TaskId> {
-        let taken = self.link.taken();
-        let given = self.given.iter().filter(|(given, _)| given.is_started(taken)).map(|(_, task)| *task);
-        let mut begun: Vec<_> = given.chain(self.begun.iter().copied()).collect();
-        begun.sort_unstable();
-        begun
+    /// Returns the started tasks that have not finished, sorted.
+    pub(super) fn started_tasks(&self) -> Vec<TaskId> {
+        let up_to = self.link.started_up_to();
+        let assigned = self.assigned.iter().filter(|(at, _)| at.is_started(up_to)).map(|(_, task)| *task);
+        let mut started: Vec<_> = assigned.chain(self.started.iter().copied()).collect();
+        started.sort_unstable();
+        started
     }
 
-    /// Whether it has anything to do that somebody waits for. A client's task is to say something when it likes.
+    /// Returns whether it has work that others wait for. A client's task does not count: it sends messages at will.
     pub(super) fn is_busy(&self) -> bool {
-        let has_tasks = !self.given.is_empty() || !self.begun.is_empty();
-        has_tasks && !self.link.is_client() || self.held.is_some()
+        let has_tasks = !self.assigned.is_empty() || !self.started.is_empty();
+        has_tasks && !self.link.is_client() || self.held_message.is_some()
     }
 }

@@ -286,9 +286,9 @@ pub enum Action<V> {
     /// then holds one more reference to each object that the value contains. The job is the object's own, except for
     /// the handle of a detached actor and other objects of such an actor.
     Deliver { worker: WorkerId, object: ObjectId, job: JobId },
-    /// Reject a worker's request for an object that does not exist or is of another job. (Each
+    /// Reject a worker's request, for a task of this job, for an object that does not exist or is of another job. (Each
     /// [`Event::ObjectRequested`] gets one `Deliver` or `Refuse`, unless the worker or the job ends first.)
-    Refuse { worker: WorkerId, object: ObjectId, error: Arc<TaskError> },
+    Refuse { worker: WorkerId, object: ObjectId, job: Option<JobId>, error: Arc<TaskError> },
     /// Deliver the next item of a stream, or its error, to a worker. The worker then holds one more reference to the
     /// item and to each object that its value contains.
     DeliverItem { worker: WorkerId, stream: ObjectId, object: ObjectId },

@@ -119,7 +119,8 @@ impl<C, V> Scheduler<C, V> {
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for (worker, times) in object.take_waiters() {
             let times = if self.cluster.find(worker).is_some() { times } else { 0 };
-            (0..times).for_each(|_| self.refuse_object(object.id, worker, None, unknown(object.id)));
+            (0..times)
+                .for_each(|_| self.refuse_object(object.id, worker, (None, Some(object.job)), unknown(object.id)));
         }
         if object.is_borrowed() {
             self.out.push(Action::ReleaseBorrow { object: object.id });
@@ -178,7 +179,7 @@ impl<C, V> Scheduler<C, V> {
         let task = self.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
-            Err(fault) => self.refuse_object(id, worker, task, fault),
+            Err(fault) => self.refuse_object(id, worker, (task, job), fault),
             Ok(at) if !self.objects[at].is_pending() => {
                 self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
             }
@@ -192,7 +193,7 @@ impl<C, V> Scheduler<C, V> {
             }
             Ok(_) => {
                 let message = format!("waits for object {id} more than {WAITS_MAX} times");
-                self.refuse_object(id, worker, task, Fault::new(Code::BadRequest, message));
+                self.refuse_object(id, worker, (task, job), Fault::new(Code::BadRequest, message));
             }
         }
     }
@@ -230,9 +231,17 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn refuse_object(&mut self, object: ObjectId, worker: WorkerId, task: Option<TaskKey>, fault: Fault) {
+    /// Rejects a worker's request for an object, for a task of a job if those are known.
+    fn refuse_object(
+        &mut self,
+        object: ObjectId,
+        worker: WorkerId,
+        (task, job): (Option<TaskKey>, Option<JobKey>),
+        fault: Fault,
+    ) {
         let error = Arc::new(TaskError { fault, chain: self.chain(task) });
-        self.out.push(Action::Refuse { worker, object, error });
+        let job = job.map(|job| self.jobs[job].id);
+        self.out.push(Action::Refuse { worker, object, job, error });
     }
 
     /// Delivers the objects that got a value or an error in this step, and still exist, to the workers that wait for

@@ -50,7 +50,7 @@ fn an_error_says_what_became_of_the_actor() {
         "failures > Counter.refuses: on purpose [refused]",
         "1005",
         "failures > Counter.spins: it ran longer than 30 ms (timeout) [time-out]",
-        "failures > Counter.add: actor `Counter.new` has died: it was ended with a call of it: it ran longer than 30 ms (timeout) [actor-died]",
+        "failures > Counter.add: actor `Counter.new` has died: it ended with one of its calls: it ran longer than 30 ms (timeout) [actor-died]",
         "failures > Counter.spins: actor `Counter.new` was killed, or its last handle was dropped [actor-died]",
         "failures > find: there is no actor `nobody` [no-actor]",
     ];
@@ -70,7 +70,7 @@ fn a_call_that_is_cancelled_ends_wherever_it_is() {
         "1",
         "cancels > Counter.spins: it was cancelled [cancelled]",
         "cancels > Counter.add: it was cancelled [cancelled]",
-        "cancels > Counter.add: actor `Counter.new` has died: it was ended with a call of it: it was cancelled [actor-died]",
+        "cancels > Counter.add: actor `Counter.new` has died: it ended with one of its calls: it was cancelled [actor-died]",
     ];
     check("cancels", &[], expected.join("\n"));
     check("spares", &[], "0 spares > calls_slowly: it was cancelled [cancelled] 1");

@@ -23,12 +23,13 @@ use tokio::task::JoinHandle;
 use self::line::Begun;
 pub(super) use self::line::{Line, Seat};
 pub use self::line::{Listen, ObjectValue};
-use super::hub::{First, JobResult, NewJob, RunningJob};
 use super::keeping::Keeping;
 use crate::calls::{Program, ProgramTask};
+use crate::engine::{First, JobOutputs, JobResult, NewJob};
 use crate::error::ProgramError;
 use crate::runner::ProgramSummary;
 use crate::runner::{ProgramRunner, summary};
+use crate::thread::RunningJob;
 use sandbar_jobs::{JobRecorder, LogOutput, LoggedLine};
 
 /// A task may be submitted with so many bytes of arguments; more goes into objects.
@@ -88,27 +89,29 @@ impl ProgramRunner {
         let ClientJobSpec { name, seed, keeper, log } = spec;
         let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
         let keeping = Keeping::start(keeper, LogOutput::Callback(log)).map_err(failed)?;
-        let hub = self.hub()?;
-        let line = Line::new(hub.doorbell());
+        let runtime = self.runtime()?;
+        let line = Line::new(runtime.handle().doorbell());
         let (begins, begun) = oneshot::channel();
         let (started, since) = (Instant::now(), monotonic_nanos());
-        let mut job = hub.submit(NewJob {
+        let mut job = runtime.submit(NewJob {
             program: program.program.clone(),
             first: First::Client(name, Seat::new(line.clone(), listener, begins)),
             seed,
             lasting: None,
-            given: Arc::default(),
-            bars: keeping.bars(),
-            log: keeping.log().ok_or(ProgramError::Dropped)?,
-            left: keeping.left(),
+            files: Arc::default(),
+            outputs: JobOutputs {
+                progress: keeping.bars(),
+                log: keeping.log().ok_or(ProgramError::Dropped)?,
+                finished: keeping.left(),
+            },
         });
-        drop(hub);
+        drop(runtime);
         let Ok(begun) = begun.await else {
             let result = ended(&mut job, &keeping, started).await;
             keeping.finish(&result);
             return Err(result.err().unwrap_or(ProgramError::Dropped));
         };
-        keeping.begun(job.asker(), job.id());
+        keeping.begun(job.handle(), job.id());
         let name = keeping.name().map(|name| name.as_str().to_owned());
         let is_dropped = Arc::new(AtomicBool::new(false));
         let over = tokio::spawn(keep(job, keeping, started, is_dropped.clone()));
@@ -145,9 +148,9 @@ async fn keep(
 }
 
 async fn ended(job: &mut RunningJob, keeping: &Keeping, started: Instant) -> Result<ProgramSummary, ProgramError> {
-    let JobResult { result, counts } = job.result().await.ok_or(ProgramError::Dropped)?;
+    let JobResult { result, counters } = job.result().await.ok_or(ProgramError::Dropped)?;
     result.map_err(|error| ProgramError::Task((*error).clone()))?;
-    Ok(summary(keeping, serde_json::Value::Null, &counts, started))
+    Ok(summary(keeping, serde_json::Value::Null, &counters, started))
 }
 
 /// A job that its client has begun. Its methods say something to the node, in order, and wait while too much of it was not

@@ -70,9 +70,9 @@ impl Deadlines {
     }
 
     /// An attempt has started.
-    pub(super) fn started(&mut self, task: TaskId) {
+    pub(super) fn started(&mut self, task: TaskId, now: Instant) {
         if let Some(limit) = self.limits.get_mut(&task) {
-            limit.started.get_or_insert_with(Instant::now);
+            limit.started.get_or_insert(now);
         }
     }
 
@@ -96,8 +96,8 @@ impl Deadlines {
     }
 
     /// An attempt was told to end.
-    pub(super) fn ending(&mut self, task: TaskId, worker: WorkerId, reason: Option<Fault>) {
-        self.ending.entry(task).or_insert(EndingAttempt { worker, since: Instant::now(), reason });
+    pub(super) fn ending(&mut self, task: TaskId, worker: WorkerId, reason: Option<Fault>, now: Instant) {
+        self.ending.entry(task).or_insert(EndingAttempt { worker, since: now, reason });
     }
 
     pub(super) fn is_ending(&self, task: TaskId) -> bool {
@@ -130,8 +130,7 @@ impl Deadlines {
             };
             match limit.started {
                 None if is_actor_call => {}
-                // Not `now`, which may be before the start.
-                None if is_started => limit.started = Some(Instant::now()),
+                None if is_started => limit.started = Some(now),
                 Some(started) if now.saturating_duration_since(started) >= limit.duration => {
                     let message = format!("it ran longer than {} ms (timeout)", limit.duration.as_millis());
                     let reason = Fault::new(Code::TimeOut, message);
@@ -195,7 +194,7 @@ mod tests {
         let late = now + Duration::from_secs(60);
         assert!(deadlines.expired(late, |_| true, |_| None).is_empty(), "no worker has it");
         assert!(deadlines.expired(late, |_| true, assigned(false, false)).is_empty(), "it has not started");
-        assert!(deadlines.expired(late, |_| true, assigned(true, false)).is_empty(), "it starts");
+        assert!(deadlines.expired(now, |_| true, assigned(true, false)).is_empty(), "it starts");
         assert!(deadlines.expired(now, |_| true, assigned(true, false)).is_empty(), "it has time left");
         let expired = deadlines.expired(late, |_| true, assigned(true, false));
         assert_eq!(expired.iter().map(|attempt| attempt.task).collect::<Vec<_>>(), [TASK]);
@@ -207,7 +206,7 @@ mod tests {
         let (mut deadlines, late) = (Deadlines::default(), Instant::now() + Duration::from_secs(60));
         deadlines.limit(TASK, Duration::from_secs(10));
         assert!(deadlines.expired(late, |_| true, assigned(true, true)).is_empty());
-        deadlines.started(TASK);
+        deadlines.started(TASK, Instant::now());
         assert_eq!(deadlines.expired(late, |_| true, assigned(true, true)).len(), 1);
         assert!(deadlines.must_end_call(TASK));
         assert_eq!(deadlines.running_calls(|_| true, |_, worker| worker == WORKER).len(), 1);
@@ -218,12 +217,12 @@ mod tests {
     #[test]
     fn attempts_that_do_not_end_make_their_worker_stuck() {
         let (mut deadlines, now) = (Deadlines::default(), Instant::now());
-        deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "first")));
-        deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "second")));
+        deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "first")), now);
+        deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "second")), now);
         assert!(deadlines.stuck_workers(now).is_empty());
         assert_eq!(deadlines.stuck_workers(now + 2 * END_TIME_MAX), [WORKER]);
         assert_eq!(deadlines.finished(TASK).map(|fault| fault.message), Some("first".to_owned()));
-        deadlines.ending(TASK, WORKER, None);
+        deadlines.ending(TASK, WORKER, None, now);
         deadlines.forget_worker(WORKER);
         assert!(deadlines.stuck_workers(now + 2 * END_TIME_MAX).is_empty());
     }

@@ -1,51 +1,48 @@
-//! What can be seen of a job while it runs. The hub looks for a moment, whatever there is to see.
+//! Inspection of a running job: tasks, objects, actors, workers, placement groups, nodes. Each query looks at a bounded number
+//! of items.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use sandbar_core::{JobId, ObjectId, TaskId};
+use sandbar_core::{JobId, TaskId};
 use sandbar_jobs::{
-    ActorRow, HolderRow, JobFolderLimits, JobQuery, JobResponse, JobSummary, Listing, MemoryView, NameSummary,
-    ObjectRow, ProcessRow, RunState, TaskRow, WorkerRow,
+    ActorRow, BundleRow, GroupRow, HolderRow, JobFolderLimits, JobQuery, JobResponse, JobSummary, Listing, MemoryView,
+    NameSummary, NodeRow, ObjectRow, ProcessRow, ResourceRow, RunState, TaskRow, WorkerRow,
 };
-use sandbar_sched::{ActorState, ActorView, ObjectState, ObjectView, TaskState, TaskView, WorkerKind};
+use sandbar_sched::{
+    ActorState, ActorView, BundleView, GroupState, GroupView, ObjectState, ObjectView, RESOURCE_UNIT, ResourceSet,
+    TaskState, TaskView, WorkerKind,
+};
 
-use super::actors::HOME;
-use super::{State, Stored};
+use super::actors::DETACHED_JOB;
+use super::context::{Context, ValuePlace};
+use super::deadlocks::Deadlocks;
+use super::jobs::Jobs;
 
-/// So many tasks or objects are looked at, of however many there are.
+/// Maximum number of tasks, and of objects, that a query looks at.
 const LOOKED_AT_MAX: usize = 200_000;
 
-/// Where a value lies.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
-    /// Where its object is: it is small.
-    Node,
-    Memory,
-    Disk,
-    /// On another node.
-    Away,
+/// What the queries read.
+pub(super) struct Inspection<'a> {
+    pub(super) cx: &'a Context,
+    pub(super) jobs: &'a Jobs,
+    pub(super) deadlocks: &'a Deadlocks,
 }
 
-impl Place {
-    fn as_str(self) -> &'static str {
-        match self {
-            Place::Node => "node",
-            Place::Memory => "memory",
-            Place::Disk => "disk",
-            Place::Away => "away",
-        }
-    }
+/// Returns the tasks of a job that are assigned to workers.
+pub(super) fn assigned_tasks(cx: &Context, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
+    let all = cx.scheduler.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
+    all.filter_map(move |task| cx.scheduler.task(task).filter(|view| view.job == job))
 }
 
-impl State {
-    /// The answer to a question on a job.
-    pub(super) fn look(&self, job: JobId, question: JobQuery) -> JobResponse {
-        if !self.jobs.contains_key(&job) {
+impl Inspection<'_> {
+    /// Answers a query about a job.
+    pub(super) fn query(&self, job: JobId, query: JobQuery) -> JobResponse {
+        if !self.jobs.contains(job) {
             return JobResponse::Refused("the job has just ended".to_owned());
         }
         let rows = |limit: u32| limit.min(JobFolderLimits::DEFAULT.rows_max) as usize;
-        match question {
+        match query {
             JobQuery::Tasks { limit, state, name } => {
                 let name = name.as_deref();
                 JobResponse::Tasks(self.list_tasks(job, rows(limit), state, name))
@@ -57,45 +54,39 @@ impl State {
             JobQuery::Groups { limit } => JobResponse::Groups(self.list_groups(job, rows(limit))),
             JobQuery::Nodes { limit } => JobResponse::Nodes(self.list_nodes(rows(limit))),
             JobQuery::Memory => JobResponse::Memory(self.memory(job)),
-            JobQuery::Stop => JobResponse::Refused("who answers for the job stops it".to_owned()),
+            JobQuery::Stop => JobResponse::Refused("the job is stopped elsewhere".to_owned()),
         }
     }
 
-    /// Those that workers have, those that wait, then those that have ended.
+    /// Assigned tasks first, then waiting ones, then finished ones.
     fn list_tasks(&self, job: JobId, limit: usize, state: Option<RunState>, name: Option<&str>) -> Listing<TaskRow> {
         let is_wanted =
             |other: &str, at: RunState| state.is_none_or(|state| state == at) && name.is_none_or(|name| name == other);
         let mut rows: Vec<TaskRow> = Vec::new();
-        let live = self.tasks_in_workers(job).chain(self.tasks_in_line(job));
+        let live = assigned_tasks(self.cx, job).chain(self.unassigned_tasks(job));
         rows.extend(live.filter(|view| is_wanted(view.name, run_state(view.state))).take(limit).map(|v| self.row(&v)));
-        if let Some(job) = self.jobs.get(&job) {
-            rows.extend(job.records.rows(limit - rows.len(), is_wanted));
+        if let Some(records) = self.jobs.records(job) {
+            rows.extend(records.rows(limit - rows.len(), is_wanted));
         }
         let counted = self.summary(job).names.into_iter().filter(|of| name.is_none_or(|name| name == of.name));
         Listing::new(counted.map(|of| of.count(state)).sum(), rows)
     }
 
-    /// The tasks of a job that were given to workers.
-    pub(super) fn tasks_in_workers(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
-        let all = self.sched.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
-        all.filter_map(move |task| self.sched.task(task).filter(|view| view.job == job))
-    }
-
-    fn tasks_in_line(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
-        let all = self.sched.tasks().take(LOOKED_AT_MAX);
+    fn unassigned_tasks(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
+        let all = self.cx.scheduler.tasks().take(LOOKED_AT_MAX);
         all.filter(move |view| view.job == job && matches!(view.state, TaskState::Pending | TaskState::Queued))
     }
 
     fn row(&self, view: &TaskView<'_>) -> TaskRow {
-        let call = self.sched.call(view.id);
-        let began = self.jobs.get(&view.job).map_or(0, |job| job.records.job_started_ns());
+        let call = self.cx.scheduler.call(view.id);
+        let began = self.jobs.records(view.job).map_or(0, |records| records.job_started_ns());
         TaskRow {
             id: view.id.short(),
             name: view.name.as_ref().to_owned(),
             state: run_state(view.state),
             waits_for: match view.state {
                 TaskState::Pending => Some("objects".to_owned()),
-                TaskState::Blocked if self.asleep.contains(&view.id) => Some("a time".to_owned()),
+                TaskState::Blocked if self.deadlocks.is_sleeping(view.id) => Some("a time".to_owned()),
                 TaskState::Blocked => Some("objects".to_owned()),
                 TaskState::Queued => Some("a worker".to_owned()),
                 _ => None,
@@ -108,21 +99,21 @@ impl State {
             ended_ns: None,
             computed_ns: None,
             gpu_ns: None,
-            bytes_in: call.map(|call| self.bytes_of(call)),
+            bytes_in: call.map(|call| self.cx.input_bytes(call)),
             bytes_out: None,
             memory_bytes: None,
             error: None,
         }
     }
 
-    /// What has ended, and on top of that what lives.
+    /// Counts finished and unfinished tasks.
     fn summary(&self, id: JobId) -> JobSummary {
-        let mut names = self.jobs.get(&id).map(|job| job.records.summaries()).unwrap_or_default();
+        let mut names = self.jobs.records(id).map(|records| records.summaries()).unwrap_or_default();
         let mut live: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for class in self.sched.classes().filter(|class| class.job == id && class.live > 0) {
+        for class in self.cx.scheduler.classes().filter(|class| class.job == id && class.live > 0) {
             live.entry(class.name).or_default().0 += class.live;
         }
-        for view in self.tasks_in_workers(id) {
+        for view in assigned_tasks(self.cx, id) {
             live.entry(view.name).or_default().1 += 1;
         }
         for of in &mut names {
@@ -138,36 +129,17 @@ impl State {
         JobSummary { names, progress: Vec::new() }
     }
 
-    /// The objects of a job that are looked at, the last ones made, and how many there are.
+    /// Returns the objects that were created last, with their sizes, and the number of all.
     fn objects(&self, job: JobId) -> (Vec<(u64, ObjectView)>, u64) {
-        let bytes = |object: &ObjectView| self.whereabouts(object.id).map_or(0, |(_, bytes)| bytes);
-        let last = self.sched.objects_of(job).take(LOOKED_AT_MAX);
-        (last.map(|object| (bytes(&object), object)).collect(), self.sched.count_objects(job))
+        let bytes = |object: &ObjectView| self.cx.value_place(object.id).map_or(0, |(_, bytes)| bytes);
+        let last = self.cx.scheduler.objects_of(job).take(LOOKED_AT_MAX);
+        (last.map(|object| (bytes(&object), object)).collect(), self.cx.scheduler.count_objects(job))
     }
 
-    /// Where a value lies, if there is one, and its bytes.
-    pub(super) fn whereabouts(&self, object: ObjectId) -> Option<(Place, u64)> {
-        match self.sched.value(object)?.ok()? {
-            Stored::Inline(bytes) => Some((Place::Node, bytes.len() as u64)),
-            Stored::Away(key) => {
-                let (bytes, copy) = self.away(*key);
-                let place = match copy.and_then(|copy| self.store.values.view(copy)) {
-                    Some(view) if view.in_memory => Place::Memory,
-                    Some(_) => Place::Disk,
-                    None => Place::Away,
-                };
-                Some((place, bytes))
-            }
-            Stored::Kept(key, _) => {
-                let view = self.store.values.view(*key)?;
-                Some((if view.in_memory { Place::Memory } else { Place::Disk }, view.bytes))
-            }
-        }
-    }
-
-    /// By id: those of a job, and those that all jobs find.
+    /// Actors of a job and detached ones, by id.
     fn list_actors(&self, job: JobId, limit: usize) -> Listing<ActorRow> {
-        let mut found: Vec<_> = self.sched.actors().filter(|actor| actor.job == job || actor.job == HOME).collect();
+        let mut found: Vec<_> =
+            self.cx.scheduler.actors().filter(|actor| actor.job == job || actor.job == DETACHED_JOB).collect();
         found.sort_unstable_by_key(|actor| actor.id);
         let total = found.len() as u64;
         let row = |actor: ActorView<'_>| ActorRow {
@@ -187,7 +159,7 @@ impl State {
         Listing::new(total, found.into_iter().take(limit).map(row).collect())
     }
 
-    /// The largest first.
+    /// Objects, the largest first.
     fn list_objects(&self, job: JobId, limit: usize) -> Listing<ObjectRow> {
         let (mut found, total) = self.objects(job);
         let looked_at = Some(found.len() as u64).filter(|looked_at| *looked_at < total);
@@ -201,7 +173,7 @@ impl State {
                 ObjectState::Failed => "failed",
             }
             .to_owned(),
-            place: self.whereabouts(object.id).map(|(place, _)| place.as_str().to_owned()),
+            place: self.cx.value_place(object.id).map(|(place, _)| place_name(place).to_owned()),
             bytes,
             pins: object.pins,
             workers: object.holders.iter().map(|(worker, _)| worker.0).collect(),
@@ -211,19 +183,19 @@ impl State {
     }
 
     fn list_workers(&self, limit: usize) -> Listing<WorkerRow> {
-        let total = self.members.len() as u64;
-        let mut workers: Vec<_> = self.sched.workers().collect();
+        let total = self.cx.workers.len() as u64;
+        let mut workers: Vec<_> = self.cx.scheduler.workers().collect();
         workers.sort_unstable_by_key(|worker| worker.id);
         let rows = workers.into_iter().take(limit).filter_map(|worker| {
-            let member = self.members.get(&worker.id)?;
-            let task = member.link.at_hand().and_then(|task| {
-                let view = self.sched.task(TaskId(task))?;
+            let connected = self.cx.workers.get(&worker.id)?;
+            let task = connected.link.current_task().and_then(|task| {
+                let view = self.cx.scheduler.task(TaskId(task))?;
                 Some((view.id.short(), view.name.as_ref().to_owned()))
             });
             Some(WorkerRow {
                 id: worker.id.0,
                 role: match worker.kind {
-                    WorkerKind::Driver(_) if member.link.is_client() => "client",
+                    WorkerKind::Driver(_) if connected.link.is_client() => "client",
                     WorkerKind::Driver(_) => "driver",
                     WorkerKind::Tasks => "tasks",
                     WorkerKind::Actors => "actors",
@@ -231,7 +203,7 @@ impl State {
                     WorkerKind::PeerProxy => "peer",
                 }
                 .to_owned(),
-                process: member.link.process(),
+                process: connected.link.process_id(),
                 task,
                 given: worker.assigned.len() as u64,
                 waiting: worker.blocked.len() as u64,
@@ -241,6 +213,32 @@ impl State {
         Listing::new(total, rows.collect())
     }
 
+    /// Placement groups of a job, by id.
+    fn list_groups(&self, job: JobId, limit: usize) -> Listing<GroupRow> {
+        let of_job = || self.cx.scheduler.groups().filter(|group| group.job == job);
+        Listing::new(of_job().count() as u64, of_job().take(limit).map(|group| group_row(&group)).collect())
+    }
+
+    /// Nodes, by id.
+    fn list_nodes(&self, limit: usize) -> Listing<NodeRow> {
+        let nodes = self.cx.scheduler.nodes();
+        let row = |node: sandbar_sched::NodeView<'_>| NodeRow {
+            id: node.id.0,
+            resources: resources(
+                node.total,
+                Some((
+                    node.free_cpus - i128::from(node.external_usage.cpus),
+                    &node.free_rest.saturating_sub(node.external_usage),
+                )),
+            ),
+        };
+        let mut rows: Vec<NodeRow> = nodes.map(row).collect();
+        rows.sort_unstable_by_key(|row| row.id);
+        let total = rows.len() as u64;
+        rows.truncate(limit);
+        Listing::new(total, rows)
+    }
+
     fn memory(&self, job: JobId) -> MemoryView {
         let (found, objects) = self.objects(job);
         let is_partial = (found.len() as u64) < objects;
@@ -248,11 +246,11 @@ impl State {
         let mut by_worker: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let mut by_tasks = (0, 0);
         for (bytes, object) in found {
-            match self.whereabouts(object.id) {
-                Some((Place::Node, bytes)) => view.node_bytes += bytes,
-                Some((Place::Memory, bytes)) => view.memory_bytes += bytes,
-                Some((Place::Disk, bytes)) => view.disk_bytes += bytes,
-                Some((Place::Away, _)) | None => {}
+            match self.cx.value_place(object.id) {
+                Some((ValuePlace::Inline, bytes)) => view.node_bytes += bytes,
+                Some((ValuePlace::Memory, bytes)) => view.memory_bytes += bytes,
+                Some((ValuePlace::Disk, bytes)) => view.disk_bytes += bytes,
+                Some((ValuePlace::Remote, _)) | None => {}
             }
             let count = |(objects, held): &mut (u64, u64)| (*objects, *held) = (*objects + 1, *held + bytes);
             if object.pins > 0 {
@@ -266,7 +264,8 @@ impl State {
             view.holders.push(holder("tasks and values".to_owned(), by_tasks));
         }
         let node = ("node".to_owned(), std::process::id());
-        let workers = self.members.values().map(|member| (format!("worker {}", member.id), member.link.process()));
+        let workers =
+            self.cx.workers.values().map(|connected| (format!("worker {}", connected.id), connected.link.process_id()));
         let process = |(name, process)| ProcessRow { name, process, memory_bytes: 0 };
         view.processes = std::iter::once(node).chain(workers).map(process).collect();
         view
@@ -281,4 +280,53 @@ fn run_state(state: TaskState) -> RunState {
         TaskState::Failed => RunState::Failed,
         TaskState::Cancelled => RunState::Stopped,
     }
+}
+
+fn place_name(place: ValuePlace) -> &'static str {
+    match place {
+        ValuePlace::Inline => "node",
+        ValuePlace::Memory => "memory",
+        ValuePlace::Disk => "disk",
+        ValuePlace::Remote => "away",
+    }
+}
+
+fn group_row(group: &GroupView<'_>) -> GroupRow {
+    let state = match group.state {
+        GroupState::Pending => "pending",
+        GroupState::Created => "created",
+        GroupState::Rescheduling => "rescheduling",
+        GroupState::Infeasible => "infeasible",
+    };
+    let bundle = |bundle: &BundleView<'_>| BundleRow {
+        node: bundle.placed.map(|(node, ..)| node.0),
+        resources: resources(bundle.total, bundle.placed.map(|(_, cpus, rest)| (cpus, rest))),
+        occupants: bundle.occupants.len() as u64,
+    };
+    GroupRow {
+        id: group.id.short(),
+        name: group.name.map(|name| name.as_ref().to_owned()),
+        strategy: group.strategy.as_str().to_owned(),
+        state: state.to_owned(),
+        bundles: group.bundles.iter().map(bundle).collect(),
+    }
+}
+
+/// Returns the rows of resources that exist, with what of them is free.
+fn resources(total: &ResourceSet, free: Option<(i128, &ResourceSet)>) -> Vec<ResourceRow> {
+    let (free_cpus, rest) = free.map_or((0, None), |(cpus, rest)| (cpus, Some(rest)));
+    let of_rest = |of: &dyn Fn(&ResourceSet) -> u64| rest.map_or(0, of) as f64;
+    let unit = RESOURCE_UNIT as f64;
+    let row = |name: &str, total: f64, free: f64| ResourceRow { name: name.to_owned(), total, free };
+    let mut rows = vec![
+        row("cpus", total.cpus as f64 / unit, free_cpus as f64 / unit),
+        row("gpus", total.gpus as f64 / unit, of_rest(&|rest| rest.gpus) / unit),
+        row("memory", total.memory as f64, of_rest(&|rest| rest.memory)),
+    ];
+    rows.extend(total.custom.iter().map(|(name, amount)| {
+        let free = of_rest(&|rest| rest.custom.get(name).copied().unwrap_or(0));
+        row(name, *amount as f64 / unit, free / unit)
+    }));
+    rows.retain(|row| row.total > 0.0);
+    rows
 }

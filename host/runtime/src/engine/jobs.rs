@@ -1,123 +1,347 @@
-//! Jobs, from the command that starts one to what its first task returned.
+//! Jobs that this node runs: their start and result, records of their tasks, log and progress.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 
-use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId};
-use sandbar_jobs::{RecordLimits, TaskRecords};
-use sandbar_sched::{Event, Submission, WorkerKind};
-use sandbar_worker::program::monotonic_nanos;
+use rustc_hash::FxHashMap;
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_jobs::{AttemptRecord, LogEntry, LogSender, ProgressBars, RecordLimits, RunState, TaskRecord, TaskRecords};
+use sandbar_sched::TaskState;
 use tokio::sync::oneshot;
 
-use super::{Counts, First, Job, JobResult, Lasting, NewJob, State, Stored};
-use crate::calls::Call;
+use super::context::{Context, LocalJob, Stored};
+use super::inspect::assigned_tasks;
+use crate::calls::Program;
+use crate::client::Seat;
+use crate::files::JobFiles;
+use crate::peer::CachedResult;
 
-/// Bytes of what a job returns.
+/// Maximum bytes of a job's result.
 const RESULT_BYTES_MAX: u64 = 64 << 20;
+/// Maximum number of records of tasks that had not finished when their job ended.
+const UNFINISHED_MAX: usize = 1000;
+/// Level of warnings in a job's log.
+const WARN: u8 = 2;
 
-impl State {
-    pub(super) fn start_job(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { program, first, seed, lasting, given, bars, log, left } = new;
-        self.clock = monotonic_nanos();
-        let Some(id) = self.ids.take(1).map(TaskId) else { return };
-        self.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits: self.options.job_limits });
-        self.replace_missing();
-        let (driver, name, function, arguments) = match first {
-            First::Function(function, arguments) => {
-                let name = program.tasks.get(function as usize).map(|task| task.name.clone());
-                (self.start_worker(WorkerKind::Driver(job)), name.unwrap_or_else(|| "main".into()), function, arguments)
+/// A job to run.
+pub(crate) struct NewJob {
+    pub(crate) program: Arc<Program>,
+    pub(crate) first: First,
+    pub(crate) seed: u64,
+    /// Name in the cluster and results of an earlier run, if another node may take the job over.
+    pub(crate) lasting: Option<(Arc<str>, Vec<CachedResult>)>,
+    /// Files that its tasks may open.
+    pub(crate) files: Arc<JobFiles>,
+    pub(crate) outputs: JobOutputs,
+}
+
+/// What receives the output of a job.
+pub(crate) struct JobOutputs {
+    /// Receives the progress that its tasks report.
+    pub(crate) progress: Arc<ProgressBars>,
+    /// Receives the lines that its tasks log.
+    pub(crate) log: LogSender,
+    /// Receives the records of its tasks when it has ended, or the node shuts down, before its result.
+    pub(crate) finished: Arc<OnceLock<FinishedJob>>,
+}
+
+/// The root task of a job.
+pub(crate) enum First {
+    /// A function of its program, with a list of [`sandbar_core::Argument`], in postcard.
+    Function(u32, Box<[u8]>),
+    /// A client, with the task's name.
+    Client(String, Seat),
+}
+
+/// Result of a job.
+#[derive(Debug)]
+pub(crate) struct JobResult {
+    /// Value of its root task.
+    pub(crate) result: Result<Vec<u8>, Arc<TaskError>>,
+    pub(crate) counters: JobCounters,
+}
+
+/// Records of a job that has ended.
+#[derive(Debug)]
+pub(crate) struct FinishedJob {
+    pub(crate) records: TaskRecords,
+    pub(crate) counters: JobCounters,
+}
+
+/// Counters of a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JobCounters {
+    pub(crate) submitted: u64,
+    /// Tasks with a result of an earlier run, on a node that was lost.
+    pub(crate) resumed: u64,
+    /// Attempts that ended with an error.
+    pub(crate) failed: u64,
+    /// Attempts that were lost with workers and nodes.
+    pub(crate) lost_attempts: u64,
+    /// Workers that were lost while they had started tasks.
+    pub(crate) lost_workers: u64,
+    /// Nodes that were lost while they had tasks.
+    pub(crate) lost_nodes: u64,
+    /// Bytes of objects of all jobs that were written to disk meanwhile, and restored.
+    pub(crate) spilled_bytes: u64,
+    pub(crate) restored_bytes: u64,
+}
+
+/// What other parts of the engine report of a job. Reports of jobs that this node does not run are dropped.
+pub(crate) enum JobEffect {
+    /// An attempt has failed.
+    AttemptFailed(JobId),
+    /// A task has a result of an earlier run.
+    Resumed(JobId),
+    /// Attempts were lost, by job, with a node.
+    NodeLost(BTreeMap<JobId, u64>, String),
+    /// Log a warning.
+    Warn(JobId, String),
+}
+
+struct Job {
+    done: Option<oneshot::Sender<JobResult>>,
+    outputs: JobOutputs,
+    records: TaskRecords,
+    files: Arc<JobFiles>,
+    counters: JobCounters,
+    /// Spilled and restored bytes of the value store when the job started.
+    moved_before: [u64; 2],
+}
+
+/// The jobs, by id.
+#[derive(Default)]
+pub(super) struct Jobs {
+    all: FxHashMap<JobId, Job>,
+    /// Values of root tasks of jobs that end.
+    results: FxHashMap<ObjectId, Stored>,
+    /// Jobs that end once the effects of the current step are handled, and how.
+    ending: Vec<(JobId, Result<(), Arc<TaskError>>)>,
+    /// The attempt that finished last.
+    last_attempt: Option<AttemptRecord>,
+}
+
+impl Jobs {
+    pub(super) fn contains(&self, job: JobId) -> bool {
+        self.all.contains_key(&job)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    pub(super) fn files(&self, job: JobId) -> Option<Arc<JobFiles>> {
+        self.all.get(&job).map(|job| job.files.clone())
+    }
+
+    pub(super) fn records(&self, job: JobId) -> Option<&TaskRecords> {
+        self.all.get(&job).map(|job| &job.records)
+    }
+
+    /// Adds a job.
+    pub(super) fn add(
+        &mut self,
+        cx: &mut Context,
+        id: JobId,
+        local: LocalJob,
+        (files, outputs): (Arc<JobFiles>, JobOutputs),
+        done: oneshot::Sender<JobResult>,
+    ) {
+        let records = TaskRecords::new(RecordLimits::default(), cx.time.nanos);
+        let (done, counters, moved_before) = (Some(done), JobCounters::default(), moved_bytes(cx));
+        cx.jobs.insert(id, local);
+        self.all.insert(id, Job { done, outputs, records, files, counters, moved_before });
+    }
+
+    /// Handles a report of another part of the engine.
+    pub(super) fn handle(&mut self, effect: JobEffect) {
+        match effect {
+            JobEffect::AttemptFailed(job) => self.count(job, |counters| counters.failed += 1),
+            JobEffect::Resumed(job) => self.count(job, |counters| counters.resumed += 1),
+            JobEffect::NodeLost(attempts, why) => {
+                self.attempts_lost(attempts, &why, |counters| counters.lost_nodes += 1);
             }
-            // No function of the program is called.
-            First::Client(name, seat) => {
-                (self.seat(WorkerKind::Driver(job), seat), name.into(), u32::MAX, Box::default())
+            JobEffect::Warn(job, line) => {
+                if let Some(job) = self.all.get(&job) {
+                    job.outputs.log.send(LogEntry { task: None, level: WARN, line: &line });
+                }
             }
+        }
+    }
+
+    /// Counts attempts that were lost with a worker.
+    pub(super) fn worker_lost(&mut self, cx: &Context, started: &[TaskId], why: &str) {
+        self.attempts_lost(count_by_job(cx, started), why, |counters| counters.lost_workers += 1);
+    }
+
+    fn attempts_lost(&mut self, attempts: BTreeMap<JobId, u64>, why: &str, count: impl Fn(&mut JobCounters)) {
+        for (job, attempts) in attempts {
+            let Some(job) = self.all.get_mut(&job) else { continue };
+            count(&mut job.counters);
+            job.counters.lost_attempts += attempts;
+            let line = format!("{why}; attempts of tasks lost with it: {attempts}");
+            job.outputs.log.send(LogEntry { task: None, level: WARN, line: &line });
+        }
+    }
+
+    fn count(&mut self, job: JobId, count: impl FnOnce(&mut JobCounters)) {
+        if let Some(job) = self.all.get_mut(&job) {
+            count(&mut job.counters);
+        }
+    }
+
+    /// Logs a line of a task. Returns whether this node runs the job.
+    pub(super) fn log(&self, job: JobId, entry: LogEntry<'_>) -> bool {
+        let job = self.all.get(&job);
+        if let Some(job) = job {
+            job.outputs.log.send(entry);
+        }
+        job.is_some()
+    }
+
+    /// Records a task's progress. Returns whether this node runs the job.
+    pub(super) fn progress(&self, job: JobId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) -> bool {
+        let job = self.all.get(&job);
+        if let Some(job) = job {
+            job.outputs.progress.report(task, name, done, total);
+        }
+        job.is_some()
+    }
+
+    /// Remembers the attempt of which the scheduler is told next: it belongs to the record of its task.
+    pub(super) fn attempt_finished(&mut self, attempt: AttemptRecord) {
+        self.last_attempt = Some(attempt);
+    }
+
+    /// All effects of the last attempt are handled.
+    pub(super) fn forget_attempt(&mut self) {
+        self.last_attempt = None;
+    }
+
+    /// Records a task that has finished, for the first time or again.
+    pub(super) fn task_finished(
+        &mut self,
+        cx: &Context,
+        (task, job): (TaskId, JobId),
+        error: Option<Arc<TaskError>>,
+        rerun: bool,
+    ) {
+        let Some(job) = self.all.get_mut(&job) else { return };
+        job.outputs.progress.finish_task(task);
+        let Some(view) = cx.scheduler.task(task) else { return };
+        let state = match view.state {
+            TaskState::Succeeded => RunState::Succeeded,
+            TaskState::Failed => RunState::Failed,
+            _ => RunState::Stopped,
         };
-        let Some(driver) = driver else {
-            self.step(Event::JobEnded { job });
-            let fault = Fault::new(Code::Host, "a worker for the job can't be started");
-            let result = Err(Arc::new(TaskError { fault, chain: Vec::new() }));
-            // Who submitted it may be gone, here and below.
-            let _ = done.send(JobResult { result, counts: Counts::default() });
-            return;
-        };
-        let records = TaskRecords::new(RecordLimits::default(), self.clock);
-        let (done, counts, moved_before) = (Some(done), Counts::default(), self.moved_bytes());
-        let lasting = lasting.and_then(|(name, remnants)| Lasting::of(&program, name, remnants));
-        let new = Job { first: id, driver, done, lasting, log, records, left, given, bars, counts, moved_before };
-        self.jobs.insert(job, new);
-        let task = Submission::bare(id, job, name, Call::of(program, function, seed, arguments, self.clock));
-        self.step(Event::Submitted { task });
-        self.take_over(job);
+        let last_attempt = self.last_attempt.filter(|attempt| attempt.task == task);
+        let is_lost = error.as_ref().is_some_and(|error| error.fault.code == Code::WorkerLost);
+        let attempts = view.attempt.0 + u32::from(last_attempt.is_some() || view.attempt.0 > 0 || is_lost);
+        let record = TaskRecord { id: task, parent: view.parent, state, attempts, last_attempt, error };
+        if rerun { job.records.replace(view.name, record) } else { job.records.add(view.name, record) }
     }
 
-    pub(super) fn end_jobs(&mut self) {
-        while let Some((job, result)) = self.done.pop() {
-            self.job_done(job, result);
+    /// Keeps a dropped value if it is that of a job's root task: only who submitted the job needs it. Returns other values.
+    /// (Workers choose the ids of their objects.)
+    pub(super) fn keep_result(&mut self, cx: &Context, object: ObjectId, value: Stored) -> Option<Stored> {
+        let is_result = cx.ids.is_own(object.0) && cx.jobs.values().any(|job| job.first.returns(0) == object);
+        if !is_result {
+            return Some(value);
+        }
+        self.results.insert(object, value);
+        None
+    }
+
+    /// A job ends once the effects of the current step are handled.
+    pub(super) fn end_later(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
+        self.ending.push((job, result));
+    }
+
+    /// All jobs end with an error.
+    pub(super) fn end_all(&mut self, fault: Fault) {
+        let error = Arc::new(TaskError { fault, chain: Vec::new() });
+        self.ending.extend(self.all.keys().map(|job| (*job, Err(error.clone()))));
+    }
+
+    /// Reports the result of a job that ends. Returns its id and the worker of its root task.
+    pub(super) fn end_next(&mut self, cx: &mut Context) -> Option<(JobId, WorkerId)> {
+        loop {
+            let (id, result) = self.ending.pop()?;
+            let (Some(mut job), Some(local)) = (self.all.remove(&id), cx.jobs.remove(&id)) else { continue };
+            let value = self.take_result(cx, local.first.returns(0));
+            let result = result.and(value);
+            let done = job.done.take();
+            let counters = close(cx, id, job, local.submitted);
+            if let Some(done) = done {
+                // Who submitted the job may be gone.
+                let _ = done.send(JobResult { result, counters });
+            }
+            return Some((id, local.driver));
         }
     }
 
-    fn job_done(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
-        let Some(mut ended) = self.jobs.remove(&job) else { return };
-        let returned = self.result(ended.first.returns(0));
-        let result = result.and(returned);
-        let (done, driver) = (ended.done.take(), ended.driver);
-        let counts = self.leave(job, ended);
-        if let Some(done) = done {
-            let _ = done.send(JobResult { result, counts });
-        }
-        self.events.push_back(Event::JobEnded { job });
-        self.tell_job_ended(job, self.root(job));
-        self.forget_remains(job);
-        if let Some(mut member) = self.members.remove(&driver) {
-            member.link.kill();
-            self.forget_worker(driver);
-            self.events.push_back(Event::WorkerLost { worker: driver, started: Vec::new() });
-        }
-    }
-
-    /// Ends a job that nobody wants any more, if it has not ended.
-    pub(super) fn stop_job(&mut self, job: JobId) {
-        let fault = Fault::new(Code::Cancelled, "its job was stopped");
-        self.done.push((job, Err(Arc::new(TaskError { fault, chain: Vec::new() }))));
-        self.end_done();
-    }
-
-    /// Ends jobs outside of a step, with all that comes of that.
-    fn end_done(&mut self) {
-        self.end_jobs();
-        while let Some(event) = self.events.pop_front() {
-            self.step(event);
-        }
-    }
-
-    /// An attempt of a job's task has failed.
-    pub(super) fn count_failed(&mut self, job: Option<JobId>) {
-        if let Some(job) = job.and_then(|job| self.jobs.get_mut(&job)) {
-            job.counts.failed += 1;
-        }
-    }
-
-    /// What the first task of a job returned.
-    fn result(&mut self, object: ObjectId) -> Result<Vec<u8>, Arc<TaskError>> {
+    fn take_result(&mut self, cx: &mut Context, object: ObjectId) -> Result<Vec<u8>, Arc<TaskError>> {
         match self.results.remove(&object) {
             Some(Stored::Inline(bytes)) => Ok(bytes.into_vec()),
-            Some(Stored::Kept(key, _)) => {
-                let bytes = self.store.values.bytes(key, RESULT_BYTES_MAX);
-                self.store.values.drop_value(key);
-                let fault = |e| Fault::new(Code::Host, format!("what the job returned can't be read: {e}"));
+            Some(Stored::Local(key, _)) => {
+                let bytes = cx.values.bytes(key, RESULT_BYTES_MAX);
+                cx.values.drop_value(key);
+                let fault = |e| Fault::new(Code::Host, format!("the job's result can't be read: {e}"));
                 bytes.map_err(|e| Arc::new(TaskError { fault: fault(e), chain: Vec::new() }))
             }
-            // What a job's first task returns was made here.
-            Some(Stored::Away(_)) | None => Ok(Vec::new()),
+            // Root tasks run on this node.
+            Some(Stored::Remote(_)) | None => Ok(Vec::new()),
         }
     }
 
-    /// Ends all jobs: workers end before they have begun anything, again and again.
-    pub(super) fn give_up(&mut self, why: &str) {
-        let fault = Fault::new(Code::Host, format!("workers can't be started: {why}"));
-        let error = Arc::new(TaskError { fault, chain: Vec::new() });
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        self.done.extend(jobs.into_iter().map(|job| (job, Err(error.clone()))));
-        self.failed_starts = 0;
-        self.end_done();
+    /// The node shuts down: writes the records of jobs that have not ended.
+    pub(super) fn close_all(&mut self, cx: &Context) {
+        for (id, job) in self.all.drain() {
+            close(cx, id, job, cx.jobs.get(&id).map_or(0, |local| local.submitted));
+        }
     }
+}
+
+/// Returns the number of tasks of each job.
+pub(super) fn count_by_job(cx: &Context, tasks: &[TaskId]) -> BTreeMap<JobId, u64> {
+    let mut counts = BTreeMap::new();
+    for job in tasks.iter().filter_map(|task| cx.scheduler.job_of(*task)) {
+        *counts.entry(job).or_default() += 1;
+    }
+    counts
+}
+
+/// Hands the records of a job over, with those of its unfinished tasks.
+fn close(cx: &Context, id: JobId, job: Job, submitted: u64) -> JobCounters {
+    let Job { mut records, outputs, counters, moved_before, .. } = job;
+    let [spilled, restored] = moved_bytes(cx);
+    let (spilled_bytes, restored_bytes) = (spilled - moved_before[0], restored - moved_before[1]);
+    let counters = JobCounters { submitted, spilled_bytes, restored_bytes, ..counters };
+    let mut live: HashMap<&Arc<str>, u64> = HashMap::new();
+    for class in cx.scheduler.classes().filter(|class| class.job == id) {
+        *live.entry(class.name).or_default() += class.live;
+    }
+    for view in assigned_tasks(cx, id).take(UNFINISHED_MAX) {
+        if let Some(live) = live.get_mut(view.name).filter(|live| **live > 0) {
+            *live -= 1;
+            let (state, attempts) = (RunState::Stopped, view.attempt.0 + 1);
+            let record =
+                TaskRecord { id: view.id, parent: view.parent, state, attempts, last_attempt: None, error: None };
+            records.add(view.name, record);
+        }
+    }
+    live.into_iter().for_each(|(name, count)| records.add_stopped(name, count));
+    // Set once: each job has its own.
+    let _ = outputs.finished.set(FinishedJob { records, counters });
+    counters
+}
+
+/// Returns the bytes that the value store has spilled, and restored.
+fn moved_bytes(cx: &Context) -> [u64; 2] {
+    let usage = cx.values.usage();
+    [usage.spilled_bytes, usage.restored_bytes]
 }

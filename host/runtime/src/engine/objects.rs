@@ -1,382 +1,420 @@
-//! The values of objects: taken in, lent, brought back from disk.
+//! Values of objects: admission, delivery to workers, and restoring from disk.
 //!
-//! What comes over the quota goes to disk by a thread of its own; a worker whose values find no room is not heard until
-//! they have, or the disk is full: then they are errors. Who wants what is on disk is told once it is back.
+//! Values beyond the memory limit are written to disk by a thread of its own. A worker whose values find no memory is not
+//! polled until there is some, or until the disk is full: then its values are errors. A consumer of a value on disk gets it
+//! once it is restored.
 
 use std::io;
-use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
-use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{
-    Disk, LendResult, SpillFolder, StoreAction, StoreLimits, UnsealedValue, ValueKey, ValueMemory, ValueStore,
-    WriterAction,
-};
-use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
+use sandbar_store::{LendResult, SealedFile, StoreAction, UnsealedValue, ValueKey, ValueMemory, WriterAction};
+use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
-use super::act::hand_over;
-use super::{State, Stored};
+use super::context::{Context, Stored, is_stored};
+use super::effects::Effect;
+use crate::peer::Tell;
+use crate::worker::Worker;
 
-/// Values in messages that are shorter stay where their objects are: they take less than to keep a record of them.
-const KEPT_BYTES_MIN: usize = 4 << 10;
-/// Open files that are left for all else.
-const OTHER_FILES: u64 = 1000;
-/// Open files, where nothing bounds them.
-const FILES_MAX: u64 = 1 << 20;
-
-/// How values are kept.
-#[derive(Debug, Clone)]
-pub(crate) struct StoreOptions {
-    /// Memory for them, in bytes.
-    pub(crate) memory_bytes_max: u64,
-    /// Bytes of one job, in memory and on disk.
-    pub(crate) job_bytes_max: u64,
-    /// The folder of those that go to disk.
-    pub(crate) folder: PathBuf,
-    /// Bytes of that disk that are left free; a usual share of it otherwise.
-    pub(crate) reserve_bytes: Option<u64>,
-}
-
-/// The values, their disk, and who waits for it.
-pub(super) struct Store {
-    pub(super) values: ValueStore,
-    disk: Disk,
-    /// Who is to be told once a value is back.
-    awaited: FxHashMap<ValueKey, Vec<Awaited>>,
-    /// Workers that are not heard for now.
+/// Deliveries that wait for the disk, and workers that wait for memory.
+#[derive(Default)]
+pub(super) struct Objects {
+    /// Workers that get a value once it is restored.
+    recipients: FxHashMap<ValueKey, Vec<Recipient>>,
+    /// Other nodes that get a value once it is restored.
+    sharing: FxHashMap<ValueKey, Vec<Tell<Result<SealedFile, String>>>>,
+    /// Workers whose messages wait for memory.
     held: Vec<WorkerId>,
 }
 
+/// A worker that gets the value of an object.
 #[derive(Debug)]
-pub(super) struct Awaited {
+pub(crate) struct Recipient {
     pub(super) worker: WorkerId,
-    job: JobId,
-    object: ObjectId,
-    contains: Vec<u64>,
+    /// Job of the task that requested it.
+    pub(super) job: JobId,
+    pub(super) object: ObjectId,
+    /// Objects contained in the value.
+    pub(super) contains: Vec<u64>,
 }
 
-/// What a message brings.
-pub(super) enum Arrived {
-    /// Is taken in, or is why it can't be.
-    All,
-    /// Is more than there is room for now.
-    TooMany,
+/// Result of the admission of a message's values.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Each value is in the store, or was refused.
+    Admitted,
+    /// The values exceed the memory for now.
+    MustWait,
 }
 
-/// Whether a value in a message is kept by the store.
-pub(super) fn is_kept(bytes: &[u8]) -> bool {
-    bytes.len() >= KEPT_BYTES_MIN
-}
-
-impl Store {
-    pub(super) fn start(options: &StoreOptions, doorbell: Doorbell) -> io::Result<Store> {
-        let files = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
-        let limits = StoreLimits {
-            memory_bytes_max: options.memory_bytes_max,
-            files_max: files.saturating_sub(OTHER_FILES).max(files / 2) as usize,
-            job_bytes_max: options.job_bytes_max,
-        };
-        let folder = SpillFolder::new(options.folder.clone(), options.reserve_bytes);
-        let disk = Disk::start(folder, move || doorbell.ring())?;
-        Ok(Store { values: ValueStore::new(limits), disk, awaited: FxHashMap::default(), held: Vec::new() })
+impl Objects {
+    pub(super) fn len(&self) -> usize {
+        self.recipients.len() + self.sharing.len()
     }
 
-    pub(super) fn lose_worker(&mut self, worker: WorkerId) {
-        self.values.remove_worker(worker);
-        self.awaited.values_mut().for_each(|all| all.retain(|awaited| awaited.worker != worker));
-        self.held.retain(|held| *held != worker);
-    }
-}
-
-impl State {
-    /// Takes in the values that come with a message.
-    pub(super) fn take_in(&mut self, worker: WorkerId, message: &WorkerMessage<'_>) -> io::Result<Arrived> {
+    /// Admits the values of a message to the value store.
+    ///
+    /// # Errors
+    /// The message lacks a value's file, or describes it wrongly.
+    pub(super) fn admit(cx: &mut Context, worker: WorkerId, message: &WorkerMessage<'_>) -> io::Result<Admission> {
         match message {
-            WorkerMessage::Put { object, task, value, .. } => {
-                let job = self.sched.job_of(TaskId(*task));
-                self.arrive(worker, job, ObjectId(*object), value)?;
-            }
-            WorkerMessage::Yield { task, object, value, .. } => {
-                let job = self.sched.job_of(TaskId(*task));
-                self.arrive(worker, job, ObjectId(*object), value)?;
+            WorkerMessage::Put { object, task, value, .. } | WorkerMessage::Yield { task, object, value, .. } => {
+                let job = cx.scheduler.job_of(TaskId(*task));
+                admit_value(cx, worker, job, ObjectId(*object), value)?;
             }
             WorkerMessage::Finished { task, returned: Ok(returned), .. } => {
-                let job = self.sched.job_of(TaskId(*task));
-                self.arrive_all(worker, job, TaskId(*task), returned)?;
+                let job = cx.scheduler.job_of(TaskId(*task));
+                admit_returned(cx, worker, job, TaskId(*task), returned)?;
             }
             WorkerMessage::FinishedInline {
                 submit: SubmitTask { task, parent, .. }, returned: Ok(returned), ..
             } => {
-                let job = self.sched.job_of(TaskId(*parent));
-                self.arrive_all(worker, job, TaskId(*task), returned)?;
+                let job = cx.scheduler.job_of(TaskId(*parent));
+                admit_returned(cx, worker, job, TaskId(*task), returned)?;
             }
-            _ => return Ok(Arrived::All),
+            _ => return Ok(Admission::Admitted),
         }
-        Ok(if self.is_over(worker) { Arrived::TooMany } else { Arrived::All })
+        Ok(if exceeds_memory(cx, worker) { Admission::MustWait } else { Admission::Admitted })
     }
 
-    fn arrive_all(
-        &mut self,
-        worker: WorkerId,
-        job: Option<JobId>,
-        task: TaskId,
-        values: &ReturnedValues<'_>,
-    ) -> io::Result<()> {
-        let objects = (task.0..).map(ObjectId);
-        objects.zip(values).try_for_each(|(object, (value, _))| self.arrive(worker, job, object, value))
-    }
-
-    fn arrive(
-        &mut self,
-        worker: WorkerId,
-        job: Option<JobId>,
-        object: ObjectId,
-        value: &SentValue<'_>,
-    ) -> io::Result<()> {
-        let Some(member) = self.members.get_mut(&worker) else { return Ok(()) };
-        let memory = match value {
-            SentValue::Inline(bytes) if !is_kept(bytes) => return Ok(()),
-            SentValue::Inline(bytes) => Ok(ValueMemory::Bytes((*bytes).into())),
-            SentValue::File(bytes, None) => member.link.next_object(*bytes).map(ValueMemory::Sealed),
-            SentValue::File(bytes, Some(number)) => {
-                let file = member.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file();
-                file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::of(file, *bytes)?, (worker, *number))))
-            }
-        };
-        let memory = match memory {
-            Ok(memory) => memory,
-            // This process has too many files: its worker is not to blame, and the value is lost.
-            Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
-                member.arrived.push_back(Err(Fault::new(Code::StoreFull, format!("the node has no room for it: {e}"))));
-                return Ok(());
-            }
-            Err(e) => return Err(e),
-        };
-        // Of a task that is gone: it is dropped at once.
-        let job = job.unwrap_or(JobId(0));
-        let added = self.store.values.add(job, object, memory);
-        member.arrived.push_back(added);
-        Ok(())
-    }
-
-    /// Whether there is no room for what has come from a worker last.
-    fn is_over(&self, worker: WorkerId) -> bool {
-        let Some(member) = self.members.get(&worker) else { return false };
-        member.arrived.iter().flatten().any(|key| self.store.values.exceeds_limit(*key))
-    }
-
-    /// A message waits until there is room for what comes with it.
-    pub(super) fn hold(&mut self, worker: WorkerId, frame: Vec<u8>) {
-        if let Some(member) = self.members.get_mut(&worker) {
-            member.held = Some(frame);
-            self.store.held.push(worker);
-            self.store.values.retry_spill();
-            self.carry_out();
+    /// Holds a message until there is memory for its values.
+    pub(super) fn hold(&mut self, cx: &mut Context, worker: WorkerId, message: Vec<u8>) {
+        if let Some(held) = cx.workers.get_mut(&worker) {
+            held.held_message = Some(message);
+            self.held.push(worker);
+            cx.values.retry_spill();
+            self.run_store_actions(cx);
         }
     }
 
-    /// Hears those again for whose values there is room now, or will be none.
-    fn release_held(&mut self) {
-        for worker in std::mem::take(&mut self.store.held) {
-            let full = self.store.values.full().cloned();
-            if self.is_over(worker) && full.is_none() {
-                self.store.held.push(worker);
-                continue;
-            }
-            let Some(member) = self.members.get_mut(&worker) else { continue };
-            for arrived in &mut member.arrived {
-                if let (Ok(key), Some(full)) = (&arrived, &full)
-                    && self.store.values.exceeds_limit(*key)
-                {
-                    self.store.values.drop_value(*key);
-                    *arrived = Err(full.clone());
-                }
-            }
-            if let Some(frame) = member.held.take() {
-                self.listen(worker, &frame, false);
+    /// Returns the workers whose messages wait, to be passed to [`Objects::release`] one after another.
+    pub(super) fn take_held(&mut self) -> Vec<WorkerId> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Returns a held message if there is memory for its values, or never will be: then they are refused.
+    pub(super) fn release(&mut self, cx: &mut Context, worker: WorkerId) -> Option<Vec<u8>> {
+        let full = cx.values.full().cloned();
+        if exceeds_memory(cx, worker) && full.is_none() {
+            self.held.push(worker);
+            return None;
+        }
+        let Context { workers, values, .. } = cx;
+        let worker = workers.get_mut(&worker)?;
+        for admitted in &mut worker.admitted {
+            if let (Ok(key), Some(full)) = (&admitted, &full)
+                && values.exceeds_limit(*key)
+            {
+                values.drop_value(*key);
+                *admitted = Err(full.clone());
             }
         }
+        worker.held_message.take()
     }
 
-    /// A value that the store has.
-    pub(super) fn kept(&self, key: ValueKey) -> Stored {
-        Stored::Kept(key, self.store.values.view(key).map_or(0, |view| view.bytes))
-    }
-
-    /// Nobody needs a value any more.
-    pub(super) fn discard(&mut self, value: &Stored) {
-        match value {
-            Stored::Inline(_) => {}
-            Stored::Kept(key, _) => self.store.values.drop_value(*key),
-            Stored::Away(key) => self.discard_away(*key),
-        }
-    }
-
-    /// Does what the store wants done.
-    pub(super) fn carry_out(&mut self) {
-        for action in self.store.values.take_actions() {
+    /// Performs the actions of the value store.
+    pub(super) fn run_store_actions(&mut self, cx: &mut Context) {
+        for action in cx.values.take_actions() {
             match action {
-                StoreAction::Forget(worker, key) => self.tell(worker, &NodeMessage::ReleaseFile(key.0)),
-                StoreAction::Writer(worker, number, fate) => self.decide(worker, number, fate),
-                StoreAction::Disk(task) => self.store.disk.submit(task),
+                StoreAction::Forget(worker, key) => cx.send(worker, &NodeMessage::ReleaseFile(key.0)),
+                StoreAction::Writer(worker, number, action) => {
+                    if let Some(worker) = cx.workers.get_mut(&worker) {
+                        reclaim_memory(worker, number, action);
+                    }
+                }
+                StoreAction::Disk(task) => cx.driver.submit_disk_task(task),
             }
         }
     }
 
-    pub(super) fn tell(&mut self, worker: WorkerId, message: &NodeMessage<'_>) {
-        if let Some(member) = self.members.get_mut(&worker) {
-            member.link.tell(message);
-        }
-    }
-
-    /// What becomes of memory that a worker wrote a value to.
-    fn decide(&mut self, worker: WorkerId, number: u32, fate: WriterAction) {
-        let Some(process) = self.members.get_mut(&worker).and_then(|member| member.link.as_process()) else { return };
-        match fate {
-            WriterAction::Reuse => process.mark_memory_free(number),
-            // The worker writes to it already.
-            WriterAction::Trim(_) if !process.reclaim_memory(number) => {}
-            WriterAction::Trim(memory) => {
-                let _ = memory.discard();
-                process.send(&NodeMessage::DropMemory(number));
-            }
-            WriterAction::Close => process.send(&NodeMessage::DropMemory(number)),
-        }
-    }
-
-    /// Takes in what the disk has done. Says whether it was anything.
-    pub(super) fn hear_disk(&mut self) -> bool {
-        let mut heard = false;
-        while let Some(done) = self.store.disk.next_completion() {
-            heard = true;
-            if let Some((key, read)) = self.store.values.handle_disk_completion(done) {
-                let awaited = self.store.awaited.remove(&key).unwrap_or_default();
-                self.share_restored(key, &read);
-                match read {
-                    Ok(()) => awaited.into_iter().for_each(|awaited| self.hand(key, awaited)),
-                    Err(_) => self.lose_value(key, awaited),
+    /// Handles completions of the disk. Returns whether there were any.
+    pub(super) fn poll_disk(&mut self, cx: &mut Context) -> bool {
+        let mut worked = false;
+        while let Some(completion) = cx.driver.next_disk_completion() {
+            worked = true;
+            if let Some((key, restored)) = cx.values.handle_disk_completion(completion) {
+                for tell in self.sharing.remove(&key).unwrap_or_default() {
+                    tell(match &restored {
+                        Ok(()) => share_stored(cx, key),
+                        Err(error) => Err(error.clone()),
+                    });
+                }
+                let recipients = self.recipients.remove(&key).unwrap_or_default();
+                match restored {
+                    Ok(()) => recipients.into_iter().for_each(|recipient| self.deliver_stored(cx, key, recipient)),
+                    Err(_) => value_lost(cx, key, recipients),
                 }
             }
-            self.carry_out();
+            self.run_store_actions(cx);
         }
-        while let Some(event) = self.events.pop_front() {
-            self.step(event);
-        }
-        if !self.store.held.is_empty() {
-            self.release_held();
-        }
-        heard
+        worked
     }
 
-    /// Tells a worker of an object that a task of a job wanted there.
-    pub(super) fn deliver(&mut self, worker: WorkerId, object: ObjectId, job: JobId) {
-        let contains: Vec<u64> = self.sched.contained_objects(object).map(|object| object.0).collect();
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        let mut tell = |value, contains| {
-            member.link.tell(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: true });
+    /// Delivers an object to a worker, for a task of a job that requested it.
+    pub(super) fn deliver(&mut self, cx: &mut Context, worker: WorkerId, object: ObjectId, job: JobId) {
+        let contains: Vec<u64> = cx.scheduler.contained_objects(object).map(|object| object.0).collect();
+        let Some(to) = cx.workers.get_mut(&worker) else { return };
+        let mut send = |value, contains| {
+            to.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: true });
         };
-        match self.sched.value(object) {
-            Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes), contains),
-            Some(Ok(Stored::Kept(key, _))) => {
+        match cx.scheduler.value(object) {
+            Some(Ok(Stored::Inline(bytes))) => send(Delivery::Value(bytes), contains),
+            Some(Ok(Stored::Local(key, _))) => {
                 let key = *key;
-                self.hand(key, Awaited { worker, job, object, contains });
+                self.deliver_stored(cx, key, Recipient { worker, job, object, contains });
             }
-            Some(Ok(Stored::Away(key))) => {
+            Some(Ok(Stored::Remote(key))) => {
                 let key = *key;
-                self.hand_away(key, Awaited { worker, job, object, contains });
+                cx.push(Effect::DeliverRemote(key, Recipient { worker, job, object, contains }));
             }
             Some(Err(failed)) => {
                 let error = postcard::to_stdvec(&**failed).unwrap_or_default();
-                tell(Delivery::Failed(&error), contains);
+                send(Delivery::Failed(&error), contains);
             }
             None => {}
         }
     }
 
-    /// Tells a worker of the next item of a stream. What the store keeps it asks for, if it wants that.
-    pub(super) fn send_item(&mut self, worker: WorkerId, stream: ObjectId, object: ObjectId) {
-        let Some(job) = self.sched.job_of_object(object) else { return };
-        let contains: Vec<u64> = self.sched.contained_objects(object).map(|object| object.0).collect();
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        let tell = |value| {
+    /// Delivers the next item of a stream to a worker. It requests the item's value if that is stored.
+    pub(super) fn deliver_item(&self, cx: &mut Context, worker: WorkerId, stream: ObjectId, object: ObjectId) {
+        let Some(job) = cx.scheduler.job_of_object(object) else { return };
+        let contains: Vec<u64> = cx.scheduler.contained_objects(object).map(|object| object.0).collect();
+        let Some(to) = cx.workers.get_mut(&worker) else { return };
+        let send = |value| {
             let (job, stream, object) = (job.0, stream.0, object.0);
-            member.link.tell(&NodeMessage::DeliverItem { job, stream, object, value, contains });
+            to.link.send(&NodeMessage::DeliverItem { job, stream, object, value, contains });
         };
-        match self.sched.value(object) {
-            Some(Ok(Stored::Inline(bytes))) => tell(Delivery::Value(bytes)),
-            Some(Ok(Stored::Kept(..) | Stored::Away(_))) | None => tell(Delivery::Pending),
-            Some(Err(failed)) => tell(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
+        match cx.scheduler.value(object) {
+            Some(Ok(Stored::Inline(bytes))) => send(Delivery::Value(bytes)),
+            Some(Ok(Stored::Local(..) | Stored::Remote(_))) | None => send(Delivery::Pending),
+            Some(Err(failed)) => send(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
         }
     }
 
-    /// Tells a worker of a value that it wanted, now or once it is back.
-    pub(super) fn hand(&mut self, key: ValueKey, awaited: Awaited) {
-        let lending = self.store.values.lend(key, awaited.worker);
-        match lending {
-            LendResult::Pending => self.store.awaited.entry(key).or_default().push(awaited),
+    /// Delivers a stored value to a worker, now or once it is restored.
+    pub(super) fn deliver_stored(&mut self, cx: &mut Context, key: ValueKey, recipient: Recipient) {
+        match cx.values.lend(key, recipient.worker) {
+            LendResult::Pending => self.recipients.entry(key).or_default().push(recipient),
             // Dropped meanwhile, or lost.
-            LendResult::Lost(_) => self.lose_value(key, vec![awaited]),
-            lending => {
-                let Awaited { worker, job, object, contains } = awaited;
-                let Some(member) = self.members.get_mut(&worker) else { return };
-                if let Err(e) = hand_over(member, (job, object, Some(key)), lending, contains, true) {
-                    member.broken.get_or_insert_with(|| e.to_string());
+            LendResult::Lost(_) => value_lost(cx, key, vec![recipient]),
+            lent => {
+                let Recipient { worker, job, object, contains } = recipient;
+                let Some(worker) = cx.workers.get_mut(&worker) else { return };
+                if let Err(e) = deliver_lent(worker, (job, object, Some(key)), lent, contains, true) {
+                    worker.fail(e);
                 }
             }
         }
     }
 
-    /// A value can't be had any more. Who waits for it is told what comes of that.
-    fn lose_value(&mut self, key: ValueKey, awaited: Vec<Awaited>) {
-        let object = self.store.values.view(key).map(|view| view.object);
-        let is_needed =
-            |object: &ObjectId| matches!(self.sched.value(*object), Some(Ok(Stored::Kept(own, _))) if *own == key);
-        match object.filter(is_needed) {
-            Some(object) => {
-                let (waiters, visitors) = self.split_visitors(object, awaited);
-                // Once it is known the value is another, and so is what it contains.
-                let known = self.events.iter_mut().find_map(|event| match event {
-                    Event::ObjectLost { object: other, waiters } if *other == object => Some(waiters),
-                    _ => None,
-                });
-                match known {
-                    Some(known) => known.extend(waiters),
-                    None => self.events.push_back(Event::ObjectLost { object, waiters }),
+    /// Shares an object's value with another node, now or once it is restored. Returns the callback if this node does not
+    /// have the object.
+    pub(super) fn share(
+        &mut self,
+        cx: &mut Context,
+        object: ObjectId,
+        tell: Tell<Result<SealedFile, String>>,
+    ) -> Option<Tell<Result<SealedFile, String>>> {
+        let value = match cx.scheduler.value(object) {
+            Some(Ok(Stored::Local(key, _))) => {
+                let key = *key;
+                match cx.values.share(key) {
+                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+                    LendResult::File(file) => Ok(file),
+                    LendResult::Pending => {
+                        self.sharing.entry(key).or_default().push(tell);
+                        self.run_store_actions(cx);
+                        return None;
+                    }
+                    LendResult::AlreadyLent => Err("it is not available".to_owned()),
+                    LendResult::Lost(why) => Err(why),
                 }
-                visitors.into_iter().for_each(|awaited| self.want_again(awaited));
             }
-            // Its object is gone by now, or has another value: it was made again.
-            None => awaited.into_iter().for_each(|awaited| self.want_again(awaited)),
+            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(|e| e.to_string()),
+            Some(Ok(Stored::Remote(key))) => match cx.remote_values.local_copy(*key) {
+                Some(copy) => share_stored(cx, copy),
+                None => Err("it is on another node".to_owned()),
+            },
+            Some(Err(_)) | None => return Some(tell),
+        };
+        tell(value);
+        None
+    }
+
+    /// Forgets a worker.
+    pub(super) fn worker_gone(&mut self, cx: &mut Context, worker: WorkerId) {
+        cx.values.remove_worker(worker);
+        self.recipients.values_mut().for_each(|all| all.retain(|recipient| recipient.worker != worker));
+        self.held.retain(|held| *held != worker);
+    }
+}
+
+fn share_stored(cx: &mut Context, key: ValueKey) -> Result<SealedFile, String> {
+    match cx.values.share(key) {
+        LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+        LendResult::File(file) => Ok(file),
+        LendResult::AlreadyLent | LendResult::Pending => Err("it is being read from disk".to_owned()),
+        LendResult::Lost(why) => Err(why),
+    }
+}
+
+fn admit_returned(
+    cx: &mut Context,
+    worker: WorkerId,
+    job: Option<JobId>,
+    task: TaskId,
+    values: &ReturnedValues<'_>,
+) -> io::Result<()> {
+    let objects = (task.0..).map(ObjectId);
+    objects.zip(values).try_for_each(|(object, (value, _))| admit_value(cx, worker, job, object, value))
+}
+
+fn admit_value(
+    cx: &mut Context,
+    worker: WorkerId,
+    job: Option<JobId>,
+    object: ObjectId,
+    value: &SentValue<'_>,
+) -> io::Result<()> {
+    let Some(from) = cx.workers.get_mut(&worker) else { return Ok(()) };
+    let memory = match value {
+        SentValue::Inline(bytes) if !is_stored(bytes) => return Ok(()),
+        SentValue::Inline(bytes) => Ok(ValueMemory::Bytes((*bytes).into())),
+        SentValue::File(bytes, None) => from.link.next_file(*bytes).map(ValueMemory::Sealed),
+        SentValue::File(bytes, Some(number)) => {
+            let file = from.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file();
+            file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::of(file, *bytes)?, (worker, *number))))
         }
-    }
+    };
+    let memory = match memory {
+        Ok(memory) => memory,
+        // This process has too many open files: the worker is not at fault, and the value is lost.
+        Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
+            from.admitted.push_back(Err(Fault::new(Code::StoreFull, format!("the node can't store it: {e}"))));
+            return Ok(());
+        }
+        Err(e) => return Err(e),
+    };
+    // The value of a task that no longer exists is dropped at once.
+    let admitted = cx.values.add(job.unwrap_or(JobId(0)), object, memory);
+    from.admitted.push_back(admitted);
+    Ok(())
+}
 
-    /// Workers that wait for a lost object for tasks of its job; and the waits of tasks of other jobs, which are to ask again.
-    pub(super) fn split_visitors(&self, object: ObjectId, awaited: Vec<Awaited>) -> (Vec<WorkerId>, Vec<Awaited>) {
-        let job = self.sched.job_of_object(object);
-        let (own, visitors): (Vec<_>, Vec<_>) = awaited.into_iter().partition(|awaited| Some(awaited.job) == job);
-        (own.iter().map(|awaited| awaited.worker).collect(), visitors)
-    }
+/// Returns whether the values of a worker's current message exceed the memory.
+fn exceeds_memory(cx: &Context, worker: WorkerId) -> bool {
+    let Some(worker) = cx.workers.get(&worker) else { return false };
+    worker.admitted.iter().flatten().any(|key| cx.values.exceeds_limit(*key))
+}
 
-    /// A worker waits for a value that its object does not have any more.
-    pub(super) fn want_again(&mut self, awaited: Awaited) {
-        let Awaited { worker, job, object, contains } = awaited;
-        let who = self.sched.workers().find(|view| view.id == worker).and_then(|view| {
-            let actors = view.actors.into_iter().map(|actor| actor.creation_task());
-            let mut all = view.blocked.into_iter().chain(view.assigned).chain(actors);
-            all.find(|task| self.sched.job_of(*task) == Some(job))
-        });
-        // It was to hold what that value contained.
-        let released =
-            contains.iter().map(|content| Event::ReferencesReleased { object: ObjectId(*content), worker, count: 1 });
-        self.events.extend(released);
-        self.events.extend(who.map(|task| Event::ObjectRequested { object, worker, task }));
+/// Takes the next admitted value of a worker's current message, or the reason why it was refused.
+///
+/// # Errors
+/// No such value was admitted.
+pub(super) fn take_admitted(
+    cx: &mut Context,
+    worker: WorkerId,
+    value: SentValue<'_>,
+) -> io::Result<Result<Stored, Fault>> {
+    if let SentValue::Inline(bytes) = value
+        && !is_stored(bytes)
+    {
+        return Ok(Ok(Stored::Inline(bytes.into())));
     }
+    let from = cx.workers.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
+    if let SentValue::File(bytes, _) = value {
+        from.link.credit_file_bytes(bytes);
+    }
+    let admitted = from.admitted.pop_front().ok_or(io::ErrorKind::NotFound)?;
+    Ok(admitted.map(|key| cx.stored(key)))
+}
 
-    /// Bytes that went to disk so far, and that came back.
-    pub(super) fn moved_bytes(&self) -> [u64; 2] {
-        let usage = self.store.values.usage();
-        [usage.spilled_bytes, usage.restored_bytes]
+/// Reuses or drops memory that a worker wrote a value to.
+fn reclaim_memory(worker: &mut Worker, number: u32, action: WriterAction) {
+    let Some(process) = worker.link.as_process() else { return };
+    match action {
+        WriterAction::Reuse => process.mark_memory_free(number),
+        // The worker writes to it already.
+        WriterAction::Trim(_) if !process.reclaim_memory(number) => {}
+        WriterAction::Trim(memory) => {
+            let _ = memory.discard();
+            process.send(&NodeMessage::DropMemory(number));
+        }
+        WriterAction::Close => process.send(&NodeMessage::DropMemory(number)),
+    }
+}
+
+/// Delivers to a worker what the store has lent it of an object.
+pub(super) fn deliver_lent(
+    worker: &mut Worker,
+    (job, object, key): (JobId, ObjectId, Option<ValueKey>),
+    lent: LendResult,
+    contains: Vec<u64>,
+    requested: bool,
+) -> io::Result<()> {
+    let file = key.map_or(0, |key| key.0);
+    let message = |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested };
+    match lent {
+        LendResult::Bytes(bytes) => worker.link.send(&message(Delivery::Value(&bytes), contains)),
+        LendResult::File(object) => {
+            worker.link.send_with_file(&message(Delivery::File(object.bytes(), file), contains), &object)?;
+        }
+        LendResult::AlreadyLent => worker.link.send(&message(Delivery::LentFile(file), contains)),
+        LendResult::Pending | LendResult::Lost(_) => worker.link.send(&message(Delivery::Pending, Vec::new())),
+    }
+    Ok(())
+}
+
+/// Reports a stored value as lost, with the workers that wait for it.
+fn value_lost(cx: &mut Context, key: ValueKey, recipients: Vec<Recipient>) {
+    let object = cx.values.view(key).map(|view| view.object);
+    let has_it =
+        |object: &ObjectId| matches!(cx.scheduler.value(*object), Some(Ok(Stored::Local(own, _))) if *own == key);
+    match object.filter(has_it) {
+        Some(object) => {
+            let (waiters, visitors) = split_by_job(cx, object, recipients);
+            // After the event, the object has another value, with other contents.
+            let reported = cx.effects.events.iter_mut().find_map(|event| match event {
+                Event::ObjectLost { object: other, waiters } if *other == object => Some(waiters),
+                _ => None,
+            });
+            match reported {
+                Some(reported) => reported.extend(waiters),
+                None => cx.step_later(Event::ObjectLost { object, waiters }),
+            }
+            visitors.into_iter().for_each(|recipient| request_again(cx, recipient));
+        }
+        // The object was dropped, or has another value: it was reconstructed.
+        None => recipients.into_iter().for_each(|recipient| request_again(cx, recipient)),
+    }
+}
+
+/// Splits the recipients of a lost value into the workers that wait for tasks of its job, and those of other jobs, whose
+/// tasks request it again.
+pub(super) fn split_by_job(
+    cx: &Context,
+    object: ObjectId,
+    recipients: Vec<Recipient>,
+) -> (Vec<WorkerId>, Vec<Recipient>) {
+    let job = cx.scheduler.job_of_object(object);
+    let (own, visitors): (Vec<_>, Vec<_>) = recipients.into_iter().partition(|recipient| Some(recipient.job) == job);
+    (own.iter().map(|recipient| recipient.worker).collect(), visitors)
+}
+
+/// Requests an object for a worker that waits for a value which the object no longer has.
+pub(super) fn request_again(cx: &mut Context, recipient: Recipient) {
+    let Recipient { worker, job, object, contains } = recipient;
+    let task = cx.scheduler.workers().find(|view| view.id == worker).and_then(|view| {
+        let actors = view.actors.into_iter().map(|actor| actor.creation_task());
+        let mut tasks = view.blocked.into_iter().chain(view.assigned).chain(actors);
+        tasks.find(|task| cx.scheduler.job_of(*task) == Some(job))
+    });
+    // The worker was to hold what the old value contained.
+    for content in contains {
+        cx.step_later(Event::ReferencesReleased { object: ObjectId(content), worker, count: 1 });
+    }
+    if let Some(task) = task {
+        cx.step_later(Event::ObjectRequested { object, worker, task });
     }
 }

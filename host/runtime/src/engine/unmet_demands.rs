@@ -1,60 +1,59 @@
-//! What tasks ask for and no node has left, said once.
+//! Warnings of resources that tasks and placement groups request and no node has free.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use sandbar_core::JobId;
-use sandbar_jobs::LogEntry;
 use sandbar_sched::DemandSource;
 
-use super::State;
+use super::context::Context;
+use super::effects::Effect;
+use super::jobs::JobEffect;
 
-/// How often it is looked for. What is not met twice is said.
-const LOOK: Duration = Duration::from_secs(1);
-/// So many things are said.
-const SAID_MAX: usize = 100;
-/// The level of what is worth a look.
-const WARN: u8 = 2;
+/// Interval of the checks. A demand that two checks find is warned of.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of warnings.
+const WARNINGS_MAX: usize = 100;
 
-/// What is not met, as of the last look.
+/// Unmet demands of the last check.
 #[derive(Debug, Default)]
-pub(super) struct Unmet {
+pub(super) struct UnmetDemands {
     last: Option<Instant>,
-    /// The first of each line that is, and groups.
-    before: HashSet<DemandSource>,
-    said: HashSet<(JobId, String)>,
+    /// Groups, and the first task of each queue.
+    unmet: HashSet<DemandSource>,
+    warned: HashSet<(JobId, String)>,
 }
 
-impl State {
-    /// Says what has not been met for a while: once of each job and demand.
-    pub(super) fn say_unmet(&mut self, now: Instant) {
-        if self.unmet.last.is_some_and(|last| now - last < LOOK) {
+impl UnmetDemands {
+    /// Warns of demands that are unmet for a while, once for each job and demand.
+    pub(super) fn tick(&mut self, cx: &mut Context) {
+        let now = cx.time.now;
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
             return;
         }
-        self.unmet.last = Some(now);
-        let unmet = self.sched.unmet_demands();
-        for at in &unmet {
-            let is_stuck = self.unmet.before.contains(&first(at.source));
-            // The same demand, whatever is left of it.
-            let asked = at.reason.split(',').next().unwrap_or_default().to_owned();
-            if is_stuck && self.unmet.said.len() < SAID_MAX && self.unmet.said.insert((at.job, asked)) {
-                let line = match at.source {
-                    DemandSource::Tasks(_, 1) => format!("a task waits for {}", at.reason),
-                    DemandSource::Tasks(_, waiting) => format!("{waiting} tasks wait for {}", at.reason),
-                    DemandSource::Group(group) => format!("placement group {} waits: {}", group.short(), at.reason),
+        self.last = Some(now);
+        let unmet = cx.scheduler.unmet_demands();
+        for demand in &unmet {
+            let is_stuck = self.unmet.contains(&first(demand.source));
+            // Without the free resources, which change.
+            let requested = demand.reason.split(',').next().unwrap_or_default().to_owned();
+            if is_stuck && self.warned.len() < WARNINGS_MAX && self.warned.insert((demand.job, requested)) {
+                let reason = &demand.reason;
+                let line = match demand.source {
+                    DemandSource::Tasks(_, 1) => format!("a task waits for {reason}"),
+                    DemandSource::Tasks(_, waiting) => format!("{waiting} tasks wait for {reason}"),
+                    DemandSource::Group(group) => format!("placement group {} waits: {reason}", group.short()),
                 };
-                if let Some(job) = self.jobs.get(&at.job) {
-                    job.log.send(LogEntry { task: None, level: WARN, line: &line });
-                }
+                cx.push(Effect::Job(JobEffect::Warn(demand.job, line)));
             }
         }
-        self.unmet.before = unmet.into_iter().map(|at| first(at.source)).collect();
+        self.unmet = unmet.into_iter().map(|demand| first(demand.source)).collect();
     }
 }
 
-/// However many wait behind it.
-fn first(what: DemandSource) -> DemandSource {
-    match what {
+/// Returns the source without the number of tasks.
+fn first(source: DemandSource) -> DemandSource {
+    match source {
         DemandSource::Tasks(first, _) => DemandSource::Tasks(first, 0),
         group => group,
     }

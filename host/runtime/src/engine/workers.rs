@@ -1,39 +1,103 @@
-//! Workers: started, looked after, replaced; and tasks that are to end there.
+//! Workers: their ids, start, and assigned tasks.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
 
-use sandbar_core::{JobId, TaskId, WorkerId};
-use sandbar_jobs::LogEntry;
-use sandbar_sched::{Event, WorkerKind};
-use sandbar_worker::program::ProgramWorkerOptions;
+use rustc_hash::FxHashMap;
+use sandbar_core::{ActorId, ObjectId, TaskId, WorkerId};
+use sandbar_sched::{Event, Scheduler, WorkerKind};
+use sandbar_store::{LendResult, ValueStore};
+use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
-use super::act::give;
-use super::deadlines::{AssignedAttempt, ExpiredAttempt};
-use super::{Counts, State};
+use super::actors::{TaskStart, task_start};
+use super::context::{Context, Stored};
+use super::effects::Effect;
+use super::objects::deliver_lent;
+use crate::calls::Call;
 use crate::client::Seat;
 use crate::link::Link;
-use crate::members::Member;
+use crate::worker::Worker;
 
-/// A worker that ends within this, without a message, could not be started.
+/// Maximum number of worker ids that a node has at a time: see [`WorkerId`].
+pub const WORKERS_MAX: u32 = 1 << 12;
+/// Number of unused worker ids below which the node requests more.
+const UNUSED_IDS_MIN: u32 = WORKERS_MAX / 4;
+/// A worker that exits within this time, without a message, has failed to start.
 const START_TIME_MAX: Duration = Duration::from_secs(2);
-/// A worker that can't be started is tried again so often.
-const STARTS_MAX: u32 = 5;
-/// The level of what is worth a look.
-const WARN: u8 = 2;
+/// Number of consecutive failed starts after which jobs fail.
+const FAILED_STARTS_MAX: u32 = 5;
 
-impl State {
-    pub(super) fn start_worker(&mut self, role: WorkerKind) -> Option<WorkerId> {
-        let id = self.number_worker()?;
-        // What many actors share is not to be kept from one by another's children.
-        let worker_options =
-            ProgramWorkerOptions { inline: role != WorkerKind::Actors, ..self.options.worker_options.clone() };
-        match Member::start(&worker_options, id, role, &self.doorbell) {
-            Ok(member) => {
-                if let WorkerKind::Actor(actor) = role {
+/// Starts workers.
+pub(super) struct Workers {
+    /// Unused worker ids. The first of the first range is the next.
+    unused_ids: VecDeque<Range<u32>>,
+    /// Whether more ids were requested.
+    has_requested_ids: bool,
+    /// Workers that serve one actor.
+    of_actors: FxHashMap<ActorId, WorkerId>,
+    /// Workers that the scheduler requested.
+    requested: Vec<WorkerKind>,
+    /// Consecutive failed starts.
+    failed_starts: u32,
+}
+
+/// A worker that has gone.
+pub(super) struct LostWorker {
+    pub(super) kind: WorkerKind,
+    /// Tasks that it had started.
+    pub(super) started: Vec<TaskId>,
+    /// Whether workers failed to start too often.
+    pub(super) gives_up: bool,
+}
+
+impl Workers {
+    /// `ids` are the node's worker ids; the first is the engine's own.
+    pub(super) fn new(ids: Range<u32>) -> Workers {
+        Workers {
+            unused_ids: std::iter::once(ids.start + 1..ids.end).collect(),
+            has_requested_ids: false,
+            of_actors: FxHashMap::default(),
+            requested: Vec::new(),
+            failed_starts: 0,
+        }
+    }
+
+    /// Returns whether no actor has a worker of its own.
+    pub(super) fn has_no_actors(&self) -> bool {
+        self.of_actors.is_empty()
+    }
+
+    /// Allocates a worker id. Requests more before there are none left.
+    pub(super) fn next_id(&mut self, cx: &mut Context) -> Option<WorkerId> {
+        let unused: u32 = self.unused_ids.iter().map(|range| range.end - range.start).sum();
+        if unused < UNUSED_IDS_MIN && !self.has_requested_ids && cx.driver.has_peers() {
+            self.has_requested_ids = true;
+            cx.driver.request_worker_ids();
+        }
+        let first = self.unused_ids.front_mut()?;
+        let id = first.next();
+        if first.start == first.end {
+            self.unused_ids.pop_front();
+        }
+        id.map(WorkerId)
+    }
+
+    pub(super) fn add_ids(&mut self, ids: Range<u32>) {
+        self.has_requested_ids = false;
+        self.unused_ids.push_back(ids);
+    }
+
+    /// Starts a worker. Returns `None` if it can't be started.
+    pub(super) fn start(&mut self, cx: &mut Context, kind: WorkerKind) -> Option<WorkerId> {
+        let id = self.next_id(cx)?;
+        match cx.driver.start_worker(id, kind) {
+            Ok(link) => {
+                if let WorkerKind::Actor(actor) = kind {
                     self.of_actors.insert(actor, id);
                 }
-                self.add(member);
+                add(cx, Worker::new(id, kind, link, cx.time.now));
                 Some(id)
             }
             Err(error) => {
@@ -44,161 +108,214 @@ impl State {
         }
     }
 
-    /// Takes a client in as a worker: of its job's first task, mostly.
-    pub(super) fn seat(&mut self, role: WorkerKind, mut seat: Seat) -> Option<WorkerId> {
-        let id = self.number_worker()?;
-        seat.sit(id);
-        self.add(Member::new(id, role, Link::Client(seat)));
+    /// Adds a client as a worker: usually that of its job's root task.
+    pub(super) fn add_client(&mut self, cx: &mut Context, kind: WorkerKind, mut client: Seat) -> Option<WorkerId> {
+        let id = self.next_id(cx)?;
+        client.sit(id);
+        add(cx, Worker::new(id, kind, Link::Client(client), cx.time.now));
         Some(id)
     }
 
-    fn add(&mut self, mut member: Member) {
-        self.tell_holds(&mut member.link);
-        let (worker, role) = (member.id, member.role);
-        self.members.insert(worker, member);
-        self.step(Event::WorkerReady { worker, node: self.options.node, kind: role });
+    /// Starts missing workers for tasks.
+    pub(super) fn start_missing(&mut self, cx: &mut Context) {
+        let present = cx.workers.values().filter(|worker| worker.kind == WorkerKind::Tasks).count();
+        for _ in present..cx.options.workers {
+            self.start(cx, WorkerKind::Tasks);
+        }
     }
 
-    /// A worker is gone, or has to go.
-    pub(super) fn lose(&mut self, worker: WorkerId, why: &str) {
-        let Some(mut member) = self.members.remove(&worker) else { return };
-        member.link.kill();
-        log::warn!("worker {} ({:?}) is lost: {why}", worker.0, member.role);
-        let begun = member.all_begun();
-        member.arrived.drain(..).flatten().for_each(|key| self.store.values.drop_value(key));
-        self.forget_worker(worker);
-        if begun.is_empty() && !member.has_spoken && member.started.elapsed() < START_TIME_MAX {
-            self.failed_starts += 1;
-        } else {
+    /// Requests a worker: [`Workers::start_requested`] starts it.
+    pub(super) fn request(&mut self, kind: WorkerKind) {
+        self.requested.push(kind);
+    }
+
+    /// Starts requested workers. Keeps those that can't be started for later.
+    pub(super) fn start_requested(&mut self, cx: &mut Context) {
+        for kind in std::mem::take(&mut self.requested) {
+            if self.start(cx, kind).is_none() {
+                self.requested.push(kind);
+            }
+        }
+    }
+
+    /// Removes and kills a worker, and counts failed starts.
+    pub(super) fn lose(&mut self, cx: &mut Context, id: WorkerId, why: &str) -> Option<LostWorker> {
+        let mut worker = cx.workers.remove(&id)?;
+        worker.link.kill();
+        log::warn!("worker {} ({:?}) is lost: {why}", id.0, worker.kind);
+        let started = worker.started_tasks();
+        worker.admitted.drain(..).flatten().for_each(|key| cx.values.drop_value(key));
+        cx.push(Effect::WorkerGone(id));
+        let has_started = !started.is_empty() || worker.has_sent || cx.time.now - worker.created >= START_TIME_MAX;
+        self.failed_starts = if has_started { 0 } else { self.failed_starts + 1 };
+        let gives_up = self.failed_starts >= FAILED_STARTS_MAX;
+        if gives_up {
             self.failed_starts = 0;
         }
-        if !begun.is_empty() {
-            let words = format!("worker {} is lost: {why}", worker.0);
-            self.count_lost(&begun, &words, |counts| counts.lost += 1);
-        }
-        self.step(Event::WorkerLost { worker, started: begun });
-        if self.failed_starts < STARTS_MAX {
-            self.replace(member.role);
-        } else {
-            self.give_up(why);
+        Some(LostWorker { kind: worker.kind, started, gives_up })
+    }
+
+    /// An actor has ended: its worker, if it has its own, is killed.
+    pub(super) fn actor_ended(&mut self, cx: &mut Context, actor: ActorId) {
+        if let Some(worker) = self.of_actors.remove(&actor)
+            && let Some(mut killed) = cx.workers.remove(&worker)
+        {
+            killed.link.kill();
+            cx.step_later(Event::WorkerLost { worker, started: Vec::new() });
         }
     }
 
-    /// Counts attempts that went with a worker or a node, for each job that had some there.
-    pub(super) fn count_lost(&mut self, begun: &[TaskId], words: &str, count: impl Fn(&mut Counts)) {
-        let mut jobs: BTreeMap<JobId, u64> = BTreeMap::new();
-        for job in begun.iter().filter_map(|task| self.sched.job_of(*task)) {
-            *jobs.entry(job).or_default() += 1;
-        }
-        for (job, attempts) in jobs {
-            let Some(job) = self.jobs.get_mut(&job) else { continue };
-            count(&mut job.counts);
-            job.counts.lost_attempts += attempts;
-            let line = format!("{words}; attempts of tasks lost with it: {attempts}");
-            job.log.send(LogEntry { task: None, level: WARN, line: &line });
+    /// Kills a worker that has no tasks left.
+    pub(super) fn dismiss(cx: &mut Context, worker: WorkerId) {
+        if let Some(mut killed) = cx.workers.remove(&worker) {
+            killed.link.kill();
+            cx.push(Effect::WorkerGone(worker));
+            cx.step_later(Event::WorkerLost { worker, started: Vec::new() });
         }
     }
 
-    /// Nothing is waited for of a worker that is gone.
-    pub(super) fn forget_worker(&mut self, worker: WorkerId) {
-        self.store.lose_worker(worker);
-        self.deadlines.forget_worker(worker);
-    }
-
-    /// Starts workers for tasks where some are missing: they could not be started before, again and again.
-    pub(super) fn replace_missing(&mut self) {
-        let there = self.members.values().filter(|member| member.role == WorkerKind::Tasks).count();
-        for _ in there..self.options.workers {
-            self.start_worker(WorkerKind::Tasks);
+    /// Assigns a task to a worker, behind tasks for which its queue had no room.
+    pub(super) fn assign(cx: &mut Context, worker: WorkerId, task: TaskId) {
+        let Context { workers, scheduler, values, .. } = cx;
+        let Some(worker) = workers.get_mut(&worker) else { return };
+        if !worker.overflow.is_empty() {
+            worker.overflow.push_back(task);
+            return;
+        }
+        match try_assign(worker, scheduler, values, task) {
+            Ok(true) => {}
+            Ok(false) => worker.overflow.push_back(task),
+            Err(e) => worker.fail(e),
         }
     }
 
-    /// Starts another worker for one that is gone.
-    fn replace(&mut self, role: WorkerKind) {
-        match role {
-            WorkerKind::Tasks => drop(self.start_worker(role)),
-            // Of a job whose first task was not begun.
-            WorkerKind::Driver(job) if self.jobs.contains_key(&job) => {
-                if let (Some(driver), Some(job)) = (self.start_worker(role), self.jobs.get_mut(&job)) {
-                    job.driver = driver;
-                }
+    /// Takes back the tasks that a worker has not started.
+    pub(super) fn recall(cx: &mut Context, id: WorkerId) {
+        let Some(worker) = cx.workers.get_mut(&id) else { return };
+        let mut tasks = worker.reclaim_tasks();
+        for task in &tasks {
+            drop_needs(worker, &cx.scheduler, *task);
+        }
+        tasks.extend(worker.overflow.drain(..));
+        cx.step_later(Event::Recalled { worker: id, tasks });
+    }
+
+    /// Assigns tasks that wait for room, and returns workers that exited or failed, with the reasons.
+    pub(super) fn check(cx: &mut Context) -> Vec<(WorkerId, String)> {
+        let Context { workers, scheduler, values, .. } = cx;
+        let mut failed = Vec::new();
+        for worker in workers.values_mut() {
+            worker.link.claim_unpublished();
+            if let Some(why) = worker.failure.take() {
+                failed.push((worker.id, why));
+            } else if !worker.link.has_messages() && worker.link.has_exited() {
+                failed.push((worker.id, "it has exited".to_owned()));
             }
-            // The scheduler asks for another, if it wants one.
-            WorkerKind::Driver(_) | WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => {}
-        }
-    }
-
-    /// What is to be done now and then.
-    pub(super) fn look_after(&mut self, now: Instant) {
-        let mut gone = Vec::new();
-        for member in self.members.values_mut() {
-            member.link.take_unpublished();
-            if let Some(why) = member.broken.take() {
-                gone.push((member.id, why));
-            } else if !member.link.has_some() && member.link.is_gone() {
-                gone.push((member.id, "it has ended".to_owned()));
-            }
-            while let Some(task) = member.waiting.front().copied() {
-                match give(member, &self.sched, &mut self.store, task) {
-                    Ok(true) => drop(member.waiting.pop_front()),
+            while let Some(task) = worker.overflow.front().copied() {
+                match try_assign(worker, scheduler, values, task) {
+                    Ok(true) => drop(worker.overflow.pop_front()),
                     Ok(false) => break,
                     Err(e) => {
-                        gone.push((member.id, e.to_string()));
+                        failed.push((worker.id, e.to_string()));
                         break;
                     }
                 }
             }
         }
-        for (worker, why) in gone {
-            self.lose(worker, &why);
-        }
-        self.carry_out();
-        self.end_late(now);
-        self.end_late_calls();
-        self.hire();
-        self.end_again(now);
-        self.say_unmet(now);
-        self.look_for_circles(now);
-        self.hold_jobs(now);
-        self.look_after_leaving();
-        self.let_go_of_remains(now);
-        self.tell_loads(now);
-        self.end_orphans();
+        failed
     }
 
-    /// Ends attempts that exceed their time limits.
-    fn end_late(&mut self, now: Instant) {
-        let State { deadlines, sched, members, .. } = self;
-        let assigned = |task: TaskId| {
-            let view = sched.task(task)?;
-            let worker = view.worker?;
-            Some(AssignedAttempt {
-                worker,
-                attempt: view.attempt,
-                is_started: members.get(&worker).is_some_and(|member| member.has_begun(task)),
-                is_actor_call: sched.actor_of(task).is_some(),
-            })
-        };
-        for expired in deadlines.expired(now, |task| sched.task(task).is_some(), assigned) {
-            let ExpiredAttempt { task, worker, attempt, is_actor_call, reason } = expired;
-            if is_actor_call {
-                self.withdraw(worker, task, attempt);
-            } else {
-                self.interrupt(worker, task, attempt, Some(reason));
+    /// Publishes messages and tasks to all workers.
+    pub(super) fn flush(cx: &mut Context) {
+        for worker in cx.workers.values_mut() {
+            if let Err(e) = worker.link.flush() {
+                worker.fail(e);
             }
         }
     }
+}
 
-    /// Interrupts attempts again that were told to end and have not, and kills workers where that takes too long.
-    fn end_again(&mut self, now: Instant) {
-        for (task, worker) in self.deadlines.unfinished() {
-            // The flag in shared memory names one task.
-            if let Some(member) = self.members.get(&worker).filter(|member| member.link.at_hand() == Some(task.0)) {
-                member.link.interrupt(task.0);
-            }
+fn add(cx: &mut Context, worker: Worker) {
+    let (id, kind) = (worker.id, worker.kind);
+    cx.workers.insert(id, worker);
+    cx.push(Effect::WorkerAdded(id));
+    cx.step(Event::WorkerReady { worker: id, node: cx.node(), kind });
+}
+
+/// Assigns a task to a worker, with the objects that it needs. Returns whether its queue had room.
+fn try_assign(
+    worker: &mut Worker,
+    scheduler: &Scheduler<Call, Stored>,
+    values: &mut ValueStore,
+    task: TaskId,
+) -> io::Result<bool> {
+    let (Some(call), Some(view)) = (scheduler.call(task), scheduler.task(task)) else { return Ok(true) };
+    let program = call.program.compiled.number();
+    if worker.programs.insert(program) {
+        worker.link.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
+    }
+    let TaskStart { role, function, needs, refs, arguments } = task_start(scheduler, task, call);
+    for object in needs.iter() {
+        deliver_need(worker, scheduler, values, *object)?;
+    }
+    let start = StartTask {
+        task: task.0,
+        attempt: view.attempt.0,
+        job: view.job.0,
+        program,
+        function,
+        seed: call.seed,
+        role,
+        has_gpu: view.demand.gpus > 0,
+        needs: needs.iter().map(|object| object.0).collect(),
+        refs: refs.iter().map(|object| object.0).collect(),
+        arguments: &arguments,
+    };
+    Ok(match worker.link.assign(&start) {
+        Some(position) => {
+            worker.task_assigned(task, position);
+            true
         }
-        for worker in self.deadlines.stuck_workers(now) {
-            self.lose(worker, "a task did not end when it was told to");
+        None => {
+            drop_needs(worker, scheduler, task);
+            false
         }
+    })
+}
+
+/// Delivers an object that the next task needs. The task requests a value that is not in memory.
+fn deliver_need(
+    worker: &mut Worker,
+    scheduler: &Scheduler<Call, Stored>,
+    values: &mut ValueStore,
+    object: ObjectId,
+) -> io::Result<()> {
+    let Some(job) = scheduler.job_of_object(object) else { return Ok(()) };
+    let contains = scheduler.contained_objects(object).map(|object| object.0).collect();
+    let value = scheduler.value(object);
+    let lent = match value {
+        Some(Ok(Stored::Local(key, _))) => values.lend(*key, worker.id),
+        Some(Ok(Stored::Remote(_))) | None => LendResult::Pending,
+        Some(Ok(Stored::Inline(bytes))) => {
+            let value = Delivery::Value(bytes);
+            worker.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
+            return Ok(());
+        }
+        Some(Err(failed)) => {
+            let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
+            let value = Delivery::Failed(&error);
+            worker.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
+            return Ok(());
+        }
+    };
+    let key = value.and_then(|value| value.ok()?.key());
+    deliver_lent(worker, (job, object, key), lent, contains, false)
+}
+
+/// Drops the deliveries for a task that its worker does not start.
+fn drop_needs(worker: &mut Worker, scheduler: &Scheduler<Call, Stored>, task: TaskId) {
+    let (Some(call), Some(job)) = (scheduler.call(task), scheduler.job_of(task)) else { return };
+    for object in task_start(scheduler, task, call).needs.iter() {
+        worker.link.send(&NodeMessage::DropDelivery(job.0, object.0));
     }
 }

@@ -1,4 +1,4 @@
-//! Resources, as nodes tell each other of them.
+//! Resources in messages between nodes.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,25 @@ use serde::{Deserialize, Serialize};
 /// Amounts of resources.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Amounts {
-    /// Processors and devices, in ten thousandths.
+    /// CPUs, in ten thousandths.
     pub cpus: u64,
-    /// As above.
+    /// GPUs, in ten thousandths.
     pub gpus: u64,
-    /// In bytes.
+    /// Memory, in bytes.
     pub memory: u64,
-    /// What else there is, in ten thousandths.
+    /// Custom resources, in ten thousandths.
     pub custom: BTreeMap<String, u64>,
 }
 
 impl Amounts {
-    pub fn of(demand: &ResourceSet) -> Amounts {
-        let custom = demand.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
-        Amounts { cpus: demand.cpus, gpus: demand.gpus, memory: demand.memory, custom }
+    /// Encodes resources.
+    pub fn of(resources: &ResourceSet) -> Amounts {
+        let custom = resources.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
+        Amounts { cpus: resources.cpus, gpus: resources.gpus, memory: resources.memory, custom }
     }
 
-    pub fn demand(&self) -> ResourceSet {
+    /// Decodes resources.
+    pub fn resources(&self) -> ResourceSet {
         let custom = self.custom.iter().map(|(name, of)| (name.as_str().into(), *of)).collect();
         ResourceSet { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
     }

@@ -1,46 +1,51 @@
-//! What a task of a job returned before that was taken over.
+//! Cached results of tasks of a job that another node may take over.
 
 use std::num::NonZeroU64;
 
 use sandbar_core::{NodeId, ObjectId};
 use serde::{Deserialize, Serialize};
 
-/// What a task returned.
+/// Result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remnant {
-    /// By which the task is known in each run of its job.
+pub struct CachedResult {
+    /// Identity of the task across runs of its job.
     pub lineage: NonZeroU64,
-    /// How long it took.
+    /// Duration of the attempt.
     pub nanos: u64,
-    pub returned: Vec<RemnantValue>,
+    /// Returned values.
+    pub values: Vec<CachedValue>,
 }
 
-/// A value that contains no objects.
+/// A value without contained objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RemnantValue {
-    Value(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// So many bytes, which are fetched of a node.
-    Away {
+pub enum CachedValue {
+    /// The value.
+    Inline(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The value's location: a node, the object's id there, and the size. It is fetched from there.
+    Remote {
+        /// Node that has the value.
         node: NodeId,
+        /// The object's id there.
         object: ObjectId,
+        /// Size.
         bytes: u64,
     },
 }
 
-impl RemnantValue {
-    /// Bytes that are in memory, where they are.
+impl CachedValue {
+    /// Returns the memory that the value takes on the node that has it, in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
-            RemnantValue::Value(bytes) => bytes.len() as u64,
-            RemnantValue::Away { bytes, .. } => *bytes,
+            CachedValue::Inline(bytes) => bytes.len() as u64,
+            CachedValue::Remote { bytes, .. } => *bytes,
         }
     }
 
-    /// Bytes that a message has which tells of it, about.
-    pub fn bytes_here(&self) -> usize {
+    /// Returns the approximate bytes of the value in a message.
+    pub fn message_bytes(&self) -> usize {
         match self {
-            RemnantValue::Value(bytes) => bytes.len() + 2,
-            RemnantValue::Away { .. } => 16,
+            CachedValue::Inline(bytes) => bytes.len() + 2,
+            CachedValue::Remote { .. } => 16,
         }
     }
 }

@@ -12,7 +12,7 @@ use sandbar_core::{
 use sandbar_worker::program::AttemptUsage;
 
 use super::messages::{JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteTaskSpec, RemoteWork};
-use super::{Amounts, Remnant, RemnantValue};
+use super::{Amounts, CachedResult, CachedValue};
 
 fn amounts() -> Amounts {
     Amounts { cpus: 1, gpus: 2, memory: 3, custom: [("tpu".to_owned(), 4)].into() }
@@ -127,15 +127,16 @@ fn messages_have_golden_bytes() {
 
 #[test]
 fn cached_results_have_golden_bytes() {
-    let returned =
-        vec![RemnantValue::Value(b"v".to_vec()), RemnantValue::Away { node: NodeId(1), object: ObjectId(2), bytes: 3 }];
-    let remnant = Remnant { lineage: NonZeroU64::MIN, nanos: 2, returned };
-    check("remnant", postcard::to_stdvec(&remnant), "01020200017601010203");
+    let returned = vec![
+        CachedValue::Inline(b"v".to_vec()),
+        CachedValue::Remote { node: NodeId(1), object: ObjectId(2), bytes: 3 },
+    ];
+    let result = CachedResult { lineage: NonZeroU64::MIN, nanos: 2, values: returned };
+    check("remnant", postcard::to_stdvec(&result), "01020200017601010203");
 }
 
 /// Bytes of the messages above, in hexadecimal.
-const GOLDEN: [&str; 31] = [
-    "01020200017601010203",
+const GOLDEN: [&str; 30] = [
     "000107070707070707070707070707070707070707070707070707070707070707078080808004e0d40380808080048080808001808004\
      1008a09c018080804003",
     "010405046d61696e01036a6f62",

@@ -1,4 +1,4 @@
-//! Between a hub and the hub of another node: frames in both directions, and what is fetched beside them.
+//! Lines between the runtime and a connection to another node: frames in both directions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,22 +8,22 @@ use std::time::Duration;
 use sandbar_worker::program::Doorbell;
 use tokio::sync::Notify;
 
-/// Bytes that wait to be sent. A peer that takes less is not there for long.
+/// Maximum bytes that wait to be sent. A peer that receives too slowly is disconnected.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes that have come and the hub has not heard: beyond it no more is taken of the connection.
+/// Bytes of received frames that the runtime has not handled, beyond which the connection is not read.
 const AHEAD_BYTES_MAX: usize = 16 << 20;
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One direction.
 #[derive(Debug, Default)]
 struct Queue {
     frames: Mutex<VecDeque<Vec<u8>>>,
-    /// How many there are.
+    /// Number of frames.
     count: AtomicUsize,
     bytes: AtomicUsize,
     is_closed: AtomicBool,
-    /// Rung when there is something for whoever sends it on.
+    /// Notified when there are frames to send.
     sender: Notify,
 }
 
@@ -57,40 +57,41 @@ impl Queue {
     }
 }
 
-/// The hub's end of a connection to another node.
+/// The runtime's end of a line.
 #[derive(Debug)]
 pub struct PeerLine {
     to: Arc<Queue>,
     from: Arc<Queue>,
-    /// Wakes the other hub, if it is of this process.
+    /// Wakes the other runtime, if it is in this process.
     other: Option<Doorbell>,
-    has_said: bool,
+    has_sent: bool,
 }
 
 impl PeerLine {
-    /// Both ends of a connection between two hubs of this process.
+    /// Returns both ends of a line between two runtimes of this process.
     pub fn pair(here: Doorbell, there: Doorbell) -> (PeerLine, PeerLine) {
         let (a, b) = (Arc::<Queue>::default(), Arc::<Queue>::default());
-        let near = PeerLine { to: a.clone(), from: b.clone(), other: Some(there), has_said: false };
-        let far = PeerLine { to: b, from: a, other: Some(here), has_said: false };
+        let near = PeerLine { to: a.clone(), from: b.clone(), other: Some(there), has_sent: false };
+        let far = PeerLine { to: b, from: a, other: Some(here), has_sent: false };
         (near, far)
     }
 
-    /// The hub's end of a connection that leaves this process, and the other end of the line, which sends on and hands over.
-    pub fn outside(here: Doorbell) -> (PeerLine, PeerEnd) {
+    /// Returns both ends of a line between a runtime and a connection to another node.
+    pub fn with_connection(here: Doorbell) -> (PeerLine, PeerEnd) {
         let (to, from) = (Arc::<Queue>::default(), Arc::<Queue>::default());
-        let end = PeerEnd { out: to.clone(), into: from.clone(), hub: here };
-        (PeerLine { to, from, other: None, has_said: false }, end)
+        let end = PeerEnd { outgoing: to.clone(), incoming: from.clone(), runtime: here };
+        (PeerLine { to, from, other: None, has_sent: false }, end)
     }
 
-    /// Says something, once it is flushed.
-    pub fn say(&mut self, frame: Vec<u8>) {
+    /// Queues a frame, which is sent by the next flush.
+    pub fn send(&mut self, frame: Vec<u8>) {
         self.to.push(frame);
-        self.has_said = true;
+        self.has_sent = true;
     }
 
+    /// Wakes the receiver of queued frames.
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.has_said) {
+        if std::mem::take(&mut self.has_sent) {
             self.to.sender.notify_one();
             if let Some(other) = &self.other {
                 other.ring();
@@ -98,58 +99,59 @@ impl PeerLine {
         }
     }
 
-    /// What the other node says next.
-    pub fn hear(&self) -> Option<Vec<u8>> {
+    /// Returns the next received frame.
+    pub fn receive(&self) -> Option<Vec<u8>> {
         self.from.pop()
     }
 
-    pub fn has_some(&self) -> bool {
+    /// Returns whether frames were received, or the connection has ended.
+    pub fn has_messages(&self) -> bool {
         self.from.count.load(Relaxed) > 0 || self.is_closed()
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.from.is_closed.load(Relaxed) || self.to.is_closed.load(Relaxed)
     }
 }
 
-/// The end of a line where a connection to another node is.
+/// The connection's end of a line.
 #[derive(Debug)]
 pub struct PeerEnd {
-    out: Arc<Queue>,
-    into: Arc<Queue>,
-    hub: Doorbell,
+    outgoing: Arc<Queue>,
+    incoming: Arc<Queue>,
+    runtime: Doorbell,
 }
 
 impl PeerEnd {
-    /// What is to be sent next; none when the hub has let go of the line.
-    pub async fn next(&self) -> Option<Vec<u8>> {
+    /// Returns the next frame to send, or `None` once the runtime has disconnected.
+    pub async fn next_outgoing(&self) -> Option<Vec<u8>> {
         loop {
-            let said = self.out.sender.notified();
-            if let Some(frame) = self.out.pop() {
+            let notified = self.outgoing.sender.notified();
+            if let Some(frame) = self.outgoing.pop() {
                 return Some(frame);
             }
-            if self.out.is_closed.load(Relaxed) {
+            if self.outgoing.is_closed.load(Relaxed) {
                 return None;
             }
-            said.await;
+            notified.await;
         }
     }
 
-    /// Hands something over that came. Waits while the hub has too much to hear.
-    pub async fn came(&self, frame: Vec<u8>) {
-        self.into.push(frame);
-        self.hub.ring();
-        while self.into.bytes.load(Relaxed) > AHEAD_BYTES_MAX && !self.into.is_closed.load(Relaxed) {
-            tokio::time::sleep(LOOK_AGAIN).await;
+    /// Passes a received frame to the runtime. Waits while the runtime has too many.
+    pub async fn deliver(&self, frame: Vec<u8>) {
+        self.incoming.push(frame);
+        self.runtime.ring();
+        while self.incoming.bytes.load(Relaxed) > AHEAD_BYTES_MAX && !self.incoming.is_closed.load(Relaxed) {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
 impl Drop for PeerEnd {
     fn drop(&mut self) {
-        self.into.is_closed.store(true, Relaxed);
-        self.hub.ring();
+        self.incoming.is_closed.store(true, Relaxed);
+        self.runtime.ring();
     }
 }
 

@@ -1,11 +1,11 @@
-//! Other nodes, as a hub has them: what is said between two of them, and how it gets there.
+//! Messages between the runtimes of nodes, lines that carry them, and services of other nodes.
 
 mod amounts;
+mod cached_result;
 mod line;
 mod messages;
 mod neighbours;
 mod outside;
-mod remnant;
 
 #[cfg(test)]
 mod golden;
@@ -16,20 +16,22 @@ pub use neighbours::Neighbours;
 
 pub(crate) use messages::{JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteResults, RemoteTaskSpec, RemoteWork};
 
-pub use remnant::{Remnant, RemnantValue};
+pub use cached_result::{CachedResult, CachedValue};
 
-pub(crate) use outside::Fetched;
-pub use outside::{Loaded, Outside, Tell, Wanted};
+pub use outside::{ClusterServices, Loaded, RemoteObject, Tell};
 
 use sandbar_core::NodeId;
 use sandbar_sched::ResourceSet;
 
-/// A node that this one can give tasks to, and take tasks from.
+/// A connected node.
 #[derive(Debug)]
 pub struct NewPeer {
+    /// The node.
     pub node: NodeId,
+    /// Its resources.
     pub resources: ResourceSet,
-    /// So many tasks run there at once that ask for a processor.
+    /// Number of its workers that run tasks.
     pub slots: u32,
+    /// The line to it.
     pub line: PeerLine,
 }

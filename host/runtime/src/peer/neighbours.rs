@@ -1,4 +1,4 @@
-//! Nodes of one process that run tasks for each other, as those of a cluster do.
+//! Connected nodes in one process, like those of a cluster.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,66 +10,67 @@ use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_sched::ResourceSet;
 use sandbar_store::SealedFile;
 
-use super::{Loaded, NewPeer, Outside, PeerLine, Tell, Wanted};
+use super::{ClusterServices, Loaded, NewPeer, PeerLine, RemoteObject, Tell};
 use crate::calls::Program;
-use crate::hub::{Asker, WORKERS_MAX};
+use crate::engine::WORKERS_MAX;
 use crate::runner::{RuntimePeers, RuntimeStarted};
+use crate::thread::RuntimeHandle;
 
-/// Nodes of this process that know each other. Each has a number of its own.
+/// Connected nodes of this process. Each has its own id.
 #[derive(Clone, Default)]
 pub struct Neighbours(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    hubs: Mutex<BTreeMap<NodeId, Neighbour>>,
+    nodes: Mutex<BTreeMap<NodeId, Neighbour>>,
     programs: Mutex<HashMap<ComponentId, Arc<Program>>>,
-    /// Ranges of numbers that were given out beside those of nodes.
+    /// Number of ranges of worker ids that were allocated beside those of nodes.
     ranges: AtomicU32,
 }
 
 struct Neighbour {
-    asker: Asker,
+    handle: RuntimeHandle,
     resources: ResourceSet,
     slots: u32,
 }
 
 impl std::fmt::Debug for Neighbours {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Neighbours").field(&self.hubs().keys().collect::<Vec<_>>()).finish()
+        f.debug_tuple("Neighbours").field(&self.nodes().keys().collect::<Vec<_>>()).finish()
     }
 }
 
 impl Neighbours {
-    /// A node is there. It and all others are told of each other.
-    fn enter(&self, node: NodeId, asker: Asker, resources: ResourceSet, slots: u32) {
-        let mut hubs = self.hubs();
-        for (other, there) in hubs.iter() {
-            let (near, far) = PeerLine::pair(asker.doorbell(), there.asker.doorbell());
+    /// Adds a node, and connects it with all others.
+    fn enter(&self, node: NodeId, handle: RuntimeHandle, resources: ResourceSet, slots: u32) {
+        let mut nodes = self.nodes();
+        for (other, there) in nodes.iter() {
+            let (near, far) = PeerLine::pair(handle.doorbell(), there.handle.doorbell());
             let (resources_there, slots_there) = (there.resources.clone(), there.slots);
-            asker.join(NewPeer { node: *other, resources: resources_there, slots: slots_there, line: near });
-            there.asker.join(NewPeer { node, resources: resources.clone(), slots, line: far });
+            handle.connect(NewPeer { node: *other, resources: resources_there, slots: slots_there, line: near });
+            there.handle.connect(NewPeer { node, resources: resources.clone(), slots, line: far });
         }
-        hubs.insert(node, Neighbour { asker, resources, slots });
+        nodes.insert(node, Neighbour { handle, resources, slots });
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub fn leave(&self, number: u16) {
-        self.hubs().remove(&NodeId(number.into()));
+        self.nodes().remove(&NodeId(number.into()));
     }
 
-    /// A program that some node has.
+    /// Adds a program that a node has.
     fn know(&self, program: &Arc<Program>) {
         let mut programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
         programs.insert(program.compiled.id(), program.clone());
     }
 
-    fn hubs(&self) -> MutexGuard<'_, BTreeMap<NodeId, Neighbour>> {
-        self.0.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<NodeId, Neighbour>> {
+        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RuntimePeers for Neighbours {
-    fn services(&self) -> Arc<dyn Outside> {
+    fn services(&self) -> Arc<dyn ClusterServices> {
         Arc::new(self.clone())
     }
 
@@ -82,13 +83,13 @@ impl RuntimePeers for Neighbours {
     }
 }
 
-impl Outside for Neighbours {
-    fn fetch(&self, wanted: Wanted, told: Tell<Result<SealedFile, String>>) {
-        let Wanted { node, object, .. } = wanted;
-        let asker = self.hubs().get(&node).map(|hub| hub.asker.clone());
-        match asker {
-            Some(asker) => asker.share(object, told),
-            None => told(Err(format!("node {node} is gone"))),
+impl ClusterServices for Neighbours {
+    fn fetch(&self, wanted: RemoteObject, told: Tell<Result<SealedFile, String>>) {
+        let RemoteObject { node, object, .. } = wanted;
+        let handle = self.nodes().get(&node).map(|other| other.handle.clone());
+        match handle {
+            Some(handle) => handle.share(object, told),
+            None => told(Err(format!("node {node} is lost"))),
         }
     }
 
@@ -99,8 +100,8 @@ impl Outside for Neighbours {
         told(known.ok_or_else(|| Fault::new(Code::Host, format!("no node has component {component}"))));
     }
 
-    /// As many as those of a node, behind all of these.
-    fn numbers(&self, told: Tell<Range<u32>>) {
+    /// Ranges of the size of a node's, from the end.
+    fn worker_ids(&self, told: Tell<Range<u32>>) {
         let next = self.0.ranges.fetch_add(1, Relaxed);
         let first = (u32::from(u16::MAX) - next) * WORKERS_MAX;
         told(first..first + WORKERS_MAX);

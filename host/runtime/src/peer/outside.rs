@@ -1,4 +1,4 @@
-//! What a hub asks of whoever connects it to other nodes. Everything is told later, by a call on any thread.
+//! Services of other nodes that the runtime uses beside messages. Each result is passed to a callback, on any thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,38 +9,33 @@ use sandbar_wire::Priority;
 
 use crate::Program;
 
-/// Is told once, unless it is dropped.
+/// A callback for one result. It may be dropped instead.
 pub type Tell<T> = Box<dyn FnOnce(T) + Send>;
 
-/// What came of loading a program.
+/// Result of loading a program.
 pub type Loaded = Result<Arc<Program>, Fault>;
 
-/// What came of fetching a value.
-#[derive(Debug)]
-pub struct Fetched {
-    /// Under which it was asked for.
-    pub ticket: u64,
-    pub value: Result<SealedFile, String>,
-}
-
-/// A value that a node has: which object's there, and so many bytes.
+/// A value of another node to fetch.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct RemoteObject {
+    /// Node that has the value.
     pub node: NodeId,
+    /// The object's id there.
     pub object: ObjectId,
+    /// Size of the value.
     pub bytes: u64,
-    /// How much it is waited for.
+    /// Priority of the transfer.
     pub priority: Priority,
 }
 
-/// Other nodes, beside what is said to them.
-pub trait Outside: Send + Sync {
+/// Services of other nodes.
+pub trait ClusterServices: Send + Sync {
     /// Fetches a value.
-    fn fetch(&self, wanted: Wanted, told: Tell<Result<SealedFile, String>>);
+    fn fetch(&self, object: RemoteObject, told: Tell<Result<SealedFile, String>>);
 
-    /// Loads a component that a node has, for tasks that may use so much.
+    /// Loads a component of a node, for tasks with these limits.
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, told: Tell<Loaded>);
 
-    /// More numbers for workers, which no other node gives out.
-    fn numbers(&self, told: Tell<Range<u32>>);
+    /// Allocates worker ids that no other node has.
+    fn worker_ids(&self, told: Tell<Range<u32>>);
 }

@@ -548,7 +548,7 @@ pub fn text(action: &Action<u64>) -> String {
         Action::StartWorker { node, kind: WorkerKind::Actor(actor) } => format!("start-worker n{node} for t{actor}"),
         Action::StartWorker { node, .. } => format!("start-worker n{node}"),
         Action::Deliver { worker, object, .. } => format!("deliver w{worker} o{object}"),
-        Action::Refuse { worker, object, error } => format!("refuse w{worker} o{object} ({error})"),
+        Action::Refuse { worker, object, error, .. } => format!("refuse w{worker} o{object} ({error})"),
         Action::DeliverItem { worker, stream, object } => format!("item w{worker} o{stream} o{object}"),
         Action::Credit { worker, task, consumed } => format!("credit w{worker} t{task} {consumed}"),
         Action::FetchBorrowed { object } => format!("fetch o{object}"),

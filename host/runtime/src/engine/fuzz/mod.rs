@@ -1,33 +1,33 @@
-//! A hub that hears what may be any bytes, for tests. Its members are no processes, but say and are told the same; and so do
-//! two other nodes.
+//! Fuzz harness: feeds arbitrary messages of workers and peers to an engine. Its workers and peers are in this process.
 
-mod said;
+mod generate;
 
-use std::path::PathBuf;
+use std::io;
 use std::sync::atomic::AtomicU32;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
+use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
-use sandbar_store::SealedFile;
+use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
-use sandbar_worker::program::{Doorbell, ProgramWorkerOptions};
+use sandbar_worker::program::{Doorbell, monotonic_nanos};
 use tokio::sync::oneshot;
 
-pub use self::said::said_any;
-use super::files::Opened;
-use super::store::Store;
-use super::{Asker, First, HubOptions, JobResult, NewJob, State, StoreOptions, WORKERS_MAX};
+pub use self::generate::said_any;
+use super::actors::DETACHED_JOB;
+use super::{Driver, Engine, EngineOptions, First, JobOutputs, JobResult, NewJob, WORKERS_MAX};
 use crate::client::{Line, Listen, ObjectValue, Seat};
-use crate::peer::{NewPeer, PeerLine};
+use crate::link::Link;
+use crate::peer::{NewPeer, PeerLine, RemoteObject, Tell};
+use crate::reader::{ReadRequest, ReadResult};
 use crate::{Program, ProgramTask};
 use sandbar_jobs::{JobLog, JobQuery, LogOutput};
 
 /// Bytes of the file that comes with a message, if one does.
 const FILE_BYTES: usize = 9000;
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
+const FILES_MAX: usize = 1000;
 const JOB_LIMITS: JobLimits = JobLimits {
     tasks_max: 40,
     depth_max: 5,
@@ -62,65 +62,49 @@ pub struct Saying<'a> {
 /// # Panics
 /// When something of it is left once all jobs and members have ended.
 pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>>) -> bool {
-    let Some(mut hearing) = Hearing::begin(kinds) else { return false };
+    let Some(mut harness) = Harness::new(kinds) else { return false };
     let mut made_sense = true;
     for saying in all {
-        made_sense &= hearing.hear(&saying);
+        made_sense &= harness.hear(&saying);
     }
-    hearing.end();
+    harness.end();
     made_sense
 }
 
-struct Hearing {
-    state: State,
+struct Harness {
+    engine: Engine,
     members: Vec<(WorkerId, Arc<Line>)>,
     /// The other ends of the lines to nodes, once these have said something.
     peers: [Option<PeerLine>; 2],
     /// Of the jobs of the first two.
     results: Vec<oneshot::Receiver<JobResult>>,
-    now: Instant,
+    clock: Arc<Mutex<Instant>>,
+    doorbell: Doorbell,
     frame: Vec<u8>,
     log: JobLog,
 }
 
-impl Hearing {
+impl Harness {
     /// None when the machine has no more of something.
-    fn begin(kinds: &[TaskKind]) -> Option<Hearing> {
-        let store = StoreOptions {
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            job_bytes_max: MEMORY_BYTES_MAX,
-            folder: std::env::temp_dir(),
-            reserve_bytes: None,
-        };
-        // What the scheduler wants started can't be.
-        let program = PathBuf::new();
-        let limits = Limits::default();
-        let worker_options = ProgramWorkerOptions {
-            limits,
-            sandboxes: 10,
-            inline: true,
-            value_bytes_max: MEMORY_BYTES_MAX,
-            program,
-            gpus: None,
-        };
+    fn new(kinds: &[TaskKind]) -> Option<Harness> {
         let resources = ResourceSet { cpus: 4 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
-        let (sender, commands) = channel();
         let doorbell = Doorbell::new().ok()?;
-        let asker = Asker { commands: Arc::new(Mutex::new(sender)), doorbell: doorbell.clone() };
-        let values = Store::start(&store, doorbell.clone()).ok()?;
-        let opened = Opened::start(MEMORY_BYTES_MAX, doorbell.clone()).ok()?;
-        let options = HubOptions {
+        let options = EngineOptions {
             node: NodeId(0),
-            numbers: 0..WORKERS_MAX,
-            outside: None,
+            worker_ids: 0..WORKERS_MAX,
             workers: 0,
-            worker_options,
             resources,
             job_limits: JOB_LIMITS,
-            store,
+            task_limits: Limits::default(),
+            memory_bytes_max: MEMORY_BYTES_MAX,
         };
-        let mut state = State::new(options, (asker, Arc::new(AtomicU32::new(1))), commands, values, opened);
-        state.begin();
+        let limits =
+            StoreLimits { memory_bytes_max: MEMORY_BYTES_MAX, files_max: FILES_MAX, job_bytes_max: MEMORY_BYTES_MAX };
+        let ring = doorbell.clone();
+        let disk = Disk::start(SpillFolder::new(std::env::temp_dir(), None), move || ring.ring()).ok()?;
+        let clock = Arc::new(Mutex::new(Instant::now()));
+        let driver = Box::new(FuzzDriver { disk, clock: clock.clone() });
+        let mut engine = Engine::new(options, ValueStore::new(limits), Arc::new(AtomicU32::new(1)), driver);
         let program = Arc::new(program_of(kinds)?);
         let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {}))).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
@@ -128,48 +112,50 @@ impl Hearing {
             let (line, seat) = seat(&doorbell);
             let id = if let WorkerKind::Driver(job) = role {
                 let (program, log) = (program.clone(), log.sender());
-                let (given, bars, left) = (Arc::default(), Arc::default(), Arc::new(OnceLock::new()));
+                let outputs = JobOutputs { progress: Arc::default(), log, finished: Arc::new(OnceLock::new()) };
                 let first = First::Client("client".to_owned(), seat);
                 let (done, result) = oneshot::channel();
-                state.start_job(job, NewJob { program, first, seed: 7, lasting: None, given, bars, log, left }, done);
+                let new = NewJob { program, first, seed: 7, lasting: None, files: Arc::default(), outputs };
+                engine.start_job(job, new, done);
                 results.push(result);
                 WorkerId(job.0)
             } else {
-                state.seat(role, seat)?
+                engine.workers.add_client(&mut engine.cx, role, seat)?
             };
             members.push((id, line));
         }
-        let (now, frame) = (Instant::now(), Vec::new());
-        Some(Hearing { state, members, peers: [None, None], results, now, frame, log })
+        Some(Harness { engine, members, peers: [None, None], results, clock, doorbell, frame: Vec::new(), log })
     }
 
     /// Says whether it made sense.
     fn hear(&mut self, saying: &Saying<'_>) -> bool {
         if saying.after_ms > 0 {
-            self.now += Duration::from_millis(saying.after_ms.into());
-            self.state.look_after(self.now);
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) += Duration::from_millis(saying.after_ms.into());
+            self.engine.tick();
         }
         let at = usize::from(saying.who) % (ROLES.len() + PEERS.len());
         if let Some(peer) = at.checked_sub(ROLES.len()) {
             return self.hear_peer(peer, saying.message);
         }
-        if !self.state.members.contains_key(&self.members[at].0) {
+        if !self.engine.cx.workers.contains_key(&self.members[at].0) {
             if let WorkerKind::Driver(_) = ROLES[at] {
                 // Nobody hears it any more.
                 return true;
             }
             // Another one is started.
-            let (line, seat) = seat(&self.state.doorbell);
-            let Some(worker) = self.state.seat(ROLES[at], seat) else { return true };
+            let (line, seat) = seat(&self.doorbell);
+            let Some(worker) = self.engine.workers.add_client(&mut self.engine.cx, ROLES[at], seat) else {
+                return true;
+            };
             self.members[at] = (worker, line);
         }
         let (id, line) = &self.members[at];
         let file = saying.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
         line.say_bytes(saying.message.to_vec(), file);
-        self.state.turn(&mut self.frame);
+        self.engine.turn(&mut self.frame);
         // A job may end by what is said, and its client with it.
-        let has_ended = |result: JobResult| result.counts.lost == 0;
-        self.state.members.contains_key(id)
+        let has_ended = |result: JobResult| result.counters.lost_workers == 0;
+        self.engine.cx.workers.contains_key(id)
             || self.results.get_mut(at).is_some_and(|result| result.try_recv().is_ok_and(has_ended))
     }
 
@@ -178,16 +164,16 @@ impl Hearing {
         let node = PEERS[at];
         let known = self.peers[at].take().filter(|line| !line.is_closed());
         let mut line = known.unwrap_or_else(|| {
-            let doorbell = self.state.doorbell.clone();
+            let doorbell = self.doorbell.clone();
             let (near, mut far) = PeerLine::pair(doorbell.clone(), doorbell);
             let resources = ResourceSet { cpus: u64::from(PEER_SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() };
-            self.state.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
-            far.say(said::program());
+            self.engine.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
+            far.send(generate::program());
             far
         });
-        line.say(message.to_vec());
-        self.state.turn(&mut self.frame);
-        while line.hear().is_some() {}
+        line.send(message.to_vec());
+        self.engine.turn(&mut self.frame);
+        while line.receive().is_some() {}
         let made_sense = !line.is_closed();
         self.peers[at] = made_sense.then_some(line);
         made_sense
@@ -206,23 +192,24 @@ impl Hearing {
             JobQuery::Memory,
         ];
         for question in questions {
-            [1, 2].into_iter().for_each(|job| drop(self.state.look(JobId(job), question.clone())));
+            [1, 2].into_iter().for_each(|job| drop(self.engine.inspect(JobId(job), question.clone())));
         }
         self.peers = [None, None];
-        self.state.turn(&mut self.frame);
+        self.engine.turn(&mut self.frame);
         for (worker, _) in &self.members {
-            self.state.lose(*worker, "it is over");
+            self.engine.lose_worker(*worker, "the test ends");
         }
-        [1, 2].into_iter().for_each(|job| self.state.stop_job(JobId(job)));
-        self.state.step(Event::JobEnded { job: super::HOME });
-        self.state.look_after(self.now);
-        let State { sched, store, deadlines, results, of_actors, .. } = &self.state;
-        assert!(sched.is_empty(), "something is left of jobs that have ended");
-        assert_eq!(store.values.usage().values, 0, "values are left of jobs that have ended");
-        assert!(results.is_empty() && of_actors.is_empty(), "{} results are left", results.len());
+        [1, 2].into_iter().for_each(|job| self.engine.stop_job(JobId(job)));
+        self.engine.cx.step(Event::JobEnded { job: DETACHED_JOB });
+        self.engine.tick();
+        let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &self.engine;
+        assert!(cx.scheduler.is_empty(), "tasks or objects are left of jobs that have ended");
+        assert_eq!(cx.values.usage().values, 0, "values are left of jobs that have ended");
+        assert!(!jobs.has_results() && workers.has_no_actors(), "results or actors' workers are left");
         assert!(deadlines.is_empty(), "deadlines are left: {deadlines:?}");
-        assert_eq!(self.state.peers.left(), [0; 8], "something is left of nodes that are gone");
-        drop(self.state);
+        assert_eq!(objects.len(), 0, "deliveries are left");
+        assert_eq!(peers.counts(cx), [0; 8], "state of disconnected nodes is left");
+        drop(self.engine);
         self.log.close();
     }
 }
@@ -250,6 +237,60 @@ fn seat(doorbell: &Doorbell) -> (Arc<Line>, Seat) {
     (line.clone(), Seat::new(line, Arc::new(Nobody), oneshot::channel().0))
 }
 
+/// Driver whose time is set by the harness. It starts no workers.
+struct FuzzDriver {
+    disk: Disk,
+    clock: Arc<Mutex<Instant>>,
+}
+
+impl Driver for FuzzDriver {
+    fn now(&self) -> Instant {
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        monotonic_nanos()
+    }
+
+    fn start_worker(&mut self, _: WorkerId, _: WorkerKind) -> io::Result<Link> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn has_peers(&self) -> bool {
+        false
+    }
+
+    fn request_worker_ids(&mut self) {}
+
+    // The value never arrives.
+    fn fetch(&mut self, _: u64, _: RemoteObject) {}
+
+    fn on_fetched(&self, _: u64) -> Tell<Result<SealedFile, String>> {
+        Box::new(|_| {})
+    }
+
+    fn load(&mut self, _: NodeId, _: u32, _: ComponentId, _: Limits) {}
+
+    // Jobs of the harness have no files.
+    fn read_file(&mut self, _: ReadRequest) {}
+
+    fn next_file(&mut self) -> Option<ReadResult> {
+        None
+    }
+
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    fn submit_disk_task(&mut self, task: DiskTask) {
+        self.disk.submit(task);
+    }
+
+    fn next_disk_completion(&mut self) -> Option<DiskCompletion> {
+        self.disk.next_completion()
+    }
+}
+
 struct Nobody;
 
 impl Listen for Nobody {
@@ -271,77 +312,77 @@ mod tests {
 
     const TASKS: u8 = 2;
 
-    fn hear(hearing: &mut Hearing, who: u8, message: &WorkerMessage<'_>) {
+    fn hear(harness: &mut Harness, who: u8, message: &WorkerMessage<'_>) {
         let bytes = postcard::to_stdvec(message).unwrap();
         let saying = Saying { who, with_file: false, message: &bytes, after_ms: 0 };
-        assert!(hearing.hear(&saying), "{message:?}");
+        assert!(harness.hear(&saying), "{message:?}");
     }
 
-    fn submit(hearing: &mut Hearing, who: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
+    fn submit(harness: &mut Harness, who: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
         let request = postcard::to_stdvec(request).unwrap();
         let submit = SubmitTask { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
-        hear(hearing, who, &WorkerMessage::Submit(submit));
+        hear(harness, who, &WorkerMessage::Submit(submit));
     }
 
     /// One client submits a task, the other says that this may take a moment only.
     #[test]
     fn nobody_says_how_long_the_tasks_of_others_may_take() {
-        let mut hearing = Hearing::begin(&[TaskKind::Task]).unwrap();
+        let mut harness = Harness::new(&[TaskKind::Task]).unwrap();
         let task = 1 << 40;
         for (who, timeout_ms) in [(0, None), (1, Some(1))] {
             let options = Some(Box::new(RequestOptions { timeout_ms, ..RequestOptions::default() }));
-            submit(&mut hearing, who, (task, who.into()), &TaskRequest { options, ..TaskRequest::default() });
+            submit(&mut harness, who, (task, who.into()), &TaskRequest { options, ..TaskRequest::default() });
         }
-        assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(1)));
-        assert!(hearing.state.deadlines.is_empty());
-        hearing.end();
+        assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(1)));
+        assert!(harness.engine.deadlines.is_empty());
+        harness.end();
     }
 
     /// Has a client do so much of something, and looks at why it can't have this object; others go on meanwhile.
-    fn check(words: &str, object: u64, does: impl FnOnce(&mut Hearing)) {
-        let mut hearing = Hearing::begin(&[TaskKind::Task]).unwrap();
-        does(&mut hearing);
-        let error = match hearing.state.sched.value(ObjectId(object)) {
+    fn check(words: &str, object: u64, does: impl FnOnce(&mut Harness)) {
+        let mut harness = Harness::new(&[TaskKind::Task]).unwrap();
+        does(&mut harness);
+        let error = match harness.engine.cx.scheduler.value(ObjectId(object)) {
             Some(Err(error)) => error.to_string(),
             other => panic!("{words}: {other:?}"),
         };
         assert!(error.contains(words) && error.ends_with("[task-limit]"), "{error}");
         let task = 2 << 40;
-        submit(&mut hearing, 1, (task, 1), &TaskRequest::default());
-        assert_eq!(hearing.state.sched.job_of(TaskId(task)), Some(JobId(2)));
-        assert!(hearing.state.sched.value(ObjectId(task)).is_none(), "what others submit fails");
-        hearing.end();
+        submit(&mut harness, 1, (task, 1), &TaskRequest::default());
+        assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(2)));
+        assert!(harness.engine.cx.scheduler.value(ObjectId(task)).is_none(), "what others submit fails");
+        harness.end();
     }
 
     #[test]
     fn what_is_over_a_limit_of_its_job_fails_and_others_go_on() {
         let first = 1 << 40;
         let waits = TaskRequest { arguments: vec![Argument::Object(ObjectId(first))], ..TaskRequest::default() };
-        check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |hearing| {
-            submit(hearing, 0, (first, 0), &TaskRequest::default());
-            (1..60).for_each(|task| submit(hearing, 0, (first + task, 0), &waits));
+        check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |harness| {
+            submit(harness, 0, (first, 0), &TaskRequest::default());
+            (1..60).for_each(|task| submit(harness, 0, (first + task, 0), &waits));
         });
-        check("would be nested 6 deep, its job's limit is 5", first + 4, |hearing| {
-            submit(hearing, 0, (first, 0), &TaskRequest::default());
+        check("would be nested 6 deep, its job's limit is 5", first + 4, |harness| {
+            submit(harness, 0, (first, 0), &TaskRequest::default());
             for task in first..first + 4 {
-                submit(hearing, TASKS, (task + 1, task), &TaskRequest::default());
-                hear(hearing, TASKS, &WorkerMessage::Blocked(task, true));
+                submit(harness, TASKS, (task + 1, task), &TaskRequest::default());
+                hear(harness, TASKS, &WorkerMessage::Blocked(task, true));
             }
         });
-        check("its job would have 81 objects at once, its limit is 80", first + 79, |hearing| {
+        check("its job would have 81 objects at once, its limit is 80", first + 79, |harness| {
             for object in first..first + 100 {
                 hear(
-                    hearing,
+                    harness,
                     0,
                     &WorkerMessage::Put { object, task: 0, value: SentValue::Inline(b"kept"), refs: Vec::new() },
                 );
             }
         });
-        check("its job would have 5 placement groups at once, its limit is 4", first + 4, |hearing| {
+        check("its job would have 5 placement groups at once, its limit is 4", first + 4, |harness| {
             let bundles = vec![sandbar_core::Bundle { cpus: 1.0, ..Default::default() }];
             let request = postcard::to_stdvec(&GroupRequest { bundles, ..GroupRequest::default() }).unwrap();
             for group in first..first + 5 {
-                hear(hearing, 0, &WorkerMessage::CreateGroup { group, task: 0, request: &request });
+                hear(harness, 0, &WorkerMessage::CreateGroup { group, task: 0, request: &request });
             }
         });
     }

@@ -1,132 +1,168 @@
-//! What actors were saved as that other nodes keep.
+//! Checkpoints of actors that other nodes host.
 //!
-//! The node that keeps an actor tells its owner what it was saved as, before what the call returned that it was saved after.
-//! The owner has the value come. Once it is here, the actor is made of it should that node be gone. Of what is said
-//! meanwhile only the last counts: an actor may be saved faster than that goes over the network.
+//! The host sends each checkpoint to the owner, before the results of the call that it was made after. The owner fetches its
+//! value. Once that is here, the actor can be restored from it if the host is lost. Of checkpoints that arrive meanwhile only
+//! the last counts: an actor may make them faster than they go over the network.
 
+use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, Attempt, NodeId, ObjectId, TaskId};
 use sandbar_sched::Event;
 use sandbar_wire::Priority;
 
-use super::super::{State, Stored};
-use super::away::AwayKey;
-use super::owner::is_at;
+use super::super::context::{Context, Stored};
+use super::borrowed::Borrowed;
+use super::executor::{Executor, RemoteTask};
+use super::owner::is_attempt;
+use super::peer_values::{outgoing, receive, return_value, with_contents};
+use super::proxy_tasks::ProxyTasks;
+use super::remote_values::{CheckpointFetched, RemoteKey, fetch};
 use crate::peer::{PeerMessage, PeerValue};
 
-/// A value that an actor was saved as, on its way here.
+/// Checkpoints that are being fetched.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints(FxHashMap<ActorId, Fetches>);
+
+/// Checkpoints of an actor.
 #[derive(Debug)]
-pub(super) struct Saving {
-    /// The node that keeps the actor.
-    pub(super) node: NodeId,
-    coming: Save,
-    next: Option<Save>,
+struct Fetches {
+    /// Host of the actor.
+    node: NodeId,
+    current: Checkpoint,
+    next: Option<Checkpoint>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Save {
+struct Checkpoint {
     attempt: Attempt,
     object: ObjectId,
-    key: AwayKey,
+    key: RemoteKey,
 }
 
-impl State {
-    /// An actor was saved in an object. If another node's is kept here, that one is told.
-    pub(in super::super) fn tell_saved(&mut self, actor: ActorId, object: ObjectId) {
-        let Some(given) = self.peers.given.get(&actor.creation_task()).filter(|given| given.is_kept) else { return };
-        let (owner, job, (task, attempt, _)) = (given.owner, given.job, given.errand());
-        if self.sched.actor(actor).and_then(|actor| actor.checkpoint) != Some(object) {
-            return;
-        }
-        let (Some(anchor), Some(seat)) = (self.peers.anchor(owner), self.seat_in(owner, job)) else { return };
-        let Some(value) = self.sending(object) else { return };
-        let contains = self.sched.contained_objects(object).collect();
-        let (value, contains) = self.sendable(value, contains);
-        let held = contains.iter().chain((!value.is_whole()).then_some(&object)).copied();
-        let held: Vec<ObjectId> = held.collect();
-        self.steps(held.into_iter().map(|object| Event::ReferenceAdded { object, worker: anchor, task: seat }));
-        let value = value.as_sent();
-        self.peers.say(owner, &PeerMessage::Checkpoint { task, attempt, object, value, contains });
+/// A checkpoint that a host has sent.
+pub(super) struct RemoteCheckpoint<'a> {
+    pub(super) task: TaskId,
+    pub(super) attempt: Attempt,
+    pub(super) object: ObjectId,
+    pub(super) value: PeerValue<'a>,
+    pub(super) contains: Vec<ObjectId>,
+}
+
+/// Sends a checkpoint of an actor that this node hosts to its owner.
+pub(super) fn send(
+    cx: &mut Context,
+    (proxies, executor): (&mut ProxyTasks, &Executor),
+    actor: ActorId,
+    object: ObjectId,
+) {
+    let Some(hosted) = executor.get(actor.creation_task()).filter(|hosted| hosted.is_actor) else { return };
+    let (owner, job, RemoteTask { task, attempt, .. }) = (hosted.owner, hosted.job, hosted.remote);
+    if cx.scheduler.actor(actor).and_then(|actor| actor.checkpoint) != Some(object) {
+        return;
+    }
+    let (Some(worker), Some(proxy)) = (cx.peers.proxy_worker(owner), proxies.get_or_start_known(cx, owner, job)) else {
+        return;
+    };
+    let Some(value) = outgoing(cx, object) else { return };
+    let (value, contains) = with_contents(cx, object, value);
+    for object in contains.iter().copied().chain((!value.is_complete()).then_some(object)) {
+        cx.step(Event::ReferenceAdded { object, worker, task: proxy });
+    }
+    let value = value.as_message();
+    cx.peers.send(owner, &PeerMessage::Checkpoint { task, attempt, object, value, contains });
+}
+
+impl Checkpoints {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
-    /// An actor was saved that another node keeps.
-    pub(super) fn saved_at(
+    /// Handles a checkpoint of an actor that another node hosts.
+    pub(super) fn handle(
         &mut self,
+        cx: &mut Context,
+        borrowed: &mut Borrowed,
         node: NodeId,
-        (task, attempt): (TaskId, Attempt),
-        object: ObjectId,
-        value: PeerValue<'_>,
-        refs: Vec<ObjectId>,
+        checkpoint: RemoteCheckpoint<'_>,
     ) {
-        let anchor = self.peers.anchor(node);
-        let is_new = self.sched.object(object).is_none() && !self.is_own_number(object.0);
-        let view = self.sched.task(task).filter(|view| anchor.is_some_and(|anchor| is_at(view, anchor, attempt)));
-        let is_actor = self.sched.actor(ActorId(task.0)).is_some();
-        let (Some(anchor), Some(job)) = (anchor, view.filter(|_| is_new && is_actor).map(|view| view.job)) else {
-            return self.release_sent(node, value, refs);
+        let RemoteCheckpoint { task, attempt, object, value, contains } = checkpoint;
+        let actor = ActorId(task.0);
+        let worker = cx.peers.proxy_worker(node);
+        let is_new = cx.scheduler.object(object).is_none() && !cx.ids.is_own(object.0);
+        let view =
+            cx.scheduler.task(task).filter(|view| worker.is_some_and(|worker| is_attempt(view, worker, attempt)));
+        let job = view.filter(|_| is_new && cx.scheduler.actor(actor).is_some()).map(|view| view.job);
+        let (Some(worker), Some(job)) = (worker, job) else {
+            return return_value(cx, node, value, contains);
         };
-        refs.iter().for_each(|content| self.borrow(node, *content, task, anchor));
-        if let Ok(value) = self.received(job, object, value, Some(node)) {
-            let coming = if let Stored::Away(key) = &value { Some(*key) } else { None };
-            self.step(Event::Put { object, task, worker: anchor, value, refs: refs.clone() });
-            match coming {
-                None => self.saved_here(ActorId(task.0), attempt, node, object),
-                Some(key) => self.await_saved(ActorId(task.0), node, Save { attempt, object, key }),
+        contains.iter().for_each(|content| borrowed.add(cx, node, *content, task, worker));
+        if let Ok(value) = receive(cx, job, object, value, Some(node)) {
+            let key = if let Stored::Remote(key) = &value { Some(*key) } else { None };
+            cx.step(Event::Put { object, task, worker, value, refs: contains.clone() });
+            match key {
+                None => set(cx, actor, attempt, node, object),
+                Some(key) => self.fetch(cx, actor, node, Checkpoint { attempt, object, key }),
             }
         }
-        self.steps(refs.into_iter().map(|object| Event::ReferencesReleased { object, worker: anchor, count: 1 }));
-        self.settle();
+        cx.steps(contains.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
     }
 
-    fn await_saved(&mut self, actor: ActorId, node: NodeId, save: Save) {
-        // It may not have become one.
-        if !matches!(self.sched.value(save.object), Some(Ok(Stored::Away(key))) if *key == save.key) {
-            return self.drop_save(node, save.object);
+    fn fetch(&mut self, cx: &mut Context, actor: ActorId, node: NodeId, checkpoint: Checkpoint) {
+        // The scheduler may have refused the object.
+        let object = checkpoint.object;
+        if !matches!(cx.scheduler.value(object), Some(Ok(Stored::Remote(key))) if *key == checkpoint.key) {
+            return release(cx, node, object);
         }
-        match self.peers.saving.get_mut(&actor).filter(|saving| saving.node == node) {
-            Some(saving) => {
-                if let Some(older) = saving.next.replace(save) {
-                    self.drop_save(node, older.object);
+        match self.0.get_mut(&actor).filter(|fetches| fetches.node == node) {
+            Some(fetches) => {
+                if let Some(older) = fetches.next.replace(checkpoint) {
+                    release(cx, node, older.object);
                 }
             }
             None => {
-                let before = self.peers.saving.insert(actor, Saving { node, coming: save, next: None });
-                // It was with another node before.
-                if let Some(Saving { node, coming, next }) = before {
-                    next.into_iter().chain([coming]).for_each(|save| self.drop_save(node, save.object));
+                let before = self.0.insert(actor, Fetches { node, current: checkpoint, next: None });
+                // The actor was on another node before.
+                if let Some(Fetches { node, current, next }) = before {
+                    next.into_iter().chain([current]).for_each(|older| release(cx, node, older.object));
                 }
-                self.peers.aways.save(save.key, actor);
-                self.fetch(save.key, Priority::Argument);
+                cx.remote_values.mark_checkpoint(checkpoint.key, actor);
+                fetch(cx, checkpoint.key, Priority::Argument);
             }
         }
     }
 
-    /// A value that an actor was saved as has come, or never will, or is not wanted any more.
-    pub(super) fn end_saving(&mut self, actor: ActorId, key: AwayKey, is_here: bool) {
-        let Some(Saving { node, coming, next }) = self.peers.saving.remove(&actor) else { return };
-        if coming.key != key {
-            self.peers.saving.insert(actor, Saving { node, coming, next });
+    /// The value of a checkpoint has arrived, or won't.
+    pub(super) fn fetched(&mut self, cx: &mut Context, fetched: CheckpointFetched) {
+        let CheckpointFetched { actor, key, is_copied } = fetched;
+        let Some(Fetches { node, current, next }) = self.0.remove(&actor) else { return };
+        if current.key != key {
+            self.0.insert(actor, Fetches { node, current, next });
             return;
         }
-        match is_here {
-            true => self.saved_here(actor, coming.attempt, node, coming.object),
-            false => self.drop_save(node, coming.object),
+        match is_copied {
+            true => set(cx, actor, current.attempt, node, current.object),
+            false => release(cx, node, current.object),
         }
         if let Some(next) = next {
-            self.await_saved(actor, node, next);
+            self.fetch(cx, actor, node, next);
         }
     }
 
-    fn saved_here(&mut self, actor: ActorId, attempt: Attempt, node: NodeId, object: ObjectId) {
-        if let Some(worker) = self.peers.anchor(node) {
-            self.events.push_back(Event::Checkpointed { actor, attempt, worker, object });
-        }
-        self.drop_save(node, object);
+    pub(super) fn node_lost(&mut self, node: NodeId) {
+        self.0.retain(|_, fetches| fetches.node != node);
     }
+}
 
-    /// The keeper of an actor holds what that was saved as no more for itself.
-    fn drop_save(&mut self, node: NodeId, object: ObjectId) {
-        if let Some(worker) = self.peers.anchor(node) {
-            self.events.push_back(Event::ReferencesReleased { object, worker, count: 1 });
-        }
+/// Makes an object the checkpoint of an actor.
+fn set(cx: &mut Context, actor: ActorId, attempt: Attempt, node: NodeId, object: ObjectId) {
+    if let Some(worker) = cx.peers.proxy_worker(node) {
+        cx.step_later(Event::Checkpointed { actor, attempt, worker, object });
+    }
+    release(cx, node, object);
+}
+
+/// The host no longer holds a checkpoint.
+fn release(cx: &mut Context, node: NodeId, object: ObjectId) {
+    if let Some(worker) = cx.peers.proxy_worker(node) {
+        cx.step_later(Event::ReferencesReleased { object, worker, count: 1 });
     }
 }

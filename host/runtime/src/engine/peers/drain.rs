@@ -1,72 +1,100 @@
-//! Nodes that are to go: others give them nothing more, and fetch what only they have. Then they go.
+//! Draining: a node that leaves gets no new work, and its peers fetch what only it has. Then it may stop.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashSet;
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_sched::Event;
 
-use super::super::State;
+use super::super::context::Context;
+use super::borrowed::Borrowed;
+use super::proxy_tasks::ProxyTasks;
+use super::remote_values::MissedValues;
 use crate::peer::{PeerMessage, Tell};
 
-/// What comes of it that a node is to go.
-#[derive(Debug, Default)]
-pub(super) struct Leaving {
-    /// Objects that it has lent and was asked for since.
-    asked: FxHashSet<ObjectId>,
-    /// It was told that nothing is needed of it.
-    is_spared: bool,
+/// Draining of this node and of others.
+#[derive(Default)]
+pub(super) struct Drain {
+    /// Called once this node may stop, if it drains.
+    own: Option<Tell<()>>,
+    /// Peers that need nothing more of this node.
+    released_by: BTreeSet<NodeId>,
+    draining: BTreeMap<NodeId, DrainingPeer>,
 }
 
-impl State {
-    /// This node is to go. Who asks is told once no other needs it, and no job of its own runs.
-    pub(in super::super) fn set_out(&mut self, told: Tell<()>) {
-        self.peers.leaves = Some(told);
-        for node in self.peers.all.keys().copied().collect::<Vec<_>>() {
-            self.peers.say(node, &PeerMessage::Leaving);
+/// A peer that drains.
+#[derive(Debug, Default)]
+struct DrainingPeer {
+    /// Objects that it has lent and that were requested since.
+    requested: FxHashSet<ObjectId>,
+    is_released: bool,
+}
+
+impl Drain {
+    /// Drains this node. `tell` is called once no other node needs it, and no job of its own runs.
+    pub(super) fn start(&mut self, cx: &mut Context, tell: Tell<()>) {
+        self.own = Some(tell);
+        for node in cx.peers.nodes() {
+            cx.peers.send(node, &PeerMessage::Leaving);
         }
     }
 
-    /// Another node is to go.
-    pub(super) fn hear_leaving(&mut self, node: NodeId) {
-        if let Some(peer) = self.peers.all.get_mut(&node) {
-            peer.leaving = Some(Leaving::default());
-            self.step(Event::NodeDraining { node });
+    /// A node is connected.
+    pub(super) fn node_joined(&mut self, cx: &mut Context, node: NodeId) {
+        if self.own.is_some() {
+            cx.peers.send(node, &PeerMessage::Leaving);
         }
     }
 
-    /// Looks after nodes that are to go, this one among them.
-    pub(in super::super) fn look_after_leaving(&mut self) {
-        let leaving = self.peers.all.iter().filter(|(_, peer)| peer.leaving.is_some());
-        for node in leaving.map(|(node, _)| *node).collect::<Vec<_>>() {
-            self.spare(node);
+    pub(super) fn node_lost(&mut self, node: NodeId) {
+        self.released_by.remove(&node);
+        self.draining.remove(&node);
+    }
+
+    /// A peer drains.
+    pub(super) fn handle_leaving(&mut self, cx: &mut Context, node: NodeId) {
+        if cx.peers.drain(node) {
+            self.draining.insert(node, DrainingPeer::default());
+            cx.step(Event::NodeDraining { node });
         }
-        let may_go = self.jobs.is_empty() && self.peers.given.is_empty();
-        if may_go
-            && self.peers.all.values().all(|peer| peer.spares)
-            && let Some(told) = self.peers.leaves.take()
+    }
+
+    /// A peer needs nothing more of this node.
+    pub(super) fn handle_released(&mut self, node: NodeId) {
+        self.released_by.insert(node);
+    }
+
+    /// Releases draining peers, and reports that this node may stop if `is_idle`.
+    pub(super) fn tick(&mut self, cx: &mut Context, borrowed: &Borrowed, proxies: &ProxyTasks, is_idle: bool) {
+        for (node, peer) in &mut self.draining {
+            peer.release(cx, *node, borrowed, proxies);
+        }
+        if is_idle
+            && cx.peers.nodes().iter().all(|node| self.released_by.contains(node))
+            && let Some(tell) = self.own.take()
         {
-            told(());
+            tell(());
         }
     }
+}
 
-    /// Takes over what only a node has that is to go, and tells it when that is done.
-    fn spare(&mut self, node: NodeId) {
-        let mut is_needed = self.fetch_all(node);
-        for object in self.lent_by(node) {
+impl DrainingPeer {
+    /// Fetches what only the peer has, and releases it once there is nothing left.
+    fn release(&mut self, cx: &mut Context, node: NodeId, borrowed: &Borrowed, proxies: &ProxyTasks) {
+        let mut is_needed = MissedValues::fetch_all(cx, node);
+        for object in borrowed.without_value(cx, node) {
             is_needed = true;
-            let Some(leaving) = self.peers.all.get_mut(&node).and_then(|peer| peer.leaving.as_mut()) else { return };
-            if !leaving.asked.insert(object) {
-                continue;
+            if self.requested.insert(object) {
+                cx.peers.send(node, &PeerMessage::RequestObject(object, false));
             }
-            self.peers.say(node, &PeerMessage::RequestObject(object, false));
         }
         let has_task = |worker: &sandbar_sched::WorkerView| {
             let mut tasks = worker.assigned.iter().chain(&worker.blocked);
-            tasks.any(|task| !self.peers.seats.is_one(*task)) || !worker.actors.is_empty()
+            tasks.any(|task| !proxies.is_proxy(*task)) || !worker.actors.is_empty()
         };
-        is_needed = is_needed || self.sched.workers().any(|worker| worker.node == node && has_task(&worker));
-        let Some(leaving) = self.peers.all.get_mut(&node).and_then(|peer| peer.leaving.as_mut()) else { return };
-        if !is_needed && !std::mem::replace(&mut leaving.is_spared, true) {
-            self.peers.say(node, &PeerMessage::Released);
+        is_needed = is_needed || cx.scheduler.workers().any(|worker| worker.node == node && has_task(&worker));
+        if !is_needed && !std::mem::replace(&mut self.is_released, true) {
+            cx.peers.send(node, &PeerMessage::Released);
         }
     }
 }

@@ -1,289 +1,553 @@
-//! Other nodes: tasks that they run for this one, tasks that this one runs for them, and objects and actors of either.
+//! Other nodes: tasks that they run for this node, tasks that this node runs for them, and objects and actors of both.
 //!
-//! To the scheduler another node is a node that is far, with so many workers that can be given tasks, its *slots*, and one
-//! that is its scheduler: its *anchor*, which holds what the node uses of ours, has the actors that it keeps for this one, and
-//! gets the calls of those that it owns. Tasks that it has run here are of the same job, children of a task in the anchor, its
-//! *seat*. See [`crate::peer`] for what is said.
+//! See [`crate::peer`] for the protocol, and [`connections`] for how the scheduler sees a peer.
 
 mod actors;
-mod away;
-mod groups;
-mod helper;
-mod leave;
-mod lent;
+mod borrowed;
+mod checkpoints;
+mod connections;
+mod drain;
+mod executor;
 mod owner;
-mod remains;
-mod saved;
-mod seats;
+mod peer_values;
+mod programs;
+mod proxy_tasks;
+mod remote_values;
+mod reservations;
+mod result_cache;
+mod submitted;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_sched::{Event, WorkerKind};
+use sandbar_core::{ActorId, Attempt, GroupId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_jobs::AttemptRecord;
+use sandbar_sched::{Event, ResourceSet, Submission, WorkerKind};
+use sandbar_store::SealedFile;
 use sandbar_wire::Priority;
 use sandbar_worker::program::AttemptUsage;
 
-use self::away::Aways;
-use self::groups::{Aside, AsideKey, ToldLoad};
-use self::helper::{Given, Known};
-use self::leave::Leaving;
-use self::lent::Borrowed;
-use self::remains::Remains;
-use self::saved::Saving;
-use self::seats::Seats;
-use super::State;
-use crate::peer::{NewPeer, PeerLine, PeerMessage, Tell};
+pub(super) use self::actors::default_retries;
+pub(crate) use self::connections::Connections;
+pub(crate) use self::remote_values::{RemoteKey, RemoteValues};
+pub(super) use self::result_cache::is_resumable;
+pub(super) use self::result_cache::lineage_of;
 
-pub(super) use self::away::AwayKey;
-pub(super) use self::remains::Lasting;
+use self::borrowed::Borrowed;
+use self::checkpoints::{Checkpoints, RemoteCheckpoint};
+use self::drain::Drain;
+use self::executor::{Executor, release_returns, send_cancelled};
+use self::owner::{RemoteFinished, RemoteItem};
+use self::peer_values::{OutgoingValue, outgoing, with_contents};
+use self::programs::Programs;
+use self::proxy_tasks::ProxyTasks;
+use self::remote_values::{CheckpointFetched, MissedValues};
+use self::reservations::{Reservations, ReserveRequest};
+use self::result_cache::ResultCache;
+use super::context::Context;
+use super::effects::Effect;
+use super::jobs::{JobEffect, count_by_job};
+use super::objects::Recipient;
+use crate::calls::{Call, Program};
+use crate::peer::{CachedResult, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec, Tell};
 
-/// Messages of one node before another's turn.
-const MESSAGES_A_TURN: usize = 256;
-
-/// Other nodes.
+/// Work of this node with other nodes. Its parts do not call each other, but for those below them in this order: connections,
+/// proxy tasks and borrowed objects; values; owner, executor and programs; actors, checkpoints, reservations, drain.
 #[derive(Default)]
 pub(super) struct Peers {
-    all: BTreeMap<NodeId, Peer>,
-    /// Workers that are other nodes, for the scheduler.
-    far: FxHashMap<WorkerId, NodeId>,
-    seats: Seats,
-    /// What is run for others, by its number here; and by what it returns here, and by the owner's number.
-    given: FxHashMap<TaskId, Given>,
-    returns: FxHashMap<ObjectId, TaskId>,
-    theirs: FxHashMap<(NodeId, TaskId), TaskId>,
-    /// Actors kept for others that have ended, which these are not told yet.
-    dead: Vec<(TaskId, TaskError)>,
-    borrowed: FxHashMap<ObjectId, Borrowed>,
-    aways: Aways,
-    /// What actors were saved as that other nodes keep, on its way here.
-    saving: FxHashMap<ActorId, Saving>,
-    remains: Remains,
-    /// Room that is set aside here for others.
-    asides: BTreeMap<AsideKey, Aside>,
-    /// This node is to go: who is told when it may.
-    leaves: Option<Tell<()>>,
+    proxies: ProxyTasks,
+    borrowed: Borrowed,
+    missed: MissedValues,
+    executor: Executor,
+    programs: Programs,
+    checkpoints: Checkpoints,
+    reservations: Reservations,
+    results: ResultCache,
+    drain: Drain,
 }
 
-/// Another node.
-struct Peer {
-    line: PeerLine,
-    anchor: WorkerId,
-    /// Numbers of programs that it was told of.
-    told: FxHashSet<u32>,
-    /// Jobs of which it has tasks from this node.
-    jobs: BTreeSet<JobId>,
-    /// The tasks that stand for it, by job.
-    seats: BTreeMap<JobId, TaskId>,
-    /// Its programs, by its numbers.
-    programs: FxHashMap<u32, Known>,
-    /// If it is to go.
-    leaving: Option<Leaving>,
-    /// It needs nothing of this node, which is to go.
-    spares: bool,
-    told_load: Option<ToldLoad>,
+/// A message that reports something of a job of this node: it goes to the job recorder.
+pub(super) enum JobReport<'a> {
+    Log { job: JobId, task: TaskId, name: Arc<str>, worker: WorkerId, level: u8, line: &'a str },
+    Progress { job: JobId, task: TaskId, name: &'a str, done: u64, total: Option<u64> },
+    Attempt(AttemptRecord),
 }
 
 impl Peers {
-    pub(super) fn is_any(&self) -> bool {
-        !self.all.is_empty()
-    }
-
-    /// Whether a worker is another node.
-    #[inline]
-    pub(super) fn is_far(&self, worker: WorkerId) -> bool {
-        !self.all.is_empty() && self.far.contains_key(&worker)
-    }
-
-    /// How much there is of each kind.
-    pub(super) fn left(&self) -> [usize; 8] {
-        let (given, returns, theirs) = (self.given.len(), self.returns.len(), self.theirs.len());
-        let (seats, asides) = (self.seats.len(), self.asides.len());
+    /// Returns the numbers of items of each part, for tests.
+    pub(super) fn counts(&self, cx: &Context) -> [usize; 8] {
         [
-            given,
-            returns,
-            theirs,
+            self.executor.len(),
+            self.proxies.len(),
             self.borrowed.len(),
-            self.aways.len() + self.saving.len(),
-            seats,
-            asides,
-            self.far.len(),
+            cx.remote_values.len(),
+            self.missed.len(),
+            self.checkpoints.len(),
+            self.reservations.len(),
+            cx.peers.remote_workers(),
         ]
     }
 
-    fn anchor(&self, node: NodeId) -> Option<WorkerId> {
-        self.all.get(&node).map(|peer| peer.anchor)
-    }
-
-    /// Whether somebody has said something.
-    pub(super) fn has_some(&self) -> bool {
-        self.all.values().any(|peer| peer.line.has_some())
-    }
-
-    pub(super) fn flush(&mut self) {
-        self.all.values_mut().for_each(|peer| peer.line.flush());
-    }
-
-    fn say(&mut self, node: NodeId, what: &PeerMessage<'_>) {
-        if let Some(peer) = self.all.get_mut(&node)
-            && let Ok(frame) = postcard::to_stdvec(what)
-        {
-            peer.line.say(frame);
-        }
-    }
-}
-
-impl State {
-    /// There is a connection to another node.
-    pub(super) fn join(&mut self, new: NewPeer) {
-        let NewPeer { node, resources, slots, line } = new;
-        self.lose_peer(node);
-        self.step(Event::NodeJoined { node, resources, remote: true });
-        let Some(anchor) = self.number_worker() else { return };
-        self.peers.far.insert(anchor, node);
-        let (told, jobs, seats, programs) = Default::default();
-        let (leaving, spares, told_load) = (None, false, None);
-        self.peers.all.insert(node, Peer { line, anchor, told, jobs, seats, programs, leaving, spares, told_load });
-        if self.peers.leaves.is_some() {
-            self.peers.say(node, &PeerMessage::Leaving);
-        }
-        self.step(Event::WorkerReady { worker: anchor, node, kind: WorkerKind::PeerProxy });
-        for _ in 0..slots {
-            let Some(slot) = self.number_worker() else { return };
-            self.peers.far.insert(slot, node);
-            self.step(Event::WorkerReady { worker: slot, node, kind: WorkerKind::Tasks });
+    /// Connects a node. `ids` are worker ids: of its proxy worker, and of its slots.
+    pub(super) fn join(
+        &mut self,
+        cx: &mut Context,
+        node: NodeId,
+        line: PeerLine,
+        mut ids: impl Iterator<Item = WorkerId>,
+    ) {
+        let Some(proxy_worker) = ids.next() else { return };
+        cx.peers.add(node, line, proxy_worker);
+        self.drain.node_joined(cx, node);
+        cx.step(Event::WorkerReady { worker: proxy_worker, node, kind: WorkerKind::PeerProxy });
+        for slot in ids {
+            cx.peers.add_worker(slot, node);
+            cx.step(Event::WorkerReady { worker: slot, node, kind: WorkerKind::Tasks });
         }
     }
 
-    /// A node is gone, or the connection to it.
-    pub(super) fn lose_peer(&mut self, node: NodeId) {
-        if self.peers.all.remove(&node).is_none() {
+    /// Disconnects a node: all work for it, and of it for this node, ends.
+    pub(super) fn disconnect(&mut self, cx: &mut Context, node: NodeId) {
+        if !cx.peers.contains(node) {
             return;
         }
-        let there = self.sched.workers().filter(|worker| worker.node == node);
+        let there = cx.scheduler.workers().filter(|worker| worker.node == node);
         let mut lost: Vec<TaskId> =
             there.flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked)).collect();
-        lost.retain(|task| !self.peers.seats.is_one(*task));
-        self.count_lost(&lost, &format!("node {node} is lost"), |counts| counts.lost_nodes += 1);
-        self.peers.far.retain(|_, of| *of != node);
-        self.forget_given(|given| given.owner == node);
-        self.forget_asides(|owner, _| owner == node);
-        self.peers.saving.retain(|_, saving| saving.node != node);
-        // Before anything that is made again is given to it.
-        self.step(Event::NodeLost { node });
-        self.peers.remains.lose_roots(|root| root.node == node);
-        self.lose_seats(node);
-        self.lose_lent(node);
-        self.lose_aways(node);
+        lost.retain(|task| !self.proxies.is_proxy(*task));
+        cx.push(Effect::Job(JobEffect::NodeLost(count_by_job(cx, &lost), format!("node {node} is lost"))));
+        cx.peers.remove(node);
+        self.executor.remove(|hosted| hosted.owner == node);
+        self.programs.node_lost(node);
+        self.reservations.node_lost(node);
+        self.checkpoints.node_lost(node);
+        self.drain.node_lost(node);
+        // Before anything that is reconstructed is assigned to it.
+        cx.step(Event::NodeLost { node });
+        self.results.roots_lost(cx.time.now, |root| root.node == node);
+        for job in self.proxies.remove_node(node) {
+            self.end_remote_job(cx, job);
+        }
+        self.end_orphans(cx);
+        self.borrowed.lender_lost(cx, node);
+        self.missed.node_lost(cx, node);
     }
 
-    /// Hears other nodes. Says whether any had something to say.
-    pub(super) fn hear_peers(&mut self) -> bool {
-        if self.peers.all.is_empty() {
-            return false;
-        }
-        let nodes: Vec<NodeId> = self.peers.all.keys().copied().collect();
-        let mut heard = false;
-        for node in nodes {
-            for _ in 0..MESSAGES_A_TURN {
-                let Some(frame) = self.peers.all.get(&node).and_then(|peer| peer.line.hear()) else { break };
-                heard = true;
-                self.clock = sandbar_worker::program::monotonic_nanos();
-                if self.hear_peer(node, &frame).is_err() {
-                    // It is no node that could be talked to.
-                    self.lose_peer(node);
-                }
-            }
-            if self.peers.all.get(&node).is_some_and(|peer| peer.line.is_closed()) {
-                heard = true;
-                self.lose_peer(node);
-            }
-        }
-        heard
-    }
-
-    fn hear_peer(&mut self, node: NodeId, frame: &[u8]) -> io::Result<()> {
-        let Some(anchor) = self.peers.anchor(node) else { return Ok(()) };
+    /// Decodes and handles a message of a node.
+    ///
+    /// # Errors
+    /// The message is invalid.
+    pub(super) fn handle<'a>(
+        &mut self,
+        cx: &mut Context,
+        node: NodeId,
+        frame: &'a [u8],
+    ) -> io::Result<Option<JobReport<'a>>> {
+        let Some(worker) = cx.peers.proxy_worker(node) else { return Ok(None) };
         match postcard::from_bytes(frame).map_err(io::Error::other)? {
-            PeerMessage::Program { program, component, limits } => self.load_program(node, program, component, limits),
-            PeerMessage::Job { root, name, lasting } => self.name_job(root, &name, lasting.as_deref()),
-            PeerMessage::Submit(errand) => return self.hear_errand(node, errand, frame),
-            PeerMessage::Recall(slot) => self.recall_given(node, slot),
+            PeerMessage::Program { program, component, limits } => {
+                let own = cx.jobs.keys().filter_map(|job| self.proxies.program_of(cx, *job));
+                let own: Vec<Arc<Program>> = own.collect();
+                self.programs.load(cx, (node, program), (component, limits), own.into_iter());
+            }
+            PeerMessage::Job { root, name, lasting } => {
+                if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
+                    self.results.introduce(root, &lasting);
+                }
+                self.proxies.set_name(cx, root, &name);
+            }
+            PeerMessage::Submit(spec) => self.handle_submit(cx, node, spec, frame)?,
+            PeerMessage::Recall(slot) => {
+                let waiting = self.programs.remove_waiting(cx, node, |spec| spec.slot == slot);
+                let waiting = waiting.into_iter().map(|remote| remote.task).collect();
+                self.executor.handle_recall(cx, node, slot, waiting);
+            }
             PeerMessage::Recalled(worker, tasks) => {
-                if self.peers.far.get(&worker) == Some(&node) {
-                    self.step(Event::Recalled { worker, tasks });
+                if cx.peers.node_of(worker) == Some(node) {
+                    cx.step(Event::Recalled { worker, tasks });
                 }
             }
-            PeerMessage::Cancel(task, attempt, anyhow) => self.cancel_given(node, (task, attempt), anyhow),
-            PeerMessage::JobEnded(root) => self.hear_job_ended(node, root),
-            PeerMessage::Finished { task, attempt, slot, returned, system, usage: took } => {
-                let took = AttemptUsage { started: self.clock.saturating_sub(took.started), ..took };
-                self.ended_at((node, slot), (task, attempt), returned, system, &took);
+            PeerMessage::Cancel(task, attempt, ends_call) => {
+                self.cancel_waiting(cx, node, |spec| (spec.task, spec.attempt) == (task, attempt));
+                self.executor.handle_cancel(cx, node, (task, attempt), ends_call);
+            }
+            PeerMessage::JobEnded(root) => self.handle_job_ended(cx, node, root),
+            PeerMessage::Finished { task, attempt, slot, returned, system, usage } => {
+                let usage = AttemptUsage { started: cx.time.nanos.saturating_sub(usage.started), ..usage };
+                let finished = RemoteFinished { task, attempt, slot, returned, is_system: system, usage };
+                let record = owner::handle_finished(cx, &mut self.borrowed, node, finished);
+                return Ok(record.map(JobReport::Attempt));
             }
             PeerMessage::Blocked(task, blocked) => {
-                if let Some(worker) = self.sched.task(task).and_then(|view| view.worker)
-                    && self.peers.far.get(&worker) == Some(&node)
+                if let Some(worker) = cx.scheduler.task(task).and_then(|view| view.worker)
+                    && cx.peers.node_of(worker) == Some(node)
                 {
-                    self.step(Event::Blocked { task, worker, blocked });
+                    cx.step(Event::Blocked { task, worker, blocked });
                 }
             }
             PeerMessage::Yielded { task, attempt, slot, index, object, value, contains } => {
-                self.yielded_at((node, slot), (task, attempt), (index, object), value, contains);
+                let item = RemoteItem { task, attempt, slot, index, object, value, contains };
+                owner::handle_item(cx, &mut self.borrowed, node, item);
             }
             PeerMessage::Checkpoint { task, attempt, object, value, contains } => {
-                self.saved_at(node, (task, attempt), object, value, contains);
+                let checkpoint = RemoteCheckpoint { task, attempt, object, value, contains };
+                self.checkpoints.handle(cx, &mut self.borrowed, node, checkpoint);
             }
-            PeerMessage::ItemsTaken(task, taken) => self.hear_taken(node, task, taken),
-            PeerMessage::FindActor { object, job, name } => self.find_for(node, object, job, &name),
-            PeerMessage::KillActor(actor, restart) => self.kill_for(node, actor, restart),
-            PeerMessage::RequestObject(object, missed) => self.want_for(object, anchor, missed),
+            PeerMessage::ItemsTaken(task, consumed) => self.executor.handle_items_taken(cx, node, task, consumed),
+            PeerMessage::FindActor { object, job, name } => {
+                actors::handle_find(cx, &mut self.proxies, node, (object, job), &name);
+            }
+            PeerMessage::KillActor(actor, restart) => {
+                let actor = actors::actor_of_message(cx, (&self.borrowed, &self.executor), node, actor);
+                if let Some(actor) = actor {
+                    cx.push(Effect::KillActor(worker, actor, restart));
+                }
+            }
+            PeerMessage::RequestObject(object, is_missed) => {
+                self.missed.handle_request(cx, object, worker, is_missed);
+            }
             PeerMessage::ObjectValue { object, value, contains } => {
-                self.arrived(node, object, (value, Priority::Get), contains);
+                self.handle_value(cx, node, (object, value, contains), Priority::Get);
             }
-            PeerMessage::Release(object, times) => {
-                self.unmake(node, object);
-                self.step(Event::ReferencesReleased { object, worker: anchor, count: times });
+            PeerMessage::Release(object, count) => {
+                self.programs.handle_released(cx, node, object);
+                cx.step(Event::ReferencesReleased { object, worker, count });
             }
             PeerMessage::Log { job, task, name, worker, level, line } => {
-                if let Some(job) = self.jobs.get(&job) {
-                    let name: Arc<str> = name.as_ref().into();
-                    job.log.send(sandbar_jobs::LogEntry { task: Some((task, &name, worker)), level, line });
-                }
+                let name = name.as_ref().into();
+                return Ok(Some(JobReport::Log { job, task, name, worker, level, line }));
             }
             PeerMessage::Progress { job, task, name, done, total } => {
-                if let Some(job) = self.jobs.get(&job) {
-                    job.bars.report(task, name, done, total);
-                }
+                return Ok(Some(JobReport::Progress { job, task, name, done, total }));
             }
             PeerMessage::ReserveBundles { group, attempt, job, program, bundles } => {
-                self.hear_set_aside(node, (group, attempt), (job, program), bundles);
+                let request = ReserveRequest { group, attempt, job, program, bundles };
+                self.reservations.handle_reserve(cx, (&mut self.proxies, &self.programs), node, request);
             }
-            PeerMessage::ReserveReply(group, attempt, done) => {
-                self.step(Event::ReserveReply { group, node, attempt, granted: done })
+            PeerMessage::ReserveReply(group, attempt, granted) => {
+                cx.step(Event::ReserveReply { group, node, attempt, granted });
             }
-            PeerMessage::ReleaseBundles(group, attempt) => self.hear_give_back(node, group, attempt),
-            PeerMessage::Load(others) => self.step(Event::NodeLoad { node, external_usage: others.demand() }),
-            PeerMessage::Leaving => self.hear_leaving(node),
-            PeerMessage::Released => {
-                if let Some(peer) = self.peers.all.get_mut(&node) {
-                    peer.spares = true;
-                }
+            PeerMessage::ReleaseBundles(group, attempt) => {
+                self.reservations.handle_release(cx, node, group, attempt);
             }
+            PeerMessage::Load(usage) => cx.step(Event::NodeLoad { node, external_usage: usage.resources() }),
+            PeerMessage::Leaving => self.drain.handle_leaving(cx, node),
+            PeerMessage::Released => self.drain.handle_released(node),
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Does what is left to be done.
-    fn settle(&mut self) {
-        if let Some(event) = self.events.pop_front() {
-            self.step(event);
+    /// Handles the value of an object that a node has lent.
+    fn handle_value(
+        &mut self,
+        cx: &mut Context,
+        lender: NodeId,
+        (object, value, contains): (ObjectId, PeerValue<'_>, Vec<ObjectId>),
+        priority: Priority,
+    ) {
+        let Peers { proxies, borrowed, .. } = self;
+        submitted::handle_value(cx, (proxies, borrowed), lender, (object, value, contains), priority);
+    }
+
+    /// A node submits a task, which waits until its program is loaded.
+    ///
+    /// # Errors
+    /// The task is invalid.
+    fn handle_submit(
+        &mut self,
+        cx: &mut Context,
+        node: NodeId,
+        spec: RemoteTaskSpec<'_>,
+        frame: &[u8],
+    ) -> io::Result<()> {
+        match self.programs.get_or_wait(node, spec.program, frame)? {
+            programs::Lookup::Waits => Ok(()),
+            programs::Lookup::Loaded(Err(fault)) => {
+                submitted::refuse(cx, node, &spec, fault);
+                Ok(())
+            }
+            programs::Lookup::Loaded(Ok(program)) => {
+                let Peers { proxies, borrowed, executor, reservations, .. } = self;
+                submitted::start(cx, (proxies, borrowed, executor, reservations), node, spec, program)
+            }
         }
     }
 
-    /// Steps, with all that comes of it.
-    fn steps(&mut self, events: impl IntoIterator<Item = Event<super::Call, super::Stored>>) {
-        events.into_iter().for_each(|event| self.step(event));
+    /// A program of a node was loaded, or can't be.
+    pub(super) fn loaded(&mut self, cx: &mut Context, node: NodeId, program: u32, loaded: Loaded) {
+        let waiting = self.programs.loaded(cx, node, program, loaded);
+        // Without the program, bundles could not be reserved.
+        self.reservations.report_soon(node);
+        for frame in waiting {
+            let Ok(PeerMessage::Submit(spec)) = postcard::from_bytes(&frame) else { continue };
+            if self.handle_submit(cx, node, spec, &frame).is_err() {
+                cx.push(Effect::Disconnect(node));
+            }
+        }
+    }
+
+    fn cancel_waiting(&mut self, cx: &mut Context, node: NodeId, is_cancelled: impl Fn(&RemoteTaskSpec<'_>) -> bool) {
+        for remote in self.programs.remove_waiting(cx, node, is_cancelled) {
+            send_cancelled(cx, node, remote);
+        }
+    }
+
+    /// A node needs nothing more of a job. If the node is the job's root, no node does.
+    fn handle_job_ended(&mut self, cx: &mut Context, node: NodeId, root: JobRoot) {
+        let is_own = root.node == cx.node();
+        if root.node == node {
+            self.results.root_ended(root);
+        }
+        let job = if is_own { Some(root.job) } else { self.proxies.known_job(root) };
+        self.cancel_waiting(cx, node, |spec| spec.job == root);
+        let Some(job) = job else { return };
+        if !is_own && (root.node == node || !self.proxies.is_in_other(job, node)) {
+            return self.end_remote_job(cx, job);
+        }
+        if let Some((proxy, hosted)) = self.end_for(cx, node, job) {
+            cx.step(Event::Cancelled { task: proxy, recursive: true });
+            hosted.into_iter().for_each(|id| release_returns(cx, node, id));
+        }
+    }
+
+    /// Ends all work for a node in a job. Returns its proxy task, and the tasks with the number of their returned objects.
+    fn end_for(&mut self, cx: &mut Context, node: NodeId, job: JobId) -> Option<(TaskId, Vec<(TaskId, u32)>)> {
+        let proxy = self.proxies.remove(node, job)?;
+        self.reservations.proxy_ended(proxy);
+        let hosted = self.executor.remove(|hosted| hosted.owner == node && hosted.job == job);
+        hosted.iter().for_each(|(_, hosted)| send_cancelled(cx, node, hosted.remote));
+        Some((proxy, hosted.into_iter().map(|(id, hosted)| (id, hosted.returns)).collect()))
+    }
+
+    /// Ends a job of another node here.
+    fn end_remote_job(&mut self, cx: &mut Context, job: JobId) {
+        if let Some(root) = self.proxies.remove_job(job) {
+            self.announce_job_ended(cx, job, root);
+            cx.step(Event::JobEnded { job });
+        }
+    }
+
+    /// Tells other nodes that this one needs nothing more of a job, and ends their work in it.
+    fn announce_job_ended(&mut self, cx: &mut Context, job: JobId, root: JobRoot) {
+        for node in cx.peers.nodes() {
+            let had_proxy = self.end_for(cx, node, job).is_some();
+            if cx.peers.forget_job(node, job) || had_proxy {
+                cx.peers.send(node, &PeerMessage::JobEnded(root));
+            }
+        }
+    }
+
+    /// Ends jobs whose root is not connected, once no task of them runs for other nodes.
+    fn end_orphans(&mut self, cx: &mut Context) {
+        let ended: Vec<JobId> = self.proxies.orphans().filter(|job| !self.executor.has_job(*job)).collect();
+        ended.into_iter().for_each(|job| self.end_remote_job(cx, job));
+    }
+
+    /// A job of this node starts, with results of an earlier run. Nodes that have more results keep them until it ends.
+    pub(super) fn job_started(&mut self, cx: &mut Context, job: JobId, results: Vec<CachedResult>) {
+        let Some(name) = cx.jobs.get(&job).and_then(|job| job.cluster_name.clone()) else { return };
+        self.results.resume_job(job, results);
+        if self.results.is_resumed(job) {
+            self.results.introduce(self.proxies.root(cx, job), &name);
+            for node in cx.peers.nodes() {
+                self.proxies.introduce(cx, node, job);
+            }
+        }
+    }
+
+    /// A job of this node has ended.
+    pub(super) fn job_ended(&mut self, cx: &mut Context, job: JobId) {
+        let root = self.proxies.root(cx, job);
+        self.announce_job_ended(cx, job, root);
+        self.results.root_ended(root);
+        self.results.job_ended(job);
+    }
+
+    /// Submits a task that another node runs, or that has a result of an earlier run. Returns the task otherwise.
+    pub(super) fn submit(
+        &mut self,
+        cx: &mut Context,
+        worker: WorkerId,
+        task: Submission<Call>,
+    ) -> Option<Submission<Call>> {
+        if let Some(root) = actors::creating_root(cx, &self.proxies, &task) {
+            actors::create_at_root(cx, (&mut self.proxies, &mut self.borrowed), root, worker, task);
+            return None;
+        }
+        self.results.resume_task(cx, worker, task)
+    }
+
+    /// Has a job's root find an actor. Returns whether another node is the root.
+    pub(super) fn find_actor(
+        &mut self,
+        cx: &mut Context,
+        (task, worker): (TaskId, WorkerId),
+        object: ObjectId,
+        name: &str,
+    ) -> bool {
+        let job = cx.scheduler.job_of(task);
+        let Some((job, root)) = job.and_then(|job| Some((job, self.proxies.remote_root(job)?))) else { return false };
+        let parts = (&mut self.proxies, &mut self.borrowed);
+        actors::find_at_root(cx, parts, root, (job, task, worker), (object, name));
+        true
+    }
+
+    /// Tells the scheduler of an actor of another node.
+    pub(super) fn meet_actor(&self, cx: &mut Context, actor: ActorId) {
+        actors::meet(cx, &self.borrowed, actor);
+    }
+
+    /// Kills an actor of another node. Returns whether another node has it.
+    pub(super) fn kill_actor(&self, cx: &mut Context, actor: ActorId, restart: bool) -> bool {
+        actors::kill(cx, &self.borrowed, actor, restart)
+    }
+
+    /// Assigns a task to a slot of another node.
+    pub(super) fn assign(&self, cx: &mut Context, worker: WorkerId, task: TaskId) {
+        owner::assign(cx, &self.proxies, worker, task);
+    }
+
+    pub(super) fn recall(cx: &mut Context, worker: WorkerId) {
+        owner::recall(cx, worker);
+    }
+
+    /// Ends an attempt on another node, even a running call of an actor if `ends_call`.
+    pub(super) fn cancel(&mut self, cx: &mut Context, worker: WorkerId, attempt: (TaskId, Attempt), ends_call: bool) {
+        owner::cancel(cx, &mut self.proxies, worker, attempt, ends_call);
+    }
+
+    pub(super) fn send_credit(cx: &mut Context, worker: WorkerId, task: TaskId, consumed: u64) {
+        owner::send_credit(cx, worker, task, consumed);
+    }
+
+    /// Delivers an object to a node that requested it, or the results of its task.
+    pub(super) fn deliver(&mut self, cx: &mut Context, worker: WorkerId, object: ObjectId) {
+        if let Some(finished) = self.executor.handle_return(object) {
+            if let Some(finished) = finished {
+                self.results.task_finished(cx, &self.proxies, &finished);
+            }
+            return self.executor.send_results(cx, object);
+        }
+        let (Some(node), Some(value)) = (cx.peers.node_of(worker), outgoing(cx, object)) else { return };
+        let (value, contains) = with_contents(cx, object, value);
+        cx.peers.send(node, &PeerMessage::ObjectValue { object, value: value.as_message(), contains });
+    }
+
+    /// Delivers an item of a stream to the owner of its generator.
+    pub(super) fn deliver_item(&mut self, cx: &mut Context, worker: WorkerId, stream: ObjectId, object: ObjectId) {
+        self.executor.send_item(cx, worker, stream, object);
+    }
+
+    /// Tells a node that it can't have an object.
+    pub(super) fn refuse(cx: &mut Context, worker: WorkerId, object: ObjectId, error: &TaskError) {
+        let Some(node) = cx.peers.node_of(worker) else { return };
+        let value = OutgoingValue::failed(error);
+        let value = value.as_message();
+        cx.peers.send(node, &PeerMessage::ObjectValue { object, value, contains: Vec::new() });
+    }
+
+    pub(super) fn request_object(&mut self, cx: &mut Context, object: ObjectId) {
+        self.borrowed.request(cx, object);
+    }
+
+    pub(super) fn release_object(&mut self, cx: &mut Context, object: ObjectId) {
+        self.borrowed.release(cx, object);
+    }
+
+    pub(super) fn deliver_remote(cx: &mut Context, key: RemoteKey, recipient: Recipient) {
+        MissedValues::deliver(cx, key, recipient);
+    }
+
+    pub(super) fn drop_remote(&mut self, cx: &mut Context, key: RemoteKey) {
+        let checkpoint = self.missed.drop_value(cx, key);
+        self.checkpoint_fetched(cx, checkpoint);
+    }
+
+    /// A value was fetched, or can't be.
+    pub(super) fn fetched(&mut self, cx: &mut Context, number: u64, fetched: Result<SealedFile, String>) {
+        let checkpoint = self.missed.fetched(cx, &mut self.borrowed, number, fetched);
+        self.checkpoint_fetched(cx, checkpoint);
+    }
+
+    fn checkpoint_fetched(&mut self, cx: &mut Context, fetched: Option<CheckpointFetched>) {
+        if let Some(fetched) = fetched {
+            self.checkpoints.fetched(cx, fetched);
+        }
+    }
+
+    pub(super) fn reserve_bundles(
+        &self,
+        cx: &mut Context,
+        node: NodeId,
+        attempt: (GroupId, Attempt),
+        bundles: &[(u32, ResourceSet)],
+    ) {
+        reservations::request(cx, &self.proxies, node, attempt, bundles);
+    }
+
+    pub(super) fn release_bundles(cx: &mut Context, node: NodeId, group: GroupId, attempt: Attempt) {
+        cx.peers.send(node, &PeerMessage::ReleaseBundles(group, attempt));
+    }
+
+    /// An attempt has finished in its worker.
+    pub(super) fn attempt_finished(&mut self, task: TaskId, usage: &AttemptUsage) {
+        self.executor.attempt_finished(task, usage);
+    }
+
+    /// A task has ended.
+    pub(super) fn task_ended(&mut self, task: TaskId, error: Option<&TaskError>) {
+        self.executor.task_ended(task, error);
+    }
+
+    /// Tells owners of hosted actors that have ended, after the results of their calls.
+    pub(super) fn send_ended_actors(&mut self, cx: &mut Context) {
+        self.executor.send_ended_actors(cx);
+    }
+
+    pub(super) fn task_blocked(&self, cx: &mut Context, task: TaskId, blocked: bool) {
+        self.executor.task_blocked(cx, task, blocked);
+    }
+
+    /// An actor has a new checkpoint.
+    pub(super) fn actor_checkpointed(&mut self, cx: &mut Context, actor: ActorId, object: ObjectId) {
+        checkpoints::send(cx, (&mut self.proxies, &self.executor), actor, object);
+    }
+
+    /// Sends a log line of a task to the node that runs its job.
+    pub(super) fn log(&self, cx: &mut Context, worker: WorkerId, task: TaskId, level: u8, line: &str) {
+        if let Some(root) = cx.scheduler.job_of(task).and_then(|job| self.proxies.remote_root(job)) {
+            executor::send_log(cx, root, worker, task, level, line);
+        }
+    }
+
+    /// Sends progress of a task to the node that runs its job.
+    pub(super) fn progress(&self, cx: &mut Context, task: TaskId, name: &str, amount: (u64, Option<u64>)) {
+        if let Some(root) = cx.scheduler.job_of(task).and_then(|job| self.proxies.remote_root(job)) {
+            executor::send_progress(cx, root, task, name, amount);
+        }
+    }
+
+    /// Returns the value of a cached result of another node's job.
+    pub(super) fn cached_value(&self, object: ObjectId) -> Option<SealedFile> {
+        self.results.file(object)
+    }
+
+    /// Returns cached results of a job from a number on, each with the number after it.
+    pub(super) fn cached_results(&self, name: &str, from: u64) -> Vec<(u64, CachedResult)> {
+        self.results.page(name, from)
+    }
+
+    /// Drains this node: see [`Drain::start`].
+    pub(super) fn drain(&mut self, cx: &mut Context, tell: Tell<()>) {
+        self.drain.start(cx, tell);
+    }
+
+    /// Performs periodic work. `has_jobs` tells whether jobs of this node run.
+    pub(super) fn tick(&mut self, cx: &mut Context, has_jobs: bool) {
+        let Peers { drain, executor, borrowed, proxies, results, reservations, .. } = self;
+        drain.tick(cx, borrowed, proxies, !has_jobs && executor.is_empty());
+        results.expire(cx.time.now);
+        reservations.report_load(cx, |cx| executor.usage_by_owner(cx));
+        self.end_orphans(cx);
     }
 }

@@ -1,262 +1,278 @@
-//! Tasks of this node that others run, and actors that others keep for it.
+//! The owner's side of remote tasks: tasks of this node that other nodes run, and actors that they host for it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, ActorOptions, Attempt, Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_jobs::AttemptRecord;
 use sandbar_sched::{Event, Failure, Outcome, TaskView};
 use sandbar_worker::program::AttemptUsage;
 
-use super::super::hear::too_large;
-use super::super::{State, Stored};
-use super::away::AwayKey;
-use super::lent::{ATTACHED_BYTES_MAX, Sending};
-use crate::Program;
+use super::super::actors::creation;
+use super::super::context::{Context, Stored};
+use super::super::effects::Effect;
+use super::super::jobs::JobEffect;
+use super::super::messages::attempt_record;
+use super::super::submission::too_large_for_peers;
+use super::borrowed::Borrowed;
+use super::peer_values::{OutgoingValue, VALUE_BYTES_MAX, outgoing_within, receive, return_value};
+use super::proxy_tasks::ProxyTasks;
 use crate::calls::Call;
-use crate::peer::{Amounts, PeerMessage, PeerValue, RemoteResults, RemoteTaskSpec, RemoteWork};
+use crate::peer::{Amounts, PeerMessage, PeerValue, RemoteActor, RemoteResults, RemoteTaskSpec, RemoteWork};
 
-impl State {
-    /// Gives a task to another node.
-    pub(in super::super) fn delegate(&mut self, worker: WorkerId, task: TaskId) {
-        let Some(node) = self.peers.far.get(&worker).copied() else { return };
-        let Some(call) = self.sched.call(task).cloned() else { return };
-        let Some(work) = self.errand_work(worker, task, &call) else { return };
-        let Some(view) = self.sched.task(task) else { return };
-        let needs = self.needs_of(task, &call);
-        let objects = needs.len() + self.sched.refs(task).count();
-        if let Some(fault) = too_large(view.returns, objects, call.arguments.len()) {
-            // Calls go to where their actor is, whatever they take along.
-            let outcome =
-                Outcome::Failed(Failure { error: Arc::new(TaskError { fault, chain: Vec::new() }), system: false });
-            self.events.push_back(Event::AttemptFinished { task, attempt: view.attempt, worker, outcome, nanos: 0 });
-            return;
-        }
-        let values = self.attached(&needs);
-        self.tell_program(node, &call.program);
-        let Some(job) = self.sched.job_of(task) else { return };
-        self.introduce(node, job);
-        let (Some(view), Some(anchor)) = (self.sched.task(task), self.peers.anchor(node)) else { return };
-        let (name, refs) = (view.name.clone(), self.sched.refs(task).collect::<Vec<ObjectId>>());
-        let held = needs.iter().chain(&refs);
-        self.events.extend(held.map(|object| Event::ReferenceAdded { object: *object, worker: anchor, task }));
-        let errand = RemoteTaskSpec {
-            task,
-            attempt: view.attempt,
-            slot: worker,
-            returns: view.returns,
-            demand: Amounts::of(view.demand),
-            priority: view.priority,
-            depth: view.depth,
-            bundle: self.sched.bundle_of(task),
-            refs,
-            needs,
-            values: values.iter().map(|(object, value)| (*object, value.as_sent())).collect(),
-            work,
-            ..self.errand(job, &name, &call)
-        };
-        self.peers.say(node, &PeerMessage::Submit(errand));
-    }
+/// Number of retries of a call that stands for the default of its actor, which another node knows.
+pub(super) const ACTOR_DEFAULT_RETRIES: u32 = u32::MAX;
 
-    /// Objects that a task needs: what an actor was saved as, beside its arguments.
-    fn needs_of(&self, task: TaskId, call: &Call) -> Vec<ObjectId> {
-        let saved = call.make.as_ref().and_then(|_| self.sched.actor(ActorId(task.0))?.checkpoint);
-        call.needs.iter().copied().chain(saved).collect()
-    }
-
-    /// What of an errand is known by its call.
-    pub(super) fn errand<'a>(&self, job: JobId, name: &'a str, call: &'a Call) -> RemoteTaskSpec<'a> {
-        RemoteTaskSpec {
-            task: TaskId(0),
-            attempt: Attempt(0),
-            slot: WorkerId(0),
-            job: self.root(job),
-            program: call.program.compiled.number(),
-            function: call.function,
-            seed: call.seed,
-            lineage: call.lineage,
-            name: Cow::Borrowed(name),
-            returns: 1,
-            demand: Amounts::default(),
-            priority: 0,
-            depth: 1,
-            bundle: None,
-            timeout_ms: call.timeout_ms.map(Into::into),
-            needs: call.needs.to_vec(),
-            refs: Vec::new(),
-            values: Vec::new(),
-            arguments: &call.arguments,
-            work: RemoteWork::Task,
-        }
-    }
-
-    /// What there is of objects that go with a message.
-    fn attached(&mut self, needs: &[ObjectId]) -> Vec<(ObjectId, Sending)> {
-        let (mut values, mut room) = (Vec::new(), ATTACHED_BYTES_MAX);
-        for need in needs {
-            // What it contains is lent when it is asked for.
-            if self.sched.contained_objects(*need).next().is_none()
-                && let Some(value) = self.sending_within(*need, &mut room)
-            {
-                values.push((*need, value));
-            }
-        }
-        values
-    }
-
-    /// A node learns of a program before the first of its tasks.
-    pub(super) fn tell_program(&mut self, node: NodeId, program: &Program) {
-        let (component, limits) = (program.compiled.id(), program.limits);
-        let program = program.compiled.number();
-        if self.peers.all.get_mut(&node).is_some_and(|peer| peer.told.insert(program)) {
-            self.peers.say(node, &PeerMessage::Program { program, component, limits });
-        }
-    }
-
-    /// Asks for what was given and is not begun.
-    pub(in super::super) fn recall_at(&mut self, slot: WorkerId) {
-        if let Some(node) = self.peers.far.get(&slot).copied() {
-            self.peers.say(node, &PeerMessage::Recall(slot));
-        }
-    }
-
-    /// Ends an attempt that was given to another node, or that stands for it.
-    pub(in super::super) fn cancel_at(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt) {
-        let Some(node) = self.peers.far.get(&worker).copied() else { return };
-        if !self.peers.seats.end(task) {
-            return self.peers.say(node, &PeerMessage::Cancel(task, attempt, self.deadlines.must_end_call(task)));
-        }
-        let error = Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() });
+/// Assigns a task to another node.
+pub(super) fn assign(cx: &mut Context, proxies: &ProxyTasks, worker: WorkerId, task: TaskId) {
+    let (Some(node), Some(call)) = (cx.peers.node_of(worker), cx.scheduler.call(task).cloned()) else { return };
+    let (Some(work), Some(view)) = (remote_work(cx, task, &call), cx.scheduler.task(task)) else { return };
+    let needs = needs(cx, task, &call);
+    let objects = needs.len() + cx.scheduler.refs(task).count();
+    if let Some(fault) = too_large_for_peers(view.returns, objects, call.arguments.len()) {
+        // A call runs where its actor is, however large it is.
+        let error = Arc::new(TaskError { fault, chain: Vec::new() });
         let outcome = Outcome::Failed(Failure { error, system: false });
-        self.events.push_back(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
+        let attempt = view.attempt;
+        return cx.step_later(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
     }
-
-    /// An attempt has ended on another node, or an actor.
-    pub(super) fn ended_at(
-        &mut self,
-        (node, worker): (NodeId, WorkerId),
-        (task, attempt): (TaskId, Attempt),
-        returned: Result<RemoteResults<'_>, Box<TaskError>>,
-        system: bool,
-        took: &AttemptUsage,
-    ) {
-        if self.peers.far.get(&worker) != Some(&node) {
-            return;
-        }
-        let job = self.sched.task(task).filter(|view| is_at(view, worker, attempt)).map(|view| view.job);
-        let mut held = Vec::new();
-        let outcome = match (returned, job) {
-            (Ok(values), Some(job)) => {
-                let mut all = Vec::with_capacity(values.len());
-                let mut failed = None;
-                for ((sent, refs), index) in values.into_iter().zip(0u64..) {
-                    refs.iter().for_each(|content| self.borrow(node, *content, task, worker));
-                    held.extend(refs.iter().copied());
-                    match self.received(job, ObjectId(task.0 + index), sent, Some(node)) {
-                        Ok(value) => all.push((value, refs)),
-                        Err(error) => failed = Some(error),
-                    }
-                }
-                match failed {
-                    None => Outcome::Succeeded(all),
-                    Some(error) => {
-                        all.iter().for_each(|(value, _)| self.discard(value));
-                        Outcome::Failed(Failure { error, system: true })
-                    }
-                }
-            }
-            // The job has ended, or the attempt is another's by now.
-            (Ok(values), None) => {
-                values.into_iter().for_each(|(value, contains)| self.release_sent(node, value, contains));
-                Outcome::Succeeded(Vec::new())
-            }
-            (Err(error), job) => {
-                self.count_failed(job);
-                Outcome::Failed(Failure { error: Arc::new(self.with_names(task, *error)), system })
-            }
-        };
-        self.ran = Some(self.ran_at(worker, task, &outcome, took));
-        // What was given counts until this is said, whatever has become of it.
-        self.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: took.nanos });
-        self.ran = None;
-        self.steps(held.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
+    let values = needed_values(cx, &needs);
+    cx.peers.introduce_program(node, &call.program);
+    let Some(job) = cx.scheduler.job_of(task) else { return };
+    proxies.introduce(cx, node, job);
+    let (Some(view), Some(proxy_worker)) = (cx.scheduler.task(task), cx.peers.proxy_worker(node)) else { return };
+    let (name, refs) = (view.name.clone(), cx.scheduler.refs(task).collect::<Vec<ObjectId>>());
+    let spec = RemoteTaskSpec {
+        task,
+        attempt: view.attempt,
+        slot: worker,
+        returns: view.returns,
+        demand: Amounts::of(view.demand),
+        priority: view.priority,
+        depth: view.depth,
+        bundle: cx.scheduler.bundle_of(task),
+        refs: refs.clone(),
+        needs: needs.clone(),
+        values: values.iter().map(|(object, value)| (*object, value.as_message())).collect(),
+        work,
+        ..spec_of_call(cx, proxies, job, &name, &call)
+    };
+    for object in needs.into_iter().chain(refs) {
+        cx.step_later(Event::ReferenceAdded { object, worker: proxy_worker, task });
     }
+    cx.peers.send(node, &PeerMessage::Submit(spec));
+}
 
-    /// A generator that another node runs has yielded an item.
-    pub(super) fn yielded_at(
-        &mut self,
-        (node, worker): (NodeId, WorkerId),
-        (task, attempt): (TaskId, Attempt),
-        (index, object): (u64, ObjectId),
-        value: PeerValue<'_>,
-        refs: Vec<ObjectId>,
-    ) {
-        let is_new = !self.is_own_number(object.0);
-        let is_so =
-            |view: &TaskView<'_>| is_new && is_at(view, worker, attempt) && self.peers.far.get(&worker) == Some(&node);
-        let Some(job) = self.sched.task(task).filter(is_so).map(|view| view.job) else {
-            return self.release_sent(node, value, refs);
-        };
-        refs.iter().for_each(|content| self.borrow(node, *content, task, worker));
-        let value = self.received(job, object, value, Some(node)).map_err(|error| error.fault.clone());
-        self.step(Event::Yielded { task, attempt, worker, index, object, value, refs: refs.clone() });
-        self.steps(refs.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
-    }
+/// Returns the objects that a task needs: those of its arguments, and the checkpoint of an actor.
+fn needs(cx: &Context, task: TaskId, call: &Call) -> Vec<ObjectId> {
+    let checkpoint = call.make.as_ref().and_then(|_| cx.scheduler.actor(ActorId(task.0))?.checkpoint);
+    call.needs.iter().copied().chain(checkpoint).collect()
+}
 
-    /// What a node has lent is not wanted.
-    pub(super) fn release_sent(&mut self, node: NodeId, value: PeerValue<'_>, contains: Vec<ObjectId>) {
-        let own = if let PeerValue::Remote { object, .. } = value { Some(object) } else { None };
-        for object in contains.into_iter().chain(own) {
-            self.peers.say(node, &PeerMessage::Release(object, 1));
-        }
-    }
-
-    /// A generator learns how much of what it has yielded was taken.
-    pub(in super::super) fn credit_at(&mut self, slot: WorkerId, task: TaskId, taken: u64) {
-        if let Some(node) = self.peers.far.get(&slot).copied() {
-            self.peers.say(node, &PeerMessage::ItemsTaken(task, taken));
-        }
-    }
-
-    /// An error of what was done elsewhere for a task, with the names of those on whose behalf it was begun here.
-    pub(super) fn with_names(&self, task: TaskId, error: TaskError) -> TaskError {
-        if error.chain.is_empty() {
-            return error;
-        }
-        let mut chain = self.sched.ancestor_names(task);
-        chain.extend(error.chain.into_iter().skip(1));
-        TaskError { chain, ..error }
-    }
-
-    fn ran_at(&self, worker: WorkerId, task: TaskId, outcome: &Outcome<Stored>, took: &AttemptUsage) -> AttemptRecord {
-        let call = self.sched.call(task);
-        let ended = took.started.saturating_add(took.nanos).saturating_add(took.waited_nanos).min(self.clock);
-        AttemptRecord {
-            task,
-            worker,
-            submitted_ns: call.map_or(took.started, |call| call.submitted.min(took.started)),
-            started_ns: took.started,
-            finished_ns: ended,
-            compute_ns: took.nanos,
-            gpu_ns: took.gpu_nanos,
-            memory_bytes: took.memory_bytes,
-            bytes_in: call.map_or(0, |call| self.bytes_of(call)),
-            bytes_out: match outcome {
-                Outcome::Succeeded(values) => values.iter().map(|(value, _)| self.bytes_of_value(value)).sum(),
-                Outcome::Failed(_) => 0,
-            },
-        }
-    }
-
-    fn bytes_of_value(&self, value: &Stored) -> u64 {
-        match value {
-            Stored::Inline(bytes) => bytes.len() as u64,
-            Stored::Kept(_, bytes) | Stored::Away(AwayKey { bytes, .. }) => *bytes,
-        }
+/// Returns the description of a task, as far as its call has it.
+pub(super) fn spec_of_call<'a>(
+    cx: &Context,
+    proxies: &ProxyTasks,
+    job: JobId,
+    name: &'a str,
+    call: &'a Call,
+) -> RemoteTaskSpec<'a> {
+    RemoteTaskSpec {
+        task: TaskId(0),
+        attempt: Attempt(0),
+        slot: WorkerId(0),
+        job: proxies.root(cx, job),
+        program: call.program.compiled.number(),
+        function: call.function,
+        seed: call.seed,
+        lineage: call.lineage,
+        name: Cow::Borrowed(name),
+        returns: 1,
+        demand: Amounts::default(),
+        priority: 0,
+        depth: 1,
+        bundle: None,
+        timeout_ms: call.timeout_ms.map(Into::into),
+        needs: call.needs.to_vec(),
+        refs: Vec::new(),
+        values: Vec::new(),
+        arguments: &call.arguments,
+        work: RemoteWork::Task,
     }
 }
 
-/// Whether it is this attempt of a task, in that worker.
-pub(super) fn is_at(view: &TaskView<'_>, worker: WorkerId, attempt: Attempt) -> bool {
+/// Returns what another node does for a task.
+fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a Call) -> Option<RemoteWork<'a>> {
+    if let Some(actor) = cx.scheduler.actor_of(task) {
+        let view = cx.scheduler.task(task)?;
+        let retries = (view.retries_max != ACTOR_DEFAULT_RETRIES).then_some(view.retries_max);
+        return Some(RemoteWork::Call { actor: remote_actor(cx, actor), retries, retry_on: view.retry_on });
+    }
+    if let Some(make) = &call.make {
+        let restarts = cx.scheduler.task(task).map_or(0, |view| view.attempt.0);
+        let max_restarts = make.actor.max_restarts.saturating_sub(restarts);
+        let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..make.actor.clone() };
+        let checkpoint = cx.scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint);
+        return Some(RemoteWork::HostActor(options, checkpoint));
+    }
+    Some(match cx.scheduler.stream(task.returns(0)).filter(|_| call.is_generator()) {
+        Some(stream) => RemoteWork::Generator(stream.buffer),
+        None => RemoteWork::Task,
+    })
+}
+
+/// Returns an actor on another node as that node knows it.
+pub(super) fn remote_actor(cx: &Context, actor: ActorId) -> RemoteActor {
+    match cx.scheduler.task(actor.creation_task()) {
+        Some(task) if creation(cx, actor).is_some() => RemoteActor::Hosted(task.id, task.attempt),
+        _ => RemoteActor::Lent(actor),
+    }
+}
+
+/// Returns values of needed objects that go with the task's message.
+fn needed_values(cx: &mut Context, needs: &[ObjectId]) -> Vec<(ObjectId, OutgoingValue)> {
+    let (mut values, mut limit) = (Vec::new(), VALUE_BYTES_MAX);
+    for need in needs {
+        // Contained objects are lent when the value is requested.
+        if cx.scheduler.contained_objects(*need).next().is_none()
+            && let Some(value) = outgoing_within(cx, *need, &mut limit)
+        {
+            values.push((*need, value));
+        }
+    }
+    values
+}
+
+/// Requests the tasks of a slot that have not started.
+pub(super) fn recall(cx: &mut Context, slot: WorkerId) {
+    if let Some(node) = cx.peers.node_of(slot) {
+        cx.peers.send(node, &PeerMessage::Recall(slot));
+    }
+}
+
+/// Ends an attempt that another node runs, or a proxy task. `ends_call` is set for a call of an actor that must end even if it
+/// runs.
+pub(super) fn cancel(
+    cx: &mut Context,
+    proxies: &mut ProxyTasks,
+    worker: WorkerId,
+    (task, attempt): (TaskId, Attempt),
+    ends_call: bool,
+) {
+    let Some(node) = cx.peers.node_of(worker) else { return };
+    if !proxies.end(task) {
+        return cx.peers.send(node, &PeerMessage::Cancel(task, attempt, ends_call));
+    }
+    let error = Arc::new(TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() });
+    let outcome = Outcome::Failed(Failure { error, system: false });
+    cx.step_later(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
+}
+
+/// Tells a generator how many of its items were consumed.
+pub(super) fn send_credit(cx: &mut Context, slot: WorkerId, task: TaskId, consumed: u64) {
+    if let Some(node) = cx.peers.node_of(slot) {
+        cx.peers.send(node, &PeerMessage::ItemsTaken(task, consumed));
+    }
+}
+
+/// An attempt has finished on another node, or an actor has ended there.
+pub(super) struct RemoteFinished<'a> {
+    pub(super) task: TaskId,
+    pub(super) attempt: Attempt,
+    pub(super) slot: WorkerId,
+    pub(super) returned: Result<RemoteResults<'a>, Box<TaskError>>,
+    pub(super) is_system: bool,
+    pub(super) usage: AttemptUsage,
+}
+
+/// Handles the end of an attempt on another node. Returns its record.
+pub(super) fn handle_finished(
+    cx: &mut Context,
+    borrowed: &mut Borrowed,
+    node: NodeId,
+    finished: RemoteFinished<'_>,
+) -> Option<AttemptRecord> {
+    let RemoteFinished { task, attempt, slot: worker, returned, is_system, usage } = finished;
+    if cx.peers.node_of(worker) != Some(node) {
+        return None;
+    }
+    let job = cx.scheduler.task(task).filter(|view| is_attempt(view, worker, attempt)).map(|view| view.job);
+    let mut held = Vec::new();
+    let outcome = match (returned, job) {
+        (Ok(values), Some(job)) => receive_results(cx, borrowed, node, (job, task, worker), values, &mut held),
+        // The job has ended, or another attempt runs.
+        (Ok(values), None) => {
+            values.into_iter().for_each(|(value, contains)| return_value(cx, node, value, contains));
+            Outcome::Succeeded(Vec::new())
+        }
+        (Err(error), job) => {
+            if let Some(job) = job {
+                cx.push(Effect::Job(JobEffect::AttemptFailed(job)));
+            }
+            Outcome::Failed(Failure { error: Arc::new(cx.with_ancestors(task, *error)), system: is_system })
+        }
+    };
+    let bytes_out = match &outcome {
+        Outcome::Succeeded(values) => values.iter().map(|(value, _)| value.bytes()).sum(),
+        Outcome::Failed(_) => 0,
+    };
+    let record = attempt_record(cx, (worker, task), cx.scheduler.call(task), &usage, bytes_out);
+    // The slot is occupied until this event, whatever has become of the task.
+    cx.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: usage.nanos });
+    cx.steps(held.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
+    Some(record)
+}
+
+/// Stores results. Adds the contained objects, which the slot holds until the event, to `held`.
+fn receive_results(
+    cx: &mut Context,
+    borrowed: &mut Borrowed,
+    node: NodeId,
+    (job, task, worker): (JobId, TaskId, WorkerId),
+    values: RemoteResults<'_>,
+    held: &mut Vec<ObjectId>,
+) -> Outcome<Stored> {
+    let mut all = Vec::with_capacity(values.len());
+    let mut failed = None;
+    for ((value, refs), index) in values.into_iter().zip(0u64..) {
+        refs.iter().for_each(|content| borrowed.add(cx, node, *content, task, worker));
+        held.extend(refs.iter().copied());
+        match receive(cx, job, ObjectId(task.0 + index), value, Some(node)) {
+            Ok(value) => all.push((value, refs)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    let Some(error) = failed else { return Outcome::Succeeded(all) };
+    all.iter().for_each(|(value, _)| cx.discard(value));
+    Outcome::Failed(Failure { error, system: true })
+}
+
+/// An item of a generator on another node.
+pub(super) struct RemoteItem<'a> {
+    pub(super) task: TaskId,
+    pub(super) attempt: Attempt,
+    pub(super) slot: WorkerId,
+    pub(super) index: u64,
+    pub(super) object: ObjectId,
+    pub(super) value: PeerValue<'a>,
+    pub(super) contains: Vec<ObjectId>,
+}
+
+pub(super) fn handle_item(cx: &mut Context, borrowed: &mut Borrowed, node: NodeId, item: RemoteItem<'_>) {
+    let RemoteItem { task, attempt, slot: worker, index, object, value, contains } = item;
+    let is_valid = |view: &TaskView<'_>| {
+        !cx.ids.is_own(object.0) && is_attempt(view, worker, attempt) && cx.peers.node_of(worker) == Some(node)
+    };
+    let Some(job) = cx.scheduler.task(task).filter(is_valid).map(|view| view.job) else {
+        return return_value(cx, node, value, contains);
+    };
+    contains.iter().for_each(|content| borrowed.add(cx, node, *content, task, worker));
+    let value = receive(cx, job, object, value, Some(node)).map_err(|error| error.fault.clone());
+    cx.step(Event::Yielded { task, attempt, worker, index, object, value, refs: contains.clone() });
+    cx.steps(contains.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
+}
+
+/// Returns whether a worker runs this attempt of a task.
+pub(super) fn is_attempt(view: &TaskView<'_>, worker: WorkerId, attempt: Attempt) -> bool {
     view.worker == Some(worker) && view.attempt == attempt
 }

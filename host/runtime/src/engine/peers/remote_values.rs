@@ -1,329 +1,287 @@
-//! Values that lie on other nodes: fetched when somebody here wants them.
+//! Values on other nodes, fetched when a task of this node needs them.
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{LendResult, SealedFile, ValueKey, ValueMemory};
+use sandbar_store::{SealedFile, ValueKey, ValueMemory};
 use sandbar_wire::Priority;
 
-use super::super::store::Awaited;
-use super::super::{Command, State, Stored};
-use super::lent::Sending;
-use crate::peer::{self, Fetched, PeerMessage, Tell};
+use super::super::context::{Context, Stored};
+use super::super::effects::Effect;
+use super::super::objects::{Recipient, request_again, split_by_job};
+use super::borrowed::Borrowed;
+use crate::peer::{PeerMessage, RemoteObject};
 
-/// A value that lies, or lay, on another node.
+/// A value on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in super::super) struct AwayKey {
+pub(crate) struct RemoteKey {
     number: u64,
-    pub(in super::super) node: NodeId,
-    pub(in super::super) bytes: u64,
+    pub(crate) node: NodeId,
+    pub(crate) bytes: u64,
 }
 
-/// Such values.
-#[derive(Default)]
-pub(super) struct Aways {
-    all: FxHashMap<u64, Away>,
+/// Values on other nodes, and copies of them on this one.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteValues {
+    all: FxHashMap<u64, RemoteValue>,
     next: u64,
-    /// Who wants a value of this node that is on its way from disk.
-    asked: FxHashMap<ValueKey, Vec<Tell<Result<SealedFile, String>>>>,
-    /// Who is to have a value from this node, since it was not to be had from where it is.
-    missed: FxHashMap<u64, Vec<Wanted>>,
-}
-
-/// Another node wants an object.
-#[derive(Debug, Clone, Copy)]
-struct Wanted {
-    object: ObjectId,
-    anchor: WorkerId,
-}
-
-impl Wanted {
-    fn event<C, V>(self) -> Event<C, V> {
-        // It holds it, of whatever task it has that.
-        Event::ObjectRequested { object: self.object, worker: self.anchor, task: TaskId(0) }
-    }
 }
 
 #[derive(Debug)]
-struct Away {
-    /// Whose value it is here.
+struct RemoteValue {
+    /// Object of this node that has the value.
     object: ObjectId,
-    /// The node that has it, and the object that it is the value of there.
+    /// Node that has the value, and the object's id there.
     node: NodeId,
-    name: ObjectId,
+    id_there: ObjectId,
     bytes: u64,
-    /// The node that is to be told when it is not needed any more.
+    /// Node to which the value is released when it is dropped.
     holder: Option<NodeId>,
-    /// It was not to be had there: who wants it is to have the copy here.
-    was_missed: bool,
-    state: AwayState,
-    /// It is what an actor was saved as that another node keeps.
-    saves: Option<ActorId>,
+    /// Whether another node could not fetch it, and so gets the copy of this node.
+    is_missed: bool,
+    state: FetchState,
+    /// Actor on another node of which the value is a checkpoint.
+    checkpoint_of: Option<ActorId>,
 }
 
 #[derive(Debug)]
-enum AwayState {
-    There,
-    /// On its way, and who is told of it.
-    Fetching(Vec<Awaited>),
-    Here(ValueKey),
+enum FetchState {
+    NotFetched,
+    /// Workers that get the value.
+    Fetching(Vec<Recipient>),
+    /// A copy on this node.
+    Copied(ValueKey),
 }
 
-impl Aways {
+/// A checkpoint whose value has arrived, or won't.
+pub(super) struct CheckpointFetched {
+    pub(super) actor: ActorId,
+    pub(super) key: RemoteKey,
+    pub(super) is_copied: bool,
+}
+
+/// A node that has requested an object.
+#[derive(Debug, Clone, Copy)]
+struct PeerRequest {
+    object: ObjectId,
+    proxy_worker: WorkerId,
+}
+
+impl PeerRequest {
+    fn event<C, V>(self) -> Event<C, V> {
+        // The proxy worker holds it, whatever its task.
+        Event::ObjectRequested { object: self.object, worker: self.proxy_worker, task: TaskId(0) }
+    }
+}
+
+impl RemoteValues {
     pub(super) fn len(&self) -> usize {
-        self.all.len() + self.asked.len() + self.missed.len()
+        self.all.len()
     }
 
+    /// Adds a value of an object. Its location is a node and the object's id there. `holder` gets it back when it is dropped.
     pub(super) fn add(
         &mut self,
         object: ObjectId,
-        node: NodeId,
-        name: ObjectId,
+        (node, id_there): (NodeId, ObjectId),
         bytes: u64,
         holder: Option<NodeId>,
-    ) -> AwayKey {
-        let key = AwayKey { number: self.next, node, bytes };
+    ) -> RemoteKey {
+        let key = RemoteKey { number: self.next, node, bytes };
         self.next += 1;
-        self.all.insert(
-            key.number,
-            Away { object, node, name, bytes, holder, was_missed: false, state: AwayState::There, saves: None },
-        );
+        let (is_missed, state, checkpoint_of) = (false, FetchState::NotFetched, None);
+        let value = RemoteValue { object, node, id_there, bytes, holder, is_missed, state, checkpoint_of };
+        self.all.insert(key.number, value);
         key
     }
 
-    /// Who waits for a value is an actor that was saved as it.
-    pub(super) fn save(&mut self, key: AwayKey, actor: ActorId) {
-        if let Some(away) = self.all.get_mut(&key.number) {
-            away.saves = Some(actor);
+    /// Returns the copy of a value on this node.
+    pub(crate) fn local_copy(&self, key: RemoteKey) -> Option<ValueKey> {
+        match self.all.get(&key.number)?.state {
+            FetchState::Copied(copy) => Some(copy),
+            _ => None,
         }
     }
 
-    /// Values that only a node has, or that it is to be told of when they are not needed any more, and that are not here.
-    fn only_at(&self, node: NodeId) -> Vec<AwayKey> {
-        let is_there = |away: &Away| {
-            let is_of = away.node == node || away.holder == Some(node);
-            is_of && !matches!(away.state, AwayState::Here(_))
-        };
-        let there = self.all.iter().filter(|(_, away)| is_there(away));
-        let keys = there.map(|(number, away)| AwayKey { number: *number, node: away.node, bytes: away.bytes });
-        let mut keys: Vec<AwayKey> = keys.collect();
+    /// Returns the location of a value: a node, and the object's id there. The second result tells whether another node could
+    /// not fetch it.
+    pub(super) fn location(&self, key: RemoteKey) -> Option<((NodeId, ObjectId), bool)> {
+        self.all.get(&key.number).map(|value| ((value.node, value.id_there), value.is_missed))
+    }
+
+    /// Marks a value as a checkpoint of an actor.
+    pub(super) fn mark_checkpoint(&mut self, key: RemoteKey, actor: ActorId) {
+        if let Some(value) = self.all.get_mut(&key.number) {
+            value.checkpoint_of = Some(actor);
+        }
+    }
+
+    /// Returns the values without a copy that only a node has, or that are released to it.
+    fn only_on(&self, node: NodeId) -> Vec<RemoteKey> {
+        self.keys(|value| {
+            let is_of = value.node == node || value.holder == Some(node);
+            is_of && !matches!(value.state, FetchState::Copied(_))
+        })
+    }
+
+    fn keys(&self, filter: impl Fn(&RemoteValue) -> bool) -> Vec<RemoteKey> {
+        let found = self.all.iter().filter(|(_, value)| filter(value));
+        let keys = found.map(|(number, value)| RemoteKey { number: *number, node: value.node, bytes: value.bytes });
+        let mut keys: Vec<RemoteKey> = keys.collect();
         keys.sort_unstable();
         keys
     }
+}
 
-    pub(super) fn sending(&self, key: AwayKey) -> Sending {
-        match self.all.get(&key.number) {
-            Some(away) => Sending::Away { node: away.node, object: away.name, bytes: away.bytes },
-            None => Sending::Failed(Vec::new()),
+/// Fetches a value, unless it was fetched or is being fetched.
+pub(super) fn fetch(cx: &mut Context, key: RemoteKey, priority: Priority) {
+    let own = cx.node();
+    let Some(value) = cx.remote_values.all.get_mut(&key.number) else { return };
+    if !matches!(value.state, FetchState::NotFetched) {
+        return;
+    }
+    value.state = FetchState::Fetching(Vec::new());
+    let (node, object, bytes) = (value.node, value.id_there, value.bytes);
+    if node == own {
+        // A task for another node has computed it here.
+        cx.push(Effect::FetchLocally(key.number, object));
+    } else {
+        cx.driver.fetch(key.number, RemoteObject { node, object, bytes, priority });
+    }
+}
+
+/// Requests of other nodes for values that they could not fetch.
+#[derive(Debug, Default)]
+pub(super) struct MissedValues(FxHashMap<u64, Vec<PeerRequest>>);
+
+impl MissedValues {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn take(&mut self, number: u64) -> Vec<PeerRequest> {
+        self.0.remove(&number).unwrap_or_default()
+    }
+
+    /// Delivers a value to a worker, once it is on this node.
+    pub(super) fn deliver(cx: &mut Context, key: RemoteKey, recipient: Recipient) {
+        fetch(cx, key, Priority::Get);
+        match cx.remote_values.all.get_mut(&key.number).map(|value| &mut value.state) {
+            Some(FetchState::Copied(copy)) => {
+                let copy = *copy;
+                cx.push(Effect::Deliver(copy, recipient));
+            }
+            Some(FetchState::Fetching(recipients)) => recipients.push(recipient),
+            Some(FetchState::NotFetched) | None => request_again(cx, recipient),
+        }
+    }
+
+    /// Drops a value that no object has any more.
+    pub(super) fn drop_value(&mut self, cx: &mut Context, key: RemoteKey) -> Option<CheckpointFetched> {
+        let value = cx.remote_values.all.remove(&key.number)?;
+        for request in self.take(key.number) {
+            cx.step_later(request.event());
+        }
+        if let FetchState::Copied(copy) = value.state {
+            cx.values.drop_value(copy);
+        }
+        if let Some(node) = value.holder {
+            cx.peers.send(node, &PeerMessage::Release(value.id_there, 1));
+        }
+        value.checkpoint_of.map(|actor| CheckpointFetched { actor, key, is_copied: false })
+    }
+
+    /// Handles the result of a fetch, by the value's number.
+    pub(super) fn fetched(
+        &mut self,
+        cx: &mut Context,
+        borrowed: &mut Borrowed,
+        number: u64,
+        fetched: Result<SealedFile, String>,
+    ) -> Option<CheckpointFetched> {
+        let value = cx.remote_values.all.get_mut(&number)?;
+        let key = RemoteKey { number, node: value.node, bytes: value.bytes };
+        let FetchState::Fetching(recipients) = std::mem::replace(&mut value.state, FetchState::NotFetched) else {
+            return None;
+        };
+        let (object, bytes, checkpoint_of) = (value.object, value.bytes, value.checkpoint_of);
+        let job = cx.scheduler.job_of_object(object).unwrap_or(JobId(0));
+        let copy = match fetched {
+            Ok(value) if value.bytes() == bytes => {
+                cx.values.add(job, object, ValueMemory::Sealed(value)).map_err(|fault| fault.to_string())
+            }
+            Ok(value) => Err(format!("it has {} bytes instead of {bytes}", value.bytes())),
+            Err(why) => Err(why),
+        };
+        let is_copied = copy.is_ok();
+        match copy {
+            Ok(copy) => {
+                if let Some(value) = cx.remote_values.all.get_mut(&number) {
+                    value.state = FetchState::Copied(copy);
+                }
+                recipients.into_iter().for_each(|recipient| cx.push(Effect::Deliver(copy, recipient)));
+            }
+            Err(_) => {
+                borrowed.missed(object);
+                value_lost(cx, key, recipients);
+            }
+        }
+        cx.steps(self.take(number).into_iter().map(PeerRequest::event));
+        checkpoint_of.map(|actor| CheckpointFetched { actor, key, is_copied })
+    }
+
+    /// A node requests an object. If it could not fetch the value at its location, it gets a copy of this node.
+    pub(super) fn handle_request(
+        &mut self,
+        cx: &mut Context,
+        object: ObjectId,
+        proxy_worker: WorkerId,
+        is_missed: bool,
+    ) {
+        let request = PeerRequest { object, proxy_worker };
+        if is_missed && let Some(Ok(Stored::Remote(key))) = cx.scheduler.value(object) {
+            let key = *key;
+            if let Some(value) = cx.remote_values.all.get_mut(&key.number) {
+                value.is_missed = true;
+            }
+            if cx.remote_values.local_copy(key).is_none() {
+                self.0.entry(key.number).or_default().push(request);
+                return fetch(cx, key, Priority::Get);
+            }
+        }
+        cx.step(request.event());
+    }
+
+    /// Fetches the values that only a draining node has. Returns whether there are any.
+    pub(super) fn fetch_all(cx: &mut Context, node: NodeId) -> bool {
+        let keys = cx.remote_values.only_on(node);
+        keys.iter().for_each(|key| fetch(cx, *key, Priority::Argument));
+        !keys.is_empty()
+    }
+
+    /// A node is lost, with the values that it has.
+    pub(super) fn node_lost(&mut self, cx: &mut Context, node: NodeId) {
+        let is_lost = |value: &RemoteValue| value.node == node && !matches!(value.state, FetchState::Copied(_));
+        for key in cx.remote_values.keys(is_lost) {
+            let Some(value) = cx.remote_values.all.get_mut(&key.number) else { continue };
+            let state = std::mem::replace(&mut value.state, FetchState::NotFetched);
+            value.holder = None;
+            value_lost(cx, key, if let FetchState::Fetching(recipients) = state { recipients } else { Vec::new() });
+            cx.steps(self.take(key.number).into_iter().map(PeerRequest::event));
         }
     }
 }
 
-impl State {
-    /// The bytes of a value that is away, and the key of the copy here.
-    pub(in super::super) fn away(&self, key: AwayKey) -> (u64, Option<ValueKey>) {
-        self.peers.aways.all.get(&key.number).map_or((0, None), |away| match away.state {
-            AwayState::Here(copy) => (away.bytes, Some(copy)),
-            _ => (away.bytes, None),
-        })
-    }
-
-    /// What is to be sent of a value that is away: where it is, or, if that node has it no more, or not for long, the copy here.
-    pub(super) fn sending_away(&self, key: AwayKey, object: ObjectId) -> Sending {
-        let was_missed = self.peers.aways.all.get(&key.number).is_some_and(|away| away.was_missed);
-        let peer = self.peers.all.get(&key.node);
-        let stays = key.node == self.options.node || peer.is_some_and(|peer| peer.leaving.is_none());
-        match self.away(key) {
-            (bytes, Some(_)) if was_missed || !stays => Sending::Away { node: self.options.node, object, bytes },
-            _ => self.peers.aways.sending(key),
-        }
-    }
-
-    /// Nobody needs a value any more.
-    pub(in super::super) fn discard_away(&mut self, key: AwayKey) {
-        let Some(away) = self.peers.aways.all.remove(&key.number) else { return };
-        let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
-        self.events.extend(missed.into_iter().map(Wanted::event));
-        if let AwayState::Here(copy) = away.state {
-            self.store.values.drop_value(copy);
-        }
-        if let Some(actor) = away.saves {
-            self.end_saving(actor, key, false);
-        }
-        if let Some(node) = away.holder {
-            self.peers.say(node, &PeerMessage::Release(away.name, 1));
-        }
-    }
-
-    /// Tells a worker of a value that it wanted, once it is here.
-    pub(in super::super) fn hand_away(&mut self, key: AwayKey, awaited: Awaited) {
-        self.fetch(key, Priority::Get);
-        let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
-        match &mut away.state {
-            AwayState::Here(copy) => {
-                let copy = *copy;
-                self.hand(copy, awaited);
-            }
-            AwayState::Fetching(all) => all.push(awaited),
-            AwayState::There => {}
-        }
-    }
-
-    /// Has a value come, if it is not here nor on its way.
-    pub(super) fn fetch(&mut self, key: AwayKey, priority: Priority) {
-        let Some(away) = self.peers.aways.all.get_mut(&key.number) else { return };
-        if !matches!(away.state, AwayState::There) {
-            return;
-        }
-        away.state = AwayState::Fetching(Vec::new());
-        let (asker, ticket) = (self.asker.clone(), key.number);
-        let told = move |value| asker.command(Command::Fetched(Fetched { ticket, value }));
-        let (node, name, bytes) = (away.node, away.name, away.bytes);
-        let wanted = peer::Wanted { node, object: name, bytes, priority };
-        match &self.options.outside {
-            // It was made here, for its owner.
-            Some(_) if node == self.options.node => self.share(name, Box::new(told)),
-            Some(outside) => outside.fetch(wanted, Box::new(told)),
-            None => told(Err("this node knows no others".to_owned())),
-        }
-    }
-
-    /// A value has come, or will not.
-    pub(in super::super) fn fetched(&mut self, fetched: Fetched) {
-        let Some(away) = self.peers.aways.all.get_mut(&fetched.ticket) else { return };
-        let key = AwayKey { number: fetched.ticket, node: away.node, bytes: away.bytes };
-        let AwayState::Fetching(awaited) = std::mem::replace(&mut away.state, AwayState::There) else { return };
-        let (object, bytes, saves) = (away.object, away.bytes, away.saves);
-        let job = self.sched.job_of_object(object).unwrap_or(JobId(0));
-        let added = match fetched.value {
-            Ok(value) if value.bytes() == bytes => {
-                self.store.values.add(job, object, ValueMemory::Sealed(value)).map_err(|fault| fault.to_string())
-            }
-            Ok(value) => Err(format!("it has {} bytes, where {bytes} were to come", value.bytes())),
-            Err(why) => Err(why),
-        };
-        let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
-        match added {
-            Ok(copy) => {
-                if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
-                    away.state = AwayState::Here(copy);
-                }
-                awaited.into_iter().for_each(|awaited| self.hand(copy, awaited));
-                if let Some(actor) = saves {
-                    self.end_saving(actor, key, true);
-                }
-            }
-            Err(_) => {
-                self.missed(object);
-                self.lose_away(key, awaited);
-                if let Some(actor) = saves {
-                    self.end_saving(actor, key, false);
-                }
-            }
-        }
-        self.steps(missed.into_iter().map(Wanted::event));
-        self.settle();
-        self.carry_out();
-    }
-
-    /// Another node wants an object. Where it has `missed` it before, it is to have it from this one.
-    pub(super) fn want_for(&mut self, object: ObjectId, anchor: WorkerId, missed: bool) {
-        let wanted = Wanted { object, anchor };
-        if missed && let Some(Ok(Stored::Away(key))) = self.sched.value(object) {
-            let key = *key;
-            if let Some(away) = self.peers.aways.all.get_mut(&key.number) {
-                away.was_missed = true;
-            }
-            if self.away(key).1.is_none() {
-                self.peers.aways.missed.entry(key.number).or_default().push(wanted);
-                return self.fetch(key, Priority::Get);
-            }
-        }
-        self.step(wanted.event());
-    }
-
-    /// Has all come that only a node has which is to go. Says whether there is anything.
-    pub(super) fn fetch_all(&mut self, node: NodeId) -> bool {
-        let keys = self.peers.aways.only_at(node);
-        keys.iter().for_each(|key| self.fetch(*key, Priority::Argument));
-        !keys.is_empty()
-    }
-
-    /// A value can't be had from where it was. Who waits for it is told what comes of that.
-    fn lose_away(&mut self, key: AwayKey, awaited: Vec<Awaited>) {
-        let Some(object) = self.peers.aways.all.get(&key.number).map(|away| away.object) else { return };
-        let is_so = matches!(self.sched.value(object), Some(Ok(Stored::Away(own))) if *own == key);
-        if is_so {
-            let (waiters, visitors) = self.split_visitors(object, awaited);
-            self.step(Event::ObjectLost { object, waiters });
-            visitors.into_iter().for_each(|awaited| self.want_again(awaited));
-            self.settle();
-        } else {
-            awaited.into_iter().for_each(|awaited| self.want_again(awaited));
-            self.settle();
-        }
-    }
-
-    /// A node that has values is gone.
-    pub(super) fn lose_aways(&mut self, node: NodeId) {
-        let is_lost = |away: &Away| away.node == node && !matches!(away.state, AwayState::Here(_));
-        let lost = self.peers.aways.all.iter().filter(|(_, away)| is_lost(away));
-        let lost = lost.map(|(number, away)| AwayKey { number: *number, node, bytes: away.bytes });
-        let mut lost: Vec<AwayKey> = lost.collect();
-        lost.sort_unstable();
-        for key in lost {
-            let Some(away) = self.peers.aways.all.get_mut(&key.number) else { continue };
-            let state = std::mem::replace(&mut away.state, AwayState::There);
-            away.holder = None;
-            self.lose_away(key, if let AwayState::Fetching(awaited) = state { awaited } else { Vec::new() });
-            let missed = self.peers.aways.missed.remove(&key.number).unwrap_or_default();
-            self.steps(missed.into_iter().map(Wanted::event));
-        }
-    }
-
-    /// Another node wants a value of this one.
-    pub(in super::super) fn share(&mut self, object: ObjectId, told: Tell<Result<SealedFile, String>>) {
-        let value = match self.sched.value(object) {
-            Some(Ok(Stored::Kept(key, _))) => {
-                let key = *key;
-                match self.store.values.share(key) {
-                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
-                    LendResult::File(file) => Ok(file),
-                    LendResult::Pending => {
-                        self.peers.aways.asked.entry(key).or_default().push(told);
-                        return self.carry_out();
-                    }
-                    LendResult::AlreadyLent => Err("it is not to be had".to_owned()),
-                    LendResult::Lost(why) => Err(why),
-                }
-            }
-            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(|e| e.to_string()),
-            Some(Ok(Stored::Away(key))) => match self.away(*key) {
-                (_, Some(copy)) => self.shared(copy),
-                _ => Err("it is not here".to_owned()),
-            },
-            Some(Err(_)) | None => self.peers.remains.file(object).ok_or_else(|| "there is no such value".to_owned()),
-        };
-        told(value);
-    }
-
-    fn shared(&mut self, key: ValueKey) -> Result<SealedFile, String> {
-        match self.store.values.share(key) {
-            LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
-            LendResult::File(file) => Ok(file),
-            LendResult::AlreadyLent | LendResult::Pending => Err("it is on its way from disk".to_owned()),
-            LendResult::Lost(why) => Err(why),
-        }
-    }
-
-    /// A value is back from disk, or can't be read.
-    pub(in super::super) fn share_restored(&mut self, key: ValueKey, read: &Result<(), String>) {
-        for told in self.peers.aways.asked.remove(&key).unwrap_or_default() {
-            let value = match read {
-                Ok(()) => self.shared(key),
-                Err(e) => Err(e.clone()),
-            };
-            told(value);
-        }
-    }
+/// Reports a value as lost, with the workers that wait for it.
+fn value_lost(cx: &mut Context, key: RemoteKey, recipients: Vec<Recipient>) {
+    let Some(object) = cx.remote_values.all.get(&key.number).map(|value| value.object) else { return };
+    let has_it = matches!(cx.scheduler.value(object), Some(Ok(Stored::Remote(own))) if *own == key);
+    let others = if has_it {
+        let (waiters, visitors) = split_by_job(cx, object, recipients);
+        cx.step(Event::ObjectLost { object, waiters });
+        visitors
+    } else {
+        recipients
+    };
+    others.into_iter().for_each(|recipient| request_again(cx, recipient));
 }

@@ -1,191 +1,203 @@
-//! Placement groups with bundles on several nodes: the owner's scheduler has others set room aside, and these say whether they
-//! have. There it is a group of the owner's seat, on that node alone.
+//! Bundles of placement groups on several nodes. The owner of a group has other nodes reserve bundles; each answers at once. A
+//! reservation is a placement group of the owner's proxy task, on this node alone.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sandbar_core::{Attempt, Code, Fault, GroupId, GroupStrategy, NodeId, Strategy, TaskId};
-use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet, TaskState};
+use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet};
 
-use super::super::{State, Stored};
-use super::helper::Known;
+use super::super::context::{Context, Stored};
+use super::programs::Programs;
+use super::proxy_tasks::ProxyTasks;
 use crate::peer::{Amounts, JobRoot, PeerMessage};
 
-/// What others use of this node is told so often when it changes, and so often otherwise: who was refused tries again then.
-const TELL_LOAD: Duration = Duration::from_millis(100);
-const TELL_LOAD_AGAIN: Duration = Duration::from_secs(1);
-/// Each node tells it at times of its own: two that were refused by each other would try again at once.
-const TELL_LOAD_APART: Duration = Duration::from_millis(7);
+/// Minimum interval of load reports that differ, and interval of others: a node that was refused tries again then.
+const LOAD_INTERVAL: Duration = Duration::from_millis(100);
+const SAME_LOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Difference of the interval between nodes: two that refused each other must not retry at the same time.
+const LOAD_JITTER: Duration = Duration::from_millis(7);
 
-/// What was set aside for another node: its group, and which attempt to place that.
-pub(super) type AsideKey = (NodeId, GroupId, Attempt);
+/// A reservation: its owner, the owner's group, and the attempt to place it.
+pub(super) type ReservationKey = (NodeId, GroupId, Attempt);
 
-/// Room that is set aside for another node.
 #[derive(Debug)]
-pub(super) struct Aside {
-    /// The group that it is here, and the task that stands for its owner.
+struct Reservation {
+    /// Placement group here, and the owner's proxy task.
     group: GroupId,
-    seat: TaskId,
-    /// Which bundles of the owner's group it has, in its own order.
+    proxy: TaskId,
+    /// Indices in the owner's group, in the order of the bundles here.
     bundles: Vec<u32>,
     total: ResourceSet,
 }
 
-/// What a node was told that others use here.
-#[derive(Debug)]
-pub(super) struct ToldLoad {
-    at: Instant,
-    others: ResourceSet,
+/// A node's request to reserve bundles.
+pub(super) struct ReserveRequest {
+    pub(super) group: GroupId,
+    pub(super) attempt: Attempt,
+    pub(super) job: JobRoot,
+    pub(super) program: u32,
+    pub(super) bundles: Vec<(u32, Amounts)>,
 }
 
-impl State {
-    /// A node is to set room aside.
-    pub(in super::super) fn ask_aside(
+/// Bundles that this node has reserved for others, and what these were told of its load.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    reserved: BTreeMap<ReservationKey, Reservation>,
+    reports: BTreeMap<NodeId, LoadReport>,
+}
+
+/// The last report of this node's load to another.
+#[derive(Debug)]
+struct LoadReport {
+    at: Instant,
+    external_usage: ResourceSet,
+}
+
+impl Reservations {
+    pub(super) fn len(&self) -> usize {
+        self.reserved.len()
+    }
+
+    /// Reserves bundles for a node, or refuses.
+    pub(super) fn handle_reserve(
         &mut self,
+        cx: &mut Context,
+        (proxies, programs): (&mut ProxyTasks, &Programs),
         node: NodeId,
-        (group, attempt): (GroupId, Attempt),
-        bundles: &[(u32, ResourceSet)],
+        request: ReserveRequest,
     ) {
-        let job = self.sched.group(group).map(|view| view.job);
-        let (Some(job), Some(program)) = (job, job.and_then(|job| self.program_of(job))) else {
-            return self.events.push_back(Event::ReserveReply { group, node, attempt, granted: false });
-        };
-        self.tell_program(node, &program);
-        self.introduce(node, job);
-        let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::of(demand))).collect();
-        let (job, program) = (self.root(job), program.compiled.number());
-        self.peers.say(node, &PeerMessage::ReserveBundles { group, attempt, job, program, bundles });
+        let (group, attempt) = (request.group, request.attempt);
+        let is_reserved = self.reserve(cx, (proxies, programs), node, request).is_some();
+        cx.peers.send(node, &PeerMessage::ReserveReply(group, attempt, is_reserved));
     }
 
-    /// What was set aside is not wanted any more.
-    pub(in super::super) fn give_back(&mut self, node: NodeId, group: GroupId, attempt: Attempt) {
-        self.peers.say(node, &PeerMessage::ReleaseBundles(group, attempt));
-    }
-
-    /// A node wants room set aside: it is now, or not at all. It asks again once something has changed.
-    pub(super) fn hear_set_aside(
+    fn reserve(
         &mut self,
+        cx: &mut Context,
+        (proxies, programs): (&mut ProxyTasks, &Programs),
         node: NodeId,
-        (group, attempt): (GroupId, Attempt),
-        (job, program): (JobRoot, u32),
-        bundles: Vec<(u32, Amounts)>,
-    ) {
-        let done = self.set_aside(node, (group, attempt), (job, program), bundles).is_some();
-        self.peers.say(node, &PeerMessage::ReserveReply(group, attempt, done));
-    }
-
-    fn set_aside(
-        &mut self,
-        node: NodeId,
-        (theirs, attempt): (GroupId, Attempt),
-        (job, program): (JobRoot, u32),
-        bundles: Vec<(u32, Amounts)>,
+        request: ReserveRequest,
     ) -> Option<()> {
-        let key = (node, theirs, attempt);
-        let known = self.peers.all.get(&node)?.programs.get(&program)?;
-        let Known::Loaded(Ok(program)) = known else { return None };
-        let program = program.clone();
-        if self.peers.asides.contains_key(&key) {
+        let key = (node, request.group, request.attempt);
+        let program = programs.get(node, request.program)?;
+        if self.reserved.contains_key(&key) {
             return None;
         }
-        let job = self.job_of_root(job)?;
-        let (seat, worker) = (self.seat_of(node, job, &program)?, self.peers.anchor(node)?);
-        let group = GroupId(self.ids.take(1)?);
+        let job = proxies.job_of_root(cx, request.job)?;
+        let proxy = proxies.get_or_start(cx, node, job, &program)?;
+        let worker = cx.peers.proxy_worker(node)?;
+        let group = GroupId(cx.ids.take(1)?);
         let (bundles, demands): (Vec<u32>, Vec<ResourceSet>) =
-            bundles.into_iter().map(|(index, amounts)| (index, amounts.demand())).unzip();
+            request.bundles.into_iter().map(|(index, amounts)| (index, amounts.resources())).unzip();
         let total = ResourceSet::sum(demands.iter());
         let spec = GroupSpec { name: None, strategy: GroupStrategy::Pack, local_only: true, bundles: demands };
         let value = Stored::Inline(Box::default());
-        self.step(Event::GroupCreated { group, task: seat, worker, spec, value });
-        let is_there = self.sched.group(group).is_some_and(|view| view.state == GroupState::Created);
-        if is_there {
-            self.peers.asides.insert(key, Aside { group, seat, bundles, total });
+        cx.step(Event::GroupCreated { group, task: proxy, worker, spec, value });
+        let is_placed = cx.scheduler.group(group).is_some_and(|view| view.state == GroupState::Created);
+        if is_placed {
+            self.reserved.insert(key, Reservation { group, proxy, bundles, total });
         } else {
-            self.step(Event::GroupRemoved { group, task: seat, worker });
+            cx.step(Event::GroupRemoved { group, task: proxy, worker });
         }
-        self.step(Event::ReferencesReleased { object: group.ready(), worker, count: 1 });
-        is_there.then_some(())
+        cx.step(Event::ReferencesReleased { object: group.ready(), worker, count: 1 });
+        is_placed.then_some(())
     }
 
-    /// A node does not need any more what was set aside for it.
-    pub(super) fn hear_give_back(&mut self, node: NodeId, group: GroupId, attempt: Attempt) {
-        let Some(aside) = self.peers.asides.remove(&(node, group, attempt)) else { return };
-        if let Some(worker) = self.peers.anchor(node) {
-            self.step(Event::GroupRemoved { group: aside.group, task: aside.seat, worker });
+    /// Releases bundles of a node.
+    pub(super) fn handle_release(&mut self, cx: &mut Context, node: NodeId, group: GroupId, attempt: Attempt) {
+        let Some(reservation) = self.reserved.remove(&(node, group, attempt)) else { return };
+        if let Some(worker) = cx.peers.proxy_worker(node) {
+            cx.step(Event::GroupRemoved { group: reservation.group, task: reservation.proxy, worker });
         }
     }
 
-    /// What is set aside here for a bundle of another node's group.
-    pub(super) fn aside(&self, node: NodeId, (group, index): (GroupId, u32)) -> Result<Strategy, Fault> {
-        let of_group = self.peers.asides.range((node, group, Attempt(0))..=(node, group, Attempt(u32::MAX)));
-        let found = of_group.rev().find_map(|(_, aside)| {
-            let place = aside.bundles.iter().position(|other| *other == index)?;
-            Some(Strategy::Group { group: aside.group, bundle: Some(place as u32) })
+    /// Returns where a task in a bundle of another node's group runs.
+    ///
+    /// # Errors
+    /// The bundle is not reserved.
+    pub(super) fn strategy(&self, node: NodeId, (group, index): (GroupId, u32)) -> Result<Strategy, Fault> {
+        let of_group = self.reserved.range((node, group, Attempt(0))..=(node, group, Attempt(u32::MAX)));
+        let found = of_group.rev().find_map(|(_, reservation)| {
+            let bundle = reservation.bundles.iter().position(|other| *other == index)?;
+            Some(Strategy::Group { group: reservation.group, bundle: Some(bundle as u32) })
         });
-        found.ok_or_else(|| Fault::new(Code::GroupRemoved, "its bundle was given back"))
+        found.ok_or_else(|| Fault::new(Code::GroupRemoved, "its bundle was released"))
     }
 
-    /// What was set aside for a seat went with it.
-    pub(super) fn forget_asides(&mut self, is_gone: impl Fn(NodeId, TaskId) -> bool) {
-        self.peers.asides.retain(|(node, ..), aside| !is_gone(*node, aside.seat));
+    /// A proxy task has ended, and its groups with it.
+    pub(super) fn proxy_ended(&mut self, proxy: TaskId) {
+        self.reserved.retain(|_, reservation| reservation.proxy != proxy);
     }
 
-    /// Tells other nodes what of this one is in use, and not by them.
-    pub(in super::super) fn tell_loads(&mut self, now: Instant) {
-        let every = TELL_LOAD + TELL_LOAD_APART * (self.options.node.0 % 8);
-        let is_due = |told: &Option<ToldLoad>| told.as_ref().is_none_or(|told| now - told.at >= every);
-        let due = self.peers.all.iter().filter(|(_, peer)| is_due(&peer.told_load));
-        let due: Vec<NodeId> = due.map(|(node, _)| *node).collect();
+    pub(super) fn node_lost(&mut self, node: NodeId) {
+        self.reserved.retain(|(owner, ..), _| *owner != node);
+        self.reports.remove(&node);
+    }
+
+    /// Reports this node's load to each peer: the resources that other nodes than the peer use. `used_by_owner` are the resources
+    /// of running tasks of each peer.
+    pub(super) fn report_load(
+        &mut self,
+        cx: &mut Context,
+        used_by_owner: impl FnOnce(&Context) -> BTreeMap<NodeId, ResourceSet>,
+    ) {
+        let now = cx.time.now;
+        let interval = LOAD_INTERVAL + LOAD_JITTER * (cx.node().0 % 8);
+        let is_due = |node: &NodeId| {
+            let report = self.reports.get(node);
+            report.is_none_or(|report| now.saturating_duration_since(report.at) >= interval)
+        };
+        let due: Vec<NodeId> = cx.peers.nodes().into_iter().filter(is_due).collect();
         if due.is_empty() {
             return;
         }
-        let Some(used) = self.in_use() else { return };
-        let by_owners = self.used_by_owners();
+        let Some(used) = used_resources(cx) else { return };
+        let mut by_owner = used_by_owner(cx);
+        for ((owner, ..), reservation) in &self.reserved {
+            by_owner.entry(*owner).or_default().add(&reservation.total);
+        }
         for node in due {
-            let others = by_owners.get(&node).map_or_else(|| used.clone(), |of_node| used.saturating_sub(of_node));
-            let Some(peer) = self.peers.all.get_mut(&node) else { continue };
-            let is_same =
-                peer.told_load.as_ref().is_some_and(|told| told.others == others && now - told.at < TELL_LOAD_AGAIN);
+            let external_usage = by_owner.get(&node).map_or_else(|| used.clone(), |own| used.saturating_sub(own));
+            let is_same = self.reports.get(&node).is_some_and(|report| {
+                let age = now.saturating_duration_since(report.at);
+                report.external_usage == external_usage && age < SAME_LOAD_INTERVAL
+            });
             if !is_same {
-                let load = PeerMessage::Load(Amounts::of(&others));
-                peer.told_load = Some(ToldLoad { at: now, others });
-                self.peers.say(node, &load);
+                cx.peers.send(node, &PeerMessage::Load(Amounts::of(&external_usage)));
+                self.reports.insert(node, LoadReport { at: now, external_usage });
             }
         }
     }
 
-    /// What of this node somebody was given.
-    fn in_use(&self) -> Option<ResourceSet> {
-        let node = self.sched.nodes().find(|view| view.id == self.options.node)?;
-        let free_cpus = u64::try_from(node.free_cpus.max(0)).unwrap_or(u64::MAX);
-        Some(node.total.saturating_sub(&ResourceSet { cpus: free_cpus, ..node.free_rest.clone() }))
+    /// The next report to a node is sent at once: it may retry what was refused.
+    pub(super) fn report_soon(&mut self, node: NodeId) {
+        self.reports.remove(&node);
     }
+}
 
-    /// What other nodes have been given of this one, as far as they know of that: what each gave itself, and what is set aside
-    /// for it.
-    fn used_by_owners(&self) -> BTreeMap<NodeId, ResourceSet> {
-        let mut all = BTreeMap::<NodeId, ResourceSet>::new();
-        for ((owner, ..), aside) in &self.peers.asides {
-            all.entry(*owner).or_default().add(&aside.total);
-        }
-        for (id, given) in &self.peers.given {
-            let Some(view) = self.sched.task(*id) else { continue };
-            let of_owner = all.entry(given.owner).or_default();
-            match (view.strategy, view.state) {
-                // It is of what is set aside.
-                (Strategy::Group { .. }, _) => {}
-                (_, TaskState::Running) => of_owner.add(view.demand),
-                (_, TaskState::Blocked) => of_owner.add(&ResourceSet { cpus: 0, ..view.demand.clone() }),
-                _ => {}
-            }
-        }
-        all
-    }
+/// Requests bundles of a group of this node from another node.
+pub(super) fn request(
+    cx: &mut Context,
+    proxies: &ProxyTasks,
+    node: NodeId,
+    (group, attempt): (GroupId, Attempt),
+    bundles: &[(u32, ResourceSet)],
+) {
+    let job = cx.scheduler.group(group).map(|view| view.job);
+    let (Some(job), Some(program)) = (job, job.and_then(|job| proxies.program_of(cx, job))) else {
+        return cx.step_later(Event::ReserveReply { group, node, attempt, granted: false });
+    };
+    cx.peers.introduce_program(node, &program);
+    proxies.introduce(cx, node, job);
+    let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::of(demand))).collect();
+    let (job, program) = (proxies.root(cx, job), program.compiled.number());
+    cx.peers.send(node, &PeerMessage::ReserveBundles { group, attempt, job, program, bundles });
+}
 
-    /// A node is told at once how busy this one is: it may ask again for what it was refused.
-    pub(super) fn tell_load_soon(&mut self, node: NodeId) {
-        if let Some(peer) = self.peers.all.get_mut(&node) {
-            peer.told_load = None;
-        }
-    }
+/// Returns this node's resources that are in use.
+fn used_resources(cx: &Context) -> Option<ResourceSet> {
+    let node = cx.scheduler.nodes().find(|view| view.id == cx.node())?;
+    let free_cpus = u64::try_from(node.free_cpus.max(0)).unwrap_or(u64::MAX);
+    Some(node.total.saturating_sub(&ResourceSet { cpus: free_cpus, ..node.free_rest.clone() }))
 }

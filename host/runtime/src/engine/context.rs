@@ -1,0 +1,272 @@
+//! State that all parts of the engine read and change: the scheduler, values, links to workers, connections to peers, and
+//! the queue of effects.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, ValueLocation};
+use sandbar_store::{ValueKey, ValueMemory, ValueStore};
+use sandbar_worker::program::NodeMessage;
+
+use super::driver::Driver;
+use super::effects::{Effect, Effects};
+use super::peers::{Connections, RemoteKey, RemoteValues};
+use crate::calls::{Call, Names};
+use crate::worker::Worker;
+
+/// Minimum size of a value that the value store keeps. A smaller one is stored with its object: it takes less memory than a
+/// record in the store.
+const STORED_BYTES_MIN: usize = 4 << 10;
+
+/// Limits and resources of an engine.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineOptions {
+    pub(crate) node: NodeId,
+    /// Worker ids of this node. No other node allocates them.
+    pub(crate) worker_ids: Range<u32>,
+    /// Workers that run tasks.
+    pub(crate) workers: usize,
+    pub(crate) resources: ResourceSet,
+    pub(crate) job_limits: JobLimits,
+    /// Maximum limits of a task.
+    pub(crate) task_limits: Limits,
+    /// Memory for objects, in bytes.
+    pub(crate) memory_bytes_max: u64,
+}
+
+/// Shared state of the engine's parts.
+pub(crate) struct Context {
+    pub(crate) options: EngineOptions,
+    pub(crate) scheduler: Scheduler<Call, Stored>,
+    pub(crate) values: ValueStore,
+    pub(crate) remote_values: RemoteValues,
+    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) peers: Connections,
+    pub(crate) jobs: FxHashMap<JobId, LocalJob>,
+    pub(crate) ids: Ids,
+    pub(crate) time: Time,
+    pub(crate) driver: Box<dyn Driver>,
+    pub(crate) effects: Effects,
+}
+
+/// A job that this node runs, as far as other parts than the job recorder need it.
+#[derive(Debug)]
+pub(crate) struct LocalJob {
+    /// Root task.
+    pub(crate) first: TaskId,
+    /// Worker of the root task.
+    pub(crate) driver: WorkerId,
+    /// Name in the cluster, if another node may take the job over.
+    pub(crate) cluster_name: Option<Arc<str>>,
+    /// Number of submitted tasks.
+    pub(crate) submitted: u64,
+}
+
+/// The time of the current input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Time {
+    pub(crate) now: Instant,
+    /// Nanoseconds of the machine's monotonic clock, as workers report.
+    pub(crate) nanos: u64,
+}
+
+/// Allocators of ids and names.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    allocator: IdAllocator,
+    /// Worker id that allocates the ids of jobs' root tasks and of proxy tasks. No worker has it.
+    own: WorkerId,
+    next_job: Arc<AtomicU32>,
+    pub(crate) names: Names,
+}
+
+impl Ids {
+    pub(crate) fn new(own: WorkerId, next_job: Arc<AtomicU32>) -> Ids {
+        Ids { allocator: IdAllocator::of(own), own, next_job, names: Names::default() }
+    }
+
+    /// Allocates consecutive ids. Returns the first, or `None` if there are none left.
+    pub(crate) fn take(&mut self, count: u32) -> Option<u64> {
+        self.allocator.take(count)
+    }
+
+    /// Returns whether this node's engine itself allocates an id, rather than a worker or another node.
+    pub(crate) fn is_own(&self, id: u64) -> bool {
+        IdAllocator::issuer(id) == self.own
+    }
+
+    pub(crate) fn next_job(&self) -> JobId {
+        JobId(self.next_job.fetch_add(1, Relaxed))
+    }
+}
+
+/// The value of an object.
+#[derive(Debug, Clone)]
+pub(crate) enum Stored {
+    Inline(Box<[u8]>),
+    /// In the value store, with its size.
+    Local(ValueKey, u64),
+    /// On another node.
+    Remote(RemoteKey),
+}
+
+impl Stored {
+    pub(crate) fn key(&self) -> Option<ValueKey> {
+        match self {
+            Stored::Inline(_) | Stored::Remote(_) => None,
+            Stored::Local(key, _) => Some(*key),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Stored::Inline(bytes) => bytes.len() as u64,
+            Stored::Local(_, bytes) => *bytes,
+            Stored::Remote(key) => key.bytes,
+        }
+    }
+}
+
+/// Values in the store may be lost with its disk, inline values may not.
+const PAYLOAD_CALLBACKS: PayloadCallbacks<Call, Stored> = PayloadCallbacks {
+    can_be_lost: |value| !matches!(value, Stored::Inline(_)),
+    location: |value| match value {
+        Stored::Inline(_) => None,
+        Stored::Local(_, bytes) => Some(ValueLocation { node: None, bytes: *bytes }),
+        Stored::Remote(key) => Some(ValueLocation { node: Some(key.node), bytes: key.bytes }),
+    },
+    call_bytes: |call| call.bytes(),
+};
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValuePlace {
+    /// With its object.
+    Inline,
+    Memory,
+    Disk,
+    /// On another node.
+    Remote,
+}
+
+/// Returns whether a value in a message goes to the value store.
+pub(crate) fn is_stored(bytes: &[u8]) -> bool {
+    bytes.len() >= STORED_BYTES_MIN
+}
+
+impl Context {
+    pub(crate) fn new(
+        options: EngineOptions,
+        values: ValueStore,
+        next_job: Arc<AtomicU32>,
+        driver: Box<dyn Driver>,
+    ) -> Context {
+        let own = WorkerId(options.worker_ids.start);
+        let time = Time { now: driver.now(), nanos: driver.monotonic_nanos() };
+        Context {
+            options,
+            scheduler: Scheduler::with_lineage(Options::default(), PAYLOAD_CALLBACKS),
+            values,
+            remote_values: RemoteValues::default(),
+            workers: BTreeMap::new(),
+            peers: Connections::default(),
+            jobs: FxHashMap::default(),
+            ids: Ids::new(own, next_job),
+            time,
+            driver,
+            effects: Effects::default(),
+        }
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.options.node
+    }
+
+    /// Runs a scheduler step. Its actions are handled after the current input, in order, as effects.
+    pub(crate) fn step(&mut self, event: Event<Call, Stored>) {
+        if let Event::Submitted { task } | Event::StartedInline { task, .. } | Event::FinishedInline { task, .. } =
+            &event
+            && let Some(job) = self.jobs.get_mut(&task.job)
+        {
+            job.submitted += 1;
+        }
+        self.effects.run_step(&mut self.scheduler, event);
+    }
+
+    pub(crate) fn steps(&mut self, events: impl IntoIterator<Item = Event<Call, Stored>>) {
+        events.into_iter().for_each(|event| self.step(event));
+    }
+
+    /// Runs a scheduler step after the effects of the current one.
+    pub(crate) fn step_later(&mut self, event: Event<Call, Stored>) {
+        self.effects.events.push_back(event);
+    }
+
+    /// Queues an effect after those of earlier steps.
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.effects.queue.push_back(effect);
+    }
+
+    /// Sends a message to a worker, unless it has gone.
+    pub(crate) fn send(&mut self, worker: WorkerId, message: &NodeMessage<'_>) {
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.link.send(message);
+        }
+    }
+
+    /// Adds a received value to the value store, if it is large.
+    pub(crate) fn store(&mut self, job: JobId, object: ObjectId, memory: ValueMemory) -> Result<Stored, Fault> {
+        self.values.add(job, object, memory).map(|key| self.stored(key))
+    }
+
+    /// Returns the value of a key of the value store.
+    pub(crate) fn stored(&self, key: ValueKey) -> Stored {
+        Stored::Local(key, self.values.view(key).map_or(0, |view| view.bytes))
+    }
+
+    /// Drops a value that no object has.
+    pub(crate) fn discard(&mut self, value: &Stored) {
+        match value {
+            Stored::Inline(_) => {}
+            Stored::Local(key, _) => self.values.drop_value(*key),
+            Stored::Remote(key) => self.push(Effect::DropRemoteValue(*key)),
+        }
+    }
+
+    /// Returns where an object's value is, if there is one, and its size.
+    pub(crate) fn value_place(&self, object: ObjectId) -> Option<(ValuePlace, u64)> {
+        let in_store = |key| {
+            let view = self.values.view(key)?;
+            Some((if view.in_memory { ValuePlace::Memory } else { ValuePlace::Disk }, view.bytes))
+        };
+        match self.scheduler.value(object)?.ok()? {
+            Stored::Inline(bytes) => Some((ValuePlace::Inline, bytes.len() as u64)),
+            Stored::Local(key, _) => in_store(*key),
+            Stored::Remote(key) => {
+                let copy = self.remote_values.local_copy(*key).and_then(in_store);
+                Some((copy.map_or(ValuePlace::Remote, |(place, _)| place), key.bytes))
+            }
+        }
+    }
+
+    /// Returns the bytes of a call's arguments, and of the objects among them.
+    pub(crate) fn input_bytes(&self, call: &Call) -> u64 {
+        let needed = call.needs.iter().map(|object| self.value_place(*object).map_or(0, |(_, bytes)| bytes));
+        call.arguments.len() as u64 + needed.sum::<u64>()
+    }
+
+    /// Returns an error of an attempt, with the names of the tasks for which it was submitted here.
+    pub(crate) fn with_ancestors(&self, task: TaskId, error: TaskError) -> TaskError {
+        if error.chain.is_empty() {
+            return error;
+        }
+        let mut chain = self.scheduler.ancestor_names(task);
+        chain.extend(error.chain.into_iter().skip(1));
+        TaskError { chain, ..error }
+    }
+}

@@ -1,0 +1,137 @@
+//! Connections to other nodes.
+//!
+//! To the scheduler, a peer is a remote node with workers: its *slots*, which can be assigned tasks, and its *proxy worker*,
+//! which stands for the peer's scheduler. The proxy worker holds the references of the peer to objects of this node, has the
+//! actors that the peer hosts for this node, and gets the calls of actors that the peer owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use sandbar_core::{JobId, NodeId, WorkerId};
+
+use crate::calls::Program;
+use crate::peer::{PeerLine, PeerMessage};
+
+/// Connections to other nodes, and the workers that stand for them.
+#[derive(Default)]
+pub(crate) struct Connections {
+    all: BTreeMap<NodeId, Connection>,
+    /// Slots and proxy workers.
+    remote_workers: FxHashMap<WorkerId, NodeId>,
+}
+
+struct Connection {
+    line: PeerLine,
+    proxy_worker: WorkerId,
+    /// Numbers of the programs that the peer knows.
+    programs: FxHashSet<u32>,
+    /// Jobs that the peer knows.
+    jobs: BTreeSet<JobId>,
+    /// Whether the peer drains.
+    is_draining: bool,
+}
+
+impl Connections {
+    pub(crate) fn is_any(&self) -> bool {
+        !self.all.is_empty()
+    }
+
+    /// Returns whether a worker stands for another node.
+    #[inline]
+    pub(crate) fn is_remote(&self, worker: WorkerId) -> bool {
+        !self.all.is_empty() && self.remote_workers.contains_key(&worker)
+    }
+
+    pub(super) fn node_of(&self, worker: WorkerId) -> Option<NodeId> {
+        self.remote_workers.get(&worker).copied()
+    }
+
+    pub(super) fn remote_workers(&self) -> usize {
+        self.remote_workers.len()
+    }
+
+    pub(super) fn proxy_worker(&self, node: NodeId) -> Option<WorkerId> {
+        self.all.get(&node).map(|peer| peer.proxy_worker)
+    }
+
+    pub(super) fn contains(&self, node: NodeId) -> bool {
+        self.all.contains_key(&node)
+    }
+
+    /// Returns the connected nodes, by id.
+    pub(in crate::engine) fn nodes(&self) -> Vec<NodeId> {
+        self.all.keys().copied().collect()
+    }
+
+    pub(super) fn add(&mut self, node: NodeId, line: PeerLine, proxy_worker: WorkerId) {
+        let (programs, jobs) = Default::default();
+        self.all.insert(node, Connection { line, proxy_worker, programs, jobs, is_draining: false });
+        self.add_worker(proxy_worker, node);
+    }
+
+    pub(super) fn add_worker(&mut self, worker: WorkerId, node: NodeId) {
+        self.remote_workers.insert(worker, node);
+    }
+
+    /// Removes a node. Returns whether it was connected.
+    pub(super) fn remove(&mut self, node: NodeId) -> bool {
+        self.remote_workers.retain(|_, of| *of != node);
+        self.all.remove(&node).is_some()
+    }
+
+    pub(super) fn is_draining(&self, node: NodeId) -> bool {
+        self.all.get(&node).is_some_and(|peer| peer.is_draining)
+    }
+
+    /// Marks a node as draining. Returns whether it is connected.
+    pub(super) fn drain(&mut self, node: NodeId) -> bool {
+        let peer = self.all.get_mut(&node);
+        peer.map(|peer| peer.is_draining = true).is_some()
+    }
+
+    /// Returns whether messages are available, or a connection has ended.
+    pub(in crate::engine) fn has_messages(&self) -> bool {
+        self.all.values().any(|peer| peer.line.has_messages())
+    }
+
+    pub(in crate::engine) fn next_frame(&self, node: NodeId) -> Option<Vec<u8>> {
+        self.all.get(&node)?.line.receive()
+    }
+
+    pub(in crate::engine) fn is_closed(&self, node: NodeId) -> bool {
+        self.all.get(&node).is_some_and(|peer| peer.line.is_closed())
+    }
+
+    /// Sends what was queued.
+    pub(in crate::engine) fn flush(&mut self) {
+        self.all.values_mut().for_each(|peer| peer.line.flush());
+    }
+
+    /// Queues a message, unless the node is not connected.
+    pub(super) fn send(&mut self, node: NodeId, message: &PeerMessage<'_>) {
+        let Some(peer) = self.all.get_mut(&node) else { return };
+        match postcard::to_stdvec(message) {
+            Ok(frame) => peer.line.send(frame),
+            Err(error) => log::error!("a message to node {node} can't be encoded: {error}"),
+        }
+    }
+
+    /// Describes a program to a node that does not know it.
+    pub(super) fn introduce_program(&mut self, node: NodeId, program: &Program) {
+        let (component, limits) = (program.compiled.id(), program.limits);
+        let program = program.compiled.number();
+        if self.all.get_mut(&node).is_some_and(|peer| peer.programs.insert(program)) {
+            self.send(node, &PeerMessage::Program { program, component, limits });
+        }
+    }
+
+    /// Returns whether a node is connected and does not know a job. Afterwards it knows it.
+    pub(super) fn must_introduce(&mut self, node: NodeId, job: JobId) -> bool {
+        self.all.get_mut(&node).is_some_and(|peer| peer.jobs.insert(job))
+    }
+
+    /// Removes a job that a node knows. Returns whether it knew it.
+    pub(super) fn forget_job(&mut self, node: NodeId, job: JobId) -> bool {
+        self.all.get_mut(&node).is_some_and(|peer| peer.jobs.remove(&job))
+    }
+}

@@ -1,0 +1,126 @@
+//! Programs of other nodes, and tasks that wait until their program is loaded.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
+
+use super::super::context::Context;
+use super::executor::RemoteTask;
+use crate::calls::Program;
+use crate::peer::{Loaded, PeerMessage, RemoteTaskSpec, RemoteWork};
+
+/// Programs of other nodes, by the node and its number of the program.
+#[derive(Default)]
+pub(super) struct Programs(BTreeMap<(NodeId, u32), ProgramState>);
+
+enum ProgramState {
+    /// Frames of tasks that wait for it, in order.
+    Loading(Vec<Vec<u8>>),
+    Loaded(Loaded),
+}
+
+/// Outcome of [`Programs::get_or_wait`].
+pub(super) enum Lookup {
+    Loaded(Loaded),
+    /// The task waits for the program.
+    Waits,
+}
+
+impl Programs {
+    /// Loads a program that a node has described. `own` are the programs of this node's jobs: a task of one of them creates
+    /// what it creates here before anything that follows.
+    pub(super) fn load(
+        &mut self,
+        cx: &mut Context,
+        (node, program): (NodeId, u32),
+        (component, limits): (ComponentId, Limits),
+        mut own: impl Iterator<Item = Arc<Program>>,
+    ) {
+        if !cx.peers.contains(node) || self.0.contains_key(&(node, program)) {
+            return;
+        }
+        if let Some(own) = own.find(|own| own.compiled.id() == component) {
+            self.0.insert((node, program), ProgramState::Loaded(Ok(own)));
+        } else if cx.driver.has_peers() {
+            self.0.insert((node, program), ProgramState::Loading(Vec::new()));
+            let limits = limits.within(&cx.options.task_limits);
+            cx.driver.load(node, program, component, limits);
+        } else {
+            let fault = Fault::new(Code::Host, "this node runs nothing for others");
+            self.0.insert((node, program), ProgramState::Loaded(Err(fault)));
+        }
+    }
+
+    /// A program was loaded. Returns the frames of the tasks that waited for it.
+    pub(super) fn loaded(&mut self, cx: &Context, node: NodeId, program: u32, loaded: Loaded) -> Vec<Vec<u8>> {
+        if !cx.peers.contains(node) {
+            return Vec::new();
+        }
+        match self.0.insert((node, program), ProgramState::Loaded(loaded)) {
+            Some(ProgramState::Loading(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns a program that is loaded.
+    pub(super) fn get(&self, node: NodeId, program: u32) -> Option<Arc<Program>> {
+        match self.0.get(&(node, program))? {
+            ProgramState::Loaded(Ok(program)) => Some(program.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the program of a task, or has the task's frame wait for it.
+    ///
+    /// # Errors
+    /// The node has not described the program.
+    pub(super) fn get_or_wait(&mut self, node: NodeId, program: u32, frame: &[u8]) -> io::Result<Lookup> {
+        match self.0.get_mut(&(node, program)) {
+            Some(ProgramState::Loading(waiting)) => {
+                waiting.push(frame.to_vec());
+                Ok(Lookup::Waits)
+            }
+            Some(ProgramState::Loaded(loaded)) => Ok(Lookup::Loaded(loaded.clone())),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "a task of an unknown program")),
+        }
+    }
+
+    /// Removes waiting tasks, and releases the objects that were lent for them.
+    pub(super) fn remove_waiting(
+        &mut self,
+        cx: &mut Context,
+        node: NodeId,
+        is_removed: impl Fn(&RemoteTaskSpec<'_>) -> bool,
+    ) -> Vec<RemoteTask> {
+        let (mut removed, mut lent) = (Vec::new(), Vec::new());
+        for state in self.0.range_mut((node, 0)..=(node, u32::MAX)).map(|(_, state)| state) {
+            let ProgramState::Loading(waiting) = state else { continue };
+            waiting.retain(|frame| match postcard::from_bytes(frame) {
+                Ok(PeerMessage::Submit(spec)) if is_removed(&spec) => {
+                    removed.push(RemoteTask { task: spec.task, attempt: spec.attempt, slot: spec.slot });
+                    lent.extend(spec.needs.into_iter().chain(spec.refs));
+                    false
+                }
+                _ => true,
+            });
+        }
+        lent.into_iter().for_each(|object| cx.peers.send(node, &PeerMessage::Release(object, 1)));
+        removed
+    }
+
+    /// Removes the waiting creation of an actor whose handle was released.
+    pub(super) fn handle_released(&mut self, cx: &mut Context, node: NodeId, handle: ObjectId) {
+        if cx.scheduler.object(handle).is_none() {
+            let is_it = |spec: &RemoteTaskSpec<'_>| {
+                spec.task.returns(0) == handle && matches!(spec.work, RemoteWork::CreateActor { .. })
+            };
+            self.remove_waiting(cx, node, is_it);
+        }
+    }
+
+    pub(super) fn node_lost(&mut self, node: NodeId) {
+        self.0.retain(|(of, _), _| *of != node);
+    }
+}

@@ -1,0 +1,240 @@
+//! Tasks that other nodes submit to this one, and values of objects that they lend for them.
+
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::{
+    ActorOptions, Attempt, Code, Fault, JobId, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX, Strategy, TaskError,
+    TaskId, TaskKind, WorkerId,
+};
+use sandbar_sched::{Event, ResourceSet, Submission, SubmissionKind};
+use sandbar_wire::Priority;
+
+use super::super::actors::actor_spec;
+use super::super::context::{Context, Stored};
+use super::super::effects::Effect;
+use super::super::submission::REMOTE_RETURNS_MAX;
+use super::actors::{actor_of_message, default_retries};
+use super::borrowed::Borrowed;
+use super::executor::{Executor, HostedTask, RemoteTask, send_failed};
+use super::peer_values::{OutgoingValue, receive};
+use super::proxy_tasks::ProxyTasks;
+use super::remote_values::fetch;
+use super::reservations::Reservations;
+use crate::calls::{Call, Make, Program};
+use crate::peer::{PeerMessage, PeerValue, RemoteTaskSpec, RemoteWork};
+
+/// Starts a task of another node, whose program is loaded.
+///
+/// # Errors
+/// The task is invalid.
+pub(super) fn start(
+    cx: &mut Context,
+    (proxies, borrowed, executor, reservations): (&mut ProxyTasks, &mut Borrowed, &mut Executor, &Reservations),
+    node: NodeId,
+    spec: RemoteTaskSpec<'_>,
+    program: Arc<Program>,
+) -> io::Result<()> {
+    check(cx, &spec, &program)?;
+    let strategy = match spec.bundle.map(|bundle| reservations.strategy(node, bundle)) {
+        Some(Ok(strategy)) => strategy,
+        Some(Err(fault)) => {
+            refuse(cx, node, &spec, fault);
+            return Ok(());
+        }
+        // Its owner chooses another node if this one is lost.
+        None => Strategy::Node { node: cx.node(), soft: false },
+    };
+    let Some(job) = proxies.job_of_root(cx, spec.job) else {
+        refuse(cx, node, &spec, Fault::new(Code::Cancelled, "its job has ended"));
+        return Ok(());
+    };
+    let (Some(proxy), Some(worker)) = (proxies.get_or_start(cx, node, job, &program), cx.peers.proxy_worker(node))
+    else {
+        return Err(invalid("a task, but there are no ids left"));
+    };
+    let lent: Vec<ObjectId> = spec.needs.iter().chain(&spec.refs).copied().collect();
+    lent.iter().for_each(|object| borrowed.add(cx, node, *object, proxy, worker));
+    for (object, value) in &spec.values {
+        handle_value(cx, (proxies, borrowed), node, (*object, *value, Vec::new()), Priority::Argument);
+    }
+    let is_creation = matches!(spec.work, RemoteWork::CreateActor { .. });
+    // An actor that is created for a node outlives what else the node has here, as long as it is referenced.
+    let creator = cx.jobs.get(&job).filter(|_| is_creation).map_or((proxy, worker), |job| (job.first, job.driver));
+    if let Some(task) = submission(cx, (borrowed, executor), node, (creator, job), &spec, strategy, program) {
+        if is_creation {
+            let object = task.id.returns(0);
+            cx.push(Effect::Submit(creator.1, Box::new(task)));
+            push_step(cx, Event::ReferenceAdded { object, worker, task: proxy });
+            push_step(cx, Event::ReferencesReleased { object, worker: creator.1, count: 1 });
+        } else {
+            host(cx, executor, node, (job, proxy, worker), &spec, task);
+        }
+    }
+    for object in lent {
+        push_step(cx, Event::ReferencesReleased { object, worker, count: 1 });
+    }
+    Ok(())
+}
+
+fn push_step(cx: &mut Context, event: Event<Call, Stored>) {
+    cx.push(Effect::Step(Box::new(event)));
+}
+
+fn check(cx: &Context, spec: &RemoteTaskSpec<'_>, program: &Program) -> io::Result<()> {
+    let kind = program.tasks.get(spec.function as usize).map(|function| function.kind);
+    let is_valid = match spec.work {
+        RemoteWork::Task => kind == Some(TaskKind::Task),
+        RemoteWork::Generator(_) => kind == Some(TaskKind::Generator) && spec.returns == 1,
+        RemoteWork::Call { .. } => matches!(kind, Some(TaskKind::Method | TaskKind::Shared)),
+        RemoteWork::HostActor(..) => kind == Some(TaskKind::Make) && spec.returns == 1,
+        RemoteWork::CreateActor { .. } => {
+            kind == Some(TaskKind::Make) && spec.returns == 1 && !cx.ids.is_own(spec.task.0)
+        }
+    };
+    match is_valid && (1..=REMOTE_RETURNS_MAX).contains(&spec.returns) {
+        true => Ok(()),
+        false => Err(invalid("a task that is not of its program")),
+    }
+}
+
+/// Runs a task, and sends its results to its owner.
+fn host(
+    cx: &mut Context,
+    executor: &mut Executor,
+    owner: NodeId,
+    (job, proxy, worker): (JobId, TaskId, WorkerId),
+    spec: &RemoteTaskSpec<'_>,
+    task: Submission<Call>,
+) {
+    let id = task.id;
+    if let Some(limit) = spec.timeout_ms {
+        cx.push(Effect::Limit(id, Duration::from_millis(limit.into())));
+    }
+    let lineage = spec.lineage.filter(|_| matches!(spec.work, RemoteWork::Task));
+    let is_actor = matches!(spec.work, RemoteWork::HostActor(..));
+    let remote = remote_task(spec);
+    executor.add(id, HostedTask::new(owner, job, remote, spec.returns, lineage, is_actor));
+    cx.step(Event::Submitted { task });
+    let returned = (0..spec.returns).map(|index| id.returns(index));
+    cx.steps(returned.map(|object| Event::ObjectRequested { object, worker, task: proxy }));
+}
+
+fn remote_task(spec: &RemoteTaskSpec<'_>) -> RemoteTask {
+    RemoteTask { task: spec.task, attempt: spec.attempt, slot: spec.slot }
+}
+
+/// Returns a remote task as a task of this node, or `None` if it does not run: its actor has ended.
+fn submission(
+    cx: &mut Context,
+    (borrowed, executor): (&Borrowed, &Executor),
+    node: NodeId,
+    ((parent, worker), job): ((TaskId, WorkerId), JobId),
+    spec: &RemoteTaskSpec<'_>,
+    here: Strategy,
+    program: Arc<Program>,
+) -> Option<Submission<Call>> {
+    let make = |options: &ActorOptions, name| Some(Box::new(program.make(spec.function, options.clone(), name)));
+    let (kind, make, strategy, retries_max, retry_on) = match &spec.work {
+        RemoteWork::Task => (SubmissionKind::Function, None, here, 0, RetryOn::System),
+        RemoteWork::Generator(buffer) => {
+            (SubmissionKind::Generator((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
+        }
+        RemoteWork::Call { actor, retries, retry_on } => {
+            let actor = actor_of_message(cx, (borrowed, executor), node, *actor)?;
+            let retries = retries.unwrap_or_else(|| default_retries(cx, actor));
+            (SubmissionKind::Method(actor), None, Strategy::Default, retries, *retry_on)
+        }
+        RemoteWork::HostActor(options, checkpoint) => {
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(None, options)));
+            let saved = checkpoint.filter(|checkpoint| spec.needs.contains(checkpoint));
+            let make = make(options, None).map(|make| Box::new(Make { saved, ..*make }));
+            (kind, make, here, 0, RetryOn::System)
+        }
+        RemoteWork::CreateActor { options, actor_name, strategy } => {
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(actor_name.as_deref(), options)));
+            (kind, make(options, None), *strategy, 0, RetryOn::System)
+        }
+    };
+    let is_creation = matches!(spec.work, RemoteWork::CreateActor { .. });
+    let id = if is_creation { spec.task } else { TaskId(cx.ids.take(spec.returns)?) };
+    let is_function = matches!(kind, SubmissionKind::Function | SubmissionKind::Generator(_));
+    let is_method = matches!(kind, SubmissionKind::Method(_));
+    Some(Submission {
+        id,
+        job,
+        parent: Some((parent, Attempt(0), worker)),
+        // The scheduler adds 2: the proxy task is at 1.
+        remote_depth: spec.depth.saturating_sub(2),
+        name: cx.ids.names.of(spec.name.clone().into_owned()),
+        returns: spec.returns,
+        demand: if is_method { ResourceSet::default() } else { spec.demand.resources() },
+        strategy,
+        priority: spec.priority,
+        retries_max,
+        retry_on,
+        call: Call {
+            program,
+            function: spec.function,
+            timeout_ms: spec.timeout_ms.and_then(NonZeroU32::new),
+            seed: spec.seed,
+            lineage: None,
+            arguments: spec.arguments.into(),
+            needs: spec.needs.as_slice().into(),
+            refs: if is_function { Box::new([]) } else { spec.refs.as_slice().into() },
+            make,
+            submitted: cx.time.nanos,
+        },
+        dependencies: spec.needs.clone(),
+        refs: spec.refs.clone(),
+        kind,
+    })
+}
+
+/// Refuses a task: releases what was lent for it, and sends an error.
+pub(super) fn refuse(cx: &mut Context, node: NodeId, spec: &RemoteTaskSpec<'_>, fault: Fault) {
+    for object in spec.needs.iter().chain(&spec.refs) {
+        cx.peers.send(node, &PeerMessage::Release(*object, 1));
+    }
+    let error = TaskError { fault, chain: Vec::new() };
+    if let RemoteWork::CreateActor { .. } = spec.work {
+        let value = OutgoingValue::failed(&error);
+        let (object, value) = (spec.task.returns(0), value.as_message());
+        return cx.peers.send(node, &PeerMessage::ObjectValue { object, value, contains: Vec::new() });
+    }
+    send_failed(cx, node, remote_task(spec), error);
+}
+
+/// Handles the value of an object that a node has lent, fetched with this priority if it is on another node.
+pub(super) fn handle_value(
+    cx: &mut Context,
+    (proxies, borrowed): (&mut ProxyTasks, &mut Borrowed),
+    lender: NodeId,
+    (object, value, contains): (ObjectId, PeerValue<'_>, Vec<ObjectId>),
+    priority: Priority,
+) {
+    let job = cx.scheduler.job_of_object(object).filter(|_| borrowed.lender(object) == Some(lender));
+    let proxy = job.and_then(|job| proxies.get_or_start_known(cx, lender, job));
+    let (Some(job), Some(proxy), Some(worker)) = (job, proxy, cx.peers.proxy_worker(lender)) else {
+        contains.into_iter().for_each(|content| cx.peers.send(lender, &PeerMessage::Release(content, 1)));
+        return;
+    };
+    contains.iter().for_each(|content| borrowed.add(cx, lender, *content, proxy, worker));
+    let value = receive(cx, job, object, value, None);
+    let created_for = borrowed.created_for(object).filter(|task| cx.scheduler.task(*task).is_some());
+    let value = match (value, created_for) {
+        (Err(error), Some(task)) => Err(Arc::new(cx.with_ancestors(task, error.as_ref().clone()))),
+        (value, _) => value,
+    };
+    if let Ok(Stored::Remote(key)) = &value {
+        fetch(cx, *key, priority);
+    }
+    cx.step(Event::BorrowResolved { object, value, refs: contains.clone() });
+    cx.steps(contains.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}

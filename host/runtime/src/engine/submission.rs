@@ -1,0 +1,151 @@
+//! Decoding of submitted tasks.
+
+use std::io;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use sandbar_core::{
+    ActorOptions, Attempt, Code, Fault, RequestOptions, STREAM_BUFFER, Strategy, TaskId, TaskKind, WorkerId,
+};
+use sandbar_sched::{ResourceSet, Submission, SubmissionKind};
+use sandbar_worker::program::SubmitTask;
+
+use super::actors::actor_spec;
+use super::context::Context;
+use super::effects::Effect;
+use super::peers::{Peers, default_retries, lineage_of};
+use crate::calls::{Call, Read, actor_demand, demand, usual_demand};
+
+/// Default number of retries of a task.
+const RETRIES: u32 = 3;
+/// Maximum number of returned objects, of needed objects, and of bytes of arguments of a task that runs on another node.
+pub(super) const REMOTE_RETURNS_MAX: u32 = 1024;
+const REMOTE_OBJECTS_MAX: usize = 20_000;
+const REMOTE_ARGUMENT_BYTES_MAX: usize = 256 << 10;
+
+/// Where a submitted task starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartsIn {
+    /// Where the scheduler places it.
+    Any,
+    /// In its parent's worker, which has started it.
+    Parent,
+}
+
+/// Decodes a submitted task. Returns `None` if its parent no longer exists: it has no children.
+///
+/// # Errors
+/// The message is malformed, or calls a function as what it is not.
+pub(super) fn decode(
+    cx: &mut Context,
+    peers: &Peers,
+    worker: WorkerId,
+    submit: &SubmitTask<'_>,
+    starts_in: StartsIn,
+) -> io::Result<Option<Submission<Call>>> {
+    let Read { options, actor, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
+    let parent = TaskId(submit.parent);
+    let program = cx.scheduler.call(parent).map(|call| call.program.clone());
+    let (Some(program), Some(job)) = (program, cx.scheduler.job_of(parent)) else { return Ok(None) };
+    let function = program.tasks.get(submit.function as usize).ok_or_else(|| invalid("an unknown function"))?;
+    let default_actor = ActorOptions::default();
+    let actor_options = options.as_ref().and_then(|options| options.actor.as_deref()).unwrap_or(&default_actor);
+    let (kind, make) = match (function.kind, actor) {
+        (TaskKind::Task, None) => (SubmissionKind::Function, None),
+        (TaskKind::Generator, None) => {
+            let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
+            (SubmissionKind::Generator(buffer), None)
+        }
+        (TaskKind::Make, None) => {
+            let name = options.as_ref().and_then(|options| options.name.as_deref());
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(name, actor_options)));
+            (kind, Some(Box::new(program.make(submit.function, actor_options.clone(), name.map(str::to_owned)))))
+        }
+        (TaskKind::Method | TaskKind::Shared, Some(actor)) => {
+            peers.meet_actor(cx, actor);
+            (SubmissionKind::Method(actor), None)
+        }
+        _ => return Err(invalid("a function that is called as what it is not")),
+    };
+    let options = options.as_deref();
+    let own_name = options.and_then(|options| options.name.clone()).filter(|_| function.kind != TaskKind::Make);
+    let name = match own_name {
+        Some(name) => cx.ids.names.of(name),
+        None => function.name.clone(),
+    };
+    let id = TaskId(submit.task);
+    let timeout_ms = options.and_then(|options| options.timeout_ms);
+    // The id may be that of another task.
+    if let Some(limit) = timeout_ms.filter(|_| cx.scheduler.task(id).is_none()) {
+        cx.push(Effect::Limit(id, Duration::from_millis(limit)));
+    }
+    let default_options = RequestOptions::default();
+    let chosen = options.unwrap_or(&default_options);
+    let demand = match &kind {
+        SubmissionKind::Function | SubmissionKind::Generator(_) => options.map_or_else(usual_demand, demand),
+        SubmissionKind::ActorCreation(_) => actor_demand(chosen),
+        SubmissionKind::Method(_) => ResourceSet::default(),
+    };
+    let is_large = too_large_for_peers(submit.returns, needs.len() + refs.len(), arguments.len()).is_some();
+    let stays = cx.peers.is_any() && starts_in == StartsIn::Any && is_large;
+    Ok(Some(Submission {
+        id,
+        job,
+        parent: Some((parent, Attempt(submit.attempt), worker)),
+        remote_depth: 0,
+        name,
+        returns: submit.returns,
+        demand,
+        strategy: match &kind {
+            SubmissionKind::Method(_) => Strategy::Default,
+            _ if stays => Strategy::Node { node: cx.node(), soft: false },
+            _ => chosen.strategy,
+        },
+        priority: chosen.priority,
+        retries_max: chosen.max_retries.unwrap_or(match &kind {
+            SubmissionKind::Function | SubmissionKind::Generator(_) => RETRIES,
+            SubmissionKind::ActorCreation(_) => 0,
+            SubmissionKind::Method(actor) => default_retries(cx, *actor),
+        }),
+        retry_on: chosen.retry_on,
+        call: Call {
+            function: submit.function,
+            timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),
+            seed: submit.seed,
+            lineage: lineage_of(cx, job, (submit.seed, submit.function), &arguments, &refs),
+            arguments,
+            program,
+            needs: needs.as_slice().into(),
+            refs: match &kind {
+                SubmissionKind::Function | SubmissionKind::Generator(_) => Box::new([]),
+                SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => refs.as_slice().into(),
+            },
+            make,
+            submitted: cx.time.nanos,
+        },
+        kind,
+        dependencies: needs,
+        refs,
+    }))
+}
+
+/// Returns why a task can't run on another node, if it is too large: a task and its result are one message each.
+pub(super) fn too_large_for_peers(returns: u32, objects: usize, arguments: usize) -> Option<Fault> {
+    let message = if returns > REMOTE_RETURNS_MAX {
+        format!("returns {returns} objects: a task on another node returns {REMOTE_RETURNS_MAX} at most")
+    } else if objects > REMOTE_OBJECTS_MAX {
+        format!("takes {objects} objects: a task on another node takes {REMOTE_OBJECTS_MAX} at most")
+    } else if arguments > REMOTE_ARGUMENT_BYTES_MAX {
+        format!(
+            "has {arguments} bytes of arguments: a task on another node has {REMOTE_ARGUMENT_BYTES_MAX} at most; pass \
+             objects"
+        )
+    } else {
+        return None;
+    };
+    Some(Fault::new(Code::BadRequest, message))
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}

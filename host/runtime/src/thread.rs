@@ -1,0 +1,404 @@
+//! The runtime's thread: it has the engine, and performs its IO. Other threads send it requests.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, WorkerId};
+use sandbar_jobs::{JobQuery, JobResponse};
+use sandbar_machine::raise_file_limit;
+use sandbar_sched::WorkerKind;
+use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
+use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
+use tokio::sync::oneshot;
+
+use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
+use crate::link::Link;
+use crate::peer::{CachedResult, ClusterServices, Loaded, NewPeer, RemoteObject, Tell};
+use crate::reader::{FileReader, ReadRequest, ReadResult};
+
+/// Time that the thread polls before it sleeps.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// Interval of ticks while workers have work, and while they have none.
+const TICK: Duration = Duration::from_millis(1);
+const IDLE_TICK: Duration = Duration::from_millis(100);
+/// Open files that are left for other uses than values.
+const OTHER_FILES: u64 = 1000;
+/// Maximum number of open files of values.
+const FILES_MAX: u64 = 1 << 20;
+
+/// Options of a runtime.
+#[derive(Clone)]
+pub(crate) struct RuntimeOptions {
+    pub(crate) engine: EngineOptions,
+    pub(crate) workers: ProgramWorkerOptions,
+    /// Services of other nodes, in a cluster.
+    pub(crate) peers: Option<Arc<dyn ClusterServices>>,
+    pub(crate) store: StoreOptions,
+}
+
+/// Options of the value store.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreOptions {
+    /// Maximum bytes of the values of one job, in memory and on disk.
+    pub(crate) job_bytes_max: u64,
+    /// Folder of values on disk.
+    pub(crate) folder: PathBuf,
+    /// Disk space to keep free, in bytes; `None` for the default.
+    pub(crate) reserve_bytes: Option<u64>,
+}
+
+enum Request {
+    StartJob(JobId, NewJob, oneshot::Sender<JobResult>),
+    /// Stop a job, unless it has ended. Dropping the sender is the response.
+    StopJob(JobId, SyncSender<()>),
+    Inspect(JobId, JobQuery, oneshot::Sender<JobResponse>),
+    Connect(NewPeer),
+    Share(ObjectId, Tell<Result<SealedFile, String>>),
+    AddWorkerIds(Range<u32>),
+    /// A value was fetched, by its number.
+    Fetched(u64, Result<SealedFile, String>),
+    /// A program of a node was loaded, by its number.
+    Loaded(NodeId, u32, Loaded),
+    CachedResults(Arc<str>, u64, Tell<Vec<(u64, CachedResult)>>),
+    Drain(Tell<()>),
+    Shutdown,
+}
+
+/// A runtime with its thread. Dropping it ends all jobs and workers.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    handle: RuntimeHandle,
+    next_job: Arc<AtomicU32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Sends requests to a runtime, which may have shut down.
+#[derive(Debug, Clone)]
+pub struct RuntimeHandle {
+    requests: Arc<Mutex<Sender<Request>>>,
+    doorbell: Doorbell,
+}
+
+impl RuntimeHandle {
+    /// Answers a query about a job.
+    pub(crate) async fn inspect(&self, job: JobId, query: JobQuery) -> JobResponse {
+        let (sender, response) = oneshot::channel();
+        self.send(Request::Inspect(job, query, sender));
+        response.await.unwrap_or_else(|_| JobResponse::Refused("the node shuts down".to_owned()))
+    }
+
+    /// Stops a job. It has ended when this returns.
+    fn stop_job(&self, job: JobId) {
+        let (sender, stopped) = sync_channel(0);
+        self.send(Request::StopJob(job, sender));
+        // Nothing is sent: the runtime drops the sender.
+        let _ = stopped.recv();
+    }
+
+    /// Connects another node.
+    pub fn connect(&self, peer: NewPeer) {
+        self.send(Request::Connect(peer));
+    }
+
+    /// Returns the doorbell that wakes the runtime.
+    pub fn doorbell(&self) -> Doorbell {
+        self.doorbell.clone()
+    }
+
+    /// Shares the value of an object with another node.
+    pub fn share(&self, object: ObjectId, tell: Tell<Result<SealedFile, String>>) {
+        self.send(Request::Share(object, tell));
+    }
+
+    /// Returns results that tasks of a job have computed here, for the node that takes the job over: some from a number on,
+    /// each with the number after it.
+    pub async fn cached_results(&self, name: &str, from: u64) -> Vec<(u64, CachedResult)> {
+        let (sender, results) = oneshot::channel();
+        self.send(Request::CachedResults(name.into(), from, Box::new(move |page| drop(sender.send(page)))));
+        results.await.unwrap_or_default()
+    }
+
+    /// Drains the node. Returns once no other node needs it, and no job of its own runs.
+    pub async fn drain(&self) {
+        let (sender, drained) = oneshot::channel();
+        self.send(Request::Drain(Box::new(move |()| _ = sender.send(()))));
+        // A runtime that has shut down is not needed.
+        let _ = drained.await;
+    }
+
+    fn send(&self, request: Request) {
+        // A runtime that has shut down drops requests, and so answers them.
+        let _ = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
+        self.doorbell.ring();
+    }
+}
+
+/// A job that runs. Dropping it stops the job.
+pub(crate) struct RunningJob {
+    id: JobId,
+    handle: RuntimeHandle,
+    result: oneshot::Receiver<JobResult>,
+    has_ended: bool,
+}
+
+impl RunningJob {
+    pub(crate) fn id(&self) -> JobId {
+        self.id
+    }
+
+    pub(crate) fn handle(&self) -> RuntimeHandle {
+        self.handle.clone()
+    }
+
+    /// Returns the job's result, or `None` if the runtime shuts down first.
+    pub(crate) async fn result(&mut self) -> Option<JobResult> {
+        let result = (&mut self.result).await;
+        self.has_ended = true;
+        result.ok()
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.handle.stop_job(self.id);
+        }
+    }
+}
+
+impl Runtime {
+    /// Starts the runtime and its workers.
+    ///
+    /// # Errors
+    /// Memory or a thread can't be created.
+    pub(crate) fn start(options: RuntimeOptions) -> io::Result<Runtime> {
+        let (requests, received) = channel();
+        let doorbell = Doorbell::new()?;
+        let handle = RuntimeHandle { requests: Arc::new(Mutex::new(requests)), doorbell };
+        let next_job = Arc::new(AtomicU32::new(1));
+        let RuntimeOptions { engine: engine_options, workers, peers, store } = options;
+        let memory_bytes_max = engine_options.memory_bytes_max;
+        let driver = ThreadDriver::start(handle.clone(), workers, peers, (&store, memory_bytes_max))?;
+        let values = ValueStore::new(store_limits(memory_bytes_max, &store));
+        let jobs = next_job.clone();
+        let work = move || {
+            // Each large value is a file.
+            raise_file_limit();
+            let doorbell = driver.handle.doorbell();
+            let engine = Engine::new(engine_options, values, jobs, Box::new(driver));
+            EventLoop { engine, requests: received, doorbell }.run();
+        };
+        let thread = std::thread::Builder::new().name("runtime".into()).spawn(work)?;
+        Ok(Runtime { handle, next_job, thread: Some(thread) })
+    }
+
+    /// Runs a job.
+    pub(crate) fn submit(&self, job: NewJob) -> RunningJob {
+        let id = JobId(self.next_job.fetch_add(1, Relaxed));
+        let (sender, result) = oneshot::channel();
+        self.handle.send(Request::StartJob(id, job, sender));
+        RunningJob { id, handle: self.handle.clone(), result, has_ended: false }
+    }
+
+    pub(crate) fn handle(&self) -> RuntimeHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.handle.send(Request::Shutdown);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns the limits of the value store, as far as this process may open files.
+pub(crate) fn store_limits(memory_bytes_max: u64, options: &StoreOptions) -> StoreLimits {
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
+    StoreLimits {
+        memory_bytes_max,
+        files_max: files.saturating_sub(OTHER_FILES).max(files / 2) as usize,
+        job_bytes_max: options.job_bytes_max,
+    }
+}
+
+/// The thread's work.
+struct EventLoop {
+    engine: Engine,
+    requests: Receiver<Request>,
+    doorbell: Doorbell,
+}
+
+impl EventLoop {
+    fn run(mut self) {
+        let mut frame = Vec::new();
+        let (mut last_work, mut last_tick) = (Instant::now(), Instant::now());
+        loop {
+            let mut worked = false;
+            while let Ok(request) = self.requests.try_recv() {
+                worked = true;
+                if !self.handle(request) {
+                    return self.engine.close();
+                }
+            }
+            worked |= self.engine.turn(&mut frame);
+            let now = Instant::now();
+            if now - last_tick >= TICK {
+                last_tick = now;
+                self.engine.tick();
+            }
+            if worked {
+                last_work = now;
+            } else if now - last_work < SPIN_TIME {
+                std::thread::yield_now();
+            } else if let Some(request) = self.sleep()
+                && !self.handle(request)
+            {
+                return self.engine.close();
+            }
+        }
+    }
+
+    /// Sleeps until there is work, or a tick is due. May return a request.
+    fn sleep(&mut self) -> Option<Request> {
+        let time = if self.engine.is_busy() { TICK } else { IDLE_TICK };
+        let EventLoop { engine, requests, doorbell } = self;
+        let mut request = None;
+        doorbell.sleep(Some(time), || {
+            request = requests.try_recv().ok();
+            request.is_some() || engine.has_input()
+        });
+        request
+    }
+
+    /// Handles a request. Returns false if the runtime shuts down.
+    fn handle(&mut self, request: Request) -> bool {
+        let engine = &mut self.engine;
+        match request {
+            Request::StartJob(id, job, result) => engine.start_job(id, job, result),
+            Request::StopJob(id, stopped) => {
+                engine.stop_job(id);
+                drop(stopped);
+            }
+            // Who sent the query may be gone.
+            Request::Inspect(job, query, response) => drop(response.send(engine.inspect(job, query))),
+            Request::Connect(peer) => engine.join(peer),
+            Request::Share(object, tell) => engine.share(object, tell),
+            Request::AddWorkerIds(ids) => engine.add_worker_ids(ids),
+            Request::Fetched(number, fetched) => engine.fetched(number, fetched),
+            Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
+            Request::CachedResults(name, from, tell) => tell(engine.cached_results(&name, from)),
+            Request::Drain(tell) => engine.drain(tell),
+            Request::Shutdown => return false,
+        }
+        true
+    }
+}
+
+/// Performs the engine's IO. Results that other threads compute are requests.
+pub(crate) struct ThreadDriver {
+    handle: RuntimeHandle,
+    workers: ProgramWorkerOptions,
+    peers: Option<Arc<dyn ClusterServices>>,
+    disk: Disk,
+    reader: FileReader,
+}
+
+impl ThreadDriver {
+    fn start(
+        handle: RuntimeHandle,
+        workers: ProgramWorkerOptions,
+        peers: Option<Arc<dyn ClusterServices>>,
+        (store, file_bytes_max): (&StoreOptions, u64),
+    ) -> io::Result<ThreadDriver> {
+        let folder = SpillFolder::new(store.folder.clone(), store.reserve_bytes);
+        let [disk, reader] = [handle.doorbell(), handle.doorbell()];
+        let disk = Disk::start(folder, move || disk.ring())?;
+        let reader = FileReader::start(file_bytes_max, move || reader.ring())?;
+        Ok(ThreadDriver { handle, workers, peers, disk, reader })
+    }
+}
+
+impl Driver for ThreadDriver {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        monotonic_nanos()
+    }
+
+    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<Link> {
+        let name = match kind {
+            WorkerKind::Tasks => "tasks",
+            WorkerKind::Driver(_) => "driver",
+            WorkerKind::Actors => "actors",
+            WorkerKind::Actor(_) => "actor",
+            WorkerKind::PeerProxy => "peer",
+        };
+        // Children of one actor must not occupy a worker that others share.
+        let options = ProgramWorkerOptions { inline: kind != WorkerKind::Actors, ..self.workers.clone() };
+        Ok(Link::Process(ProgramWorker::start(&options, worker, name, &self.handle.doorbell)?))
+    }
+
+    fn has_peers(&self) -> bool {
+        self.peers.is_some()
+    }
+
+    fn request_worker_ids(&mut self) {
+        if let Some(peers) = &self.peers {
+            let handle = self.handle.clone();
+            peers.worker_ids(Box::new(move |ids| handle.send(Request::AddWorkerIds(ids))));
+        }
+    }
+
+    fn fetch(&mut self, number: u64, object: RemoteObject) {
+        let tell = self.on_fetched(number);
+        match &self.peers {
+            Some(peers) => peers.fetch(object, tell),
+            None => tell(Err("this node is in no cluster".to_owned())),
+        }
+    }
+
+    fn on_fetched(&self, number: u64) -> Tell<Result<SealedFile, String>> {
+        let handle = self.handle.clone();
+        Box::new(move |fetched| handle.send(Request::Fetched(number, fetched)))
+    }
+
+    fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits) {
+        if let Some(peers) = &self.peers {
+            let handle = self.handle.clone();
+            let tell = move |loaded| handle.send(Request::Loaded(node, program, loaded));
+            peers.load(node, component, limits, Box::new(tell));
+        }
+    }
+
+    fn read_file(&mut self, request: ReadRequest) {
+        self.reader.read(request);
+    }
+
+    fn next_file(&mut self) -> Option<ReadResult> {
+        self.reader.next_result()
+    }
+
+    fn has_files(&self) -> bool {
+        self.reader.has_results()
+    }
+
+    fn submit_disk_task(&mut self, task: DiskTask) {
+        self.disk.submit(task);
+    }
+
+    fn next_disk_completion(&mut self) -> Option<DiskCompletion> {
+        self.disk.next_completion()
+    }
+}
