@@ -1,8 +1,7 @@
 //! `cargo xtask`: set-up, demo, tests, data and benchmarks behind one command.
 //!
-//! It uses nothing but the standard library, so that the first command on a fresh checkout starts in seconds. Progress is
-//! said on stderr; stdout carries only what a command was asked for. Exit codes: 0 done, 1 a step failed, 2 the command
-//! line makes no sense.
+//! It depends on the standard library only, so that the first command on a fresh checkout starts in seconds. Progress goes
+//! to stderr, results to stdout. Exit codes: 0 done, 1 a step failed, 2 the command line is invalid.
 
 mod commands;
 mod guests;
@@ -15,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use crate::run::{Failure, Result, say};
+use crate::run::{Failure, Result, report};
 use crate::workspace::Workspace;
 
 const HELP: &str = "\
@@ -24,18 +23,18 @@ Set-up, demo, tests, data and benchmarks of this checkout.
 Usage: cargo xtask COMMAND [ARGUMENTS]
 
 Commands:
-  setup              make the wasm32-wasip2 target usable (rustup, else built once from Debian's source packages); fetch
-                     etcd and lavapipe, a Vulkan driver for the CPU, for tests, where there is none (Debian's, into the
-                     cache folder; nothing is installed)
-  demo [-- ARGS]     set up, build, make taxi data when there is none, train a model per zone; ARGS go to `host submit`
-  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS the simulation
-                     of the network (tests/simulation) as well
-  lint               formatting, clippy and the SDK's rustdoc with warnings as errors, and cargo-deny where it is installed
-  check              lint and test: what must pass before a change goes in
-  data KIND ...      make data: taxi DIR, housing FILE, csvs DIR, small FILE (`data --help` says more)
-  bench NAME ...     run a benchmark in release, with --json and --peers passed on (`bench --help` says more)
-  fuzz NAME ...      look for bytes that a boundary (of tests/fuzz) does not stand; needs cargo-fuzz
-  help               this text
+  setup              make the wasm32-wasip2 target usable (with rustup, else built once from Debian's source packages);
+                     fetch etcd and lavapipe (a Vulkan driver for the CPU) for tests if they are missing: Debian's
+                     packages, unpacked into the cache folder; nothing is installed
+  demo [-- ARGS]     set up, build, generate taxi data if missing, train a model per zone; passes ARGS to `host submit`
+  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS, also the
+                     simulation of the network (tests/simulation)
+  lint               check formatting, clippy and the SDK's rustdoc (warnings are errors); cargo-deny if it is installed
+  check              lint and test: both must pass before a change is merged
+  data KIND ...      generate data: taxi DIR, housing FILE, csvs DIR, small FILE (see `data --help`)
+  bench NAME ...     run a benchmark in release, with --json and --peers passed on (see `bench --help`)
+  fuzz NAME ...      fuzz a boundary of the host (a target of tests/fuzz); needs cargo-fuzz
+  help               print this text
 
 Examples:
   cargo xtask demo
@@ -46,15 +45,15 @@ Examples:
   cargo xtask fuzz batch -- -max_total_time=60
 
 Environment:
-  CARGO_TARGET_DIR        where everything is built (default: target)
-  SANDBAR_DEBIAN_MIRROR   the Debian mirror that `setup` uses
-  SANDBAR_SEED            the one seed that random tests and simulations try; SANDBAR_SEEDS: how many they try
-  SANDBAR_ETCD            the etcd that tests run, instead of the one in PATH or the fetched one
-  SANDBAR_LAVAPIPE        the folder of the lavapipe that tests run GPU kernels on, instead of the fetched one
-  XDG_CACHE_HOME          where `setup` puts these: in sandbar/etcd and sandbar/lavapipe (default: ~/.cache)
-  TMPDIR                  where `setup` unpacks and builds, about 350 MB (default: /tmp)
+  CARGO_TARGET_DIR        folder for all builds (default: target)
+  SANDBAR_DEBIAN_MIRROR   Debian mirror for `setup`
+  SANDBAR_SEED            the only seed of random tests and simulations; SANDBAR_SEEDS: their number of seeds
+  SANDBAR_ETCD            etcd program for tests, instead of the one in PATH or the fetched one
+  SANDBAR_LAVAPIPE        folder of lavapipe for tests of GPU kernels, instead of the fetched one
+  XDG_CACHE_HOME          `setup` fetches these to sandbar/etcd and sandbar/lavapipe in it (default: ~/.cache)
+  TMPDIR                  folder where `setup` unpacks and builds, about 350 MB (default: /tmp)
 
-Exit codes: 0 done, 1 a step failed, 2 the command line makes no sense.
+Exit codes: 0 done, 1 a step failed, 2 the command line is invalid.
 ";
 
 fn main() -> ExitCode {
@@ -62,9 +61,9 @@ fn main() -> ExitCode {
     match dispatch(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say(format_args!("error: {failure}"));
+            report(format_args!("error: {failure}"));
             if let Failure::Usage(_) = failure {
-                say("`cargo xtask --help` lists the commands");
+                report("`cargo xtask --help` lists the commands");
             }
             ExitCode::from(failure.exit_code())
         }
@@ -77,7 +76,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
         return Err(Failure::Usage("a command is missing".to_owned()));
     };
     let command = command.to_string_lossy();
-    // Of the commands that pass their arguments on, data and bench have a help of their own.
+    // `data` and `bench` pass `--help` on to programs that have their own help.
     let passes_help_on = matches!(command.as_ref(), "data" | "bench");
     if matches!(command.as_ref(), "help" | "--help" | "-h") || !passes_help_on && asks_for_help(rest) {
         print(HELP);
@@ -97,7 +96,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
     }
 }
 
-/// What follows `--`; nothing may stand before it.
+/// Returns the arguments after `--`; rejects arguments before it.
 fn after_dashes<'a>(command: &str, arguments: &'a [OsString]) -> Result<&'a [OsString]> {
     match arguments.split_first() {
         None => Ok(&[]),
@@ -109,13 +108,13 @@ fn after_dashes<'a>(command: &str, arguments: &'a [OsString]) -> Result<&'a [OsS
     }
 }
 
-/// `--help` after `--` belongs to somebody else.
+/// Returns whether `--help` or `-h` precedes any `--`.
 fn asks_for_help(arguments: &[OsString]) -> bool {
-    let ours = arguments.iter().take_while(|argument| *argument != OsStr::new("--"));
-    ours.into_iter().any(|argument| argument == "--help" || argument == "-h")
+    let own = arguments.iter().take_while(|argument| *argument != OsStr::new("--"));
+    own.into_iter().any(|argument| argument == "--help" || argument == "-h")
 }
 
-/// A reader that went away (`| head`) is no error.
+/// Prints `text`. A closed stdout (`| head`) is no error.
 fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_without_sense_end_with_2() {
+    fn invalid_command_lines_exit_with_2() {
         for line in ["", "fly", "fuzz", "lint --fast", "setup now", "demo --json", "test sandbar-core"] {
             assert_eq!(dispatch(&args(line)).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -1,24 +1,24 @@
-//! Running things: steps with names and times, child processes whose failure says what to do next.
+//! Steps with names and durations, and child processes whose failures carry advice.
 //!
-//! stderr is for talk. stdout belongs to whatever a command was asked to print, so a child that only reports progress
-//! has its stdout sent to stderr too.
+//! Progress goes to stderr and results to stdout, so the stdout of a child that only reports progress is redirected to
+//! stderr.
 
 use std::fmt;
 use std::io::{self, Write as _};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Why a command ended without doing what it was asked.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line makes no sense: exit code 2.
+    /// The command line is invalid: exit code 2.
     Usage(String),
     /// A step failed: exit code 1.
     Step(String),
 }
 
 impl Failure {
-    /// The exit code that goes with this failure.
+    /// Returns the exit code of this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Step(_) => 1,
@@ -35,15 +35,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The result of every step.
+/// Result of a step.
 pub type Result<T = ()> = std::result::Result<T, Failure>;
 
-/// A failed step with this message.
+/// Returns a failed step with this message.
 pub fn fail<T>(message: impl Into<String>) -> Result<T> {
     Err(Failure::Step(message.into()))
 }
 
-/// Says which file or folder an input/output error was about.
+/// Adds the attempted operation and its file to an I/O error.
 pub trait Context<T> {
     /// `doing` completes the sentence "cannot …".
     fn context(self, doing: impl fmt::Display) -> Result<T>;
@@ -55,36 +55,36 @@ impl<T> Context<T> for io::Result<T> {
     }
 }
 
-/// One line of talk. A closed stderr is no reason to stop working.
-pub fn say(line: impl fmt::Display) {
+/// Writes one line of progress to stderr. A closed stderr is ignored.
+pub fn report(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "xtask: {line}");
 }
 
-/// Does `work`, saying before what it is and after how long it took.
+/// Runs `work` and reports its name before and its duration after.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    say(format_args!("{name} ..."));
+    report(format_args!("{name} ..."));
     let started = Instant::now();
     let result = work();
     let outcome = if result.is_ok() { "done in" } else { "FAILED after" };
-    say(format_args!("{name}: {outcome} {}", Seconds(started.elapsed())));
+    report(format_args!("{name}: {outcome} {}", Seconds(started.elapsed())));
     result
 }
 
-/// Runs `command` as a step of its own, its output visible. `advice` is what to do when it fails.
+/// Runs `command` as a step with visible output. A failure's message ends with `advice`.
 pub fn run(command: &mut Command, advice: &str) -> Result {
     let line = display(command);
     step(&line, || {
         let status = command.status().map_err(|error| not_started(command, &error))?;
-        if status.success() { Ok(()) } else { fail(format!("`{line}` {}\n{advice}", Ended(status))) }
+        if status.success() { Ok(()) } else { fail(format!("`{line}` {}\n{advice}", ExitDescription(status))) }
     })
 }
 
-/// Like [`run`], for our own programs: they too end with 2 when the command line makes no sense.
+/// Like [`run`], for programs of this workspace: their exit code 2 is a [`Failure::Usage`].
 pub fn run_own(command: &mut Command, advice: &str) -> Result {
     let line = display(command);
     step(&line, || {
         let status = command.status().map_err(|error| not_started(command, &error))?;
-        let message = format!("`{line}` {}\n{advice}", Ended(status));
+        let message = format!("`{line}` {}\n{advice}", ExitDescription(status));
         match status.code() {
             Some(0) => Ok(()),
             Some(2) => Err(Failure::Usage(message)),
@@ -98,17 +98,17 @@ pub fn run_quiet_stdout(command: &mut Command, advice: &str) -> Result {
     run(command.stdout(Stdio::from(io::stderr())), advice)
 }
 
-/// Runs `command` and returns what it wrote to stdout; its stderr is part of the failure.
+/// Runs `command` and returns its stdout; a failure's message contains its stderr.
 pub fn capture(command: &mut Command) -> Result<String> {
     let output = command.output().map_err(|error| not_started(command, &error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    fail(format!("`{}` {}\n{complaint}", display(command), Ended(output.status)))
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    fail(format!("`{}` {}\n{stderr}", display(command), ExitDescription(output.status)))
 }
 
-/// The command as one would type it. Options of the environment are left out: they are not what failed.
+/// Formats the command as one would type it, without its environment.
 pub fn display(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let name = program.rsplit('/').next().unwrap_or_default();
@@ -125,7 +125,7 @@ pub fn display(command: &Command) -> String {
     line
 }
 
-/// Why a child process never ran.
+/// Describes why a child process did not start.
 pub fn not_started(command: &Command, error: &io::Error) -> Failure {
     let program = command.get_program().to_string_lossy();
     Failure::Step(match error.kind() {
@@ -134,19 +134,19 @@ pub fn not_started(command: &Command, error: &io::Error) -> Failure {
     })
 }
 
-/// "ended with exit code 101", "was killed (signal: 9)".
-pub struct Ended(pub ExitStatus);
+/// Exit status in words: "failed with exit code 101", "was killed (signal: 9)".
+pub struct ExitDescription(pub ExitStatus);
 
-impl fmt::Display for Ended {
+impl fmt::Display for ExitDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.code() {
-            Some(code) => write!(f, "ended with exit code {code}"),
+            Some(code) => write!(f, "failed with exit code {code}"),
             None => write!(f, "was killed ({})", self.0),
         }
     }
 }
 
-/// A duration in the unit a person reads: "12 ms", "3.4 s", "2 min 05 s".
+/// Duration for people: "12 ms", "3.4 s", "2 min 05 s".
 pub struct Seconds(pub Duration);
 
 impl fmt::Display for Seconds {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_programs_say_when_they_were_called_wrongly() {
+    fn usage_errors_of_own_programs_are_usage_errors() {
         for (code, expected) in [("exit 2", Some(2)), ("exit 7", Some(1)), ("exit 0", None)] {
             let result = run_own(Command::new("sh").args(["-c", code]), "advice");
             assert_eq!(result.err().map(|failure| failure.exit_code()), expected, "{code}");
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_program_says_its_code_and_complaint() {
+    fn a_failed_program_is_reported_with_its_code_and_stderr() {
         let failure = capture(Command::new("sh").args(["-c", "echo oh >&2; exit 3"])).unwrap_err();
-        assert_eq!(failure.to_string(), "`sh -c 'echo oh >&2; exit 3'` ended with exit code 3\noh");
+        assert_eq!(failure.to_string(), "`sh -c 'echo oh >&2; exit 3'` failed with exit code 3\noh");
     }
 }

@@ -1,4 +1,4 @@
-//! Where things are in this checkout.
+//! The checkout: its folders, and cargo commands that run in it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,16 +8,16 @@ use std::process::Command;
 /// Packages of the host's programs.
 const PROGRAMS: [&str; 3] = ["sandbar-cli", "sandbar-gpu", "sandbar-worker-program"];
 
-/// The checkout.
+/// A checkout and its target folder.
 pub struct Workspace {
-    /// Holds the root `Cargo.toml`.
+    /// Folder of the root `Cargo.toml`.
     pub root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Cargo's target folder.
     pub target: PathBuf,
 }
 
 impl Workspace {
-    /// The checkout that this program was built from.
+    /// Returns the checkout that this program was built from.
     pub fn find() -> Self {
         let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let manifest = manifest.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
@@ -26,25 +26,25 @@ impl Workspace {
         Self { root, target }
     }
 
-    /// `cargo`, to be run in the checkout, building where we were built.
+    /// Returns `cargo`, run in the checkout with this program's target folder.
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root);
-        // What cargo told this program of itself is not meant for others: build scripts that look at it would run again.
-        let ours = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_one_package));
-        ours.for_each(|(name, _)| _ = cargo.env_remove(name));
+        // Variables that cargo set for this package would make build scripts that read them run again.
+        let own = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_package_variable));
+        own.for_each(|(name, _)| _ = cargo.env_remove(name));
         cargo.env("CARGO_TARGET_DIR", &self.target);
         cargo
     }
 
-    /// `cargo`, to be run in the simulation's workspace, where it finds that one's flags.
+    /// Returns `cargo`, run in the simulation's workspace so that it reads that workspace's configuration.
     pub fn simulation(&self) -> Command {
         let mut cargo = self.cargo();
         cargo.current_dir(self.root.join("tests/simulation")).env("CARGO_TARGET_DIR", self.target.join("simulation"));
         cargo
     }
 
-    /// `cargo build` of the host's programs. More packages can be appended: `--package NAME`.
+    /// Returns `cargo build` of the host's programs. Callers can append `--package NAME`.
     pub fn build_host(&self) -> Command {
         let mut cargo = self.cargo();
         cargo.args(["build", "--release"]);
@@ -52,32 +52,31 @@ impl Workspace {
         cargo
     }
 
-    /// A program that was built. Everything is built with one profile: the engines
-    /// take long to compile.
+    /// Returns the path of a built program. All builds use the release profile: the engines take long to compile.
     pub fn program(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
 
-    /// The binary `host`.
+    /// Returns the path of the program `host`.
     pub fn host(&self) -> PathBuf {
         self.program("host")
     }
 }
 
-/// Whether cargo sets this variable for the package that it runs.
-fn is_of_one_package(variable: &str) -> bool {
+/// Returns whether cargo sets this variable for the package that it runs.
+fn is_package_variable(variable: &str) -> bool {
     ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_"].iter().any(|prefix| variable.starts_with(prefix))
         || ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&variable)
 }
 
-/// `CARGO_TARGET_DIR`, else the folder we run from (a `build.target-dir` in somebody's settings leads there as well),
-/// else cargo's default.
+/// Returns `CARGO_TARGET_DIR`, else the target folder that contains this program (which covers `build.target-dir` in
+/// cargo's configuration), else cargo's default.
 fn target_dir(root: &Path, configured: Option<&OsStr>, exe: Option<&Path>) -> PathBuf {
     if let Some(configured) = configured.filter(|folder| !folder.is_empty()) {
         return env::current_dir().unwrap_or_default().join(configured);
     }
-    let built_in = exe.and_then(Path::parent).filter(|folder| folder.ends_with("debug") || folder.ends_with("release"));
-    built_in.and_then(Path::parent).map_or_else(|| root.join("target"), Path::to_owned)
+    let profile = exe.and_then(Path::parent).filter(|folder| folder.ends_with("debug") || folder.ends_with("release"));
+    profile.and_then(Path::parent).map_or_else(|| root.join("target"), Path::to_owned)
 }
 
 #[cfg(test)]
@@ -103,11 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn cargo_is_not_told_of_this_package() {
+    fn variables_of_this_package_are_removed() {
         for (variable, expected) in
             [("CARGO_PKG_NAME", true), ("OUT_DIR", true), ("CARGO_HOME", false), ("PATH", false)]
         {
-            assert_eq!(is_of_one_package(variable), expected, "{variable}");
+            assert_eq!(is_package_variable(variable), expected, "{variable}");
         }
     }
 

@@ -1,8 +1,7 @@
-//! Debian's packages: the standard library's source of a given release, and the C library for the target; others' programs.
+//! Downloads from Debian: the standard library's source of a Rust release, the C library for the target, and programs.
 //!
-//! Packages are downloaded and unpacked, never installed, with an apt configuration of our own: the machine's package
-//! lists, its sources and its installed packages stay as they are, and no root is needed. Signatures are checked with
-//! Debian's own keyring.
+//! Packages are downloaded and unpacked, never installed, with a separate apt configuration: the machine's package lists,
+//! sources and installed packages do not change, and root is not needed. Debian's keyring checks signatures.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,38 +10,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::work_dir::WorkDir;
-use crate::run::{Context as _, Ended, Result, capture, display, fail, not_started, step};
+use crate::run::{Context as _, ExitDescription, Result, capture, display, fail, not_started, step};
 
-/// Where to look, nearest to what most machines run first. Older suites have neither a recent enough rustc nor the
-/// `wasm32-wasip2` half of wasi-libc.
+/// Suites to search, those nearest to most machines' releases first. Older suites lack a recent rustc and the
+/// `wasm32-wasip2` part of wasi-libc.
 const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const KEYRINGS: [&str; 2] =
     ["/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp"];
 
-/// What the packages give us, unpacked.
+/// Unpacked packages.
 pub struct Sources {
-    /// The folder that holds `library/`.
+    /// Folder that contains `library/`.
     pub rust: PathBuf,
-    /// The C library's objects and archives for the guests' target.
+    /// Folder of the C library's objects and archives for the guests' target.
     pub libc: PathBuf,
 }
 
-/// Downloads and unpacks what building the standard library of `release` needs.
+/// Downloads and unpacks the sources of the standard library of `release`.
 pub fn fetch(work: &WorkDir, release: &str) -> Result<Sources> {
     if !release.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return fail(format!("Debian has the sources of released compilers only, and this one is {release}"));
+        return fail(format!("Debian has sources of released compilers only, and this compiler is {release}"));
     }
     let mirror = mirror();
-    let mut tried = vec![format!("looked in {mirror}")];
+    let mut attempts = vec![format!("searched {mirror}")];
     for suite in SUITES {
         match from_suite(work, &mirror, suite, release) {
             Ok(sources) => return Ok(sources),
-            Err(failure) => tried.push(format!("{suite}: {failure}")),
+            Err(failure) => attempts.push(format!("{suite}: {failure}")),
         }
     }
-    fail(tried.join("\n"))
+    fail(attempts.join("\n"))
 }
 
 fn from_suite(work: &WorkDir, mirror: &str, suite: &str, release: &str) -> Result<Sources> {
@@ -55,19 +54,20 @@ fn from_suite(work: &WorkDir, mirror: &str, suite: &str, release: &str) -> Resul
     }
 }
 
-/// `1.95.0+dfsg1-2~bpo13+1` is of release `1.95.0`; `1.95.0~beta.4+dfsg1-1` came before it, and is not.
+/// Returns whether a package version is of a release: `1.95.0+dfsg1-2~bpo13+1` is of `1.95.0`; `1.95.0~beta.4+dfsg1-1`
+/// precedes it.
 fn is_of_release(version: &str, release: &str) -> bool {
     version.strip_prefix(release).is_some_and(|rest| rest.starts_with(['+', '-']))
 }
 
-/// apt with nothing but some suites as its sources and all of its state in a temporary folder.
+/// apt with given suites as its only sources and its state in a temporary folder.
 pub struct Apt {
     options: Vec<String>,
     folder: PathBuf,
 }
 
 impl Apt {
-    /// Of some suites of a mirror.
+    /// Configures apt for suites of a mirror.
     pub fn new(work: &WorkDir, mirror: &str, suites: &[&str]) -> Result<Self> {
         let Some(keyring) = KEYRINGS.iter().find(|path| Path::new(path).exists()) else {
             return fail("Debian's keyring is missing (`apt install debian-archive-keyring`), or this is no Debian");
@@ -87,10 +87,10 @@ impl Apt {
             format!("Dir::Etc::sourcelist={}", list.display()),
             "Dir::Etc::sourceparts=-".to_owned(),
             format!("Dir::State::Lists={}", folder.join("lists").display()),
-            // As if nothing were installed: what a package needs is downloaded, whatever this machine has.
+            // With no installed packages, all dependencies are downloaded, whatever this machine has.
             format!("Dir::State::status={}", installed.display()),
             format!("Dir::Cache={}", folder.join("cache").display()),
-            // Otherwise apt, when root, becomes a user who may not write into our folder.
+            // Run as root, apt would change to a user without write permission in this folder.
             "APT::Sandbox::User=root".to_owned(),
             "Acquire::Languages=none".to_owned(),
             "Acquire::Retries=3".to_owned(),
@@ -105,18 +105,18 @@ impl Apt {
         command
     }
 
-    /// Downloads the lists of what there is.
+    /// Downloads the package lists.
     pub fn update(&self) -> Result {
-        // Without the option, apt calls an update that downloaded nothing a success.
+        // Without the option, an update that downloads nothing succeeds.
         self.quietly(&["-q", "update", "--error-on=any"])
     }
 
-    /// Downloads `packages` (`name` or `name=version`) into our folder.
+    /// Downloads `packages` (`name` or `name=version`) into the folder.
     pub fn download(&self, packages: &[&str]) -> Result {
         self.quietly(&[&["-q", "download"], packages].concat())
     }
 
-    /// Downloads `packages` and all that they need, from `suite` where it has them, and returns the files.
+    /// Downloads `packages` and their dependencies, preferably from `suite`, and returns the files.
     pub fn download_with_dependencies(&self, suite: &str, packages: &[&str]) -> Result<Vec<PathBuf>> {
         let install = ["-q", "-y", "--download-only", "--no-install-recommends", "-t", suite, "install"];
         self.quietly(&[&install, packages].concat())?;
@@ -125,7 +125,7 @@ impl Apt {
         Ok(files.flatten().map(|file| file.path()).filter(|path| path.extension() == Some(OsStr::new("deb"))).collect())
     }
 
-    /// apt's chatter is shown only when it fails; its many options never are.
+    /// Runs apt-get as a step; shows its output only on failure and its options never.
     fn quietly(&self, arguments: &[&str]) -> Result {
         let shown = format!("apt-get {}", arguments.join(" "));
         step(&shown, || match capture(&mut self.command("apt-get", arguments)) {
@@ -134,7 +134,7 @@ impl Apt {
         })
     }
 
-    /// The versions of `package` that the suite offers, newest first.
+    /// Returns the versions of `package` in the suite, newest first.
     fn versions(&self, package: &str) -> Result<Vec<String>> {
         let table = capture(&mut self.command("apt-cache", &["madison", package]))?;
         Ok(table.lines().filter_map(|line| line.split('|').nth(1)).map(|version| version.trim().to_owned()).collect())
@@ -144,8 +144,8 @@ impl Apt {
         self.download(&[&format!("rust-src={version}"), "wasi-libc"])?;
         let unpacked = work.folder("debian")?;
         step("unpack the two packages", || {
-            // Debian's copies of std's dependencies lack files that were compiled elsewhere (wit-bindgen's C half), so
-            // the dependencies come from crates.io; std's own Cargo.lock has their checksums.
+            // Debian's copies of std's dependencies lack precompiled files (wit-bindgen's C part), so the dependencies come
+            // from crates.io; std's Cargo.lock has their checksums.
             unpack(&self.package("rust-src_")?, &unpacked, "./usr/src/rustc-*/library", "./usr/src/*/library/vendor")?;
             unpack(&self.package("wasi-libc_")?, &unpacked, "./usr/lib/wasm32-wasip2", "./usr/share")
         })?;
@@ -154,14 +154,14 @@ impl Apt {
         Ok(Sources { rust, libc: unpacked.join("usr/lib/wasm32-wasip2") })
     }
 
-    /// The downloaded package whose file's name begins so.
+    /// Returns the downloaded package whose file name starts with `prefix`.
     pub fn package(&self, prefix: &str) -> Result<PathBuf> {
         only_entry(&self.folder, prefix)
     }
 }
 
-/// Unpacks what lies at `wanted` and not at `unwanted` (both patterns) in a package: the standard library is a small part
-/// of rust-src, and removing thousands of files takes some disks longer than the download.
+/// Unpacks the files of a package that match the pattern `wanted` and not `unwanted`: the standard library is a small part
+/// of rust-src, and removing thousands of files can take longer than the download.
 pub fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Result {
     let mut reader = Command::new("dpkg-deb");
     reader.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
@@ -174,38 +174,38 @@ pub fn unpack(package: &Path, into: &Path, wanted: &str, unwanted: &str) -> Resu
     let read = reading.wait().context("wait for dpkg-deb")?;
     let written = written?;
     if !written.success() {
-        return fail(format!("`{}` {}", display(&writer), Ended(written)));
+        return fail(format!("`{}` {}", display(&writer), ExitDescription(written)));
     }
     if !read.success() {
-        return fail(format!("`{}` {}", display(&reader), Ended(read)));
+        return fail(format!("`{}` {}", display(&reader), ExitDescription(read)));
     }
     Ok(())
 }
 
-/// What begins so in a folder that has one such entry.
+/// Returns an entry of a folder whose name starts with `prefix`; callers expect exactly one.
 pub fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).context(format_args!("read {}", folder.display()))?;
     let found = entries.flatten().find(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     match found {
         Some(entry) => Ok(entry.path()),
-        None => fail(format!("nothing in {} begins with {prefix}", folder.display())),
+        None => fail(format!("no entry of {} starts with {prefix}", folder.display())),
     }
 }
 
-/// `SANDBAR_DEBIAN_MIRROR`, else the mirror this machine is already set up to use, else Debian's own.
+/// Returns `SANDBAR_DEBIAN_MIRROR`, else the mirror that this machine's apt uses, else Debian's.
 pub fn mirror() -> String {
     if let Ok(mirror) = env::var("SANDBAR_DEBIAN_MIRROR") {
         return mirror;
     }
-    let asked = capture(Command::new("apt-get").args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]));
-    let sites = asked.unwrap_or_default();
-    let own = sites.lines().find(|site| site.trim_end_matches('/').ends_with("/debian"));
-    own.unwrap_or(DEFAULT_MIRROR).to_owned()
+    let sites = capture(Command::new("apt-get").args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]));
+    let sites = sites.unwrap_or_default();
+    let configured = sites.lines().find(|site| site.trim_end_matches('/').ends_with("/debian"));
+    configured.unwrap_or(DEFAULT_MIRROR).to_owned()
 }
 
-/// Of apt's complaints the first that names a file, else the last.
-fn reason_in(complaint: &str) -> &str {
-    let mut lines = complaint.lines().map(str::trim).filter(|line| !line.is_empty());
+/// Returns the first of apt's messages that names a file, else the last message.
+fn reason_in(output: &str) -> &str {
+    let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
     let file = lines.clone().find(|line| line.contains("Failed to fetch"));
     file.or_else(|| lines.next_back()).unwrap_or_default()
 }
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn apts_complaint_that_names_a_file_is_the_one_shown() {
+    fn apts_message_that_names_a_file_is_shown() {
         let fetch = "W: Failed to fetch http://x/InRelease  Could not connect";
         assert_eq!(reason_in(&format!("Err\n{fetch}\nE: Some index files failed to download.\n")), fetch);
         assert_eq!(reason_in("one\nE: two\n"), "E: two");
     }
 
     #[test]
-    fn a_nightly_compiler_is_turned_away_before_anything_is_downloaded() {
+    fn a_nightly_compiler_is_rejected_before_any_download() {
         let work = WorkDir::named("nightly").unwrap();
         let failure = fetch(&work, "1.97.0-nightly").err().unwrap();
         assert!(failure.to_string().contains("released compilers only"));

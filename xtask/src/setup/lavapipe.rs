@@ -1,9 +1,9 @@
-//! lavapipe, Mesa's Vulkan driver for the CPU, on which tests run GPU kernels: found, or fetched from Debian into the
+//! Finds lavapipe, Mesa's Vulkan driver for the CPU, on which tests run GPU kernels, or fetches it from Debian into the
 //! user's cache folder.
 //!
-//! The folder holds the driver, Khronos' loader, and what these need that some Debian may lack, each library under the
-//! name by which it is asked for. A process with `LD_LIBRARY_PATH=FOLDER` and `VK_DRIVER_FILES=FOLDER/lvp_icd.json` has
-//! this driver and no other.
+//! The folder holds the driver, Khronos' loader and those dependencies that a Debian machine can lack, each library under
+//! the name by which it is loaded. A process with `LD_LIBRARY_PATH=FOLDER` and `VK_DRIVER_FILES=FOLDER/lvp_icd.json` uses
+//! this driver only.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,30 +15,31 @@ use super::cache;
 use super::debian::{Apt, mirror, only_entry, unpack};
 use super::std_build::copy_files;
 use super::work_dir::WorkDir;
-use crate::run::{Context as _, Result, capture, fail, say, step};
+use crate::run::{Context as _, Result, capture, fail, report, step};
 
 const NAME: &str = "lavapipe";
 const DRIVER: &str = "libvulkan_lvp.so";
 const LOADER: &str = "libvulkan.so.1";
 
-/// The driver's. It depends on the loader's.
+/// Package of the driver; depends on the loader's.
 const PACKAGE: &str = "mesa-vulkan-drivers";
 
-/// Tells the loader where the driver is.
+/// File that names the driver's path for the loader.
 const MANIFEST: &str = "lvp_icd.json";
 
-/// Holds the version of Mesa's package.
+/// File with the version of Mesa's package.
 const STAMP: &str = "VERSION";
 const MAJOR_MIN: u32 = 25;
 
-/// A release's suites and, last, the one that has a Mesa that will do. Newest first.
+/// Suites of each release, newest release first, and the suite whose Mesa is recent enough.
 const RELEASES: [(&[&str], &str); 2] =
     [(&["trixie"], "trixie"), (&["bookworm", "bookworm-backports"], "bookworm-backports")];
 
-/// dpkg, apt and bash run on these, so they are there, and copies of another age would be in the way of such programs.
+/// Packages that dpkg, apt and bash depend on: every machine has them, and copies of another version would break such
+/// programs.
 const ON_EVERY_DEBIAN: [&str; 7] = ["libc6", "libgcc-s1", "liblzma5", "libstdc++6", "libtinfo6", "libzstd1", "zlib1g"];
 
-/// Sees to it that tests find a lavapipe: `SANDBAR_LAVAPIPE`, a folder, else the one in the cache folder.
+/// Ensures that tests find lavapipe: the folder `SANDBAR_LAVAPIPE`, else the one in the cache folder.
 pub fn find_or_fetch() -> Result {
     if env::var_os("SANDBAR_LAVAPIPE").is_some() {
         return Ok(());
@@ -53,22 +54,22 @@ pub fn find_or_fetch() -> Result {
 fn fetch(folder: &Path) -> Result {
     let work = WorkDir::named(NAME)?;
     let mirror = mirror();
-    let mut tried = vec![format!("looked in {mirror}")];
+    let mut attempts = vec![format!("searched {mirror}")];
     for (suites, with_mesa) in releases_for(&fs::read_to_string("/etc/os-release").unwrap_or_default()) {
         match from_release(&work, &mirror, suites, with_mesa) {
-            Ok(made) => return put(&made, folder),
-            Err(failure) => tried.push(format!("{with_mesa}: {failure}")),
+            Ok(complete) => return install(&complete, folder),
+            Err(failure) => attempts.push(format!("{with_mesa}: {failure}")),
         }
     }
-    fail(tried.join("\n"))
+    fail(attempts.join("\n"))
 }
 
-/// The machine's own first: a newer one's libraries need a newer C library, and an older one's would be in the way of the
-/// machine's programs.
+/// Returns the releases to try, the machine's first: libraries of a newer release need a newer C library, and those of an
+/// older one would break the machine's programs.
 fn releases_for(os_release: &str) -> [(&'static [&'static str], &'static str); 2] {
-    let own = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let machine = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let mut releases = RELEASES;
-    releases.sort_by_key(|(suites, _)| suites.first().copied() != own);
+    releases.sort_by_key(|(suites, _)| suites.first().copied() != machine);
     releases
 }
 
@@ -92,80 +93,83 @@ fn from_release(work: &WorkDir, mirror: &str, suites: &[&str], with_mesa: &str) 
         Ok(())
     })?;
     if !is_recent(&version) {
-        return fail(format!("its Mesa is {}, and what is needed is {MAJOR_MIN} or newer", version.trim()));
+        return fail(format!("its Mesa is {}, {MAJOR_MIN} or newer is needed", version.trim()));
     }
-    let made = work.folder(&format!("{NAME}-{with_mesa}"))?;
-    collect(&unpacked, &made)?;
-    fs::write(made.join(STAMP), version).context(format_args!("write into {}", made.display()))?;
-    Ok(made)
+    let complete = work.folder(&format!("{NAME}-{with_mesa}"))?;
+    collect(&unpacked, &complete)?;
+    fs::write(complete.join(STAMP), version).context(format_args!("write into {}", complete.display()))?;
+    Ok(complete)
 }
 
-/// Moves the driver, the loader and all that they need of what was unpacked into the folder `made`, where they work.
-fn collect(unpacked: &Path, made: &Path) -> Result {
-    // Named after the machine's architecture, and the same in both places where a package may put a library.
+/// Moves the driver, the loader and their dependencies from the unpacked packages into the folder `to`, and checks that
+/// they load there.
+fn collect(unpacked: &Path, to: &Path) -> Result {
+    // The folder is named after the machine's architecture, in `usr/lib` and `lib` alike.
     let libraries = only_entry(&unpacked.join("usr/lib"), "")?;
-    let others = unpacked.join("lib").join(libraries.file_name().unwrap_or_default());
-    let search = format!("{}:{}", libraries.display(), others.display());
+    let base_libraries = unpacked.join("lib").join(libraries.file_name().unwrap_or_default());
+    let search = format!("{}:{}", libraries.display(), base_libraries.display());
     let mut wanted = BTreeMap::new();
     for name in [DRIVER, LOADER] {
         let library = libraries.join(name);
-        wanted.extend(needed(&library, &search)?.into_iter().filter(|(_, path)| path.starts_with(unpacked)));
+        wanted.extend(dependencies(&library, &search)?.into_iter().filter(|(_, path)| path.starts_with(unpacked)));
         wanted.insert(name.to_owned(), library);
     }
     for (name, path) in wanted {
-        // Most are links to a file whose name has the whole version.
-        let moved = path.canonicalize().and_then(|file| fs::rename(file, made.join(&name)));
-        moved.context(format_args!("move {} into {}", path.display(), made.display()))?;
+        // Most are links to a file whose name has the full version.
+        let moved = path.canonicalize().and_then(|file| fs::rename(file, to.join(&name)));
+        moved.context(format_args!("move {} into {}", path.display(), to.display()))?;
     }
     let manifest = only_entry(&unpacked.join("usr/share/vulkan/icd.d"), "lvp_icd")?;
     let text = fs::read_to_string(&manifest).context(format_args!("read {}", manifest.display()))?;
-    let Some(text) = beside(&text) else {
+    let Some(text) = with_driver_beside(&text) else {
         return fail(format!("its {} does not name {DRIVER}:\n{text}", manifest.display()));
     };
-    fs::write(made.join(MANIFEST), text).context(format_args!("write into {}", made.display()))?;
+    fs::write(to.join(MANIFEST), text).context(format_args!("write into {}", to.display()))?;
     for name in [DRIVER, LOADER] {
-        needed(&made.join(name), &made.display().to_string())?;
+        dependencies(&to.join(name), &to.display().to_string())?;
     }
     Ok(())
 }
 
-/// The libraries that the dynamic linker loads with this one, by name; fails when one, or a version of its symbols, is
-/// not there.
-fn needed(library: &Path, search: &str) -> Result<Vec<(String, PathBuf)>> {
-    let listed = capture(Command::new("ldd").arg(library).env("LD_LIBRARY_PATH", search).env("LC_ALL", "C.UTF-8"))?;
-    match listed.lines().find(|line| line.contains("not found")) {
+/// Returns the libraries, by name, that the dynamic linker loads with this one.
+///
+/// # Errors
+/// A library or a version of its symbols is missing.
+fn dependencies(library: &Path, search: &str) -> Result<Vec<(String, PathBuf)>> {
+    let listing = capture(Command::new("ldd").arg(library).env("LD_LIBRARY_PATH", search).env("LC_ALL", "C.UTF-8"))?;
+    match listing.lines().find(|line| line.contains("not found")) {
         Some(missing) => fail(format!("it does not run on this machine: {}", missing.trim())),
-        None => Ok(paths(&listed)),
+        None => Ok(parse_ldd(&listing)),
     }
 }
 
-/// Lines like `libm.so.6 => /lib/libm.so.6 (0x7f31)`; what has no path is the kernel's, or the linker itself.
-fn paths(listed: &str) -> Vec<(String, PathBuf)> {
-    let lines = listed.lines().filter_map(|line| line.trim().split_once(" => "));
+/// Parses lines like `libm.so.6 => /lib/libm.so.6 (0x7f31)`; entries without a path are the kernel's or the linker.
+fn parse_ldd(listing: &str) -> Vec<(String, PathBuf)> {
+    let lines = listing.lines().filter_map(|line| line.trim().split_once(" => "));
     lines.filter_map(|(name, rest)| Some((name.to_owned(), rest.rsplit_once(" (")?.0.into()))).collect()
 }
 
-/// The manifest with the driver beside it: a path with a slash in it is relative to the manifest.
-fn beside(manifest: &str) -> Option<String> {
+/// Returns the manifest with the driver in its folder: a path that contains a slash is relative to the manifest.
+fn with_driver_beside(manifest: &str) -> Option<String> {
     let end = manifest.find(&format!("{DRIVER}\""))?;
     let start = manifest[..end].rfind('"')? + 1;
     Some(format!("{}./{}", &manifest[..start], &manifest[end..]))
 }
 
-/// Moved in place when it is whole: tests may be running, of this checkout or another.
-fn put(made: &Path, folder: &Path) -> Result {
+/// Copies the folder to a temporary name and renames it, so that tests that run meanwhile see a complete folder.
+fn install(complete: &Path, folder: &Path) -> Result {
     let new = folder.with_extension(process::id().to_string());
-    let placed = copy_files(made, &new).and_then(|()| {
-        // One of an older version, if any.
+    let placed = copy_files(complete, &new).and_then(|()| {
+        // Removes an older version.
         let _ = fs::remove_dir_all(folder);
-        fs::rename(&new, folder).context(format_args!("make {}", folder.display()))
+        fs::rename(&new, folder).context(format_args!("create {}", folder.display()))
     });
     let _ = fs::remove_dir_all(&new);
     placed?;
     let files = fs::read_dir(folder).context(format_args!("read {}", folder.display()))?;
     let bytes: u64 = files.flatten().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
-    say(format_args!(
-        "lavapipe is in {} ({} MB); removing that folder removes it",
+    report(format_args!(
+        "lavapipe is in {} ({} MB); remove that folder to remove it",
         folder.display(),
         bytes / 1_000_000
     ));
@@ -185,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_own_release_is_looked_at_first() {
+    fn the_machines_release_is_tried_first() {
         for (os_release, expected) in [
             ("ID=debian\nVERSION_CODENAME=bookworm\n", ["bookworm-backports", "trixie"]),
             ("VERSION_CODENAME=trixie\n", ["trixie", "bookworm-backports"]),
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_recent_version_is_not_there() {
+    fn only_recent_versions_are_ready() {
         for (version, expected) in [("25.0.7-2~bpo12+1\n", true), ("100.1-1", true), ("22.3.6-1", false), ("", false)] {
             assert_eq!(is_recent(version), expected, "{version}");
         }
@@ -205,32 +209,32 @@ mod tests {
     }
 
     #[test]
-    fn what_the_linker_loads_is_read() {
-        let listed = "\tlinux-vdso.so.1 (0x7f)\n\tlibm.so.6 => /a b/libm.so.6 (0x7f)\n\t/lib64/ld-linux.so.2 (0x7f)\n";
-        assert_eq!(paths(listed), [("libm.so.6".to_owned(), PathBuf::from("/a b/libm.so.6"))]);
-        assert!(needed(Path::new("/nonexistent"), "").is_err());
-        assert!(!needed(&env::current_exe().unwrap(), "").unwrap().is_empty());
+    fn the_linkers_listing_is_parsed() {
+        let listing = "\tlinux-vdso.so.1 (0x7f)\n\tlibm.so.6 => /a b/libm.so.6 (0x7f)\n\t/lib64/ld-linux.so.2 (0x7f)\n";
+        assert_eq!(parse_ldd(listing), [("libm.so.6".to_owned(), PathBuf::from("/a b/libm.so.6"))]);
+        assert!(dependencies(Path::new("/nonexistent"), "").is_err());
+        assert!(!dependencies(&env::current_exe().unwrap(), "").unwrap().is_empty());
     }
 
     #[test]
-    fn the_driver_is_named_beside_its_manifest() {
+    fn the_manifest_names_the_driver_in_its_folder() {
         for path in ["", "/usr/lib/x86_64-linux-gnu/"] {
             let manifest = format!("{{\n\"library_path\": \"{path}{DRIVER}\",\n\"api_version\": \"1.4\"}}");
             let expected = format!("{{\n\"library_path\": \"./{DRIVER}\",\n\"api_version\": \"1.4\"}}");
-            assert_eq!(beside(&manifest), Some(expected));
+            assert_eq!(with_driver_beside(&manifest), Some(expected));
         }
-        assert_eq!(beside("{}"), None);
+        assert_eq!(with_driver_beside("{}"), None);
     }
 
     #[test]
-    fn it_is_moved_in_place() {
-        let work = WorkDir::named("lavapipe-put").unwrap();
-        let made = work.folder("made").unwrap();
+    fn an_installed_folder_replaces_the_old_one() {
+        let work = WorkDir::named("lavapipe-install").unwrap();
+        let complete = work.folder("complete").unwrap();
         let folder = work.path().join("a/lavapipe");
         for (name, version) in [("old", "24.1"), (STAMP, "25.0")] {
-            fs::write(made.join(name), version).unwrap();
-            put(&made, &folder).unwrap();
-            fs::remove_file(made.join(name)).unwrap();
+            fs::write(complete.join(name), version).unwrap();
+            install(&complete, &folder).unwrap();
+            fs::remove_file(complete.join(name)).unwrap();
         }
         assert!(is_ready(&folder));
         for parent in [work.path().join("a"), folder] {

@@ -1,10 +1,9 @@
-//! `cargo xtask setup`: makes the guests' target usable with the toolchain in use, and fetches what tests run.
+//! `cargo xtask setup`: makes the guests' target usable with the current toolchain, and fetches programs for tests.
 //!
-//! rustup has the target ready-made, and that is the first thing tried. Where rustup or its server cannot be had (a
-//! distribution's compiler, a network that lets only package mirrors through), the standard library is built once from
-//! Debian's packages and put where rustup would have put it, so that plain `cargo build --target wasm32-wasip2` works
-//! from then on. Everything is made in a temporary folder and moved into place when rustc has compiled a component with
-//! it: an interrupted set-up changes nothing.
+//! The set-up tries `rustup target add` first. Without rustup or its server (a distribution's compiler, a network that
+//! reaches package mirrors only), it builds the standard library once from Debian's packages and installs it where rustup
+//! would, so that plain `cargo build --target wasm32-wasip2` works afterwards. The build happens in a temporary folder and
+//! moves into place after rustc has compiled a component with it: an interrupted set-up changes nothing.
 
 mod debian;
 mod etcd;
@@ -22,53 +21,53 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::std_build::{Sysroot, copy_files};
-use self::toolchain::{State, Toolchain, Version};
+use self::toolchain::{TargetState, Toolchain, Version};
 use self::work_dir::WorkDir;
-use crate::run::{Context as _, Ended, Result, Seconds, capture, fail, not_started, say, step};
+use crate::run::{Context as _, ExitDescription, Result, Seconds, capture, fail, not_started, report, step};
 
-/// What guests are compiled for.
+/// Target that guests are compiled for.
 pub const TARGET: &str = "wasm32-wasip2";
 
-/// A component begins so: the WebAssembly magic, then version 13 of layer 1 (a plain module is version 1 of layer 0).
+/// First bytes of a component: the WebAssembly magic, then version 13 of layer 1 (a core module has version 1, layer 0).
 const COMPONENT_MAGIC: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 
-/// A download of 20 MB that takes longer than this is not going to end.
+/// Time limit of rustup, which downloads 20 MB.
 const RUSTUP_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Makes the target usable; quick when it already is.
+/// Makes the target usable; returns at once if it is.
 pub fn setup() -> Result {
     let started = Instant::now();
     let toolchain = Toolchain::find()?;
     toolchain.check_linker()?;
-    if toolchain.state()? == State::Ready {
-        say(format_args!("{TARGET} is ready ({})", Seconds(started.elapsed())));
+    if toolchain.state()? == TargetState::Ready {
+        report(format_args!("{TARGET} is ready ({})", Seconds(started.elapsed())));
         return Ok(());
     }
     step(&format!("set up {TARGET}"), || {
         let _lock = toolchain.lock()?;
         match toolchain.state()? {
-            // Another set-up was at work and has ended meanwhile.
-            State::Ready => return Ok(()),
-            State::Stale => {
-                say(format_args!("the {TARGET} library here was built for another version of rustc: removing it"));
+            // Another set-up has finished while this one waited for the lock.
+            TargetState::Ready => return Ok(()),
+            TargetState::Stale => {
+                report(format_args!("the {TARGET} library here was built for another version of rustc: removing it"));
                 toolchain.remove_target()?;
             }
-            State::Missing => {}
+            TargetState::Missing => {}
         }
         install(&toolchain)
     })
 }
 
-/// Makes the target usable, and what else tests need.
+/// Makes the target usable, and fetches etcd and lavapipe for tests.
 ///
-/// Some need etcd, some a Vulkan driver. Where these can't be had, they fail and say so; all others run.
+/// Without etcd or lavapipe, only the tests that need them fail.
 pub fn setup_for_tests() -> Result {
     setup()?;
     if let Err(failure) = etcd::find_or_fetch() {
-        say(format_args!("without etcd, tests of host/meta will fail: {failure}"));
+        report(format_args!("etcd is missing, so tests of host/meta will fail: {failure}"));
     }
     if let Err(failure) = lavapipe::find_or_fetch() {
-        say(format_args!("without lavapipe, tests of GPU kernels will fail: {failure}"));
+        report(format_args!("lavapipe is missing, so tests of GPU kernels will fail: {failure}"));
     }
     Ok(())
 }
@@ -77,7 +76,7 @@ fn install(toolchain: &Toolchain) -> Result {
     let version = toolchain.version()?;
     let work = WorkDir::new()?;
     let installed = install_with(&work, toolchain, &version);
-    // Some disks take longer to remove files than to write them, so it is worth a line.
+    // A step of its own, since removing the files can take longer than writing them.
     step("clean up", || {
         drop(work);
         Ok(())
@@ -87,21 +86,18 @@ fn install(toolchain: &Toolchain) -> Result {
 
 fn install_with(work: &WorkDir, toolchain: &Toolchain, version: &Version) -> Result {
     let rustup = match add_with_rustup(work) {
-        Ok(()) if toolchain.state()? == State::Ready => {
+        Ok(()) if toolchain.state()? == TargetState::Ready => {
             return verify(work, &toolchain.bin("rustc"));
         }
-        Ok(()) => "rustup looked after another toolchain than the one in use".to_owned(),
+        Ok(()) => "rustup added it to a toolchain other than the one in use".to_owned(),
         Err(failure) => failure.to_string(),
     };
-    say(format_args!("rustup cannot add it here ({rustup}); building it from Debian's source packages instead"));
+    report(format_args!("rustup cannot add {TARGET} ({rustup}); building it from Debian's source packages instead"));
     match build(work, toolchain, version) {
         Ok(()) => {
-            // rustup refuses to write over files that it did not put there.
+            // rustup refuses to overwrite files that it did not install.
             let folder = toolchain.target_dir();
-            say(format_args!(
-                "built; should rustup ever be asked to add {TARGET} itself, remove {} first",
-                folder.display()
-            ));
+            report(format_args!("built {TARGET}; before `rustup target add {TARGET}`, remove {}", folder.display()));
             Ok(())
         }
         Err(failure) => fail(explain(toolchain, version, &rustup, &failure.to_string())),
@@ -109,7 +105,7 @@ fn install_with(work: &WorkDir, toolchain: &Toolchain, version: &Version) -> Res
 }
 
 fn build(work: &WorkDir, toolchain: &Toolchain, version: &Version) -> Result {
-    // Tried before the long part: what cannot be put in place need not be built.
+    // Checks write access before the long build.
     let staging = toolchain.rustlib().join(format!(".{TARGET}.new"));
     let _ = fs::remove_dir_all(&staging);
     fs::create_dir(&staging).context(format_args!(
@@ -134,11 +130,11 @@ fn build_into(work: &WorkDir, toolchain: &Toolchain, version: &Version, staging:
         }
         toolchain.stamp(staging, version)?;
         toolchain.remove_target()?;
-        fs::rename(staging, toolchain.target_dir()).context(format_args!("make {}", toolchain.target_dir().display()))
+        fs::rename(staging, toolchain.target_dir()).context(format_args!("create {}", toolchain.target_dir().display()))
     })
 }
 
-/// `rustup target add`. What it says on stderr is worth reading only when it fails, and then only the errors are.
+/// Runs `rustup target add`; shows its errors if it fails, and no other output.
 fn add_with_rustup(work: &WorkDir) -> Result {
     let log = work.path().join("rustup.log");
     let output = File::create(&log).context(format_args!("write {}", log.display()))?;
@@ -152,13 +148,13 @@ fn add_with_rustup(work: &WorkDir) -> Result {
             match child.try_wait().context("wait for rustup")? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
-                    let said = fs::read_to_string(&log).unwrap_or_default();
-                    return fail(errors_of(&said).unwrap_or_else(|| format!("rustup {}", Ended(status))));
+                    let output = fs::read_to_string(&log).unwrap_or_default();
+                    return fail(errors_of(&output).unwrap_or_else(|| format!("rustup {}", ExitDescription(status))));
                 }
                 None if Instant::now() > deadline => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return fail(format!("no answer in {}", Seconds(RUSTUP_TIME_MAX)));
+                    return fail(format!("rustup did not finish within {}", Seconds(RUSTUP_TIME_MAX)));
                 }
                 None => thread::sleep(Duration::from_millis(20)),
             }
@@ -166,7 +162,8 @@ fn add_with_rustup(work: &WorkDir) -> Result {
     })
 }
 
-/// The first `error:` line and the innermost cause: rustup says what lies between them too, in one line or in many.
+/// Returns the first `error:` line and the innermost cause, without the causes between them, which rustup prints in one
+/// line or several.
 fn errors_of(log: &str) -> Option<String> {
     let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines.find_map(|line| line.strip_prefix("error: "))?;
@@ -175,8 +172,8 @@ fn errors_of(log: &str) -> Option<String> {
     Some(if what == cause { what.to_owned() } else { format!("{what}: {cause}") })
 }
 
-/// Compiles a small component, optimised across crates as guests are, so that the libraries, their bitcode and the
-/// linker have all been used once.
+/// Compiles a small component with the optimisation across crates that guests use, which tests the libraries, their
+/// bitcode and the linker.
 fn verify(work: &WorkDir, rustc: &Path) -> Result {
     step("compile a component", || {
         let source = work.path().join("probe.rs");
@@ -187,15 +184,15 @@ fn verify(work: &WorkDir, rustc: &Path) -> Result {
         compile.args(["--target", TARGET, "--edition", "2024", "--crate-type", "cdylib", "-Copt-level=2", "-Clto=fat"]);
         capture(compile.arg(&source).arg("-o").arg(&component))?;
         let bytes = fs::read(&component).context(format_args!("read {}", component.display()))?;
-        if bytes.starts_with(&COMPONENT_MAGIC) { Ok(()) } else { fail("rustc made something else than a component") }
+        if bytes.starts_with(&COMPONENT_MAGIC) { Ok(()) } else { fail("rustc's output is not a component") }
     })
 }
 
-/// Where `name`, which can be fetched again, is kept for the user. Tests look there: host/meta's for etcd.
+/// Returns the user's cache folder for the program `name`. Tests search it too, for example those of host/meta for etcd.
 fn cache(name: &str) -> Result<PathBuf> {
     match cache_folder(|variable| env::var_os(variable)) {
         Some(folder) => Ok(folder.join(name)),
-        None => fail("neither XDG_CACHE_HOME nor HOME says where to put it"),
+        None => fail("the cache folder is unknown: set XDG_CACHE_HOME or HOME"),
     }
 }
 
@@ -209,14 +206,14 @@ fn explain(toolchain: &Toolchain, version: &Version, rustup: &str, debian: &str)
     let release = &version.release;
     let indented = debian.replace('\n', "\n      ");
     format!(
-        "the Rust target {TARGET}, which guests are compiled for, could not be made usable. Tried:\n  \
+        "the Rust target {TARGET}, which guests are compiled for, could not be set up. Tried:\n  \
          1. `rustup target add {TARGET}`:\n      {rustup}\n  \
          2. building it from Debian's packages:\n      {indented}\n\
-         Any one of these helps:\n  \
+         Do one of these:\n  \
          - let rustup reach https://static.rust-lang.org (or set RUSTUP_DIST_SERVER to a mirror) and run this again;\n  \
-         - let apt reach a Debian mirror, and cargo crates.io (SANDBAR_DEBIAN_MIRROR names another mirror);\n  \
+         - let apt reach a Debian mirror (SANDBAR_DEBIAN_MIRROR sets another one) and cargo reach crates.io;\n  \
          - copy lib/rustlib/{TARGET} of another machine's Rust {release} into {};\n  \
-         - use a Rust release that one of Debian's suites above has the source of.",
+         - use a Rust release whose source is in one of Debian's suites above.",
         toolchain.rustlib().display()
     )
 }
@@ -226,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_things_are_kept() {
+    fn the_cache_folder_is_found() {
         for (cache_home, home, expected) in [
             (Some("/c"), Some("/h"), Some("/c/sandbar")),
             (Some(""), Some("/h"), Some("/h/.cache/sandbar")),
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn rustups_errors_are_shortened_to_what_and_why() {
+    fn rustups_errors_are_shortened_to_error_and_cause() {
         let many =
             "info: downloading\nerror: download failed\n\nCaused by:\n    0: partial\n    1: refused (os error 111)\n";
         let one = "error: download failed: partial: tcp connect error: refused (os error 111)\n";

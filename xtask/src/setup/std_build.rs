@@ -1,8 +1,8 @@
-//! Builds the standard library for the guests' target out of its source.
+//! Builds the standard library for the guests' target from source.
 //!
-//! Cargo's `-Zbuild-std` does the work. It looks for the source in the sysroot of the rustc it runs, so it is given one
-//! of our own: links to the toolchain's libraries, the unpacked source, and the target's folder in the making. The real
-//! toolchain is only read, and rustc can be tried on the result before anything is moved into place.
+//! Cargo's `-Zbuild-std` compiles it and reads the source from the sysroot of its rustc, so this module prepares a separate
+//! sysroot: links to the toolchain's libraries, the unpacked source, and the folder of the target that is being built. The
+//! real toolchain is only read, and the result can be tested before it moves into place.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ use super::toolchain::{Toolchain, Version};
 use super::work_dir::WorkDir;
 use crate::run::{Context as _, Result, run_quiet_stdout, step};
 
-/// The crate that needs the standard library built. One codegen unit a crate, as in Rust's own releases.
+/// Manifest of an empty crate that depends on the standard library. One codegen unit per crate, as in Rust's releases.
 const MANIFEST: &str = r#"[package]
 name = "empty"
 version = "0.0.0"
@@ -28,22 +28,22 @@ edition = "2024"
 codegen-units = 1
 "#;
 
-/// What a caller's environment may say about *its* builds and must not say about this one.
+/// Prefixes of environment variables that configure the caller's builds and must not affect this one.
 const FOREIGN_SETTINGS: [&str; 6] =
     ["CARGO_PROFILE_", "CARGO_BUILD_", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_UNSTABLE_"];
 
-/// A sysroot in the work folder.
+/// Sysroot in the temporary folder.
 pub struct Sysroot {
     path: PathBuf,
     rustc: PathBuf,
 }
 
 impl Sysroot {
-    /// Lays out a sysroot that has all of `toolchain`, the unpacked source and the C library.
+    /// Creates a sysroot from `toolchain`, the unpacked source and the C library.
     pub fn new(work: &WorkDir, toolchain: &Toolchain, sources: &Sources) -> Result<Self> {
         let rustlib = work.folder("sysroot/lib/rustlib")?;
-        let theirs = toolchain.rustlib();
-        for entry in fs::read_dir(&theirs).context(format_args!("read {}", theirs.display()))?.flatten() {
+        let original = toolchain.rustlib();
+        for entry in fs::read_dir(&original).context(format_args!("read {}", original.display()))?.flatten() {
             if entry.file_name() != TARGET && entry.file_name() != "src" {
                 link(&entry.path(), &rustlib.join(entry.file_name()))?;
             }
@@ -57,12 +57,12 @@ impl Sysroot {
         Ok(Self { path, rustc })
     }
 
-    /// The rustc that has this sysroot.
+    /// Returns the rustc that uses this sysroot.
     pub fn rustc(&self) -> &Path {
         &self.rustc
     }
 
-    /// The target's folder, to be moved into the real sysroot.
+    /// Returns the target's folder, which moves into the real sysroot after the build.
     pub fn target_dir(&self) -> PathBuf {
         self.path.join("lib/rustlib").join(TARGET)
     }
@@ -78,12 +78,12 @@ impl Sysroot {
         let source = self.path.join("lib/rustlib/src/rust");
         let real_source = source.canonicalize().context(format_args!("find {}", source.display()))?;
         let mut flags = vec!["-Cembed-bitcode=yes".to_owned()];
-        // The released library names its source by commit; ours must not name a folder that is gone.
+        // Released libraries name their source by commit; this one must not name a temporary folder.
         let name = version.commit.as_ref().unwrap_or(&version.release);
         for path in [source, real_source] {
             flags.push(format!("--remap-path-prefix={}=/rustc/{name}", path.display()));
         }
-        let built = project.join("target");
+        let target = project.join("target");
         let mut cargo = Command::new(toolchain.bin("cargo"));
         cargo.args(["build", "--release", "-Zbuild-std=std,panic_abort", "--target", TARGET]).current_dir(&project);
         for (setting, _) in env::vars_os() {
@@ -91,19 +91,19 @@ impl Sysroot {
                 cargo.env_remove(setting);
             }
         }
-        cargo.env("CARGO_TARGET_DIR", &built).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-        // -Z options are for nightly compilers; the standard library is built by released ones all the same.
+        cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        // Released compilers accept -Z options only with this variable.
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1");
         run_quiet_stdout(
             &mut cargo,
             "The standard library did not compile. Its dependencies come from crates.io: check that cargo reaches it.",
         )?;
-        step("collect the libraries", || self.collect(&built.join(TARGET).join("release/deps")))
+        step("collect the libraries", || self.collect(&target.join(TARGET).join("release/deps")))
     }
 
-    fn collect(&self, built: &Path) -> Result {
+    fn collect(&self, deps: &Path) -> Result {
         let libraries = self.target_dir().join("lib");
-        for entry in fs::read_dir(built).context(format_args!("read {}", built.display()))?.flatten() {
+        for entry in fs::read_dir(deps).context(format_args!("read {}", deps.display()))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(".rlib") && !name.starts_with("libempty-") {
                 let to = libraries.join(&name);
@@ -114,9 +114,9 @@ impl Sysroot {
     }
 }
 
-/// Copies the files of `from`, and no folders, into the new folder `to`.
+/// Copies the files of `from`, without folders, into the new folder `to`.
 pub fn copy_files(from: &Path, to: &Path) -> Result {
-    fs::create_dir_all(to).context(format_args!("make {}", to.display()))?;
+    fs::create_dir_all(to).context(format_args!("create {}", to.display()))?;
     let entries = fs::read_dir(from).context(format_args!("read {}", from.display()))?;
     for entry in entries.flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), to.join(entry.file_name())).context(format_args!(
@@ -128,7 +128,7 @@ pub fn copy_files(from: &Path, to: &Path) -> Result {
     Ok(())
 }
 
-/// Cargo takes its compiler as one program without arguments, so the option that names the sysroot needs a script.
+/// Writes a script that runs rustc with `--sysroot`, since cargo accepts only a program without arguments as its compiler.
 fn wrap_rustc(work: &WorkDir, toolchain: &Toolchain, sysroot: &Path) -> Result<PathBuf> {
     let script = work.path().join("rustc");
     let rustc = toolchain.bin("rustc");

@@ -1,4 +1,4 @@
-//! The Rust toolchain in use: where its libraries live, and whether it can compile for the guests' target.
+//! The current Rust toolchain: folders of its libraries, and the state of the guests' target.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::TARGET;
-use crate::run::{Context as _, Failure, Result, capture, fail, say};
+use crate::run::{Context as _, Failure, Result, capture, fail, report};
 
-/// Written into a target folder that we built, so that we notice when the compiler it was built with is gone.
-/// Folders that rustup or a distribution keeps up to date have none.
+/// File in a target folder that this set-up built, with the compiler's version, to detect another compiler later.
+/// Folders that rustup or a distribution updates have none.
 const STAMP: &str = "sandbar-built-with";
 
-/// The linker that makes components out of modules; rustc runs it by this name.
+/// Linker that turns modules into components; rustc runs it by this name.
 const LINKER: &str = "wasm-component-ld";
 
-/// What stands in the toolchain for the guests' target.
+/// State of the guests' target in the toolchain.
 #[derive(Debug, PartialEq, Eq)]
-pub enum State {
-    /// The standard library is there, for this compiler.
+pub enum TargetState {
+    /// The standard library exists for this compiler.
     Ready,
-    /// Nothing that could be used.
+    /// The standard library does not exist or is incomplete.
     Missing,
-    /// We built it for another version of the compiler.
+    /// A previous set-up built it for another version of the compiler.
     Stale,
 }
 
@@ -33,9 +33,9 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// The toolchain that cargo runs us with.
+    /// Finds the toolchain of the cargo that runs this program.
     ///
-    /// Cargo names itself in `CARGO`, always `SYSROOT/bin/cargo`: that spares the 35 ms that asking rustc takes.
+    /// Cargo sets `CARGO` to `SYSROOT/bin/cargo`, which saves the 35 ms of running rustc.
     pub fn find() -> Result<Self> {
         if env::var_os("RUSTC").is_none()
             && let Some(cargo) = env::var_os("CARGO")
@@ -50,54 +50,54 @@ impl Toolchain {
         Ok(Self { sysroot: PathBuf::from(sysroot.trim()) })
     }
 
-    /// The program `name` of this toolchain.
+    /// Returns the path of the program `name` of this toolchain.
     pub fn bin(&self, name: &str) -> PathBuf {
         self.sysroot.join("bin").join(name)
     }
 
-    /// Where the libraries of all targets live.
+    /// Returns the folder of the libraries of all targets.
     pub fn rustlib(&self) -> PathBuf {
         self.sysroot.join("lib/rustlib")
     }
 
-    /// Where the libraries of the guests' target live.
+    /// Returns the folder of the libraries of the guests' target.
     pub fn target_dir(&self) -> PathBuf {
         self.rustlib().join(TARGET)
     }
 
-    /// The compiler's own words about itself.
+    /// Returns the compiler's version, from `rustc -Vv`.
     pub fn version(&self) -> Result<Version> {
         Version::parse(capture(Command::new(self.bin("rustc")).arg("-Vv"))?)
     }
 
-    /// Looks at what stands in the target's folder.
-    pub fn state(&self) -> Result<State> {
+    /// Inspects the target's folder.
+    pub fn state(&self) -> Result<TargetState> {
         let target = self.target_dir();
         let libraries = target.join("lib");
         if !(has_library(&libraries, "libstd-") && has_library(&libraries, "libcore-")) {
-            return Ok(State::Missing);
+            return Ok(TargetState::Missing);
         }
         match fs::read_to_string(target.join(STAMP)) {
-            Ok(built_with) if built_with == self.version()?.verbose => Ok(State::Ready),
-            Ok(_) => Ok(State::Stale),
-            Err(_) => Ok(State::Ready),
+            Ok(built_with) if built_with == self.version()?.verbose => Ok(TargetState::Ready),
+            Ok(_) => Ok(TargetState::Stale),
+            Err(_) => Ok(TargetState::Ready),
         }
     }
 
-    /// Waits until no other set-up works on this toolchain. The lock goes with the returned file, and with the process.
+    /// Waits until no other set-up changes this toolchain. Dropping the returned file releases the lock.
     pub fn lock(&self) -> Result<File> {
         let folder = self.rustlib();
         let lock = File::open(&folder).context(format_args!("open {}", folder.display()))?;
         if lock.try_lock().is_err() {
-            say("another set-up works on this toolchain: waiting for it to end");
+            report("another set-up is changing this toolchain: waiting for it to finish");
             lock.lock().context(format_args!("lock {}", folder.display()))?;
         }
         Ok(lock)
     }
 
-    /// Whether rustc will find the linker for components: it looks beside its own tools, then in PATH.
+    /// Checks that rustc will find the linker for components, which it searches beside its own tools, then in PATH.
     pub fn check_linker(&self) -> Result {
-        let own = || {
+        let beside_rustc = || {
             let folders = fs::read_dir(self.rustlib()).into_iter().flatten().flatten();
             folders.map(|folder| folder.path().join("bin").join(LINKER)).any(|path| path.is_file())
         };
@@ -105,23 +105,23 @@ impl Toolchain {
             let path = env::var_os("PATH").unwrap_or_default();
             env::split_paths(&path).any(|folder| folder.join(LINKER).is_file())
         };
-        if env::var_os("CARGO_TARGET_WASM32_WASIP2_LINKER").is_some() || own() || in_path() {
+        if env::var_os("CARGO_TARGET_WASM32_WASIP2_LINKER").is_some() || beside_rustc() || in_path() {
             return Ok(());
         }
         fail(format!(
-            "the linker `{LINKER}` is missing: rustup ships it with rustc in {}, and some distributions do not.\n\
+            "the linker `{LINKER}` is missing: rustup installs it with rustc in {}, some distributions do not.\n\
              Install it with `cargo install {LINKER}` (it needs `wasm-ld`: `apt install lld`), \
-             or use a toolchain of rustup's.",
+             or use a toolchain from rustup.",
             self.rustlib().join("<machine>/bin").display()
         ))
     }
 
-    /// Marks `folder`, not yet in place, as built by us with this compiler.
+    /// Marks `folder`, which is not yet in place, as built by this set-up with this compiler.
     pub fn stamp(&self, folder: &Path, version: &Version) -> Result {
         fs::write(folder.join(STAMP), &version.verbose).context(format_args!("write into {}", folder.display()))
     }
 
-    /// Takes away a target folder that is in the way: one that we built for another compiler, or the remains of one.
+    /// Removes the target's folder: one that a set-up built for another compiler, or an incomplete one.
     pub fn remove_target(&self) -> Result {
         let folder = self.target_dir();
         match fs::remove_dir_all(&folder) {
@@ -133,14 +133,14 @@ impl Toolchain {
     }
 }
 
-/// What `rustc -Vv` says.
+/// Version of rustc.
 #[derive(Debug)]
 pub struct Version {
-    /// All of it.
+    /// Output of `rustc -Vv`.
     pub verbose: String,
-    /// For example `1.95.0`, or `1.97.0-nightly`.
+    /// Release, for example `1.95.0` or `1.97.0-nightly`.
     pub release: String,
-    /// The commit it was built from; distributions may not say.
+    /// Commit of the compiler; some distributions do not name it.
     pub commit: Option<String>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn an_empty_sysroot_has_no_target() {
         let nowhere = Toolchain { sysroot: PathBuf::from("/nonexistent") };
-        assert_eq!(nowhere.state().unwrap(), State::Missing);
+        assert_eq!(nowhere.state().unwrap(), TargetState::Missing);
         nowhere.remove_target().unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! A temporary folder that goes away with its owner.
+//! A temporary folder that is removed when its owner is dropped.
 
 use std::env;
 use std::fs::{self, File};
@@ -9,39 +9,39 @@ use crate::run::{Context as _, Result};
 
 const PREFIX: &str = "sandbar-setup-";
 
-/// A hundred megabytes and more come to lie here. An interrupted process leaves its folder behind, so the next one looks
-/// for those: a living owner holds a lock on its folder.
+/// Temporary folder of more than a hundred megabytes. An interrupted process leaves its folder behind; the next process
+/// removes folders without a lock, which a running owner holds.
 pub struct WorkDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl WorkDir {
-    /// Makes a new folder under `TMPDIR`, and takes away those of processes that no longer run.
+    /// Creates a folder in `TMPDIR`, and removes those of processes that no longer run.
     pub fn new() -> Result<Self> {
         Self::named("work")
     }
 
-    /// Like [`WorkDir::new`], for a process that has several.
+    /// Like [`WorkDir::new`], for a process with several folders.
     pub fn named(name: &str) -> Result<Self> {
         let parent = env::temp_dir();
         remove_abandoned(&parent);
-        // create_dir fails on anything that is already there, a link planted by somebody else included.
+        // create_dir fails if the path exists, even as a link that another user created.
         let path = parent.join(format!("{PREFIX}{}-{name}", process::id()));
-        fs::create_dir(&path).context(format_args!("make the temporary folder {}", path.display()))?;
+        fs::create_dir(&path).context(format_args!("create the temporary folder {}", path.display()))?;
         let lock = File::open(&path).context(format_args!("open {}", path.display()))?;
         lock.lock().context(format_args!("lock {}", path.display()))?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Makes the folder `name` in it.
+    /// Creates the folder `name` in this folder.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).context(format_args!("make {}", path.display()))?;
+        fs::create_dir_all(&path).context(format_args!("create {}", path.display()))?;
         Ok(path)
     }
 
-    /// The folder itself.
+    /// Returns the path of this folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -49,15 +49,15 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // The result is in place or reported by now: what cannot be removed is left to the system's own cleaning.
+        // The result is in place or reported; the system's own cleaning removes the rest if this fails.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        if ours && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
+        let is_work_dir = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_work_dir && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -68,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_away_with_its_owner() {
+    fn it_is_removed_with_its_owner() {
         let abandoned = env::temp_dir().join(format!("{PREFIX}abandoned"));
         fs::create_dir_all(&abandoned).unwrap();
-        let work = WorkDir::named("goes-away").unwrap();
+        let work = WorkDir::named("removed").unwrap();
         let path = work.folder("inner").unwrap();
         assert!(path.is_dir() && !abandoned.exists());
         remove_abandoned(&env::temp_dir());
-        assert!(path.is_dir(), "a living owner's folder stays");
+        assert!(path.is_dir(), "the folder of a running owner stays");
         drop(work);
         assert!(!path.exists());
     }
