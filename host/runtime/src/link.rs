@@ -1,6 +1,7 @@
-//! Connections to workers' processes and to clients in this process.
+//! Links to workers: processes, and clients in this process.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use sandbar_core::{Limits, TaskKind};
 use sandbar_store::SealedFile;
@@ -9,175 +10,234 @@ use sandbar_worker::program::{NodeMessage, Polled, ProgramWorker, StartTask, Tas
 
 use super::client::Seat;
 
-/// A connection. Operations that concern processes only do nothing for clients.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "nearly all are processes")]
-pub(super) enum Link {
-    Process(ProgramWorker),
-    /// Runs a job's first task, and no other.
-    Client(Seat),
-}
+/// A link to a worker.
+pub(crate) type Link = Box<dyn WorkerLink>;
 
-impl Link {
+/// Connects the engine with a worker. Operations on memory that a process shares do nothing by default.
+pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Returns the process id.
-    pub(super) fn process_id(&self) -> u32 {
-        match self {
-            Link::Process(process) => process.process_id(),
-            Link::Client(_) => std::process::id(),
-        }
-    }
+    fn process_id(&self) -> u32;
 
-    pub(super) fn is_client(&self) -> bool {
-        matches!(self, Link::Client(_))
+    /// Returns whether it is a client: it runs a job's root task, and no other.
+    fn is_client(&self) -> bool {
+        false
     }
 
     /// Sends a program's code.
-    pub(super) fn send_program(
-        &mut self,
-        program: &CompiledComponent,
-        limits: &Limits,
-        kinds: Vec<TaskKind>,
-    ) -> io::Result<()> {
-        match self {
-            Link::Process(process) => process.send_program(program, limits, kinds),
-            Link::Client(_) => Ok(()),
-        }
-    }
+    fn send_program(&mut self, program: &CompiledComponent, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()>;
 
     /// Sends a message. It is handled before tasks assigned later.
-    pub(super) fn send(&mut self, message: &NodeMessage<'_>) {
-        match self {
-            Link::Process(process) => process.send(message),
-            Link::Client(client) => client.tell(message),
-        }
-    }
+    fn send(&mut self, message: &NodeMessage<'_>);
 
-    /// Like [`Link::send`], with a value in a file.
-    pub(super) fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
-        match self {
-            Link::Process(process) => process.send_with_file(message, file),
-            Link::Client(client) => client.tell_with(message, file),
-        }
-    }
+    /// Like [`WorkerLink::send`], with a value in a file.
+    fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()>;
 
     /// Assigns a task. Returns `None` if its queue has no room.
-    pub(super) fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
-        match self {
-            Link::Process(process) => process.assign(task),
-            Link::Client(client) => Some(client.begin(task)),
-        }
-    }
+    fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition>;
 
     /// Returns the position up to which assigned tasks have started.
-    pub(super) fn started_up_to(&self) -> TaskPosition {
-        match self {
-            Link::Process(process) => process.started_up_to(),
-            Link::Client(_) => TaskPosition::IMMEDIATE,
-        }
-    }
+    fn started_up_to(&self) -> TaskPosition;
 
     /// Takes back the tasks that have not started. Returns the position up to which tasks have started.
-    pub(super) fn reclaim_tasks(&mut self) -> TaskPosition {
-        match self {
-            Link::Process(process) => process.reclaim_tasks(),
-            Link::Client(_) => TaskPosition::IMMEDIATE,
-        }
-    }
+    fn reclaim_tasks(&mut self) -> TaskPosition;
 
     /// Publishes messages and assigned tasks.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Link::Process(process) => process.flush(),
-            Link::Client(client) => {
-                client.flush();
-                Ok(())
-            }
-        }
-    }
+    fn flush(&mut self) -> io::Result<()>;
 
     /// Returns whether messages are available.
-    pub(super) fn has_messages(&self) -> bool {
-        match self {
-            Link::Process(process) => process.has_messages(),
-            Link::Client(client) => client.has_some(),
-        }
-    }
+    fn has_messages(&self) -> bool;
 
     /// Makes messages available that it has not published yet.
-    pub(super) fn claim_unpublished(&self) {
-        if let Link::Process(process) = self {
-            process.claim_unpublished();
-        }
-    }
+    fn claim_unpublished(&self) {}
 
     /// Reads the next message into `frame`.
-    pub(super) fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
-        match self {
-            Link::Process(process) => process.poll(frame),
-            Link::Client(client) => Ok(client.hear(frame)),
-        }
-    }
+    fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled>;
 
     /// Returns the next sealed value of the current message.
-    pub(super) fn next_file(&mut self, bytes: u64) -> io::Result<SealedFile> {
-        match self {
-            Link::Process(process) => SealedFile::of_sealed(process.next_file()?, bytes),
-            Link::Client(client) => client.next_object(),
-        }
-    }
+    fn next_file(&mut self, bytes: u64) -> io::Result<SealedFile>;
 
-    /// Returns the process, or `None` for a client.
-    pub(super) fn as_process(&mut self) -> Option<&mut ProgramWorker> {
-        match self {
-            Link::Process(process) => Some(process),
-            Link::Client(_) => None,
-        }
+    /// Returns the next file of the current message, which the worker can still write.
+    fn next_writable_file(&mut self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::InvalidData.into())
     }
 
     /// Credits bytes of files that were admitted.
-    pub(super) fn credit_file_bytes(&self, bytes: u64) {
-        if let Link::Process(process) = self {
-            process.credit_file_bytes(bytes);
-        }
+    fn credit_file_bytes(&self, _: u64) {}
+
+    /// Lets the worker reuse its memory of this number.
+    fn mark_memory_free(&self, _: u32) {}
+
+    /// Takes free memory back. Returns whether the worker has not reused it.
+    fn reclaim_memory(&self, _: u32) -> bool {
+        false
     }
+
+    /// Sets whether any job is held.
+    fn set_holds(&self, _: bool) {}
 
     /// Interrupts a task if its code runs.
-    pub(super) fn interrupt(&self, task: u64) {
-        if let Link::Process(process) = self {
-            process.interrupt(task);
-        }
-    }
+    fn interrupt(&self, _: u64) {}
 
     /// Returns the task whose code runs.
-    pub(super) fn current_task(&self) -> Option<u64> {
-        match self {
-            Link::Process(process) => process.progress().0,
-            Link::Client(_) => None,
-        }
+    fn current_task(&self) -> Option<u64> {
+        None
     }
 
     /// Returns the actor call whose code runs, or that waits within the actor's code.
-    pub(super) fn current_call(&self) -> Option<u64> {
-        match self {
-            Link::Process(process) => Some(process.current_call()),
-            Link::Client(_) => None,
-        }
+    fn current_call(&self) -> Option<u64> {
+        None
     }
 
-    /// Returns whether it has exited.
-    pub(super) fn has_exited(&self) -> bool {
-        match self {
-            Link::Process(process) => process.has_exited(),
-            // A client sends a message first.
-            Link::Client(_) => false,
-        }
+    /// Returns whether it has exited. A client sends a message first.
+    fn has_exited(&self) -> bool {
+        false
     }
 
     /// Kills the process, or disconnects the client.
-    pub(super) fn kill(&mut self) {
-        match self {
-            Link::Process(process) => drop(process.kill()),
-            Link::Client(client) => client.close(),
-        }
+    fn kill(&mut self);
+}
+
+impl WorkerLink for ProgramWorker {
+    fn process_id(&self) -> u32 {
+        self.process_id()
+    }
+
+    fn send_program(&mut self, program: &CompiledComponent, limits: &Limits, kinds: Vec<TaskKind>) -> io::Result<()> {
+        self.send_program(program, limits, kinds)
+    }
+
+    fn send(&mut self, message: &NodeMessage<'_>) {
+        self.send(message);
+    }
+
+    fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+        self.send_with_file(message, file)
+    }
+
+    fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
+        self.assign(task)
+    }
+
+    fn started_up_to(&self) -> TaskPosition {
+        self.started_up_to()
+    }
+
+    fn reclaim_tasks(&mut self) -> TaskPosition {
+        self.reclaim_tasks()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+
+    fn has_messages(&self) -> bool {
+        self.has_messages()
+    }
+
+    fn claim_unpublished(&self) {
+        self.claim_unpublished();
+    }
+
+    fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
+        self.poll(frame)
+    }
+
+    fn next_file(&mut self, bytes: u64) -> io::Result<SealedFile> {
+        SealedFile::of_sealed(self.next_file()?, bytes)
+    }
+
+    fn next_writable_file(&mut self) -> io::Result<OwnedFd> {
+        self.next_file()
+    }
+
+    fn credit_file_bytes(&self, bytes: u64) {
+        self.credit_file_bytes(bytes);
+    }
+
+    fn mark_memory_free(&self, number: u32) {
+        self.mark_memory_free(number);
+    }
+
+    fn reclaim_memory(&self, number: u32) -> bool {
+        self.reclaim_memory(number)
+    }
+
+    fn set_holds(&self, holds_any: bool) {
+        self.set_holds(holds_any);
+    }
+
+    fn interrupt(&self, task: u64) {
+        self.interrupt(task);
+    }
+
+    fn current_task(&self) -> Option<u64> {
+        self.progress().0
+    }
+
+    fn current_call(&self) -> Option<u64> {
+        Some(self.current_call())
+    }
+
+    fn has_exited(&self) -> bool {
+        self.has_exited()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+impl WorkerLink for Seat {
+    fn process_id(&self) -> u32 {
+        std::process::id()
+    }
+
+    fn is_client(&self) -> bool {
+        true
+    }
+
+    fn send_program(&mut self, _: &CompiledComponent, _: &Limits, _: Vec<TaskKind>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn send(&mut self, message: &NodeMessage<'_>) {
+        self.tell(message);
+    }
+
+    fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+        self.tell_with(message, file)
+    }
+
+    fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
+        Some(self.begin(task))
+    }
+
+    fn started_up_to(&self) -> TaskPosition {
+        TaskPosition::IMMEDIATE
+    }
+
+    fn reclaim_tasks(&mut self) -> TaskPosition {
+        TaskPosition::IMMEDIATE
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush();
+        Ok(())
+    }
+
+    fn has_messages(&self) -> bool {
+        self.has_some()
+    }
+
+    fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
+        Ok(self.hear(frame))
+    }
+
+    fn next_file(&mut self, _: u64) -> io::Result<SealedFile> {
+        self.next_object()
+    }
+
+    fn kill(&mut self) {
+        self.close();
     }
 }

@@ -347,7 +347,7 @@ impl Driver for ThreadDriver {
         };
         // Children of one actor must not occupy a worker that others share.
         let options = ProgramWorkerOptions { inline: kind != WorkerKind::Actors, ..self.workers.clone() };
-        Ok(Link::Process(ProgramWorker::start(&options, worker, name, &self.handle.doorbell)?))
+        Ok(Box::new(ProgramWorker::start(&options, worker, name, &self.handle.doorbell)?))
     }
 
     fn has_peers(&self) -> bool {

@@ -25,6 +25,20 @@ pub enum DiskTask {
     Free(Arc<SpilledValue>),
 }
 
+impl DiskTask {
+    /// Performs the task. Freeing disk space has no completion.
+    pub fn run(self, folder: &mut SpillFolder) -> Option<DiskCompletion> {
+        match self {
+            DiskTask::Write(values) => {
+                let (keys, sources): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+                Some(DiskCompletion::Written(keys, folder.write(&sources)))
+            }
+            DiskTask::Read(key, spilled) => Some(DiskCompletion::Read(key, spilled.read())),
+            DiskTask::Free(_) => None,
+        }
+    }
+}
+
 /// A completed disk task.
 #[derive(Debug)]
 pub enum DiskCompletion {
@@ -98,20 +112,11 @@ impl Drop for Disk {
 
 fn run(mut folder: SpillFolder, tasks: &Receiver<DiskTask>, done: &Sender<DiskCompletion>, notify: impl Fn()) {
     for task in tasks {
-        let result = match task {
-            DiskTask::Write(values) => {
-                let (keys, sources): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-                DiskCompletion::Written(keys, folder.write(&sources))
+        if let Some(completion) = task.run(&mut folder) {
+            if done.send(completion).is_err() {
+                return;
             }
-            DiskTask::Read(key, spilled) => DiskCompletion::Read(key, spilled.read()),
-            DiskTask::Free(spilled) => {
-                drop(spilled);
-                continue;
-            }
-        };
-        if done.send(result).is_err() {
-            return;
+            notify();
         }
-        notify();
     }
 }

@@ -15,7 +15,6 @@ use sandbar_worker::program::NodeMessage;
 use super::context::Context;
 use super::effects::Effect;
 use super::jobs::JobEffect;
-use crate::link::Link;
 use crate::worker::Worker;
 
 /// Time without progress after which tasks of a held job submit one more call.
@@ -93,7 +92,7 @@ impl BackPressure {
             if let Err(e) = worker.link.flush() {
                 worker.fail(e);
             }
-            set_flag(&mut worker.link, self.holds_any());
+            worker.link.set_holds(self.holds_any());
         }
     }
 
@@ -101,7 +100,7 @@ impl BackPressure {
     pub(super) fn worker_added(&self, worker: &mut Worker) {
         if self.holds_any() {
             self.0.keys().for_each(|job| worker.link.send(&NodeMessage::HoldJob(job.0, true)));
-            set_flag(&mut worker.link, true);
+            worker.link.set_holds(true);
         }
     }
 }
@@ -123,11 +122,5 @@ impl HeldJob {
             cx.push(Effect::Job(JobEffect::Warn(job, line)));
         }
         cx.workers.values_mut().for_each(|worker| worker.link.send(&NodeMessage::ResumeOnce(job.0)));
-    }
-}
-
-fn set_flag(link: &mut Link, holds_any: bool) {
-    if let Some(process) = link.as_process() {
-        process.set_holds(holds_any);
     }
 }

@@ -283,7 +283,7 @@ fn admit_value(
         SentValue::Inline(bytes) => Ok(ValueMemory::Bytes((*bytes).into())),
         SentValue::File(bytes, None) => from.link.next_file(*bytes).map(ValueMemory::Sealed),
         SentValue::File(bytes, Some(number)) => {
-            let file = from.link.as_process().ok_or(io::ErrorKind::InvalidData)?.next_file();
+            let file = from.link.next_writable_file();
             file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::of(file, *bytes)?, (worker, *number))))
         }
     };
@@ -332,16 +332,16 @@ pub(super) fn take_admitted(
 
 /// Reuses or drops memory that a worker wrote a value to.
 fn reclaim_memory(worker: &mut Worker, number: u32, action: WriterAction) {
-    let Some(process) = worker.link.as_process() else { return };
+    let link = &mut worker.link;
     match action {
-        WriterAction::Reuse => process.mark_memory_free(number),
+        WriterAction::Reuse => link.mark_memory_free(number),
         // The worker writes to it already.
-        WriterAction::Trim(_) if !process.reclaim_memory(number) => {}
+        WriterAction::Trim(_) if !link.reclaim_memory(number) => {}
         WriterAction::Trim(memory) => {
             let _ = memory.discard();
-            process.send(&NodeMessage::DropMemory(number));
+            link.send(&NodeMessage::DropMemory(number));
         }
-        WriterAction::Close => process.send(&NodeMessage::DropMemory(number)),
+        WriterAction::Close => link.send(&NodeMessage::DropMemory(number)),
     }
 }
 

@@ -17,7 +17,6 @@ use super::effects::Effect;
 use super::objects::deliver_lent;
 use crate::calls::Call;
 use crate::client::Seat;
-use crate::link::Link;
 use crate::worker::Worker;
 
 /// Maximum number of worker ids that a node has at a time: see [`WorkerId`].
@@ -112,7 +111,7 @@ impl Workers {
     pub(super) fn add_client(&mut self, cx: &mut Context, kind: WorkerKind, mut client: Seat) -> Option<WorkerId> {
         let id = self.next_id(cx)?;
         client.sit(id);
-        add(cx, Worker::new(id, kind, Link::Client(client), cx.time.now));
+        add(cx, Worker::new(id, kind, Box::new(client), cx.time.now));
         Some(id)
     }
 
