@@ -1,21 +1,21 @@
-//! The ways in and out of a sandbox, by size.
+//! Copies and mappings into and out of a sandbox, by size.
 
 use std::hint::black_box;
 
 use crate::Failure;
-use crate::places;
+use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded, SANDBOXES_MAX, as_bytes};
 use crate::timing::{Effort, least};
 
 const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
-/// The object that many sandboxes read.
+/// Size of the object that many sandboxes read.
 const SHARED_BYTES: usize = 64 << 20;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let time = effort.time.mul_f64(0.4);
-    let guest = Loaded::new(&places::guest("xtask/bench/guest")?)?;
-    // First: what was freed before could be given back while this looks at memory.
+    let guest = Loaded::new(&paths::guest("xtask/bench/guest")?)?;
+    // Runs first: memory that other measurements free could return to the kernel while this one reads PSS.
     let ways = if effort.many_copies { &["map", "copy"][..] } else { &["map"] };
     shared(report, &guest, ways)?;
     for (bytes, size) in SIZES {
@@ -27,13 +27,13 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         for way in ["copy", "stream", "map"] {
             let function = guest.function(way)?;
             let fresh = || -> Result<(), Failure> {
-                data.begin();
+                data.start_call();
                 let mut sandbox = guest.instantiate(&data)?;
                 sandbox.open(function, "{}", 0)?;
                 Ok(sandbox.process(&(bytes as u64).to_le_bytes())?)
             };
             fresh()?;
-            let took = least(time, || fresh().expect("it did before"));
+            let took = least(time, || fresh().expect("the first call succeeded"));
             report.compare(
                 &format!("boundary/in/{way}/{size}/fresh"),
                 took * 1e6,
@@ -44,8 +44,8 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
             let mut sandbox = guest.instantiate(&data)?;
             sandbox.open(function, "{}", 0)?;
             let took = least(time, || {
-                data.begin();
-                sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
+                data.start_call();
+                sandbox.process(&(bytes as u64).to_le_bytes()).expect("the first call succeeded");
             });
             report.compare(
                 &format!("boundary/in/{way}/{size}/warm"),
@@ -58,15 +58,15 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         let mut sandbox = guest.instantiate(&data)?;
         sandbox.open(guest.function("out")?, "{}", 0)?;
         let took = least(time, || {
-            data.begin();
-            sandbox.process(&(bytes as u64).to_le_bytes()).expect("it did before");
+            data.start_call();
+            sandbox.process(&(bytes as u64).to_le_bytes()).expect("the first call succeeded");
         });
         report.compare(&format!("boundary/out/{size}/warm"), took * 1e6, "µs", "memcpy", copied * 1e6);
     }
     Ok(())
 }
 
-/// Real memory of many sandboxes that each read all of one object: what they have beside it.
+/// Measures the real memory of many sandboxes that each read one whole object, in addition to that object.
 fn shared(report: Report, guest: &Loaded, ways: &[&str]) -> Result<(), Failure> {
     let words: Vec<u64> = (0..SHARED_BYTES as u64 / 8).collect();
     let data = Data::new(as_bytes(&words))?;
@@ -85,9 +85,10 @@ fn shared(report: Report, guest: &Loaded, ways: &[&str]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// This process's share of real memory (PSS), in KiB.
+/// Returns this process's share of real memory (PSS), in KiB.
 fn real_memory() -> Result<f64, Failure> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("the kernel does not tell PSS")?;
+    let line =
+        rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("/proc/self/smaps_rollup has no Pss line")?;
     Ok(line.trim().trim_end_matches("kB").trim().parse()?)
 }

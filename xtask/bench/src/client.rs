@@ -1,5 +1,4 @@
-//! The native client: tasks that do nothing, submitted and awaited by a program outside of any sandbox, beside a driver
-//! that is a component.
+//! The native client: empty tasks that a native program submits and awaits, compared with a driver in a sandbox.
 
 use std::path::Path;
 use std::time::Instant;
@@ -7,13 +6,13 @@ use std::time::Instant;
 use sandbar_client::{Client, ClientError, ClientOptions, Job, JobOptions, ObjectRef, wait};
 
 use crate::Failure;
-use crate::places;
+use crate::paths;
 use crate::programs::{PROGRAM, submit};
 use crate::report::Report;
 use crate::timing::{Effort, median};
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let tasks = effort.tasks;
     let mut seconds = Vec::new();
     for _ in 0..effort.runs {
@@ -21,19 +20,19 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     }
     let by_driver = tasks as f64 / median(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let [in_flight, one] = runtime.block_on(of_client(&guest, effort))?;
+    let [in_flight, one] = runtime.block_on(client_seconds(&guest, effort))?;
     let rate = tasks as f64 / in_flight;
     report.compare("client/in flight", rate, "/s", "a driver in a sandbox", by_driver);
     report.value("client/one at a time", 1e6 * one / tasks.div_ceil(10) as f64, "µs");
     Ok(())
 }
 
-/// Seconds that many tasks take, a tenth of them in flight, and that a tenth of them takes one after another.
-async fn of_client(guest: &Path, effort: Effort) -> Result<[f64; 2], Failure> {
-    let client = Client::start(ClientOptions::new().worker(places::program("host-worker")?))?;
+/// Returns the seconds of all tasks with a tenth of them in flight, and of a tenth of them one after another.
+async fn client_seconds(guest: &Path, effort: Effort) -> Result<[f64; 2], Failure> {
+    let client = Client::start(ClientOptions::new().worker(paths::program("host-worker")?))?;
     let program = client.program(guest).await?;
     let job = client.job(&program, JobOptions::named("bench")).await?;
-    // What starting takes is in neither.
+    // Warms up; the start of the job is not measured.
     flat(&job, effort.tasks.div_ceil(10), 1).await?;
     let (mut in_flight, mut one) = (Vec::new(), Vec::new());
     for _ in 0..effort.runs {
@@ -48,7 +47,7 @@ async fn of_client(guest: &Path, effort: Effort) -> Result<[f64; 2], Failure> {
     Ok([median(in_flight), median(one)])
 }
 
-/// Submits so many, waits for all of them, and does so again.
+/// Submits `at_once` tasks and awaits them all, `times` times.
 async fn flat(job: &Job, at_once: u64, times: u64) -> Result<(), ClientError> {
     let nothing = job.task("nothing");
     for _ in 0..times {

@@ -1,4 +1,4 @@
-//! Least squares of many small groups: as the host does them, and as a trainer does, in a sandbox and outside of one.
+//! Least squares of many small groups: by the host's operation, and by a trainer, in a sandbox and natively.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use sandbar_guest::Features;
 use sandbar_sandbox::{GroupRange, Input, Predictions, Refusal, Services};
 
 use crate::Failure;
-use crate::places;
+use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
 use crate::timing::{Effort, least_in_turn};
 
-/// Rows of a group, and its features.
+/// Rows of a group.
 const ROWS: usize = 64;
+/// Features of a group.
 const WIDTH: usize = 8;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
@@ -39,7 +40,8 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         tensor(Dtype::F64, &[rows], Values::F64(target))?,
         tensor(Dtype::U32, &[groups + 1], Values::U32(&offsets))?,
     ];
-    let mut host = || drop(black_box(sandbar_dense::cpu::run(&op, black_box(&inputs)).expect("it takes them")));
+    let mut host =
+        || drop(black_box(sandbar_dense::cpu::run(&op, black_box(&inputs)).expect("the operation accepts its inputs")));
 
     let params = LinearParams::default();
     let mut native = || {
@@ -50,7 +52,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         }
     };
 
-    let guest = Loaded::new(&places::guest("udfs/models")?)?;
+    let guest = Loaded::new(&paths::guest("udfs/models")?)?;
     let arrays = columns.iter().map(|column| Arc::new(Float64Array::from(column.clone())) as ArrayRef);
     let batch = RecordBatch::try_from_iter(arrays.enumerate().map(|(at, array)| (format!("c{at}"), array)))?;
     let encoded = sandbar_batch::encode(&batch)?;
@@ -58,11 +60,11 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let linear = guest.function("linear")?;
     let fit = |device: Option<DeviceChoice>| {
         let session = Session::new(None, device, u64::MAX);
-        let services = Handing { data: data.clone(), groups, fitted: 0, session };
-        let made = guest.program.instantiate(Box::new(services), &guest.limits, 0);
-        let mut instance = made.expect("there is room");
-        instance.open(linear, "{}", 0).expect("it is a trainer");
-        instance.fit(&encoded.header).expect("it fits them");
+        let services = TrainerServices { data: data.clone(), groups, fitted: 0, session };
+        let instance = guest.program.instantiate(Box::new(services), &guest.limits, 0);
+        let mut instance = instance.expect("the pool has a free slot");
+        instance.open(linear, "{}", 0).expect("`linear` is a trainer");
+        instance.fit(&encoded.header).expect("the trainer fits all groups");
     };
     let (mut sandboxed, mut together) = (|| fit(None), || fit(Some(DeviceChoice::Cpu)));
     let all: [&mut dyn FnMut(); 4] = [&mut host, &mut native, &mut sandboxed, &mut together];
@@ -75,21 +77,21 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hands a trainer one group after another, and forgets what it makes of them.
-struct Handing {
+/// Services of a trainer: passes it one group after another and discards its models.
+struct TrainerServices {
     data: Arc<Data>,
     groups: usize,
     fitted: usize,
     session: Session,
 }
 
-impl Handing {
+impl TrainerServices {
     fn at(&self, group: usize) -> GroupRange {
         GroupRange { first_row: (group * ROWS) as u32, train_rows: ROWS as u32, test_rows: 0, seed: 0 }
     }
 }
 
-impl Services for Handing {
+impl Services for TrainerServices {
     fn input(&self) -> Input<'_> {
         self.data.input()
     }

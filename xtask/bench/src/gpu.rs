@@ -1,4 +1,4 @@
-//! Dense operations on a GPU beside the processor's: on the first GPU of this machine, or on lavapipe where there is none.
+//! Dense operations on the first GPU of this machine, or on lavapipe if it has none, compared with the processor.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -12,26 +12,29 @@ use sandbar_dense::{
 use sandbar_gpu::{Adapter, Device, DeviceTensor, Stream};
 
 use crate::peers::Torch;
-use crate::report::{Report, say};
+use crate::report::{Report, progress};
 use crate::timing::{Effort, least};
 use crate::{Failure, jobs};
 
-/// Rows of a group, and its features.
+/// Rows of a group.
 const ROWS: u32 = 64;
+/// Features of a group.
 const WIDTH: u32 = 8;
-/// Set in a process that has the software driver.
-const HERE: &str = "SANDBAR_BENCH_GPU";
+/// Environment variable of the process that measures.
+const MEASURING_PROCESS: &str = "SANDBAR_BENCH_GPU";
 
-/// How much is done.
+/// Sizes of the measured operations.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// Groups of least squares at once, then as a batch, and in all of these.
+    /// Groups of one least-squares operation.
     fits: u32,
+    /// Groups of one batch.
     batch: u32,
+    /// Groups of all batches.
     all_fits: u32,
-    /// Side of matrices.
+    /// Rows and columns of matrices.
     side: u32,
-    /// Values of vectors.
+    /// Number of values of vectors.
     values: u32,
 }
 
@@ -42,21 +45,25 @@ impl Sizes {
             (_, DeviceKind::Software) => {
                 Sizes { fits: 10_000, batch: 10_000, all_fits: 1_000_000, side: 1024, values: 1 << 24 }
             }
-            // Vectors of 1 GiB: what is kept near a GPU's processors is less.
+            // Vectors of 1 GiB, larger than a GPU's caches.
             _ => Sizes { fits: 10_000, batch: 100_000, all_fits: 1_000_000, side: 8192, values: 1 << 28 },
         }
     }
 }
 
-/// Measures in a process of its own: drivers stay in it, and the software one is found where a process begins.
-pub fn run_apart() -> Result<(), Failure> {
-    let status = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(HERE, "1").status()?;
-    if status.success() { Ok(()) } else { Err(format!("`gpu` ended with {status}").into()) }
+/// Measures in a separate process: drivers stay loaded until the process ends, and the software driver is found only when
+/// a process starts.
+pub fn run_in_process() -> Result<(), Failure> {
+    let status = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(MEASURING_PROCESS, "1")
+        .status()?;
+    if status.success() { Ok(()) } else { Err(format!("benchmark `gpu` failed: {status}").into()) }
 }
 
-/// Whether this is that process.
-pub fn is_apart() -> bool {
-    std::env::var_os(HERE).is_some()
+/// Returns whether this is the process that measures.
+pub fn is_measuring_process() -> bool {
+    std::env::var_os(MEASURING_PROCESS).is_some()
 }
 
 pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> Result<(), Failure> {
@@ -68,7 +75,7 @@ pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> R
         }
     };
     let kind = adapter.about().kind;
-    say(&format!("{}, {}", adapter.about().name, adapter.about().driver));
+    progress(&format!("{}, {}", adapter.about().name, adapter.about().driver));
     let sizes = Sizes::new(is_brief, kind);
     let device = Arc::new(Device::open(&adapter, adapter.about().memory_bytes / 10 * 9)?);
     let (stream, random) = (Stream::new(device), Seed::new(1));
@@ -89,16 +96,16 @@ struct Bench {
     time: Duration,
     stream: Stream,
     random: Seed,
-    measured: Vec<Measured>,
+    measurements: Vec<Measurement>,
 }
 
-/// A figure of an operation.
-struct Measured {
+/// Measurement of an operation on the device.
+struct Measurement {
     name: String,
-    /// Of its unit, by the call.
+    /// Work of one call, in `unit` times seconds.
     amount: f64,
     unit: &'static str,
-    /// Calls a second.
+    /// Calls per second.
     rate: f64,
 }
 
@@ -123,7 +130,7 @@ impl Bench {
         self.op("gpu/products of 32 x 32", &product, &[stack.clone(), stack], operations, "GFLOP/s")
     }
 
-    /// What memory bounds, beside a copy.
+    /// Measures memory-bound operations, compared with a copy.
     fn vectors(&mut self, Sizes { values, .. }: Sizes) -> Result<(), Failure> {
         let vector = self.floats(Dtype::F32, &[values])?;
         let gigabytes = 4.0 * f64::from(values) / 1e9;
@@ -135,22 +142,22 @@ impl Bench {
             [Step::Input(0), Step::Constant(2.0), Step::Two(Binary::Multiply), Step::Input(1), Step::Two(Binary::Add)];
         let (name, scaled) = ("gpu/a x + y", Op::Map(Map::new(scaled.to_vec())?));
         self.op(name, &scaled, &[vector.clone(), vector], 3.0 * gigabytes, "GB/s")?;
-        let [.., copied, sum, scaled] = &self.measured[..] else { return Ok(()) };
-        for of in [sum, scaled] {
-            let copied = copied.amount * copied.rate;
-            self.report.compare(&of.name, of.amount * of.rate, of.unit, "a copy on it", copied);
+        let [.., copied, sum, scaled] = &self.measurements[..] else { return Ok(()) };
+        for operation in [sum, scaled] {
+            let value = operation.amount * operation.rate;
+            self.report.compare(&operation.name, value, operation.unit, "a copy on it", copied.amount * copied.rate);
         }
         Ok(())
     }
 
-    /// The same by PyTorch, and with that by cuBLAS where the GPU is NVIDIA's; where it has none, on the processor.
+    /// Compares the same operations with PyTorch: cuBLAS on an NVIDIA GPU, the processor without one.
     fn peers(&self, Sizes { fits, side, values, .. }: Sizes) -> Result<(), Failure> {
         let torch = Torch::find()?;
         for peer in torch.measure(side, values, fits, [ROWS, WIDTH], self.time)? {
-            let ours = self.measured.iter().find(|of| of.name == peer.figure);
-            let ours = ours.ok_or_else(|| format!("{} is no figure of ours", peer.figure))?;
-            let (value, theirs) = (ours.amount * ours.rate, ours.amount / peer.seconds);
-            self.report.compare(&ours.name, value, ours.unit, &peer.peer, theirs);
+            let own = self.measurements.iter().find(|own| own.name == peer.figure);
+            let own = own.ok_or_else(|| format!("xtask/bench/gpu.py measures an unknown figure: {}", peer.figure))?;
+            let (value, baseline) = (own.amount * own.rate, own.amount / peer.seconds);
+            self.report.compare(&own.name, value, own.unit, &peer.peer, baseline);
         }
         Ok(())
     }
@@ -159,10 +166,9 @@ impl Bench {
         let spec = Spec::new(dtype, sizes)?;
         let values = (0..spec.shape.count()).map(|_| self.random.below(1 << 20) as f32 / 1e6);
         let values: Vec<f32> = values.collect();
-        // As bytes of the type.
         let bytes: Vec<u8> = match dtype {
             Dtype::F64 => values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect(),
-            // A number of these bits is between 0.5 and 1.
+            // Numbers with these exponent bits are between 0.5 and 1.
             Dtype::F16 => {
                 values.iter().flat_map(|value| (0x3800 | (value * 1000.0) as u16 & 0x3ff).to_le_bytes()).collect()
             }
@@ -171,34 +177,34 @@ impl Bench {
         Ok((spec, OwnedValues::from_bytes(dtype, &bytes)))
     }
 
-    fn there(&mut self, inputs: &[Values]) -> Result<Vec<DeviceTensor>, Failure> {
-        let mut there = Vec::new();
+    fn upload(&mut self, inputs: &[Values]) -> Result<Vec<DeviceTensor>, Failure> {
+        let mut tensors = Vec::new();
         for (spec, values) in inputs {
             let tensor = self.stream.tensor(*spec)?;
             self.stream.write(&tensor, 0, values.values().bytes())?;
-            there.push(tensor);
+            tensors.push(tensor);
         }
-        Ok(there)
+        Ok(tensors)
     }
 
-    /// An operation whose inputs are on the device, and which takes so much, beside the processor's.
+    /// Measures an operation of `amount` whose inputs are on the device, compared with one processor.
     fn op(&mut self, name: &str, op: &Op, inputs: &[Values], amount: f64, unit: &'static str) -> Result<(), Failure> {
-        let there = self.there(inputs)?;
-        let there: Vec<&DeviceTensor> = there.iter().collect();
+        let on_device = self.upload(inputs)?;
+        let on_device: Vec<&DeviceTensor> = on_device.iter().collect();
         let stream = &mut self.stream;
         let device = least(self.time, || {
-            stream.run(op, &there).expect("the device does it");
-            stream.wait().expect("it is there");
+            stream.run(op, &on_device).expect("the device accepts the operation");
+            stream.wait().expect("the device is not lost");
         });
-        let here: Vec<Tensor<'_>> =
+        let tensors: Vec<Tensor<'_>> =
             inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values())).collect::<Result<_, _>>()?;
-        let processor = least(self.time, || drop(black_box(cpu::run(op, &here).expect("it takes them"))));
+        let processor = least(self.time, || drop(black_box(cpu::run(op, &tensors).expect("valid operation"))));
         self.report.compare(name, amount / device, unit, "one processor", amount / processor);
-        self.measured.push(Measured { name: name.to_owned(), amount, unit, rate: 1.0 / device });
+        self.measurements.push(Measurement { name: name.to_owned(), amount, unit, rate: 1.0 / device });
         Ok(())
     }
 
-    /// So many groups: features, target, and where they begin.
+    /// Generates `groups` groups: features, target, and the groups' row offsets.
     fn groups(&mut self, groups: u32) -> Result<[Values; 3], Failure> {
         let rows = groups * ROWS;
         let columns = self.floats(Dtype::F64, &[WIDTH, rows])?;
@@ -207,7 +213,7 @@ impl Bench {
         Ok([columns, target, (Spec::new(Dtype::U32, &[groups + 1])?, offsets)])
     }
 
-    /// Least squares of many groups, with values brought to the device and what comes of them brought back.
+    /// Measures least squares of many groups, including the copies to and from the device.
     fn fits(&mut self, Sizes { fits, batch, all_fits, .. }: Sizes) -> Result<(), Failure> {
         let op = Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 });
         let mut inputs = self.groups(fits)?;
@@ -217,31 +223,31 @@ impl Bench {
             inputs = self.groups(batch)?;
             self.op(&name(batch), &op, &inputs, f64::from(batch), "/s")?;
         }
-        // Batch after batch, from the processor's memory and back.
-        let mut found = vec![0; (batch * (WIDTH + 1) * 8) as usize];
+        // One batch after another, from the processor's memory and back.
+        let mut coefficients = vec![0; (batch * (WIDTH + 1) * 8) as usize];
         let batches = all_fits.div_ceil(batch);
-        let begun = Instant::now();
+        let started = Instant::now();
         for _ in 0..batches {
-            let there = self.there(&inputs)?;
-            let made = self.stream.run(&op, &there.iter().collect::<Vec<_>>())?;
-            self.stream.download(&made[0], 0, &mut found)?;
+            let on_device = self.upload(&inputs)?;
+            let outputs = self.stream.run(&op, &on_device.iter().collect::<Vec<_>>())?;
+            self.stream.download(&outputs[0], 0, &mut coefficients)?;
         }
-        let moved = f64::from(batches * batch) / begun.elapsed().as_secs_f64();
-        let here: Vec<Tensor<'_>> =
+        let moved = f64::from(batches * batch) / started.elapsed().as_secs_f64();
+        let tensors: Vec<Tensor<'_>> =
             inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values())).collect::<Result<_, _>>()?;
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let begun = Instant::now();
+        let started = Instant::now();
         std::thread::scope(|scope| {
             for processor in 0..processors {
-                let (here, op) = (&here, &op);
+                let (tensors, op) = (&tensors, &op);
                 scope.spawn(move || {
                     for _ in (processor..batches).step_by(processors as usize) {
-                        black_box(cpu::run(op, here).expect("it takes them"));
+                        black_box(cpu::run(op, tensors).expect("valid operation"));
                     }
                 });
             }
         });
-        let processor = f64::from(batches * batch) / begun.elapsed().as_secs_f64();
+        let processor = f64::from(batches * batch) / started.elapsed().as_secs_f64();
         let name = format!("gpu/{} fits in batches, to it and back", batches * batch);
         self.report.compare(&name, moved, "/s", &format!("{processors} processors"), processor);
         Ok(())

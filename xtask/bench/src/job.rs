@@ -1,4 +1,4 @@
-//! Whole jobs: a `host submit`, the same work in this process, and peers.
+//! Whole jobs: `host submit`, the same work natively, and peers.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::native;
+use crate::paths;
 use crate::peers::Peers;
-use crate::places;
-use crate::report::{Report, say};
+use crate::report::{Report, progress};
 use crate::timing::{Effort, median};
 
-/// A job of the benchmark, in every form in which it is run.
+/// A job that the host, the native program and the peers run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Bench {
-    /// As it is called in the report.
+    /// Name in the report.
     pub name: String,
     pub input: Vec<PathBuf>,
     pub filter: Option<String>,
@@ -31,7 +31,7 @@ pub struct Bench {
     pub models: Vec<native::Model>,
 }
 
-/// What `host submit --json` says.
+/// Output of `host submit --json`.
 #[derive(Debug, Deserialize)]
 struct Summary {
     groups: u64,
@@ -40,7 +40,7 @@ struct Summary {
     peak_memory_bytes: u64,
 }
 
-/// How a figure is given.
+/// Unit of a job's figure.
 #[derive(Clone, Copy)]
 pub enum Figure {
     Seconds,
@@ -48,15 +48,15 @@ pub enum Figure {
 }
 
 impl Bench {
-    /// Runs it in sandboxes, natively, and with the peers that are there.
+    /// Runs the job in sandboxes, natively, and with the given peers.
     pub fn run(&self, report: Report, figure: Figure, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
         let Effort { runs, pause, .. } = effort;
         let (mut seconds, mut native_seconds) = (Vec::new(), Vec::new());
         let mut last = None;
-        // In turn, so that both see the same machine; the first of each warms the caches. Either begins every other
-        // time: a process finds what memory the last one gave back warm, and no more.
+        // Both run in turn on the same machine state; the first run of each warms the caches. Each starts first in every
+        // other round: a process finds only the memory warm that the previous process released.
         for run in 0..=runs {
-            say(&format!("{}: run {run} of {runs}", self.name));
+            progress(&format!("{}: run {run} of {runs}", self.name));
             let natively_first = if run % 2 == 1 { Some(self.natively(pause)?) } else { None };
             let (took, summary) = self.submit(pause, &[])?;
             let (native_took, native_models) = natively_first.map_or_else(|| self.natively(pause), Ok)?;
@@ -70,7 +70,7 @@ impl Bench {
             }
             last = Some(summary);
         }
-        let summary = last.ok_or("there was no run")?;
+        let summary = last.ok_or("no run of the job was requested")?;
         let (took, native_took) = (median(seconds), median(native_seconds));
         let (unit, given) = match figure {
             Figure::Seconds => ("s", (|seconds, _| seconds) as fn(f64, f64) -> f64),
@@ -91,11 +91,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs it with each of these arguments, in turn, and gives the median of the seconds.
+    /// Runs the job with each list of arguments, in turn, and returns the median seconds of each.
     pub fn run_with(&self, Effort { runs, pause, .. }: Effort, all: &[&[&str]]) -> Result<Vec<f64>, Failure> {
         let mut seconds = vec![Vec::new(); all.len()];
         for run in 0..=runs {
-            say(&format!("{}: run {run} of {runs}", self.name));
+            progress(&format!("{}: run {run} of {runs}", self.name));
             for (arguments, seconds) in all.iter().zip(&mut seconds) {
                 let (took, summary) = self.submit(pause, arguments)?;
                 if summary.failed > 0 {
@@ -109,7 +109,7 @@ impl Bench {
         Ok(seconds.into_iter().map(median).collect())
     }
 
-    /// Seconds of the same work in a process of its own that has no sandboxes, and how many models it made.
+    /// Returns the seconds of the same work in a native process, and the number of its models.
     fn natively(&self, pause: Duration) -> Result<(f64, u64), Failure> {
         let mut native = Command::new(std::env::current_exe()?);
         native.arg(native::ARGUMENT).arg(serde_json::to_string(self)?).stderr(Stdio::inherit());
@@ -118,30 +118,30 @@ impl Bench {
         let output = native.output()?;
         let seconds = started.elapsed().as_secs_f64();
         if !output.status.success() {
-            return Err(format!("{}: natively it ended with {}", self.name, output.status).into());
+            return Err(format!("{}: the native process failed: {}", self.name, output.status).into());
         }
         Ok((seconds, serde_json::from_slice(&output.stdout)?))
     }
 
-    /// Seconds of `host submit`, from its start to its end.
+    /// Returns the seconds of the whole process `host submit`, and its summary.
     fn submit(&self, pause: Duration, arguments: &[&str]) -> Result<(f64, Summary), Failure> {
-        let file = places::data()?.join("job.toml");
+        let file = paths::data()?.join("job.toml");
         std::fs::write(&file, self.toml()?)?;
-        let mut submit = Command::new(places::program("host")?);
-        submit.arg("submit").arg(&file).args(["--json", "--quiet"]).args(arguments).current_dir(places::root());
-        submit.env("CARGO_TARGET_DIR", places::target()?).stderr(Stdio::inherit());
+        let mut submit = Command::new(paths::program("host")?);
+        submit.arg("submit").arg(&file).args(["--json", "--quiet"]).args(arguments).current_dir(paths::root());
+        submit.env("CARGO_TARGET_DIR", paths::target()?).stderr(Stdio::inherit());
         sleep(pause);
         let started = Instant::now();
         let output = submit.output()?;
         let seconds = started.elapsed().as_secs_f64();
         if !output.status.success() {
-            return Err(format!("{}: host submit ended with {}", self.name, output.status).into());
+            return Err(format!("{}: host submit failed: {}", self.name, output.status).into());
         }
         Ok((seconds, serde_json::from_slice(&output.stdout)?))
     }
 
     fn toml(&self) -> Result<String, Failure> {
-        let root = places::root();
+        let root = paths::root();
         let quoted = |text: &str| format!("{text:?}");
         let list = |texts: &[String]| texts.iter().map(|t| quoted(t)).collect::<Vec<_>>().join(", ");
         let paths: Vec<_> = self.input.iter().map(|p| p.to_string_lossy().into_owned()).collect();
@@ -161,7 +161,7 @@ impl Bench {
         writeln!(toml, "[train]\ngroup_by = [{}]\nper_file = {}", list(&self.keys), self.per_file)?;
         writeln!(toml, "features = [{}]\ntarget = {}", list(&self.features), quoted(&self.target))?;
         writeln!(toml, "test = 0.25\nseed = 201\nmin_rows = 4\nmetric = \"mae\"\nmodels = [{}]", models.join(", "))?;
-        writeln!(toml, "[output]\npath = {}", quoted(&places::data()?.join("models.parquet").to_string_lossy()))?;
+        writeln!(toml, "[output]\npath = {}", quoted(&paths::data()?.join("models.parquet").to_string_lossy()))?;
         Ok(toml)
     }
 }

@@ -1,4 +1,4 @@
-//! The jobs that are measured, and the data they are measured on.
+//! The measured jobs and their data.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use models::tree::Splitter;
 use crate::Failure;
 use crate::job::{Bench, Figure};
 use crate::native::Model;
+use crate::paths;
 use crate::peers::Peers;
-use crate::places;
-use crate::report::{Report, say};
+use crate::report::{Report, progress};
 use crate::timing::Effort;
 
-/// Two months of taxi trips.
+/// Measures linear models, then three models per group, on two months of taxi trips.
 pub fn training(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     taxi(effort, "training/linear", vec![Model::Linear])?.run(report, Figure::Seconds, effort, peers)?;
     let three = vec![Model::Linear, Model::Tree(Splitter::Best), Model::Tree(Splitter::Random)];
     taxi(effort, "training/three models", three)?.run(report, Figure::Seconds, effort, peers)
 }
 
-/// The same with least squares on a GPU, which may be the software one, on the processor, and on the quicker one.
+/// Measures linear models with least squares on a GPU (or lavapipe), on the processor, and with the choice left to the host.
 pub fn on_devices(report: Report, effort: Effort, is_software: bool) -> Result<(), Failure> {
     let bench = taxi(effort, "gpu/linear models of taxi trips", vec![Model::Linear])?;
     let with = |device: &'static str| {
@@ -36,9 +36,9 @@ pub fn on_devices(report: Report, effort: Effort, is_software: bool) -> Result<(
 
 fn taxi(effort: Effort, name: &str, models: Vec<Model>) -> Result<Bench, Failure> {
     let rows = effort.rows;
-    let folder = places::data()?.join(format!("taxi-{rows}"));
+    let folder = paths::data()?.join(format!("taxi-{rows}"));
     if !folder.is_dir() {
-        say(&format!("making 2 x {rows} taxi trips in {}", folder.display()));
+        progress(&format!("generating 2 x {rows} taxi trips in {}", folder.display()));
         let made = folder.with_extension("new");
         sandbar_data::taxi::write(&made, rows, 2, &|_, _| ())?;
         std::fs::rename(made, &folder)?;
@@ -56,12 +56,12 @@ fn taxi(effort: Effort, name: &str, models: Vec<Model>) -> Result<Bench, Failure
     })
 }
 
-/// Many groups of ten rows.
+/// Measures many groups of ten rows.
 pub fn small_models(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     let groups = effort.groups;
-    let file = places::data()?.join(format!("small-{groups}.parquet"));
+    let file = paths::data()?.join(format!("small-{groups}.parquet"));
     if !file.is_file() {
-        say(&format!("making {groups} groups of 10 rows in {}", file.display()));
+        progress(&format!("generating {groups} groups of 10 rows in {}", file.display()));
         sandbar_data::small::write(&file, groups, 10, &|_| ())?;
     }
     let bench = Bench {
@@ -78,7 +78,7 @@ pub fn small_models(report: Report, effort: Effort, peers: Option<&Peers>) -> Re
     bench.run(report, Figure::ModelsPerSecond, effort, peers)
 }
 
-/// Forests on California housing.
+/// Measures forests on California housing.
 pub fn forest(report: Report, effort: Effort, housing: Option<&Path>, peers: Option<&Peers>) -> Result<(), Failure> {
     let bench = Bench {
         name: "forest".to_owned(),
@@ -107,9 +107,9 @@ fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(std::path::absolute(given)?);
     }
-    let file = places::data()?.join("housing.csv");
+    let file = paths::data()?.join("housing.csv");
     if !file.is_file() {
-        say(&format!("making data of the shape of California housing in {}", file.display()));
+        progress(&format!("generating data in the shape of California housing in {}", file.display()));
         sandbar_data::housing::write(&file)?;
     }
     Ok(file)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench NAME`: each benchmark does the work it names, beside the same work outside a sandbox.
+//! `cargo xtask bench NAME`: benchmarks that compare work in a sandbox with the same work natively or by peers.
 
 mod boundary;
 mod client;
@@ -9,8 +9,8 @@ mod jobs;
 mod memory;
 mod native;
 mod objects;
+mod paths;
 mod peers;
-mod places;
 mod programs;
 mod records;
 mod report;
@@ -28,31 +28,31 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use peers::Peers;
-use report::{Report, say};
+use report::{Report, progress};
 use sandbar_store::Heap;
 use timing::Effort;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// As in the host, so that both have the same.
+/// The host's allocator, so that native work uses the same one.
 #[global_allocator]
 static HEAP: Heap = Heap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// The ways in and out of a sandbox by size, and what many sandboxes over one object cost.
+    /// Copies and mappings into and out of a sandbox by size, and the memory of many sandboxes over one object.
     Boundary,
-    /// Fresh sandboxes a second, for one worker and for two.
+    /// Fresh sandboxes per second, for one worker and for two.
     Start,
-    /// 2 x 7M taxi trips: a linear model a zone and month, then three models each.
+    /// 2 x 7M taxi trips: one linear model per zone and month, then three models.
     Training,
     /// A million groups of ten rows.
     SmallModels,
     /// Twenty forests of 8, 12, … 84 trees on California housing.
     Forest,
-    /// Least squares of ten thousand small groups, in the host.
+    /// Least squares of ten thousand small groups, by the host.
     Dense,
-    /// Dense operations on a GPU, or on lavapipe where there is none, and a job on each device.
+    /// Dense operations on a GPU, or on lavapipe without one, and a job on each device.
     Gpu,
     /// A scalar function of two integers.
     Udf,
@@ -60,26 +60,26 @@ enum Name {
     Tasks,
     /// A million tasks that wait at once.
     Queue,
-    /// Calls of an actor, and ten thousand actors that are alive.
+    /// Calls of an actor, and ten thousand live actors.
     Actors,
     /// Tasks submitted and awaited by a native client.
     Client,
-    /// Large values stored, read by many tasks; small ones stored and got.
+    /// Large values, stored and read by many tasks; small values, stored and fetched.
     Objects,
-    /// Objects between processes: one large one, many small ones.
+    /// Objects between processes: one large, many small.
     Transfer,
     /// One object to eight processes.
     Broadcast,
     /// Tasks between nodes.
     Cluster,
-    /// All of them.
+    /// All benchmarks.
     All,
 }
 
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench",
-    about = "Measures in a sandbox beside the same work outside of it",
+    about = "Compares work in a sandbox with the same work outside of it",
     after_help = "Examples:
   cargo xtask bench start
   cargo xtask bench training --peers
@@ -88,23 +88,23 @@ enum Name {
   cargo xtask bench forest --housing housing.csv --json
   cargo xtask bench small-models --groups 10000000
 
-Every line compares within one run. --json prints one object a line:
+Each line compares figures of one run. --json prints one object per line:
 {\"name\", \"value\", \"unit\", \"baseline\", \"baseline_value\", \"ratio\"}."
 )]
 struct Arguments {
     name: Name,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Measures scikit-learn and Ray on the same data too, or PyTorch on the same GPU; they are installed into virtual
-    /// environments of their own, PyTorch unless `python3` has it.
+    /// Also measure scikit-learn and Ray on the same data, or PyTorch on the same GPU. They are installed into separate
+    /// virtual environments; PyTorch only if `python3` does not have it.
     #[arg(long)]
     peers: bool,
-    /// Runs of which the median is given, of jobs.
+    /// Runs of each job; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
-    /// Seconds to wait before each run of a job. Otherwise a process finds the memory that the last one gave back at
-    /// hand, and no more; after 3 s the host of a virtual machine, where it takes free memory back, has all of it.
+    /// Seconds to wait before each run of a job. Without a pause, a process finds only the memory at hand that the previous
+    /// one released; after 3 s, a hypervisor that reclaims free memory has reclaimed all of it.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
     pause: u16,
     /// Rows of each month of `training`.
@@ -113,10 +113,10 @@ struct Arguments {
     /// Groups of `small-models`.
     #[arg(long, default_value_t = 1_000_000)]
     groups: u64,
-    /// Little of each: shows that the benchmarks work, and not how fast anything is.
+    /// Measure tiny workloads, which shows only that the benchmarks work.
     #[arg(long, conflicts_with_all = ["peers", "runs", "pause", "rows", "groups"])]
     brief: bool,
-    /// California housing as CSV, for `forest`; by default made data of that shape.
+    /// California housing as CSV, for `forest`; by default, generated data of that shape.
     #[arg(long, value_name = "CSV")]
     housing: Option<PathBuf>,
 }
@@ -159,24 +159,24 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("error: {error}"));
+            progress(&format!("error: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Does a job natively, and prints how many models it made.
+/// Runs a job natively and prints the number of its models.
 fn run_natively(job: &str) -> Result<(), Failure> {
     let models = native::run(&serde_json::from_str(job)?)?;
     Ok(writeln!(std::io::stdout().lock(), "{models}")?)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    std::fs::create_dir_all(places::data()?)?;
+    std::fs::create_dir_all(paths::data()?)?;
     let report = Report::new(arguments.json);
     let effort = if arguments.brief { Effort::brief() } else { arguments.effort() };
     let wanted = |name| arguments.name == name || arguments.name == Name::All;
-    if gpu::is_apart() {
+    if gpu::is_measuring_process() {
         return gpu::run(report, effort, arguments.brief, arguments.peers);
     }
     let peers = (arguments.peers && arguments.name != Name::Gpu).then(Peers::install).transpose()?;
@@ -190,7 +190,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         dense::run(report, effort)?;
     }
     if wanted(Name::Gpu) {
-        gpu::run_apart()?;
+        gpu::run_in_process()?;
     }
     if wanted(Name::Udf) {
         udf::run(report, effort)?;

@@ -1,8 +1,8 @@
-//! Memory of processes, as the kernel counts it: what several share is shared among them.
+//! Memory of processes as the kernel counts it (PSS), which divides shared pages among the processes that share them.
 
 use std::fs;
 
-/// Bytes of a process and its children.
+/// Returns the bytes of a process and its children.
 pub fn of_family(process: u32) -> u64 {
     let is_child = |id: &u32| parent(*id) == Some(process);
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -12,11 +12,11 @@ pub fn of_family(process: u32) -> u64 {
 
 fn parent(process: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, can contain any characters.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Proportional set size; nothing of one that has ended.
+/// Returns the proportional set size in bytes; 0 for a process that has ended.
 fn proportional(process: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let kibibytes = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));

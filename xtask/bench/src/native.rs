@@ -1,4 +1,4 @@
-//! The main job without sandboxes: the same reading, grouping, functions and scores, in threads of this process.
+//! The training job without sandboxes: the same reading, grouping, functions and scores, in threads of this process.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,22 +21,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::job::Bench;
-use crate::places;
+use crate::paths;
 
-/// What makes this program do a job natively: this, and the job as JSON.
+/// First argument of a process that runs a job natively; the second is the job as JSON.
 pub const ARGUMENT: &str = "__native";
 
-/// A model, as users name it in a job.
+/// A model of a job.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Model {
     Linear,
     Tree(Splitter),
-    /// Of so many trees.
+    /// A forest with this number of trees.
     Forest(u32),
 }
 
 impl Model {
-    /// The trainer, and its parameters in TOML.
+    /// Returns the trainer's name and its parameters in TOML.
     pub fn trainer(self) -> (&'static str, String) {
         match self {
             Model::Linear => ("linear", "{}".to_owned()),
@@ -46,7 +46,7 @@ impl Model {
         }
     }
 
-    /// Its name among the models of a job.
+    /// Returns the model's name in the job.
     pub fn label(self) -> String {
         match self {
             Model::Linear => "linear".to_owned(),
@@ -57,7 +57,7 @@ impl Model {
     }
 }
 
-/// Runs a job; the number of models.
+/// Runs a job and returns the number of models.
 pub fn run(bench: &Bench) -> Result<u64, Failure> {
     let grouping = Grouping {
         keys: bench.keys.clone(),
@@ -102,10 +102,10 @@ pub fn run(bench: &Bench) -> Result<u64, Failure> {
     })?;
     let partitions = grouper.finish()?;
     let rows = train(&partitions, &bench.models)?;
-    write(&places::data()?.join("native.parquet"), rows)
+    write(&paths::data()?.join("native.parquet"), rows)
 }
 
-/// Does `0..count` in as many threads as there are processors.
+/// Calls `work` with each of `0..count` on one thread per processor.
 fn in_threads(count: usize, work: impl Fn(usize) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
     let all = || -> Result<(), Failure> {
@@ -134,7 +134,7 @@ struct Rows {
 
 fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
     let rows = Mutex::new(Rows::default());
-    // A partition and a model is a piece of work, so that one group and many models keep all threads busy.
+    // Each pair of partition and model is a piece of work, so that one group with many models keeps all threads busy.
     let cut: Vec<Mutex<Cut>> = (0..partitions.len()).map(|_| Mutex::default()).collect();
     in_threads(partitions.len() * models.len(), |index| {
         let (partition, model) = (index / models.len(), index % models.len());
@@ -145,7 +145,7 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
                     Some(Arc::new(partitions.units(partition, |shape| Ok::<_, Failure>(HeapUnitMemory::new(shape)))?));
             }
             cut.uses += 1;
-            // The last to come takes them, and they are freed when it is done.
+            // The last model takes the units, so that they are freed after it.
             if cut.uses == models.len() { cut.units.take() } else { cut.units.clone() }
         };
         let mut own = Rows::default();
@@ -163,7 +163,7 @@ fn train(partitions: &Partitions, models: &[Model]) -> Result<Rows, Failure> {
     Ok(rows.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The units of a partition, while models are still to come for them.
+/// The work units of a partition, kept until the last model takes them.
 #[derive(Default)]
 struct Cut {
     units: Option<Arc<Vec<WorkUnit>>>,
@@ -176,7 +176,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn fit_unit(unit: &WorkUnit, model: Model, rows: &mut Rows) -> Result<(), Failure> {
     let columns: Vec<&[f64]> = (0..unit.shape.columns).map(|column| unit.column(column)).collect();
-    let (target, features) = columns.split_last().ok_or("a unit without a target")?;
+    let (target, features) = columns.split_last().ok_or("a work unit has no target column")?;
     let mut first_test = 0;
     for group in &unit.groups {
         let tests = &unit.test_targets()[first_test..][..group.test_rows as usize];
@@ -196,7 +196,7 @@ fn fit_unit(unit: &WorkUnit, model: Model, rows: &mut Rows) -> Result<(), Failur
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "a group, taken apart once")]
+#[expect(clippy::too_many_arguments, reason = "the parts of one group")]
 fn fit(
     group: &UnitGroup,
     model: Model,

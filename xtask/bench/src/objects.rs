@@ -1,4 +1,4 @@
-//! Objects of programs: what it costs to store one, and to have many tasks read it.
+//! Objects of programs: the cost of storing one, and of reading it in many tasks.
 
 use std::fs;
 use std::hint::black_box;
@@ -8,21 +8,21 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::Failure;
+use crate::paths;
 use crate::peers::Peers;
-use crate::places;
 use crate::programs::{PROGRAM, command, submit, summary};
 use crate::report::Report;
 use crate::timing::{Effort, least, median};
 
-/// Tasks that are submitted before the first is waited for.
+/// Tasks in flight.
 const AT_ONCE: u64 = 200;
-/// How often memory is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Interval between samples of memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 pub fn run(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let (bytes, mib) = (effort.object_bytes, effort.object_bytes >> 20);
-    // What starting a job takes is in both.
+    // The difference of two runs excludes the start of the job.
     let per_time = |task: &str, times: u64, others: &[(&str, u64)]| {
         let mut seconds = Vec::new();
         for _ in 0..effort.runs {
@@ -42,7 +42,7 @@ pub fn run(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), 
     let peek = per_time("peeks", effort.readers, &[("at_once", AT_ONCE), ("bytes", bytes)])?;
     report.value(&format!("objects/tasks that read of {mib} MiB"), 1.0 / peek, "/s");
     let memory = |tasks| memory_of(&guest, &[("tasks", tasks), ("at_once", AT_ONCE), ("bytes", bytes)]);
-    // One for each worker, then many.
+    // First few tasks, then many.
     let (few, many) = (memory(AT_ONCE)?, memory(effort.readers)?);
     report.value("objects/memory that so many tasks take besides", many as f64 / 1e6 - few as f64 / 1e6, "MB");
     let small = per_time("small", effort.tasks, &[("at_once", 1000)])?;
@@ -61,27 +61,27 @@ pub fn run(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), 
     Ok(())
 }
 
-/// Seconds that a copy takes of so many bytes, from memory to memory that were both used before.
+/// Returns the seconds of a copy of `bytes` bytes between warm buffers.
 fn memcpy(bytes: usize, time: Duration) -> f64 {
     let from = vec![1u8; bytes];
     let mut to = vec![2u8; bytes];
     least(time, || black_box(&mut to).copy_from_slice(black_box(&from)))
 }
 
-/// Most memory in bytes that a node and its workers have at once while they run a task: what several share counts once.
+/// Returns the peak memory in bytes of a node and its workers while they run a task; shared memory counts once.
 fn memory_of(guest: &Path, arguments: &[(&str, u64)]) -> Result<u64, Failure> {
     let mut child = command(guest, "peeks", arguments)?.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
     let mut most = 0;
     while child.try_wait()?.is_none() {
         let all = processes(child.id());
         most = most.max(all.into_iter().map(memory).sum());
-        sleep(LOOK_AGAIN);
+        sleep(SAMPLE_INTERVAL);
     }
     summary("peeks", &child.wait_with_output()?.stdout)?;
     Ok(most)
 }
 
-/// A process and its children.
+/// Returns a process and its children.
 fn processes(first: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap_or_default();
     let tasks = fs::read_dir(format!("/proc/{first}/task")).into_iter().flatten().flatten();
@@ -96,7 +96,7 @@ fn numbers(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// A process's share of all memory that it has, in bytes.
+/// Returns the proportional set size of a process, in bytes.
 fn memory(process: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let kib =

@@ -1,4 +1,4 @@
-//! What users run today, on the same data: scikit-learn in one process, and Ray.
+//! Peers on the same data: scikit-learn in one process, Ray, and PyTorch.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::job::Bench;
-use crate::places;
-use crate::report::say;
+use crate::paths;
+use crate::report::progress;
 
 const SCRIPT: &str = include_str!("../peers.py");
 const TASKS: &str = include_str!("../tasks.py");
@@ -21,26 +21,26 @@ const TRANSFER: &str = include_str!("../transfer.py");
 const GPU: &str = include_str!("../gpu.py");
 const PACKAGES: [&str; 5] = ["numpy", "pandas", "pyarrow", "ray", "scikit-learn"];
 
-/// Python with the peers.
+/// Python environment with scikit-learn and Ray.
 pub struct Peers {
     python: PathBuf,
 }
 
-/// A peer's figure.
+/// Figure of a peer.
 #[derive(Debug, Deserialize)]
 pub struct Peer {
-    /// What it is.
+    /// Name of the peer or of its workload.
     pub name: String,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// Models it made, where it was given fewer than we were: it is too slow for all.
+    /// Number of models, if the peer trains only a part of them because it is too slow for all.
     pub models: Option<f64>,
-    /// Tasks that it ran.
+    /// Number of tasks or calls.
     pub tasks: Option<f64>,
 }
 
 impl Peers {
-    /// Installs the peers into a virtual environment, once.
+    /// Installs the peers into a virtual environment unless it exists.
     pub fn install() -> Result<Peers, Failure> {
         Ok(Peers { python: python_with("peers", &PACKAGES)? })
     }
@@ -57,52 +57,52 @@ impl Peers {
             "clean": bench.clean,
             "models": bench.models.iter().map(|m| m.label()).collect::<Vec<_>>(),
         }))?);
-        said(&mut python, &bench.name)
+        figures_of(&mut python, &bench.name)
     }
 
-    /// Runs tasks that do nothing.
+    /// Runs empty tasks.
     pub fn tasks(&self) -> Result<Vec<Peer>, Failure> {
-        said(Command::new(&self.python).args(["-c", TASKS]), "tasks")
+        figures_of(Command::new(&self.python).args(["-c", TASKS]), "tasks")
     }
 
-    /// Calls of an actor that does nothing.
+    /// Calls an empty method of an actor.
     pub fn actors(&self) -> Result<Vec<Peer>, Failure> {
-        said(Command::new(&self.python).args(["-c", ACTORS]), "actors")
+        figures_of(Command::new(&self.python).args(["-c", ACTORS]), "actors")
     }
 
-    /// Objects, of which the large one has so many bytes.
+    /// Stores and reads objects; the large one has `bytes` bytes.
     pub fn objects(&self, bytes: u64) -> Result<Vec<Peer>, Failure> {
-        said(Command::new(&self.python).args(["-c", OBJECTS, &bytes.to_string()]), "objects")
+        figures_of(Command::new(&self.python).args(["-c", OBJECTS, &bytes.to_string()]), "objects")
     }
 
-    /// Objects from one node to another, of which the large one has so many bytes.
+    /// Transfers objects from one node to another; the large one has `bytes` bytes.
     pub fn transfer(&self, bytes: u64) -> Result<Vec<Peer>, Failure> {
-        said(Command::new(&self.python).args(["-c", TRANSFER, &bytes.to_string()]), "transfer")
+        figures_of(Command::new(&self.python).args(["-c", TRANSFER, &bytes.to_string()]), "transfer")
     }
 
-    /// Many tasks that wait.
+    /// Queues many tasks.
     pub fn queue(&self) -> Result<Vec<Peer>, Failure> {
-        said(Command::new(&self.python).args(["-c", QUEUE]), "queue")
+        figures_of(Command::new(&self.python).args(["-c", QUEUE]), "queue")
     }
 }
 
-/// PyTorch, which has NVIDIA's libraries do dense algebra on its GPUs.
+/// Python environment with PyTorch, which uses NVIDIA's libraries for dense algebra on its GPUs.
 pub struct Torch {
     python: PathBuf,
 }
 
-/// What it takes for what a figure of ours is of.
+/// PyTorch's time for the operation of one of this benchmark's figures.
 #[derive(Debug, Deserialize)]
-pub struct Timed {
-    /// Ours.
+pub struct TorchFigure {
+    /// Name of the figure.
     pub figure: String,
-    /// What it did it with, and where.
+    /// Library and device.
     pub peer: String,
     pub seconds: f64,
 }
 
 impl Torch {
-    /// The one that `python3` has, or else one that is installed into a virtual environment, once.
+    /// Returns the PyTorch of `python3`, or else installs it into a virtual environment unless it exists.
     pub fn find() -> Result<Torch, Failure> {
         let is_there = Command::new("python3").args(["-c", "import torch"]).stderr(Stdio::null()).status();
         let python = match is_there.is_ok_and(|status| status.success()) {
@@ -112,8 +112,8 @@ impl Torch {
         Ok(Torch { python })
     }
 
-    /// Products of matrices of a side, what memory bounds with so many values, and fits of so many groups of `[rows,
-    /// features]`, each again and again for so long.
+    /// Measures products of `side` x `side` matrices, memory-bound operations on `values` values, and least squares of
+    /// `fits` groups of `[rows, features]`, each repeated for `time`.
     pub fn measure(
         &self,
         side: u32,
@@ -121,19 +121,19 @@ impl Torch {
         fits: u32,
         [rows, width]: [u32; 2],
         time: Duration,
-    ) -> Result<Vec<Timed>, Failure> {
+    ) -> Result<Vec<TorchFigure>, Failure> {
         let sizes = [side, values, fits, rows, width].map(|size| size.to_string());
         let time = time.as_secs_f64().to_string();
-        said(Command::new(&self.python).args(["-c", GPU]).args(sizes).arg(time), "PyTorch")
+        figures_of(Command::new(&self.python).args(["-c", GPU]).args(sizes).arg(time), "PyTorch")
     }
 }
 
-/// A Python in a virtual environment with these packages, which are installed once.
+/// Returns the Python of a virtual environment with these packages, which it creates if necessary.
 fn python_with(name: &str, packages: &[&str]) -> Result<PathBuf, Failure> {
-    let folder = places::data()?.join(name);
+    let folder = paths::data()?.join(name);
     let python = folder.join("bin/python");
     if !folder.join("complete").is_file() {
-        say(&format!("installing {} into {}", packages.join(", "), folder.display()));
+        progress(&format!("installing {} into {}", packages.join(", "), folder.display()));
         run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
         run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
         std::fs::write(folder.join("complete"), "")?;
@@ -141,11 +141,11 @@ fn python_with(name: &str, packages: &[&str]) -> Result<PathBuf, Failure> {
     Ok(python)
 }
 
-/// The figures that a script prints.
-fn said<T: DeserializeOwned>(python: &mut Command, name: &str) -> Result<Vec<T>, Failure> {
+/// Runs a script and returns the figures that it prints.
+fn figures_of<T: DeserializeOwned>(python: &mut Command, name: &str) -> Result<Vec<T>, Failure> {
     let output = python.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("{name}: the peers ended with {}", output.status).into());
+        return Err(format!("{name}: the peers' script failed: {}", output.status).into());
     }
     let lines = String::from_utf8(output.stdout)?;
     let peers = lines.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str);
@@ -154,5 +154,5 @@ fn said<T: DeserializeOwned>(python: &mut Command, name: &str) -> Result<Vec<T>,
 
 fn run(command: &mut Command) -> Result<(), Failure> {
     let status = command.stdout(Stdio::inherit()).status()?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}").into()) }
 }

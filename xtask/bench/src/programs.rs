@@ -1,4 +1,5 @@
-//! Programs: how many tasks that do nothing a node runs, what waiting costs, and how fast items of a stream are taken. Ray runs the same by its own means.
+//! Programs: rate and latency of empty tasks and actor calls, memory of queued tasks and live actors, cancellation, and
+//! items of a stream, compared with Ray.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,31 +8,31 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::paths;
 use crate::peers::Peers;
-use crate::places;
 use crate::report::Report;
 use crate::timing::{Effort, median};
 use crate::{Failure, memory, records};
 
 pub const PROGRAM: &str = "xtask/bench/program";
-/// Between looks at the memory of what runs.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Interval between samples of memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What `host submit --json` says of a program.
+/// Output of `host submit --json` for a program.
 #[derive(Debug, Deserialize)]
 pub struct Summary {
     job: Option<String>,
     result: u64,
     tasks: u64,
     failed: u64,
-    /// From the job's start to its end, its driver's process included.
+    /// From the job's start to its end, including the start of its driver's process.
     pub seconds: f64,
     peak_memory_bytes: u64,
 }
 
-/// Tasks in flight, one at a time, and nested.
+/// Measures tasks in flight, one at a time and nested, cancellation, and items of a stream.
 pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let tasks = effort.tasks;
     let run = |task: &str, arguments: &[(&str, u64)]| {
         let mut seconds = Vec::new();
@@ -43,7 +44,7 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
     let in_flight = tasks as f64 / run("flat", &[("tasks", tasks), ("at_once", tasks.div_ceil(10))])?;
     let alone = tasks / 10;
     let one = 1e6 * run("one_by_one", &[("tasks", alone)])? / alone as f64;
-    let usual = paced(&submit(&guest, "one_by_one", &[("tasks", alone)], effort)?, "nothing")?;
+    let usual = median_interval(&submit(&guest, "one_by_one", &[("tasks", alone)], effort)?, "nothing")?;
     let (parents, children) = (2, effort.children);
     let times = tasks.div_ceil(parents * children);
     let nested = (parents * children * times) as f64
@@ -65,39 +66,38 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
     Ok(())
 }
 
-/// The middle one of the times from one task's begin to the next one's, in microseconds.
-fn paced(run: &Summary, name: &str) -> Result<f64, Failure> {
-    let records = records::of(run.job.as_deref().ok_or("nothing is kept of the job")?)?;
-    let paces = records::paces(&records, name);
-    if paces.is_empty() { Err("no task is kept".into()) } else { Ok(median(paces) / 1e3) }
+/// Returns the median time between the starts of consecutive tasks, in microseconds.
+fn median_interval(run: &Summary, name: &str) -> Result<f64, Failure> {
+    let records = records::of(run.job.as_deref().ok_or("the job was not recorded")?)?;
+    let intervals = records::start_intervals(&records, name);
+    if intervals.is_empty() { Err("no task was recorded".into()) } else { Ok(median(intervals) / 1e3) }
 }
 
-/// How long it takes from when a tree of tasks that never end is cancelled until the last of them has ended, in
-/// milliseconds.
+/// Returns the milliseconds from the cancellation of a tree of endless tasks to the end of the last of them.
 fn cancelled(guest: &Path, effort: Effort) -> Result<f64, Failure> {
-    let (width, mut took) = (effort.width, Vec::new());
+    let (width, mut durations) = (effort.width, Vec::new());
     for _ in 0..effort.runs {
         let run = submit(guest, "cancelled", &[("width", width)], effort)?;
-        let records = records::of(run.job.as_deref().ok_or("nothing is kept of the job")?)?;
+        let records = records::of(run.job.as_deref().ok_or("the job was not recorded")?)?;
         let of_tree = records.iter().filter(|record| record.name == "endless");
         let (count, stopped) = of_tree
             .fold((0, 0), |(count, stopped), record| (count + 1, stopped + u64::from(record.state == "stopped")));
         if (count, stopped) != (run.result, run.result) {
-            return Err(format!("of {} tasks of a tree {stopped} were stopped, and {count} ended", run.result).into());
+            return Err(format!("of {} tasks of a tree, {stopped} were stopped and {count} ended", run.result).into());
         }
         let last =
             |name: &str| records.iter().filter(|record| record.name == name).filter_map(|record| record.ended_ns).max();
-        // It ends where its driver goes on to cancel the tree.
-        let begun = last("mark").ok_or("the task that was run before is not kept")?;
-        let last = last("endless").ok_or("no task of the tree has begun")?;
-        took.push(last.saturating_sub(begun) as f64 / 1e6);
+        // The driver cancels the tree when `mark` has ended.
+        let cancelled = last("mark").ok_or("the task before the cancellation was not recorded")?;
+        let last = last("endless").ok_or("no task of the tree has started")?;
+        durations.push(last.saturating_sub(cancelled) as f64 / 1e6);
     }
-    Ok(median(took))
+    Ok(median(durations))
 }
 
-/// Many tasks that wait at once.
+/// Measures many tasks that wait at once.
 pub fn queue(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let tasks = effort.queued;
     let few = submit(&guest, "flat", &[("tasks", 1), ("at_once", 1)], effort)?;
     let mut runs = Vec::new();
@@ -114,16 +114,16 @@ pub fn queue(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
         "B",
     );
     for peer in peers.map(Peers::queue).transpose()?.into_iter().flatten() {
-        // It is given fewer.
+        // Ray runs fewer tasks.
         let rate = peer.tasks.unwrap_or(1.0) / peer.seconds;
         report.compare("queue/submitted and drained", tasks as f64 / seconds, "/s", "Ray", rate);
     }
     Ok(())
 }
 
-/// Calls of an actor, and what actors take that are only there.
+/// Measures calls of an actor, and the memory of idle actors.
 pub fn actors(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let calls = effort.tasks;
     let run = |task: &str, arguments: &[(&str, u64)]| {
         let mut seconds = Vec::new();
@@ -135,13 +135,13 @@ pub fn actors(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(
     let in_flight = calls as f64 / run("calls", &[("calls", calls), ("at_once", calls.div_ceil(10))])?;
     let alone = calls / 10;
     let one = 1e6 * run("calls_one_by_one", &[("calls", alone)])? / alone as f64;
-    let usual = paced(&submit(&guest, "calls_one_by_one", &[("calls", alone)], effort)?, "Echo.nothing")?;
+    let usual = median_interval(&submit(&guest, "calls_one_by_one", &[("calls", alone)], effort)?, "Echo.nothing")?;
     report.value("actors/calls in flight", in_flight, "/s");
     report.value("actors/one call at a time", one, "µs");
     report.value("actors/one call at a time, p50", usual, "µs");
     let actors = effort.actors;
-    let few = watched(&guest, "alive", &[("actors", 1), ("times", 1)])?;
-    let many = watched(&guest, "alive", &[("actors", actors), ("times", 10)])?;
+    let few = peak_memory(&guest, "alive", &[("actors", 1), ("times", 1)])?;
+    let many = peak_memory(&guest, "alive", &[("actors", actors), ("times", 10)])?;
     let bytes = many.saturating_sub(few) as f64 / actors.saturating_sub(1).max(1) as f64;
     report.value("actors/alive at once", actors as f64, "");
     report.value("actors/memory of all processes an actor", bytes, "B");
@@ -155,18 +155,18 @@ pub fn actors(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(
     Ok(())
 }
 
-/// Most memory of the host and its workers together while they run a task.
-fn watched(guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<u64, Failure> {
+/// Returns the peak memory of the host and its workers together while they run a task.
+fn peak_memory(guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<u64, Failure> {
     let mut host = command(guest, task, arguments)?.stdout(Stdio::null()).spawn()?;
     let mut peak = 0;
     let status = loop {
         peak = peak.max(memory::of_family(host.id()));
         match host.try_wait()? {
             Some(status) => break status,
-            None => sleep(LOOK_AGAIN),
+            None => sleep(SAMPLE_INTERVAL),
         }
     };
-    if status.success() { Ok(peak) } else { Err(format!("{task}: host submit ended with {status}").into()) }
+    if status.success() { Ok(peak) } else { Err(format!("{task}: host submit failed: {status}").into()) }
 }
 
 /// Runs a task of the benchmarks' program.
@@ -175,12 +175,12 @@ pub fn submit(guest: &Path, task: &str, arguments: &[(&str, u64)], effort: Effor
     sleep(effort.pause);
     let output = submit.output()?;
     if !output.status.success() {
-        return Err(format!("{task}: host submit ended with {}", output.status).into());
+        return Err(format!("{task}: host submit failed: {}", output.status).into());
     }
     summary(task, &output.stdout)
 }
 
-/// What a run has printed.
+/// Parses the output of a run, and fails if tasks failed or are missing.
 pub fn summary(task: &str, printed: &[u8]) -> Result<Summary, Failure> {
     let summary: Summary = serde_json::from_slice(printed)?;
     if summary.failed > 0 && task != "cancelled" || summary.tasks < summary.result {
@@ -189,9 +189,9 @@ pub fn summary(task: &str, printed: &[u8]) -> Result<Summary, Failure> {
     Ok(summary)
 }
 
-/// The command that runs a task.
+/// Returns the command that runs a task.
 pub fn command(guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<Command, Failure> {
-    let mut submit = Command::new(places::program("host")?);
+    let mut submit = Command::new(paths::program("host")?);
     submit.arg("submit").arg(format!("{}#{task}", guest.display())).args(["--json", "--quiet"]);
     submit.args(arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]));
     Ok(submit)

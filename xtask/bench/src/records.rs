@@ -1,15 +1,15 @@
-//! What a node has kept of the tasks of a job that has ended: they have no clock, it has.
+//! Recorded tasks of a finished job: the node's times of tasks, which have no clock themselves.
 
 use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::{Failure, places};
+use crate::{Failure, paths};
 
-/// More than are kept of one name.
+/// More rows than a node keeps for one task name.
 const ROWS_MAX: &str = "100000";
 
-/// A task that has ended in a worker, if it began. Times are in nanoseconds since the job began.
+/// A finished task. Times are in nanoseconds since the start of the job.
 #[derive(Debug, Deserialize)]
 pub struct Record {
     id: String,
@@ -24,25 +24,25 @@ struct Rows {
     tasks: Vec<Record>,
 }
 
-/// Those of a job.
+/// Returns the recorded tasks of a job.
 pub fn of(job: &str) -> Result<Vec<Record>, Failure> {
-    let mut list = Command::new(places::program("host")?);
+    let mut list = Command::new(paths::program("host")?);
     let output = list.args(["list", "tasks", "--json", "--limit", ROWS_MAX, "--job", job]).output()?;
     if !output.status.success() {
-        return Err(format!("host list tasks ended with {}", output.status).into());
+        return Err(format!("host list tasks failed: {}", output.status).into());
     }
     Ok(serde_json::from_slice::<Rows>(&output.stdout)?.tasks)
 }
 
-/// How long it took from the begin of each task to the begin of the next, in nanoseconds, where both are kept: of tasks of
-/// which each was submitted when the one before had ended.
-pub fn paces(records: &[Record], name: &str) -> Vec<f64> {
+/// Returns the nanoseconds between the starts of consecutive tasks, where both are recorded. Each task must have been
+/// submitted at the end of the one before.
+pub fn start_intervals(records: &[Record], name: &str) -> Vec<f64> {
     let named = records.iter().filter(|record| record.name == name);
-    let mut begun: Vec<(u64, u64)> =
+    let mut starts: Vec<(u64, u64)> =
         named.filter_map(|record| Some((record.id.rsplit_once('-')?.1.parse().ok()?, record.begun_ns?))).collect();
-    begun.sort_unstable();
-    let neighbours = begun.windows(2).filter(|pair| pair[1].0 == pair[0].0 + 1);
-    neighbours.map(|pair| pair[1].1.saturating_sub(pair[0].1) as f64).collect()
+    starts.sort_unstable();
+    let consecutive = starts.windows(2).filter(|pair| pair[1].0 == pair[0].0 + 1);
+    consecutive.map(|pair| pair[1].1.saturating_sub(pair[0].1) as f64).collect()
 }
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paces_are_of_neighbours_of_a_name() {
+    fn intervals_are_between_consecutive_tasks_of_a_name() {
         let record = |id: &str, name: &str, begun_ns| Record {
             id: id.to_owned(),
             name: name.to_owned(),
@@ -66,6 +66,6 @@ mod tests {
             record("3-13", "f", Some(1500)),
             record("3-14", "f", None),
         ];
-        assert_eq!(paces(&records, "f"), [100.0, 300.0]);
+        assert_eq!(start_intervals(&records, "f"), [100.0, 300.0]);
     }
 }

@@ -1,27 +1,27 @@
-//! What a benchmark prints.
+//! Output of benchmarks.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// A figure, beside what it is compared with in the same run.
+/// A figure and its baseline of the same run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// What was measured: the benchmark, and what of it.
+    /// Benchmark and measured quantity.
     pub name: String,
-    /// The figure.
+    /// Measured value.
     pub value: f64,
-    /// Its unit. Of `s`, `ms` and `µs` less is better, of the others more.
+    /// Unit of the value. Less is better for `s`, `ms` and `µs`; more is better for rates.
     pub unit: &'static str,
-    /// What it is compared with.
+    /// Name of the baseline.
     pub baseline: Option<String>,
-    /// That one's figure, in the same unit.
+    /// Value of the baseline, in the same unit.
     pub baseline_value: Option<f64>,
-    /// The figure by the baseline's.
+    /// Value divided by the baseline's.
     pub ratio: Option<f64>,
 }
 
-/// Prints lines as they come: for people, or as one JSON object each.
+/// Prints each line at once: for people, or as one JSON object.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
     json: bool,
@@ -32,7 +32,7 @@ impl Report {
         Report { json }
     }
 
-    /// A figure beside its baseline.
+    /// Prints a figure and its baseline.
     pub fn compare(&self, name: &str, value: f64, unit: &'static str, baseline: &str, baseline_value: f64) {
         self.print(&Line {
             name: name.to_owned(),
@@ -44,7 +44,7 @@ impl Report {
         });
     }
 
-    /// A figure by itself.
+    /// Prints a figure without a baseline.
     pub fn value(&self, name: &str, value: f64, unit: &'static str) {
         self.print(&Line { name: name.to_owned(), value, unit, baseline: None, baseline_value: None, ratio: None });
     }
@@ -59,20 +59,20 @@ impl Report {
                 });
             format!("{:<40} {:>12} {:<5} {}", line.name, short(line.value), line.unit, compared.unwrap_or_default())
         };
-        // Whoever reads may have had enough.
+        // A closed stdout is no error.
         let _ = writeln!(io::stdout().lock(), "{}", text.trim_end());
     }
 }
 
-/// A number with about four digits.
+/// Formats a number with about four digits.
 fn short(value: f64) -> String {
     let digits = 3 - (value.abs().max(1e-9).log10().floor() as i32).clamp(0, 3);
     format!("{value:.*}", digits as usize)
 }
 
-/// Says what goes on, on standard error.
-pub fn say(what: &str) {
-    let _ = writeln!(io::stderr().lock(), "bench: {what}");
+/// Prints a line of progress to stderr.
+pub fn progress(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "bench: {line}");
 }
 
 #[cfg(test)]

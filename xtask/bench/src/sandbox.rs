@@ -16,10 +16,10 @@ use sandbar_worker::{BatchCollector, Collect, CollectBuffer};
 
 use crate::Failure;
 
-/// Sandboxes alive at once.
+/// Maximum number of sandboxes alive at once.
 pub const SANDBOXES_MAX: u32 = 50;
 
-/// Length of the memory for what calls hand back.
+/// Bytes of shared memory for the output of calls.
 const SLOT_BYTES: usize = 64 << 20;
 
 /// A component, ready to be instantiated in this process.
@@ -36,7 +36,7 @@ impl Loaded {
         let limits = Limits::default();
         let engine = Engine::with_room(&limits, SANDBOXES_MAX)?;
         let (code, shape) = compile(&std::fs::read(component)?)?;
-        // SAFETY: compiled just now, by this build.
+        // SAFETY: this build has just compiled the code.
         let program = unsafe { engine.load(&code, shape.image_end) }?;
         let mut instance = program.instantiate(Box::new(sandbar_sandbox::NoServices), &limits, 0)?;
         let functions = instance.describe()?.into_iter().map(|f| f.name).collect();
@@ -44,112 +44,111 @@ impl Loaded {
         Ok(Loaded { program, functions, limits, _engine: engine })
     }
 
-    /// The place of a function.
+    /// Returns the index of a function.
     pub fn function(&self, name: &str) -> Result<u32, Failure> {
         let at = self.functions.iter().position(|f| f == name);
         Ok(at.ok_or_else(|| format!("the component has no function `{name}`"))? as u32)
     }
 
-    /// A sandbox with `data` as its input, whose batches are copied.
+    /// Creates a sandbox with `data` as its input; its output is copied to shared memory.
     pub fn instantiate(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
-        let services = Taking { data: data.clone(), laid: 0 };
+        let services = CopyingServices { data: data.clone(), written: 0 };
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
 
-    /// The same, whose batches are read where they are.
+    /// Like [`Loaded::instantiate`], but its output is read in guest memory.
     pub fn instantiate_in_place(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
-        let collecting = BatchCollector::new(Box::new(Adding), &self.limits, data.slot.clone());
-        let services = Reading { data: data.clone(), collecting };
+        let collector = BatchCollector::new(Box::new(SumCollect), &self.limits, data.slot.clone());
+        let services = CollectingServices { data: data.clone(), collector };
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
 }
 
-/// The input of calls.
+/// Input of calls, and shared memory for their output.
 pub struct Data {
     mapping: Mapping,
-    lent: LentSegment,
-    /// Memory for what its calls hand back.
+    segment: LentSegment,
+    /// Shared memory for the output of calls.
     slot: Arc<SharedMemory>,
-    /// Whether a new call has begun, whose output takes the place of the last one's.
-    begun: AtomicBool,
+    /// Whether a new call has started, whose output overwrites that of the previous call.
+    is_new_call: AtomicBool,
 }
 
 impl Data {
-    /// Takes `bytes` in.
+    /// Copies `bytes` into a segment.
     pub fn new(bytes: &[u8]) -> Result<Arc<Data>, Failure> {
-        let lent = SegmentPool::default().lend(bytes.len(), &[SegmentPart::Bytes(0, bytes)])?;
-        // SAFETY: `lent` stays beside the mapping.
-        let mapping = unsafe { Mapping::lent(lent.as_fd(), bytes.len() as u64) }?;
+        let segment = SegmentPool::default().lend(bytes.len(), &[SegmentPart::Bytes(0, bytes)])?;
+        // SAFETY: `Data` keeps the segment as long as the mapping.
+        let mapping = unsafe { Mapping::lent(segment.as_fd(), bytes.len() as u64) }?;
         let slot = Arc::new(SharedMemory::new(SLOT_BYTES)?);
-        Ok(Arc::new(Data { mapping, lent, slot, begun: AtomicBool::new(true) }))
+        Ok(Arc::new(Data { mapping, segment, slot, is_new_call: AtomicBool::new(true) }))
     }
 
     pub fn input(&self) -> Input<'_> {
-        Input { bytes: self.mapping[..].into(), file: Some((self.lent.as_fd(), 0)) }
+        Input { bytes: self.mapping[..].into(), file: Some((self.segment.as_fd(), 0)) }
     }
 
-    /// Says that a call begins.
-    pub fn begin(&self) {
-        self.begun.store(true, Relaxed);
+    /// Marks the start of a call.
+    pub fn start_call(&self) {
+        self.is_new_call.store(true, Relaxed);
     }
 }
 
-/// The bytes of words.
+/// Returns words as bytes.
 pub fn as_bytes<T: arrow_buffer::ArrowNativeType>(words: &[T]) -> &[u8] {
     // SAFETY: native types have no padding.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Gives its input, and copies what is emitted into memory that another process has as well, as a worker does with
-/// what is for its node.
-struct Taking {
+/// Services that copy emitted batches into shared memory, as a worker does with output for its node.
+struct CopyingServices {
     data: Arc<Data>,
-    /// InputBytes in the slot.
-    laid: usize,
+    /// Bytes written to the slot.
+    written: usize,
 }
 
-impl Services for Taking {
+impl Services for CopyingServices {
     fn input(&self) -> Input<'_> {
         self.data.input()
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
-        if self.data.begun.swap(false, Relaxed) {
-            self.laid = 0;
+        if self.data.is_new_call.swap(false, Relaxed) {
+            self.written = 0;
         }
         for part in [header].iter().chain(buffers) {
-            self.data.slot.write(self.laid, part);
-            self.laid += part.len().next_multiple_of(64);
+            self.data.slot.write(self.written, part);
+            self.written += part.len().next_multiple_of(64);
         }
         Ok(())
     }
 }
 
-/// What whoever reads results makes of them.
+/// Adds up results, as a reader of the output would.
 pub fn total(results: &[i64]) -> i64 {
     results.iter().fold(0, |total, result| total.wrapping_add(*result))
 }
 
-/// Gives its input, and has what is emitted read where it is, as a worker does with what it collects.
-struct Reading {
+/// Services that read emitted batches in guest memory, as a worker does with output that it collects.
+struct CollectingServices {
     data: Arc<Data>,
-    collecting: BatchCollector,
+    collector: BatchCollector,
 }
 
-impl Services for Reading {
+impl Services for CollectingServices {
     fn input(&self) -> Input<'_> {
         self.data.input()
     }
 
     fn emit(&mut self, header: &[u8], buffers: &[&[u8]]) -> Result<(), Refusal> {
-        self.collecting.push(header, buffers)
+        self.collector.push(header, buffers)
     }
 }
 
-/// Adds up the first column.
-struct Adding;
+/// Adds up the first column of collected batches.
+struct SumCollect;
 
-impl Collect for Adding {
+impl Collect for SumCollect {
     fn push(&mut self, batch: &RecordBatch, _: Option<&RecordBatch>, _: &mut CollectBuffer) -> Result<(), Fault> {
         black_box(total(batch.column(0).as_primitive::<Int64Type>().values()));
         Ok(())

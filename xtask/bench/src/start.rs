@@ -1,4 +1,4 @@
-//! Fresh sandboxes: how many calls that do nothing run a second, each in its own.
+//! Fresh sandboxes: the rate of empty calls, each in a new sandbox.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,18 +9,18 @@ use sandbar_worker::{Binding, CallRequest, CallSubmission, CallWork, Caller, Com
 use tokio::sync::mpsc;
 
 use crate::Failure;
-use crate::places;
+use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded};
 use crate::timing::{Effort, fastest, median, seconds};
 
-/// Calls that are asked for and not answered, as a queue of many small tasks has them.
+/// Calls in flight, as in a queue of many small tasks.
 const IN_FLIGHT: u64 = 8192;
-/// Rounds of one kind that follow each other: in the first of them a processor that was idle before may still be slow.
-const ROUNDS_A_TURN: usize = 4;
+/// Consecutive rounds of one kind: in the first, a processor that was idle can still be slow.
+const ROUNDS_PER_TURN: usize = 4;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
-    let component = places::guest("xtask/bench/guest")?;
+    let component = paths::guest("xtask/bench/guest")?;
     let guest = Loaded::new(&component)?;
     let (function, data) = (guest.function("nothing")?, Data::new(&[0])?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -35,21 +35,21 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         Ok(())
     };
     let mut rounds = [const { Vec::new() }; 3];
-    // In turn, and each so short that whoever else is on the machine is there for some of them only.
-    for _ in 0..effort.rounds.div_ceil(ROUNDS_A_TURN) {
+    // Short rounds in turn, so that other load on the machine affects only some of them.
+    for _ in 0..effort.rounds.div_ceil(ROUNDS_PER_TURN) {
         let [alone, of_one, of_two] = &mut rounds;
-        for _ in 0..ROUNDS_A_TURN {
+        for _ in 0..ROUNDS_PER_TURN {
             alone.push(seconds(in_this_process)?);
         }
-        for _ in 0..ROUNDS_A_TURN {
-            of_one.push(seconds(|| runtime.block_on(one.answered(effort.calls)))?);
+        for _ in 0..ROUNDS_PER_TURN {
+            of_one.push(seconds(|| runtime.block_on(one.run(effort.calls)))?);
         }
-        for _ in 0..ROUNDS_A_TURN {
-            of_two.push(seconds(|| runtime.block_on(two.answered(effort.calls)))?);
+        for _ in 0..ROUNDS_PER_TURN {
+            of_two.push(seconds(|| runtime.block_on(two.run(effort.calls)))?);
         }
     }
     let rates = |of: fn(Vec<f64>) -> f64| rounds.clone().map(|seconds| effort.calls as f64 / of(seconds));
-    // The best round has what a call takes when nothing else is in the way, the middle one how it was.
+    // The fastest round shows the cost without other load, the median round the typical cost.
     for (round, [alone, one, two]) in [("", rates(fastest)), (", middle round", rates(median))] {
         report.value(&format!("start/in this process{round}"), alone, "/s");
         report.compare(&format!("start/1 worker{round}"), one, "/s", "in one process, without a worker", alone);
@@ -58,7 +58,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls that do nothing, and workers for them.
+/// Workers for empty calls.
 struct Calls {
     pool: Pool,
     binding: Arc<Binding>,
@@ -67,8 +67,8 @@ struct Calls {
 impl Calls {
     async fn new(component: &Path, function: u32, workers: usize) -> Result<Calls, Failure> {
         let (limits, program) =
-            (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, places::program("host-worker")?);
-        let compiler = Compiler::new(places::data()?.join("compiled"), program.clone());
+            (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, paths::program("host-worker")?);
+        let compiler = Compiler::new(paths::data()?.join("compiled"), program.clone());
         let compiled = Arc::new(compiler.compile(File::open(component)?).await?);
         let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
         let pool = Pool::start(PoolOptions { workers, limits, program, gpus: None, on_demand: false });
@@ -87,20 +87,20 @@ impl Calls {
         CallWork::Process(Payload::Inline { header: [].into(), body: [].into() })
     }
 
-    /// Asks for so many calls, and returns when all are answered.
-    async fn answered(&self, calls: u64) -> Result<(), Failure> {
+    /// Submits `calls` calls and returns when all have finished.
+    async fn run(&self, calls: u64) -> Result<(), Failure> {
         let (to, mut answers) = mpsc::unbounded_channel();
         let caller = Caller::new(self.binding.clone(), to);
         let call = |token| CallSubmission { token, seed: 0, work: Calls::work() };
-        let (mut asked, mut open) = (0, 0);
-        while asked < calls || open > 0 {
-            // As many more as were answered.
-            let more = (IN_FLIGHT - open).min(calls - asked);
-            self.pool.submit(&caller, (asked..asked + more).map(call))?;
-            (asked, open) = (asked + more, open + more);
-            let several = answers.recv().await.ok_or("the workers are gone")?;
-            open -= several.len() as u64;
-            several.into_iter().try_for_each(|answer| answer.called.result.map(drop))?;
+        let (mut submitted, mut in_flight) = (0, 0);
+        while submitted < calls || in_flight > 0 {
+            // One call for each finished one.
+            let more = (IN_FLIGHT - in_flight).min(calls - submitted);
+            self.pool.submit(&caller, (submitted..submitted + more).map(call))?;
+            (submitted, in_flight) = (submitted + more, in_flight + more);
+            let finished = answers.recv().await.ok_or("the pool of workers has stopped")?;
+            in_flight -= finished.len() as u64;
+            finished.into_iter().try_for_each(|answer| answer.called.result.map(drop))?;
         }
         Ok(())
     }

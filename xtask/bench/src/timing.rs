@@ -1,50 +1,56 @@
-//! How long something takes.
+//! Sizes of workloads, and measurement of durations.
 
 use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// How much is done.
+/// Sizes of the workloads.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// For each figure of what takes microseconds.
+    /// Duration of each measurement of operations that take microseconds.
     pub time: Duration,
-    /// Rounds of calls of fresh sandboxes, and the calls of each.
+    /// Rounds of calls in fresh sandboxes.
     pub rounds: usize,
+    /// Calls of each round.
     pub calls: u64,
-    /// Runs of a job, beside the one that warms the caches.
+    /// Runs of a job after the one that warms the caches.
     pub runs: usize,
-    /// Before each run of a job.
+    /// Pause before each run of a job.
     pub pause: Duration,
     /// Rows of each month of `training`.
     pub rows: u64,
     /// Groups of `small-models`.
     pub groups: u64,
-    /// Forests, of 8, 12, … trees.
+    /// Number of forests, of 8, 12, … trees.
     pub forests: usize,
     /// Groups of least squares.
     pub fits: usize,
-    /// Tasks of a program, or calls of an actor, those of each of two parents, and those that wait at once.
+    /// Tasks of a program, or calls of an actor.
     pub tasks: u64,
+    /// Child tasks of each of two parents.
     pub children: u64,
-    /// Children of each task of a tree that is cancelled, two deep.
+    /// Children of each task of a cancelled tree, two levels deep.
     pub width: u64,
+    /// Tasks that wait at once.
     pub queued: u64,
-    /// Actors that are alive at once.
+    /// Live actors.
     pub actors: u64,
-    /// Bytes of an object, how often it is stored, and tasks that read a little of it.
+    /// Bytes of a stored object.
     pub object_bytes: u64,
+    /// Number of times that the object is stored.
     pub puts: u64,
+    /// Tasks that read a few pages of the object.
     pub readers: u64,
-    /// Bytes of the object that is moved between processes, and of the one that goes to many.
+    /// Bytes of the object that moves between processes.
     pub moved_bytes: u64,
+    /// Bytes of the object that goes to many processes.
     pub broadcast_bytes: u64,
-    /// Whether many sandboxes copy one large object each, which takes 3 GiB.
+    /// Whether to measure many sandboxes that each copy one large object, which takes 3 GiB.
     pub many_copies: bool,
 }
 
 impl Effort {
-    /// Enough to show that the benchmarks work, and not how fast anything is.
+    /// Returns tiny workloads, which show only that the benchmarks work.
     pub fn brief() -> Effort {
         Effort {
             time: Duration::from_millis(5),
@@ -71,8 +77,8 @@ impl Effort {
     }
 }
 
-/// Calls `f` until `time` is over, a few hundred times at most in a row between looks at the clock, and gives the
-/// least seconds that a call took: what it takes when nothing else is in the way.
+/// Calls `f` for `time`, with at most a few hundred calls between two reads of the clock, and returns the minimum seconds
+/// of a call: its cost without other load.
 pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {
     f();
     let started = Instant::now();
@@ -88,8 +94,7 @@ pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {
     least
 }
 
-/// As [`least`], of several that are compared: for `time` each, a little of one after the other again and again, so
-/// that all see the same machine.
+/// Like [`least`] for several functions that are compared: `time` each, in short turns, so that other load affects all.
 pub fn least_in_turn<const N: usize>(time: Duration, mut all: [&mut dyn FnMut(); N]) -> [f64; N] {
     const ROUNDS: u32 = 20;
     let mut seconds = [f64::INFINITY; N];
@@ -101,7 +106,7 @@ pub fn least_in_turn<const N: usize>(time: Duration, mut all: [&mut dyn FnMut();
     seconds
 }
 
-/// The seconds that `f` takes.
+/// Returns the seconds of `f`.
 ///
 /// # Errors
 /// Those of `f`.
@@ -111,15 +116,15 @@ pub fn seconds(f: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> 
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// The least of them; infinite when there is none.
+/// Returns the minimum; infinity if `seconds` is empty.
 pub fn fastest(seconds: Vec<f64>) -> f64 {
     seconds.into_iter().fold(f64::INFINITY, f64::min)
 }
 
-/// The middle one.
+/// Returns the median.
 ///
 /// # Panics
-/// When there is none.
+/// Panics if `values` is empty.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

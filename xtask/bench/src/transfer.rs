@@ -1,4 +1,5 @@
-//! Objects between processes of this machine: one large one, many small ones, one to many; and tasks between nodes.
+//! Transfers between processes of this machine: one large object, many small ones, one object to many processes; and tasks
+//! between nodes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,20 +10,20 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::Failure;
+use crate::paths;
 use crate::peers::Peers;
-use crate::places;
 use crate::programs::{PROGRAM, submit, summary};
 use crate::report::Report;
 use crate::timing::{Effort, median};
 
-/// What the measuring program prints.
+/// Figure that the example of `host/wire` prints.
 #[derive(Debug, Deserialize)]
 struct Figure {
     name: String,
     value: f64,
 }
 
-/// Runs the measuring program of `host/wire`, which is built beside this one.
+/// Runs the example `transfer` of `host/wire`, which is built beside this program.
 fn figures(mode: &str, settings: &[(&str, u64)]) -> Result<BTreeMap<String, f64>, Failure> {
     let program = std::env::current_exe()?.with_file_name("examples").join("transfer");
     let mut command = Command::new(&program);
@@ -30,7 +31,7 @@ fn figures(mode: &str, settings: &[(&str, u64)]) -> Result<BTreeMap<String, f64>
     settings.iter().for_each(|(name, value)| _ = command.env(name, value.to_string()));
     let output = command.output().map_err(|e| format!("{}: {e}", program.display()))?;
     if !output.status.success() {
-        return Err(format!("{} {mode} ended with {}", program.display(), output.status).into());
+        return Err(format!("{} {mode} failed: {}", program.display(), output.status).into());
     }
     let lines = String::from_utf8(output.stdout)?;
     let figures = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Figure>, _>>()?;
@@ -38,10 +39,11 @@ fn figures(mode: &str, settings: &[(&str, u64)]) -> Result<BTreeMap<String, f64>
 }
 
 fn of(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64, Failure> {
-    figures.get(name).copied().ok_or_else(|| format!("there is no figure of `{name}` among {figures:?}").into())
+    figures.get(name).copied().ok_or_else(|| format!("the figure `{name}` is missing in {figures:?}").into())
 }
 
-/// One large object, beside a bare QUIC stream, a bare TCP stream and a copy in memory; then many small ones.
+/// Measures one large object, compared with a bare QUIC stream, a bare TCP stream and a copy in memory; then many small
+/// objects.
 pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     let mib = effort.moved_bytes >> 20;
     let large = figures("object", &[("SANDBAR_MB", mib), ("SANDBAR_ROUNDS", effort.runs as u64)])?;
@@ -71,7 +73,7 @@ pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
     Ok(())
 }
 
-/// One object to eight processes: how often its source sends it.
+/// Measures how many times the source sends an object that eight processes receive.
 pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
     let mib = effort.broadcast_bytes >> 20;
     let found = figures("broadcast", &[("SANDBAR_BROADCAST_MB", mib)])?;
@@ -83,10 +85,10 @@ pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tasks on another node, beside the same on the node that submits them: some that do nothing, and some that read of an
-/// object each, which goes there.
+/// Measures tasks on another node, compared with the submitting node: empty tasks, and tasks that each read an object,
+/// which is transferred.
 pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
-    let guest = places::guest(PROGRAM)?;
+    let guest = paths::guest(PROGRAM)?;
     let nodes = Nodes::start()?;
     let both = |task: &str, arguments: &[(&str, u64)]| {
         let here = submit(&guest, task, arguments, effort)?.seconds;
@@ -98,7 +100,7 @@ pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
     let [here, there] = medians(runs.collect::<Result<_, _>>()?).map(|seconds| tasks as f64 / seconds);
     report.compare("cluster/tasks on another node", there, "/s", "on one's own", here);
     let (times, bytes) = (effort.puts, effort.object_bytes);
-    // What starting a job takes is in both.
+    // The difference of two runs excludes the start of the job.
     let runs = (0..effort.runs).map(|_| {
         let [few, many] = [1, 1 + times].map(|times| both("sent", &[("times", times), ("bytes", bytes)]));
         let (few, many) = (few?, many?);
@@ -110,20 +112,20 @@ pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A node of a cluster, which ends with this.
+/// A cluster's node that serves; dropping it stops the process.
 struct Nodes {
     folder: TempDir,
     founder: Child,
     address: String,
 }
 
-/// A node that is not there after this is not going to be.
+/// Time limit of a node's start.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 impl Nodes {
     fn start() -> Result<Nodes, Failure> {
         let folder = tempfile::tempdir()?;
-        let host = places::program("host")?;
+        let host = paths::program("host")?;
         let run = |line: &[&str]| -> Result<String, Failure> {
             let output = Command::new(&host).args(line).current_dir(folder.path()).output()?;
             match output.status.success() {
@@ -139,7 +141,7 @@ impl Nodes {
         let since = Instant::now();
         while nodes.address.is_empty() {
             if since.elapsed() > START_TIME_MAX {
-                return Err("the node does not start".into());
+                return Err(format!("the node did not start within {} s", START_TIME_MAX.as_secs()).into());
             }
             std::thread::sleep(Duration::from_millis(50));
             let listed = Command::new(&host)
@@ -154,9 +156,9 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Runs a program on a node that joins for it and has no processor: all of its tasks run on the other. Gives seconds.
+    /// Runs a program on a node that joins without processors, so that all tasks run on the other node. Returns the seconds.
     fn submit(&self, guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<f64, Failure> {
-        let host = places::program("host")?;
+        let host = paths::program("host")?;
         let token =
             Command::new(&host).args(["cluster", "token", "--data", "1"]).current_dir(self.folder.path()).output()?;
         let program = format!("{}#{task}", guest.display());
@@ -173,7 +175,7 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        // It may have ended.
+        // Fails if the process has ended already.
         let _ = self.founder.kill();
         let _ = self.founder.wait();
     }

@@ -1,4 +1,4 @@
-//! A scalar function of two integers, over few rows and over many.
+//! A scalar function of two integers, on few rows and on many.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 
 use crate::Failure;
-use crate::places;
+use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, Loaded, total};
 use crate::timing::{Effort, least_in_turn};
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
-    let guest = Loaded::new(&places::guest("udfs/taxi")?)?;
+    let guest = Loaded::new(&paths::guest("udfs/taxi")?)?;
     for (rows, name) in [(1024, "1024 rows"), (1_000_000, "1M rows")] {
         let (a, b): (Vec<i64>, Vec<i64>) = (0..rows).map(|row| (row, 3 * row)).unzip();
         let column = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
@@ -24,26 +24,26 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
             sandbox.open(guest.function("add")?, "{}", 0)?;
             sandbox.process(&encoded.header)?;
         }
-        let mut read = || read.process(&encoded.header).expect("it did before");
+        let mut read = || read.process(&encoded.header).expect("the first call succeeded");
         let mut copied = || {
-            data.begin();
-            copied.process(&encoded.header).expect("it did before");
+            data.start_call();
+            copied.process(&encoded.header).expect("the first call succeeded");
         };
-        // The same function, and memory for its result that is kept as well.
+        // The same function, natively, into a reused buffer.
         let mut sums: Vec<i64> = Vec::new();
         let mut kept = || {
             sums.clear();
             sums.extend(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)));
             black_box(&sums);
         };
-        // Read as well.
+        // The result is also read.
         let mut summed: Vec<i64> = Vec::new();
         let mut kept_and_read = || {
             summed.clear();
             summed.extend(black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b)));
             black_box(total(black_box(&summed)));
         };
-        // A new column for each batch, as engines make one.
+        // A new column for each batch, as query engines allocate one.
         let mut new = || {
             let sums = black_box(&a).iter().zip(black_box(&b)).map(|(a, b)| taxi::add(*a, *b));
             black_box(Int64Array::from_iter_values(sums));

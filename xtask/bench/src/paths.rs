@@ -1,23 +1,23 @@
-//! Where things are, and how guests come to be.
+//! Paths of the checkout, programs and data; builds of guests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Failure;
-use crate::report::say;
+use crate::report::progress;
 
-/// The checkout that this program was built from.
+/// Returns the checkout that this program was built from.
 pub fn root() -> PathBuf {
     Path::new(env!("SANDBAR_MANIFEST")).parent().unwrap_or(Path::new(".")).to_owned()
 }
 
-/// The folder of what cargo builds: this program is in its `release`.
+/// Returns cargo's target folder, whose `release` contains this program.
 pub fn target() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     Ok(program.ancestors().nth(2).ok_or("this program is not in a target folder")?.to_owned())
 }
 
-/// The program `host` or `host-worker`, built beside this one.
+/// Returns the path of the program `host` or `host-worker`, built beside this one.
 pub fn program(name: &str) -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?.with_file_name(name);
     if program.is_file() {
@@ -27,14 +27,14 @@ pub fn program(name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A folder for made data, kept between runs.
+/// Returns the folder of generated data, which runs share.
 pub fn data() -> Result<PathBuf, Failure> {
     Ok(target()?.join("bench"))
 }
 
-/// Builds a guest's crate, and says where its component is.
+/// Builds a guest's crate and returns the path of its component.
 pub fn guest(folder: &str) -> Result<PathBuf, Failure> {
-    say(&format!("host build {folder}"));
+    progress(&format!("host build {folder}"));
     let mut build = Command::new(program("host")?);
     build.args(["build", folder]).current_dir(root()).env("CARGO_TARGET_DIR", target()?).stdin(Stdio::null());
     let output = build.stderr(Stdio::inherit()).output()?;
