@@ -1,4 +1,4 @@
-"""Ray's part of the benchmark of actors: one JSON object a line, with how many calls took how many seconds.
+"""Ray's part of the benchmark `actors`: prints one JSON object per workload, with its number of calls and seconds.
 
 The workloads are those of Ray's own micro-benchmark: `1:1 actor calls sync` and `async`.
 """
@@ -15,7 +15,7 @@ class Echo:
         pass
 
 
-def tell(name, calls, run):
+def measure(name, calls, run):
     run()
     start = time.perf_counter()
     run()
@@ -25,5 +25,5 @@ def tell(name, calls, run):
 ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
 echo = Echo.remote()
 ray.get(echo.nothing.remote())
-tell("in flight", 5000, lambda: ray.get([echo.nothing.remote() for _ in range(5000)]))
-tell("one at a time", 500, lambda: [ray.get(echo.nothing.remote()) for _ in range(500)])
+measure("in flight", 5000, lambda: ray.get([echo.nothing.remote() for _ in range(5000)]))
+measure("one at a time", 500, lambda: [ray.get(echo.nothing.remote()) for _ in range(500)])

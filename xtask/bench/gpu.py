@@ -1,8 +1,8 @@
-"""PyTorch's part of the benchmark of dense algebra: one JSON object a line, how many seconds a call takes.
+"""PyTorch's part of the benchmark `gpu`: prints one JSON object per operation, with the seconds of a call.
 
-Arguments: the side of matrices, the values of vectors, the groups of least squares, the rows and the features of each, and
-for how many seconds each is done again and again. On an NVIDIA GPU products are cuBLAS's; single precision is without
-TensorFloat-32, since ours is.
+Arguments: rows of square matrices, values of vectors, groups of least squares, rows and features of a group, and seconds
+for which each operation is repeated. On an NVIDIA GPU, cuBLAS computes products; single precision does not use
+TensorFloat-32, as in host-gpu.
 """
 
 import json
@@ -20,14 +20,14 @@ torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def seconds(run):
-    """The least that a call takes, each with what it has under way."""
+    """Returns the minimum seconds of a call, including its asynchronous work on the GPU."""
 
     def once():
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run()
         if has_gpu:
             torch.cuda.synchronize()
-        return time.perf_counter() - begun
+        return time.perf_counter() - start
 
     once()
     end = time.perf_counter() + least
@@ -37,35 +37,35 @@ def seconds(run):
     return best
 
 
-def tell(figure, run, what="PyTorch"):
+def measure(figure, run, what="PyTorch"):
     print(json.dumps({"figure": figure, "peer": f"{what} on {where}", "seconds": seconds(run)}), flush=True)
 
 
-def of(*sizes, dtype=torch.float32):
+def random(*sizes, dtype=torch.float32):
     return torch.rand(*sizes, dtype=dtype, device=device)
 
 
 product = "PyTorch (cuBLAS)" if has_gpu else "PyTorch"
 for name, dtype in [("f32", torch.float32), ("f64", torch.float64), ("f16", torch.float16)]:
-    square = of(side, side, dtype=dtype)
+    square = random(side, side, dtype=dtype)
     out = torch.empty_like(square)
-    tell(f"gpu/product {side} {name}", lambda: torch.mm(square, square, out=out), product)
+    measure(f"gpu/product {side} {name}", lambda: torch.mm(square, square, out=out), product)
 del square, out
-stack = of(values // 1024, 32, 32)
+stack = random(values // 1024, 32, 32)
 out = torch.empty_like(stack)
-tell("gpu/products of 32 x 32", lambda: torch.bmm(stack, stack, out=out), product)
+measure("gpu/products of 32 x 32", lambda: torch.bmm(stack, stack, out=out), product)
 del stack, out
 
-vector, other = of(values), of(values)
+vector, other = random(values), random(values)
 out = torch.empty_like(vector)
-tell("gpu/copy", lambda: out.copy_(vector))
-tell("gpu/sum", lambda: torch.sum(vector))
-tell("gpu/a x + y", lambda: torch.add(other, vector, alpha=2.0, out=out))
+measure("gpu/copy", lambda: out.copy_(vector))
+measure("gpu/sum", lambda: torch.sum(vector))
+measure("gpu/a x + y", lambda: torch.add(other, vector, alpha=2.0, out=out))
 del vector, other, out
 
-# Least squares of many groups, with an intercept: by normal equations, as ours are, and by QR.
-features = torch.cat([of(fits, rows, width, dtype=torch.float64), torch.ones(fits, rows, 1, dtype=torch.float64, device=device)], 2)
-target = of(fits, rows, 1, dtype=torch.float64)
+# Least squares of many groups, with an intercept: by normal equations, as in the host, and by QR.
+features = torch.cat([random(fits, rows, width, dtype=torch.float64), torch.ones(fits, rows, 1, dtype=torch.float64, device=device)], 2)
+target = random(fits, rows, 1, dtype=torch.float64)
 
 
 def normal():
@@ -75,5 +75,5 @@ def normal():
 
 
 figure = f"gpu/{fits} fits of {rows} x {width}"
-tell(figure, normal, "PyTorch, normal equations,")
-tell(figure, lambda: torch.linalg.lstsq(features, target).solution, "PyTorch, lstsq,")
+measure(figure, normal, "PyTorch, normal equations,")
+measure(figure, lambda: torch.linalg.lstsq(features, target).solution, "PyTorch, lstsq,")

@@ -1,6 +1,6 @@
-"""Ray's part of the benchmark of objects: one JSON object a line, with how many of what took how many seconds.
+"""Ray's part of the benchmark `objects`: prints one JSON object per workload, with its number of operations and seconds.
 
-The first argument is how many bytes the large object has. The workloads are those of Ray's own micro-benchmark (`single
+The argument is the number of bytes of the large object. The workloads are those of Ray's own micro-benchmark (`single
 client put gigabytes`, `put calls`, `get calls`), and tasks that read a few pages of one object.
 """
 
@@ -20,7 +20,7 @@ def peek(stored, at):
     return sum(int(stored[(at * PAGE_BYTES + page * PAGE_BYTES) % len(stored)]) for page in range(PAGES))
 
 
-def tell(name, times, run):
+def measure(name, times, run):
     run()
     start = time.perf_counter()
     run()
@@ -29,7 +29,7 @@ def tell(name, times, run):
 
 large = numpy.ones(int(sys.argv[1]), dtype=numpy.uint8)
 ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
-tell("put", 5, lambda: [ray.put(large) for _ in range(5)])
+measure("put", 5, lambda: [ray.put(large) for _ in range(5)])
 stored = ray.put(large)
-tell("peeks", 1000, lambda: [ray.get([peek.remote(stored, at) for at in range(200)]) for _ in range(5)])
-tell("small", 1000, lambda: [ray.get(ray.put(at)) for at in range(1000)])
+measure("peeks", 1000, lambda: [ray.get([peek.remote(stored, at) for at in range(200)]) for _ in range(5)])
+measure("small", 1000, lambda: [ray.get(ray.put(at)) for at in range(1000)])

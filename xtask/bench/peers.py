@@ -1,6 +1,7 @@
-"""Runs a job's peers and prints one JSON object a line: name, seconds and, where a peer is given only a part, models.
+"""Runs a job's peers and prints one JSON object per peer: name, seconds and, if it trains only a part, number of models.
 
-Each does what its users do: pandas or pyarrow read the files, scikit-learn fits, a quarter of each group's rows test.
+The job is the argument, as JSON. pandas or pyarrow read the files, scikit-learn fits; a quarter of each group's rows is
+the test set.
 """
 
 import glob
@@ -77,7 +78,7 @@ def groups():
                 yield arrays(group)
 
 
-def tell(name, run):
+def measure(name, run):
     start = time.perf_counter()
     models = run()
     seconds = time.perf_counter() - start
@@ -100,7 +101,7 @@ def with_ray():
     return sum(len(scores) for scores in ray.get(tasks))
 
 
-tell("scikit-learn, one process", sequential)
+measure("scikit-learn, one process", sequential)
 ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
 ray.get([ray.remote(lambda: None).remote() for _ in range(4)])
-tell("Ray, a task a group" if JOB["keys"] else "Ray, a task a model", with_ray)
+measure("Ray, a task a group" if JOB["keys"] else "Ray, a task a model", with_ray)

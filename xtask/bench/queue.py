@@ -1,4 +1,4 @@
-"""Ray's part of the benchmark of many tasks that wait: one JSON object, with how many tasks took how many seconds.
+"""Ray's part of the benchmark `queue`: prints one JSON object, with the number of tasks and their seconds.
 
 The workload is that of Ray's published scalability envelope (`1M+ tasks queued on a single node`), with fewer tasks.
 """

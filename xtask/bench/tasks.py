@@ -1,4 +1,4 @@
-"""Ray's part of the benchmark of tasks: one JSON object a line, with how many tasks took how many seconds.
+"""Ray's part of the benchmark `tasks`: prints one JSON object per workload, with its number of tasks and seconds.
 
 The workloads are those of Ray's own micro-benchmark: `single client tasks sync`, `async`, and `multi client`.
 """
@@ -19,7 +19,7 @@ def parent(children):
     ray.get([nothing.remote() for _ in range(children)])
 
 
-def tell(name, tasks, run):
+def measure(name, tasks, run):
     run()
     start = time.perf_counter()
     run()
@@ -27,6 +27,6 @@ def tell(name, tasks, run):
 
 
 ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
-tell("in flight", 2000, lambda: ray.get([nothing.remote() for _ in range(2000)]))
-tell("one at a time", 300, lambda: [ray.get(nothing.remote()) for _ in range(300)])
-tell("two parents", 2000, lambda: ray.get([parent.remote(1000) for _ in range(2)]))
+measure("in flight", 2000, lambda: ray.get([nothing.remote() for _ in range(2000)]))
+measure("one at a time", 300, lambda: [ray.get(nothing.remote()) for _ in range(300)])
+measure("two parents", 2000, lambda: ray.get([parent.remote(1000) for _ in range(2)]))

@@ -1,7 +1,7 @@
-"""Ray's part of the benchmark of transfers, between two local nodes: one JSON object a line.
+"""Ray's part of the benchmark `transfer`, between two local nodes: prints one JSON object per workload.
 
-The first argument is how many bytes the large object has. It is made on one node, and got by the driver, which is on the
-other: Ray's object manager moves it from store to store.
+The argument is the number of bytes of the large object. A task on one node creates it, and the driver on the other node
+gets it: Ray's object manager moves it between the stores.
 """
 
 import json
@@ -22,31 +22,31 @@ ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 
 
 @ray.remote(resources={"other": 0.01})
-def make(count):
+def create(count):
     return numpy.ones(count, dtype=numpy.uint8)
 
 
-def moved(references):
+def transfer_seconds(references):
     ray.wait(references, num_returns=len(references), fetch_local=False)
     start = time.perf_counter()
     ray.get(references)
     return time.perf_counter() - start
 
 
-ray.get(make.remote(1))
+ray.get(create.remote(1))
 seconds = []
 for _ in range(RUNS):
-    seconds.append(moved([make.remote(size)]))
+    seconds.append(transfer_seconds([create.remote(size)]))
 print(json.dumps({"name": "large", "seconds": sorted(seconds)[RUNS // 2]}), flush=True)
 
 
 @ray.remote(resources={"other": 0.01})
 def puts(count):
-    # Of values as small as these Ray sends results in messages; stored ones it moves.
+    # Ray sends small results in messages, but moves stored values.
     return [ray.put(numpy.ones(10 << 10, dtype=numpy.uint8)) for _ in range(count)]
 
 
 references = ray.get(puts.remote(SMALL))
-print(json.dumps({"name": "small", "seconds": moved(references), "tasks": SMALL}), flush=True)
+print(json.dumps({"name": "small", "seconds": transfer_seconds(references), "tasks": SMALL}), flush=True)
 ray.shutdown()
 cluster.shutdown()

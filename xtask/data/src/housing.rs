@@ -1,19 +1,19 @@
-//! Houses in the shape of the California census data of 1990: one row a district, and what its houses are worth.
+//! Houses in the shape of the California census data of 1990: one row per district, with the median value of its houses.
 //!
-//! The value follows from income (steeply at first, then less), nearness to one of two cities, age, rooms and crowding,
-//! with noise, and is cut off at 500,001 as in the original: something for trees and forests to find.
+//! The value depends on income (steeply at first, then less), nearness to one of two cities, age, rooms and crowding, with
+//! noise, and is capped at 500,001 as in the original, so that trees and forests have structure to find.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::atomic_file::AtomicFile;
 use crate::random::{Random, seed_of};
-use crate::whole::Whole;
 
-/// Districts.
+/// Number of districts.
 pub const ROWS: usize = 20_640;
 
-/// The eight features, then the target.
+/// Names of the eight features, then of the target.
 pub const COLUMNS: [&str; 9] = [
     "longitude",
     "latitude",
@@ -33,11 +33,11 @@ const LOS_ANGELES: (f64, f64) = (-118.3, 34.0);
 
 const VALUE_MAX: f64 = 500_001.0;
 
-/// Writes the CSV file `path`, whole or not at all.
+/// Writes the CSV file `path`, completely or not at all.
 pub fn write(path: &Path) -> io::Result<PathBuf> {
-    let (whole, file) = Whole::create(path)?;
+    let (target, file) = AtomicFile::create(path)?;
     write_rows(file)?;
-    whole.commit()
+    target.commit()
 }
 
 fn write_rows(file: File) -> io::Result<()> {
@@ -98,7 +98,7 @@ impl District {
         }
     }
 
-    /// Dollars.
+    /// Returns the median house value in dollars.
     fn value(&self, random: &mut Random) -> u64 {
         let households = self.households as f64;
         let nearness = near(self, SAN_FRANCISCO).max(0.85 * near(self, LOS_ANGELES));
@@ -108,7 +108,7 @@ impl District {
         let by_crowding = -22_000.0 * (crowding - 2.9).clamp(-1.5, 3.0);
         let spacious = self.rooms as f64 / households;
         let by_rooms = if spacious > 6.0 { 9_000.0 * (spacious - 6.0) } else { -4_000.0 * (6.0 - spacious) };
-        // The newest and the oldest are worth most, the oldest only in the cities.
+        // The newest houses are worth most, and in the cities also the oldest.
         let age = self.age as f64;
         let by_age = if age < 10.0 { 1_500.0 * (10.0 - age) } else { 1_400.0 * (age - 25.0).max(0.0) * nearness };
         let expected = 15_000.0 + by_income + by_place + by_crowding + by_rooms + by_age;
@@ -117,7 +117,7 @@ impl District {
     }
 }
 
-/// Half around two cities, half along the valley between.
+/// Places half of the districts around two cities, half along the valley between them.
 fn place(random: &mut Random) -> (f64, f64) {
     let (centre, spread) = match random.below(4) {
         0 => (SAN_FRANCISCO, 0.35),
@@ -132,13 +132,13 @@ fn place(random: &mut Random) -> (f64, f64) {
     (centre.0 + spread * random.normal(), centre.1 + spread * random.normal())
 }
 
-/// 1 in the city, 1/2 some 30 miles out, falling with the square of the distance.
+/// Returns the nearness to a city: 1 in it, 1/2 about 30 miles away, falling with the square of the distance.
 fn near(district: &District, city: (f64, f64)) -> f64 {
     let (east, north) = (district.longitude - city.0, district.latitude - city.1);
     1.0 / (1.0 + 4.0 * (east * east + north * north))
 }
 
-/// Positive, mean about 1, with a long tail: the product of two uniform numbers and more of them small than large.
+/// Returns a positive number with mean about 1 and a long tail: a product of two uniform numbers, more often small than large.
 fn skewed(random: &mut Random) -> f64 {
     let (a, b) = (random.unit(), random.unit());
     0.35 + 0.65 * a / (1.0 - 0.85 * b)
@@ -149,7 +149,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::whole::tests_folder::TestFolder;
+    use crate::atomic_file::test_folder::TestFolder;
 
     fn rows(text: &str) -> Vec<Vec<f64>> {
         text.lines().skip(1).map(|line| line.split(',').map(|field| field.parse().unwrap()).collect()).collect()

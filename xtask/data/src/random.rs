@@ -1,7 +1,7 @@
-//! Random numbers from a seed, the same everywhere and for ever.
+//! Random numbers from a seed, equal on every machine and in every version.
 
-/// One step of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): a bijection
-/// whose outputs look unrelated for inputs that are close.
+/// Returns one step of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): a bijection
+/// that decorrelates close inputs.
 pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -9,7 +9,7 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A seed for the thing that these numbers name.
+/// Derives a seed from numbers that identify its use.
 pub fn seed_of(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |seed, part| mix(seed ^ part))
 }
@@ -18,13 +18,13 @@ pub fn seed_of(parts: &[u64]) -> u64 {
 pub struct Random([u64; 4]);
 
 impl Random {
-    /// The generator of `seed`. Different seeds give streams with nothing in common.
+    /// Creates the generator of `seed`. Different seeds give independent streams.
     pub fn new(seed: u64) -> Self {
         let [a, b, c] = [mix(seed), mix(mix(seed)), mix(mix(mix(seed)))];
         Self([seed, a, b, c | 1])
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -38,50 +38,51 @@ impl Random {
         result
     }
 
-    /// Uniform in [0, 1), in steps of 2⁻⁵³.
+    /// Returns a uniform number in [0, 1), in steps of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         unit(self.bits())
     }
 
-    /// Uniform in 0..n, off by at most n in 2⁶⁴.
+    /// Returns a uniform number in 0..n, with a bias of at most n in 2⁶⁴.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True once in `n` calls on average.
+    /// Returns true once in `n` calls on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// Nearly normal, mean 0, deviation 1, never beyond ±3.5.
+    /// Returns a nearly normal number: mean 0, deviation 1, within ±3.5.
     pub fn normal(&mut self) -> f64 {
         normal(self.bits())
     }
 }
 
-/// The 53 upper bits as a number in [0, 1).
+/// Returns the 53 upper bits as a number in [0, 1).
 pub fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
 }
 
-/// The sum of four uniform numbers of 16 bits, scaled (Irwin–Hall): close enough to a normal number, and no logarithm.
+/// Returns the scaled sum of four uniform numbers of 16 bits (Irwin–Hall), which approximates a normal number without a
+/// logarithm.
 pub fn normal(bits: u64) -> f64 {
     const MEAN: f64 = 4.0 * 65_535.0 / 2.0;
-    // Four times the variance of one, (2³² − 1)/12, under the root.
+    // Square root of four times the variance of one number, (2³² − 1)/12.
     const DEVIATION: f64 = 37_837.227;
     let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
     (sum as f64 - MEAN) / DEVIATION
 }
 
-/// Draws indices by weight in constant time (Walker's alias method, in Vose's form).
+/// Weighted distribution of indices, drawn in constant time (Walker's alias method, in Vose's form).
 pub struct Weighted {
-    /// The chance to stay in a cell, of 2⁵³.
+    /// Probability of staying in a cell, times 2⁵³.
     keep: Vec<f64>,
     alias: Vec<u32>,
 }
 
 impl Weighted {
-    /// `weights` are positive and need not sum to one.
+    /// Prepares the distribution. `weights` are positive and need not sum to one.
     pub fn new(weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let count = weights.len();
@@ -98,7 +99,7 @@ impl Weighted {
         Self { keep, alias }
     }
 
-    /// An index into the weights.
+    /// Draws an index into the weights.
     pub fn draw(&self, random: &mut Random) -> usize {
         let bits = random.bits();
         // The upper 32 bits choose the cell, the lower 32 whether to stay in it.
@@ -108,8 +109,8 @@ impl Weighted {
     }
 }
 
-/// A shuffle of 0..n that is computed index by index: a Feistel network over the next power of four, walked until it
-/// lands inside (Black and Rogaway: "Ciphers with arbitrary finite domains", 2002).
+/// A permutation of 0..n, computed index by index: a Feistel network over the next power of four, applied until its output
+/// is in range (Black and Rogaway: "Ciphers with arbitrary finite domains", 2002).
 pub struct Shuffle {
     n: u64,
     half_bits: u32,
@@ -117,13 +118,13 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// The shuffle of 0..`n` that `key` names; `n` is at least 1 and below 2⁶².
+    /// Creates the permutation of 0..`n` with this key; `n` is at least 1 and below 2⁶².
     pub fn new(n: u64, key: u64) -> Self {
         let bits = u64::BITS - (n - 1).leading_zeros();
         Self { n, half_bits: bits.div_ceil(2).max(1), key }
     }
 
-    /// Where `index`, below n, goes.
+    /// Returns the new position of `index`, which is below n.
     pub fn at(&self, index: u64) -> u64 {
         let mut x = self.round_trip(index);
         while x >= self.n {
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_generator_never_changes() {
-        // The outputs that the authors' C programs give.
+        // Outputs of the authors' C programs.
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
         let mut random = Random([1, 2, 3, 4]);
         let first: Vec<u64> = (0..4).map(|_| random.bits()).collect();

@@ -1,8 +1,8 @@
-//! Many small groups in one Parquet file: what "a model per customer" looks like.
+//! Many small groups in one Parquet file, for training a model per customer.
 //!
-//! Each group k has its own plane, `y = a_k x1 + b_k x2 + c_k` and noise. Rows are in rounds: every group has one row in
-//! each round, in an order shuffled anew, so that a group's rows lie about as far apart as there are groups. Everything
-//! is computed from the row's number, so that the file's size does not show in memory.
+//! Rows of group k lie on its own plane, `y = a_k x1 + b_k x2 + c_k`, with noise. The file consists of rounds: each round
+//! has one row of every group in a new random order, so that the distance between a group's rows is about the number of
+//! groups. Each row is computed from its number, so that memory does not depend on the file's size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::random::{Shuffle, mix, normal, seed_of, unit};
 
 const SEED: u64 = 0x73_6d_61_6c_6c;
 
-/// The most rows of a file.
+/// Maximum number of rows of a file.
 pub const ROWS_MAX: u64 = 1 << 40;
 
-/// `key`, `x1`, `x2`, `y`.
+/// Returns the schema: `key`, `x1`, `x2`, `y`.
 pub fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("key", DataType::Int64, false),
@@ -29,18 +29,18 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// The plane of a group: `[a, b, c]`, each in -5..5. Tests compare models with it.
+/// Returns the plane of a group: `[a, b, c]`, each in -5..5. Tests compare models with it.
 pub fn plane(key: u64) -> [f64; 3] {
     let seed = seed_of(&[SEED, key]);
     [1, 2, 3].map(|i| 10.0 * unit(mix(seed ^ i)) - 5.0)
 }
 
-/// Writes the Parquet file `path`, whole or not at all: keys 0..`groups`, each with `rows_per_group` rows. `progress` is
-/// told how many rows are done, once a row group.
+/// Writes the Parquet file `path`, completely or not at all: keys 0..`groups`, each with `rows_per_group` rows. Calls
+/// `progress` with the number of written rows after each row group.
 pub fn write(path: &Path, groups: u64, rows_per_group: u64, progress: &dyn Fn(u64)) -> io::Result<PathBuf> {
     let rows = groups.checked_mul(rows_per_group).filter(|rows| (1..=ROWS_MAX).contains(rows)).ok_or_else(|| {
-        let asked = format!("{groups} groups of {rows_per_group} rows");
-        io::Error::new(io::ErrorKind::InvalidInput, format!("{asked}: a file has 1 to {ROWS_MAX} rows"))
+        let requested = format!("{groups} groups of {rows_per_group} rows");
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{requested}: a file has 1 to {ROWS_MAX} rows"))
     })?;
     let mut file = ParquetFile::create(path, schema(), Dictionary::Off)?;
     let mut done = 0;
@@ -81,7 +81,7 @@ fn order_of(round: u64, groups: u64) -> Shuffle {
     Shuffle::new(groups, seed_of(&[SEED, round]))
 }
 
-/// `[x1, x2, y]` of a group's row.
+/// Returns `[x1, x2, y]` of a group's row.
 fn sample(key: u64, round: u64) -> [f64; 3] {
     let seed = mix(seed_of(&[SEED, key]) ^ mix(round));
     let [a, b, c] = plane(key);
@@ -99,7 +99,7 @@ mod tests {
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::*;
-    use crate::whole::tests_folder::TestFolder;
+    use crate::atomic_file::test_folder::TestFolder;
 
     fn read(path: &Path) -> Vec<(i64, [f64; 3])> {
         let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_file_are_refused() {
+    fn invalid_sizes_are_rejected() {
         for (groups, rows) in [(0, 10), (10, 0), (u64::MAX, 2), (ROWS_MAX, 2)] {
             assert!(write(Path::new("/nonexistent/x"), groups, rows, &|_| ()).is_err(), "{groups} {rows}");
         }

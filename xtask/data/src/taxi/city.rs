@@ -1,20 +1,20 @@
-//! The made city: how popular its zones are, where they lie, and how long a trip between two takes.
+//! The generated city: popularity and location of its zones, and routes between them.
 
 use super::ZONES;
 use crate::random::{Random, Weighted, normal, seed_of, unit};
 
 const SEED: u64 = 0x7a_78_69;
 
-/// Miles across: trips are then as long as real ones, three miles and a quarter of an hour.
+/// Miles across, so that trips are as long as real ones: three miles and a quarter of an hour.
 const SIZE: f64 = 4.5;
 
-/// How busy each hour of the day is; the sum does not matter.
+/// Relative demand of each hour of the day; the sum does not matter.
 const DEMAND: [f64; 24] = [
     2.6, 1.8, 1.3, 0.9, 0.8, 0.9, 2.0, 3.4, 4.4, 4.5, 4.3, 4.5, 4.8, 4.8, 5.1, 5.2, 4.9, 5.6, 6.3, 6.2, 5.7, 5.5, 5.0,
     3.8,
 ];
 
-/// Miles an hour, by the hour of the day.
+/// Miles per hour, by hour of the day.
 const SPEED: [f64; 24] = [
     16.0, 17.0, 18.0, 19.0, 20.0, 19.0, 16.0, 13.0, 11.0, 11.0, 11.5, 11.5, 11.0, 11.0, 10.5, 10.5, 11.0, 10.5, 11.0,
     12.0, 13.0, 13.5, 14.0, 15.0,
@@ -23,28 +23,28 @@ const SPEED: [f64; 24] = [
 /// Seconds of a day.
 pub const DAY: f64 = 86_400.0;
 
-/// What all months share.
+/// The city, which all months share.
 pub struct City {
     popularity: Weighted,
     /// Zone number by popularity.
     by_rank: Vec<i32>,
-    /// By zone number less one. Zones are numbered from west to east, so that the number itself tells a model something:
-    /// a line fits trips to the edges of the city, and more is needed for its middle.
+    /// Locations by zone number minus one. Zones are numbered from west to east, so that the number is a useful feature: a
+    /// line fits trips to the edges of the city, and its middle needs more than a line.
     places: Vec<(f64, f64)>,
-    /// The share of a day's trips before each hour, and 1.
+    /// Fraction of a day's trips before each hour, then 1.
     demand_before: [f64; 25],
 }
 
-/// What is between two zones.
+/// Route between two zones.
 pub struct Route {
-    /// By road.
+    /// Distance by road.
     pub miles: f64,
-    /// Expected at noon's speed.
+    /// Expected duration at noon's speed.
     pub minutes: f64,
 }
 
 impl City {
-    /// Always the same city.
+    /// Generates the city, which is always the same.
     pub fn new() -> Self {
         let mut random = Random::new(seed_of(&[SEED]));
         let zipf: Vec<f64> = (1..=ZONES).map(|rank| 1.0 / f64::from(rank)).collect();
@@ -64,22 +64,22 @@ impl City {
         Self { popularity: Weighted::new(&zipf), by_rank, places, demand_before }
     }
 
-    /// A zone number, popular ones more often: the r-th has weight 1/r.
+    /// Draws a zone number; the r-th most popular zone has weight 1/r.
     pub fn zone(&self, random: &mut Random) -> i32 {
         self.by_rank[self.popularity.draw(random)]
     }
 
-    /// The second of the day before which `share`, in [0, 1), of its trips begin.
+    /// Returns the second of the day before which the fraction `share`, in [0, 1), of its trips start.
     pub fn second_of_day(&self, share: f64) -> f64 {
         let hour = self.demand_before.partition_point(|&before| before <= share).clamp(1, 24) - 1;
         let (from, to) = (self.demand_before[hour], self.demand_before[hour + 1]);
         ((hour as f64 + (share - from) / (to - from)) * 3_600.0).min(DAY - 1.0)
     }
 
-    /// The way from one zone to another: along a grid of streets, and longer or slower for some pairs.
+    /// Returns the route from one zone to another: along a grid of streets, and longer or slower for some pairs.
     pub fn route(&self, pickup: i32, dropoff: i32) -> Route {
         let (from, to) = (self.places[pickup as usize - 1], self.places[dropoff as usize - 1]);
-        // Within a zone, or to the next, a trip still has half a mile.
+        // Trips within a zone or to the next are at least half a mile long.
         let miles = 0.5 + 0.75 * ((from.0 - to.0).abs() + (from.1 - to.1).abs());
         let pair = seed_of(&[SEED, pickup as u64, dropoff as u64]);
         let detour = 1.0 + 0.25 * unit(pair);
@@ -88,7 +88,7 @@ impl City {
         Route { miles, minutes: 1.5 + 60.0 * miles * traffic / SPEED[12] }
     }
 
-    /// How much longer than at noon a trip takes that begins at this second of the day.
+    /// Returns the duration of a trip that starts at this second of the day, relative to noon.
     pub fn slowness(second_of_day: i64) -> f64 {
         SPEED[12] / SPEED[(second_of_day / 3_600) as usize % 24]
     }

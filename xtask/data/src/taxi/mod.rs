@@ -1,8 +1,8 @@
 //! Taxi trips in the shape of the yellow-cab files that New York City published in its older years.
 //!
-//! What a model can find in them: a trip's duration follows from hidden places of its two zones, from the pair (a river
-//! to cross, a highway to take) and from the hour, with noise. Both zones follow Zipf's law, so that groups differ in
-//! size by two orders of magnitude. A few values are missing, as in the real files.
+//! A trip's duration depends on the hidden locations of its two zones, on the pair (a river to cross, a highway to take) and
+//! on the hour, with noise. Both zones follow Zipf's law, so that sizes of groups differ by two orders of magnitude. A few
+//! values are missing, as in the real files.
 
 mod city;
 mod month;
@@ -17,15 +17,15 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use self::city::City;
 use self::month::Month;
-use crate::whole::Whole;
+use crate::atomic_file::AtomicFile;
 
-/// The zones are numbered 1..=ZONES.
+/// Number of zones, which are numbered 1..=ZONES.
 pub const ZONES: i32 = 261;
 
-/// The most months that can be asked for: ten years of files.
+/// Maximum number of months: ten years of files.
 pub const MONTHS_MAX: u32 = 120;
 
-/// The columns, named and typed as the city did, except that places are zones from the beginning.
+/// Returns the schema, with the city's names and types, except that all files have zones instead of coordinates.
 pub fn schema() -> SchemaRef {
     let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
     Arc::new(Schema::new(vec![
@@ -44,16 +44,17 @@ pub fn schema() -> SchemaRef {
 }
 
 /// Writes `months` files of `rows` rows each into `folder`, from `yellow_tripdata_2019-01.parquet` on, and returns their
-/// paths. None appears before all are written. `progress` is told of every row group: the month's name, rows done.
+/// paths. No file appears before all are written. Calls `progress` with the month's name and the number of written rows
+/// after each row group.
 pub fn write(folder: &Path, rows: u64, months: u32, progress: &(dyn Fn(&str, u64) + Sync)) -> io::Result<Vec<PathBuf>> {
     if months > MONTHS_MAX {
-        let message = format!("{months} months were asked for, at most {MONTHS_MAX} are made");
+        let message = format!("{months} months were requested, the maximum is {MONTHS_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let city = City::new();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(months as usize);
     let next = Mutex::new(0..months);
-    let work = || -> io::Result<Vec<(u32, Whole)>> {
+    let work = || -> io::Result<Vec<(u32, AtomicFile)>> {
         let mut written = Vec::new();
         loop {
             let taken = next.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
@@ -63,7 +64,7 @@ pub fn write(folder: &Path, rows: u64, months: u32, progress: &(dyn Fn(&str, u64
             written.push((index, Month::new(index, rows).write(folder, &city, progress)?));
         }
     };
-    let mut files = thread::scope(|scope| -> io::Result<Vec<(u32, Whole)>> {
+    let mut files = thread::scope(|scope| -> io::Result<Vec<(u32, AtomicFile)>> {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let mut files = Vec::new();
         for worker in workers {

@@ -1,4 +1,4 @@
-//! One month's trips, a batch of rows at a time.
+//! Trips of one month, generated in batches of rows.
 
 use std::io;
 use std::path::Path;
@@ -8,26 +8,27 @@ use arrow_array::{ArrayRef, Float64Array, Int32Array, RecordBatch, TimestampMicr
 
 use super::city::{City, DAY};
 use super::schema;
+use crate::atomic_file::AtomicFile;
 use crate::parquet_file::{BATCH_ROWS, Dictionary, GROUP_ROWS, ParquetFile};
 use crate::random::{Random, Weighted, seed_of};
-use crate::whole::Whole;
 
 const SEED: u64 = 0x74_72_69_70;
 
-/// The year of the first month.
+/// Year of the first month.
 const FIRST_YEAR: u32 = 2019;
 
 /// Days from 1970-01-01 to 2019-01-01.
 const FIRST_DAY: i64 = 17_897;
 
-/// Trips come into the file out of order by up to this many seconds, as meters send them in.
+/// Maximum seconds by which trips are out of order in the file, as real meters report them late.
 const DISORDER: f64 = 1_800.0;
 
-/// One value in this many is missing: zones, passenger counts.
+/// One zone in this many is missing.
 const ZONE_MISSING: u64 = 2_000;
+/// One passenger count in this many is missing.
 const PASSENGERS_MISSING: u64 = 400;
 
-/// A file's worth of trips.
+/// Trips of one month, which fill one file.
 pub struct Month {
     index: u32,
     rows: u64,
@@ -36,19 +37,19 @@ pub struct Month {
 }
 
 impl Month {
-    /// The month `index` months after January 2019. Nothing of it depends on the months before.
+    /// Creates the month `index` months after January 2019. It does not depend on the months before.
     pub fn new(index: u32, rows: u64) -> Self {
         let first_day = FIRST_DAY + (0..index).map(days_of).sum::<i64>();
         Self { index, rows, first_second: first_day * DAY as i64, days: days_of(index) }
     }
 
-    /// `2019-01`.
+    /// Returns the name, such as `2019-01`.
     fn name(&self) -> String {
         format!("{}-{:02}", FIRST_YEAR + self.index / 12, self.index % 12 + 1)
     }
 
-    /// Writes the month's file, which still waits for its name.
-    pub fn write(&self, folder: &Path, city: &City, progress: &(dyn Fn(&str, u64) + Sync)) -> io::Result<Whole> {
+    /// Writes the month's file under a temporary name.
+    pub fn write(&self, folder: &Path, city: &City, progress: &(dyn Fn(&str, u64) + Sync)) -> io::Result<AtomicFile> {
         let name = self.name();
         let path = folder.join(format!("yellow_tripdata_{name}.parquet"));
         let mut file = ParquetFile::create(&path, schema(), Dictionary::On)?;
@@ -79,11 +80,11 @@ impl Month {
         let seconds = 60.0 * route.minutes * City::slowness(pickup_second) * noise + 45.0 * random.normal();
         let seconds = (seconds as i64).max(30);
 
-        // The tariff of 2019: 2.50 to begin, 0.50 for each fifth of a mile or minute in slow traffic, 0.80 in surcharges.
+        // The tariff of 2019: 2.50 base fare, 0.50 for each fifth of a mile or minute in slow traffic, 0.80 in surcharges.
         let slow_minutes = 0.3 * seconds as f64 / 60.0;
         let fare = cents(2.5 + 0.5 * (5.0 * miles + slow_minutes).floor());
         let payment_type = 1 + draws.payment.draw(random) as i32;
-        // Only tips paid by card are recorded.
+        // Real files record only tips paid by card.
         let generous = payment_type == 1 && !random.one_in(20);
         let tip = if generous { cents(fare * (0.2 + 0.05 * random.normal()).max(0.0)) } else { 0.0 };
         let passengers = 1 + draws.passengers.draw(random) as i32;
@@ -102,7 +103,7 @@ impl Month {
         }
     }
 
-    /// Seconds since the month began: evenly over its days, by demand within a day, a little out of order.
+    /// Returns the seconds since the start of the month: evenly over its days, by demand within a day, slightly out of order.
     fn pickup_second(&self, row: u64, city: &City, random: &mut Random) -> i64 {
         let days = (row as f64 + random.unit()) / self.rows as f64 * self.days as f64;
         let day = days.floor().min((self.days - 1) as f64);
@@ -112,11 +113,11 @@ impl Month {
     }
 }
 
-/// The distributions of the small columns.
+/// Distributions of the small columns.
 struct Draws {
-    /// Card, cash, no charge, dispute.
+    /// Payment types: card, cash, no charge, dispute.
     payment: Weighted,
-    /// One to six.
+    /// Passenger counts: one to six.
     passengers: Weighted,
 }
 
@@ -129,7 +130,7 @@ impl Draws {
     }
 }
 
-/// One row.
+/// One row of a file.
 struct Trip {
     vendor_id: i32,
     pickup_at: i64,
@@ -144,7 +145,7 @@ struct Trip {
     total_amount: f64,
 }
 
-/// Many rows, by column.
+/// Rows of a batch, by column.
 struct Columns {
     vendor_id: Vec<i32>,
     pickup_at: Vec<i64>,
@@ -190,7 +191,7 @@ impl Columns {
         self.total_amount.push(trip.total_amount);
     }
 
-    /// In the order of [`schema`].
+    /// Converts the columns into a batch with [`schema`].
     fn into_batch(self) -> io::Result<RecordBatch> {
         let columns: Vec<ArrayRef> = vec![
             Arc::new(Int32Array::from(self.vendor_id)),
@@ -213,7 +214,7 @@ fn micros(second: i64) -> i64 {
     second * 1_000_000
 }
 
-/// To hundredths.
+/// Rounds to hundredths.
 fn cents(amount: f64) -> f64 {
     (amount * 100.0).round() / 100.0
 }

@@ -1,4 +1,4 @@
-//! What a file of trips is like, seen by a reader.
+//! Properties of files of trips, as a reader sees them.
 
 use std::fs::{self, File};
 
@@ -8,7 +8,7 @@ use arrow_array::{Array as _, RecordBatch};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::*;
-use crate::whole::tests_folder::TestFolder;
+use crate::atomic_file::test_folder::TestFolder;
 
 fn quiet(_: &str, _: u64) {}
 
@@ -57,7 +57,7 @@ fn values_are_in_range() {
     let january = 1_546_300_800_000_000..1_548_979_200_000_000;
     assert!(pickups.iter().all(|at| january.contains(at) && at % 1_000_000 == 0));
     assert!(pickups.iter().zip(dropoffs).all(|(from, to)| (30_000_000..20_000_000_000).contains(&(to - from))));
-    assert!(pickups.windows(2).all(|pair| pair[1] - pair[0] > -1_800_000_000), "more or less in order");
+    assert!(pickups.windows(2).all(|pair| pair[1] - pair[0] > -1_800_000_000), "approximately in order");
     for name in ["trip_distance", "fare_amount", "total_amount"] {
         let amounts = batch.column_by_name(name).unwrap().as_primitive::<Float64Type>();
         assert!(amounts.values().iter().all(|amount| (0.1..1_000.0).contains(amount)), "{name}");
@@ -74,6 +74,6 @@ fn row_groups_have_a_mebi_of_rows() {
 }
 
 #[test]
-fn too_many_months_are_refused() {
+fn too_many_months_are_rejected() {
     assert!(write(Path::new("/nonexistent"), 1, MONTHS_MAX + 1, &quiet).is_err());
 }
