@@ -87,7 +87,7 @@ fn a_pool_trains_a_model_for_each_of_ten_thousand_files() {
     let mean = others.map(|file| sandbar_data::csvs::line(file)[0]).sum::<f64>() / 9998.0;
     assert!((trained["mean_slope"].as_f64().unwrap() - mean).abs() < 0.01, "{trained}: {mean}");
     let failures = trained["failures"].to_string();
-    assert!(failures.contains("csvs/000007.csv: line 2 is no pair of numbers: 1;2 [refused]"), "{failures}");
+    assert!(failures.contains("csvs/000007.csv: line 2 is not a pair of numbers: 1;2 [refused]"), "{failures}");
     assert!(failures.contains("csvs/009999.csv: invalid utf-8"), "{failures}");
     ended.expect_stderr(&["training: 10000 of 10000 in ", " a second"]);
     let status = lab.host(&["jobs", "status"]).expect_code(0).stdout;

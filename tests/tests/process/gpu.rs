@@ -55,7 +55,7 @@ fn a_job_that_wants_a_gpu_where_there_is_none() {
     if has_gpu {
         lab.host(&line).expect_code(0);
     } else {
-        lab.host(&line).expect_code(2).expect_stderr(&["`device` is \"gpu\"", "no GPU", "host gpu list"]);
+        lab.host(&line).expect_code(2).expect_stderr(&["`device` is \"gpu\"", "no usable GPU", "host gpu list"]);
     }
 }
 

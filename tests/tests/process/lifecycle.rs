@@ -244,7 +244,7 @@ fn a_new_crate_is_built_inspected_and_used() {
     let lab = Lab::new();
     let host = |arguments: &[&str]| host_of_user(&lab, arguments);
     host(&["new", "fares"]).expect_code(0).expect_stderr(&["host build fares"]);
-    host(&["new", "fares"]).expect_code(2).expect_stderr(&["there already"]);
+    host(&["new", "fares"]).expect_code(2).expect_stderr(&["already exists"]);
     host(&["new", "1st"]).expect_code(2).expect_stderr(&["1st"]);
     // A log line with control characters.
     let source = std::fs::read_to_string(lab.path("fares/src/lib.rs")).unwrap();

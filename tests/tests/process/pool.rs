@@ -50,7 +50,7 @@ fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
         let payload = Payload::Inline { header: [].into(), body: [].into() };
         let called = polite.pool.call(request(&bind(&polite.compiled, 0), CallWork::Fit(payload, groups.into()))).await;
         let fault = called.result.unwrap_err();
-        assert!(fault.message.contains("over the bound"), "{fault}");
+        assert!(fault.message.contains("exceeds the limit of"), "{fault}");
         assert_eq!(polite.answers("batch_prints", 2).await.iter().flatten().count(), 2);
     });
 }

@@ -354,7 +354,7 @@ fn a_dry_run_builds_nothing() {
     let udf = ["--set", "train.models.0.udf=\"lines#mean\""];
     let line = [&["submit", "train.toml", "--dry-run"], &udf[..]].concat();
     let text = lab.host(&line).expect_code(0).stdout;
-    for words in ["its crate is built first", "not checked", "`lines#mean` is of the crate lines"] {
+    for words in ["its crate is built first", "not checked", "`lines#mean` is in the crate lines"] {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
     let json = lab.host(&[&line[..], &["--json"]].concat()).expect_code(0).json();

@@ -243,7 +243,7 @@ fn what_models_say_is_not_followed() {
             0,
             &[],
         ),
-        ("a job that trained nothing", &|said| said["job"]["train"] = json!(null), 2, &["malformed", "trained none"]),
+        ("a job that trained nothing", &|said| said["job"]["train"] = json!(null), 2, &["malformed", "trains no models"]),
         (
             "a key and a feature that are paths",
             &|said| said["job"]["train"]["features"] = json!([format!("{canary}/rows.csv")]),

@@ -33,7 +33,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
     ("open-refuses",            Groups("refused", "not today")),
     ("open-refuses-at-length",  Groups("refused", "not today")),
     ("open-loops",              Groups("time-out", "300 ms")),
-    ("open-asks",               Groups("bad-request", "before it settled")),
+    ("open-asks",               Groups("bad-request", "before it has settled the current one")),
 ];
 
 #[test]
@@ -76,7 +76,7 @@ fn models_are_not_refused_for_their_neighbours() {
 /// Attacks of models that trained without one, and the message expected of `host predict`.
 #[rustfmt::skip]
 const PREDICTIONS: &[(&str, &str, &str)] = &[
-    ("predict-too-few",  "bad-output", "it predicts 0 rows where"),
+    ("predict-too-few",  "bad-output", "it returned 0 predictions for"),
     ("predict-too-many", "bad-output", "rows where"),
     ("predict-fits",     "bad-request", "predicts, it does not fit"),
     ("predict-nothing",  "bad-output", "returned before all groups were settled"),
