@@ -1,4 +1,4 @@
-//! Clusters of etcd for tests: real processes on free ports.
+//! etcd clusters for tests: real processes on free ports.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -10,24 +10,25 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-/// A cluster that is not there after this is not going to be.
+/// Time limit for the start of a cluster.
 pub const START_TIME_MAX: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "etcd";
 
-/// A member of a cluster. It ends with this.
+/// Member of a cluster. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Member {
-    /// Where it listens for clients.
+    /// Port for clients.
     pub port: u16,
     arguments: Vec<String>,
     log: PathBuf,
     process: Option<Child>,
 }
 
-/// Members of a cluster that do not run yet, each with a folder of its own in this one and these arguments more.
+/// Returns members of a cluster that are not started yet, each with its own folder in `folder` and the additional arguments
+/// `more`.
 ///
 /// # Panics
-/// When folders can't be made.
+/// Panics if folders can't be created.
 pub fn plan(count: usize, more: &[String], is_tls: bool, folder: &Path) -> Vec<Member> {
     let ports = free_ports(2 * count);
     let (clients, peers) = ports.split_at(count);
@@ -57,68 +58,68 @@ pub fn plan(count: usize, more: &[String], is_tls: bool, folder: &Path) -> Vec<M
 }
 
 fn free_ports(count: usize) -> Vec<u16> {
-    // All are taken before the first is given up, so that they differ.
-    let taken: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    taken.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    // All listeners exist at once, so that the ports differ.
+    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
 impl Member {
-    /// Starts it.
+    /// Starts the member.
     ///
     /// # Panics
-    /// When there is no etcd.
+    /// Panics if etcd is missing.
     pub fn start(&mut self) {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
         let mut command = Command::new(program());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        // What etcd is told by its environment would stand against what it is told here.
+        // Environment variables would conflict with the arguments.
         std::env::vars_os()
             .filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_"))
             .for_each(|(name, _)| _ = command.env_remove(name));
-        // It is not to outlive a test that is killed.
-        let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-        // SAFETY: between fork and exec one system call is made, and nothing is allocated.
-        unsafe { command.pre_exec(die_with_us) };
+        // The member must not outlive a killed test.
+        let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: the closure makes one system call between fork and exec, and allocates nothing.
+        unsafe { command.pre_exec(die_with_parent) };
         self.process = Some(command.spawn().unwrap_or_else(|e| panic!("{}: {e}", program().display())));
     }
 
-    /// Whether it does not run.
+    /// Returns whether the member is not running.
     ///
     /// # Panics
-    /// When the system does not say.
+    /// Panics if the status can't be read.
     pub fn has_ended(&mut self) -> bool {
         self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Ends it as a power cut does.
+    /// Kills the member, which simulates a power cut.
     ///
     /// # Panics
-    /// When the system does not let it.
+    /// Panics if waiting for the process fails.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended by itself.
+            // Fails if the process has ended already.
             let _ = process.kill();
             process.wait().unwrap();
         }
     }
 
-    /// Sends it a signal.
+    /// Sends the member a signal.
     ///
     /// # Panics
-    /// When it does not run.
+    /// Panics if the member is not running.
     pub fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("the member runs");
         kill_process(Pid::from_child(process), signal).unwrap();
     }
 
-    /// Whether it leads the others; none where it does not say.
+    /// Returns whether the member is the leader, or `None` if it does not respond.
     pub fn leads(&self) -> Option<bool> {
         let status = self.post("/v3/maintenance/status", "{}")?;
         let field = |name: &str| status.split(&format!("\"{name}\":\"")).nth(1)?.split('"').next().map(str::to_owned);
         Some(field("member_id")? == field("leader")?)
     }
 
-    /// Asks etcd's gateway for those who speak neither HTTP/2 nor protobuf.
+    /// Sends a request to etcd's JSON gateway, and returns the response with its headers.
     pub fn post(&self, path: &str, body: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
@@ -128,12 +129,12 @@ impl Member {
             "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         )
         .ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).ok()?;
+        Some(response)
     }
 
-    /// What it has logged.
+    /// Returns the member's log.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -145,7 +146,7 @@ impl Drop for Member {
     }
 }
 
-/// etcd's program: `SANDBAR_ETCD`, else the one in PATH, else the one that `cargo xtask setup` fetched.
+/// Returns the path of etcd: `SANDBAR_ETCD`, else the one in PATH, else the one that `cargo xtask setup` fetched.
 fn program() -> PathBuf {
     if let Some(named) = std::env::var_os("SANDBAR_ETCD") {
         return named.into();
@@ -159,10 +160,10 @@ fn program() -> PathBuf {
     };
     in_path.or_else(fetched).unwrap_or_else(|| {
         panic!(
-            "there is no `{PROGRAM}`, which these tests run clusters of. Any one of these helps:\n\
-             - `cargo xtask setup`, which fetches Debian's and installs nothing;\n\
+            "`{PROGRAM}` is missing, and these tests need it. Do one of these:\n\
+             - run `cargo xtask setup`, which fetches Debian's and installs nothing;\n\
              - install it: `apt install etcd-server`, `dnf install etcd`, `brew install etcd`;\n\
-             - set SANDBAR_ETCD to the path of one, version 3.4 or newer."
+             - set SANDBAR_ETCD to the path of etcd 3.4 or newer."
         )
     })
 }

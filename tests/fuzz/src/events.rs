@@ -35,7 +35,7 @@ type TestEvent = Event<u8, u64>;
 /// Sends a scheduler the events that the bytes encode, then ends all workers and jobs.
 ///
 /// # Panics
-/// Panics if an action names a worker that does not exist, or if a value that came in does not go out exactly once.
+/// Panics if an action names a worker that does not exist, or if a received value is not sent or dropped exactly once.
 pub fn events(bytes: &[u8]) -> bool {
     let mut bytes = Unstructured::new(bytes);
     let mut history = History::default();
@@ -63,12 +63,12 @@ struct History {
     sched: Scheduler<u8, u64>,
     actions: Vec<Action<u64>>,
     workers: BTreeSet<WorkerId>,
-    /// Values that came in and have not gone out.
+    /// Received values that have not been sent or dropped.
     values: BTreeSet<u64>,
     next_value: u64,
     /// Borrowed objects in use.
     borrowed: BTreeSet<ObjectId>,
-    /// Reservations that nodes were asked for.
+    /// Reservations requested from nodes.
     asked: BTreeSet<(GroupId, NodeId, Attempt)>,
     /// Assigned attempts with their workers: many events name one of these.
     given: Vec<(TaskId, Attempt, WorkerId)>,
@@ -145,7 +145,7 @@ impl History {
             match action {
                 Action::Run { worker, task, attempt } => {
                     assert!(self.workers.contains(&worker) && self.sched.call(task).is_some());
-                    // More than the root tasks has run.
+                    // Tasks other than the root tasks have run.
                     self.has_run |= self.given.len() as u64 >= JOBS_BEGUN;
                     self.given.push((task, attempt, worker));
                 }
@@ -180,7 +180,7 @@ impl History {
     fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<TestEvent> {
         let (task, given, worker) = self.task(bytes)?;
         let object = ObjectId(bytes.int_in_range(1..=NUMBERS)?);
-        // Events that end much are rare.
+        // Events that end many tasks are rare.
         let is_rare = bytes.ratio(1, 24)?;
         let is_first = task.0 <= JOBS_BEGUN;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
@@ -202,7 +202,7 @@ impl History {
             }
             4 => Event::WorkerLost { worker, started: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
             5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
-            // But not the job of detached actors.
+            // The job of detached actors does not end.
             6 => Event::JobEnded { job: JobId(bytes.int_in_range(1..=JOBS - 1)?) },
             7 => Event::FinishedInline {
                 task: self.submission(bytes)?,

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::places;
+use crate::paths;
 
 /// Longest run of the host before a test fails, on a loaded machine too.
 const RUN_TIME_MAX: Duration = Duration::from_secs(240);
@@ -72,11 +72,11 @@ impl Lab {
 
     /// Returns a command that runs the host with these arguments in this folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(places::host());
+        let mut command = Command::new(paths::host());
         command.args(arguments).current_dir(self.folder.path());
-        command.env("XDG_CACHE_HOME", places::cache()).env("XDG_STATE_HOME", self.path("state"));
+        command.env("XDG_CACHE_HOME", paths::cache()).env("XDG_STATE_HOME", self.path("state"));
         command.env("TMPDIR", self.path("tmp")).env("NO_COLOR", "1");
-        if let Some(lavapipe) = places::lavapipe() {
+        if let Some(lavapipe) = paths::lavapipe() {
             command.env("SANDBAR_LAVAPIPE", lavapipe);
         }
         command
@@ -230,7 +230,7 @@ impl Drop for Running {
     }
 }
 
-/// CapturedOutput of a process, read by a thread.
+/// Output of a process, read by a thread.
 struct CapturedOutput {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,

@@ -1,7 +1,7 @@
 //! Runs real processes for tests: the host, and networks of nodes.
 //!
-//! A [`Lab`] is a temporary folder to run the host in; an [`CommandOutput`] holds the exit status and the output of a run. This
-//! crate depends on no other crate of the workspace, so that tests build no engine beside the host's.
+//! A [`Lab`] is a temporary folder to run the host in; a [`CommandOutput`] holds the exit status and the output of a run.
+//! This crate depends on no other crate of the workspace, so that tests build no engine beside the host's.
 //!
 //! A [`Net`] gives each node a network namespace. Either a kernel bridge joins the nodes at full speed, or a [`Relay`]
 //! does: it delays, drops, duplicates, corrupts and reorders packets as each [`LinkFaults`] specifies. The relay reads and
@@ -17,7 +17,7 @@ mod namespace;
 mod nat;
 mod net;
 mod packet;
-mod places;
+mod paths;
 mod relay;
 mod tun;
 
@@ -27,7 +27,7 @@ use std::io::Write;
 pub use lab::{CommandOutput, Lab, Running, children, is_alive, processor_time};
 pub use link::LinkFaults;
 pub use net::{Net, Rate};
-pub use places::{cache, component, example, host, workspace};
+pub use paths::{cache, component, example, host, workspace};
 pub use relay::{Relay, RelayCounts};
 
 /// Writes a line to standard error, past the test harness's capture, so that it shows for passing tests too.

@@ -49,7 +49,7 @@ pub(crate) enum Delivery {
     Late,
 }
 
-/// Draws the send_each and delays of the datagrams of one link.
+/// Draws the delivery and delay of each datagram of one link.
 #[derive(Debug)]
 pub(crate) struct FaultSampler {
     random: Xoshiro256PlusPlus,
@@ -122,13 +122,13 @@ mod tests {
     fn no_turn_is_lost_by_jitter() {
         let ms = Duration::from_millis;
         let link = LinkFaults { delay: ms(10), jitter: ms(10), ..LinkFaults::default() };
-        let (mut draw, begun) = (FaultSampler::new(1), Instant::now());
-        let sent: Vec<Instant> = (0..1000).map(|i| begun + ms(i)).collect();
+        let (mut draw, started) = (FaultSampler::new(1), Instant::now());
+        let sent: Vec<Instant> = (0..1000).map(|i| started + ms(i)).collect();
         let due: Vec<Instant> = sent.iter().map(|sent| draw.due(&link, *sent)).collect();
         assert!(due.is_sorted());
         assert!(sent.iter().zip(&due).all(|(sent, due)| (ms(10)..=ms(20)).contains(&(*due - *sent))));
         // A packet on a link whose delay was reduced overtakes none.
-        let next = draw.due(&LinkFaults::of_delay(ms(1)), begun + ms(1000));
-        assert!(next >= due[999] && next >= begun + ms(1001));
+        let next = draw.due(&LinkFaults::of_delay(ms(1)), started + ms(1000));
+        assert!(next >= due[999] && next >= started + ms(1001));
     }
 }

@@ -21,7 +21,7 @@ fn sockets(net: &Net) -> (UdpSocket, UdpSocket, SocketAddr) {
 }
 
 /// Receives datagrams until none arrives for a while.
-fn come(socket: &UdpSocket) -> Vec<Vec<u8>> {
+fn receive_all(socket: &UdpSocket) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut buffer = [0; 2000];
     loop {
@@ -34,14 +34,14 @@ fn come(socket: &UdpSocket) -> Vec<Vec<u8>> {
 }
 
 /// Numbers of the received datagrams in order of arrival, and whether each is unchanged.
-type Received = Vec<(u32, bool)>;
+type ReceivedDatagrams = Vec<(u32, bool)>;
 
 /// Sends `count` datagrams of 1000 bytes each, and returns those received.
-fn numbers(net: &Net, count: u32) -> Received {
+fn numbers(net: &Net, count: u32) -> ReceivedDatagrams {
     let (one, other, to) = sockets(net);
     let datagram = |number: u32| [&number.to_le_bytes()[..], &[7; 996]].concat();
     std::thread::scope(|scope| {
-        let heard = scope.spawn(|| come(&other));
+        let receiver = scope.spawn(|| receive_all(&other));
         for number in 0..count {
             one.send_to(&datagram(number), to).unwrap();
             if number % 32 == 31 {
@@ -49,7 +49,7 @@ fn numbers(net: &Net, count: u32) -> Received {
             }
         }
         let number = |got: &Vec<u8>| u32::from_le_bytes(got[..4].try_into().unwrap());
-        heard.join().unwrap().iter().map(|got| (number(got), *got == datagram(number(got)))).collect()
+        receiver.join().unwrap().iter().map(|got| (number(got), *got == datagram(number(got)))).collect()
     })
 }
 
@@ -68,12 +68,12 @@ fn a_way_does_what_it_says() {
     let net = Net::relayed(2, 2);
     let Some(relay) = net.relay() else { return };
     let count = 4000;
-    let expect = |link: LinkFaults, check: fn(&Received) -> usize, wanted: usize| {
+    let expect = |link: LinkFaults, check: fn(&ReceivedDatagrams) -> usize, wanted: usize| {
         relay.set(0, 1, link);
         let found = check(&numbers(&net, count));
         assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}: {link:?}, {:?}", relay.counts());
     };
-    let overtaken = |came: &Received| {
+    let overtaken = |came: &ReceivedDatagrams| {
         let last = came.iter().scan(0, |last, (number, _)| {
             *last = (*last).max(*number);
             Some(*last)
@@ -106,10 +106,10 @@ fn round_trips(net: &Net, count: usize) -> Vec<Duration> {
         });
         let mut all: Vec<Duration> = (0..count)
             .map(|_| {
-                let begun = Instant::now();
+                let started = Instant::now();
                 one.send_to(b"a datagram", to).unwrap();
                 one.recv(&mut [0; 100]).unwrap();
-                begun.elapsed()
+                started.elapsed()
             })
             .collect();
         all.sort();
@@ -132,7 +132,7 @@ fn a_delay_is_no_shorter_than_it_says() {
 /// Returns whether a datagram from one socket reaches the other.
 fn comes(from: &UdpSocket, to: &UdpSocket) -> bool {
     from.send_to(b"a datagram", to.local_addr().unwrap()).unwrap();
-    !come(to).is_empty()
+    !receive_all(to).is_empty()
 }
 
 #[test]
@@ -180,16 +180,16 @@ fn who_moves_is_seen_at_another_address() {
     relay.move_node(0);
     // Datagrams to the old address are lost.
     other.send_to(b"too late", before).unwrap();
-    assert_eq!(come(&one), [] as [&[u8]; 0]);
+    assert_eq!(receive_all(&one), [] as [&[u8]; 0]);
     let after = seen();
     assert_eq!(after, SocketAddr::new([10, 77, 1, 1].into(), own.port()));
     other.send_to(b"answers", after).unwrap();
-    assert_eq!(come(&one), [b"answers"]);
+    assert_eq!(receive_all(&one), [b"answers"]);
     // A new flow to the node's own address reaches it.
     let third = net.socket(1).unwrap();
     third.set_read_timeout(Some(ms(300))).unwrap();
     third.send_to(b"asks", own).unwrap();
-    assert_eq!(come(&one), [b"asks"]);
+    assert_eq!(receive_all(&one), [b"asks"]);
     one.send_to(b"answers", third.local_addr().unwrap()).unwrap();
     assert_eq!(third.recv_from(&mut [0; 100]).unwrap(), (7, own));
 }
@@ -202,15 +202,15 @@ fn a_rate_is_kept() {
         }
         net.rate(0, Rate::Bits(8_000_000)).unwrap();
         let (one, other, to) = sockets(&net);
-        let (begun, mut bytes) = (Instant::now(), 0);
+        let (started, mut bytes) = (Instant::now(), 0);
         std::thread::scope(|scope| {
-            let heard = scope.spawn(|| come(&other).len() * 1000);
-            while begun.elapsed() < SECOND {
+            let receiver = scope.spawn(|| receive_all(&other).len() * 1000);
+            while started.elapsed() < SECOND {
                 // The send fails when the queue is full.
                 let _ = one.send_to(&[0; 1000], to);
                 std::thread::sleep(Duration::from_micros(100));
             }
-            bytes = heard.join().unwrap();
+            bytes = receiver.join().unwrap();
         });
         // A megabyte a second, plus the queue.
         assert!((300_000..1_500_000).contains(&bytes), "{bytes}");

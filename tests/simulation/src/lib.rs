@@ -3,9 +3,9 @@
 //! turmoil moves datagrams between hosts, each with a paused tokio clock. [`Socket`] passes them to QUIC, and drops,
 //! duplicates, damages and delays some of them, as [`NetworkFaults`] and a seed determine.
 //!
-//! A seed reproduces who sends datagrams, when, how long they are and how they are delivered, and so everything that
-//! the nodes do. It does not reproduce the bytes of keys, certificates and packets, as secrets always use system
-//! randomness; their lengths are reproducible.
+//! A seed reproduces the sender, time, length and delivery of all datagrams, and so everything that the nodes do. It does
+//! not reproduce the bytes of keys, certificates and packets, as secrets always use system randomness; their lengths are
+//! reproducible.
 
 mod clock;
 mod net;

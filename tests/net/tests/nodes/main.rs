@@ -1,13 +1,13 @@
 //! Nodes whose network is slow, lossy, corrupting or partitioned. Without network namespaces the nodes use loopback,
 //! which has no faults; the expected results are the same.
 
+mod latency;
 mod locality;
 mod nodes;
 mod partition;
 mod slow;
 mod tenants;
 mod transfer;
-mod ways;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

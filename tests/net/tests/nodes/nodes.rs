@@ -1,4 +1,4 @@
-//! A cluster of real nodes, each at its own place in a network.
+//! A cluster of real nodes, each on its own node of a test network.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

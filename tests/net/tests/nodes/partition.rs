@@ -75,9 +75,9 @@ fn longer() -> Duration {
 }
 
 #[test]
-fn who_is_cut_off_until_it_is_given_up_comes_back() {
+fn a_node_that_was_removed_while_disconnected_rejoins() {
     let cut = |net: &Net, is_cut: bool| net.join(CUT, !is_cut).unwrap();
-    check("cut off", cut, |nodes| {
+    check("disconnected", cut, |nodes| {
         let is_gone = || !nodes.net.is_real() || nodes.known(0).len() == 2;
         until("the node is no member any more", is_gone);
         std::thread::sleep(longer());
@@ -85,21 +85,21 @@ fn who_is_cut_off_until_it_is_given_up_comes_back() {
 }
 
 #[test]
-fn who_is_not_heard_comes_back() {
+fn a_node_that_can_not_send_rejoins() {
     let cut = |net: &Net, is_cut: bool| {
         if let Some(relay) = net.relay() {
             relay.change_from(CUT, |link| link.cut = is_cut);
         }
     };
-    check("not heard", cut, silence);
+    check("can't send", cut, silence);
 }
 
 #[test]
-fn who_does_not_hear_comes_back() {
+fn a_node_that_can_not_receive_rejoins() {
     let cut = |net: &Net, is_cut: bool| {
         if let Some(relay) = net.relay() {
             relay.change_to(CUT, |link| link.cut = is_cut);
         }
     };
-    check("does not hear", cut, silence);
+    check("can't receive", cut, silence);
 }

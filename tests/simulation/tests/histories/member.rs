@@ -137,7 +137,7 @@ pub fn is_of_network(code: &str) -> bool {
     ["unreachable", "silent", "restarted", "stopping", "busy", "done", "slow", "closed", "stopped"].contains(&code)
 }
 
-/// Runs commands until it is told to stop.
+/// Runs commands until the command to stop.
 async fn work(
     member: &Rc<Member>,
     mut command_queue: mpsc::UnboundedReceiver<Command>,

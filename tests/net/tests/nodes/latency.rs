@@ -45,11 +45,11 @@ fn models_of_three_nodes_2_ms_apart_are_those_of_one() {
     let (models, expected) = [&nodes.lab, &own].map(|lab| models(&lab.path("models.parquet"))).into();
     assert_eq!((&alone["groups"], &json["groups"]), (&522.into(), &522.into()), "{alone} {json}");
     assert!(models == expected && json["elsewhere"].as_u64() > Some(0), "{json}");
-    print_line(format_args!("{} of 522 groups were trained elsewhere", json["elsewhere"]));
+    print_line(format_args!("{} of 522 groups were trained remotely", json["elsewhere"]));
 }
 
 #[test]
-fn what_a_way_does_to_packets_is_not_seen_in_results() {
+fn packet_faults_do_not_change_results() {
     let _alone = alone();
     let (share, reorder_by) = (0.005, Duration::from_millis(5));
     let link = LinkFaults {
@@ -71,7 +71,7 @@ fn what_a_way_does_to_packets_is_not_seen_in_results() {
 }
 
 #[test]
-fn who_moves_to_another_address_is_there_again() {
+fn a_node_that_changes_its_address_reconnects() {
     let _alone = alone();
     let nodes = Nodes::start(relayed(LinkFaults::of_delay(APART)), 3);
     nodes.meet();
@@ -85,7 +85,7 @@ fn who_moves_to_another_address_is_there_again() {
     until("it reaches the founder", || nodes.known(1).len() == 3);
     let counts = nodes.net.relay().map(sandbar_testnet::Relay::counts);
     if let (Some(before), Some(counts)) = (before, counts) {
-        print_line(format_args!("a node that moved was there again after {:?}", since.elapsed()));
+        print_line(format_args!("a node with a new address reconnected after {:?}", since.elapsed()));
         assert!(counts.lost > before.lost, "{before:?}, {counts:?}");
     }
     nodes.gives("tests/programs/objects", "passes", &["objects=10", "rows=100000"], 10);

@@ -1,6 +1,6 @@
-//! Which room may know which: a change of this table is a change of the design.
+//! Checks the allowed dependencies of each crate. A change of the table is a change of the architecture.
 
-mod circles;
+mod cycles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::process::Command;
 use sandbar_tests::workspace;
 use serde_json::Value;
 
-/// Each room of the host, and the rooms it may use.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Crates of the host and the SDK, each with the workspace's crates that it may depend on.
+const CRATES: &[(&str, &[&str])] = &[
     ("sandbar-core", &[]),
     ("sandbar-batch", &[]),
     ("sandbar-store", &["sandbar-core"]),
@@ -97,13 +97,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sandbar-client", &["sandbar-batch", "sandbar-core", "sandbar-node"]),
     ("sandbar-cli", &["sandbar-core", "sandbar-dense", "sandbar-gpu", "sandbar-node"]),
     ("sandbar-worker-program", &["sandbar-train", "sandbar-worker"]),
-    // What guests are compiled with shares two rooms with the host: how a batch is laid out, and how a task is called. Where
-    // functions are tested without a host, dense algebra is done as one does it.
+    // The SDK shares the encoding of batches (`batch`) and task calls (`core`) with the host. Native tests of functions use
+    // the host's dense operations (`dense`).
     ("sandbar-guest", &["sandbar-batch", "sandbar-core", "sandbar-dense", "sandbar-guest-macros"]),
     ("sandbar-guest-macros", &[]),
 ];
 
-/// Crates that one room alone may name.
+/// External crates with the only crate that may depend on each.
 const ENGINES: &[(&str, &str)] = &[
     ("wasmtime", "sandbar-sandbox"),
     ("wasmtime-wasi", "sandbar-sandbox"),
@@ -124,28 +124,29 @@ const ENGINES: &[(&str, &str)] = &[
     ("prost", "sandbar-meta"),
 ];
 
-/// Nothing that a guest, a peer, a file or a user says may end a process of the host: outside of tests lint, to which a
-/// warning is an error, finds what would end it where something is not as it should be; and nobody is let off.
+/// Input of a guest, a peer, a file or a user must not end a process of the host, so each crate enables lints against
+/// panicking methods outside of tests, without exceptions.
 #[test]
-fn no_room_of_the_host_unwraps() {
+fn no_crate_of_the_host_unwraps() {
     const LINT: &str = "#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]";
     let host = workspace().join("host");
     let mut roots = 0;
-    for room in std::fs::read_dir(&host).expect("a folder").map(|entry| entry.expect("a room").path()) {
-        let roots_of_room = ["src/lib.rs", "src/main.rs"].map(|root| room.join(root));
-        for root in roots_of_room.iter().filter(|root| root.is_file()) {
+    for package in std::fs::read_dir(&host).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        let roots_of_crate = ["src/lib.rs", "src/main.rs"].map(|root| package.join(root));
+        for root in roots_of_crate.iter().filter(|root| root.is_file()) {
             let text = std::fs::read_to_string(root).expect("it is text");
             assert!(text.lines().any(|line| line == LINT), "{} lacks {LINT}", root.display());
             roots += 1;
         }
-        for file in sources(&room.join("src")) {
+        for file in sources(&package.join("src")) {
             let text = std::fs::read_to_string(&file).expect("it is text");
-            let is_let_off = |line: &&str| line.contains("clippy::unwrap_used") || line.contains("clippy::expect_used");
-            let found = text.lines().filter(is_let_off).find(|line| *line != LINT);
+            let is_exception =
+                |line: &&str| line.contains("clippy::unwrap_used") || line.contains("clippy::expect_used");
+            let found = text.lines().filter(is_exception).find(|line| *line != LINT);
             assert_eq!(found, None, "{}", file.display());
         }
     }
-    assert!(roots > ROOMS.len() / 2, "{roots} rooms in {}", host.display());
+    assert!(roots > CRATES.len() / 2, "{roots} crates in {}", host.display());
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -156,37 +157,37 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn rooms_know_only_those_below_them() {
+fn crates_depend_on_allowed_crates_only() {
     let packages = packages();
-    for (room, allowed) in ROOMS {
-        let used = &packages.get(*room).unwrap_or_else(|| panic!("there is no room {room}"));
+    for (package, allowed) in CRATES {
+        let used = &packages.get(*package).unwrap_or_else(|| panic!("there is no crate {package}"));
         for other in used.iter().filter(|name| name.starts_with("sandbar-")) {
-            assert!(allowed.contains(&other.as_str()), "{room} must not use {other}");
+            assert!(allowed.contains(&other.as_str()), "{package} must not depend on {other}");
         }
     }
     for (engine, owner) in ENGINES {
         for (package, used) in &packages {
             assert!(
                 package == owner || !used.iter().any(|name| name == engine),
-                "{package} must not name {engine}: {owner} does"
+                "{package} must not depend on {engine}: only {owner} may"
             );
         }
     }
 }
 
 #[test]
-fn every_room_of_the_host_is_in_the_table() {
-    let known: Vec<&str> = ROOMS.iter().map(|(room, _)| *room).collect();
+fn every_crate_of_the_host_is_in_the_table() {
+    let known: Vec<&str> = CRATES.iter().map(|(package, _)| *package).collect();
     for entry in std::fs::read_dir(workspace().join("host")).unwrap().flatten() {
         if entry.path().join("Cargo.toml").is_file() {
             let name = format!("sandbar-{}", entry.file_name().to_string_lossy());
-            assert!(known.contains(&name.as_str()), "{name} is not in the table of rooms");
+            assert!(known.contains(&name.as_str()), "{name} is not in the table of crates");
         }
     }
 }
 
-/// Otherwise `cargo xtask demo` and `cargo xtask test` would each compile the engines, which takes a quarter of an hour.
-/// What is missing is to be turned on in `host/cli/Cargo.toml`.
+/// If features differed, `cargo xtask demo` and `cargo xtask test` would each compile the engines, which takes a quarter of
+/// an hour. `host/cli/Cargo.toml` turns on features that the host's own build lacks.
 #[test]
 fn the_host_alone_shares_the_build_of_the_workspace() {
     let features = |arguments: &[&str]| -> BTreeSet<String> {
@@ -197,10 +198,10 @@ fn the_host_alone_shares_the_build_of_the_workspace() {
     let packages = ["--package", "sandbar-cli", "--package", "sandbar-gpu", "--package", "sandbar-worker-program"];
     let host = features(&[&packages[..], &["--edges", "normal,build"]].concat());
     let other: Vec<_> = host.difference(&all).collect();
-    assert!(host.len() > 100 && other.is_empty(), "built otherwise for the host alone: {other:#?}");
+    assert!(host.len() > 100 && other.is_empty(), "other features in a build of the host alone: {other:#?}");
 }
 
-/// A guest that escapes its sandbox finds the code that its worker links.
+/// A guest that escapes its sandbox can run all code that its worker links.
 #[test]
 fn workers_do_not_link_nodes_clients_or_the_network() {
     let tree = cargo(&[
@@ -238,7 +239,7 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What each package of the workspace depends on, when it is neither built nor tested.
+/// Returns the normal dependencies of each package of the workspace, without build and dev dependencies.
 fn packages() -> BTreeMap<String, Vec<String>> {
     let text = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&text).unwrap();
@@ -250,8 +251,8 @@ fn packages() -> BTreeMap<String, Vec<String>> {
     metadata["packages"].as_array().unwrap().iter().map(|p| (text(&p["name"]), normal(p))).collect()
 }
 
-/// Crates whose files still import each other in circles, which are to be untied. A crate that has none is taken off the list.
-const CRATES_WITH_CIRCLES: &[&str] = &[
+/// Crates whose files still have import cycles. A crate without cycles must be removed from this list.
+const CRATES_WITH_CYCLES: &[&str] = &[
     "guest-sdk",
     "guest-sdk/macros",
     "host/cli",
@@ -271,18 +272,18 @@ const CRATES_WITH_CIRCLES: &[&str] = &[
     "xtask/data",
 ];
 
-/// In the crates that are not on the list above, each file stands above those that it imports.
+/// Checks that crates not in [`CRATES_WITH_CYCLES`] have no import cycles.
 #[test]
-fn files_import_each_other_in_no_circle() {
+fn files_have_no_import_cycles() {
     let root = |source: &Path| Some(source.parent()?.strip_prefix(workspace()).ok()?.to_str()?.to_owned());
     let folders = ["host", "guest-sdk", "udfs", "xtask"].map(|folder| workspace().join(folder));
     let inner = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder").flatten());
     let all = inner.map(|entry| entry.path()).chain(folders.iter().cloned()).map(|folder| folder.join("src"));
     let sources: Vec<PathBuf> = all.filter(|source| source.is_dir()).collect();
-    assert!(sources.len() > CRATES_WITH_CIRCLES.len(), "{sources:?}");
+    assert!(sources.len() > CRATES_WITH_CYCLES.len(), "{sources:?}");
     for source in sources {
-        let (name, found) = (root(&source).expect("it is below"), circles::circles(&source));
-        let is_listed = CRATES_WITH_CIRCLES.contains(&name.as_str());
+        let (name, found) = (root(&source).expect("it is below"), cycles::cycles(&source));
+        let is_listed = CRATES_WITH_CYCLES.contains(&name.as_str());
         assert_eq!(!found.is_empty(), is_listed, "{name}: {found:#?}");
     }
 }

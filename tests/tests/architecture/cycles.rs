@@ -1,4 +1,4 @@
-//! Circles: files of a crate that import each other.
+//! Import cycles: files of a crate that import each other.
 //!
 //! Imports are read from the text: `use` declarations and inline paths that begin with `crate`, `self`, `super` or a child
 //! module. A name that a module re-exports counts for the file that defines it, and the re-export itself is no import.
@@ -9,38 +9,38 @@ use std::path::Path;
 
 use super::sources;
 
-/// A module's path within its crate: empty for the root.
+/// Path of a module within its crate; empty for the root.
 type Module = Vec<String>;
 
-/// One source file.
+/// A source file.
 #[derive(Default)]
 struct File {
-    /// Its path below the crate's `src`.
+    /// Path in the crate's `src`.
     path: String,
-    /// Names that it defines.
+    /// Names that the file defines.
     defined: BTreeSet<String>,
-    /// Paths that it names, and whether each is re-exported.
+    /// Imported paths, and whether each is re-exported.
     named: Vec<(bool, Vec<String>)>,
 }
 
-/// The circles among the files of a crate's `src` folder: each a sorted list of paths below that folder.
-pub fn circles(src: &Path) -> Vec<Vec<String>> {
+/// Returns the cycles among the files of a crate's `src` folder, each as a sorted list of paths in that folder.
+pub fn cycles(src: &Path) -> Vec<Vec<String>> {
     let files = read(src);
     let imports: BTreeMap<&Module, BTreeSet<&Module>> = files.keys().map(|of| (of, imports(&files, of))).collect();
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     let mut seen = BTreeSet::new();
     for of in files.keys().filter(|of| !files[*of].path.is_empty()) {
         if seen.contains(of) {
             continue;
         }
-        let circle: BTreeSet<&Module> =
+        let cycle: BTreeSet<&Module> =
             reachable(&imports, of).into_iter().filter(|other| reachable(&imports, other).contains(of)).collect();
-        seen.extend(circle.iter().copied());
-        if circle.len() > 1 {
-            circles.push(circle.into_iter().map(|module| files[module].path.clone()).collect());
+        seen.extend(cycle.iter().copied());
+        if cycle.len() > 1 {
+            cycles.push(cycle.into_iter().map(|module| files[module].path.clone()).collect());
         }
     }
-    circles
+    cycles
 }
 
 fn reachable<'a>(imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>, from: &'a Module) -> BTreeSet<&'a Module> {
@@ -78,7 +78,7 @@ fn read(src: &Path) -> BTreeMap<Module, File> {
     files
 }
 
-/// The text without comments, string contents and unit tests.
+/// Returns the text without comments, string contents and unit tests.
 fn code(text: &str) -> String {
     let mut kept = String::new();
     for line in text.lines() {
@@ -125,7 +125,7 @@ fn named(text: &str, children: &BTreeSet<String>) -> Vec<(bool, Vec<String>)> {
     named
 }
 
-/// The text before the next `use` declaration, and what follows the keyword.
+/// Returns the text before the next `use` declaration, and the text after the keyword.
 fn next_use(text: &str) -> Option<(&str, &str)> {
     let mut from = 0;
     loop {
@@ -139,7 +139,7 @@ fn next_use(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// The paths of a `use` tree.
+/// Returns the paths of a `use` tree.
 fn paths(tree: &str) -> Vec<Vec<String>> {
     let parts = |text: &str| -> Vec<String> {
         let name = text.split(" as ").next().unwrap_or_default();
@@ -159,14 +159,14 @@ fn paths(tree: &str) -> Vec<Vec<String>> {
     items.flat_map(|item| paths(item)).map(|path| [parts(head), path].concat()).collect()
 }
 
-/// The files that a file imports.
+/// Returns the files that a file imports.
 fn imports<'a>(files: &'a BTreeMap<Module, File>, of: &'a Module) -> BTreeSet<&'a Module> {
     let named = files[of].named.iter().filter(|(is_public, _)| !is_public);
     let found = named.filter_map(|(_, path)| resolve(files, of, path, &mut BTreeSet::new()));
     found.filter(|found| *found != of).collect()
 }
 
-/// The file that defines what a path names.
+/// Returns the file that defines the item of a path.
 fn resolve<'a>(
     files: &'a BTreeMap<Module, File>,
     of: &Module,
@@ -208,7 +208,7 @@ fn resolve<'a>(
             first if files.contains_key(&[module.as_slice(), &[first.to_owned()]].concat()) => {
                 resolve(files, module, path, seen)
             }
-            // Another crate's.
+            // The path names another crate.
             _ => None,
         },
         _ => Some(module),
@@ -216,12 +216,12 @@ fn resolve<'a>(
 }
 
 #[test]
-fn circles_are_found_through_re_exports() {
+fn cycles_are_found_through_re_exports() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\npub use b::{B, make as build};\n");
     write("a.rs", "use crate::B;\npub struct A(B);\n");
     write("b.rs", "use super::c::C;\npub struct B(C);\npub fn make() -> crate::a::A { crate::a::A }\n");
     write("c.rs", "// crate::A\npub struct C;\n#[cfg(test)]\nmod tests { use crate::A; }\n");
-    assert_eq!(circles(folder.path()), [["a.rs", "b.rs"]]);
+    assert_eq!(cycles(folder.path()), [["a.rs", "b.rs"]]);
 }

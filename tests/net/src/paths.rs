@@ -58,15 +58,15 @@ pub fn component(folder: &str) -> PathBuf {
 }
 
 fn find_or_build(folder: &Path) -> PathBuf {
-    if let Some(shelf) = std::env::var_os("SANDBAR_GUESTS") {
-        let component = Path::new(&shelf).join(folder.file_name().unwrap_or_default()).with_extension("wasm");
+    if let Some(guests) = std::env::var_os("SANDBAR_GUESTS") {
+        let component = Path::new(&guests).join(folder.file_name().unwrap_or_default()).with_extension("wasm");
         assert!(component.is_file(), "{} is missing", component.display());
         return component;
     }
     let output = Command::new(host()).arg("build").arg(folder).current_dir(workspace()).output();
     let output = output.expect("the host starts");
-    let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{} does not build; run `cargo xtask test`:\n{talk}", folder.display());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} does not build; run `cargo xtask test`:\n{messages}", folder.display());
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
@@ -78,15 +78,15 @@ fn find_or_build(folder: &Path) -> PathBuf {
 pub fn cache() -> &'static Path {
     static CACHE: OnceLock<PathBuf> = OnceLock::new();
     CACHE.get_or_init(|| {
-        let shelf = profile_folder().with_file_name("tmp").join("caches-of-tests");
-        for old in std::fs::read_dir(&shelf).into_iter().flatten().flatten() {
+        let caches = profile_folder().with_file_name("tmp").join("caches-of-tests");
+        for old in std::fs::read_dir(&caches).into_iter().flatten().flatten() {
             let process = old.file_name().to_str().and_then(|name| name.parse().ok());
             if !process.is_some_and(crate::is_alive) {
                 // Ignore the error: another process may be removing the same folder.
                 let _ = std::fs::remove_dir_all(old.path());
             }
         }
-        let cache = shelf.join(std::process::id().to_string());
+        let cache = caches.join(std::process::id().to_string());
         std::fs::create_dir_all(&cache).expect("the target folder can be written");
         cache
     })
