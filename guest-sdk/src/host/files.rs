@@ -40,7 +40,7 @@ pub(crate) fn open(number: u64) -> u64 {
             fs::read(&path).or_else(|e| failed(Code::Input, format!("{}: {e}", path.display())))
         }
         Some(InputFile::Names(names)) => Ok(names),
-        None => failed(Code::BadRequest, format!("it opens file {number}, which its job was not given")),
+        None => failed(Code::BadRequest, format!("file {number} is not a file of the task's job")),
     };
     host(|host| match read {
         Ok(bytes) => host.add(Outcome::Value, bytes, Vec::new()),

@@ -210,7 +210,7 @@ fn node_options(
     let gpus = machine::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
     Ok(NodeOptions {
         number: cluster.as_ref().map_or(0, Cluster::number),
-        neighbours: None,
+        in_process_peers: None,
         cluster,
         workers: shares.workers.unwrap_or_else(machine::cores),
         resources: shares.resources(),

@@ -112,7 +112,7 @@ impl Actor {
 
     async fn end(&self, restart: bool) {
         // An actor of an ended job has ended.
-        let _ = self.handle.job().link().kill(ActorId(self.number().0), restart).await;
+        let _ = self.handle.job().link().kill_actor(ActorId(self.number().0), restart).await;
     }
 
     fn number(&self) -> ObjectId {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbar_core::Limits;
-use sandbar_node::{JobRecorder, JobStore, Neighbours, Node, NodeOptions, NodeResources, machine};
+use sandbar_node::{InProcessPeers, JobRecorder, JobStore, Node, NodeOptions, NodeResources, machine};
 
 use crate::ClientError;
 use crate::job::{Job, JobOptions, Program};
@@ -23,7 +23,7 @@ pub struct ClientOptions {
     worker: Option<PathBuf>,
     resources: NodeResources,
     number: u16,
-    neighbours: Option<Neighbours>,
+    in_process_peers: Option<InProcessPeers>,
 }
 
 impl ClientOptions {
@@ -103,8 +103,8 @@ impl ClientOptions {
 
     /// Sets the in-process peers, with which the node exchanges tasks, and the node's number among them.
     #[doc(hidden)]
-    pub fn neighbours(mut self, number: u16, neighbours: &Neighbours) -> ClientOptions {
-        (self.number, self.neighbours) = (number, Some(neighbours.clone()));
+    pub fn in_process_peers(mut self, number: u16, peers: &InProcessPeers) -> ClientOptions {
+        (self.number, self.in_process_peers) = (number, Some(peers.clone()));
         self
     }
 
@@ -135,10 +135,10 @@ impl Client {
     pub fn start(options: ClientOptions) -> Result<Client, ClientError> {
         let ClientOptions { workers, limits, rows_bytes, objects_bytes, disk_reserve_bytes, .. } = options;
         let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, String>| own.map_or_else(usual, Ok);
-        let is_alone = options.neighbours.is_none();
+        let is_alone = options.in_process_peers.is_none();
         let node = NodeOptions {
             number: options.number,
-            neighbours: options.neighbours,
+            in_process_peers: options.in_process_peers,
             cluster: None,
             workers: workers.unwrap_or_else(machine::cores).max(1),
             limits,
@@ -178,8 +178,8 @@ impl Client {
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let keeper = self.shared.shelf.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
-        Job::begin(&self.shared.node, program, options, keeper).await
+        let recorder = self.shared.shelf.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
+        Job::begin(&self.shared.node, program, options, recorder).await
     }
 
     /// Drains the node: its peers send it no more tasks and fetch the objects that only it has. Returns once they have.

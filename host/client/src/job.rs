@@ -135,7 +135,7 @@ impl OfJob {
 
     /// Reports taken items to the node. Called before a wait, which may depend on them.
     pub(crate) fn report_taken(&self) {
-        self.table.unreported().into_iter().for_each(|(stream, taken)| self.link.took(stream, taken));
+        self.table.unreported().into_iter().for_each(|(stream, taken)| self.link.items_consumed(stream, taken));
     }
 }
 
@@ -145,12 +145,12 @@ impl Job {
         node: &sandbar_node::Node,
         program: &Program,
         options: JobOptions,
-        keeper: JobRecorder,
+        recorder: JobRecorder,
     ) -> Result<Job, ClientError> {
         let JobOptions { name, seed, log } = options;
         let listener = Arc::new(TableListener::default());
-        let spec = sandbar_node::ClientJobSpec { name, seed, keeper, log };
-        let link = node.programs().begin_job(&program.0, spec, listener.clone()).await?;
+        let spec = sandbar_node::ClientJobSpec { name, seed, recorder, log };
+        let link = node.programs().start_job(&program.0, spec, listener.clone()).await?;
         let of = Arc::new(OfJob { table: listener.table.clone(), link, program: program.0.clone() });
         // This is the only caller of `set`, so it can't fail.
         let _ = listener.job.set(Arc::downgrade(&of));
@@ -208,7 +208,7 @@ impl Job {
     /// # Errors
     /// The job was ended before: by `host jobs stop`, or with its node.
     pub async fn end(self) -> Result<ProgramSummary, ClientError> {
-        Ok(self.of.link.end().await?)
+        Ok(self.of.link.finish().await?)
     }
 }
 

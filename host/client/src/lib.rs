@@ -69,6 +69,6 @@ pub use object::{ObjectRef, Returned, wait};
 pub use options::{ActorOptions, CallOptions, TaskOptions};
 pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
 #[doc(hidden)]
-pub use sandbar_node::Neighbours;
+pub use sandbar_node::InProcessPeers;
 pub use sandbar_node::{LoggedLine, ObjectValue, ProgramError, ProgramSummary, ProgramTask};
 pub use stream::ObjectStream;

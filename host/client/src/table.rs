@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, ObjectId, TaskError};
-use sandbar_node::{Listen, ObjectValue};
+use sandbar_node::{ClientListener, ObjectValue};
 
 use crate::job::OfJob;
 
@@ -200,7 +200,7 @@ impl TableListener {
     }
 }
 
-impl Listen for TableListener {
+impl ClientListener for TableListener {
     fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
         let mut released = Vec::new();
         self.table.objects().arrived(object, outcome, contains, &mut released);
@@ -251,7 +251,7 @@ impl Objects {
         // Keeps the entry until the release below.
         entry.holds += 1;
         let waiters = std::mem::take(&mut entry.waiters);
-        if outcome.as_ref().map_or(true, ObjectValue::is_own) {
+        if outcome.as_ref().map_or(true, ObjectValue::is_inline) {
             entry.outcome = Some(outcome.clone());
         }
         if is_first {
@@ -281,7 +281,7 @@ impl Objects {
         entry.held += 1;
         entry.holds += 1;
         entry.is_there = true;
-        entry.outcome = outcome.filter(|outcome| outcome.as_ref().map_or(true, ObjectValue::is_own));
+        entry.outcome = outcome.filter(|outcome| outcome.as_ref().map_or(true, ObjectValue::is_inline));
         entry.contains = contains;
         match self.streams.get_mut(&stream.0) {
             Some(flow) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, Limits, NodeId};
-use sandbar_runtime::{ClusterServices, Loaded, RemoteObject, Tell, WORKERS_MAX};
+use sandbar_runtime::{Callback, ClusterServices, Loaded, RemoteObject, WORKERS_MAX};
 use sandbar_store::SealedFile;
 
 use crate::state::ClusterState;
@@ -18,19 +18,19 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
 
 impl ClusterServices for RemoteServices {
-    fn fetch(&self, wanted: RemoteObject, reply: Tell<Result<SealedFile, String>>) {
+    fn fetch(&self, wanted: RemoteObject, reply: Callback<Result<SealedFile, String>>) {
         let cluster = self.0.clone();
         self.0
             .handle
             .spawn(async move { reply(objects::fetch(&cluster, wanted).await.map_err(|fault| fault.message)) });
     }
 
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Tell<Loaded>) {
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<Loaded>) {
         let cluster = self.0.clone();
         self.0.handle.spawn(async move { reply(components::load(&cluster, node, component, limits).await) });
     }
 
-    fn worker_ids(&self, reply: Tell<Range<u32>>) {
+    fn worker_ids(&self, reply: Callback<Range<u32>>) {
         let cluster = self.0.clone();
         self.0.handle.spawn(async move {
             loop {

@@ -27,11 +27,11 @@ pub use sandbar_jobs::{
 };
 pub use sandbar_machine::has_little_memory;
 pub use sandbar_runtime::{
-    Amounts, ArgumentPlan, ClientJob, ClientJobSpec, Listen, LoadedProgram, NodeResources, ObjectValue, ProgramError,
-    ProgramPlan, ProgramSpec, ProgramSummary, ProgramTask, find_program,
+    Amounts, ArgumentPlan, ClientJob, ClientJobSpec, ClientListener, LoadedProgram, NodeResources, ObjectValue,
+    ProgramError, ProgramPlan, ProgramSpec, ProgramSummary, ProgramTask, find_program,
 };
 #[doc(hidden)]
-pub use sandbar_runtime::{Neighbours, Saying, hear_any, said_any};
+pub use sandbar_runtime::{InProcessPeers, Saying, hear_any, said_any};
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_train::{
@@ -58,7 +58,7 @@ pub struct NodeOptions {
     pub number: u16,
     /// Other nodes in this process.
     #[doc(hidden)]
-    pub neighbours: Option<Neighbours>,
+    pub in_process_peers: Option<InProcessPeers>,
     /// The cluster of the node.
     pub cluster: Option<Cluster>,
     /// Number of worker processes.
@@ -94,8 +94,8 @@ pub struct Node {
     jobs: JobRunner,
     programs: ProgramRunner,
     progress: Arc<JobProgress>,
-    /// Number of the node, among other nodes in this process.
-    neighbour: Option<(Neighbours, u16)>,
+    /// Other nodes in this process, and the number of this node among them.
+    in_process_peers: Option<(InProcessPeers, u16)>,
 }
 
 impl Node {
@@ -121,7 +121,7 @@ impl Node {
             remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
         };
         let jobs = JobRunner::new(pool.clone(), functions.clone(), progress.clone(), runner_options);
-        let neighbour = options.neighbours.clone().map(|neighbours| (neighbours, options.number));
+        let in_process_peers = options.in_process_peers.clone().map(|peers| (peers, options.number));
         let peers = peers(&options, &pool, &functions);
         let program_options = ProgramRunnerOptions {
             node: options.number,
@@ -137,7 +137,7 @@ impl Node {
             peers,
         };
         let programs = ProgramRunner::new(functions.clone(), progress.clone(), program_options);
-        Node { functions, jobs, programs, progress, neighbour }
+        Node { functions, jobs, programs, progress, in_process_peers }
     }
 
     /// Returns the progress of the running job.
@@ -185,16 +185,16 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some((neighbours, number)) = &self.neighbour {
-            neighbours.leave(*number);
+        if let Some((peers, number)) = &self.in_process_peers {
+            peers.remove(*number);
         }
     }
 }
 
 /// Returns the other nodes of the runtime: those of this process, or of the cluster.
 fn peers(options: &NodeOptions, pool: &Arc<Pool>, functions: &FunctionLoader) -> Option<Arc<dyn RuntimePeers>> {
-    if let Some(neighbours) = &options.neighbours {
-        return Some(Arc::new(neighbours.clone()));
+    if let Some(peers) = &options.in_process_peers {
+        return Some(Arc::new(peers.clone()));
     }
     let cluster = options.cluster.as_ref()?;
     // Compilations for other nodes are not progress of this node's job.

@@ -1,4 +1,4 @@
-//! The arguments and the result of a job's first task, as people write and read them.
+//! Arguments and the result of a job's first task, in the text forms that users write and read.
 
 use sandbar_core::{Argument, Code, Fault};
 use serde::Serialize;
@@ -9,12 +9,12 @@ use crate::error::ProgramError;
 use crate::files::JobFiles;
 use crate::plan::ArgumentPlan;
 
-/// Bytes of what a job's first task returns, as JSON: it is shown, and kept in the job's record.
+/// Maximum bytes of the first task's result as JSON. The result is printed, and stored in the job's record.
 const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// What a task's argument is, by the words of its type.
+/// Kind of an argument, by the name of its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum ArgumentKind {
     Text,
     File,
     Files,
@@ -23,44 +23,41 @@ enum Of {
     Other,
 }
 
-/// Types around another whose values are written as that one's. Of an option it matters that it is one.
-const AROUND: [&str; 5] = ["Option<", "Box<", "Rc<", "Arc<", "Cow<"];
+/// Types whose values are encoded like the values of the type that they wrap. Only `Option` changes the encoding.
+const WRAPPERS: [&str; 5] = ["Option<", "Box<", "Rc<", "Arc<", "Cow<"];
 
-impl Of {
-    /// Of a type as its task has it, and in how many options it is: `Option<sandbar_guest::File>`.
-    fn named(of: &str) -> (Of, usize) {
-        let (word, options) = Of::innermost(of);
-        (Of::word(&word), options)
+/// Returns the last path segment of the type inside all [`WRAPPERS`], and the number of options among these.
+/// `Option<sandbar_guest::File>` returns `File` and 1.
+fn unwrap_type(type_name: &str) -> (String, usize) {
+    let type_name: String = type_name.chars().filter(|c| !c.is_whitespace()).collect();
+    let (mut rest, mut options) = (type_name.as_str(), 0);
+    loop {
+        let path_end = rest.find('<').unwrap_or(rest.len());
+        let last = rest[..path_end].rfind("::").map_or(0, |at| at + 2);
+        let wrapped =
+            WRAPPERS.iter().find_map(|name| Some((name, rest[last..].strip_prefix(name)?.strip_suffix('>')?)));
+        let Some((name, inner)) = wrapped else { break (rest[last..].to_owned(), options) };
+        options += usize::from(*name == "Option<");
+        rest = inner.strip_prefix("'static,").unwrap_or(inner);
     }
+}
 
-    /// The last word of the type within those that are written as it is, and in how many options it is.
-    fn innermost(of: &str) -> (String, usize) {
-        let of: String = of.chars().filter(|c| !c.is_whitespace()).collect();
-        let (mut of, mut options) = (of.as_str(), 0);
-        loop {
-            // Of a path the last word counts.
-            let words = of.find('<').unwrap_or(of.len());
-            let last = of[..words].rfind("::").map_or(0, |at| at + 2);
-            let around = AROUND.iter().find_map(|name| Some((name, of[last..].strip_prefix(name)?.strip_suffix('>')?)));
-            let Some((name, within)) = around else { break (of[last..].to_owned(), options) };
-            options += usize::from(*name == "Option<");
-            of = within.strip_prefix("'static,").unwrap_or(within);
+impl ArgumentKind {
+    /// Returns the kind of an unwrapped type.
+    fn of(type_name: &str) -> ArgumentKind {
+        match type_name {
+            "String" | "str" | "char" | "PathBuf" | "Path" => ArgumentKind::Text,
+            "File" => ArgumentKind::File,
+            "Files" => ArgumentKind::Files,
+            "f32" => ArgumentKind::Float32,
+            "f64" => ArgumentKind::Float64,
+            _ => ArgumentKind::Other,
         }
     }
 
-    fn word(of: &str) -> Of {
-        match of {
-            "String" | "str" | "char" | "PathBuf" | "Path" => Of::Text,
-            "File" => Of::File,
-            "Files" => Of::Files,
-            "f32" => Of::Float32,
-            "f64" => Of::Float64,
-            _ => Of::Other,
-        }
-    }
-
-    /// A number that JSON lacks, in the bytes of a value of this type within so many options.
-    fn unwritten(self, options: usize, text: &str) -> Option<Box<[u8]>> {
+    /// Encodes NaN or an infinity, which JSON lacks, in postcard as a value inside this many options. Returns `None` for other
+    /// texts and kinds.
+    fn encode_non_finite(self, options: usize, text: &str) -> Option<Box<[u8]>> {
         let value = match text.strip_prefix('-').unwrap_or(text) {
             "NaN" | "nan" => f64::NAN,
             "Infinity" | "infinity" | "inf" if text.starts_with('-') => f64::NEG_INFINITY,
@@ -68,27 +65,34 @@ impl Of {
             _ => return None,
         };
         let bytes = match self {
-            Of::Float32 => (value as f32).to_le_bytes().to_vec(),
-            Of::Float64 => value.to_le_bytes().to_vec(),
+            ArgumentKind::Float32 => (value as f32).to_le_bytes().to_vec(),
+            ArgumentKind::Float64 => value.to_le_bytes().to_vec(),
             _ => return None,
         };
-        // Each option that is one is a byte.
+        // `Some` is encoded as a byte 1 before its value.
         Some(std::iter::repeat_n(1, options).chain(bytes).collect())
     }
 }
 
-/// An argument, as its task gets it.
+/// An argument as it is passed to the task.
 #[derive(Debug, Clone, PartialEq)]
-enum Written {
+enum EncodedArgument {
     Json(String),
     Value(Box<[u8]>),
 }
 
-/// The arguments of a task in their order, each as JSON, and the files that it is given. Looks for these on disk.
-pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Result<(Box<[u8]>, JobFiles), ProgramError> {
-    let known = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
-    if let Some((name, _)) = given.iter().find(|(name, _)| !known(name)) {
-        let names: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
+/// Encodes the arguments of a task, and returns them with the files that they name. `values` has names and texts; of several
+/// texts of a name, the last counts. Reads the metadata of files from disk.
+///
+/// # Errors
+/// Fails if a name is not an argument of the task, or a file does not exist.
+pub(super) fn encode_arguments(
+    task: &ProgramTask,
+    values: &[(String, String)],
+) -> Result<(Box<[u8]>, JobFiles), ProgramError> {
+    let is_argument = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
+    if let Some((name, _)) = values.iter().find(|(name, _)| !is_argument(name)) {
+        let names: Vec<_> = task.arguments.iter().map(|(name, type_name)| format!("{name}: {type_name}")).collect();
         return Err(ProgramError::Invalid(format!(
             "task `{}` has no argument `{name}`; it takes ({})",
             task.name,
@@ -96,13 +100,13 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
         )));
     }
     let mut files = JobFiles::default();
-    // The last value that was given for an argument is the one that is meant.
-    let last = |name: &str| given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
-    let write = |(name, of): &(String, String)| last(name).map(|text| write(name, of, text, &mut files)).transpose();
-    let written: Vec<Option<Written>> = task.arguments.iter().map(write).collect::<Result<_, _>>()?;
-    let arguments = written.iter().map(|written| match written {
-        Some(Written::Json(text)) => Argument::Json(text),
-        Some(Written::Value(bytes)) => Argument::Value(bytes),
+    let encode = |(name, type_name): &(String, String)| {
+        last_value(values, name).map(|text| encode_argument(name, type_name, text, &mut files)).transpose()
+    };
+    let encoded: Vec<Option<EncodedArgument>> = task.arguments.iter().map(encode).collect::<Result<_, _>>()?;
+    let arguments = encoded.iter().map(|encoded| match encoded {
+        Some(EncodedArgument::Json(text)) => Argument::Json(text),
+        Some(EncodedArgument::Value(bytes)) => Argument::Value(bytes),
         None => Argument::Missing,
     });
     let arguments: Vec<Argument<'_>> = arguments.chain([Argument::ReturnsJson]).collect();
@@ -110,44 +114,56 @@ pub(super) fn arguments(task: &ProgramTask, given: &[(String, String)]) -> Resul
     Ok((encoded.into(), files))
 }
 
-/// The arguments of a task in their order, as [`arguments`] has them, and checked as the task would check those of plain
-/// types: that they are there, and can be read.
-pub(super) fn plan(task: &ProgramTask, given: &[(String, String)]) -> Result<Vec<ArgumentPlan>, ProgramError> {
-    arguments(task, given)?;
-    let argument = |(name, of): &(String, String)| {
-        let text = given.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str());
-        let mut files = JobFiles::default();
-        let written = text.map(|text| write(name, of, text, &mut files)).transpose()?;
-        check(name, of, written.as_ref()).map_err(|what| Fault::new(Code::Refused, what).of(&task.name))?;
-        let files = Some(files.count()).filter(|files| *files > 0);
-        Ok(ArgumentPlan { name: name.clone(), type_name: of.clone(), value: text.map(str::to_owned), files })
-    };
-    task.arguments.iter().map(argument).collect()
+fn last_value<'a>(values: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    values.iter().rev().find(|(argument, _)| argument == name).map(|(_, text)| text.as_str())
 }
 
-/// Whether a task would take an argument; of types of its own only it knows.
-fn check(name: &str, of: &str, written: Option<&Written>) -> Result<(), String> {
-    let (word, options) = Of::innermost(of);
-    let is_known = WORDS.contains(&word.as_str()) || word.starts_with("Vec<") || unreadable(&word, "").is_some();
-    match written {
-        None if options == 0 && is_known => Err(format!("argument `{name}` is missing")),
-        Some(Written::Json(json)) if options == 0 || json != "null" => match unreadable(&word, json) {
-            Some(why) => Err(format!("argument `{name}` can't be read as {of}: {why}")),
+/// Checks the arguments of a task as [`encode_arguments`] does, and also that arguments of plain types are present and can be
+/// decoded. Returns them in the task's order.
+///
+/// # Errors
+/// Fails if an argument is invalid.
+pub(super) fn plan_arguments(
+    task: &ProgramTask,
+    values: &[(String, String)],
+) -> Result<Vec<ArgumentPlan>, ProgramError> {
+    encode_arguments(task, values)?;
+    let plan = |(name, type_name): &(String, String)| {
+        let text = last_value(values, name);
+        let mut files = JobFiles::default();
+        let encoded = text.map(|text| encode_argument(name, type_name, text, &mut files)).transpose()?;
+        check_argument(name, type_name, encoded.as_ref())
+            .map_err(|message| Fault::new(Code::Refused, message).of(&task.name))?;
+        let files = Some(files.count()).filter(|files| *files > 0);
+        Ok(ArgumentPlan { name: name.clone(), type_name: type_name.clone(), value: text.map(str::to_owned), files })
+    };
+    task.arguments.iter().map(plan).collect()
+}
+
+/// Checks an argument if its type is a plain one. Only the task can check other types.
+fn check_argument(name: &str, type_name: &str, encoded: Option<&EncodedArgument>) -> Result<(), String> {
+    let (inner, options) = unwrap_type(type_name);
+    let is_required =
+        REQUIRED_TYPES.contains(&inner.as_str()) || inner.starts_with("Vec<") || decode_error(&inner, "").is_some();
+    match encoded {
+        None if options == 0 && is_required => Err(format!("argument `{name}` is missing")),
+        Some(EncodedArgument::Json(json)) if options == 0 || json != "null" => match decode_error(&inner, json) {
+            Some(reason) => Err(format!("argument `{name}` can't be read as {type_name}: {reason}")),
             None => Ok(()),
         },
         _ => Ok(()),
     }
 }
 
-/// Types that nothing stands for, besides numbers and truth values.
-const WORDS: [&str; 7] = ["String", "str", "char", "PathBuf", "Path", "File", "Files"];
+/// Types whose arguments can't be missing, besides numbers, Booleans and vectors.
+const REQUIRED_TYPES: [&str; 7] = ["String", "str", "char", "PathBuf", "Path", "File", "Files"];
 
-/// Why JSON is no value of a plain type, if it is none.
-fn unreadable(word: &str, json: &str) -> Option<String> {
+/// Returns why JSON can't be decoded as a number or Boolean of this type. Returns `None` if it can, and for other types.
+fn decode_error(type_name: &str, json: &str) -> Option<String> {
     macro_rules! plain {
-        ($($of:ident)*) => {
-            match word {
-                $(stringify!($of) => serde_json::from_str::<$of>(json).err().map(|e| e.to_string()),)*
+        ($($plain:ident)*) => {
+            match type_name {
+                $(stringify!($plain) => serde_json::from_str::<$plain>(json).err().map(|e| e.to_string()),)*
                 _ => None,
             }
         };
@@ -155,62 +171,79 @@ fn unreadable(word: &str, json: &str) -> Option<String> {
     plain!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool)
 }
 
-/// The name of an argument that stands for files, if there is one: `@PATH`. Who did not type it must not have it opened.
-pub fn names_files(arguments: &[(String, String)]) -> Option<&str> {
+/// Returns the name of the first argument that names files (`@PATH`). Such arguments of other nodes and tenants must not be
+/// opened on this machine.
+pub fn first_file_argument(arguments: &[(String, String)]) -> Option<&str> {
     let found = arguments.iter().find(|(_, value)| value.starts_with('@') && !value.starts_with("@@"));
     found.map(|(name, _)| name.as_str())
 }
 
-/// An argument as its task gets it.
-fn write(name: &str, of: &str, text: &str, files: &mut JobFiles) -> Result<Written, ProgramError> {
-    let (kind, options) = Of::named(of);
-    match kind.unwritten(options, text) {
-        Some(bytes) => Ok(Written::Value(bytes)),
-        None => json(name, (kind, of), text, files).map(Written::Json),
+/// Encodes an argument, and adds the files that it names to `files`.
+fn encode_argument(
+    name: &str,
+    type_name: &str,
+    text: &str,
+    files: &mut JobFiles,
+) -> Result<EncodedArgument, ProgramError> {
+    let (inner, options) = unwrap_type(type_name);
+    let kind = ArgumentKind::of(&inner);
+    match kind.encode_non_finite(options, text) {
+        Some(bytes) => Ok(EncodedArgument::Value(bytes)),
+        None => to_json(name, (kind, type_name), text, files).map(EncodedArgument::Json),
     }
 }
 
-/// An argument as JSON: as it is if it is JSON and not of a text; behind an `@`, files.
-fn json(name: &str, (kind, of): (Of, &str), text: &str, files: &mut JobFiles) -> Result<String, ProgramError> {
+/// Converts an argument to JSON. `@PATH` becomes a reference to files. Text of a text type, and text that is not JSON, becomes
+/// a JSON string; other text is JSON already.
+fn to_json(
+    name: &str,
+    (kind, type_name): (ArgumentKind, &str),
+    text: &str,
+    files: &mut JobFiles,
+) -> Result<String, ProgramError> {
     let quoted = |text: &str| Value::from(text).to_string();
     match (kind, text.strip_prefix('@')) {
-        (Of::File, Some(path)) => described(&files.file(path)?),
-        (Of::Files, Some(path)) => described(&files.files(path)?),
+        (ArgumentKind::File, Some(path)) => file_json(&files.file(path)?),
+        (ArgumentKind::Files, Some(path)) => file_json(&files.files(path)?),
         (_, Some(rest)) if rest.starts_with('@') => Ok(quoted(rest)),
         (_, Some(_)) => Err(ProgramError::Invalid(format!(
-            "argument `{name}` is of type {of}: `@` stands for a file where a task takes a `File` or `Files`, and `@@` for itself"
+            "argument `{name}` has type {type_name}: `@PATH` needs type `File` or `Files`; write `@@` for a text that \
+             starts with `@`"
         ))),
-        (Of::Text, None) => Ok(quoted(text)),
+        (ArgumentKind::Text, None) => Ok(quoted(text)),
         (_, None) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => Ok(text.to_owned()),
         (_, None) => Ok(quoted(text)),
     }
 }
 
-fn described(given: &impl Serialize) -> Result<String, ProgramError> {
-    serde_json::to_string(given).map_err(|e| ProgramError::Invalid(e.to_string()))
+fn file_json(reference: &impl Serialize) -> Result<String, ProgramError> {
+    serde_json::to_string(reference).map_err(|e| ProgramError::Invalid(e.to_string()))
 }
 
-/// What a job's first task returned: any bytes.
-pub(super) fn result(task: &str, bytes: &[u8]) -> Result<Value, Fault> {
-    let wrong = |what: String| Fault::new(Code::BadOutput, format!("{task}: what it returned {what}"));
+/// Decodes the result of a job's first task, which may be any bytes.
+///
+/// # Errors
+/// Fails if it is not JSON, or larger than [`RESULT_BYTES_MAX`].
+pub(super) fn decode_result(task: &str, bytes: &[u8]) -> Result<Value, Fault> {
+    let fault = |problem: String| Fault::new(Code::BadOutput, format!("{task}: its result {problem}"));
     if bytes.len() > RESULT_BYTES_MAX {
         let bytes = bytes.len();
-        return Err(wrong(format!(
-            "takes {bytes} bytes as JSON, {RESULT_BYTES_MAX} are shown: return less, or log it"
+        return Err(fault(format!(
+            "has {bytes} bytes as JSON, the limit is {RESULT_BYTES_MAX}: return less, or log the rest"
         )));
     }
-    serde_json::from_slice(bytes).map_err(|e| wrong(format!("is no JSON: {e}")))
+    serde_json::from_slice(bytes).map_err(|e| fault(format!("is not JSON: {e}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(of: &str, text: &str, expected: Result<&str, &str>) {
-        let found = write("x", of, text, &mut JobFiles::default()).map_err(|e| e.to_string());
+    fn check(type_name: &str, text: &str, expected: Result<&str, &str>) {
+        let found = encode_argument("x", type_name, text, &mut JobFiles::default()).map_err(|e| e.to_string());
         match expected {
-            Ok(json) => assert_eq!(found, Ok(Written::Json(json.to_owned())), "{of} {text}"),
-            Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{of} {text}: {found:?}"),
+            Ok(json) => assert_eq!(found, Ok(EncodedArgument::Json(json.to_owned())), "{type_name} {text}"),
+            Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{type_name} {text}: {found:?}"),
         }
     }
 
@@ -221,32 +254,32 @@ mod tests {
         check("Option<String>", "null", Ok(r#""null""#));
         check("Vec<String>", r#"["a"]"#, Ok(r#"["a"]"#));
         check("Shape", "flat", Ok(r#""flat""#));
-        for (of, text) in [("String", "@@home"), ("Shape", "@@home")] {
-            check(of, text, Ok(r#""@home""#));
+        for (type_name, text) in [("String", "@@home"), ("Shape", "@@home")] {
+            check(type_name, text, Ok(r#""@home""#));
         }
-        for of in ["String", "i64", "Vec<File>", "ObjectRef<Files>", "FileLike"] {
-            check(of, "@Cargo.toml", Err("where a task takes a `File` or `Files`"));
+        for type_name in ["String", "i64", "Vec<File>", "ObjectRef<Files>", "FileLike"] {
+            check(type_name, "@Cargo.toml", Err("`@PATH` needs type `File` or `Files`"));
         }
         let file = r#"{"number":0,"name":"Cargo.toml"}"#;
-        for of in ["File", "Option<File>", "sandbar_guest::File", "Option<sandbar_guest :: File>"] {
-            check(of, "@Cargo.toml", Ok(file));
+        for type_name in ["File", "Option<File>", "sandbar_guest::File", "Option<sandbar_guest :: File>"] {
+            check(type_name, "@Cargo.toml", Ok(file));
         }
-        for of in
+        for type_name in
             ["Box<str>", "std::borrow::Cow<'static, str>", "Option<Arc<str>>", "PathBuf", "char", "Option < String >"]
         {
-            check(of, "5", Ok(r#""5""#));
+            check(type_name, "5", Ok(r#""5""#));
         }
         check("Map<String,i64>", "5", Ok("5"));
         check("Option<Vec<String>>", "[1]", Ok("[1]"));
         check("Files", "@Cargo.toml", Ok(r#"{"first":0,"count":1,"names":1}"#));
         check("Files", "@src/*.rs.not", Err("no file matches it"));
-        check("File", "@src", Err("one is asked for"));
+        check("File", "@src", Err("the argument takes one"));
         check("File", "Cargo.toml", Ok(r#""Cargo.toml""#));
     }
 
     #[test]
     fn arguments_of_plain_types_are_checked_before_their_task_runs() {
-        for (of, text, expected) in [
+        for (type_name, text, expected) in [
             ("u64", Some("5"), Ok(())),
             ("u64", Some("-5"), Err("argument `x` can't be read as u64: ")),
             ("u64", Some("x"), Err("expected u64")),
@@ -260,33 +293,35 @@ mod tests {
             ("sandbar_guest::File", None, Err("argument `x` is missing")),
             ("Option<u64>", None, Ok(())),
             ("String", Some("null"), Ok(())),
-            // Of a type of its own, which may be made of nothing.
+            // A type of the program may have a default.
             ("Shape", None, Ok(())),
             ("Shape", Some("flat"), Ok(())),
         ] {
             let task = ProgramTask {
                 name: "main".into(),
-                arguments: vec![("x".to_owned(), of.to_owned())],
+                arguments: vec![("x".to_owned(), type_name.to_owned())],
                 returns: "()".to_owned(),
                 count: 0,
                 kind: sandbar_core::TaskKind::Task,
             };
-            let given: Vec<_> = text.map(|text| ("x".to_owned(), text.to_owned())).into_iter().collect();
-            let found = plan(&task, &given).map(drop).map_err(|e| e.to_string());
+            let values: Vec<_> = text.map(|text| ("x".to_owned(), text.to_owned())).into_iter().collect();
+            let found = plan_arguments(&task, &values).map(drop).map_err(|e| e.to_string());
             match expected {
-                Ok(()) => assert_eq!(found, Ok(()), "{of} {text:?}"),
-                Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{of} {text:?}: {found:?}"),
+                Ok(()) => assert_eq!(found, Ok(()), "{type_name} {text:?}"),
+                Err(words) => {
+                    assert!(found.clone().is_err_and(|e| e.contains(words)), "{type_name} {text:?}: {found:?}")
+                }
             }
         }
     }
 
-    /// Their bytes are those of the value: JSON has no such numbers.
+    /// JSON has no such numbers: they are encoded as the task's values.
     #[test]
-    fn numbers_may_be_none_or_without_an_end() {
-        fn is(of: &str, text: &str, value: impl Serialize) {
-            let found = write("x", of, text, &mut JobFiles::default());
-            let expected = Written::Value(postcard::to_stdvec(&value).unwrap().into());
-            assert_eq!(found.map_err(|e| e.to_string()), Ok(expected), "{of} {text}");
+    fn floats_may_be_nan_or_infinite() {
+        fn is(type_name: &str, text: &str, value: impl Serialize) {
+            let found = encode_argument("x", type_name, text, &mut JobFiles::default());
+            let expected = EncodedArgument::Value(postcard::to_stdvec(&value).unwrap().into());
+            assert_eq!(found.map_err(|e| e.to_string()), Ok(expected), "{type_name} {text}");
         }
         for text in ["NaN", "nan", "-nan"] {
             is("f64", text, f64::NAN);
@@ -304,12 +339,12 @@ mod tests {
 
     #[test]
     fn results_are_json_of_a_bounded_size() {
-        assert_eq!(result("main", br#"{"a": [1]}"#), Ok(serde_json::json!({"a": [1]})));
+        assert_eq!(decode_result("main", br#"{"a": [1]}"#), Ok(serde_json::json!({"a": [1]})));
         assert!(
-            result("main", &[7]).is_err_and(|fault| fault.message.starts_with("main: what it returned is no JSON"))
+            decode_result("main", &[7]).is_err_and(|fault| fault.message.starts_with("main: its result is not JSON"))
         );
-        assert!(result("main", &[b' '; RESULT_BYTES_MAX + 1]).is_err());
+        assert!(decode_result("main", &[b' '; RESULT_BYTES_MAX + 1]).is_err());
         let deep = "[".repeat(10_000);
-        assert!(result("main", deep.as_bytes()).is_err());
+        assert!(decode_result("main", deep.as_bytes()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Programs, calls of their tasks, and decoded task requests.
+//! Programs, calls of their tasks, decoded task requests, and resource demands.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Program {
 /// A task of a component.
 #[derive(Debug, Clone)]
 pub struct ProgramTask {
-    /// Name. A method's name has the prefix `Actor.`.
+    /// Name. The name of a function of an actor has the prefix `Actor.`, with the actor's type.
     pub name: Arc<str>,
     /// Name and type of each argument.
     pub arguments: Vec<(String, String)>,
@@ -43,25 +43,25 @@ impl Program {
     }
 
     /// Returns the function of this kind that belongs to the same actor as `function`.
-    fn beside(&self, function: u32, kind: TaskKind) -> Option<u32> {
+    fn sibling(&self, function: u32, kind: TaskKind) -> Option<u32> {
         let (actor, _) = self.tasks.get(function as usize)?.name.rsplit_once('.')?;
-        let is_it = |task: &ProgramTask| {
+        let is_sibling = |task: &ProgramTask| {
             task.kind == kind && task.name.rsplit_once('.').is_some_and(|(other, _)| other == actor)
         };
-        self.tasks.iter().position(is_it).map(|place| place as u32)
+        self.tasks.iter().position(is_sibling).map(|index| index as u32)
     }
 
-    /// Describes the actor that a function creates.
-    pub(super) fn make(&self, function: u32, options: ActorOptions, name: Option<String>) -> Make {
-        let restore = self.beside(function, TaskKind::Restore);
-        Make {
+    /// Returns the creation of an actor by a function.
+    pub(super) fn creation(&self, function: u32, options: ActorOptions, name: Option<String>) -> ActorCreation {
+        let restore = self.sibling(function, TaskKind::Restore);
+        ActorCreation {
             options: ActorSettings {
                 concurrency: options.max_concurrency.unwrap_or(CONCURRENCY),
-                checkpoint: restore.and_then(|_| self.beside(function, TaskKind::Checkpoint)),
+                checkpoint: restore.and_then(|_| self.sibling(function, TaskKind::Checkpoint)),
                 checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
             },
             restore,
-            saved: None,
+            checkpoint: None,
             actor: options,
             name,
         }
@@ -73,12 +73,12 @@ const CONCURRENCY: u32 = 1000;
 
 /// Creation of an actor.
 #[derive(Debug, Clone)]
-pub(super) struct Make {
+pub(super) struct ActorCreation {
     pub(super) options: ActorSettings,
     /// Function that restores the actor from a checkpoint.
     pub(super) restore: Option<u32>,
-    /// Checkpoint made on another node, among the objects that the call needs.
-    pub(super) saved: Option<ObjectId>,
+    /// Checkpoint from another node, among the objects that the call needs.
+    pub(super) checkpoint: Option<ObjectId>,
     /// Options of the caller.
     pub(super) actor: ActorOptions,
     /// Name in the job.
@@ -102,16 +102,27 @@ pub(super) struct Call {
     /// Objects contained in values of the arguments, for actors and their methods.
     pub(super) refs: Box<[ObjectId]>,
     /// Actor that the call creates.
-    pub(super) make: Option<Box<Make>>,
+    pub(super) creation: Option<Box<ActorCreation>>,
     /// Time of submission, in nanoseconds of the monotonic clock.
     pub(super) submitted: u64,
 }
 
 impl Call {
     /// Creates a call that needs no objects.
-    pub(super) fn of(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
+    pub(super) fn new(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
         let (needs, refs) = (Box::new([]), Box::new([]));
-        Call { program, function, timeout_ms: None, seed, lineage: None, arguments, needs, refs, make: None, submitted }
+        Call {
+            program,
+            function,
+            timeout_ms: None,
+            seed,
+            lineage: None,
+            arguments,
+            needs,
+            refs,
+            creation: None,
+            submitted,
+        }
     }
 
     /// Returns the time limit of an attempt.
@@ -131,7 +142,7 @@ impl Call {
 
 /// A decoded task request.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct DecodedRequest {
     pub(super) options: Option<Box<RequestOptions>>,
     /// Actor of a method call.
     pub(super) actor: Option<ActorId>,
@@ -140,27 +151,27 @@ pub(super) struct Read {
     pub(super) refs: Vec<ObjectId>,
 }
 
-impl Read {
+impl DecodedRequest {
     /// Decodes an untrusted request.
     ///
     /// # Errors
     /// Fails if it is malformed.
-    pub(super) fn of(request: &[u8]) -> Result<Read, postcard::Error> {
+    pub(super) fn decode(request: &[u8]) -> Result<DecodedRequest, postcard::Error> {
         let TaskRequest { options, actor, arguments, refs } = postcard::from_bytes(request)?;
         let needs = arguments.iter().filter_map(|argument| match argument {
             Argument::Object(object) => Some(*object),
             _ => None,
         });
         let needs = needs.collect();
-        // An empty list, without encoding it.
+        // The encoding of an empty list.
         let arguments = if arguments.is_empty() { vec![0] } else { postcard::to_stdvec(&arguments)? };
         let actor = actor.map(|handle| ActorId(handle.0));
-        Ok(Read { options, actor, arguments: arguments.into(), needs, refs })
+        Ok(DecodedRequest { options, actor, arguments: arguments.into(), needs, refs })
     }
 }
 
 /// Returns the default demand of a task: one CPU.
-pub(super) fn usual_demand() -> ResourceSet {
+pub(super) fn default_demand() -> ResourceSet {
     ResourceSet { cpus: RESOURCE_UNIT, ..ResourceSet::default() }
 }
 
@@ -170,7 +181,7 @@ pub(super) fn demand(options: &RequestOptions) -> ResourceSet {
         cpus: options.cpus.map_or(RESOURCE_UNIT, units),
         gpus: options.gpus.map_or(0, units),
         memory: options.memory.unwrap_or(0),
-        custom: options.resources.iter().map(|(name, of)| (name.as_str().into(), units(*of))).collect(),
+        custom: options.resources.iter().map(|(name, amount)| (name.as_str().into(), units(*amount))).collect(),
     }
 }
 
@@ -181,8 +192,8 @@ pub(super) fn units(amount: f64) -> u64 {
 
 /// Returns the demand of an actor with these options: no CPU by default.
 pub(super) fn actor_demand(options: &RequestOptions) -> ResourceSet {
-    let asked = demand(options);
-    ResourceSet { cpus: options.cpus.map_or(0, |_| asked.cpus), ..asked }
+    let demand = demand(options);
+    ResourceSet { cpus: options.cpus.map_or(0, |_| demand.cpus), ..demand }
 }
 
 /// Interned names of tasks.
@@ -193,10 +204,10 @@ pub(super) struct Names(FxHashMap<String, Arc<str>>);
 const NAMES_MAX: usize = 10_000;
 
 impl Names {
-    /// Interns a name.
-    pub(super) fn of(&mut self, name: String) -> Arc<str> {
-        if let Some(known) = self.0.get(&name) {
-            return known.clone();
+    /// Returns the interned name. Beyond [`NAMES_MAX`] names, returns a copy that is not interned.
+    pub(super) fn intern(&mut self, name: String) -> Arc<str> {
+        if let Some(interned) = self.0.get(&name) {
+            return interned.clone();
         }
         let text: Arc<str> = name.as_str().into();
         if self.0.len() < NAMES_MAX {

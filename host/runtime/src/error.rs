@@ -44,7 +44,7 @@ pub enum ProgramError {
         reason: io::Error,
     },
     /// A task of the node panicked or was cancelled.
-    #[error("a part of the node ended early: {0}")]
+    #[error("a task of the node panicked or was cancelled: {0}")]
     Ended(#[from] tokio::task::JoinError),
 }
 

@@ -52,8 +52,10 @@ impl JobFiles {
     pub(crate) fn file(&mut self, path: &str) -> Result<FileRef, ProgramError> {
         let files = find_files(path)?;
         let [file] = &files[..] else {
-            let message =
-                format!("`{path}` is {} files, and one is asked for: the task would take `Files`", files.len());
+            let message = format!(
+                "`{path}` matches {} files, the argument takes one: declare it as `Files` for several",
+                files.len()
+            );
             return Err(ProgramError::Invalid(message));
         };
         let (number, name) = (self.all.len() as u64, name(file));
@@ -62,6 +64,9 @@ impl JobFiles {
     }
 
     /// Adds all files that a path, a folder or a glob matches.
+    ///
+    /// # Errors
+    /// Fails if no file matches, one is not a regular file, or the job has more than [`FILES_MAX`] files.
     pub(crate) fn files(&mut self, path: &str) -> Result<FileListRef, ProgramError> {
         let first = self.all.len();
         self.add(find_files(path)?)?;
@@ -74,13 +79,13 @@ impl JobFiles {
     fn add(&mut self, files: Vec<PathBuf>) -> Result<(), ProgramError> {
         self.files += files.len();
         if self.files > FILES_MAX {
-            let message = format!("it is given {} files, the limit is {FILES_MAX}", self.files);
+            let message = format!("the job has {} files, the limit is {FILES_MAX}", self.files);
             return Err(ProgramError::Invalid(message));
         }
         for path in files {
             let metadata = std::fs::metadata(&path).map_err(ProgramError::file(&path))?;
             if !metadata.is_file() {
-                return Err(ProgramError::file(&path)(io::Error::other("it is no regular file")));
+                return Err(ProgramError::file(&path)(io::Error::other("not a regular file")));
             }
             self.all.push(Entry::File(path, Version::of(&metadata)));
         }
@@ -102,6 +107,9 @@ impl JobFiles {
     }
 
     /// Reads an entry of at most `bytes_max` bytes. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Fails if the entry does not exist, is too large, can't be read, or has changed since it was added.
     pub(crate) fn read(&self, number: u64, bytes_max: u64) -> Result<Content, Fault> {
         let entry = usize::try_from(number).ok().and_then(|at| self.all.get(at));
         let (path, version) = match entry.ok_or_else(|| unknown(number))? {
@@ -120,8 +128,8 @@ impl JobFiles {
     }
 
     fn names(&self, files: Range<usize>) -> Result<Content, Fault> {
-        let of = |entry: &Entry| if let Entry::File(path, _) = entry { Some(name(path)) } else { None };
-        let names: Vec<String> = self.all[files].iter().filter_map(of).collect();
+        let name_of = |entry: &Entry| if let Entry::File(path, _) = entry { Some(name(path)) } else { None };
+        let names: Vec<String> = self.all[files].iter().filter_map(name_of).collect();
         let fault = |e: &dyn std::fmt::Display| Fault::new(Code::Host, format!("names of files can't be written: {e}"));
         let bytes = postcard::to_stdvec(&names).map_err(|e| fault(&e))?;
         if bytes.len() <= VALUE_INLINE_BYTES_MAX {
@@ -131,9 +139,9 @@ impl JobFiles {
     }
 }
 
-/// Returns the error for a number without an entry.
+/// Returns the fault for a number without an entry.
 pub(crate) fn unknown(number: u64) -> Fault {
-    Fault::new(Code::BadRequest, format!("it opens file {number}, which its job was not given"))
+    Fault::new(Code::BadRequest, format!("file {number} is not a file of the task's job"))
 }
 
 /// Formats a path without a leading `./`.
@@ -150,8 +158,8 @@ impl Version {
 
 /// Reads a file, and checks before and after that it has not changed.
 fn read(path: &Path, version: Version) -> io::Result<Content> {
-    let changed = || io::Error::other("it has changed since its job began");
-    // Opening a pipe in its place would block.
+    let changed = || io::Error::other("changed since its job started");
+    // Opening a pipe that has replaced the file would block.
     if !std::fs::metadata(path)?.is_file() {
         return Err(changed());
     }
@@ -232,7 +240,7 @@ mod tests {
         let read = || files.read(number, 100).map(bytes).map_err(|fault| fault.message);
         assert_eq!(read().unwrap(), b"abc");
         fs::write(&path, "abcd").unwrap();
-        assert!(read().unwrap_err().ends_with("it has changed since its job began"));
+        assert!(read().unwrap_err().ends_with("changed since its job started"));
         fs::remove_file(&path).unwrap();
         assert!(read().unwrap_err().contains("No such file"));
         fs::create_dir(&path).unwrap();

@@ -1,8 +1,9 @@
 //! The runtime of programs on one node: tasks that submit tasks, actors, objects, streams, placement.
 //!
-//! One thread has the scheduler and the connections of all workers for programs. It reads what workers send, gives it to the
-//! scheduler, and carries out the scheduler's actions. It never waits for a worker, and runs no guest code. Other threads use
-//! its handle ([`RuntimeHandle`]). A job starts with a task of its program, or with a [client](ClientJob) of this process.
+//! One thread owns the scheduler and the connections to all workers of programs. It reads messages of workers, steps the
+//! scheduler, and carries out the scheduler's actions. It never waits for a worker, and runs no guest code. Other threads send
+//! requests through a [`RuntimeHandle`]. A job starts with a task of its program, or with a [client](ClientJob) in this
+//! process.
 //!
 //! Non-goals: how nodes find and reach each other ([`RuntimePeers`]), job files.
 
@@ -14,26 +15,29 @@ mod calls;
 mod client;
 mod engine;
 mod error;
+mod file_reader;
 mod files;
-mod keeping;
 mod link;
 mod peer;
 mod plan;
-mod reader;
+mod recording;
 mod runner;
 mod thread;
 mod worker;
 
-pub use arguments::names_files;
+/// Prefix of the targets of this crate's log lines.
+pub const LOG_TARGET: &str = module_path!();
+
+pub use arguments::first_file_argument;
 pub use calls::{Program, ProgramTask};
-pub use client::{ClientJob, ClientJobSpec, Listen, LoadedProgram, ObjectValue};
+pub use client::{ClientJob, ClientJobSpec, ClientListener, LoadedProgram, ObjectValue};
 pub use engine::WORKERS_MAX;
 #[doc(hidden)]
 pub use engine::{Saying, hear_any, said_any};
 pub use error::ProgramError;
 pub use peer::{
-    Amounts, CachedResult, CachedValue, ClusterServices, Loaded, Neighbours, NewPeer, PeerEnd, PeerLine, RemoteObject,
-    Tell,
+    Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, Loaded, NewPeer, PeerEnd, PeerLine,
+    RemoteObject,
 };
 pub use plan::{ArgumentPlan, ProgramPlan};
 pub use runner::{

@@ -8,7 +8,7 @@ use sandbar_store::SealedFile;
 use sandbar_worker::CompiledComponent;
 use sandbar_worker::program::{NodeMessage, Polled, ProgramWorker, StartTask, TaskPosition};
 
-use super::client::Seat;
+use super::client::ClientLink;
 
 /// A link to a worker.
 pub(crate) type Link = Box<dyn WorkerLink>;
@@ -187,7 +187,7 @@ impl WorkerLink for ProgramWorker {
     }
 }
 
-impl WorkerLink for Seat {
+impl WorkerLink for ClientLink {
     fn process_id(&self) -> u32 {
         std::process::id()
     }
@@ -201,15 +201,15 @@ impl WorkerLink for Seat {
     }
 
     fn send(&mut self, message: &NodeMessage<'_>) {
-        self.tell(message);
+        self.send(message);
     }
 
     fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
-        self.tell_with(message, file)
+        self.send_with_file(message, file)
     }
 
     fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
-        Some(self.begin(task))
+        Some(self.start(task))
     }
 
     fn started_up_to(&self) -> TaskPosition {
@@ -226,15 +226,15 @@ impl WorkerLink for Seat {
     }
 
     fn has_messages(&self) -> bool {
-        self.has_some()
+        self.has_messages()
     }
 
     fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
-        Ok(self.hear(frame))
+        Ok(self.poll(frame))
     }
 
     fn next_file(&mut self, _: u64) -> io::Result<SealedFile> {
-        self.next_object()
+        self.next_file()
     }
 
     fn kill(&mut self) {

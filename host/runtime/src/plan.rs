@@ -6,35 +6,34 @@ use serde::Serialize;
 
 use crate::arguments;
 use crate::error::ProgramError;
-use crate::runner::ProgramSpec;
-use crate::runner::{MAIN, ProgramRunner, find};
+use crate::runner::{MAIN, ProgramRunner, ProgramSpec, find_task};
 
-/// The start of a program.
+/// The plan of a program: its first task and the task's arguments.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProgramPlan {
-    /// As it was named.
+    /// Program as given by the user.
     pub program: String,
-    /// The task that it begins with.
+    /// Name of the first task.
     pub task: String,
-    /// Whether its crate has to be built first; its tasks are unknown until then.
+    /// Whether the program's crate must be built first. Until then, its tasks are unknown.
     pub is_to_build: bool,
-    /// The SHA-256 of its component.
+    /// SHA-256 of the component.
     pub component: Option<String>,
-    /// The task's arguments, in their order.
+    /// Arguments in the task's order.
     pub arguments: Option<Vec<ArgumentPlan>>,
 }
 
 /// An argument of a program's first task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ArgumentPlan {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type, in the words of its task.
+    /// Type, as the task declares it.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// As it was given; nothing where it was not.
+    /// Text as given by the user, if any.
     pub value: Option<String>,
-    /// How many files it stands for, if it stands for some.
+    /// Number of files that the argument names, if any.
     pub files: Option<u64>,
 }
 
@@ -43,7 +42,7 @@ impl ProgramRunner {
     /// no task.
     ///
     /// # Errors
-    /// When there is no such program or task, and when the arguments are not those of the task.
+    /// Fails if the program or task does not exist, or an argument is invalid.
     pub async fn plan(&self, spec: &ProgramSpec) -> Result<ProgramPlan, ProgramError> {
         let (path, task) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
@@ -54,9 +53,10 @@ impl ProgramRunner {
         }
         let loaded = self.load(path, spec.limits).await?;
         let component = Some(loaded.compiled.id().to_string());
-        let (function, given) = (find(&loaded, &task, path)?, spec.arguments.clone());
-        // Files may be many, and their disk slow.
-        let arguments = tokio::task::spawn_blocking(move || arguments::plan(&loaded.tasks[function], &given));
+        let (function, values) = (find_task(&loaded, &task, path)?, spec.arguments.clone());
+        // This may look up many files on a slow disk.
+        let arguments =
+            tokio::task::spawn_blocking(move || arguments::plan_arguments(&loaded.tasks[function], &values));
         Ok(ProgramPlan { program, task, is_to_build, component, arguments: Some(arguments.await??) })
     }
 }

@@ -1,4 +1,4 @@
-//! Programs, from a path to the result of the first task.
+//! The runner of programs: loads a program, runs its first task, and returns the job's summary.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
 use crate::engine::{EngineOptions, First, JobCounters, JobOutputs, JobResult, NewJob, WORKERS_MAX};
 use crate::error::ProgramError;
-use crate::keeping::Keeping;
 use crate::peer::{CachedResult, ClusterServices};
+use crate::recording::JobRecording;
 use crate::thread::{Runtime, RuntimeHandle, RuntimeOptions, StoreOptions};
 
 /// Limits of a job. A task that exceeds `call_bytes_max` waits; exceeding another limit is an error.
@@ -35,9 +35,9 @@ const JOB_LIMITS: JobLimits = JobLimits {
 const SANDBOXES_MAX: u32 = 1100;
 /// Minimum address space of a worker for programs: each sandbox reserves a 32-bit memory.
 pub const PROGRAM_ADDRESS_BYTES: u64 = (SANDBOXES_MAX as u64) << 32;
-/// Number of all worker numbers.
-const NUMBERS_MAX: u32 = 1 << 28;
-/// First task of a job, unless another is named.
+/// Number of worker ids in a whole cluster.
+const WORKER_IDS_MAX: u32 = 1 << 28;
+/// Default name of a job's first task.
 pub(crate) const MAIN: &str = "main";
 
 /// A program to run.
@@ -45,7 +45,7 @@ pub(crate) const MAIN: &str = "main";
 pub struct ProgramSpec {
     /// `PATH` or `PATH#task`, where `PATH` is a component or the folder of a crate.
     pub program: String,
-    /// Names and values of the task's arguments: JSON, or else text.
+    /// Names and values of the task's arguments. A value is JSON, text, or `@PATH` for files.
     pub arguments: Vec<(String, String)>,
     /// Limits of each task, within those of the node.
     pub limits: Limits,
@@ -163,27 +163,27 @@ impl std::fmt::Debug for ClusterProgram {
     }
 }
 
-/// What came of a program.
+/// Summary of a successful job.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProgramSummary {
-    /// What the job is called, if anything is kept of it.
+    /// Name of the job, if it is recorded.
     pub job: Option<String>,
     /// `succeeded`.
     pub state: &'static str,
-    /// What its first task returned; nothing where that has no JSON.
+    /// Result of the first task; null for the job of a client.
     pub result: serde_json::Value,
-    /// What its tasks came to.
+    /// Counts of tasks.
     #[serde(flatten)]
     pub counts: JobCounts,
-    /// Bytes of objects that went to disk.
+    /// Bytes of objects that were spilled to disk.
     pub spilled_bytes: u64,
-    /// And that came back.
+    /// Bytes of spilled objects that were read back.
     pub restored_bytes: u64,
-    /// Seconds that building and compiling its tasks took before its start.
+    /// Seconds of building and compiling the program before its start.
     pub build_seconds: f64,
-    /// From its start to its end.
+    /// Seconds from the start to the end of the job.
     pub seconds: f64,
-    /// Most memory of the node itself.
+    /// Peak memory of the node's process, in bytes.
     pub peak_memory_bytes: u64,
 }
 
@@ -202,29 +202,30 @@ impl ProgramRunner {
         ProgramRunner { functions, progress, options, runtime: Mutex::default() }
     }
 
-    /// Runs a program. `recorder` records the job, and answers queries about it while it runs.
+    /// Runs a program. `recorder` records the job, and responds to queries about it while it runs.
     ///
     /// # Errors
-    /// Fails if the program can't start, if its first task fails, and if the user stops it.
+    /// Fails if the program can't start, its first task fails, or the user stops it.
     pub async fn run(&self, spec: &ProgramSpec, recorder: JobRecorder) -> Result<ProgramSummary, ProgramError> {
-        let keeping = Keeping::start(recorder, LogOutput::Deduplicated(self.progress.clone())).map_err(host)?;
+        let recording =
+            JobRecording::start(recorder, LogOutput::Deduplicated(self.progress.clone())).map_err(start_fault)?;
         let result = tokio::select! {
-            result = self.run_kept(spec, &keeping) => result,
-            () = keeping.serve() => Err(ProgramError::Stopped),
+            result = self.run_recorded(spec, &recording) => result,
+            () = recording.serve() => Err(ProgramError::Stopped),
         };
-        keeping.finish(&result);
+        recording.finish(&result);
         result
     }
 
-    async fn run_kept(&self, spec: &ProgramSpec, keeping: &Keeping) -> Result<ProgramSummary, ProgramError> {
+    async fn run_recorded(&self, spec: &ProgramSpec, recording: &JobRecording) -> Result<ProgramSummary, ProgramError> {
         let (path, name) = spec.program.rsplit_once('#').unwrap_or((&spec.program, MAIN));
         let path = Path::new(path);
         let built_before = self.progress.build_time();
         let program = self.load(path, spec.limits).await?;
         let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
-        let begun = || self.progress.enter(Phase::Running, 0);
+        let on_started = || self.progress.enter(Phase::Running, 0);
         let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
-        let summary = run(&*self.runtime()?, program, first, keeping, begun).await?;
+        let summary = run(&*self.runtime()?, program, first, recording, on_started).await?;
         Ok(ProgramSummary { build_seconds, ..summary })
     }
 
@@ -270,7 +271,7 @@ impl ProgramRunner {
             engine: EngineOptions {
                 node,
                 // A node without peers has all ids.
-                worker_ids: first..if peers.is_some() { first + WORKERS_MAX } else { NUMBERS_MAX },
+                worker_ids: first..if peers.is_some() { first + WORKERS_MAX } else { WORKER_IDS_MAX },
                 workers: self.options.workers,
                 resources: resources.clone(),
                 job_limits: JOB_LIMITS,
@@ -293,7 +294,7 @@ impl ProgramRunner {
             },
         };
         let slots = self.options.workers as u32;
-        let started = Arc::new(Runtime::start(options).map_err(host)?);
+        let started = Arc::new(Runtime::start(options).map_err(start_fault)?);
         if let Some(peers) = &self.options.peers {
             let (handle, run) = (started.handle(), cluster_runner(&started));
             peers.started(RuntimeStarted { node, handle, resources, slots, run });
@@ -326,18 +327,18 @@ pub async fn load_program(
     program(&functions.load(file, path).await?, limits).map(Arc::new)
 }
 
-/// What came of a job that has ended just now.
+/// Summarizes a job that has succeeded.
 pub(crate) fn summary(
-    keeping: &Keeping,
+    recording: &JobRecording,
     result: serde_json::Value,
     counters: &JobCounters,
     started: Instant,
 ) -> ProgramSummary {
     ProgramSummary {
-        job: keeping.name().map(|name| name.as_str().to_owned()),
+        job: recording.name().map(|name| name.as_str().to_owned()),
         state: "succeeded",
         result,
-        counts: keeping.counts(),
+        counts: recording.counts(),
         spilled_bytes: counters.spilled_bytes,
         restored_bytes: counters.restored_bytes,
         build_seconds: 0.0,
@@ -346,13 +347,13 @@ pub(crate) fn summary(
     }
 }
 
-/// What a program begins with.
+/// The first task of a job.
 struct FirstTask<'a> {
     path: &'a Path,
     name: &'a str,
     arguments: &'a [(String, String)],
     seed: u64,
-    /// If another node may take it over: see [`NewJob::lasting`].
+    /// Set if another node may take the job over: see [`NewJob::lasting`].
     lasting: Option<(Arc<str>, Vec<CachedResult>)>,
 }
 
@@ -361,34 +362,34 @@ async fn run(
     runtime: &Runtime,
     program: Arc<Program>,
     first: FirstTask<'_>,
-    keeping: &Keeping,
-    begun: impl FnOnce(),
+    recording: &JobRecording,
+    on_started: impl FnOnce(),
 ) -> Result<ProgramSummary, ProgramError> {
     let FirstTask { path, name, arguments, seed, lasting } = first;
-    let function = find(&program, name, path)?;
-    // Files may be many, and their disk slow.
-    let (of, given) = (program.clone(), arguments.to_vec());
-    let arguments = tokio::task::spawn_blocking(move || arguments::arguments(&of.tasks[function], &given));
-    let (arguments, given) = arguments.await??;
-    let ended = || Fault::new(Code::Host, "the node ended before the program did");
+    let function = find_task(&program, name, path)?;
+    // This may look up many files on a slow disk.
+    let (tasks, values) = (program.clone(), arguments.to_vec());
+    let encoded = tokio::task::spawn_blocking(move || arguments::encode_arguments(&tasks.tasks[function], &values));
+    let (arguments, files) = encoded.await??;
+    let shut_down = || Fault::new(Code::Host, "the node shut down before the program finished");
     let started = Instant::now();
     let mut job = runtime.submit(NewJob {
         program,
         first: First::Function(function as u32, arguments),
         seed,
         lasting,
-        files: Arc::new(given),
+        files: Arc::new(files),
         outputs: JobOutputs {
-            progress: keeping.bars(),
-            log: keeping.log().ok_or_else(ended)?,
-            finished: keeping.left(),
+            progress: recording.progress(),
+            log: recording.log_sender().ok_or_else(shut_down)?,
+            finished: recording.finished_job(),
         },
     });
-    keeping.begun(job.handle(), job.id());
-    begun();
-    let JobResult { result, counters } = job.result().await.ok_or_else(ended)?;
+    recording.started(job.handle(), job.id());
+    on_started();
+    let JobResult { result, counters } = job.result().await.ok_or_else(shut_down)?;
     let result = result.map_err(|error| ProgramError::Task((*error).clone()))?;
-    Ok(summary(keeping, arguments::result(name, &result)?, &counters, started))
+    Ok(summary(recording, arguments::decode_result(name, &result)?, &counters, started))
 }
 
 /// Returns the function that runs programs of the cluster while the runtime exists.
@@ -398,29 +399,32 @@ fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
         let runtime = runtime.clone();
         Box::pin(async move {
             // Other nodes and tenants must not open files of this machine.
-            if let Some(name) = arguments::names_files(&arguments) {
-                return Err(ProgramError::Invalid(format!("argument `{name}` is a file: a cluster's job has none")));
+            if let Some(name) = arguments::first_file_argument(&arguments) {
+                return Err(ProgramError::Invalid(format!(
+                    "argument `{name}` is a file: a job of a cluster can't open files of a node"
+                )));
             }
             let runtime = runtime.upgrade().ok_or(ProgramError::Dropped)?;
-            let keeping = Keeping::start(recorder, LogOutput::Callback(Box::new(|_| {}))).map_err(host)?;
-            let lasting = keeping.name().map(|name| (name.as_str().into(), resumed));
+            let recording =
+                JobRecording::start(recorder, LogOutput::Callback(Box::new(|_| {}))).map_err(start_fault)?;
+            let lasting = recording.name().map(|name| (name.as_str().into(), resumed));
             let path = Path::new("the program");
             let first = FirstTask { path, name: &task, arguments: &arguments, seed: 0, lasting };
             let result = tokio::select! {
-                result = run(&runtime, program, first, &keeping, || {}) => result,
-                () = keeping.serve() => Err(ProgramError::Stopped),
+                result = run(&runtime, program, first, &recording, || {}) => result,
+                () = recording.serve() => Err(ProgramError::Stopped),
             };
-            keeping.finish(&result);
+            recording.finish(&result);
             result
         })
     })
 }
 
-fn host(error: std::io::Error) -> Fault {
+fn start_fault(error: std::io::Error) -> Fault {
     Fault::new(Code::Host, format!("the node can't run programs: {error}"))
 }
 
-/// The tasks of a component.
+/// Reads the tasks of a component.
 fn program(loaded: &LoadedComponent, limits: Limits) -> Result<Program, Fault> {
     let malformed = |e| Fault::new(Code::BadOutput, format!("its description is malformed: {e}"));
     let tasks = loaded.functions.iter().filter(|function| function.kind == FunctionKind::Task).map(|function| {
@@ -432,18 +436,24 @@ fn program(loaded: &LoadedComponent, limits: Limits) -> Result<Program, Fault> {
     Ok(Program { compiled: loaded.compiled.clone(), limits, tasks })
 }
 
-pub(crate) fn find(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
+/// Returns the index of a task that a job can start with.
+///
+/// # Errors
+/// Fails if the program has no such task, or it is a generator.
+pub(crate) fn find_task(program: &Program, name: &str, path: &Path) -> Result<usize, Fault> {
     let is_task = |task: &&ProgramTask| task.kind == TaskKind::Task;
     let found = program.tasks.iter().position(|task| is_task(&task) && &*task.name == name);
     let is_generator = |task: &ProgramTask| task.kind == TaskKind::Generator && &*task.name == name;
     found.ok_or_else(|| {
         if program.tasks.iter().any(is_generator) {
-            let message = format!("`{name}` is a generator: a task takes its items, no job begins with it");
+            let message = format!(
+                "`{name}` is a generator: a job can't start with one; start with a task that consumes its items"
+            );
             return Fault::new(Code::Export, message).of(&path.display().to_string());
         }
-        let there: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        let message = format!("it has no task `{name}`; its tasks are: {there} (choose one by PATH#TASK)");
+        let names: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let message = format!("it has no task `{name}`; its tasks are: {names} (choose one by PATH#TASK)");
         Fault::new(Code::Export, message).of(&path.display().to_string())
     })
 }

@@ -1,4 +1,4 @@
-//! The runtime's thread: it has the engine, and performs its IO. Other threads send it requests.
+//! The runtime's thread. It owns the engine, performs the engine's IO, and handles requests of other threads.
 
 use std::io;
 use std::ops::Range;
@@ -19,16 +19,16 @@ use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, mon
 use tokio::sync::oneshot;
 
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
+use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::link::Link;
-use crate::peer::{CachedResult, ClusterServices, Loaded, NewPeer, RemoteObject, Tell};
-use crate::reader::{FileReader, ReadRequest, ReadResult};
+use crate::peer::{CachedResult, Callback, ClusterServices, Loaded, NewPeer, RemoteObject};
 
 /// Time that the thread polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 /// Interval of ticks while workers have work, and while they have none.
 const TICK: Duration = Duration::from_millis(1);
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// Open files that are left for other uses than values.
+/// Number of open files that are reserved for other uses than values.
 const OTHER_FILES: u64 = 1000;
 /// Maximum number of open files of values.
 const FILES_MAX: u64 = 1 << 20;
@@ -56,18 +56,18 @@ pub(crate) struct StoreOptions {
 
 enum Request {
     StartJob(JobId, NewJob, oneshot::Sender<JobResult>),
-    /// Stop a job, unless it has ended. Dropping the sender is the response.
+    /// Stop a job, unless it has ended. The runtime drops the sender in reply.
     StopJob(JobId, SyncSender<()>),
     Inspect(JobId, JobQuery, oneshot::Sender<JobResponse>),
     Connect(NewPeer),
-    Share(ObjectId, Tell<Result<SealedFile, String>>),
+    Share(ObjectId, Callback<Result<SealedFile, String>>),
     AddWorkerIds(Range<u32>),
     /// A value was fetched, by its number.
     Fetched(u64, Result<SealedFile, String>),
     /// A program of a node was loaded, by its number.
     Loaded(NodeId, u32, Loaded),
-    CachedResults(Arc<str>, u64, Tell<Vec<(u64, CachedResult)>>),
-    Drain(Tell<()>),
+    CachedResults(Arc<str>, u64, Callback<Vec<(u64, CachedResult)>>),
+    Drain(Callback<()>),
     Shutdown,
 }
 
@@ -87,14 +87,14 @@ pub struct RuntimeHandle {
 }
 
 impl RuntimeHandle {
-    /// Answers a query about a job.
+    /// Queries a job.
     pub(crate) async fn inspect(&self, job: JobId, query: JobQuery) -> JobResponse {
         let (sender, response) = oneshot::channel();
         self.send(Request::Inspect(job, query, sender));
         response.await.unwrap_or_else(|_| JobResponse::Refused("the node shuts down".to_owned()))
     }
 
-    /// Stops a job. It has ended when this returns.
+    /// Stops a job, and blocks until it has ended.
     fn stop_job(&self, job: JobId) {
         let (sender, stopped) = sync_channel(0);
         self.send(Request::StopJob(job, sender));
@@ -113,12 +113,12 @@ impl RuntimeHandle {
     }
 
     /// Shares the value of an object with another node.
-    pub fn share(&self, object: ObjectId, tell: Tell<Result<SealedFile, String>>) {
-        self.send(Request::Share(object, tell));
+    pub fn share(&self, object: ObjectId, reply: Callback<Result<SealedFile, String>>) {
+        self.send(Request::Share(object, reply));
     }
 
-    /// Returns results that tasks of a job have computed here, for the node that takes the job over: some from a number on,
-    /// each with the number after it.
+    /// Returns a page of cached results of a job, for the node that takes the job over: results from the number `from` on, each
+    /// with the number of the next one.
     pub async fn cached_results(&self, name: &str, from: u64) -> Vec<(u64, CachedResult)> {
         let (sender, results) = oneshot::channel();
         self.send(Request::CachedResults(name.into(), from, Box::new(move |page| drop(sender.send(page)))));
@@ -129,18 +129,18 @@ impl RuntimeHandle {
     pub async fn drain(&self) {
         let (sender, drained) = oneshot::channel();
         self.send(Request::Drain(Box::new(move |()| _ = sender.send(()))));
-        // A runtime that has shut down is not needed.
+        // An error means that the runtime has shut down, and is not needed.
         let _ = drained.await;
     }
 
     fn send(&self, request: Request) {
-        // A runtime that has shut down drops requests, and so answers them.
+        // A runtime that has shut down drops requests and their senders, so that no caller waits.
         let _ = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
         self.doorbell.ring();
     }
 }
 
-/// A job that runs. Dropping it stops the job.
+/// A running job. Dropping it stops the job.
 pub(crate) struct RunningJob {
     id: JobId,
     handle: RuntimeHandle,
@@ -177,7 +177,7 @@ impl Runtime {
     /// Starts the runtime and its workers.
     ///
     /// # Errors
-    /// Memory or a thread can't be created.
+    /// Fails if memory or a thread can't be created.
     pub(crate) fn start(options: RuntimeOptions) -> io::Result<Runtime> {
         let (requests, received) = channel();
         let doorbell = Doorbell::new()?;
@@ -289,22 +289,22 @@ impl EventLoop {
                 engine.stop_job(id);
                 drop(stopped);
             }
-            // Who sent the query may be gone.
+            // The sender of the query may be gone.
             Request::Inspect(job, query, response) => drop(response.send(engine.inspect(job, query))),
             Request::Connect(peer) => engine.join(peer),
-            Request::Share(object, tell) => engine.share(object, tell),
+            Request::Share(object, reply) => engine.share(object, reply),
             Request::AddWorkerIds(ids) => engine.add_worker_ids(ids),
             Request::Fetched(number, fetched) => engine.fetched(number, fetched),
             Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
-            Request::CachedResults(name, from, tell) => tell(engine.cached_results(&name, from)),
-            Request::Drain(tell) => engine.drain(tell),
+            Request::CachedResults(name, from, reply) => reply(engine.cached_results(&name, from)),
+            Request::Drain(reply) => engine.drain(reply),
             Request::Shutdown => return false,
         }
         true
     }
 }
 
-/// Performs the engine's IO. Results that other threads compute are requests.
+/// Performs the engine's IO. Other threads return their results as requests.
 pub(crate) struct ThreadDriver {
     handle: RuntimeHandle,
     workers: ProgramWorkerOptions,
@@ -362,14 +362,14 @@ impl Driver for ThreadDriver {
     }
 
     fn fetch(&mut self, number: u64, object: RemoteObject) {
-        let tell = self.on_fetched(number);
+        let reply = self.on_fetched(number);
         match &self.peers {
-            Some(peers) => peers.fetch(object, tell),
-            None => tell(Err("this node is in no cluster".to_owned())),
+            Some(peers) => peers.fetch(object, reply),
+            None => reply(Err("this node is not in a cluster".to_owned())),
         }
     }
 
-    fn on_fetched(&self, number: u64) -> Tell<Result<SealedFile, String>> {
+    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, String>> {
         let handle = self.handle.clone();
         Box::new(move |fetched| handle.send(Request::Fetched(number, fetched)))
     }
@@ -377,8 +377,8 @@ impl Driver for ThreadDriver {
     fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits) {
         if let Some(peers) = &self.peers {
             let handle = self.handle.clone();
-            let tell = move |loaded| handle.send(Request::Loaded(node, program, loaded));
-            peers.load(node, component, limits, Box::new(tell));
+            let reply = move |loaded| handle.send(Request::Loaded(node, program, loaded));
+            peers.load(node, component, limits, Box::new(reply));
         }
     }
 

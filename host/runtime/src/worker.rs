@@ -17,22 +17,22 @@ pub(super) struct Worker {
     pub(super) id: WorkerId,
     pub(super) kind: WorkerKind,
     pub(super) link: Link,
-    /// Assigned tasks and their positions in its queue, in order.
+    /// Assigned tasks and their positions in the worker's queue, in order.
     assigned: VecDeque<(TaskPosition, TaskId)>,
     /// Started tasks that are no longer in `assigned`.
     started: FxHashSet<TaskId>,
-    /// Tasks for which its queue had no room.
+    /// Tasks that the full queue did not take.
     pub(super) overflow: VecDeque<TaskId>,
-    /// Numbers of the programs that it was sent.
+    /// Numbers of the programs that the worker has.
     pub(super) programs: FxHashSet<u32>,
     /// Admitted values of the current message, or why they were refused.
     pub(super) admitted: VecDeque<Result<ValueKey, Fault>>,
     /// A message whose values wait for memory. Later messages wait too.
     pub(super) held_message: Option<Vec<u8>>,
     pub(super) created: Instant,
-    /// Whether it has sent a message, so its start succeeded.
+    /// Whether it has sent a message, which shows that its start succeeded.
     pub(super) has_sent: bool,
-    /// Why it must be killed.
+    /// Reason for which it must be killed.
     pub(super) failure: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Worker {
         self.assigned.push_back((position, task));
     }
 
-    /// A task has started without having been assigned.
+    /// Adds a task that has started without an assignment.
     pub(super) fn task_started_inline(&mut self, task: TaskId) {
         self.started.insert(task);
     }
@@ -80,14 +80,14 @@ impl Worker {
         }
     }
 
-    /// An assigned call will not start.
+    /// Removes an assigned call that will not start.
     pub(super) fn call_dropped(&mut self, task: TaskId) {
         if let Some(at) = self.assigned.iter().position(|(_, assigned)| *assigned == task) {
             self.assigned.remove(at);
         }
     }
 
-    /// A task waits, so that others start before it finishes.
+    /// Handles a waiting task: others may start before it finishes.
     pub(super) fn task_blocked(&mut self, task: TaskId) {
         if let Some((_, first)) = self.assigned.front()
             && *first == task
@@ -121,7 +121,7 @@ impl Worker {
         started
     }
 
-    /// Returns whether it has work that others wait for. A client's task does not count: it sends messages at will.
+    /// Returns whether it has work that others wait for. A client's task does not count: it may be idle for any time.
     pub(super) fn is_busy(&self) -> bool {
         let has_tasks = !self.assigned.is_empty() || !self.started.is_empty();
         has_tasks && !self.link.is_client() || self.held_message.is_some()

@@ -2,7 +2,7 @@
 
 use sandbar_client::{Actor, ActorOptions, ActorRef, ClientError, Code, ObjectRef};
 
-use crate::neighbours::{on, with_nodes};
+use crate::in_process_peers::{on, with_nodes};
 
 const ACTORS: &str = "tests/programs/actors";
 

@@ -2,7 +2,7 @@
 
 use sandbar_client::{ClientError, Code, Job, ObjectRef, ObjectStream};
 
-use crate::neighbours::{on, with_nodes};
+use crate::in_process_peers::{on, with_nodes};
 
 const STREAMS: &str = "tests/programs/streams";
 

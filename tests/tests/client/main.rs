@@ -5,9 +5,9 @@ mod arguments;
 mod example;
 mod far_actors;
 mod far_streams;
+mod in_process_peers;
 mod jobs;
 mod mistakes;
-mod neighbours;
 mod objects;
 mod streams;
 

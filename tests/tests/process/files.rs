@@ -70,7 +70,7 @@ fn a_file_that_can_not_be_read_is_an_error_of_its_own() {
     let [error] = errors.as_array().map(Vec::as_slice).expect("a list") else { panic!("{errors}") };
     assert_eq!(error[0], json!("in/00010.csv"));
     let text = error[1].as_str().expect("a text");
-    assert!(text.contains("in/00010.csv: it has changed since its job began [input]"), "{text}");
+    assert!(text.contains("in/00010.csv: changed since its job started [input]"), "{text}");
 }
 
 /// Reading waits for free object memory; values already read are spilled when more is read.
@@ -94,7 +94,7 @@ fn files_that_do_not_fit_into_memory_go_to_disk_and_come_back() {
 fn what_was_not_given_can_not_be_opened() {
     let lab = Lab::new();
     for number in ["0", "7", "18446744073709551615"] {
-        let words = [&format!("it opens file {number}, which its job was not given [bad-request]")[..]];
+        let words = [&format!("file {number} is not a file of the task's job [bad-request]")[..]];
         check_failure(&lab, "guesses", &[&format!("number={number}")], 1, &words);
     }
 }
@@ -107,10 +107,10 @@ fn files_that_are_none_are_said_before_anything_runs() {
     std::fs::create_dir(lab.path("empty")).expect("a folder");
     for (task, argument, code, words) in [
         ("one", "data=@nothing.csv", 1, "nothing.csv: there is no such file or folder [input]"),
-        ("one", "data=@in", 2, "`in` is 2 files, and one is asked for"),
-        ("one", "data=@/dev/zero", 1, "/dev/zero: it is no regular file"),
+        ("one", "data=@in", 2, "`in` matches 2 files, the argument takes one"),
+        ("one", "data=@/dev/zero", 1, "/dev/zero: not a regular file"),
         ("one", "data=in/00000.csv", 1, "it is given as --arg NAME=@PATH"),
-        ("one", "tasks=@in", 2, "argument `tasks` is of type u64: `@` stands for a file where"),
+        ("one", "tasks=@in", 2, "argument `tasks` has type u64: `@PATH` needs type `File` or `Files`"),
         ("texts", "text=@in", 2, "argument `text` is of type String"),
         ("many", "files=@empty", 1, "empty: it contains no files [input]"),
         ("many", "files=@in/*.parquet", 1, "no file matches it"),
@@ -149,7 +149,7 @@ fn results_of_any_shape_are_shown() {
         "long",
         &["bytes=2000000"],
         1,
-        &["long: what it returned takes 2000002 bytes as JSON, 1048576"],
+        &["long: its result has 2000002 bytes as JSON, the limit is 1048576"],
     );
 }
 

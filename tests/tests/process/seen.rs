@@ -249,7 +249,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     until("cargo runs", || lab.path("slow/runs").exists());
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["program"]), (&json!("pending"), &json!("slow")));
-    lab.host(&["list", "tasks"]).expect_code(1).expect_stderr(&["has not begun"]);
+    lab.host(&["list", "tasks"]).expect_code(1).expect_stderr(&["has not started"]);
     host.interrupt();
     host.wait().expect_code(130);
     let status = seen(&lab, &["jobs", "status"]);

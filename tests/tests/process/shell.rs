@@ -387,7 +387,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
         ),
         (task(&tasks, "tree"), &["depht=1"], 2, &["no argument `depht`"]),
         (task(&tasks, "three"), &[], 1, &["it has no task `three`"]),
-        (task(&files, "all_say"), &["tasks=@a.txt", "times=1"], 2, &["`@` stands for a file"]),
+        (task(&files, "all_say"), &["tasks=@a.txt", "times=1"], 2, &["`@PATH` needs type `File` or `Files`"]),
         ("gone.wasm".to_owned(), &[], 1, &["there is no component or crate `gone.wasm`"]),
     ] {
         let arguments: Vec<&str> = [&*program].into_iter().chain(given.iter().flat_map(|arg| ["--arg", arg])).collect();

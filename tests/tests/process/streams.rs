@@ -106,7 +106,7 @@ fn items_are_right_whatever_happens_to_workers() {
 #[test]
 fn no_job_begins_with_a_generator() {
     let program = format!("{}#squares", component(PROGRAM).display());
-    let words = "`squares` is a generator: a task takes its items, no job begins with it";
+    let words = "`squares` is a generator: a job can't start with one";
     Lab::new().host(&["submit", &program]).expect_code(1).expect_stderr(&[words]);
     let inspected = Lab::new().host(&["inspect", &component(PROGRAM).display().to_string()]).expect_code(0);
     assert!(inspected.stdout.contains("task squares(items: u64, steps: u64) -> stream of u64"), "{}", inspected.stdout);

@@ -7,7 +7,7 @@ use sandbar_core::ComponentId;
 use sandbar_jobs::{JobCounts, JobQuery, RunState, now_ms};
 use sandbar_machine::write_atomically;
 use sandbar_meta::Condition;
-use sandbar_runtime::names_files;
+use sandbar_runtime::first_file_argument;
 use sandbar_wire::{Connection, Frames, Role};
 
 use super::follow::follow;
@@ -102,7 +102,7 @@ async fn submit(
     if bytes > ARGUMENTS_BYTES_MAX {
         return Err(refused(format!("the arguments have {bytes} bytes, the limit is {ARGUMENTS_BYTES_MAX}")));
     }
-    if let Some(name) = names_files(&arguments) {
+    if let Some(name) = first_file_argument(&arguments) {
         return Err(refused(format!(
             "argument `{name}` is a file: the cluster's nodes don't have this machine's files"
         )));

@@ -1,4 +1,5 @@
-//! Between a client and the hub: what the one says waits in a queue, what the other tells is a call.
+//! The connection between a client and the runtime. Messages of the client wait in a queue; messages of the runtime are calls
+//! of the client's listener.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,19 +14,19 @@ use sandbar_store::{Mapping, SealedFile};
 use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, Polled, StartTask, TaskPosition, WorkerMessage};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
-/// Bytes of messages that the hub has not heard, and of the values that come with them: who says more waits.
-const AHEAD_BYTES_MAX: usize = 8 << 20;
-/// What a message takes besides its bytes.
-const MESSAGE_BYTES: usize = 64;
+/// Maximum bytes of queued messages and of their values' files. A client with more waits.
+const QUEUED_BYTES_MAX: usize = 8 << 20;
+/// Bytes that a queued message counts in addition to its frame and file.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
-/// What a client of a job is told, by the hub's thread: each of these does its work and returns, and waits for nobody.
-pub trait Listen: Send + Sync {
-    /// What there is of an object that the client wanted, and the objects that its value contains, each of which the client
-    /// holds once more from now on.
+/// Receives the objects of a client's job. The runtime's thread calls these methods: they must not block.
+pub trait ClientListener: Send + Sync {
+    /// A requested object is ready, or its task failed. From now on, the client holds each object that the value contains once
+    /// more.
     fn delivered(&self, object: ObjectId, value: Result<ObjectValue, Arc<TaskError>>, contains: Vec<ObjectId>);
 
-    /// The next item of a stream of the client's: an object, which the client holds once from now on, as it does once more
-    /// what the item's value contains. Of a value that is not told it is asked as of that of any other object.
+    /// A stream of the client has yielded an item. From now on, the client holds the item's object once, and each object that
+    /// the value contains once more. A large item has no value here: the client requests it like any other object.
     fn item(
         &self,
         stream: ObjectId,
@@ -34,10 +35,10 @@ pub trait Listen: Send + Sync {
         contains: Vec<ObjectId>,
     );
 
-    /// All was delivered that there is for now.
+    /// A batch of deliveries is complete.
     fn flush(&self);
 
-    /// Nothing is delivered any more: the job has ended.
+    /// The job has ended. No delivery follows.
     fn ended(&self);
 }
 
@@ -47,14 +48,14 @@ pub struct ObjectValue(Bytes);
 
 #[derive(Debug, Clone)]
 enum Bytes {
-    Own(Arc<[u8]>),
-    Lent(Arc<Lent>),
+    Inline(Arc<[u8]>),
+    File(Arc<LentFile>),
 }
 
 impl ObjectValue {
-    /// Whether it lies in memory of its own, which others than the node count: it is small then.
-    pub fn is_own(&self) -> bool {
-        matches!(self.0, Bytes::Own(_))
+    /// Returns whether the value is a small copy on this process's heap, which the node's object memory does not count.
+    pub fn is_inline(&self) -> bool {
+        matches!(self.0, Bytes::Inline(_))
     }
 }
 
@@ -63,8 +64,8 @@ impl Deref for ObjectValue {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Own(bytes) => bytes,
-            Bytes::Lent(lent) => lent.mapping.as_deref().unwrap_or_default(),
+            Bytes::Inline(bytes) => bytes,
+            Bytes::File(file) => file.mapping.as_deref().unwrap_or_default(),
         }
     }
 }
@@ -75,196 +76,204 @@ impl AsRef<[u8]> for ObjectValue {
     }
 }
 
-/// A file that the node has lent: it is told when nobody has it in use any more.
+/// A mapped file that the node has lent. Dropping it tells the node that the client has released the file.
 #[derive(Debug)]
-struct Lent {
+struct LentFile {
     mapping: Option<Mapping>,
     number: u64,
-    line: Arc<Line>,
+    line: Arc<ClientLine>,
 }
 
-impl Drop for Lent {
+impl Drop for LentFile {
     fn drop(&mut self) {
         self.mapping = None;
-        self.line.say_now(&WorkerMessage::FileReleased(self.number));
+        self.line.send_now(&WorkerMessage::FileReleased(self.number));
     }
 }
 
-/// The client's side.
+/// The client's end of the connection.
 #[derive(Debug)]
-pub(crate) struct Line {
-    queue: Mutex<VecDeque<Message>>,
-    /// How many there are.
+pub(crate) struct ClientLine {
+    queue: Mutex<VecDeque<QueuedMessage>>,
+    /// Number of queued messages.
     count: AtomicUsize,
-    /// Bytes that there is room for.
-    room: Semaphore,
+    /// Bytes that can be queued.
+    capacity: Semaphore,
     is_closed: AtomicBool,
     doorbell: Doorbell,
 }
 
 #[derive(Debug)]
-struct Message {
+struct QueuedMessage {
     frame: Vec<u8>,
-    /// A value that is named in it.
-    object: Option<SealedFile>,
-    /// Room that is given back once it is heard.
-    room: usize,
+    /// File of the value that the message names.
+    file: Option<SealedFile>,
+    /// Reserved bytes, which the runtime returns after it has polled the message.
+    reserved_bytes: usize,
 }
 
-impl Line {
-    pub(crate) fn new(doorbell: Doorbell) -> Arc<Line> {
-        Arc::new(Line {
+impl ClientLine {
+    pub(crate) fn new(doorbell: Doorbell) -> Arc<ClientLine> {
+        Arc::new(ClientLine {
             queue: Mutex::default(),
             count: AtomicUsize::new(0),
-            room: Semaphore::new(AHEAD_BYTES_MAX),
+            capacity: Semaphore::new(QUEUED_BYTES_MAX),
             is_closed: AtomicBool::new(false),
             doorbell,
         })
     }
 
-    /// Waits until there is room for a message of so many bytes.
+    /// Waits until a message of about this size can be queued, and reserves its bytes.
     ///
     /// # Errors
-    /// When the job has ended: nobody listens.
-    pub(super) async fn room_for(&self, bytes: usize) -> Result<SemaphorePermit<'_>, AcquireError> {
-        let room = bytes.saturating_add(MESSAGE_BYTES).min(AHEAD_BYTES_MAX);
-        self.room.acquire_many(room as u32).await
+    /// Fails if the job has ended.
+    pub(super) async fn reserve(&self, bytes: usize) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let reserved = bytes.saturating_add(MESSAGE_OVERHEAD_BYTES).min(QUEUED_BYTES_MAX);
+        self.capacity.acquire_many(reserved as u32).await
     }
 
-    /// Says something that there is room for.
-    pub(super) fn say(&self, message: &WorkerMessage<'_>, object: Option<SealedFile>, room: SemaphorePermit<'_>) {
-        self.add(frame(message), object, room.num_permits());
-        // The hub gives it back.
-        room.forget();
+    /// Queues a message with reserved bytes.
+    pub(super) fn send(&self, message: &WorkerMessage<'_>, file: Option<SealedFile>, reserved: SemaphorePermit<'_>) {
+        self.push(encode(message), file, reserved.num_permits());
+        // The runtime returns the bytes.
+        reserved.forget();
     }
 
-    fn add(&self, frame: Vec<u8>, object: Option<SealedFile>, room: usize) {
+    fn push(&self, frame: Vec<u8>, file: Option<SealedFile>, reserved_bytes: usize) {
         let mut queue = self.queue();
-        queue.push_back(Message { frame, object, room });
+        queue.push_back(QueuedMessage { frame, file, reserved_bytes });
         self.count.store(queue.len(), Relaxed);
         drop(queue);
         self.doorbell.ring();
     }
 
-    /// Says something whether there is room or not: what can't wait, and of which there is no more than of what could.
-    pub(super) fn say_now(&self, message: &WorkerMessage<'_>) {
+    /// Queues a message without reserving bytes, for callers that can't wait. The number of such messages is bounded by that of
+    /// reserved messages and of deliveries.
+    pub(super) fn send_now(&self, message: &WorkerMessage<'_>) {
         if !self.is_closed() {
-            self.add(frame(message), None, 0);
+            self.push(encode(message), None, 0);
         }
     }
 
-    /// Says what may be no message.
-    pub(crate) fn say_bytes(&self, frame: Vec<u8>, object: Option<SealedFile>) {
-        self.add(frame, object, 0);
+    /// Queues bytes that need not be a valid message.
+    pub(crate) fn send_bytes(&self, frame: Vec<u8>, file: Option<SealedFile>) {
+        self.push(frame, file, 0);
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Message>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedMessage>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn frame(message: &WorkerMessage<'_>) -> Vec<u8> {
-    // To memory, which grows.
+fn encode(message: &WorkerMessage<'_>) -> Vec<u8> {
+    // Encoding to a growing buffer can't fail.
     postcard::to_stdvec(message).unwrap_or_default()
 }
 
-/// What a client's place is called: its numbers, and those of the task that it stands for.
+/// Ids of a client: its worker, and the job's first task, which it runs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Begun {
+pub(crate) struct ClientTask {
     pub(super) worker: WorkerId,
     pub(super) task: TaskId,
     pub(super) attempt: Attempt,
     pub(super) seed: u64,
 }
 
-/// The hub's side.
-pub(crate) struct Seat {
-    line: Arc<Line>,
-    listener: Arc<dyn Listen>,
-    begun: Option<oneshot::Sender<Begun>>,
+/// The runtime's end of the connection.
+pub(crate) struct ClientLink {
+    line: Arc<ClientLine>,
+    listener: Arc<dyn ClientListener>,
+    /// Receives the ids when the first task starts.
+    started: Option<oneshot::Sender<ClientTask>>,
     worker: WorkerId,
-    /// Files, until they are to be forgotten.
-    lent: FxHashMap<u64, Arc<Lent>>,
-    /// The value that the message at hand names.
-    object: Option<SealedFile>,
-    /// Room of messages that were heard.
-    heard: usize,
-    /// Whether it was told something.
-    told: bool,
+    /// Lent files, by number, until the runtime releases them.
+    lent_files: FxHashMap<u64, Arc<LentFile>>,
+    /// File of the polled message.
+    file: Option<SealedFile>,
+    /// Reserved bytes of polled messages, to return by the next flush.
+    polled_bytes: usize,
+    /// Whether the listener was called since the last flush.
+    has_delivered: bool,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for ClientLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("worker", &self.worker).finish_non_exhaustive()
+        f.debug_struct("ClientLink").field("worker", &self.worker).finish_non_exhaustive()
     }
 }
 
-impl Seat {
-    pub(crate) fn new(line: Arc<Line>, listener: Arc<dyn Listen>, begun: oneshot::Sender<Begun>) -> Seat {
-        Seat {
+impl ClientLink {
+    pub(crate) fn new(
+        line: Arc<ClientLine>,
+        listener: Arc<dyn ClientListener>,
+        started: oneshot::Sender<ClientTask>,
+    ) -> ClientLink {
+        ClientLink {
             line,
             listener,
-            begun: Some(begun),
+            started: Some(started),
             worker: WorkerId(0),
-            lent: FxHashMap::default(),
-            object: None,
-            heard: 0,
-            told: false,
+            lent_files: FxHashMap::default(),
+            file: None,
+            polled_bytes: 0,
+            has_delivered: false,
         }
     }
 
-    /// It is the member of this number from now on.
-    pub(crate) fn sit(&mut self, worker: WorkerId) {
+    /// Sets the client's worker id.
+    pub(crate) fn set_worker(&mut self, worker: WorkerId) {
         self.worker = worker;
     }
 
-    /// The job's first task is begun, by the client.
-    pub(crate) fn begin(&mut self, task: &StartTask<'_>) -> TaskPosition {
-        if let Some(begun) = self.begun.take() {
+    /// Starts the job's first task, which the client runs.
+    pub(crate) fn start(&mut self, task: &StartTask<'_>) -> TaskPosition {
+        if let Some(started) = self.started.take() {
             let (id, attempt) = (TaskId(task.task), Attempt(task.attempt));
-            // Who began the job may be gone.
-            let _ = begun.send(Begun { worker: self.worker, task: id, attempt, seed: task.seed });
+            // The receiver is gone if the start of the job was cancelled.
+            let _ = started.send(ClientTask { worker: self.worker, task: id, attempt, seed: task.seed });
         }
         TaskPosition::IMMEDIATE
     }
 
-    pub(crate) fn has_some(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         self.line.count.load(Relaxed) > 0
     }
 
-    pub(crate) fn hear(&mut self, frame: &mut Vec<u8>) -> Polled {
+    /// Reads the next message into `frame`.
+    pub(crate) fn poll(&mut self, frame: &mut Vec<u8>) -> Polled {
         let mut queue = self.line.queue();
         let Some(message) = queue.pop_front() else { return Polled::Empty };
         self.line.count.store(queue.len(), Relaxed);
         drop(queue);
-        self.heard += message.room;
-        (*frame, self.object) = (message.frame, message.object);
+        self.polled_bytes += message.reserved_bytes;
+        (*frame, self.file) = (message.frame, message.file);
         Polled::Message
     }
 
-    pub(crate) fn next_object(&mut self) -> io::Result<SealedFile> {
-        self.object.take().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"))
+    /// Returns the file of the polled message.
+    pub(crate) fn next_file(&mut self) -> io::Result<SealedFile> {
+        self.file.take().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a value's file is missing"))
     }
 
-    pub(crate) fn tell(&mut self, message: &NodeMessage<'_>) {
+    pub(crate) fn send(&mut self, message: &NodeMessage<'_>) {
         match message {
             NodeMessage::Deliver { object, value, contains, .. } => {
-                // That it comes later is not said of what was wanted.
-                if let Some(value) = self.value(value) {
+                // A requested object that is pending is delivered later.
+                if let Some(value) = self.decode_value(value) {
                     self.deliver(*object, value, contains);
                 }
             }
             NodeMessage::DeliverItem { stream, object, value, contains, .. } => {
-                self.told = true;
-                let value = self.value(value).map(|value| value.map_err(Arc::new));
-                self.listener.item(ObjectId(*stream), ObjectId(*object), value, objects(contains));
+                self.has_delivered = true;
+                let value = self.decode_value(value).map(|value| value.map_err(Arc::new));
+                self.listener.item(ObjectId(*stream), ObjectId(*object), value, object_ids(contains));
             }
-            NodeMessage::ReleaseFile(file) => drop(self.lent.remove(file)),
-            // Of tasks that a client has none of: its own is the job, and no generator.
+            NodeMessage::ReleaseFile(file) => drop(self.lent_files.remove(file)),
+            // These concern tasks of a worker's process. A client's task is the job itself, and not a generator.
             NodeMessage::DropDelivery(..)
             | NodeMessage::DropMemory(_)
             | NodeMessage::Cancel(..)
@@ -276,67 +285,69 @@ impl Seat {
         }
     }
 
-    pub(crate) fn tell_with(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+    /// Like [`ClientLink::send`], with a value in a file.
+    pub(crate) fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
         let NodeMessage::Deliver { object, value: Delivery::File(bytes, number), contains, .. } = message else {
             return Ok(());
         };
         let mapping = Some(Mapping::sealed(file.as_fd(), *bytes)?);
-        let lent = Arc::new(Lent { mapping, number: *number, line: self.line.clone() });
-        self.lent.insert(*number, lent.clone());
-        self.deliver(*object, Ok(ObjectValue(Bytes::Lent(lent))), contains);
+        let lent = Arc::new(LentFile { mapping, number: *number, line: self.line.clone() });
+        self.lent_files.insert(*number, lent.clone());
+        self.deliver(*object, Ok(ObjectValue(Bytes::File(lent))), contains);
         Ok(())
     }
 
-    /// What is told of an object without a file, if that is more than a promise.
-    fn value(&self, value: &Delivery<'_>) -> Option<Result<ObjectValue, TaskError>> {
+    /// Decodes a delivery without a new file. Returns `None` if the object is pending.
+    fn decode_value(&self, value: &Delivery<'_>) -> Option<Result<ObjectValue, TaskError>> {
         match value {
-            Delivery::Value(bytes) => Some(Ok(ObjectValue(Bytes::Own((*bytes).into())))),
-            Delivery::LentFile(file) => Some(self.same(*file)),
-            Delivery::Failed(error) => Some(Err(postcard::from_bytes(error).unwrap_or_else(|_| missing()))),
+            Delivery::Value(bytes) => Some(Ok(ObjectValue(Bytes::Inline((*bytes).into())))),
+            Delivery::LentFile(file) => Some(self.lent_value(*file)),
+            Delivery::Failed(error) => Some(Err(postcard::from_bytes(error).unwrap_or_else(|_| invalid_delivery()))),
             Delivery::File(..) | Delivery::Pending => None,
         }
     }
 
-    fn same(&self, file: u64) -> Result<ObjectValue, TaskError> {
-        self.lent.get(&file).map(|lent| ObjectValue(Bytes::Lent(lent.clone()))).ok_or_else(missing)
+    fn lent_value(&self, file: u64) -> Result<ObjectValue, TaskError> {
+        self.lent_files.get(&file).map(|lent| ObjectValue(Bytes::File(lent.clone()))).ok_or_else(invalid_delivery)
     }
 
     fn deliver(&mut self, object: u64, value: Result<ObjectValue, TaskError>, contains: &[u64]) {
-        self.told = true;
-        self.listener.delivered(ObjectId(object), value.map_err(Arc::new), objects(contains));
+        self.has_delivered = true;
+        self.listener.delivered(ObjectId(object), value.map_err(Arc::new), object_ids(contains));
     }
 
+    /// Returns the reserved bytes of polled messages, and flushes the listener.
     pub(crate) fn flush(&mut self) {
-        if self.heard > 0 {
-            self.line.room.add_permits(std::mem::take(&mut self.heard));
+        if self.polled_bytes > 0 {
+            self.line.capacity.add_permits(std::mem::take(&mut self.polled_bytes));
         }
-        if std::mem::take(&mut self.told) {
+        if std::mem::take(&mut self.has_delivered) {
             self.listener.flush();
         }
     }
 
-    /// Nobody listens any more.
+    /// Closes the connection: the job has ended.
     pub(crate) fn close(&mut self) {
         if !self.line.is_closed.swap(true, Relaxed) {
-            self.line.room.close();
+            self.line.capacity.close();
             self.line.queue().clear();
             self.listener.ended();
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientLink {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-fn objects(numbers: &[u64]) -> Vec<ObjectId> {
+fn object_ids(numbers: &[u64]) -> Vec<ObjectId> {
     numbers.iter().copied().map(ObjectId).collect()
 }
 
-fn missing() -> TaskError {
-    TaskError { fault: Fault::new(Code::Host, "the node did not say what it is"), chain: Vec::new() }
+fn invalid_delivery() -> TaskError {
+    TaskError { fault: Fault::new(Code::Host, "the node delivered an object that can't be decoded"), chain: Vec::new() }
 }
 
 #[cfg(test)]
@@ -350,11 +361,11 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(20);
 
-    /// Notes what it is told.
+    /// Records the calls of a listener.
     #[derive(Default)]
-    struct Notes(Mutex<Vec<(String, Option<ObjectValue>)>>);
+    struct RecordingListener(Mutex<Vec<(String, Option<ObjectValue>)>>);
 
-    impl Listen for Notes {
+    impl ClientListener for RecordingListener {
         fn delivered(&self, object: ObjectId, value: Result<ObjectValue, Arc<TaskError>>, contains: Vec<ObjectId>) {
             let code = value.as_ref().err().map(|error| error.fault.code);
             self.0.lock().unwrap().push((format!("{object} {code:?} {contains:?}"), value.ok()));
@@ -380,93 +391,96 @@ mod tests {
         }
     }
 
-    fn seat() -> (Arc<Line>, Seat, Arc<Notes>) {
-        let (line, notes) = (Line::new(Doorbell::new().unwrap()), Arc::<Notes>::default());
-        let seat = Seat::new(line.clone(), notes.clone(), oneshot::channel().0);
-        (line, seat, notes)
+    fn connect() -> (Arc<ClientLine>, ClientLink, Arc<RecordingListener>) {
+        let (line, listener) = (ClientLine::new(Doorbell::new().unwrap()), Arc::<RecordingListener>::default());
+        let link = ClientLink::new(line.clone(), listener.clone(), oneshot::channel().0);
+        (line, link, listener)
     }
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test);
     }
 
-    fn hear(seat: &mut Seat) -> Option<String> {
+    fn poll(link: &mut ClientLink) -> Option<String> {
         let mut frame = Vec::new();
-        let heard = seat.hear(&mut frame) == Polled::Message;
-        heard.then(|| format!("{:?}", postcard::from_bytes::<WorkerMessage<'_>>(&frame).unwrap()))
+        let has_message = link.poll(&mut frame) == Polled::Message;
+        has_message.then(|| format!("{:?}", postcard::from_bytes::<WorkerMessage<'_>>(&frame).unwrap()))
     }
 
     #[test]
-    fn who_says_too_much_waits_until_it_is_heard() {
+    fn a_client_with_too_many_queued_bytes_waits() {
         run(async {
-            let (line, mut seat, _) = seat();
+            let (line, mut link, _) = connect();
             for object in 0..2 {
-                let room = line.room_for(AHEAD_BYTES_MAX / 2 - MESSAGE_BYTES).await.unwrap();
-                line.say(&WorkerMessage::RequestObject(object, 7), None, room);
+                let reserved = line.reserve(QUEUED_BYTES_MAX / 2 - MESSAGE_OVERHEAD_BYTES).await.unwrap();
+                line.send(&WorkerMessage::RequestObject(object, 7), None, reserved);
             }
-            assert!(timeout(SOON, line.room_for(0)).await.is_err());
-            // Who can't wait says it nevertheless.
-            line.say_now(&WorkerMessage::Release(0, 1));
-            assert_eq!(hear(&mut seat).as_deref(), Some("RequestObject(0, 7)"));
-            seat.flush();
-            // What would never fit has all of the room.
-            assert!(timeout(SOON, line.room_for(0)).await.is_ok());
-            assert!(timeout(SOON, line.room_for(usize::MAX)).await.is_err());
-            assert_eq!([hear(&mut seat), hear(&mut seat), hear(&mut seat)].iter().flatten().count(), 2);
-            seat.flush();
-            assert!(timeout(SOON, line.room_for(usize::MAX)).await.is_ok());
+            assert!(timeout(SOON, line.reserve(0)).await.is_err());
+            // A message without a reservation is queued nevertheless.
+            line.send_now(&WorkerMessage::Release(0, 1));
+            assert_eq!(poll(&mut link).as_deref(), Some("RequestObject(0, 7)"));
+            link.flush();
+            // A message larger than the queue reserves all of it.
+            assert!(timeout(SOON, line.reserve(0)).await.is_ok());
+            assert!(timeout(SOON, line.reserve(usize::MAX)).await.is_err());
+            assert_eq!([poll(&mut link), poll(&mut link), poll(&mut link)].iter().flatten().count(), 2);
+            link.flush();
+            assert!(timeout(SOON, line.reserve(usize::MAX)).await.is_ok());
         });
     }
 
     #[test]
-    fn nobody_waits_for_who_has_ended() {
+    fn reservations_fail_when_the_job_ends() {
         run(async {
-            let (line, seat, notes) = seat();
-            let all = line.room_for(usize::MAX).await.unwrap();
-            let waits = async { line.room_for(0).await.is_err() };
-            let (refused, ()) = tokio::join!(waits, async { drop(seat) });
+            let (line, link, listener) = connect();
+            let all = line.reserve(usize::MAX).await.unwrap();
+            let waits = async { line.reserve(0).await.is_err() };
+            let (refused, ()) = tokio::join!(waits, async { drop(link) });
             assert!(refused && line.is_closed());
             drop(all);
-            line.say_now(&WorkerMessage::Release(0, 1));
+            line.send_now(&WorkerMessage::Release(0, 1));
             assert_eq!(line.count.load(Relaxed), 0);
-            assert_eq!(notes.0.lock().unwrap().len(), 1);
+            assert_eq!(listener.0.lock().unwrap().len(), 1);
         });
     }
 
     #[test]
-    fn items_are_told_with_their_values_where_those_are_small() {
-        let (_line, mut seat, notes) = seat();
+    fn small_items_are_delivered_with_their_values() {
+        let (_line, mut link, listener) = connect();
         let item = |object, value| NodeMessage::DeliverItem { job: 1, stream: 5, object, value, contains: vec![9] };
-        let error = postcard::to_stdvec(&missing()).unwrap();
-        seat.tell(&item(6, Delivery::Value(b"a")));
-        seat.tell(&item(7, Delivery::Pending));
-        seat.tell(&item(8, Delivery::Failed(&error)));
-        seat.flush();
-        let told = std::mem::take(&mut *notes.0.lock().unwrap());
-        let words: Vec<_> = told.iter().map(|(words, _)| words.as_str()).collect();
-        let of = "[ObjectId(9)]";
-        let expected =
-            [format!("5 6 Some(Ok([97])) {of}"), format!("5 7 None {of}"), format!("5 8 Some(Err(Host)) {of}")];
-        assert_eq!((&words[..3], words[3]), (&expected.each_ref().map(String::as_str)[..], "flush"));
+        let error = postcard::to_stdvec(&invalid_delivery()).unwrap();
+        link.send(&item(6, Delivery::Value(b"a")));
+        link.send(&item(7, Delivery::Pending));
+        link.send(&item(8, Delivery::Failed(&error)));
+        link.flush();
+        let calls = std::mem::take(&mut *listener.0.lock().unwrap());
+        let names: Vec<_> = calls.iter().map(|(names, _)| names.as_str()).collect();
+        let contains = "[ObjectId(9)]";
+        let expected = [
+            format!("5 6 Some(Ok([97])) {contains}"),
+            format!("5 7 None {contains}"),
+            format!("5 8 Some(Err(Host)) {contains}"),
+        ];
+        assert_eq!((&names[..3], names[3]), (&expected.each_ref().map(String::as_str)[..], "flush"));
     }
 
     #[test]
-    fn a_file_is_forgotten_when_nobody_has_its_bytes() {
-        let (_line, mut seat, notes) = seat();
+    fn a_file_is_released_with_the_last_copy_of_its_value() {
+        let (_line, mut link, listener) = connect();
         let file = SealedFile::new(b"a large value").unwrap();
         let job = JobId(1).0;
         let deliver = |value| NodeMessage::Deliver { job, object: 5, value, contains: vec![6], requested: true };
-        seat.tell_with(&deliver(Delivery::File(7, 3)), &file).unwrap();
-        seat.tell(&deliver(Delivery::LentFile(3)));
-        seat.tell(&deliver(Delivery::LentFile(4)));
-        let mut told = std::mem::take(&mut *notes.0.lock().unwrap());
-        let words: Vec<_> = told.iter().map(|(words, _)| words.as_str()).collect();
-        assert_eq!(words, ["5 None [ObjectId(6)]", "5 None [ObjectId(6)]", "5 Some(Host) [ObjectId(6)]"]);
-        let value = told.remove(0).1.unwrap();
-        drop(told);
-        seat.tell(&NodeMessage::ReleaseFile(3));
-        assert_eq!((&value[..], value.is_own(), hear(&mut seat)), (&b"a large"[..], false, None));
+        link.send_with_file(&deliver(Delivery::File(7, 3)), &file).unwrap();
+        link.send(&deliver(Delivery::LentFile(3)));
+        link.send(&deliver(Delivery::LentFile(4)));
+        let mut calls = std::mem::take(&mut *listener.0.lock().unwrap());
+        let names: Vec<_> = calls.iter().map(|(names, _)| names.as_str()).collect();
+        assert_eq!(names, ["5 None [ObjectId(6)]", "5 None [ObjectId(6)]", "5 Some(Host) [ObjectId(6)]"]);
+        let value = calls.remove(0).1.unwrap();
+        drop(calls);
+        link.send(&NodeMessage::ReleaseFile(3));
+        assert_eq!((&value[..], value.is_inline(), poll(&mut link)), (&b"a large"[..], false, None));
         drop(value);
-        assert_eq!(hear(&mut seat).as_deref(), Some("FileReleased(3)"));
+        assert_eq!(poll(&mut link).as_deref(), Some("FileReleased(3)"));
     }
 }

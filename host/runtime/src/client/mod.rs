@@ -1,8 +1,10 @@
-//! Jobs whose first task is a client of this process, rather than a component's.
+//! Jobs whose first task is a client in this process, not a function of a component.
 //!
-//! To the scheduler such a client is the worker of the job's first task, which runs until the client ends the job. It is
-//! a member of the hub as workers are, and says and is told the same, in bytes; but it has no process: see [`line`].
-//! What it is told goes to whoever [listens](Listen). References are counted there, and values are read and written.
+//! To the scheduler, a client is the worker of the job's first task, which runs until the client ends the job. The client and
+//! the runtime exchange the messages of a worker, without a process: see [`line`]. Deliveries go to a [`ClientListener`], which
+//! counts references.
+//!
+//! Non-goals: encoding and decoding of values.
 
 mod line;
 
@@ -15,24 +17,23 @@ use std::time::Instant;
 use sandbar_core::{
     ActorId, Code, Fault, IdAllocator, ObjectId, Seed, TaskError, TaskId, TaskRequest, VALUE_INLINE_BYTES_MAX,
 };
+use sandbar_jobs::{JobRecorder, LogOutput, LoggedLine};
 use sandbar_store::UnsealedFile;
 use sandbar_worker::program::{AttemptUsage, SentValue, SubmitTask, WorkerMessage, monotonic_nanos};
 use tokio::sync::{AcquireError, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
-use self::line::Begun;
-pub(super) use self::line::{Line, Seat};
-pub use self::line::{Listen, ObjectValue};
-use super::keeping::Keeping;
+use self::line::ClientTask;
+pub(super) use self::line::{ClientLine, ClientLink};
+pub use self::line::{ClientListener, ObjectValue};
 use crate::calls::{Program, ProgramTask};
 use crate::engine::{First, JobOutputs, JobResult, NewJob};
 use crate::error::ProgramError;
-use crate::runner::ProgramSummary;
-use crate::runner::{ProgramRunner, summary};
+use crate::recording::JobRecording;
+use crate::runner::{ProgramRunner, ProgramSummary, summary};
 use crate::thread::RunningJob;
-use sandbar_jobs::{JobRecorder, LogOutput, LoggedLine};
 
-/// A task may be submitted with so many bytes of arguments; more goes into objects.
+/// Maximum bytes of an encoded task request. Larger arguments are passed as objects.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
 
 /// A component whose tasks can be called.
@@ -43,204 +44,213 @@ pub struct LoadedProgram {
 }
 
 impl LoadedProgram {
-    /// Its tasks, and what its actors consist of. A task is called by its place among these.
+    /// Returns the tasks, and the functions of actors. A task is called by its index.
     pub fn tasks(&self) -> &[ProgramTask] {
         &self.program.tasks
     }
 
-    /// Where it was loaded from.
+    /// Returns the path from which the program was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// A job that a client is to begin.
+/// A job to start for a client.
 pub struct ClientJobSpec {
-    /// What the job's first task, which is the client, is called.
+    /// Name of the job's first task, which is the client.
     pub name: String,
-    /// What each task's seed is a function of.
+    /// Seed from which the seeds of all tasks are derived.
     pub seed: u64,
-    /// What became of it goes there.
-    pub keeper: JobRecorder,
-    /// Gets each line that tasks log, on a thread of its own.
+    /// Recorder of the job.
+    pub recorder: JobRecorder,
+    /// Receives each line that tasks log, on a thread of its own.
     pub log: Box<dyn FnMut(&LoggedLine) + Send>,
 }
 
 impl ProgramRunner {
-    /// Builds a program, if it is the folder of a crate, and compiles it.
+    /// Compiles a program. Builds it first if it is the folder of a crate.
     ///
     /// # Errors
-    /// When that can't be done.
+    /// Fails if the crate can't be built, or the component can't be compiled or is not a program.
     pub async fn load_program(&self, path: &Path) -> Result<LoadedProgram, ProgramError> {
         let program = self.load(path, self.options.limits).await?;
         Ok(LoadedProgram { program, path: path.to_owned() })
     }
 
-    /// Begins a job of a program's tasks, the first of which is whoever calls this. Inside a tokio runtime.
+    /// Starts a job with the tasks of a program. The caller is the job's first task. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the node can't run programs.
-    pub async fn begin_job(
+    /// Fails if the node can't run programs.
+    pub async fn start_job(
         &self,
         program: &LoadedProgram,
         spec: ClientJobSpec,
-        listener: Arc<dyn Listen>,
+        listener: Arc<dyn ClientListener>,
     ) -> Result<ClientJob, ProgramError> {
-        let ClientJobSpec { name, seed, keeper, log } = spec;
+        let ClientJobSpec { name, seed, recorder, log } = spec;
         let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
-        let keeping = Keeping::start(keeper, LogOutput::Callback(log)).map_err(failed)?;
+        let recording = JobRecording::start(recorder, LogOutput::Callback(log)).map_err(failed)?;
         let runtime = self.runtime()?;
-        let line = Line::new(runtime.handle().doorbell());
-        let (begins, begun) = oneshot::channel();
-        let (started, since) = (Instant::now(), monotonic_nanos());
+        let line = ClientLine::new(runtime.handle().doorbell());
+        let (sender, started) = oneshot::channel();
+        let (start, started_nanos) = (Instant::now(), monotonic_nanos());
         let mut job = runtime.submit(NewJob {
             program: program.program.clone(),
-            first: First::Client(name, Seat::new(line.clone(), listener, begins)),
+            first: First::Client(name, ClientLink::new(line.clone(), listener, sender)),
             seed,
             lasting: None,
             files: Arc::default(),
             outputs: JobOutputs {
-                progress: keeping.bars(),
-                log: keeping.log().ok_or(ProgramError::Dropped)?,
-                finished: keeping.left(),
+                progress: recording.progress(),
+                log: recording.log_sender().ok_or(ProgramError::Dropped)?,
+                finished: recording.finished_job(),
             },
         });
         drop(runtime);
-        let Ok(begun) = begun.await else {
-            let result = ended(&mut job, &keeping, started).await;
-            keeping.finish(&result);
+        let Ok(task) = started.await else {
+            let result = wait_for_end(&mut job, &recording, start).await;
+            recording.finish(&result);
             return Err(result.err().unwrap_or(ProgramError::Dropped));
         };
-        keeping.begun(job.handle(), job.id());
-        let name = keeping.name().map(|name| name.as_str().to_owned());
+        recording.started(job.handle(), job.id());
+        let name = recording.name().map(|name| name.as_str().to_owned());
         let is_dropped = Arc::new(AtomicBool::new(false));
-        let over = tokio::spawn(keep(job, keeping, started, is_dropped.clone()));
+        let completion = tokio::spawn(record(job, recording, start, is_dropped.clone()));
         Ok(ClientJob {
             name,
             line,
-            begun,
-            since,
-            ids: Mutex::new(IdAllocator::of(begun.worker)),
-            children: AtomicU64::new(0),
+            task,
+            started_nanos,
+            ids: Mutex::new(IdAllocator::of(task.worker)),
+            submitted: AtomicU64::new(0),
             value_bytes_max: self.options.object_bytes_max,
             is_dropped,
-            over: Mutex::new(Some(over)),
+            completion: Mutex::new(Some(completion)),
         })
     }
 }
 
-/// Has a job's folder answer, and its record written, until it has ended.
-async fn keep(
+/// Answers queries about a job until it ends, and writes its record.
+async fn record(
     mut job: RunningJob,
-    keeping: Keeping,
-    started: Instant,
+    recording: JobRecording,
+    start: Instant,
     is_dropped: Arc<AtomicBool>,
 ) -> Result<ProgramSummary, ProgramError> {
     let result = tokio::select! {
-        result = ended(&mut job, &keeping, started) => result,
-        () = keeping.serve() => Err(ProgramError::Stopped),
+        result = wait_for_end(&mut job, &recording, start) => result,
+        () = recording.serve() => Err(ProgramError::Stopped),
     };
-    // It has ended when that is done.
+    // This stops the job and waits for its end.
     drop(job);
     let result = if is_dropped.load(Relaxed) { Err(ProgramError::Dropped) } else { result };
-    keeping.finish(&result);
+    recording.finish(&result);
     result
 }
 
-async fn ended(job: &mut RunningJob, keeping: &Keeping, started: Instant) -> Result<ProgramSummary, ProgramError> {
+async fn wait_for_end(
+    job: &mut RunningJob,
+    recording: &JobRecording,
+    start: Instant,
+) -> Result<ProgramSummary, ProgramError> {
     let JobResult { result, counters } = job.result().await.ok_or(ProgramError::Dropped)?;
     result.map_err(|error| ProgramError::Task((*error).clone()))?;
-    Ok(summary(keeping, serde_json::Value::Null, &counters, started))
+    Ok(summary(recording, serde_json::Value::Null, &counters, start))
 }
 
-/// A job that its client has begun. Its methods say something to the node, in order, and wait while too much of it was not
-/// heard yet. Dropping it ends the job: what has not ended is cancelled.
+/// A job of a client. Its methods send messages to the node, in order, and wait while too many bytes are queued. Dropping it
+/// ends the job: unfinished tasks are cancelled.
 #[derive(Debug)]
 pub struct ClientJob {
     name: Option<String>,
-    line: Arc<Line>,
-    begun: Begun,
-    /// When it began, by the machine's clock.
-    since: u64,
+    line: Arc<ClientLine>,
+    task: ClientTask,
+    /// Start, in nanoseconds of the monotonic clock.
+    started_nanos: u64,
     ids: Mutex<IdAllocator>,
-    /// Tasks submitted so far.
-    children: AtomicU64,
+    /// Number of submitted tasks.
+    submitted: AtomicU64,
     value_bytes_max: u64,
     is_dropped: Arc<AtomicBool>,
-    over: Mutex<Option<JoinHandle<Result<ProgramSummary, ProgramError>>>>,
+    /// The task that records the job, until [`ClientJob::finish`] awaits it.
+    completion: Mutex<Option<JoinHandle<Result<ProgramSummary, ProgramError>>>>,
 }
 
 impl ClientJob {
-    /// What the job is called, if anything is kept of it.
+    /// Returns the job's name, or `None` if the job is not recorded.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the job has ended.
     pub fn has_ended(&self) -> bool {
         self.line.is_closed()
     }
 
-    /// Submits a task, by its place in its program. Gives the first of the objects that it returns, each of which the client
-    /// holds once.
+    /// Submits a task, by its index in the program. Returns the first of the objects that the task returns, each of which the
+    /// client holds once.
     ///
     /// # Errors
-    /// When its arguments are too long, or the job has ended.
+    /// Fails if the request is larger than its limit, or the job has ended.
     pub async fn submit(&self, function: u32, returns: u32, request: &TaskRequest<'_>) -> Result<ObjectId, Fault> {
-        let request = written(request)?;
-        let (task, room) = self.number(returns, request.len()).await?;
-        self.say_submitted(task, (function, returns), &request, room);
+        let request = encode_request(request)?;
+        let (task, reserved) = self.allocate(returns, request.len()).await?;
+        self.send_submit(task, (function, returns), &request, reserved);
         Ok(ObjectId(task))
     }
 
-    /// Submits a generator, by its place in its program. Gives what is `made` of its stream, an object which the client holds
-    /// once: before it is submitted, so that no [item](Listen::item) is told of any earlier. That there are no more
-    /// items is told as of an object that the client wants.
+    /// Submits a generator, by its index in the program. Calls `on_created` with the stream, an object that the client holds
+    /// once, and returns the result. The call comes before the submission, and so before the first
+    /// [item](ClientListener::item). The delivery of the stream object marks the end of the stream.
     ///
     /// # Errors
-    /// When its arguments are too long, or the job has ended.
+    /// Fails if the request is larger than its limit, or the job has ended.
     pub async fn stream<R>(
         &self,
         function: u32,
         request: &TaskRequest<'_>,
-        made: impl FnOnce(ObjectId) -> R,
+        on_created: impl FnOnce(ObjectId) -> R,
     ) -> Result<R, Fault> {
-        let request = written(request)?;
-        let (task, room) = self.number(1, request.len()).await?;
-        let made = made(ObjectId(task));
-        self.say_submitted(task, (function, 1), &request, room);
-        // Beside a message that there was room for.
-        self.line.say_now(&WorkerMessage::RequestObject(task, self.begun.task.0));
-        Ok(made)
+        let request = encode_request(request)?;
+        let (task, reserved) = self.allocate(1, request.len()).await?;
+        let result = on_created(ObjectId(task));
+        self.send_submit(task, (function, 1), &request, reserved);
+        // It follows a message with reserved bytes.
+        self.line.send_now(&WorkerMessage::RequestObject(task, self.task.task.0));
+        Ok(result)
     }
 
-    /// The client has taken so many items of a stream, all in all: its generator may yield more.
-    pub fn took(&self, stream: ObjectId, taken: u64) {
-        self.line.say_now(&WorkerMessage::ItemsTaken(stream.0, taken));
+    /// Reports the total number of consumed items of a stream. The generator may yield more.
+    pub fn items_consumed(&self, stream: ObjectId, consumed: u64) {
+        self.line.send_now(&WorkerMessage::ItemsTaken(stream.0, consumed));
     }
 
-    fn say_submitted(&self, task: u64, (function, returns): (u32, u32), request: &[u8], room: SemaphorePermit<'_>) {
-        let child = self.children.fetch_add(1, Relaxed);
-        let seed = Seed::new(self.begun.seed).with(&child.to_le_bytes()).value();
-        let (parent, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(
+    fn send_submit(&self, task: u64, (function, returns): (u32, u32), request: &[u8], reserved: SemaphorePermit<'_>) {
+        let child = self.submitted.fetch_add(1, Relaxed);
+        let seed = Seed::new(self.task.seed).with(&child.to_le_bytes()).value();
+        let (parent, attempt) = (self.task.task.0, self.task.attempt.0);
+        self.line.send(
             &WorkerMessage::Submit(SubmitTask { task, parent, attempt, function, returns, seed, request }),
             None,
-            room,
+            reserved,
         );
     }
 
-    /// Stores a value, which contains these objects. Gives its object, which the client holds once.
+    /// Stores a value that contains these objects. Returns its object, which the client holds once.
     ///
     /// # Errors
-    /// When it is larger than all objects may be, there is no memory for it, or the job has ended.
+    /// Fails if the value is larger than the node's object memory, no memory is available, or the job has ended.
     pub async fn put(&self, value: Vec<u8>, contains: &[ObjectId]) -> Result<ObjectId, Fault> {
         let refs: Vec<u64> = contains.iter().map(|object| object.0).collect();
-        let task = self.begun.task.0;
+        let task = self.task.task.0;
         let bytes = value.len();
         if bytes <= VALUE_INLINE_BYTES_MAX {
-            let (object, room) = self.number(1, bytes + 8 * refs.len()).await?;
-            self.line.say(&WorkerMessage::Put { object, task, value: SentValue::Inline(&value), refs }, None, room);
+            let (object, reserved) = self.allocate(1, bytes + 8 * refs.len()).await?;
+            self.line.send(
+                &WorkerMessage::Put { object, task, value: SentValue::Inline(&value), refs },
+                None,
+                reserved,
+            );
             return Ok(ObjectId(object));
         }
         let max = self.value_bytes_max;
@@ -248,8 +258,8 @@ impl ClientJob {
             let message = format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory");
             return Err(Fault::new(Code::StoreFull, message));
         }
-        // What lies in its file counts as said, too: the node may have no room for it yet.
-        let (object, room) = self.number(1, bytes).await?;
+        // The file's bytes count as queued, because the node may not have room for the value yet.
+        let (object, reserved) = self.allocate(1, bytes).await?;
         let no_memory = |e: io::Error| Fault::new(Code::Host, format!("there is no memory for a value: {e}"));
         let sealed = tokio::task::spawn_blocking(move || {
             let mut memory = UnsealedFile::new(bytes)?;
@@ -257,107 +267,107 @@ impl ClientJob {
             memory.seal(bytes as u64)
         });
         let sealed = sealed.await.map_err(|e| no_memory(io::Error::other(e)))?.map_err(no_memory)?;
-        self.line.say(
+        self.line.send(
             &WorkerMessage::Put { object, task, value: SentValue::File(bytes as u64, None), refs },
             Some(sealed),
-            room,
+            reserved,
         );
         Ok(ObjectId(object))
     }
 
-    /// Wants to be told of an object that the client holds: see [`Listen::delivered`]. Once there is room to say so, it is
-    /// said if it `still` is so.
+    /// Requests the [delivery](ClientListener::delivered) of an object that the client holds. Waits until the message can be
+    /// queued, and then sends it only if `is_needed` returns true.
     ///
     /// # Errors
-    /// When the job has ended.
-    pub async fn want(&self, object: ObjectId, still: impl FnOnce() -> bool) -> Result<(), Fault> {
-        let room = self.line.room_for(0).await.map_err(over)?;
-        if !still() {
+    /// Fails if the job has ended.
+    pub async fn request(&self, object: ObjectId, is_needed: impl FnOnce() -> bool) -> Result<(), Fault> {
+        let reserved = self.line.reserve(0).await.map_err(job_ended)?;
+        if !is_needed() {
             return Ok(());
         }
-        self.line.say(&WorkerMessage::RequestObject(object.0, self.begun.task.0), None, room);
+        self.line.send(&WorkerMessage::RequestObject(object.0, self.task.task.0), None, reserved);
         Ok(())
     }
 
-    /// The client holds an object so many times less.
+    /// Releases an object, this many times.
     pub fn release(&self, object: ObjectId, times: u32) {
-        self.line.say_now(&WorkerMessage::Release(object.0, times));
+        self.line.send_now(&WorkerMessage::Release(object.0, times));
     }
 
-    /// Ends the task that an object comes of, and all that it submitted if `recursive`.
+    /// Cancels the task that returns an object, and all that it submitted if `recursive`.
     ///
     /// # Errors
-    /// When the job has ended.
+    /// Fails if the job has ended.
     pub async fn cancel(&self, object: ObjectId, recursive: bool) -> Result<(), Fault> {
-        let room = self.line.room_for(0).await.map_err(over)?;
-        self.line.say(&WorkerMessage::Cancel(object.0, self.begun.task.0, recursive), None, room);
+        let reserved = self.line.reserve(0).await.map_err(job_ended)?;
+        self.line.send(&WorkerMessage::Cancel(object.0, self.task.task.0, recursive), None, reserved);
         Ok(())
     }
 
-    /// Looks for the actor of a name. Gives an object whose value is its handle, and which the client holds once.
+    /// Finds the actor with a name. Returns an object whose value is the actor's handle. The client holds the object once.
     ///
     /// # Errors
-    /// When the job has ended.
+    /// Fails if the job has ended.
     pub async fn find_actor(&self, name: &str) -> Result<ObjectId, Fault> {
-        let (object, room) = self.number(1, name.len()).await?;
-        let (task, attempt) = (self.begun.task.0, self.begun.attempt.0);
-        self.line.say(&WorkerMessage::FindActor { object, task, attempt, name }, None, room);
+        let (object, reserved) = self.allocate(1, name.len()).await?;
+        let (task, attempt) = (self.task.task.0, self.task.attempt.0);
+        self.line.send(&WorkerMessage::FindActor { object, task, attempt, name }, None, reserved);
         Ok(ObjectId(object))
     }
 
-    /// Ends an actor whose handle the client holds, for good, or to begin anew.
+    /// Ends an actor whose handle the client holds, or restarts it if `restart`.
     ///
     /// # Errors
-    /// When the job has ended.
-    pub async fn kill(&self, actor: ActorId, restart: bool) -> Result<(), Fault> {
-        let room = self.line.room_for(0).await.map_err(over)?;
-        self.line.say(&WorkerMessage::KillActor(actor.0, restart), None, room);
+    /// Fails if the job has ended.
+    pub async fn kill_actor(&self, actor: ActorId, restart: bool) -> Result<(), Fault> {
+        let reserved = self.line.reserve(0).await.map_err(job_ended)?;
+        self.line.send(&WorkerMessage::KillActor(actor.0, restart), None, reserved);
         Ok(())
     }
 
-    /// Ends the job well, and waits until it has. What has not ended of it is cancelled.
+    /// Ends the job successfully, and waits for its end. Unfinished tasks are cancelled.
     ///
     /// # Errors
-    /// When it has ended otherwise before.
-    pub async fn end(&self) -> Result<ProgramSummary, ProgramError> {
-        // A task that returns nothing.
-        self.finish(Ok(vec![(SentValue::Inline(&[]), Vec::new())]));
-        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner).take();
-        over.ok_or(ProgramError::Dropped)?.await?
+    /// Fails if the job was stopped or failed before.
+    pub async fn finish(&self) -> Result<ProgramSummary, ProgramError> {
+        // The first task returns an empty value.
+        self.send_finished(Ok(vec![(SentValue::Inline(&[]), Vec::new())]));
+        let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner).take();
+        completion.ok_or(ProgramError::Dropped)?.await?
     }
 
-    /// Ends the job, and does not wait.
+    /// Cancels the job, and does not wait for its end.
     pub fn stop(&self) {
         if !self.has_ended() {
             self.is_dropped.store(true, Relaxed);
-            let fault = Fault::new(Code::Cancelled, "its client let go of it");
-            self.finish(Err(Box::new(TaskError { fault, chain: Vec::new() })));
+            let fault = Fault::new(Code::Cancelled, "its client disconnected");
+            self.send_finished(Err(Box::new(TaskError { fault, chain: Vec::new() })));
         }
     }
 
-    fn finish(&self, returned: Result<Vec<(SentValue<'_>, Vec<u64>)>, Box<TaskError>>) {
-        let TaskId(task) = self.begun.task;
+    fn send_finished(&self, returned: Result<Vec<(SentValue<'_>, Vec<u64>)>, Box<TaskError>>) {
+        let TaskId(task) = self.task.task;
         let message = WorkerMessage::Finished {
             task,
-            attempt: self.begun.attempt.0,
+            attempt: self.task.attempt.0,
             returned,
             usage: AttemptUsage {
-                started: self.since,
-                waited_nanos: monotonic_nanos().saturating_sub(self.since),
+                started: self.started_nanos,
+                waited_nanos: monotonic_nanos().saturating_sub(self.started_nanos),
                 ..AttemptUsage::default()
             },
             lost: false,
             saved: None,
         };
-        self.line.say_now(&message);
+        self.line.send_now(&message);
     }
 
-    /// Room for a message of about so many bytes, and the first of `count` numbers for what it names.
-    async fn number(&self, count: u32, bytes: usize) -> Result<(u64, SemaphorePermit<'_>), Fault> {
-        let none = || Fault::new(Code::TaskLimit, "the client has no more numbers to give");
-        let number = self.ids.lock().unwrap_or_else(PoisonError::into_inner).take(count).ok_or_else(none)?;
-        let room = self.line.room_for(bytes).await.map_err(over)?;
-        Ok((number, room))
+    /// Allocates `count` ids, and reserves the bytes of a message of about this size. Returns the first id.
+    async fn allocate(&self, count: u32, bytes: usize) -> Result<(u64, SemaphorePermit<'_>), Fault> {
+        let exhausted = || Fault::new(Code::TaskLimit, "the client has used all its object ids: start another job");
+        let first = self.ids.lock().unwrap_or_else(PoisonError::into_inner).take(count).ok_or_else(exhausted)?;
+        let reserved = self.line.reserve(bytes).await.map_err(job_ended)?;
+        Ok((first, reserved))
     }
 }
 
@@ -367,12 +377,16 @@ impl Drop for ClientJob {
     }
 }
 
-/// A request, if it is no longer than those may be.
-fn written(request: &TaskRequest<'_>) -> Result<Vec<u8>, Fault> {
+/// Encodes a request.
+///
+/// # Errors
+/// Fails if it is larger than [`REQUEST_BYTES_MAX`].
+fn encode_request(request: &TaskRequest<'_>) -> Result<Vec<u8>, Fault> {
     let request = postcard::to_stdvec(request).map_err(|e| Fault::new(Code::BadRequest, e.to_string()))?;
     if request.len() > REQUEST_BYTES_MAX {
         let message = format!(
-            "a task is submitted with {} bytes of arguments; {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
+            "a task is submitted with {} bytes of arguments, the limit is {REQUEST_BYTES_MAX}: store larger values with \
+             `put`, and pass their objects",
             request.len()
         );
         return Err(Fault::new(Code::BadRequest, message));
@@ -380,6 +394,6 @@ fn written(request: &TaskRequest<'_>) -> Result<Vec<u8>, Fault> {
     Ok(request)
 }
 
-fn over(_: AcquireError) -> Fault {
+fn job_ended(_: AcquireError) -> Fault {
     Fault::new(Code::Cancelled, "its job has ended")
 }

@@ -14,7 +14,7 @@ use sandbar_worker::program::{NodeMessage, TaskRole};
 use super::context::{Context, Stored};
 use super::deadlines::Deadlines;
 use super::effects::Effect;
-use crate::calls::{Call, Make};
+use crate::calls::{ActorCreation, Call};
 
 /// Job of detached actors, which outlive the jobs that create them.
 pub(super) const DETACHED_JOB: JobId = JobId(0);
@@ -49,7 +49,7 @@ pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, 
         refs: &call.refs,
         arguments: Cow::Borrowed(&call.arguments),
     };
-    let Some(make) = &call.make else {
+    let Some(creation) = &call.creation else {
         if call.is_generator()
             && let Some(stream) = scheduler.stream(task.returns(0))
         {
@@ -59,9 +59,9 @@ pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, 
         let created_by = scheduler.task(actor.creation_task()).map_or(Attempt(0), |creation| creation.attempt);
         return as_called(TaskRole::ActorCall(actor.0, created_by.0, call.timeout().is_some()));
     };
-    let role = TaskRole::MakeActor(make.options);
-    let checkpoint = scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(make.saved);
-    match (checkpoint, make.restore) {
+    let role = TaskRole::MakeActor(creation.options);
+    let checkpoint = scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(creation.checkpoint);
+    match (checkpoint, creation.restore) {
         (Some(checkpoint), Some(function)) => {
             let arguments = postcard::to_stdvec(&[Argument::Object(checkpoint)][..]).unwrap_or_default();
             let needs = Cow::Owned(vec![checkpoint]);
@@ -72,15 +72,15 @@ pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, 
 }
 
 /// Returns how an actor that has not ended was created, if this node owns it.
-pub(super) fn creation(cx: &Context, actor: ActorId) -> Option<&Make> {
-    cx.scheduler.call(actor.creation_task())?.make.as_deref()
+pub(super) fn creation(cx: &Context, actor: ActorId) -> Option<&ActorCreation> {
+    cx.scheduler.call(actor.creation_task())?.creation.as_deref()
 }
 
 /// Submits a task. The creation of an actor may return an existing actor of the same name. Returns the task if it is to be
 /// submitted.
 pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<Call>) -> Option<Submission<Call>> {
-    let existing = match (&task.kind, &task.call.make) {
-        (SubmissionKind::ActorCreation(spec), Some(make)) if make.actor.get_if_exists => {
+    let existing = match (&task.kind, &task.call.creation) {
+        (SubmissionKind::ActorCreation(spec), Some(creation)) if creation.actor.get_if_exists => {
             spec.name.as_ref().and_then(|name| cx.scheduler.actor_named(task.job, name))
         }
         _ => None,
@@ -96,7 +96,7 @@ pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<C
 /// Answers a task that looks for a named actor, as if the task had run a task that returns the handle.
 pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
     let (Some(job), Some(call)) = (cx.scheduler.job_of(parent), cx.scheduler.call(parent)) else { return };
-    let call = Call::of(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
+    let call = Call::new(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
     let outcome = match cx.scheduler.actor_named(job, name) {
         Some(actor) => {
             let value = postcard::to_stdvec(&actor.0).unwrap_or_default();
@@ -108,7 +108,7 @@ pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, (parent, atte
             Outcome::Failed(Failure { error, system: false })
         }
     };
-    let name = cx.ids.names.of("find".to_owned());
+    let name = cx.ids.names.intern("find".to_owned());
     let task = Submission { parent: Some((parent, attempt, worker)), ..Submission::bare(id, job, name, call) };
     cx.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
 }

@@ -72,8 +72,8 @@ impl Engine {
             }
             Effect::Disconnect(node) => self.peers.disconnect(cx, node),
             Effect::FetchLocally(number, object) => {
-                let tell = cx.driver.on_fetched(number);
-                self.share(object, tell);
+                let reply = cx.driver.on_fetched(number);
+                self.share(object, reply);
             }
         }
     }

@@ -7,9 +7,9 @@ use sandbar_core::{ComponentId, Limits, NodeId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile};
 
+use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::Link;
-use crate::peer::{RemoteObject, Tell};
-use crate::reader::{ReadRequest, ReadResult};
+use crate::peer::{Callback, RemoteObject};
 
 /// Performs the engine's input and output. Requests return at once; their results are later inputs of the engine.
 pub(crate) trait Driver {
@@ -31,7 +31,7 @@ pub(crate) trait Driver {
     fn fetch(&mut self, number: u64, object: RemoteObject);
 
     /// Returns a callback for a value that this node fetches from itself, like [`Driver::fetch`].
-    fn on_fetched(&self, number: u64) -> Tell<Result<SealedFile, String>>;
+    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, String>>;
 
     /// Loads a component of another node: [`super::Engine::loaded`] with the node and its number of the program.
     fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits);

@@ -8,8 +8,8 @@ use sandbar_sched::Event;
 use sandbar_store::{ValueKey, ValueMemory};
 
 use super::context::{Context, Stored, is_stored};
+use crate::file_reader::{ReadRequest, ReadResult};
 use crate::files::{Content, JobFiles, unknown};
-use crate::reader::{ReadRequest, ReadResult};
 
 /// Maximum number of files that are read at once.
 const READS_MAX: usize = 64;
@@ -56,12 +56,12 @@ impl OpenedFiles {
     pub(super) fn poll(&mut self, cx: &mut Context) -> bool {
         let mut worked = false;
         while self.retry_admission(cx) {
-            let Some(ReadResult { wanted, content }) = cx.driver.next_file() else { break };
+            let Some(ReadResult { request, content }) = cx.driver.next_file() else { break };
             worked = true;
             self.reads -= 1;
-            self.read_bytes -= size(&wanted);
-            let object = wanted.object;
-            match content.and_then(|content| admit(cx, &wanted, content)) {
+            self.read_bytes -= size(&request);
+            let object = request.object;
+            match content.and_then(|content| admit(cx, &request, content)) {
                 Ok(Stored::Local(key, _)) if cx.values.exceeds_limit(key) => {
                     self.over_limit = Some((object, key));
                     cx.values.retry_spill();

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::context::{Context, LocalJob, Stored};
 use super::inspect::assigned_tasks;
 use crate::calls::Program;
-use crate::client::Seat;
+use crate::client::ClientLink;
 use crate::files::JobFiles;
 use crate::peer::CachedResult;
 
@@ -50,7 +50,7 @@ pub(crate) enum First {
     /// A function of its program, with a list of [`sandbar_core::Argument`], in postcard.
     Function(u32, Box<[u8]>),
     /// A client, with the task's name.
-    Client(String, Seat),
+    Client(String, ClientLink),
 }
 
 /// Result of a job.

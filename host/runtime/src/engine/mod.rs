@@ -55,7 +55,7 @@ use self::peers::{JobReport, Peers, is_resumable};
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
 use crate::calls::Call;
-use crate::peer::{CachedResult, Loaded, NewPeer, Tell};
+use crate::peer::{CachedResult, Callback, Loaded, NewPeer};
 
 /// Maximum number of messages of one peer before another's turn.
 const PEER_MESSAGES_PER_TURN: usize = 256;
@@ -141,7 +141,7 @@ impl Engine {
         let (cluster_name, results) = lasting.filter(|_| is_resumable(&program)).unzip();
         let local = LocalJob { first: id, driver, cluster_name, submitted: 0 };
         self.jobs.add(cx, job, local, (files, outputs), done);
-        let call = Call::of(program, function, seed, arguments, cx.time.nanos);
+        let call = Call::new(program, function, seed, arguments, cx.time.nanos);
         cx.step(Event::Submitted { task: Submission::bare(id, job, name, call) });
         self.peers.job_started(cx, job, results.unwrap_or_default());
     }
@@ -175,10 +175,10 @@ impl Engine {
     }
 
     /// Shares the value of an object with another node.
-    pub(crate) fn share(&mut self, object: ObjectId, tell: Tell<Result<SealedFile, String>>) {
-        if let Some(tell) = self.objects.share(&mut self.cx, object, tell) {
+    pub(crate) fn share(&mut self, object: ObjectId, reply: Callback<Result<SealedFile, String>>) {
+        if let Some(reply) = self.objects.share(&mut self.cx, object, reply) {
             let cached = self.peers.cached_value(object);
-            tell(cached.ok_or_else(|| "there is no such value".to_owned()));
+            reply(cached.ok_or_else(|| "there is no such value".to_owned()));
         }
     }
 
@@ -205,9 +205,9 @@ impl Engine {
         self.peers.cached_results(name, from)
     }
 
-    /// Drains the node. `tell` is called once no other node needs it, and no job of its own runs.
-    pub(crate) fn drain(&mut self, tell: Tell<()>) {
-        self.peers.drain(&mut self.cx, tell);
+    /// Drains the node. `reply` is called once no other node needs it, and no job of its own runs.
+    pub(crate) fn drain(&mut self, reply: Callback<()>) {
+        self.peers.drain(&mut self.cx, reply);
     }
 
     /// Returns whether workers have work, so that they are checked often.

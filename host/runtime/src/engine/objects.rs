@@ -14,7 +14,7 @@ use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, 
 
 use super::context::{Context, Stored, is_stored};
 use super::effects::Effect;
-use crate::peer::Tell;
+use crate::peer::Callback;
 use crate::worker::Worker;
 
 /// Deliveries that wait for the disk, and workers that wait for memory.
@@ -23,7 +23,7 @@ pub(super) struct Objects {
     /// Workers that get a value once it is restored.
     recipients: FxHashMap<ValueKey, Vec<Recipient>>,
     /// Other nodes that get a value once it is restored.
-    sharing: FxHashMap<ValueKey, Vec<Tell<Result<SealedFile, String>>>>,
+    sharing: FxHashMap<ValueKey, Vec<Callback<Result<SealedFile, String>>>>,
     /// Workers whose messages wait for memory.
     held: Vec<WorkerId>,
 }
@@ -134,8 +134,8 @@ impl Objects {
         while let Some(completion) = cx.driver.next_disk_completion() {
             worked = true;
             if let Some((key, restored)) = cx.values.handle_disk_completion(completion) {
-                for tell in self.sharing.remove(&key).unwrap_or_default() {
-                    tell(match &restored {
+                for reply in self.sharing.remove(&key).unwrap_or_default() {
+                    reply(match &restored {
                         Ok(()) => share_stored(cx, key),
                         Err(error) => Err(error.clone()),
                     });
@@ -214,8 +214,8 @@ impl Objects {
         &mut self,
         cx: &mut Context,
         object: ObjectId,
-        tell: Tell<Result<SealedFile, String>>,
-    ) -> Option<Tell<Result<SealedFile, String>>> {
+        reply: Callback<Result<SealedFile, String>>,
+    ) -> Option<Callback<Result<SealedFile, String>>> {
         let value = match cx.scheduler.value(object) {
             Some(Ok(Stored::Local(key, _))) => {
                 let key = *key;
@@ -223,7 +223,7 @@ impl Objects {
                     LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
                     LendResult::File(file) => Ok(file),
                     LendResult::Pending => {
-                        self.sharing.entry(key).or_default().push(tell);
+                        self.sharing.entry(key).or_default().push(reply);
                         self.run_store_actions(cx);
                         return None;
                     }
@@ -236,9 +236,9 @@ impl Objects {
                 Some(copy) => share_stored(cx, copy),
                 None => Err("it is on another node".to_owned()),
             },
-            Some(Err(_)) | None => return Some(tell),
+            Some(Err(_)) | None => return Some(reply),
         };
-        tell(value);
+        reply(value);
         None
     }
 

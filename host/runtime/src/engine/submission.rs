@@ -14,7 +14,7 @@ use super::actors::actor_spec;
 use super::context::Context;
 use super::effects::Effect;
 use super::peers::{Peers, default_retries, lineage_of};
-use crate::calls::{Call, Read, actor_demand, demand, usual_demand};
+use crate::calls::{Call, DecodedRequest, actor_demand, default_demand, demand};
 
 /// Default number of retries of a task.
 const RETRIES: u32 = 3;
@@ -43,14 +43,15 @@ pub(super) fn decode(
     submit: &SubmitTask<'_>,
     starts_in: StartsIn,
 ) -> io::Result<Option<Submission<Call>>> {
-    let Read { options, actor, arguments, needs, refs } = Read::of(submit.request).map_err(io::Error::other)?;
+    let DecodedRequest { options, actor, arguments, needs, refs } =
+        DecodedRequest::decode(submit.request).map_err(io::Error::other)?;
     let parent = TaskId(submit.parent);
     let program = cx.scheduler.call(parent).map(|call| call.program.clone());
     let (Some(program), Some(job)) = (program, cx.scheduler.job_of(parent)) else { return Ok(None) };
     let function = program.tasks.get(submit.function as usize).ok_or_else(|| invalid("an unknown function"))?;
     let default_actor = ActorOptions::default();
     let actor_options = options.as_ref().and_then(|options| options.actor.as_deref()).unwrap_or(&default_actor);
-    let (kind, make) = match (function.kind, actor) {
+    let (kind, creation) = match (function.kind, actor) {
         (TaskKind::Task, None) => (SubmissionKind::Function, None),
         (TaskKind::Generator, None) => {
             let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
@@ -59,7 +60,7 @@ pub(super) fn decode(
         (TaskKind::Make, None) => {
             let name = options.as_ref().and_then(|options| options.name.as_deref());
             let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(name, actor_options)));
-            (kind, Some(Box::new(program.make(submit.function, actor_options.clone(), name.map(str::to_owned)))))
+            (kind, Some(Box::new(program.creation(submit.function, actor_options.clone(), name.map(str::to_owned)))))
         }
         (TaskKind::Method | TaskKind::Shared, Some(actor)) => {
             peers.meet_actor(cx, actor);
@@ -70,7 +71,7 @@ pub(super) fn decode(
     let options = options.as_deref();
     let own_name = options.and_then(|options| options.name.clone()).filter(|_| function.kind != TaskKind::Make);
     let name = match own_name {
-        Some(name) => cx.ids.names.of(name),
+        Some(name) => cx.ids.names.intern(name),
         None => function.name.clone(),
     };
     let id = TaskId(submit.task);
@@ -82,7 +83,7 @@ pub(super) fn decode(
     let default_options = RequestOptions::default();
     let chosen = options.unwrap_or(&default_options);
     let demand = match &kind {
-        SubmissionKind::Function | SubmissionKind::Generator(_) => options.map_or_else(usual_demand, demand),
+        SubmissionKind::Function | SubmissionKind::Generator(_) => options.map_or_else(default_demand, demand),
         SubmissionKind::ActorCreation(_) => actor_demand(chosen),
         SubmissionKind::Method(_) => ResourceSet::default(),
     };
@@ -120,7 +121,7 @@ pub(super) fn decode(
                 SubmissionKind::Function | SubmissionKind::Generator(_) => Box::new([]),
                 SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => refs.as_slice().into(),
             },
-            make,
+            creation,
             submitted: cx.time.nanos,
         },
         kind,

@@ -16,7 +16,7 @@ use super::context::{Context, Stored};
 use super::effects::Effect;
 use super::objects::deliver_lent;
 use crate::calls::Call;
-use crate::client::Seat;
+use crate::client::ClientLink;
 use crate::worker::Worker;
 
 /// Maximum number of worker ids that a node has at a time: see [`WorkerId`].
@@ -108,9 +108,14 @@ impl Workers {
     }
 
     /// Adds a client as a worker: usually that of its job's root task.
-    pub(super) fn add_client(&mut self, cx: &mut Context, kind: WorkerKind, mut client: Seat) -> Option<WorkerId> {
+    pub(super) fn add_client(
+        &mut self,
+        cx: &mut Context,
+        kind: WorkerKind,
+        mut client: ClientLink,
+    ) -> Option<WorkerId> {
         let id = self.next_id(cx)?;
-        client.sit(id);
+        client.set_worker(id);
         add(cx, Worker::new(id, kind, Box::new(client), cx.time.now));
         Some(id)
     }

@@ -21,13 +21,13 @@ pub struct Amounts {
 impl Amounts {
     /// Encodes resources.
     pub fn of(resources: &ResourceSet) -> Amounts {
-        let custom = resources.custom.iter().map(|(name, of)| (name.as_ref().to_owned(), *of)).collect();
+        let custom = resources.custom.iter().map(|(name, amount)| (name.as_ref().to_owned(), *amount)).collect();
         Amounts { cpus: resources.cpus, gpus: resources.gpus, memory: resources.memory, custom }
     }
 
     /// Decodes resources.
     pub fn resources(&self) -> ResourceSet {
-        let custom = self.custom.iter().map(|(name, of)| (name.as_str().into(), *of)).collect();
+        let custom = self.custom.iter().map(|(name, amount)| (name.as_str().into(), *amount)).collect();
         ResourceSet { cpus: self.cpus, gpus: self.gpus, memory: self.memory, custom }
     }
 }

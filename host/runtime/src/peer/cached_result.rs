@@ -1,4 +1,4 @@
-//! Cached results of tasks of a job that another node may take over.
+//! Cached results of tasks, for the node that takes over their job.
 
 use std::num::NonZeroU64;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct CachedResult {
     /// Identity of the task across runs of its job.
     pub lineage: NonZeroU64,
-    /// Duration of the attempt.
+    /// Duration of the attempt, in nanoseconds.
     pub nanos: u64,
     /// Returned values.
     pub values: Vec<CachedValue>,
@@ -21,19 +21,19 @@ pub struct CachedResult {
 pub enum CachedValue {
     /// The value.
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The value's location: a node, the object's id there, and the size. It is fetched from there.
+    /// The value's location. The node that takes the job over fetches the value from there.
     Remote {
-        /// Node that has the value.
+        /// Node that stores the value.
         node: NodeId,
-        /// The object's id there.
+        /// Object id on that node.
         object: ObjectId,
-        /// Size.
+        /// Size of the value, in bytes.
         bytes: u64,
     },
 }
 
 impl CachedValue {
-    /// Returns the memory that the value takes on the node that has it, in bytes.
+    /// Returns the size of the value on the node that stores it, in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             CachedValue::Inline(bytes) => bytes.len() as u64,

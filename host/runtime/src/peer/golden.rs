@@ -1,7 +1,7 @@
 //! Golden bytes of every message between nodes.
 //!
-//! Nodes of different protocol versions refuse each other. A change of these bytes therefore needs a new
-//! `sandbar_wire::PROTOCOL_VERSION`, once a version was released.
+//! Nodes of different protocol versions refuse each other. After the first release, a change of these bytes needs a new
+//! `sandbar_wire::PROTOCOL_VERSION`.
 
 use std::num::NonZeroU64;
 
@@ -132,7 +132,7 @@ fn cached_results_have_golden_bytes() {
         CachedValue::Remote { node: NodeId(1), object: ObjectId(2), bytes: 3 },
     ];
     let result = CachedResult { lineage: NonZeroU64::MIN, nanos: 2, values: returned };
-    check("remnant", postcard::to_stdvec(&result), "01020200017601010203");
+    check("cached result", postcard::to_stdvec(&result), "01020200017601010203");
 }
 
 /// Bytes of the messages above, in hexadecimal.

@@ -11,19 +11,21 @@ use tokio::sync::Notify;
 /// Maximum bytes that wait to be sent. A peer that receives too slowly is disconnected.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes of received frames that the runtime has not handled, beyond which the connection is not read.
-const AHEAD_BYTES_MAX: usize = 16 << 20;
+/// Maximum bytes of received frames that the runtime has not handled. Beyond it, reading from the connection pauses.
+const UNHANDLED_BYTES_MAX: usize = 16 << 20;
+/// Interval at which a paused reader checks the unhandled bytes.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One direction.
+/// Frames of one direction.
 #[derive(Debug, Default)]
 struct Queue {
     frames: Mutex<VecDeque<Vec<u8>>>,
     /// Number of frames.
     count: AtomicUsize,
+    /// Bytes of all frames.
     bytes: AtomicUsize,
     is_closed: AtomicBool,
-    /// Notified when there are frames to send.
+    /// Notified when frames are available to send.
     sender: Notify,
 }
 
@@ -62,24 +64,24 @@ impl Queue {
 pub struct PeerLine {
     to: Arc<Queue>,
     from: Arc<Queue>,
-    /// Wakes the other runtime, if it is in this process.
+    /// Doorbell of the other runtime, if it is in this process.
     other: Option<Doorbell>,
     has_sent: bool,
 }
 
 impl PeerLine {
-    /// Returns both ends of a line between two runtimes of this process.
-    pub fn pair(here: Doorbell, there: Doorbell) -> (PeerLine, PeerLine) {
+    /// Returns both ends of a line between two runtimes of this process, given by their doorbells.
+    pub fn pair(first: Doorbell, second: Doorbell) -> (PeerLine, PeerLine) {
         let (a, b) = (Arc::<Queue>::default(), Arc::<Queue>::default());
-        let near = PeerLine { to: a.clone(), from: b.clone(), other: Some(there), has_sent: false };
-        let far = PeerLine { to: b, from: a, other: Some(here), has_sent: false };
-        (near, far)
+        let first_line = PeerLine { to: a.clone(), from: b.clone(), other: Some(second), has_sent: false };
+        let second_line = PeerLine { to: b, from: a, other: Some(first), has_sent: false };
+        (first_line, second_line)
     }
 
     /// Returns both ends of a line between a runtime and a connection to another node.
-    pub fn with_connection(here: Doorbell) -> (PeerLine, PeerEnd) {
+    pub fn with_connection(runtime: Doorbell) -> (PeerLine, PeerEnd) {
         let (to, from) = (Arc::<Queue>::default(), Arc::<Queue>::default());
-        let end = PeerEnd { outgoing: to.clone(), incoming: from.clone(), runtime: here };
+        let end = PeerEnd { outgoing: to.clone(), incoming: from.clone(), runtime };
         (PeerLine { to, from, other: None, has_sent: false }, end)
     }
 
@@ -138,11 +140,11 @@ impl PeerEnd {
         }
     }
 
-    /// Passes a received frame to the runtime. Waits while the runtime has too many.
+    /// Passes a received frame to the runtime. Then waits while the runtime has too many unhandled bytes.
     pub async fn deliver(&self, frame: Vec<u8>) {
         self.incoming.push(frame);
         self.runtime.ring();
-        while self.incoming.bytes.load(Relaxed) > AHEAD_BYTES_MAX && !self.incoming.is_closed.load(Relaxed) {
+        while self.incoming.bytes.load(Relaxed) > UNHANDLED_BYTES_MAX && !self.incoming.is_closed.load(Relaxed) {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }

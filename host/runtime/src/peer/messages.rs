@@ -1,19 +1,19 @@
 //! Messages between the runtimes of two nodes, in postcard. Each frame is one message.
 //!
-//! A node *owns* the tasks that were submitted to it, by its jobs or by tasks that it runs, and the objects that they return.
-//! It may have another node, the *executor*, run a task; the executor owns what that task submits in turn. So no node knows
-//! all tasks, and each of two nodes may be the other's executor. A task belongs to a job, which is identified by the node that
-//! runs it, its *root*, and that node's job id.
+//! A node *owns* the tasks that its jobs, or tasks that it runs, submit, and the objects that these tasks return. It may send
+//! a task to another node, the *executor*, which owns the tasks that this task submits in turn. No node knows all tasks, and
+//! each of two nodes may be the other's executor. A task belongs to a job, which is identified by the node that runs it, its
+//! *root*, and that node's job id.
 //!
-//! An actor is owned by its job's root, wherever it is created, unless it is created in a placement group of another node. Its
-//! owner may have an executor host it. Calls go to the node that lent the actor's handle, and on from there.
+//! The job's root owns an actor, wherever it is created, unless it is created in a placement group of another node. The owner
+//! may send the actor to an executor, which hosts it. Calls go to the node that lent the actor's handle, which forwards them.
 //!
-//! Objects are counted twice: each node counts the references to an object on that node, whoever owns it, and tells the node
-//! that lent the object when there are none left. Whenever a message names an object that the sender lends, the sender holds
-//! it once more for the receiver, until the receiver [releases](PeerMessage::Release) it as often. The lender need not be the
-//! owner: it may have borrowed the object from a third node, and holds it there meanwhile.
+//! References are counted on two levels. Each node counts its own references to an object, and releases the object at its
+//! lender when none is left. When a message names a lent object, the sender holds the object once more for the receiver, until
+//! the receiver [releases](PeerMessage::Release) it as often. The lender is not always the owner: it may have borrowed the
+//! object from a third node, and holds it there meanwhile.
 //!
-//! Messages arrive in order. When the connection ends, all work of one side for the other ends.
+//! Messages arrive in order. When the connection ends, each side ends its work for the other.
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -70,7 +70,7 @@ pub(crate) struct RemoteTaskSpec<'a> {
     /// Requested resources.
     pub(crate) demand: Amounts,
     pub(crate) priority: i32,
-    /// Nesting depth; 1 for a job's first task.
+    /// Nesting depth: 1 for a job's first task.
     pub(crate) depth: u32,
     pub(crate) timeout_ms: Option<u32>,
     /// Placement group and bundle, among those that the receiver has reserved for the sender.
@@ -98,7 +98,7 @@ pub(crate) enum RemoteWork<'a> {
     /// Call a method. The receiver retries it, `retries` times or as the actor's options say, after errors of this kind.
     Call { actor: RemoteActor, retries: Option<u32>, retry_on: RetryOn },
     /// Host an actor until its owner [cancels](PeerMessage::Cancel) it. The receiver restarts it within its limits. A
-    /// checkpoint, if any, is an object that the task needs beside its arguments.
+    /// checkpoint, if any, is an object that the task needs besides its arguments.
     HostActor(ActorOptions, Option<ObjectId>),
     /// Create an actor that the receiver owns, under this task's id, placed by the strategy. Its handle is lent to the sender.
     CreateActor { options: ActorOptions, actor_name: Option<Cow<'a, str>>, strategy: Strategy },
@@ -109,8 +109,8 @@ pub(crate) enum RemoteWork<'a> {
 pub(crate) enum RemoteActor {
     /// An actor whose handle the receiver has lent.
     Lent(ActorId),
-    /// An actor that the receiver hosts for the sender, by its creation task and attempt. If the actor has ended, as the sender
-    /// is told, the call gets no answer: it has not started.
+    /// An actor that the receiver hosts for the sender, by its creation task and attempt. If the actor has ended, the receiver
+    /// does not reply to the call: the report of the actor's end tells the sender that the call has not started.
     Hosted(TaskId, Attempt),
 }
 
@@ -121,9 +121,9 @@ pub(crate) type RemoteResults<'a> = Vec<(PeerValue<'a>, Vec<ObjectId>)>;
 #[expect(clippy::large_enum_variant, reason = "messages are encoded or decoded, not stored")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum PeerMessage<'a> {
-    /// Later tasks with this number are of this component.
+    /// Assigns a number to a component. Later tasks name their program by it.
     Program { program: u32, component: ComponentId, limits: Limits },
-    /// Later messages are about this job, whose first task has this name. `lasting` is its name in the cluster, if another node
+    /// Introduces a job to later messages: its first task has this name. `lasting` is its name in the cluster, if another node
     /// may take it over.
     Job { root: JobRoot, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
     /// Run a task, or create an actor.
@@ -189,14 +189,14 @@ pub(crate) enum PeerMessage<'a> {
         value: PeerValue<'a>,
         contains: Vec<ObjectId>,
     },
-    /// Release a lent object, this many times.
+    /// Release a lent object this many times.
     Release(ObjectId, u32),
     /// A log line of a task of the receiver's job.
     Log { job: JobId, task: TaskId, name: Cow<'a, str>, worker: WorkerId, level: u8, line: &'a str },
     /// Progress of a task of the receiver's job.
     Progress { job: JobId, task: TaskId, name: &'a str, done: u64, total: Option<u64> },
     /// Reserve bundles of a placement group, by index, for tasks of this program: all or none. The receiver replies at once.
-    /// Attempts are numbered for each group.
+    /// Each group numbers its attempts.
     ReserveBundles { group: GroupId, attempt: Attempt, job: JobRoot, program: u32, bundles: Vec<(u32, Amounts)> },
     /// Whether bundles were reserved.
     ReserveReply(GroupId, Attempt, bool),

@@ -1,24 +1,22 @@
-//! Messages between the runtimes of nodes, lines that carry them, and services of other nodes.
+//! Messages between the runtimes of nodes, the lines that carry them, and services of the cluster.
 
 mod amounts;
 mod cached_result;
+mod cluster_services;
+mod in_process;
 mod line;
 mod messages;
-mod neighbours;
-mod outside;
 
 #[cfg(test)]
 mod golden;
 
 pub use amounts::Amounts;
+pub use cached_result::{CachedResult, CachedValue};
+pub use cluster_services::{Callback, ClusterServices, Loaded, RemoteObject};
+pub use in_process::InProcessPeers;
 pub use line::{PeerEnd, PeerLine};
-pub use neighbours::Neighbours;
 
 pub(crate) use messages::{JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteResults, RemoteTaskSpec, RemoteWork};
-
-pub use cached_result::{CachedResult, CachedValue};
-
-pub use outside::{ClusterServices, Loaded, RemoteObject, Tell};
 
 use sandbar_core::NodeId;
 use sandbar_sched::ResourceSet;

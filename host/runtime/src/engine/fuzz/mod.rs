@@ -17,10 +17,10 @@ use tokio::sync::oneshot;
 pub use self::generate::said_any;
 use super::actors::DETACHED_JOB;
 use super::{Driver, Engine, EngineOptions, First, JobOutputs, JobResult, NewJob, WORKERS_MAX};
-use crate::client::{Line, Listen, ObjectValue, Seat};
+use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
+use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::Link;
-use crate::peer::{NewPeer, PeerLine, RemoteObject, Tell};
-use crate::reader::{ReadRequest, ReadResult};
+use crate::peer::{Callback, NewPeer, PeerLine, RemoteObject};
 use crate::{Program, ProgramTask};
 use sandbar_jobs::{JobLog, JobQuery, LogOutput};
 
@@ -73,7 +73,7 @@ pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>
 
 struct Harness {
     engine: Engine,
-    members: Vec<(WorkerId, Arc<Line>)>,
+    members: Vec<(WorkerId, Arc<ClientLine>)>,
     /// The other ends of the lines to nodes, once these have said something.
     peers: [Option<PeerLine>; 2],
     /// Of the jobs of the first two.
@@ -109,18 +109,18 @@ impl Harness {
         let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {}))).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
-            let (line, seat) = seat(&doorbell);
+            let (line, link) = connect_client(&doorbell);
             let id = if let WorkerKind::Driver(job) = role {
                 let (program, log) = (program.clone(), log.sender());
                 let outputs = JobOutputs { progress: Arc::default(), log, finished: Arc::new(OnceLock::new()) };
-                let first = First::Client("client".to_owned(), seat);
+                let first = First::Client("client".to_owned(), link);
                 let (done, result) = oneshot::channel();
                 let new = NewJob { program, first, seed: 7, lasting: None, files: Arc::default(), outputs };
                 engine.start_job(job, new, done);
                 results.push(result);
                 WorkerId(job.0)
             } else {
-                engine.workers.add_client(&mut engine.cx, role, seat)?
+                engine.workers.add_client(&mut engine.cx, role, link)?
             };
             members.push((id, line));
         }
@@ -143,15 +143,15 @@ impl Harness {
                 return true;
             }
             // Another one is started.
-            let (line, seat) = seat(&self.doorbell);
-            let Some(worker) = self.engine.workers.add_client(&mut self.engine.cx, ROLES[at], seat) else {
+            let (line, link) = connect_client(&self.doorbell);
+            let Some(worker) = self.engine.workers.add_client(&mut self.engine.cx, ROLES[at], link) else {
                 return true;
             };
             self.members[at] = (worker, line);
         }
         let (id, line) = &self.members[at];
         let file = saying.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
-        line.say_bytes(saying.message.to_vec(), file);
+        line.send_bytes(saying.message.to_vec(), file);
         self.engine.turn(&mut self.frame);
         // A job may end by what is said, and its client with it.
         let has_ended = |result: JobResult| result.counters.lost_workers == 0;
@@ -232,9 +232,9 @@ fn program_of(kinds: &[TaskKind]) -> Option<Program> {
     Some(Program { compiled: Arc::new(CompiledComponent::placeholder().ok()?), limits: Limits::default(), tasks })
 }
 
-fn seat(doorbell: &Doorbell) -> (Arc<Line>, Seat) {
-    let line = Line::new(doorbell.clone());
-    (line.clone(), Seat::new(line, Arc::new(Nobody), oneshot::channel().0))
+fn connect_client(doorbell: &Doorbell) -> (Arc<ClientLine>, ClientLink) {
+    let line = ClientLine::new(doorbell.clone());
+    (line.clone(), ClientLink::new(line, Arc::new(Nobody), oneshot::channel().0))
 }
 
 /// Driver whose time is set by the harness. It starts no workers.
@@ -265,7 +265,7 @@ impl Driver for FuzzDriver {
     // The value never arrives.
     fn fetch(&mut self, _: u64, _: RemoteObject) {}
 
-    fn on_fetched(&self, _: u64) -> Tell<Result<SealedFile, String>> {
+    fn on_fetched(&self, _: u64) -> Callback<Result<SealedFile, String>> {
         Box::new(|_| {})
     }
 
@@ -293,7 +293,7 @@ impl Driver for FuzzDriver {
 
 struct Nobody;
 
-impl Listen for Nobody {
+impl ClientListener for Nobody {
     fn delivered(&self, _: ObjectId, _: Result<ObjectValue, Arc<TaskError>>, _: Vec<ObjectId>) {}
 
     fn item(&self, _: ObjectId, _: ObjectId, _: Option<Result<ObjectValue, Arc<TaskError>>>, _: Vec<ObjectId>) {}

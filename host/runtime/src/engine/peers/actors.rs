@@ -38,7 +38,7 @@ pub(super) fn create_at_root(
     task: Submission<Call>,
 ) {
     cx.push(Effect::ForgetLimit(task.id));
-    let (Some((parent, ..)), Some(make)) = (task.parent, task.call.make.as_deref()) else { return };
+    let (Some((parent, ..)), Some(creation)) = (task.parent, task.call.creation.as_deref()) else { return };
     let objects = task.dependencies.len() + task.refs.len();
     if let Some(fault) = too_large_for_peers(1, objects, task.call.arguments.len()) {
         return cx.step(Event::PutFailed { object: task.id.returns(0), task: parent, worker, fault });
@@ -59,8 +59,8 @@ pub(super) fn create_at_root(
         depth: cx.scheduler.task(parent).map_or(1, |parent| parent.depth).saturating_add(1),
         refs: task.refs,
         work: RemoteWork::CreateActor {
-            options: make.actor.clone(),
-            actor_name: make.name.as_deref().map(Into::into),
+            options: creation.actor.clone(),
+            actor_name: creation.name.as_deref().map(Into::into),
             strategy: task.strategy,
         },
         ..spec_of_call(cx, proxies, task.job, &task.name, &task.call)
@@ -159,7 +159,7 @@ pub(super) fn meet(cx: &mut Context, borrowed: &Borrowed, actor: ActorId) {
 /// Returns the default number of retries of calls of an actor.
 pub(in crate::engine) fn default_retries(cx: &Context, actor: ActorId) -> u32 {
     match creation(cx, actor) {
-        Some(make) => make.actor.max_task_retries,
+        Some(creation) => creation.actor.max_task_retries,
         None if cx.peers.is_any() => ACTOR_DEFAULT_RETRIES,
         None => 0,
     }

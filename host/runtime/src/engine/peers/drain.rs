@@ -10,13 +10,13 @@ use super::super::context::Context;
 use super::borrowed::Borrowed;
 use super::proxy_tasks::ProxyTasks;
 use super::remote_values::MissedValues;
-use crate::peer::{PeerMessage, Tell};
+use crate::peer::{Callback, PeerMessage};
 
 /// Draining of this node and of others.
 #[derive(Default)]
 pub(super) struct Drain {
     /// Called once this node may stop, if it drains.
-    own: Option<Tell<()>>,
+    own: Option<Callback<()>>,
     /// Peers that need nothing more of this node.
     released_by: BTreeSet<NodeId>,
     draining: BTreeMap<NodeId, DrainingPeer>,
@@ -31,9 +31,9 @@ struct DrainingPeer {
 }
 
 impl Drain {
-    /// Drains this node. `tell` is called once no other node needs it, and no job of its own runs.
-    pub(super) fn start(&mut self, cx: &mut Context, tell: Tell<()>) {
-        self.own = Some(tell);
+    /// Drains this node. `reply` is called once no other node needs it, and no job of its own runs.
+    pub(super) fn start(&mut self, cx: &mut Context, reply: Callback<()>) {
+        self.own = Some(reply);
         for node in cx.peers.nodes() {
             cx.peers.send(node, &PeerMessage::Leaving);
         }
@@ -71,9 +71,9 @@ impl Drain {
         }
         if is_idle
             && cx.peers.nodes().iter().all(|node| self.released_by.contains(node))
-            && let Some(tell) = self.own.take()
+            && let Some(reply) = self.own.take()
         {
-            tell(());
+            reply(());
         }
     }
 }

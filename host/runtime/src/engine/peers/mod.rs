@@ -49,7 +49,7 @@ use super::effects::Effect;
 use super::jobs::{JobEffect, count_by_job};
 use super::objects::Recipient;
 use crate::calls::{Call, Program};
-use crate::peer::{CachedResult, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec, Tell};
+use crate::peer::{CachedResult, Callback, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
 
 /// Work of this node with other nodes. Its parts do not call each other, but for those below them in this order: connections,
 /// proxy tasks and borrowed objects; values; owner, executor and programs; actors, checkpoints, reservations, drain.
@@ -538,8 +538,8 @@ impl Peers {
     }
 
     /// Drains this node: see [`Drain::start`].
-    pub(super) fn drain(&mut self, cx: &mut Context, tell: Tell<()>) {
-        self.drain.start(cx, tell);
+    pub(super) fn drain(&mut self, cx: &mut Context, reply: Callback<()>) {
+        self.drain.start(cx, reply);
     }
 
     /// Performs periodic work. `has_jobs` tells whether jobs of this node run.

@@ -65,7 +65,7 @@ pub(super) fn assign(cx: &mut Context, proxies: &ProxyTasks, worker: WorkerId, t
 
 /// Returns the objects that a task needs: those of its arguments, and the checkpoint of an actor.
 fn needs(cx: &Context, task: TaskId, call: &Call) -> Vec<ObjectId> {
-    let checkpoint = call.make.as_ref().and_then(|_| cx.scheduler.actor(ActorId(task.0))?.checkpoint);
+    let checkpoint = call.creation.as_ref().and_then(|_| cx.scheduler.actor(ActorId(task.0))?.checkpoint);
     call.needs.iter().copied().chain(checkpoint).collect()
 }
 
@@ -108,10 +108,10 @@ fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a Call) -> Option<RemoteW
         let retries = (view.retries_max != ACTOR_DEFAULT_RETRIES).then_some(view.retries_max);
         return Some(RemoteWork::Call { actor: remote_actor(cx, actor), retries, retry_on: view.retry_on });
     }
-    if let Some(make) = &call.make {
+    if let Some(creation) = &call.creation {
         let restarts = cx.scheduler.task(task).map_or(0, |view| view.attempt.0);
-        let max_restarts = make.actor.max_restarts.saturating_sub(restarts);
-        let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..make.actor.clone() };
+        let max_restarts = creation.actor.max_restarts.saturating_sub(restarts);
+        let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..creation.actor.clone() };
         let checkpoint = cx.scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint);
         return Some(RemoteWork::HostActor(options, checkpoint));
     }

@@ -80,7 +80,7 @@ impl ProxyTasks {
         if let Some(job) = self.job_of_root(cx, root)
             && root.node != cx.node()
         {
-            let name = cx.ids.names.of(name.to_owned());
+            let name = cx.ids.names.intern(name.to_owned());
             self.names.insert(job, name);
         }
     }
@@ -116,7 +116,7 @@ impl ProxyTasks {
         let id = cx.ids.take(1).map(TaskId)?;
         self.tasks.insert((node, job), id);
         self.live.insert(id, node);
-        let call = Call::of(program.clone(), u32::MAX, 0, Box::default(), cx.time.nanos);
+        let call = Call::new(program.clone(), u32::MAX, 0, Box::default(), cx.time.nanos);
         // It has the name of the job's root task, which it stands for.
         let task = Submission::bare(id, job, self.name(cx, job), call);
         cx.step(Event::ProxyTaskStarted { task, worker });

@@ -23,7 +23,7 @@ use super::peer_values::{OutgoingValue, receive};
 use super::proxy_tasks::ProxyTasks;
 use super::remote_values::fetch;
 use super::reservations::Reservations;
-use crate::calls::{Call, Make, Program};
+use crate::calls::{ActorCreation, Call, Program};
 use crate::peer::{PeerMessage, PeerValue, RemoteTaskSpec, RemoteWork};
 
 /// Starts a task of another node, whose program is loaded.
@@ -136,8 +136,9 @@ fn submission(
     here: Strategy,
     program: Arc<Program>,
 ) -> Option<Submission<Call>> {
-    let make = |options: &ActorOptions, name| Some(Box::new(program.make(spec.function, options.clone(), name)));
-    let (kind, make, strategy, retries_max, retry_on) = match &spec.work {
+    let creation =
+        |options: &ActorOptions, name| Some(Box::new(program.creation(spec.function, options.clone(), name)));
+    let (kind, creation, strategy, retries_max, retry_on) = match &spec.work {
         RemoteWork::Task => (SubmissionKind::Function, None, here, 0, RetryOn::System),
         RemoteWork::Generator(buffer) => {
             (SubmissionKind::Generator((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
@@ -149,13 +150,13 @@ fn submission(
         }
         RemoteWork::HostActor(options, checkpoint) => {
             let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(None, options)));
-            let saved = checkpoint.filter(|checkpoint| spec.needs.contains(checkpoint));
-            let make = make(options, None).map(|make| Box::new(Make { saved, ..*make }));
-            (kind, make, here, 0, RetryOn::System)
+            let checkpoint = checkpoint.filter(|checkpoint| spec.needs.contains(checkpoint));
+            let creation = creation(options, None).map(|creation| Box::new(ActorCreation { checkpoint, ..*creation }));
+            (kind, creation, here, 0, RetryOn::System)
         }
         RemoteWork::CreateActor { options, actor_name, strategy } => {
             let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(actor_name.as_deref(), options)));
-            (kind, make(options, None), *strategy, 0, RetryOn::System)
+            (kind, creation(options, None), *strategy, 0, RetryOn::System)
         }
     };
     let is_creation = matches!(spec.work, RemoteWork::CreateActor { .. });
@@ -168,7 +169,7 @@ fn submission(
         parent: Some((parent, Attempt(0), worker)),
         // The scheduler adds 2: the proxy task is at 1.
         remote_depth: spec.depth.saturating_sub(2),
-        name: cx.ids.names.of(spec.name.clone().into_owned()),
+        name: cx.ids.names.intern(spec.name.clone().into_owned()),
         returns: spec.returns,
         demand: if is_method { ResourceSet::default() } else { spec.demand.resources() },
         strategy,
@@ -184,7 +185,7 @@ fn submission(
             arguments: spec.arguments.into(),
             needs: spec.needs.as_slice().into(),
             refs: if is_function { Box::new([]) } else { spec.refs.as_slice().into() },
-            make,
+            creation,
             submitted: cx.time.nanos,
         },
         dependencies: spec.needs.clone(),

@@ -1,7 +1,7 @@
 //! Several in-process nodes that run tasks for each other.
 
 use sandbar_client::{
-    Batch, Client, ClientError, ClientOptions, Code, Job, JobOptions, Neighbours, ObjectRef, TaskOptions,
+    Batch, Client, ClientError, ClientOptions, Code, InProcessPeers, Job, JobOptions, ObjectRef, TaskOptions,
 };
 use sandbar_tests::{Lab, cache, host};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ struct Shared {
 }
 
 /// Creates a node with one worker and a resource of its own; those after the first have a second resource in common.
-fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
+fn node(lab: &Lab, number: u16, peers: &InProcessPeers) -> Client {
     let options = ClientOptions::new()
         .workers(1)
         .resource(format!("node{number}"), 8.0)
@@ -29,7 +29,7 @@ fn node(lab: &Lab, number: u16, neighbours: &Neighbours) -> Client {
         .state(lab.path("state").join("sandbar"))
         .spill(lab.path("tmp"))
         .worker(host().with_file_name("host-worker"))
-        .neighbours(number, neighbours);
+        .in_process_peers(number, peers);
     Client::start(options).expect("a node starts")
 }
 
@@ -42,8 +42,8 @@ pub fn on(number: u16) -> TaskOptions {
 pub fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -> Result<(), ClientError>) {
     let lab = Lab::new();
     run(async {
-        let neighbours = Neighbours::default();
-        let mut nodes: Vec<Client> = (1..=3).map(|number| node(&lab, number, &neighbours)).collect();
+        let peers = InProcessPeers::default();
+        let mut nodes: Vec<Client> = (1..=3).map(|number| node(&lab, number, &peers)).collect();
         let program = load(&nodes[0], program).await;
         let job = nodes[0].job(&program, JobOptions::named("service")).await.expect("a job begins");
         test(&mut nodes, job).await.unwrap_or_else(|e| panic!("{e}"));

@@ -1,4 +1,4 @@
-//! The thread that reads the files of jobs, so that the runtime never waits for a disk.
+//! The thread that reads files of jobs, so that the runtime never waits for a disk.
 
 use std::io;
 use std::sync::Arc;
@@ -22,63 +22,63 @@ pub(crate) struct ReadRequest {
 /// A file that was read.
 #[derive(Debug)]
 pub(crate) struct ReadResult {
-    pub(crate) wanted: ReadRequest,
+    pub(crate) request: ReadRequest,
     pub(crate) content: Result<Content, Fault>,
 }
 
 /// The reading thread. Dropping it waits for the current file.
 #[derive(Debug)]
 pub(crate) struct FileReader {
-    wanted: Option<Sender<ReadRequest>>,
-    read: Receiver<ReadResult>,
-    /// Number of results that were not taken.
-    ready: Arc<AtomicUsize>,
+    requests: Option<Sender<ReadRequest>>,
+    results: Receiver<ReadResult>,
+    /// Number of available results.
+    available: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FileReader {
     /// Starts the thread. It reads files of at most `bytes_max` bytes, and calls `notify` after each.
     pub(crate) fn start(bytes_max: u64, notify: impl Fn() + Send + 'static) -> io::Result<FileReader> {
-        let (wanted, received) = channel::<ReadRequest>();
-        let (sender, read) = channel();
-        let ready = Arc::new(AtomicUsize::new(0));
-        let there = ready.clone();
+        let (requests, received) = channel::<ReadRequest>();
+        let (sender, results) = channel();
+        let available = Arc::new(AtomicUsize::new(0));
+        let counter = available.clone();
         let work = move || {
-            for wanted in received {
-                let content = wanted.files.read(wanted.number, bytes_max);
-                there.fetch_add(1, AcqRel);
-                if sender.send(ReadResult { wanted, content }).is_err() {
+            for request in received {
+                let content = request.files.read(request.number, bytes_max);
+                counter.fetch_add(1, AcqRel);
+                if sender.send(ReadResult { request, content }).is_err() {
                     return;
                 }
                 notify();
             }
         };
         let thread = std::thread::Builder::new().name("files".into()).spawn(work)?;
-        Ok(FileReader { wanted: Some(wanted), read, ready, thread: Some(thread) })
+        Ok(FileReader { requests: Some(requests), results, available, thread: Some(thread) })
     }
 
     /// Queues a request. The caller bounds the number of queued requests.
     pub(crate) fn read(&self, request: ReadRequest) {
-        // The thread outlives this reader.
-        let _ = self.wanted.as_ref().map(|sender| sender.send(request));
+        // The thread runs until this reader is dropped.
+        let _ = self.requests.as_ref().map(|sender| sender.send(request));
     }
 
     /// Returns the next result, if there is one.
     pub(crate) fn next_result(&self) -> Option<ReadResult> {
-        let read = self.read.try_recv().ok()?;
-        self.ready.fetch_sub(1, AcqRel);
-        Some(read)
+        let result = self.results.try_recv().ok()?;
+        self.available.fetch_sub(1, AcqRel);
+        Some(result)
     }
 
     /// Returns whether a result is available.
     pub(crate) fn has_results(&self) -> bool {
-        self.ready.load(Acquire) > 0
+        self.available.load(Acquire) > 0
     }
 }
 
 impl Drop for FileReader {
     fn drop(&mut self) {
-        self.wanted = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
