@@ -99,7 +99,7 @@ codes! {
     Contract = "contract", Job;
     /// The component imports an interface that is not granted.
     Import = "import", Job;
-    /// The component has no function of that name, or the function has another kind.
+    /// The component has no function of the given name, or the function has another kind.
     Export = "export", Job;
     /// Input files are missing, or their contents do not match their format.
     Input = "input", Job;

@@ -151,7 +151,7 @@ impl From<DatasetError> for Fault {
     }
 }
 
-/// Strips DataFusion's request to report a bug to its authors, who can't help Sandbar's users, from an internal error.
+/// Strips DataFusion's request to report a bug to its project, which can't help Sandbar's users, from an internal error.
 pub(crate) fn strip_bug_report_notice(message: &str) -> &str {
     let end = message.find("This issue was likely caused by a bug");
     message[..end.unwrap_or(message.len())].trim_end()

@@ -64,7 +64,7 @@ pub enum Binary {
     Less,
 }
 
-/// How a tensor is broadcast to a shape.
+/// Broadcast of a tensor to a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Broadcast {
     /// The shapes are equal.

@@ -243,7 +243,7 @@ fn work_without_end_of_who_is_gone() {
     let values = of(&mut remote, &[0.5; 64]);
     let kernel = remote.kernel(ENDLESS).unwrap();
     remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
-    // The process receives the request before it sees that the client is gone.
+    // The process receives the request before it notices the client's disconnection.
     drop(remote);
     let begun = Instant::now();
     while process.check(TIME_MAX) != ProcessState::TimedOut {

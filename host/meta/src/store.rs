@@ -71,7 +71,7 @@ pub trait Watcher: fmt::Debug + Send {
     /// Waits for the next changes: at least one, and always all changes of a transaction. Cancel-safe.
     ///
     /// # Errors
-    /// [`MetaError::Compacted`] if the next part of the history is gone because the watcher was too slow or
+    /// [`MetaError::Compacted`] if the next part of the history was discarded because the watcher was too slow or
     /// disconnected for too long. The error is permanent: read the range again and watch from the revision after that
     /// read. [`MetaError::Unavailable`] if no member delivers changes: calling again continues from the same position.
     async fn next(&mut self) -> Result<Vec<crate::Change>, MetaError>;

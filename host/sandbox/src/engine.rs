@@ -22,8 +22,8 @@ use crate::rewrite::{self, MemoryImage};
 use crate::services::Services;
 use crate::state::SandboxState;
 
-/// Bytes of a slot that are zeroed in place instead of being given back: most guests touch that much. Pages that are
-/// given back fault in again one by one, which takes five times as long.
+/// Bytes of a slot that are zeroed in place instead of being returned to the kernel: most guests touch that much. Returned
+/// pages fault in again one by one, which takes five times as long.
 pub(crate) const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 const KEEP_TABLE_BYTES: usize = 64 << 10;
 /// Maximum number of live sandboxes in a worker.
@@ -96,7 +96,7 @@ fn pooling(limits: &Limits, sandboxes: u32) -> PoolingAllocationConfig {
     pool
 }
 
-/// Returns whether this machine may swap pages out. If so, all memory of a sandbox is given back when it ends, which
+/// Returns whether this machine may swap pages out. If so, all memory of a sandbox returns to the kernel when it ends, which
 /// takes longer.
 pub fn may_swap() -> bool {
     // The file has a title line, and a line per device or file.

@@ -1,4 +1,4 @@
-//! Borrowed objects: objects that another scheduler owns. Local references are counted here, and the owner is told when
+//! Borrowed objects: objects that another scheduler owns. Local references are counted here, and the owner is notified when
 //! none is left. A value is fetched on demand. Calls of a borrowed actor handle go to the actor's owner.
 
 use std::sync::Arc;

@@ -83,7 +83,7 @@ fn a_group_is_placed_when_all_nodes_have_said_yes() {
     let mut world = world(0, &[2, 2, 2]);
     world.request(50, DRIVER, 1).discard_actions().group(50, StrictSpread, &cpus([1, 1, 1])).request(50, DRIVER, 1);
     world.emits("reserve n2 g50 0, reserve n3 g50 1, reserve n4 g50 2").submit(within(t(20), 50, None));
-    assert_eq!(free(&world, 4), [0, 1, 1, 1], "what was asked for is there for nobody else");
+    assert_eq!(free(&world, 4), [0, 1, 1, 1], "requested resources are reserved");
     world.reserve_reply(3, 50, 0, true).reserve_reply(2, 50, 0, true).emits("").group_is(50, "Pending (2) (3) (4)");
     world.reserve_reply(4, 50, 0, true).emits("run w20 t20, deliver w100 o50").group_is(50, "Created 2 3 4");
     // Repeated, late and unknown replies are ignored.

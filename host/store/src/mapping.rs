@@ -163,7 +163,7 @@ pub(crate) unsafe fn collapse(at: NonNull<u8>, bytes: usize) {
     }
     for page in (0..bytes).step_by(HUGE_PAGE_BYTES) {
         // The kernel collapses only ranges with at least one page that was written.
-        // SAFETY: in bounds, and written by nobody else.
+        // SAFETY: in bounds, and no other thread or process writes it.
         unsafe {
             let first = at.as_ptr().add(page);
             first.write_volatile(first.read_volatile());

@@ -2,7 +2,7 @@
 //!
 //! A new file costs the kernel a cleared page for each 4 KiB, more than the copy into it. The files use huge pages
 //! where the kernel provides them, and are mapped only while they are written: mapping costs next to nothing, and
-//! afterwards no mapping allows writes. The keeper of a value [adopts](UnsealedValue::of) the unsealed file, seals it
+//! afterwards no mapping allows writes. The holder of a value [adopts](UnsealedValue::of) the unsealed file, seals it
 //! before any process but the writer gets it, and allows the writer to reuse the memory if no other process ever did.
 //! Bytes past the value's end are older bytes of the writer: sealing cuts them off.
 

@@ -40,7 +40,7 @@ pub struct WireLimits {
     /// Bits of an IPv4 address that form a prefix. The default, all 32, keeps neighbours in a node's network from
     /// sharing one limit.
     pub prefix_v4_bits: u8,
-    /// Bits of an IPv6 address that form a prefix. The default is 64, as whoever owns one address usually owns 2⁶⁴.
+    /// Bits of an IPv6 address that form a prefix. The default is 64, as the owner of one address usually owns 2⁶⁴.
     pub prefix_v6_bits: u8,
     /// Maximum bytes that a client may send before it has authenticated or joined.
     pub handshake_window_bytes: u32,
@@ -57,7 +57,7 @@ pub struct WireLimits {
     /// Flow-control window of one stream, in unread bytes. It allows 4 GB/s at 1 ms of round-trip time, 80 MB/s at 50
     /// ms.
     pub stream_window_bytes: u32,
-    /// Flow-control window of a node's connection, in unread bytes. Sixteen streams that nobody reads exhaust it;
+    /// Flow-control window of a node's connection, in unread bytes. Sixteen streams without a reader exhaust it;
     /// transfers read what arrives, and have fewer open at once.
     pub node_window_bytes: u32,
     /// Flow-control window of a tenant's connection, in unread bytes. It also bounds the bytes sent to a tenant that it

@@ -1,6 +1,6 @@
 //! TLS configuration: version 1.3 only, few algorithms, certificates of one authority at both ends.
 //!
-//! TLS verifies who signed a certificate and that the peer has its key.
+//! TLS verifies the signer of a certificate and that the peer has its key.
 //! [`TrustAnchor::identify`](crate::identity::TrustAnchor) checks everything else, such as the validity period, after
 //! the handshake, so that the peer receives a reason if it is rejected.
 

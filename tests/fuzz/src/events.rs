@@ -168,7 +168,7 @@ impl History {
                     self.asked.insert((group, node, attempt));
                 }
                 Action::ReleaseBundles { group, node, attempt } => {
-                    assert!(self.asked.remove(&(group, node, attempt)), "{node} was not asked, or is told twice");
+                    assert!(self.asked.remove(&(group, node, attempt)), "{node} has no such request, or gets two responses");
                 }
                 Action::StartWorker { .. } | Action::TaskFinished { .. } | Action::JobDone { .. } => {}
             }

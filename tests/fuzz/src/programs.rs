@@ -62,7 +62,7 @@ pub fn message(bytes: &[u8]) -> bool {
 pub fn request(bytes: &[u8]) -> bool {
     let Some(said) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
     let all = said.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
-    assert!(hear_any(&KINDS, all), "a worker is ended for what a task asked for: {said:?}");
+    assert!(hear_any(&KINDS, all), "a request of a task ends its worker: {said:?}");
     true
 }
 

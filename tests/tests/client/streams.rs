@@ -30,7 +30,7 @@ async fn made(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
     loop {
         let read: ObjectRef<(u64, u64)> = gauge.call("read", ()).await?;
         let (made, most) = read.get().await?;
-        assert!(made <= expected, "{made} items are there of {expected}");
+        assert!(made <= expected, "{made} of {expected} items exist");
         if made == expected {
             return Ok(most);
         }
@@ -139,7 +139,7 @@ fn a_stream_that_is_dropped_ends_its_generator() {
         for (item, expected) in taken.iter().zip(0..) {
             assert_eq!(item.get().await?, expected);
         }
-        // Generators that never yield, and one whose items nobody has awaited.
+        // Generators that never yield, and one whose items were never awaited.
         for _ in 0..4 {
             let mut spins = job.task("spins").stream::<u64>(()).await?;
             let waited = spins.next_timeout(Duration::from_millis(1)).await.expect("it goes on");

@@ -218,7 +218,7 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
     let objects = component("tests/programs/objects");
     let ended = nodes.submit(&objects, "passes", "0", &["objects=20", "rows=200000"]).expect_code(0);
     assert_eq!(ended.json()["result"], json!(20), "{}", ended.stderr);
-    // A submitter that has ended, and a node that is told to leave, disappear at once.
+    // A submitter that has ended, and a node that leaves, disappear at once.
     until("only the three nodes are members", || nodes.there().len() == 3);
     nodes.stop(2).expect_code(0).expect_stderr(&["this node leaves its cluster"]);
     assert_eq!(nodes.there().len(), 2);

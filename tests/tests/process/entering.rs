@@ -1,5 +1,5 @@
-//! Joining a cluster as a node or a tenant: all addresses of a name, unique node names, and what a rejected node or
-//! tenant is told and when.
+//! Joining a cluster as a node or a tenant: all addresses of a name, unique node names, and the message and timing of a
+//! rejection.
 
 use std::net::UdpSocket;
 use std::process::Command;

@@ -236,7 +236,7 @@ fn kernels_without_end_beside_another_tenant() {
     // GPU processes are kept for some seconds for further use.
     let node = nodes.process("node-1");
     let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();
-    until("its processes are gone", || gpus() == 0);
+    until("its processes have ended", || gpus() == 0);
 }
 
 /// Returns whether a GPU process was started to serve: other such processes list devices.

@@ -139,7 +139,7 @@ fn keys_of_text_are_what_they_are_written_as() {
     let lab = Lab::new();
     let keys = [("1.10", 1), ("1.1", 5), ("1.2.3", 7), ("01234", 11), ("1234", 13)];
     let rows = keys.map(|(key, slope)| (1..=4).map(|x| format!("{key};{x};{}\n", slope * x)).collect::<String>());
-    lab.write("rows.csv", format!("# made\nk;x;y\n{}", rows.concat()));
+    lab.write("rows.csv", format!("# generated\nk;x;y\n{}", rows.concat()));
     let udf = component("udfs/models");
     let train = "[train]\ngroup_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"\ntest = 0.0\nmin_rows = 1";
     let input = "[input]\npaths = [\"rows.csv\"]\ndelimiter = \";\"\ncomment = \"#\"";

@@ -43,7 +43,7 @@ fn an_interrupt_leaves_nothing() {
     for (signal, code) in SIGNALS {
         let mut host = lab.start(&["submit", "job.toml", "--set", "limits.time_ms_max=60000"]);
         let process = host.process();
-        until("there are workers, and the output is begun", || {
+        until("workers run, and the output is started", || {
             assert!(!host.has_ended());
             children(process).len() >= 2 && lab.names().len() > before.len()
         });

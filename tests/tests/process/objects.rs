@@ -131,7 +131,7 @@ fn attempts(lab: &Lab, name: &str) -> Vec<u64> {
 fn damage(lab: &Lab, host: &mut Running) {
     let process = host.process();
     let mut busy = None;
-    until("a task waits for somebody", || {
+    until("a task waits for the test", || {
         assert!(!host.has_ended(), "the host ended early");
         let before = std::mem::replace(&mut busy, spinning(process));
         busy.is_some() && busy == before

@@ -208,7 +208,7 @@ fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize,
         if is_over {
             break;
         }
-        assert!(since.elapsed() < RECOVERY_MAX, "jobs of {} are nobody's", names[victim]);
+        assert!(since.elapsed() < RECOVERY_MAX, "no node has taken over the jobs of {}", names[victim]);
         std::thread::sleep(Duration::from_millis(20));
     }
     let took = since.elapsed();

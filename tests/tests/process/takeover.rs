@@ -1,4 +1,4 @@
-//! Jobs submitted to a cluster from outside, and their takeover when their node is gone.
+//! Jobs that tenants submit to a cluster, and their takeover when their node is lost.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ impl Etcd {
         members.iter_mut().for_each(Member::start);
         let since = Instant::now();
         while !members.iter().any(|member| member.leads().unwrap_or(false)) {
-            assert!(since.elapsed() < START_TIME_MAX, "nobody leads: {}", members[0].log());
+            assert!(since.elapsed() < START_TIME_MAX, "there is no leader: {}", members[0].log());
             std::thread::sleep(Duration::from_millis(50));
         }
         Etcd { members, _folder: folder }

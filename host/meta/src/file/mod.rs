@@ -154,7 +154,7 @@ async fn end_leases(shared: Arc<Shared>, requests: mpsc::WeakSender<QueuedWrite>
 
 impl Drop for RedbStore {
     fn drop(&mut self) {
-        // The writer ends by itself after its pending requests: its senders are gone.
+        // All senders are dropped, so the writer ends after its pending requests.
         self.tasks[0].abort();
         self.shared.log.close();
     }

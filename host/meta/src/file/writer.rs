@@ -38,7 +38,7 @@ pub(super) struct QueuedWrite {
     pub(super) reply: oneshot::Sender<Result<WriteResponse, MetaError>>,
 }
 
-/// Runs the writer until all senders are gone.
+/// Runs the writer until all senders are dropped.
 pub(super) async fn write(shared: Arc<Shared>, mut requests: mpsc::Receiver<QueuedWrite>) {
     let batch_max = shared.limits.requests_together_max;
     loop {
@@ -74,7 +74,7 @@ impl Shared {
                 .unwrap_or_else(|_| Err(BatchFailure::During(self.file.damaged("its pages contradict each other")))),
         };
         match answers {
-            // A requester that is gone needs no response.
+            // Fails if the requester has stopped waiting, which needs no response.
             Ok(answers) => {
                 requests.into_iter().zip(answers).for_each(|(request, answer)| drop(request.reply.send(answer)))
             }

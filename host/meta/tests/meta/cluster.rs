@@ -116,7 +116,7 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("nobody leads\n{}", self.logs());
+        panic!("there is no leader\n{}", self.logs());
     }
 
     /// Compacts the history before a revision, as auto-compaction does.

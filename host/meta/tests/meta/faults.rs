@@ -250,7 +250,7 @@ fn check_history(tries: &BTreeMap<Attempt, AttemptOutcome>, history: &[Change]) 
             (ended, Some(revision)) => panic!("{tried:?} is {ended:?}, and was done by revision {revision}"),
         }
     }
-    assert!(made.is_empty(), "{made:?} were done by nobody");
+    assert!(made.is_empty(), "{made:?} were requested by no client");
 }
 
 /// A lease that is renewed survives kills of members; another ends, and not before its time.
@@ -319,7 +319,7 @@ async fn a_cluster_that_is_away_is_named() {
         for error in [store.get(&key("a")).await.unwrap_err(), store.transact(put_a()).await.unwrap_err()] {
             assert!(matches!(&error, MetaError::Unavailable { endpoints, .. } if *endpoints == all), "{away}: {error}");
         }
-        let ended = timeout(RECOVERY_TIME_MAX, watcher.next()).await.expect("it is told").unwrap_err();
+        let ended = timeout(RECOVERY_TIME_MAX, watcher.next()).await.expect("the watcher returns").unwrap_err();
         assert_eq!(ended.code(), "meta-unavailable", "{away}: {ended}");
         assert!(started.elapsed() < Duration::from_secs(16) + SLACK, "{away}: {:?}", started.elapsed());
         for member in 0..3 {

@@ -88,7 +88,7 @@ impl Model {
             return;
         };
         assert!(object.value == Value::Borrowed && !object.is_asked, "object {id} is not to be asked for");
-        assert!(is_needed || !object.wants.is_empty(), "nobody wants object {id}");
+        assert!(is_needed || !object.wants.is_empty(), "object {id} is not needed");
         object.is_asked = true;
     }
 
@@ -108,7 +108,7 @@ impl Model {
             assert!(object.wants.is_empty() || object.is_asked, "object {id} was not asked for");
         }
         for (id, borrowed) in &self.borrowed_actors {
-            let view = steps.actor(ActorId(*id)).expect("somebody has its handle");
+            let view = steps.actor(ActorId(*id)).expect("a handle exists");
             let calls = self.calls(*id);
             let assigned: BTreeSet<u64> =
                 calls.iter().copied().filter(|call| self.tasks[call].worker.is_some()).collect();

@@ -60,7 +60,7 @@ impl Model {
     fn check_action(&mut self, action: &Action<u64>, step: &mut Step, steps: &Steps) {
         let count_down = |counts: &mut BTreeMap<(u32, u64), u32>, worker: &WorkerId, object: &ObjectId| {
             let key = (worker.0, object.0);
-            let left = counts.get_mut(&key).unwrap_or_else(|| panic!("nobody waits for {action:?}"));
+            let left = counts.get_mut(&key).unwrap_or_else(|| panic!("no waiter for {action:?}"));
             *left -= 1;
             counts.retain(|_, left| *left > 0);
         };
@@ -118,7 +118,7 @@ impl Model {
             Action::FetchBorrowed { object } => self.check_fetch(object.0, step),
             Action::ReleaseBorrow { object } => {
                 assert!(step.returned.remove(&object.0), "object {object} is not borrowed, or referred to");
-                assert_eq!(steps.actor(ActorId(object.0)), None, "nobody has a handle");
+                assert_eq!(steps.actor(ActorId(object.0)), None, "no handle exists");
             }
             // The group checks cover these.
             Action::ReserveBundles { .. } | Action::ReleaseBundles { .. } => {}
@@ -173,7 +173,7 @@ impl Model {
 
     fn check_creation(&mut self, worker_id: u32, id: u64, steps: &Steps) {
         let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
-        assert_eq!(worker.kind, self.creation_worker_kind(id, worker.node), "actor {id} is made where it may");
+        assert_eq!(worker.kind, self.creation_worker_kind(id, worker.node), "actor {id} is created on an allowed worker");
         if !self.may_hold(task) {
             let better = self.better_place(id, worker.node);
             assert_eq!(better, None, "actor {id} is not for node {}", worker.node);
@@ -333,10 +333,10 @@ impl Model {
         let mut count = 0;
         for view in steps.objects() {
             count += 1;
-            let object = self.objects.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should be gone"));
+            let object = self.objects.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should not exist"));
             let holds: BTreeMap<u32, u64> =
                 view.holders.iter().map(|(worker, times)| (worker.0, (*times).into())).collect();
-            assert_eq!(holds, object.holds, "who holds object {}", view.id);
+            assert_eq!(holds, object.holds, "holders of object {}", view.id);
             assert_eq!(view.pins, pins.get(&view.id.0).copied().unwrap_or(0), "what refers to object {}", view.id);
             assert_eq!(steps.is_borrowed(view.id), object.is_borrowed, "whether object {} is borrowed", view.id);
             let is_wanted = object.value == Value::Promised && (!object.holds.is_empty() || view.pins > 0);
@@ -365,7 +365,7 @@ impl Model {
     fn check_tasks(&self, steps: &Steps) {
         let mut live = 0;
         for view in steps.tasks() {
-            let task = self.tasks.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should be gone"));
+            let task = self.tasks.get(&view.id.0).unwrap_or_else(|| panic!("{view:?} should not exist"));
             let is_blocked = || {
                 if matches!(task.kind, SubmissionKind::Method(_)) {
                     return task.is_blocked;

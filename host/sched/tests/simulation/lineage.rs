@@ -158,7 +158,7 @@ impl Model {
         let job = task.job;
         for (object, producer) in missing {
             self.create(object, job, Value::Pending, None);
-            self.objects.get_mut(&object).expect("it was made").was_ready = true;
+            self.objects.get_mut(&object).expect("the object exists").was_ready = true;
             self.step.lost.push(producer);
         }
         for child in self.tasks.values_mut().filter(|task| task.parent == Some(id)) {

@@ -114,7 +114,7 @@ impl Model {
     pub fn place_reserved(&mut self, steps: &Steps) {
         for view in steps.groups() {
             let id = view.id.0;
-            let group = self.groups.get_mut(&id).unwrap_or_else(|| panic!("group {id} should be gone"));
+            let group = self.groups.get_mut(&id).unwrap_or_else(|| panic!("group {id} should not exist"));
             if !group.is_reserving() {
                 continue;
             }

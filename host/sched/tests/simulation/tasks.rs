@@ -137,7 +137,7 @@ impl Model {
 
     /// Handles the result of an attempt that is in no worker any more. A final failure is not retried.
     pub fn finish(&mut self, id: u64, outcome: &Outcome<u64>, is_final: bool) {
-        let task = self.tasks.get_mut(&id).expect("who has it knows it");
+        let task = self.tasks.get_mut(&id).expect("the owner knows the task");
         (task.worker, task.is_blocked) = (None, false);
         let (job, cancellation, returns, retry_on) =
             (task.job, task.cancellation, task.returns as usize, task.retry_on);
@@ -304,7 +304,7 @@ impl Model {
         self.step.ended.insert(id);
         if matches!(task.kind, SubmissionKind::ActorCreation(_)) {
             self.calls(id).into_iter().for_each(|call| self.fail(call, Code::ActorDied));
-            self.actors.get_mut(&id).expect("it was made").checkpoint = None;
+            self.actors.get_mut(&id).expect("the actor exists").checkpoint = None;
         }
         let task = &self.tasks[&id];
         if self.jobs[&task.job].first == Some(id) {

@@ -1,9 +1,9 @@
 //! The value store: tracks where each value is, and spills values to disk when memory runs short.
 //!
 //! Values are bytes in this process's memory, sealed files, or unsealed files that only their writer has had. The store
-//! lends each file to a worker at most once: a worker keeps a lent file until it is told to forget it, and reports when
-//! none of its tasks uses it any more. Until then its memory is not free, even if the store drops the value, and
-//! counts.
+//! lends each file to a worker at most once: a worker keeps a lent file until the store sends [`StoreAction::Forget`], and
+//! reports when none of its tasks uses it any more. Until then the file's memory is in use and counts, even if the store
+//! drops the value.
 //!
 //! Above four fifths of the memory limit the store spills values until seven tenths are left: the largest and coldest
 //! first, up to a file at once, except for those in use by workers. A restored value stays on disk as well, so that it

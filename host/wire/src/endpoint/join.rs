@@ -143,7 +143,7 @@ impl JoinError {
 /// Sends nothing, in particular not the token, before the node has presented a certificate of the token's authority.
 ///
 /// # Errors
-/// The token is invalid, nobody answers, the node is of another cluster, or it refuses.
+/// The token is invalid, no node responds, or the node is of another cluster or refuses.
 pub async fn join(
     environment: EndpointEnvironment,
     address: SocketAddr,

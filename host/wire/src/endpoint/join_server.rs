@@ -34,8 +34,8 @@ pub struct Applicant<'a> {
     pub address: SocketAddr,
 }
 
-/// Decides who gets a certificate, in addition to the token. The implementation knows the cluster's members, and so
-/// whether a name is taken or a token was used.
+/// Decides about certificates, in addition to the token. The implementation knows the cluster's members, and so whether a
+/// name is taken or a token was used.
 pub trait JoinPolicy: Send + Sync + 'static {
     /// Decides about one applicant. Runs on a runtime thread, so it must not block.
     ///

@@ -47,7 +47,7 @@ impl Authority {
     pub fn create(folder: &Path, now: Timestamp) -> Result<Authority, IdentityError> {
         let folder = SecretFolder::create(folder)?;
         let _lock = folder.lock()?;
-        // The certificate is written last: a key without one was never trusted by anybody.
+        // The certificate is written last: no node ever trusted a key without one.
         if folder.read(CERTIFICATE)?.is_some() {
             return Err(IdentityError::Exists { path: folder.path().to_owned() });
         }

@@ -159,7 +159,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// Returns the party at fault: a peer for a forged token, otherwise the operator who handed it on.
+    /// Returns the party at fault: the peer for a forged token, otherwise the operator.
     pub fn blame(&self) -> Blame {
         match self {
             TokenError::Forged { .. } => Blame::Peer,

@@ -125,7 +125,7 @@ impl Admission {
                 state.prefetches.push(Arc::downgrade(&grant));
             }
             drop(state);
-            // If the waiter is gone, dropping the permit releases the memory.
+            // If the waiter was dropped, dropping the permit releases the memory.
             let _ = waiter.to.send(MemoryPermit { admission: self.clone(), grant });
         }
     }

@@ -11,7 +11,7 @@ use super::HolderError;
 /// An event of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferEvent {
-    /// A holder sent wrong bytes, which nobody read.
+    /// A holder sent wrong bytes, which were discarded unread.
     BadChunk {
         /// The holder.
         holder: NodeId,

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Number of positions of one [`Priority`](super::Priority). They wrap around.
 pub(crate) const POSITIONS: u32 = 1 << 28;
 
-/// Position of small objects, which delay nobody.
+/// Position of small objects, which delay no other transfer.
 pub(crate) const FIRST_POSITION: u32 = 0;
 
 /// The positions of one peer's pieces.

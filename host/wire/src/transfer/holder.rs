@@ -15,7 +15,7 @@ use super::FailedHolder;
 pub struct Holder {
     /// The node.
     pub node: NodeId,
-    /// How to connect to it.
+    /// Connects to the holder.
     pub link: Arc<dyn HolderLink>,
 }
 

@@ -123,7 +123,7 @@ struct HeapBytes(Arc<Heap>);
 
 impl AsRef<[u8]> for HeapBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the target is dropped, so nobody writes any more.
+        // SAFETY: the target is dropped, so no writer remains.
         unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.bytes) }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(whole.as_ref().last().copied().unwrap_or(7), 7);
             drop(whole);
             if bytes > 0 {
-                // SAFETY: in bounds, and nobody writes.
+                // SAFETY: in bounds, and no writer exists.
                 assert_eq!(unsafe { view.start().as_ptr().add(bytes as usize - 1).read() }, 7);
             }
         }

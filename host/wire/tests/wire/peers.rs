@@ -199,7 +199,7 @@ async fn an_older_certificate_does_not_push_a_newer_one_out() {
     let message = check(&older, &server, ExpectedPeer::AnyNode, Err("replaced")).await;
     assert!(message.contains("connected with a newer certificate"), "{message}");
     drop((_outgoing, _accepted));
-    until("the newer one to be gone", || server.connections().0 == 0).await;
+    until("the newer connection to be closed", || server.connections().0 == 0).await;
     connect(&older, &server).await;
 }
 

@@ -87,7 +87,7 @@ async fn renewals_are_refused_by_who_can_t_or_won_t() {
     assert_eq!(node.renew(&to_gateway).await.unwrap_err().code(), "busy");
 }
 
-/// A peer that announces somebody else's certificate as its newer one.
+/// A peer that announces another peer's certificate as its renewed one.
 #[tokio::test]
 async fn a_newer_certificate_has_to_be_the_same_peer_s() {
     let cluster = Cluster::new();

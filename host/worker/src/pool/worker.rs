@@ -25,7 +25,7 @@ use crate::{WORKER_ARGUMENT, journal};
 pub(super) const SLOTS: usize = 4;
 /// Maximum time for a worker to become ready.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
-/// Bytes of a slot that stay allocated after use; pages behind them are given back.
+/// Bytes of a slot that stay allocated after use; pages behind them return to the kernel.
 const SLOT_KEPT_BYTES: usize = 16 << 20;
 
 /// A running worker. Dropping it kills the process.

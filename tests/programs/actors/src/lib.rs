@@ -108,7 +108,7 @@ impl Saved {
     }
 }
 
-/// Keeps objects, and as many numbers as its constructor is outcome; checkpoints include both.
+/// Keeps objects, and the numbers below its constructor's argument; checkpoints include both.
 struct Hoard {
     objects: Vec<ObjectRef<u64>>,
     numbers: Vec<u64>,

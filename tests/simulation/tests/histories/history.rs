@@ -187,7 +187,7 @@ impl History {
         self.world.state().healed_ms = Some(now_ms);
         self.world.note(format_args!("healed"));
         self.all_connect();
-        self.until("all that was begun has ended", LAST_MS, |history| history.world.pending() == 0);
+        self.until("all operations have ended", LAST_MS, |history| history.world.pending() == 0);
         // A connection may have ended meanwhile.
         self.all_connect();
     }
@@ -275,7 +275,7 @@ impl History {
     fn wait_until_idle(&mut self) {
         // The command arrives in the next step.
         self.step();
-        self.until("all that was begun has ended", LAST_MS, |history| history.world.pending() == 0);
+        self.until("all operations have ended", LAST_MS, |history| history.world.pending() == 0);
     }
 
     /// Stops all members and checks that nothing is left.
@@ -288,6 +288,6 @@ impl History {
         });
         assert_eq!(self.world.pending(), 0);
         let reserved: u64 = self.world.state().hosts.iter().map(|host_state| host_state.reserved).sum();
-        assert_eq!(reserved, 0, "memory that nobody uses");
+        assert_eq!(reserved, 0, "leaked memory");
     }
 }

@@ -275,7 +275,7 @@ async fn stop(member: Rc<Member>) {
     let (world, host, wire) = (member.world.clone(), member.host, member.world.scenario.wire);
     let _pending = world.begin(format!("stopping of host {host}"));
     let (used, waiting) = (member.admission.used(), member.admission.waiting());
-    assert_eq!((used, waiting), (0, 0), "bytes of memory that nobody uses, fetches that nobody waits for");
+    assert_eq!((used, waiting), (0, 0), "leaked bytes of memory, leaked fetches");
     member.endpoint.close("it stops").await;
     let member = Rc::into_inner(member).expect("its tasks have ended");
     assert!(member.links.lock().is_empty(), "connections to {:?}", member.links.lock().keys());

@@ -110,7 +110,7 @@ impl AttackLab {
         let ended = self.lab.host(&["submit", "attack.toml", "--json", "--output", "attack.parquet", "--set", &limits]);
         let said = ended.stdout.len() + ended.stderr.len();
         ensure(said < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || {
-            format!("it makes the host say {said} bytes")
+            format!("the host printed {said} bytes of messages")
         })?;
         ensure(!ended.stderr.contains("thread '"), || format!("the host panics: {}", ended.stderr))?;
         ensure(!ended.stderr.contains(['\x1b', '\x07', '\r']), || {

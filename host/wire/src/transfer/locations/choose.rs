@@ -7,7 +7,7 @@ use sandbar_core::NodeId;
 use super::{LocationLimits, NodeEntry, ObjectNodes};
 
 impl ObjectNodes {
-    /// Chooses parents for a node that has none, and records it as their child. Returns an empty list if nobody has the
+    /// Chooses parents for a node that has none, and records it as their child. Returns an empty list if no node has the
     /// object.
     pub(super) fn choose(&mut self, node: NodeId, limits: LocationLimits) -> Vec<NodeId> {
         let mut from = self.find(node, limits);

@@ -1,4 +1,4 @@
-//! The location directory of an owner's objects: who has an object, who fetches it, and from whom.
+//! The location directory of an owner's objects: the holders of each object, the nodes that fetch it, and their sources.
 //!
 //! Receivers that arrive at about the same time form a tree: each node sends an object to few others at once, and nodes
 //! that are fetching it forward what they have. The object's owner keeps and answers from this directory. It is pure
@@ -52,11 +52,11 @@ pub struct Reassignment {
     pub object: ObjectId,
     /// The node that fetches it.
     pub node: NodeId,
-    /// Sources for the rest. Empty if nobody has the object any more.
+    /// Sources for the rest. Empty if no node has the object any more.
     pub from: Vec<NodeId>,
 }
 
-/// Who has which object, and who fetches it from whom.
+/// Holders of each object, the nodes that fetch it, and their sources.
 #[derive(Debug, Default)]
 pub struct Locations {
     limits: LocationLimits,
