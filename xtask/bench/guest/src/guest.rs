@@ -1,4 +1,4 @@
-//! The guest, against the bare contract.
+//! The guest, written against the contract without the SDK.
 
 #![allow(missing_docs, clippy::all, reason = "generated")]
 
@@ -50,19 +50,19 @@ impl Guest for Component {
         }
         let bytes = header.try_into().map(u64::from_le_bytes).map_err(|_| "the header is not a length")? as usize;
         match OPENED.get() {
-            1 => tell(sum(kept(bytes, |region| data::read(0, region)))),
+            1 => emit_sum(sum(kept(bytes, |region| data::read(0, region)))),
             2 => {
                 let chunks = (0..bytes).step_by(CHUNK_BYTES);
-                tell(chunks.fold(0, |all, at| {
+                emit_sum(chunks.fold(0, |all, at| {
                     let take = CHUNK_BYTES.min(bytes - at);
                     all.wrapping_add(sum(
                         &kept(CHUNK_BYTES, |region| data::read(at as u64, &region[..take]))[..take / 8]
                     ))
                 }));
             }
-            3 => tell(sum(kept(bytes, |region| data::map_pages(0, region)))),
+            3 => emit_sum(sum(kept(bytes, |region| data::map_pages(0, region)))),
             _ => {
-                // Memory that nobody wrote is one page of zeros, again and again.
+                // Unwritten memory would be one shared page of zeros.
                 if KEPT.with_borrow(Option::is_none) {
                     kept(bytes, |region| data::read(0, region));
                 }
@@ -81,25 +81,25 @@ impl Guest for Component {
     }
 }
 
-fn tell(sum: u64) {
+fn emit_sum(sum: u64) {
     data::emit(&sum.to_le_bytes(), &[]);
 }
 
-/// The region that is kept between calls, made when it is too small, after the host has filled it.
+/// Returns the region that calls share, allocated by the first call, after `fill` has filled it.
 fn kept(bytes: usize, fill: impl FnOnce(&[u8])) -> &'static [u64] {
     KEPT.with_borrow_mut(|kept| {
         let (at, _) = *kept.get_or_insert_with(|| {
             let align = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
             let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), align).expect("a size");
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             let at = unsafe { alloc(layout) };
             if at.is_null() {
                 handle_alloc_error(layout);
             }
             (at, layout.size())
         });
-        // SAFETY: allocated above, never given back, and a component has one thread. What nobody wrote is what the
-        // sandbox's memory holds: bytes.
+        // SAFETY: the region is allocated above and never freed, and a component has one thread. Unwritten memory of a
+        // sandbox holds valid bytes.
         fill(unsafe { std::slice::from_raw_parts(std::hint::black_box(at), bytes) });
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(std::hint::black_box(at).cast(), bytes / 8) }
@@ -111,7 +111,7 @@ fn as_bytes(words: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
 }
 
-/// Who prints brings WASI with it otherwise, as `sandbar-guest` says, which has these for its functions.
+/// Replaces libc's `write`, which would import WASI; `sandbar-guest` does the same for its guests.
 #[unsafe(no_mangle)]
 extern "C" fn write(_file: i32, _bytes: *const u8, _count: usize) -> isize {
     -1

@@ -1,4 +1,4 @@
-//! Programs whose tasks do next to nothing: what is measured is the node.
+//! Programs with nearly empty tasks, which measure the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn flat(tasks: u32, at_once: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
-/// One after another.
+/// Runs `tasks` empty tasks one after another.
 #[task]
 fn one_by_one(tasks: u32) -> Result<u32, TaskError> {
     for _ in 0..tasks {
@@ -32,7 +32,7 @@ fn one_by_one(tasks: u32) -> Result<u32, TaskError> {
     Ok(tasks)
 }
 
-/// `parents` tasks side by side with `children` each, `times` times.
+/// Runs `parents` concurrent tasks with `children` tasks each, `times` times.
 #[task]
 fn nested(parents: u32, children: u32, times: u32) -> Result<u32, TaskError> {
     let mut done = 0;
@@ -43,13 +43,13 @@ fn nested(parents: u32, children: u32, times: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
-/// Yields so many numbers.
+/// Yields `items` numbers.
 #[task]
 fn numbers(items: u32) -> impl Iterator<Item = u32> {
     0..items
 }
 
-/// Takes that many, one after another.
+/// Reads `items` items of a stream, one after another.
 #[task]
 fn stream(items: u32) -> Result<u32, TaskError> {
     for item in numbers::submit(items) {
@@ -58,13 +58,13 @@ fn stream(items: u32) -> Result<u32, TaskError> {
     Ok(0)
 }
 
-/// A task that is submitted by the one before, `depth` deep. Gives how deep it went.
+/// Submits itself recursively, `depth` levels deep. Returns the depth.
 #[task]
 fn deep(depth: u32) -> Result<u32, TaskError> {
     if depth == 0 { Ok(0) } else { Ok(1 + deep::submit(depth - 1).get()?) }
 }
 
-/// Never ends.
+/// Spins forever.
 #[task]
 fn spins() {
     loop {
@@ -72,7 +72,7 @@ fn spins() {
     }
 }
 
-/// A tree of tasks whose leaves wait for what never ends.
+/// A tree of tasks whose leaves wait for an endless task.
 #[task]
 fn endless(depth: u32, width: u32, never: Vec<ObjectRef<()>>) -> Result<(), TaskError> {
     let never = if never.is_empty() { vec![spins::submit()] } else { never };
@@ -82,20 +82,20 @@ fn endless(depth: u32, width: u32, never: Vec<ObjectRef<()>>) -> Result<(), Task
     Ok(())
 }
 
-/// Computes for so many steps.
+/// Computes for `steps` steps.
 #[task]
 fn mark(steps: u64) -> u64 {
     (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
 }
 
-/// Cancels a tree of tasks that never end, once it has grown, and gives how many there are.
+/// Cancels a complete tree of endless tasks and returns their number.
 #[task]
 fn cancelled(width: u32) -> Result<u32, TaskError> {
     let root = endless::submit(2, width, Vec::new());
     wait(std::slice::from_ref(&root), 1, Some(Duration::from_secs(2)));
     mark::submit(1).get()?;
     cancel(&root, true);
-    // Until the last of them has ended.
+    // Waits for the end of the last task.
     std::hint::black_box(mark(100_000_000));
     Ok(1 + width + width * width)
 }
@@ -105,7 +105,7 @@ fn batch(bytes: u32) -> Batch {
     Batch(RecordBatch::try_from_iter([("numbers", numbers)]).expect("a column is a batch"))
 }
 
-/// Stores a batch of so many bytes `times` times, and needs none of them.
+/// Stores a batch of `bytes` bytes `times` times, and drops the references.
 #[task]
 fn puts(times: u32, bytes: u32) -> u32 {
     let batch = batch(bytes);
@@ -113,7 +113,7 @@ fn puts(times: u32, bytes: u32) -> u32 {
     0
 }
 
-/// Stores small values, `at_once` at a time, and gets them.
+/// Stores small values, `at_once` at a time, and reads them.
 #[task]
 fn small(times: u32, at_once: u32) -> Result<u32, TaskError> {
     for first in (0..times).step_by(at_once as usize) {
@@ -131,7 +131,7 @@ fn peek(batch: Batch, at: u64) -> u64 {
     (0..4).map(|page| numbers.value(((at * 7919 + page * 65_537) as usize) % numbers.len())).sum()
 }
 
-/// Tasks over one stored batch of so many bytes, `at_once` at a time. Gives how many.
+/// Runs tasks that read a few pages of one stored batch of `bytes` bytes, `at_once` at a time. Returns their number.
 #[task]
 fn peeks(tasks: u32, at_once: u32, bytes: u32) -> Result<u32, TaskError> {
     let stored = put(&batch(bytes));
@@ -144,8 +144,8 @@ fn peeks(tasks: u32, at_once: u32, bytes: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
-/// Stores a batch of so many bytes `times` times, and has a task read a few pages of each: where that runs on another node,
-/// they go there.
+/// Stores a batch of `bytes` bytes `times` times and runs a task that reads a few pages of each; if the task runs on another
+/// node, the batch is transferred.
 #[task]
 fn sent(times: u32, bytes: u32) -> Result<u32, TaskError> {
     let batch = batch(bytes);
@@ -155,7 +155,7 @@ fn sent(times: u32, bytes: u32) -> Result<u32, TaskError> {
     Ok(times)
 }
 
-/// Does nothing, again and again.
+/// Actor with an empty method.
 struct Echo;
 
 #[actor]
@@ -179,7 +179,7 @@ fn calls(calls: u32, at_once: u32) -> Result<u32, TaskError> {
     Ok(done)
 }
 
-/// One after another.
+/// Calls an actor `calls` times, one call after another.
 #[task]
 fn calls_one_by_one(calls: u32) -> Result<u32, TaskError> {
     let echo = Echo::submit();
@@ -189,7 +189,7 @@ fn calls_one_by_one(calls: u32) -> Result<u32, TaskError> {
     Ok(calls)
 }
 
-/// So many actors at once, all of which are called `times` times.
+/// Creates `actors` live actors and calls each `times` times.
 #[task]
 fn alive(actors: u32, times: u32) -> Result<u32, TaskError> {
     let all: Vec<_> = (0..actors).map(|_| Echo::submit()).collect();
