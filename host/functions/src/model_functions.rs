@@ -70,11 +70,11 @@ impl<'a> ModelFunctions<'a> {
             origins.iter().map(|origin| format!("`{}` of {}", origin.function, origin.component)).collect();
         needed.dedup();
         Err(FunctionError::Invalid(format!(
-            "--component {}: it is component {id}, and {} has none of it: it needs {}; build the one that it was trained \
-             with, or train again",
+            "--component {}: no model of {} was trained with this component ({id}); the models need {}: build the \
+             component that they were trained with, or train again",
             path.display(),
             self.models.display(),
-            needed.join(", ")
+            needed.join(", "),
         )))
     }
 

@@ -148,7 +148,7 @@ fn what_a_user_names_is_seen_to_be_used() {
     scene.models("m2.parquet", |said| said["trainers"]["linear"]["component"] = json!(UNKNOWN));
     let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv", "--component", &canary];
     let (ended, accesses) = scene.run(&predict);
-    ended.expect_code(2).expect_stderr(&["--component", &canary, "has none of it", UNKNOWN]);
+    ended.expect_code(2).expect_stderr(&["--component", &canary, "was trained with this component", UNKNOWN]);
     assert!(scene.lab.path(MARK).exists(), "the crate that the user names is built");
     let own = scene.lab.path(CANARY).canonicalize().unwrap();
     for (kind, path) in [
@@ -292,7 +292,7 @@ fn what_the_cache_has_is_what_its_name_says() {
         &with_other,
         &["m.parquet", "rows.csv", "other.wasm"],
         2,
-        &["--component other.wasm", "has none of it", id],
+        &["--component other.wasm", "was trained with this component", id],
     );
     assert!(scene.job.is_file());
 }
