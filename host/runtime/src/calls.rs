@@ -55,14 +55,14 @@ impl Program {
     pub(super) fn creation(&self, function: u32, options: ActorOptions, name: Option<String>) -> ActorCreation {
         let restore = self.sibling(function, TaskKind::Restore);
         ActorCreation {
-            options: ActorSettings {
+            settings: ActorSettings {
                 concurrency: options.max_concurrency.unwrap_or(CONCURRENCY),
                 checkpoint: restore.and_then(|_| self.sibling(function, TaskKind::Checkpoint)),
                 checkpoint_every: options.checkpoint_every.unwrap_or(1).max(1),
             },
             restore,
             checkpoint: None,
-            actor: options,
+            options,
             name,
         }
     }
@@ -74,13 +74,14 @@ const CONCURRENCY: u32 = 1000;
 /// Creation of an actor.
 #[derive(Debug, Clone)]
 pub(super) struct ActorCreation {
-    pub(super) options: ActorSettings,
+    /// Settings for the worker that hosts the actor.
+    pub(super) settings: ActorSettings,
     /// Function that restores the actor from a checkpoint.
     pub(super) restore: Option<u32>,
     /// Checkpoint from another node, among the objects that the call needs.
     pub(super) checkpoint: Option<ObjectId>,
     /// Options of the caller.
-    pub(super) actor: ActorOptions,
+    pub(super) options: ActorOptions,
     /// Name in the job.
     pub(super) name: Option<String>,
 }

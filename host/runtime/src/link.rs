@@ -13,12 +13,12 @@ use super::client::ClientLink;
 /// A link to a worker.
 pub(crate) type Link = Box<dyn WorkerLink>;
 
-/// Connects the engine with a worker. Operations on memory that a process shares do nothing by default.
+/// Connects the engine with a worker. By default, operations on memory that a process shares do nothing.
 pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Returns the process id.
     fn process_id(&self) -> u32;
 
-    /// Returns whether it is a client: it runs a job's root task, and no other.
+    /// Returns whether the worker is a client, which runs only a job's root task.
     fn is_client(&self) -> bool {
         false
     }
@@ -32,7 +32,7 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Like [`WorkerLink::send`], with a value in a file.
     fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()>;
 
-    /// Assigns a task. Returns `None` if its queue has no room.
+    /// Assigns a task. Returns `None` if the worker's queue is full.
     fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition>;
 
     /// Returns the position up to which assigned tasks have started.
@@ -47,7 +47,7 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Returns whether messages are available.
     fn has_messages(&self) -> bool;
 
-    /// Makes messages available that it has not published yet.
+    /// Makes messages available that the worker has not published yet.
     fn claim_unpublished(&self) {}
 
     /// Reads the next message into `frame`.
@@ -64,7 +64,7 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Credits bytes of files that were admitted.
     fn credit_file_bytes(&self, _: u64) {}
 
-    /// Lets the worker reuse its memory of this number.
+    /// Lets the worker reuse its memory with this number.
     fn mark_memory_free(&self, _: u32) {}
 
     /// Takes free memory back. Returns whether the worker has not reused it.
@@ -88,7 +88,7 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
         None
     }
 
-    /// Returns whether it has exited. A client sends a message first.
+    /// Returns whether the process has exited. A client finishes its task instead.
     fn has_exited(&self) -> bool {
         false
     }

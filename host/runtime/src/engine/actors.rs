@@ -59,7 +59,7 @@ pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, 
         let created_by = scheduler.task(actor.creation_task()).map_or(Attempt(0), |creation| creation.attempt);
         return as_called(TaskRole::ActorCall(actor.0, created_by.0, call.timeout().is_some()));
     };
-    let role = TaskRole::MakeActor(creation.options);
+    let role = TaskRole::MakeActor(creation.settings);
     let checkpoint = scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(creation.checkpoint);
     match (checkpoint, creation.restore) {
         (Some(checkpoint), Some(function)) => {
@@ -80,7 +80,7 @@ pub(super) fn creation(cx: &Context, actor: ActorId) -> Option<&ActorCreation> {
 /// submitted.
 pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<Call>) -> Option<Submission<Call>> {
     let existing = match (&task.kind, &task.call.creation) {
-        (SubmissionKind::ActorCreation(spec), Some(creation)) if creation.actor.get_if_exists => {
+        (SubmissionKind::ActorCreation(spec), Some(creation)) if creation.options.get_if_exists => {
             spec.name.as_ref().and_then(|name| cx.scheduler.actor_named(task.job, name))
         }
         _ => None,

@@ -59,7 +59,7 @@ pub(super) fn create_at_root(
         depth: cx.scheduler.task(parent).map_or(1, |parent| parent.depth).saturating_add(1),
         refs: task.refs,
         work: RemoteWork::CreateActor {
-            options: creation.actor.clone(),
+            options: creation.options.clone(),
             actor_name: creation.name.as_deref().map(Into::into),
             strategy: task.strategy,
         },
@@ -159,7 +159,7 @@ pub(super) fn meet(cx: &mut Context, borrowed: &Borrowed, actor: ActorId) {
 /// Returns the default number of retries of calls of an actor.
 pub(in crate::engine) fn default_retries(cx: &Context, actor: ActorId) -> u32 {
     match creation(cx, actor) {
-        Some(creation) => creation.actor.max_task_retries,
+        Some(creation) => creation.options.max_task_retries,
         None if cx.peers.is_any() => ACTOR_DEFAULT_RETRIES,
         None => 0,
     }

@@ -110,8 +110,8 @@ fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a Call) -> Option<RemoteW
     }
     if let Some(creation) = &call.creation {
         let restarts = cx.scheduler.task(task).map_or(0, |view| view.attempt.0);
-        let max_restarts = creation.actor.max_restarts.saturating_sub(restarts);
-        let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..creation.actor.clone() };
+        let max_restarts = creation.options.max_restarts.saturating_sub(restarts);
+        let options = ActorOptions { max_restarts, detached: false, get_if_exists: false, ..creation.options.clone() };
         let checkpoint = cx.scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint);
         return Some(RemoteWork::HostActor(options, checkpoint));
     }
