@@ -420,7 +420,8 @@ fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
     })
 }
 
-fn start_fault(error: std::io::Error) -> Fault {
+/// Returns the fault for a thread, process or memory that can't be created.
+pub(crate) fn start_fault(error: std::io::Error) -> Fault {
     Fault::new(Code::Host, format!("the node can't run programs: {error}"))
 }
 

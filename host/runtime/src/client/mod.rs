@@ -30,7 +30,7 @@ use crate::calls::{Program, ProgramTask};
 use crate::engine::{First, JobOutputs, JobResult, NewJob};
 use crate::error::ProgramError;
 use crate::recording::JobRecording;
-use crate::runner::{ProgramRunner, ProgramSummary, summary};
+use crate::runner::{ProgramRunner, ProgramSummary, start_fault, summary};
 use crate::thread::RunningJob;
 
 /// Maximum bytes of an encoded task request. Larger arguments are passed as objects.
@@ -88,8 +88,7 @@ impl ProgramRunner {
         listener: Arc<dyn ClientListener>,
     ) -> Result<ClientJob, ProgramError> {
         let ClientJobSpec { name, seed, recorder, log } = spec;
-        let failed = |e: io::Error| Fault::new(Code::Host, format!("the node can't run programs: {e}"));
-        let recording = JobRecording::start(recorder, LogOutput::Callback(log)).map_err(failed)?;
+        let recording = JobRecording::start(recorder, LogOutput::Callback(log)).map_err(start_fault)?;
         let runtime = self.runtime()?;
         let line = ClientLine::new(runtime.handle().doorbell());
         let (sender, started) = oneshot::channel();
