@@ -15,6 +15,7 @@ use std::time::Instant;
 use chrono::{SecondsFormat, Utc};
 use clap::ValueEnum;
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use sandbar_node::log_targets;
 
 use crate::output;
 
@@ -49,11 +50,11 @@ pub(crate) enum Form {
     Command { is_quiet: bool },
 }
 
-/// Modules whose lines a command shows, each with its most verbose level.
-const OF_COMMANDS: [(&str, Level); 3] = [
-    ("sandbar_node::cluster::reach", Level::Info),
-    ("sandbar_node::cluster", Level::Warn),
-    ("sandbar_jobs", Level::Warn),
+/// Targets whose lines a command shows, each with its most verbose level. The first match applies.
+const SHOWN_BY_COMMANDS: [(&str, Level); 3] = [
+    (log_targets::CONNECTION_ATTEMPTS, Level::Info),
+    (log_targets::CLUSTER, Level::Warn),
+    (log_targets::JOBS, Level::Warn),
 ];
 
 /// Starts the log of this process.
@@ -85,9 +86,9 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let place = (record.file_static().unwrap_or_default(), record.line().unwrap_or_default());
+        let call_site = (record.file_static().unwrap_or_default(), record.line().unwrap_or_default());
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(left_out) = rates.entry(place).or_insert_with(Rate::new).take(Instant::now()) else { return };
+        let Some(left_out) = rates.entry(call_site).or_insert_with(Rate::new).take(Instant::now()) else { return };
         drop(rates);
         let text = line(&record.args().to_string(), left_out);
         match self.form {
@@ -96,8 +97,8 @@ impl Log for Logger {
                 // One write per line keeps lines whole. A closed stderr is ignored.
                 let _ = std::io::stderr().write_all(format!("{time} {:<5} {text}\n", record.level()).as_bytes());
             }
-            Form::Command { .. } if record.level() <= Level::Warn => output::talk(&format!("warning: {text}")),
-            Form::Command { .. } => output::talk(&text),
+            Form::Command { .. } if record.level() <= Level::Warn => output::message(&format!("warning: {text}")),
+            Form::Command { .. } => output::message(&text),
         }
     }
 
@@ -108,8 +109,8 @@ fn is_shown(form: Form, target: &str, level: Level) -> bool {
     match form {
         Form::Node(_) => OWN.iter().any(|own| target.starts_with(own)),
         Form::Command { is_quiet } => {
-            let of = OF_COMMANDS.iter().find(|(module, _)| target.starts_with(module));
-            of.is_some_and(|(_, most)| level <= *most) && (level <= Level::Warn || !is_quiet)
+            let shown = SHOWN_BY_COMMANDS.iter().find(|(prefix, _)| target.starts_with(prefix));
+            shown.is_some_and(|(_, most)| level <= *most) && (level <= Level::Warn || !is_quiet)
         }
     }
 }
@@ -162,34 +163,39 @@ mod tests {
 
     #[test]
     fn lines_that_repeat_are_left_out_and_counted() {
-        let (mut rate, begun) = (Rate::new(), Instant::now());
+        let (mut rate, start) = (Rate::new(), Instant::now());
         for _ in 0..BURST as u64 {
-            assert_eq!(rate.take(begun), Some(0));
+            assert_eq!(rate.take(start), Some(0));
         }
         for _ in 0..1000 {
-            assert_eq!(rate.take(begun), None);
+            assert_eq!(rate.take(start), None);
         }
-        assert_eq!(rate.take(begun + Duration::from_secs(1)), Some(1000));
-        assert_eq!(rate.take(begun + Duration::from_secs(1)), None);
-        assert_eq!(rate.take(begun + Duration::from_secs(2)), Some(1));
+        assert_eq!(rate.take(start + Duration::from_secs(1)), Some(1000));
+        assert_eq!(rate.take(start + Duration::from_secs(1)), None);
+        assert_eq!(rate.take(start + Duration::from_secs(2)), Some(1));
     }
 
     #[test]
-    fn commands_say_what_they_wait_for_and_nodes_all() {
+    fn commands_show_attempts_and_nodes_show_all() {
         let (node, command) = (Form::Node(LogLevel::Info), |is_quiet| Form::Command { is_quiet });
+        let attempts = log_targets::CONNECTION_ATTEMPTS;
+        let module_of = |prefix: &str| format!("{prefix}::module");
+        let (cluster, jobs) = (&module_of(log_targets::CLUSTER), &module_of(log_targets::JOBS));
+        let runtime = &module_of(log_targets::RUNTIME);
         for (form, target, level, expected) in [
-            (node, "sandbar_node::program::hub::workers", Level::Warn, true),
+            (node, runtime.as_str(), Level::Warn, true),
             (node, "sandbar_wire::endpoint::accept", Level::Info, true),
             (node, "host::cluster", Level::Info, true),
-            // Of `main.rs`.
+            // Lines of `main.rs`.
             (node, "host", Level::Error, true),
             (node, "rustls::conn", Level::Warn, false),
-            (command(false), "sandbar_node::cluster::reach", Level::Info, true),
-            (command(true), "sandbar_node::cluster::reach", Level::Info, false),
-            (command(true), "sandbar_node::cluster::reach", Level::Warn, true),
-            (command(false), "sandbar_node::cluster::links", Level::Info, false),
-            (command(false), "sandbar_jobs::recorder", Level::Warn, true),
-            (command(false), "sandbar_node::program::hub::workers", Level::Warn, false),
+            (command(false), attempts, Level::Info, true),
+            (command(true), attempts, Level::Info, false),
+            (command(true), attempts, Level::Warn, true),
+            (command(false), cluster, Level::Info, false),
+            (command(false), cluster, Level::Warn, true),
+            (command(false), jobs, Level::Warn, true),
+            (command(false), runtime, Level::Warn, false),
         ] {
             assert_eq!(is_shown(form, target, level), expected, "{form:?} {target} {level}");
         }

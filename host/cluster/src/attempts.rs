@@ -13,6 +13,9 @@ use tokio::net::UdpSocket;
 use crate::addresses::{NodeAddress, resolve, unspecified};
 use crate::error::{ClusterError, seconds};
 
+/// Target of this module's log lines, which announce attempts and retries to users.
+pub const ATTEMPTS_LOG_TARGET: &str = module_path!();
+
 /// Delay before the next address is tried, unless the previous one has failed by then.
 const STAGGER: Duration = Duration::from_millis(250);
 /// Time after which an attempt is announced in the log.

@@ -39,7 +39,11 @@ mod shared_objects;
 mod state;
 mod training;
 
+/// Prefix of the targets of this crate's log lines.
+pub const LOG_TARGET: &str = module_path!();
+
 pub use addresses::{AddressError, ListenOn, NodeAddress};
+pub use attempts::ATTEMPTS_LOG_TARGET;
 pub use authority::{create_cluster, create_token};
 pub use cluster::Cluster;
 pub use error::ClusterError;

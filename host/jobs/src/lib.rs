@@ -27,6 +27,9 @@ mod task_records;
 mod trace;
 mod updates;
 
+/// Prefix of the targets of this crate's log lines.
+pub const LOG_TARGET: &str = module_path!();
+
 pub use inspect::{InspectError, JobQuery, JobResponse};
 pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
 pub use limits::JobFolderLimits;

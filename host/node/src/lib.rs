@@ -13,6 +13,12 @@ pub use sandbar_cluster::{
     AddressError, ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent,
     ListenOn, Member, MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
 };
+/// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
+pub mod log_targets {
+    pub use sandbar_cluster::{ATTEMPTS_LOG_TARGET as CONNECTION_ATTEMPTS, LOG_TARGET as CLUSTER};
+    pub use sandbar_jobs::LOG_TARGET as JOBS;
+    pub use sandbar_runtime::LOG_TARGET as RUNTIME;
+}
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
 pub use sandbar_dataset::OutputFormat;
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
