@@ -113,6 +113,9 @@ struct ResponseMessage {
 /// Error of a query.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
+    /// The query exceeds the limit of a message.
+    #[error("the query is too large: {0}; shorten its filters")]
+    TooLarge(String),
     /// The node can't be reached, or does not respond in time.
     #[error("its node does not respond: {0}")]
     Io(#[from] io::Error),
@@ -259,11 +262,13 @@ async fn read_frame(stream: &mut (impl AsyncRead + Unpin), bytes_max: u64) -> io
 
 /// Sends a query to the node of the job in this folder, and waits for the response.
 pub(crate) fn send_query(folder: &Path, query: &JobQuery) -> Result<JobResponse, InspectError> {
+    let frame = encode_frame(&QueryMessage { query: query.clone() }, LIMITS.query_bytes_max)
+        .map_err(|e| InspectError::TooLarge(e.to_string()))?;
     let (_folder, path) = socket_path(folder)?;
     let mut stream = ClientStream::connect(path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(&encode_frame(&QueryMessage { query: query.clone() }, LIMITS.query_bytes_max)?)?;
+    stream.write_all(&frame)?;
     let mut header = [0; 4];
     stream.read_exact(&mut header).map_err(explain_timeout)?;
     let length = parse_length(header, LIMITS.response_bytes_max)?;
@@ -374,6 +379,15 @@ mod tests {
                 response = client => response,
             }
         })
+    }
+
+    #[test]
+    fn an_oversized_query_is_not_sent() {
+        let query = JobQuery::Tasks { limit: 1, state: None, name: Some("x".repeat(100_000)) };
+        let folder = tempfile::tempdir().unwrap();
+        let error = send_query(folder.path(), &query).unwrap_err();
+        assert!(matches!(error, InspectError::TooLarge(_)), "{error:?}");
+        assert!(error.to_string().contains("the limit is 65536"), "{error}");
     }
 
     #[test]
