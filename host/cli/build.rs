@@ -39,8 +39,8 @@ fn version<'l>(lock: &'l str, package: &str) -> Option<&'l str> {
 
 /// The version of this system's glibc.
 fn glibc() -> Option<(u32, u32)> {
-    let said = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
-    let text = String::from_utf8(said.stdout).ok()?;
+    let output = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
     let (major, minor) = text.trim().strip_prefix("glibc ")?.split_once('.')?;
     Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
 }

@@ -270,13 +270,13 @@ pub(crate) struct Submit {
     #[command(flatten)]
     pub shares: Shares,
     #[command(flatten)]
-    pub place: crate::cluster_args::Place,
+    pub member: crate::cluster_args::MemberArgs,
     /// Programs only: submit to the cluster of this node as a tenant (`--token`), and follow the job. Ctrl-C detaches
     /// from the job, which continues.
     #[arg(long, value_name = "ADDRESS", value_parser = crate::cluster_args::address, conflicts_with = "join")]
     pub node: Option<sandbar_node::NodeAddress>,
     #[command(flatten)]
-    pub times: crate::cluster_args::Times,
+    pub timeouts: crate::cluster_args::TimeoutArgs,
     /// With `--node`: print the job's id and do not wait for the job.
     #[arg(long, requires = "node")]
     pub no_wait: bool,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::cluster_args::{ClusterCommand, Nodes, OfNode, Place, Serve};
+use crate::cluster_args::{ClusterCommand, MemberArgs, Nodes, OfNode, Serve};
 use crate::table::Columns;
 use crate::{CliError, output, signals, start_node};
 
@@ -34,23 +34,23 @@ fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
 }
 
 /// Joins a cluster.
-pub(crate) async fn enter(place: Place, listen: ListenOn) -> Result<(Cluster, PathBuf), CliError> {
-    let data = folder(place.data)?;
-    let token = place.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
-    let join = place.join.map(|address| (address, token));
-    let join_time_max = place.join_timeout;
+pub(crate) async fn enter(member: MemberArgs, listen: ListenOn) -> Result<(Cluster, PathBuf), CliError> {
+    let data = folder(member.data)?;
+    let token = member.token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
+    let join = member.join.map(|address| (address, token));
+    let join_time_max = member.join_timeout;
     let options =
-        ClusterOptions { data: data.clone(), listen, join, join_time_max, name: place.name, meta: place.meta };
+        ClusterOptions { data: data.clone(), listen, join, join_time_max, name: member.name, meta: member.meta };
     Ok((Cluster::enter(&options).await.map_err(failed)?, data))
 }
 
 /// Runs a node until it is stopped.
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     serve.shares.count_gpus().await.map_err(CliError::Failed)?;
-    let signal = signals::listen(signals::Interruption::default()).map_err(failed)?;
+    let signal = signals::handle(signals::Interruption::default()).map_err(failed)?;
     log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
     let listens = serve.listens();
-    let (cluster, data) = enter(serve.place, listens).await?;
+    let (cluster, data) = enter(serve.member, listens).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.programs().start().map_err(failed)?;
     let own = cluster.own_member();
@@ -62,18 +62,18 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
         cluster.name(),
         own.address
     );
-    let answers = tokio::spawn(answer(data.join(SOCKET), cluster.clone()));
+    let requests = tokio::spawn(serve_requests(data.join(SOCKET), cluster.clone()));
     let why = tokio::select! {
         // The sender lives as long as the process.
         signal = signal => match signal {
-            Ok(signals::INTERRUPT) => End::Now,
-            _ => End::Drained("SIGTERM or a closed terminal"),
+            Ok(signals::INTERRUPT) => StopReason::Now,
+            _ => StopReason::Drained("SIGTERM or a closed terminal"),
         },
-        () = cluster.drain_requested() => End::Drained("`host nodes drain`"),
-        why = cluster.fenced() => End::Fenced(why),
+        () = cluster.drain_requested() => StopReason::Drained("`host nodes drain`"),
+        why = cluster.fenced() => StopReason::Fenced(why),
     };
-    let code = end(&cluster, why, serve.grace).await;
-    answers.abort();
+    let code = stop(&cluster, why, serve.grace).await;
+    requests.abort();
     // The next node of this folder creates its own socket.
     let _ = std::fs::remove_file(data.join(SOCKET));
     cluster.leave().await;
@@ -81,17 +81,17 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
 }
 
 /// Why a node stops.
-enum End {
+enum StopReason {
     Now,
     Drained(&'static str),
     Fenced(String),
 }
 
 /// Drains a node.
-async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
+async fn stop(cluster: &Cluster, why: StopReason, grace: Duration) -> ExitCode {
     let code = match why {
-        End::Now => ExitCode::SUCCESS,
-        End::Drained(by) => {
+        StopReason::Now => ExitCode::SUCCESS,
+        StopReason::Drained(by) => {
             log::info!(
                 "draining ({by}): this node takes no new tasks, and ends once other nodes have its objects, after {grace:?} at \
                  the latest"
@@ -104,7 +104,7 @@ async fn end(cluster: &Cluster, why: End, grace: Duration) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
-        End::Fenced(why) => {
+        StopReason::Fenced(why) => {
             log::error!("this node ends: {why}; other nodes have taken over its jobs");
             ExitCode::FAILURE
         }
@@ -133,7 +133,7 @@ struct NodeStatus {
 }
 
 /// Serves requests of this machine.
-async fn answer(socket: PathBuf, cluster: Cluster) {
+async fn serve_requests(socket: PathBuf, cluster: Cluster) {
     // A stale socket of an earlier node; this process has the folder to itself.
     let _ = std::fs::remove_file(&socket);
     let listener = match UnixListener::bind(&socket) {
@@ -144,11 +144,11 @@ async fn answer(socket: PathBuf, cluster: Cluster) {
     };
     while let Ok((stream, _)) = listener.accept().await {
         // The client may have disconnected.
-        tokio::spawn(tokio::time::timeout(RESPONSE_TIME_MAX, answer_one(stream, cluster.clone())));
+        tokio::spawn(tokio::time::timeout(RESPONSE_TIME_MAX, serve_request(stream, cluster.clone())));
     }
 }
 
-async fn answer_one(stream: UnixStream, cluster: Cluster) -> std::io::Result<()> {
+async fn serve_request(stream: UnixStream, cluster: Cluster) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
@@ -166,7 +166,7 @@ async fn answer_one(stream: UnixStream, cluster: Cluster) -> std::io::Result<()>
     write.write_all(&serde_json::to_vec(&status)?).await
 }
 
-async fn ask(data: Option<PathBuf>, request: &NodeRequest) -> Result<NodeStatus, CliError> {
+async fn send_request(data: Option<PathBuf>, request: &NodeRequest) -> Result<NodeStatus, CliError> {
     let data = folder(data)?;
     let none =
         |e| failed(format!("no node runs with the folder {} ({e}); start one with `host serve`", data.display()));
@@ -189,9 +189,9 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
         ClusterCommand::Init { data } => {
             let data = folder(data)?;
             let name = create_cluster(&data).map_err(failed)?;
-            output::talk(&format!("created cluster {name} in {}", data.display()));
-            output::talk("next: `host serve` here, `host cluster token` for a token, and on other machines");
-            output::talk("      `host serve --join THIS-MACHINE:7410 --token TOKEN`");
+            output::message(&format!("created cluster {name} in {}", data.display()));
+            output::message("next: `host serve` here, `host cluster token` for a token, and on other machines");
+            output::message("      `host serve --join THIS-MACHINE:7410 --token TOKEN`");
         }
         ClusterCommand::Token { tenant, data, lifetime } => {
             output::line(&create_token(&folder(data)?, tenant.as_deref(), lifetime).map_err(failed)?)?;
@@ -203,18 +203,18 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
 pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
     match nodes {
         Nodes::List(OfNode { data, json }) => {
-            let status = ask(data, &NodeRequest::List).await?;
+            let status = send_request(data, &NodeRequest::List).await?;
             if json { output::json(&status)? } else { output::print(&table(&status))? }
         }
         Nodes::Drain { name, data } => {
-            ask(data, &NodeRequest::Drain(name.clone())).await?;
-            output::talk(&format!(
+            send_request(data, &NodeRequest::Drain(name.clone())).await?;
+            output::message(&format!(
                 "node {name} is draining: it takes no new tasks, and ends once other nodes have its objects"
             ));
         }
         Nodes::Remove { name, data } => {
-            ask(data, &NodeRequest::Remove(name.clone())).await?;
-            output::talk(&format!("removed node {name} from the cluster and revoked its certificate"));
+            send_request(data, &NodeRequest::Remove(name.clone())).await?;
+            output::message(&format!("removed node {name} from the cluster and revoked its certificate"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -244,7 +244,7 @@ fn amount(of: u64) -> String {
 }
 
 pub(crate) async fn status(of: OfNode) -> Result<ExitCode, CliError> {
-    let status = ask(of.data, &NodeRequest::List).await?;
+    let status = send_request(of.data, &NodeRequest::List).await?;
     if of.json {
         output::json(&status)?;
         return Ok(ExitCode::SUCCESS);

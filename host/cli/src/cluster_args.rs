@@ -28,7 +28,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<NodeAddress>,
     #[command(flatten)]
-    pub place: Place,
+    pub member: MemberArgs,
     /// Lowest severity of the log on standard error.
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
     pub log_level: LogLevel,
@@ -45,9 +45,9 @@ impl Serve {
     }
 }
 
-/// A node's place in a cluster.
+/// Identity of a node in its cluster, and how it joins.
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct MemberArgs {
     /// Folder of the node's key, certificate and cluster state [default: a folder of the user's own]
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
@@ -79,7 +79,7 @@ pub(crate) struct Remote {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub node: Option<NodeAddress>,
     #[command(flatten)]
-    pub times: Times,
+    pub timeouts: TimeoutArgs,
     /// Token for this user's first connection: see `host cluster token --help`. The environment variable SANDBAR_TOKEN
     /// can hold it instead.
     #[arg(long, value_name = "TOKEN", requires = "node")]
@@ -91,7 +91,7 @@ pub(crate) struct Remote {
 
 /// Time limits of connections to a cluster from outside.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Times {
+pub(crate) struct TimeoutArgs {
     /// Maximum time to try the node of --node before the command fails.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub connect_timeout: Duration,
@@ -100,9 +100,9 @@ pub(crate) struct Times {
     pub reconnect_timeout: Duration,
 }
 
-impl From<Times> for ClientTimeouts {
-    fn from(times: Times) -> ClientTimeouts {
-        ClientTimeouts { connect_max: times.connect_timeout, reconnect_max: times.reconnect_timeout }
+impl From<TimeoutArgs> for ClientTimeouts {
+    fn from(timeouts: TimeoutArgs) -> ClientTimeouts {
+        ClientTimeouts { connect_max: timeouts.connect_timeout, reconnect_max: timeouts.reconnect_timeout }
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) enum ClusterCommand {
         after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m\n  host cluster token --tenant ada"
     )]
     Token {
-        /// Admit a tenant of this name, who submits jobs, and no nodes.
+        /// Admit only a tenant of this name, which submits jobs but adds no node.
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
         /// Folder of the first node.

@@ -82,7 +82,7 @@ struct Report {
 /// Examines the machine. Builds and fetches nothing, and leaves nothing behind.
 pub(crate) async fn run(as_json: bool, software_gpu: bool) -> Result<ExitCode, CliError> {
     let mut checks = vec![programs(), kernel()];
-    checks.extend(walls());
+    checks.extend(confinement());
     checks.extend([memory(), addresses(), swap(), huge_pages(), overcommit(), files(), processors()]);
     checks.extend([temporary_folder(), cache_folder(), state_folder()]);
     checks.extend(gpus(software_gpu).await);
@@ -114,14 +114,14 @@ fn kernel() -> Check {
     Check::warn(NAME, version, remedy)
 }
 
-fn walls() -> [Check; 2] {
-    let walls = machine::confinement_support();
-    let seccomp = match walls.seccomp {
+fn confinement() -> [Check; 2] {
+    let support = machine::confinement_support();
+    let seccomp = match support.seccomp {
         true => Check::ok("seccomp", "on"),
         false => Check::bad("seccomp", "off", "no worker starts: run on a kernel with CONFIG_SECCOMP_FILTER"),
     };
     const LANDLOCK: &str = "landlock";
-    let landlock = match walls.landlock_abi {
+    let landlock = match support.landlock_abi {
         Some(abi) if abi >= LANDLOCK_ABI => Check::ok(LANDLOCK, format!("version {abi}")),
         Some(abi) => {
             let remedy = "a compromised GPU driver has more access to devices; use Linux 6.10 or newer for version 5";

@@ -26,7 +26,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     if json {
         output::json(&Listed::of(all, &usable))?;
     } else if all.is_empty() {
-        output::talk("no Vulkan driver reports a GPU (--software-gpu uses a driver that computes on the CPU)");
+        output::message("no Vulkan driver reports a GPU (--software-gpu uses a driver that computes on the CPU)");
     } else {
         output::print(&table(all, &usable))?;
     }

@@ -15,11 +15,11 @@ use crate::{CliError, output, remote};
 /// Maximum time for a job to end after a stop request.
 pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(20);
 /// Interval at which a job's end and its new log lines are polled.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of characters of a program's path in a list.
 const PROGRAM_CHARS_MAX: usize = 40;
 /// Maximum number of jobs that a filter by state searches.
-pub(crate) const LOOKED_AT_MAX: usize = 10_000;
+pub(crate) const SCANNED_JOBS_MAX: usize = 10_000;
 
 impl From<JobStoreError> for CliError {
     fn from(error: JobStoreError) -> CliError {
@@ -46,9 +46,9 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
             None => stop(find(Some(&id))?).await?,
         },
         Jobs::Delete { ids } => {
-            let shelf = shelf()?;
+            let store = job_store()?;
             for id in ids {
-                shelf.remove(&shelf.find(&id)?)?;
+                store.remove(&store.find(&id)?)?;
             }
         }
     }
@@ -56,36 +56,36 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
 }
 
 /// Opens the user's job store.
-pub(crate) fn shelf() -> Result<JobStore, CliError> {
+pub(crate) fn job_store() -> Result<JobStore, CliError> {
     Ok(JobStore::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
 }
 
 /// Returns the job of this name, or the last one.
 pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
-    let shelf = shelf()?;
+    let store = job_store()?;
     Ok(match id {
-        Some(id) => shelf.find(id)?,
-        None => shelf.last()?,
+        Some(id) => store.find(id)?,
+        None => store.last()?,
     })
 }
 
 /// Returns the response to a query of a job, or `None` if the job has no record of it.
-pub(crate) async fn look(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
-    let (looked_at, name) = (job.clone(), job.record.id.short().to_owned());
-    let answer = tokio::task::spawn_blocking(move || looked_at.query(&question)).await;
-    let answer = answer.map_err(|e| CliError::Failed(e.to_string()))?;
-    answer.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
+pub(crate) async fn query_job(job: &StoredJob, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
+    let (queried, name) = (job.clone(), job.record.id.short().to_owned());
+    let response = tokio::task::spawn_blocking(move || queried.query(&query)).await;
+    let response = response.map_err(|e| CliError::Failed(e.to_string()))?;
+    response.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
 }
 
 /// Sends a query to a running job. Returns `None` if the job does not run.
-async fn ask(job: &StoredJob, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
+async fn query_running(job: &StoredJob, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
     if !job.is_running() {
         return Ok(None);
     }
-    let (asked, name) = (job.clone(), job.record.id.short().to_owned());
-    let answer = tokio::task::spawn_blocking(move || asked.query_node(&question)).await;
-    match answer.map_err(|e| CliError::Failed(e.to_string()))? {
-        Ok(answer) => Ok(Some(answer)),
+    let (queried, name) = (job.clone(), job.record.id.short().to_owned());
+    let response = tokio::task::spawn_blocking(move || queried.query_node(&query)).await;
+    match response.map_err(|e| CliError::Failed(e.to_string()))? {
+        Ok(response) => Ok(Some(response)),
         // The job may have just ended.
         Err(InspectError::Io(_)) if !job.is_running() => Ok(None),
         Err(e) => Err(CliError::Failed(format!("job {name}: {e}"))),
@@ -97,8 +97,8 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
     struct Listed {
         jobs: Vec<JobRecord>,
     }
-    let looked_at = if state.is_some() { LOOKED_AT_MAX } else { limit };
-    let mut jobs: Vec<JobRecord> = shelf()?.jobs(looked_at)?.into_iter().map(|job| job.record).collect();
+    let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
+    let mut jobs: Vec<JobRecord> = job_store()?.jobs(scanned)?.into_iter().map(|job| job.record).collect();
     jobs.retain(|job| state.is_none_or(|state| state == job.state));
     jobs.truncate(limit);
     if as_json {
@@ -138,7 +138,7 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
     }
     let (mut record, mut pending, mut running) = (job.record.clone(), 0, 0);
     // A program that is still being built has no summary.
-    if let Ok(Some(JobResponse::Summary(summary))) = ask(&job, JobQuery::Summary).await {
+    if let Ok(Some(JobResponse::Summary(summary))) = query_running(&job, JobQuery::Summary).await {
         (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
         let (succeeded, failed, stopped) =
             (summary.sum(|name| name.succeeded), summary.sum(|name| name.failed), summary.sum(|name| name.stopped));
@@ -203,19 +203,19 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
         if !goes_on {
             break;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let dropped = job.reload().record.log.dropped;
     if dropped > 0 {
-        output::talk(&format!("({dropped} more lines were dropped)"));
+        output::message(&format!("({dropped} more lines were dropped)"));
     }
     Ok(())
 }
 
 async fn stop(job: StoredJob) -> Result<(), CliError> {
     let name = job.record.id.short().to_owned();
-    if ask(&job, JobQuery::Stop).await?.is_none() {
-        output::talk(&format!("job {name} has ended already: {}", job.reload().record.state.as_str()));
+    if query_running(&job, JobQuery::Stop).await?.is_none() {
+        output::message(&format!("job {name} has ended already: {}", job.reload().record.state.as_str()));
         return Ok(());
     }
     let since = Instant::now();
@@ -228,8 +228,8 @@ async fn stop(job: StoredJob) -> Result<(), CliError> {
             );
             return Err(CliError::Failed(message));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    output::talk(&format!("job {name}: {}", job.reload().record.state.as_str()));
+    output::message(&format!("job {name}: {}", job.reload().record.state.as_str()));
     Ok(())
 }

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(e) => {
-            output::talk(&format!("error: can't start the threads of this process: {e}"));
+            output::message(&format!("error: can't start the threads of this process: {e}"));
             return ExitCode::FAILURE;
         }
     };
@@ -91,17 +91,17 @@ fn main() -> ExitCode {
 /// temporary files and ends workers and cargo.
 async fn until_interrupted(arguments: Arguments) -> Result<ExitCode, u8> {
     let interruption = Interruption::default();
-    let signal = match signals::listen(interruption.clone()) {
+    let signal = match signals::handle(interruption.clone()) {
         Ok(signal) => signal,
         Err(e) => {
-            output::talk(&format!("error: can't install signal handlers: {e}"));
+            output::message(&format!("error: can't install signal handlers: {e}"));
             return Ok(ExitCode::FAILURE);
         }
     };
     tokio::select! {
         biased;
         Ok(signal) = signal => {
-            output::talk(&interruption.words());
+            output::message(&interruption.message());
             Err(signal)
         }
         code = run(arguments, &interruption) => Ok(code),
@@ -130,17 +130,17 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Version { json } => version::print(json),
         Command::Completion { shell } => completion::print(shell),
     };
-    result.unwrap_or_else(said)
+    result.unwrap_or_else(report_failure)
 }
 
 /// Prints why a command failed, with a remedy, and returns the exit code.
-fn said(failure: CliError) -> ExitCode {
+fn report_failure(failure: CliError) -> ExitCode {
     match &failure {
-        CliError::Stopped(words) => output::talk(words),
+        CliError::Stopped(words) => output::message(words),
         _ => {
             let words = failure.to_string();
             let remedy = remedy::of(&words).map_or_else(String::new, |remedy| format!("; {remedy}"));
-            output::talk(&format!("error: {words}{remedy}"));
+            output::message(&format!("error: {words}{remedy}"));
         }
     }
     failure.code()
@@ -232,7 +232,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     if !is_job_file {
         return run_program(submit, interruption).await;
     }
-    interruption.means(NOTHING_WRITTEN);
+    interruption.set_outcome(NOTHING_WRITTEN);
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
     }
@@ -255,7 +255,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     if submit.dry_run {
         return dry_run::job(&job, &submit.shares, submit.json).await;
     }
-    let cluster = join(submit.place).await?;
+    let cluster = join(submit.member).await?;
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
         // Other nodes reach this node through its program runtime.
@@ -299,9 +299,9 @@ async fn unless_fenced<T>(
 }
 
 /// Joins a cluster for the duration of a job, if one is named.
-async fn join(place: cluster_args::Place) -> Result<Option<Cluster>, CliError> {
-    let is_named = place.join.is_some() || place.data.is_some() || place.meta.is_some();
-    Ok(if is_named { Some(cluster::enter(place, ANY_PORT).await?.0) } else { None })
+async fn join(member: cluster_args::MemberArgs) -> Result<Option<Cluster>, CliError> {
+    let is_named = member.join.is_some() || member.data.is_some() || member.meta.is_some();
+    Ok(if is_named { Some(cluster::enter(member, ANY_PORT).await?.0) } else { None })
 }
 
 async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
@@ -312,7 +312,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if submit.node.is_some() {
         return remote::submit(submit, interruption).await;
     }
-    if submit.place.token.is_some() && submit.place.join.is_none() {
+    if submit.member.token.is_some() && submit.member.join.is_none() {
         return Err(CliError::Usage("--token is for a cluster: add --join or --node".to_owned()));
     }
     let limits = sandbar_node::Limits::default();
@@ -321,24 +321,24 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if submit.dry_run {
         return dry_run::program(&spec, &submit.shares, submit.json).await;
     }
-    let cluster = join(submit.place).await?;
+    let cluster = join(submit.member).await?;
     submit.shares.count_gpus().await.map_err(CliError::Failed)?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     if let Some(cluster) = &cluster {
         node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
         cluster.wait_for_peers().await;
     }
-    let keeper = keeper(&spec);
-    interruption.stops(keeper.stop_mark());
-    interruption.means(match keeper.name() {
+    let recorder = recorder_of(&spec);
+    interruption.set_stop_mark(recorder.stop_mark());
+    interruption.set_outcome(match recorder.name() {
         Some(name) => format!("job {} is stopped", name.short()),
         None => "the program is stopped".to_owned(),
     });
-    if let Some(name) = keeper.name().filter(|_| !submit.quiet) {
-        output::talk(&format!("job {}", name.short()));
+    if let Some(name) = recorder.name().filter(|_| !submit.quiet) {
+        output::message(&format!("job {}", name.short()));
     }
     let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
-    let result = unless_fenced(cluster.as_ref(), async { Ok(node.programs().run(&spec, keeper).await?) }).await;
+    let result = unless_fenced(cluster.as_ref(), async { Ok(node.programs().run(&spec, recorder).await?) }).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;
@@ -348,16 +348,16 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 }
 
 /// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
-fn keeper(spec: &ProgramSpec) -> JobRecorder {
-    let begun = jobs::shelf().and_then(|shelf| Ok(shelf.create(&spec.program, &spec.arguments)?));
-    begun.unwrap_or_else(|e| {
-        output::talk(&format!("warning: this job is not recorded: {e}"));
+fn recorder_of(spec: &ProgramSpec) -> JobRecorder {
+    let created = jobs::job_store().and_then(|store| Ok(store.create(&spec.program, &spec.arguments)?));
+    created.unwrap_or_else(|e| {
+        output::message(&format!("warning: this job is not recorded: {e}"));
         JobRecorder::disabled()
     })
 }
 
 async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
-    interruption.means(NOTHING_WRITTEN);
+    interruption.set_outcome(NOTHING_WRITTEN);
     let (quiet, form) = (predict.quiet, OutputForm::of(predict.json, predict.quiet));
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
@@ -372,9 +372,9 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
 
 async fn run_build(folders: &[std::path::PathBuf], is_quiet: bool) -> Result<ExitCode, CliError> {
     let cache = machine::cache_folder().map_err(CliError::Failed)?;
-    let say = |text: String| output::talk(&text);
+    let report = |text: String| output::message(&text);
     for folder in folders {
-        let built = sandbar_node::build_crate(folder, &cache, (!is_quiet).then_some(&say)).await;
+        let built = sandbar_node::build_crate(folder, &cache, (!is_quiet).then_some(&report)).await;
         let component = built.map_err(|e| CliError::Failed(e.to_string()))?;
         output::line(&component.display().to_string())?;
     }

@@ -66,6 +66,6 @@ pub(crate) fn create(name: &str, template: Template, sdk: Option<&Path>) -> Resu
     // Cargo drops unused entries.
     let _ = fs::copy(sdk.with_file_name("Cargo.lock"), folder.join("Cargo.lock"));
     let (shown, next) = (folder.display(), if template == Template::Program { "submit" } else { "build" });
-    output::talk(&format!("created {shown}: edit {shown}/src/lib.rs, then run `host {next} {shown}`"));
+    output::message(&format!("created {shown}: edit {shown}/src/lib.rs, then run `host {next} {shown}`"));
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 
 /// Prints a message on standard error and ignores write errors. Further lines are indented, so that they can't imitate
 /// messages of the host.
-pub(crate) fn talk(text: &str) {
+pub(crate) fn message(text: &str) {
     let _ = writeln!(io::stderr(), "{}", plain(text.trim_end()).replace('\n', "\n  "));
 }
 
@@ -93,10 +93,10 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
 pub(crate) fn summary(summary: &TrainSummary, job: &Job, form: OutputForm) -> Result<(), CliError> {
     for failure in summary.failures.iter().take(SHOWN) {
         let model = failure.model.as_ref().map_or(String::new(), |m| format!(", model {m}"));
-        talk(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
+        message(&format!("failed: {}{model}: {} [{}]", failure.group, failure.message, failure.code));
     }
     if summary.failed as usize > SHOWN {
-        talk(&format!(
+        message(&format!(
             "failed: and {} more (all of the first {} with --json)",
             summary.failed as usize - SHOWN,
             summary.failures.len()
@@ -195,7 +195,7 @@ fn render(table: &TextTable) -> String {
 
 pub(crate) fn predicted(summary: &PredictSummary, form: OutputForm) -> Result<(), CliError> {
     if let Some(failure) = &summary.failure {
-        talk(&format!("failed: {failure}"));
+        message(&format!("failed: {failure}"));
     }
     match form {
         OutputForm::Text => {}
@@ -227,7 +227,7 @@ pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), 
     }
     let ProgramSummary { counts, build_seconds, seconds, .. } = summary;
     let troubles = counts.failure_summary().map_or_else(String::new, |troubles| format!("; {troubles}"));
-    talk(&format!("succeeded: {}; {}{troubles}", all_tasks(counts.tasks), times(*build_seconds, *seconds)));
+    message(&format!("succeeded: {}; {}{troubles}", all_tasks(counts.tasks), times(*build_seconds, *seconds)));
     Ok(())
 }
 

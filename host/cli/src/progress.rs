@@ -10,7 +10,7 @@ use crate::output;
 
 const REDRAW: Duration = Duration::from_millis(100);
 /// Interval of progress lines without a terminal.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
+const PRINT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The progress bar of a job, with guests' log lines above it.
 pub(crate) struct Watch {
@@ -50,13 +50,13 @@ pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
     let (drawn, followed) = (bar.clone(), progress.clone());
     let task = tokio::spawn(async move {
         let says_lines = !quiet && drawn.is_hidden();
-        let (mut said, mut last) = (Vec::new(), Instant::now());
+        let (mut printed, mut last) = (Vec::new(), Instant::now());
         loop {
             show_log(&drawn, &followed);
             draw(&drawn, &followed);
-            if says_lines && last.elapsed() >= SAY_AGAIN {
+            if says_lines && last.elapsed() >= PRINT_INTERVAL {
                 last = Instant::now();
-                say(&followed, &mut said);
+                print_new_rows(&followed, &mut printed);
             }
             tokio::time::sleep(REDRAW).await;
         }
@@ -65,16 +65,16 @@ pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
 }
 
 /// Prints the progress of a program if it has changed since the last line.
-fn say(progress: &JobProgress, said: &mut Vec<ProgressRow>) {
+fn print_new_rows(progress: &JobProgress, printed: &mut Vec<ProgressRow>) {
     let rows = progress.program_rows();
-    rows.iter().filter(|row| !said.contains(row)).for_each(|row| output::talk(&row.to_string()));
-    *said = rows;
+    rows.iter().filter(|row| !printed.contains(row)).for_each(|row| output::message(&row.to_string()));
+    *printed = rows;
 }
 
 fn show_log(bar: &ProgressBar, progress: &JobProgress) {
     let lines = progress.take_log();
     if !lines.is_empty() {
-        bar.suspend(|| lines.iter().for_each(|line| output::talk(line)));
+        bar.suspend(|| lines.iter().for_each(|line| output::message(line)));
     }
 }
 
@@ -117,10 +117,10 @@ impl Watch {
         self.bar.finish_and_clear();
         show_log(&self.bar, &self.progress);
         if !self.is_quiet {
-            say(&self.progress, &mut Vec::new());
+            print_new_rows(&self.progress, &mut Vec::new());
         }
         if self.progress.hidden_lines() > 0 {
-            output::talk(&format!("(guests logged {} more lines)", self.progress.hidden_lines()));
+            output::message(&format!("(guests logged {} more lines)", self.progress.hidden_lines()));
         }
     }
 }

@@ -12,8 +12,8 @@ use sandbar_node::{
 use serde::Serialize;
 
 use crate::args::Submit;
-use crate::cluster_args::{Remote, Times};
-use crate::jobs::{END_TIME_MAX, LOOK_AGAIN, LOOKED_AT_MAX, ending};
+use crate::cluster_args::{Remote, TimeoutArgs};
+use crate::jobs::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX, ending};
 use crate::output::OutputForm;
 use crate::signals::Interruption;
 use crate::table::{Columns, cell};
@@ -33,14 +33,14 @@ async fn client(
     node: &NodeAddress,
     token: Option<String>,
     data: Option<PathBuf>,
-    times: Times,
+    timeouts: TimeoutArgs,
 ) -> Result<ClusterClient, CliError> {
     let data = match data {
         Some(data) => data,
         None => machine::state_folder().map_err(CliError::Failed)?.join("client"),
     };
     let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
-    ClusterClient::connect(&data, node, token.as_deref(), times.into()).await.map_err(failed)
+    ClusterClient::connect(&data, node, token.as_deref(), timeouts.into()).await.map_err(failed)
 }
 
 /// Submits a program to a cluster.
@@ -55,11 +55,11 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
     let component = component(Path::new(path), submit.quiet).await?;
     let new = NewClusterJob::new(&component, &program, task, submit.args);
-    let mut client = client(&node, submit.place.token, submit.place.data, submit.times).await?;
-    interruption.means(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
+    let mut client = client(&node, submit.member.token, submit.member.data, submit.timeouts).await?;
+    interruption.set_outcome(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
     let job = client.submit(new, &component).await.map_err(failed)?;
     let id = job.id.short().to_owned();
-    interruption.means(format!("job {id} continues; stop it with `host jobs stop {id} --node {node}`"));
+    interruption.set_outcome(format!("job {id} continues; stop it with `host jobs stop {id} --node {node}`"));
     if submit.no_wait {
         client.close().await;
         if submit.json {
@@ -70,7 +70,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
         return Ok(ExitCode::SUCCESS);
     }
     if !submit.quiet {
-        output::talk(&format!(
+        output::message(&format!(
             "job {id} runs on node {}; Ctrl-C detaches, `host jobs stop {id} --node {node}` stops the job",
             job.node
         ));
@@ -82,10 +82,10 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
 }
 
 async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
-    let say = |text: String| output::talk(&text);
+    let report = |text: String| output::message(&text);
     let cache = machine::cache_folder().map_err(CliError::Failed)?;
     let file = if path.is_dir() {
-        build_crate(path, &cache, (!is_quiet).then_some(&say)).await.map_err(failed)?
+        build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(failed)?
     } else {
         path.to_owned()
     };
@@ -102,7 +102,7 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
     if let Some(error) = &job.error {
         let chain = if error.chain.is_empty() { String::new() } else { format!("{}: ", error.chain.join(" > ")) };
         let code = error.code.as_ref().map_or_else(String::new, |code| format!(" [{code}]"));
-        output::talk(&format!("error: {chain}{}{code}", error.message));
+        output::message(&format!("error: {chain}{}{code}", error.message));
     }
     Ok(match job.state {
         RunState::Succeeded if form == OutputForm::Failures => ExitCode::SUCCESS,
@@ -113,7 +113,7 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
                 resumed => format!(", {resumed} of them run before it was taken over"),
             };
             let troubles = counts.failure_summary().map_or_else(String::new, |troubles| format!("; {troubles}"));
-            output::talk(&format!("succeeded: {}{resumed}{troubles}", output::all_tasks(counts.tasks)));
+            output::message(&format!("succeeded: {}{resumed}{troubles}", output::all_tasks(counts.tasks)));
             ExitCode::SUCCESS
         }
         RunState::Stopped => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
@@ -136,18 +136,18 @@ impl FollowOutput {
         match event {
             FollowEvent::Line(line) => self.line(&line),
             FollowEvent::LogUnreachable(address) if self.to_stdout || !self.is_quiet => {
-                output::talk(&format!("warning: can't reach the node at {address}, which has the job's log"));
+                output::message(&format!("warning: can't reach the node at {address}, which has the job's log"));
             }
             FollowEvent::LogUnreachable(_) => {}
             _ if self.is_quiet => {}
             FollowEvent::Progress(rows) => self.rows(&rows),
             FollowEvent::TakenOver(node) => {
-                output::talk(&format!(
+                output::message(&format!(
                     "the job's node is lost: node {node} has taken the job over and restarts it with its surviving results"
                 ));
             }
             FollowEvent::Disconnected(why, time) => {
-                output::talk(&format!("warning: {why}; trying the cluster's nodes for {} s", time.as_secs()));
+                output::message(&format!("warning: {why}; trying the cluster's nodes for {} s", time.as_secs()));
             }
         }
     }
@@ -162,14 +162,14 @@ impl FollowOutput {
             // The reader may have closed the pipe.
             let _ = output::line(&text);
         } else if !self.is_quiet {
-            output::talk(&text);
+            output::message(&text);
         }
     }
 
     fn rows(&mut self, rows: &[ProgressRow]) {
         for row in rows.iter().map(ToString::to_string) {
             if self.progress.insert(row.clone()) {
-                output::talk(&row);
+                output::message(&row);
             }
         }
     }
@@ -179,7 +179,7 @@ impl Cluster {
     /// Connects to the cluster of `--node`, if the option is set.
     pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
         let Some(node) = remote.node else { return Ok(None) };
-        Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.times).await?)))
+        Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.timeouts).await?)))
     }
 
     pub(crate) async fn list(mut self, state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
@@ -187,8 +187,8 @@ impl Cluster {
         struct Listed {
             jobs: Vec<ClusterJob>,
         }
-        let looked_at = if state.is_some() { LOOKED_AT_MAX } else { limit };
-        let mut jobs = self.0.list(u32::try_from(looked_at).unwrap_or(u32::MAX)).await.map_err(failed)?;
+        let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
+        let mut jobs = self.0.list(u32::try_from(scanned).unwrap_or(u32::MAX)).await.map_err(failed)?;
         self.0.close().await;
         jobs.retain(|job| state.is_none_or(|state| state == job.state));
         jobs.truncate(limit);
@@ -213,8 +213,8 @@ impl Cluster {
     }
 
     /// Returns the response to a query of a job, or `None` if the job has no record of it.
-    pub(crate) async fn look(&mut self, job: &str, question: &JobQuery) -> Result<Option<JobResponse>, CliError> {
-        self.0.query(job, question).await.map_err(failed)
+    pub(crate) async fn query(&mut self, job: &str, query: &JobQuery) -> Result<Option<JobResponse>, CliError> {
+        self.0.query(job, query).await.map_err(failed)
     }
 
     /// Returns the named job, or the last one.
@@ -273,7 +273,7 @@ impl Cluster {
             followed.await.map_err(failed)?;
         } else {
             // The log lines so far.
-            let _ = tokio::time::timeout(LOOK_AGAIN * 10, followed).await;
+            let _ = tokio::time::timeout(POLL_INTERVAL * 10, followed).await;
         }
         Ok(())
     }
@@ -286,11 +286,11 @@ impl Cluster {
             if since.elapsed() > END_TIME_MAX {
                 return Err(failed(format!("job {name} did not end within {} s", END_TIME_MAX.as_secs())));
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             state = self.0.status(job.id.as_str()).await.map_err(failed)?.state;
         }
         self.0.close().await;
-        output::talk(&format!("job {name}: {}", state.as_str()));
+        output::message(&format!("job {name}: {}", state.as_str()));
         Ok(())
     }
 }

@@ -21,52 +21,52 @@ const REPEATED: Duration = Duration::from_secs(1);
 
 /// The consequence of a signal for the current command, as far as it is known.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Interruption(Arc<Mutex<Meaning>>);
+pub(crate) struct Interruption(Arc<Mutex<InterruptionState>>);
 
 #[derive(Debug, Default)]
-struct Meaning {
+struct InterruptionState {
     mark: Option<StopMark>,
     outcome: Option<String>,
 }
 
 impl Interruption {
     /// Sets the job to record as stopped.
-    pub(crate) fn stops(&self, mark: Option<StopMark>) {
-        self.meaning().mark = mark;
+    pub(crate) fn set_stop_mark(&self, mark: Option<StopMark>) {
+        self.state().mark = mark;
     }
 
     /// Sets the outcome of the command's work.
-    pub(crate) fn means(&self, outcome: impl Into<String>) {
-        self.meaning().outcome = Some(outcome.into());
+    pub(crate) fn set_outcome(&self, outcome: impl Into<String>) {
+        self.state().outcome = Some(outcome.into());
     }
 
-    /// Returns the message for the user who interrupted the command.
-    pub(crate) fn words(&self) -> String {
-        match &self.meaning().outcome {
+    /// Returns the message for the user after an interruption.
+    pub(crate) fn message(&self) -> String {
+        match &self.state().outcome {
             Some(outcome) => format!("interrupted: {outcome}"),
             None => "interrupted".to_owned(),
         }
     }
 
-    fn meaning(&self) -> MutexGuard<'_, Meaning> {
+    fn state(&self) -> MutexGuard<'_, InterruptionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts to listen. Returns the first signal's number. A signal more than a second later ends this process at once.
+/// Installs the signal handlers. Returns a receiver of the first signal's number. A signal more than a second later ends this process at once.
 ///
 /// # Errors
 /// The system refuses the signal handlers.
-pub(crate) fn listen(interruption: Interruption) -> io::Result<oneshot::Receiver<u8>> {
-    let heeded = KINDS.iter().filter(|kind| **kind != SignalKind::hangup() || !ignores_hangup());
-    let mut signals = heeded.map(|kind| Ok((number(*kind), signal(*kind)?))).collect::<io::Result<Vec<_>>>()?;
+pub(crate) fn handle(interruption: Interruption) -> io::Result<oneshot::Receiver<u8>> {
+    let handled = KINDS.iter().filter(|kind| **kind != SignalKind::hangup() || !ignores_hangup());
+    let mut signals = handled.map(|kind| Ok((number(*kind), signal(*kind)?))).collect::<io::Result<Vec<_>>>()?;
     let (came, first) = oneshot::channel();
     // A separate task, because the command may keep its thread busy.
     tokio::spawn(async move {
         let signal = next(&mut signals).await;
         let since = Instant::now();
         // First, because this process may be killed next.
-        if let Some(mark) = &interruption.meaning().mark {
+        if let Some(mark) = &interruption.state().mark {
             mark.set();
         }
         // The receiver is dropped once the command has ended.

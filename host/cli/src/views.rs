@@ -10,7 +10,7 @@ use sandbar_node::{
 use serde::Serialize;
 
 use crate::cluster_args::Remote;
-use crate::jobs::{find, look};
+use crate::jobs::{find, query_job};
 use crate::remote::Cluster;
 use crate::table::{Columns, cell, size, time};
 use crate::view_args::{List, OfJob, Summary, Timeline};
@@ -20,75 +20,79 @@ use crate::{CliError, output};
 const OBJECTS_SHOWN: u32 = 100;
 
 /// The job to show: one of this machine, or one of a cluster, through its node.
-enum Seen {
-    Here(Box<StoredJob>),
+enum ShownJob {
+    Local(Box<StoredJob>),
     Cluster(Box<(Cluster, ClusterJob)>),
 }
 
-impl Seen {
+impl ShownJob {
     /// Returns the job of this name, or the last one.
-    async fn find(id: Option<&str>, remote: &Remote) -> Result<Seen, CliError> {
+    async fn find(id: Option<&str>, remote: &Remote) -> Result<ShownJob, CliError> {
         Ok(match Cluster::of(remote.clone()).await? {
-            None => Seen::Here(Box::new(find(id)?)),
+            None => ShownJob::Local(Box::new(find(id)?)),
             Some(mut cluster) => {
                 let job = cluster.find(id).await?;
-                Seen::Cluster(Box::new((cluster, job)))
+                ShownJob::Cluster(Box::new((cluster, job)))
             }
         })
     }
 
     fn id(&self) -> &JobName {
         match self {
-            Seen::Here(job) => &job.record.id,
-            Seen::Cluster(of) => &of.1.id,
+            ShownJob::Local(job) => &job.record.id,
+            ShownJob::Cluster(of) => &of.1.id,
         }
     }
 
     fn program(&self) -> &str {
         match self {
-            Seen::Here(job) => &job.record.program,
-            Seen::Cluster(of) => &of.1.program,
+            ShownJob::Local(job) => &job.record.program,
+            ShownJob::Cluster(of) => &of.1.program,
         }
     }
 
     /// Returns the job's state.
     async fn state(&mut self) -> Result<RunState, CliError> {
         match self {
-            Seen::Here(job) => Ok(job.reload().record.state),
-            Seen::Cluster(of) => Ok(of.0.find(Some(of.1.id.as_str())).await?.state),
+            ShownJob::Local(job) => Ok(job.reload().record.state),
+            ShownJob::Cluster(of) => Ok(of.0.find(Some(of.1.id.as_str())).await?.state),
         }
     }
 
     /// Returns the response to a query, or `None` if the job has no record of it.
-    async fn look(&mut self, question: JobQuery) -> Result<Option<JobResponse>, CliError> {
+    async fn query(&mut self, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
         match self {
-            Seen::Here(job) => look(job, question).await,
-            Seen::Cluster(of) => of.0.look(of.1.id.as_str(), &question).await,
+            ShownJob::Local(job) => query_job(job, query).await,
+            ShownJob::Cluster(of) => of.0.query(of.1.id.as_str(), &query).await,
         }
     }
 
     /// Returns the response to a query of the job's tasks, which are always recorded.
-    async fn kept<T>(&mut self, question: JobQuery, of: impl FnOnce(JobResponse) -> Option<T>) -> Result<T, CliError> {
-        let answer = self.look(question).await?;
-        answer.and_then(of).ok_or_else(|| self.no_sense())
+    async fn query_recorded<T>(
+        &mut self,
+        query: JobQuery,
+        of: impl FnOnce(JobResponse) -> Option<T>,
+    ) -> Result<T, CliError> {
+        let response = self.query(query).await?;
+        response.and_then(of).ok_or_else(|| self.unexpected_response())
     }
 
     /// Returns the job's objects; an ended job has none.
-    async fn held<T: Default>(
+    async fn query_objects<T: Default>(
         &mut self,
-        question: JobQuery,
+        query: JobQuery,
         of: impl FnOnce(JobResponse) -> Option<T>,
     ) -> Result<T, CliError> {
-        match self.look(question).await? {
-            Some(answer) => of(answer).ok_or_else(|| self.no_sense()),
+        match self.query(query).await? {
+            Some(response) => of(response).ok_or_else(|| self.unexpected_response()),
             None => {
-                output::talk(&format!("job {} has ended and holds no objects", self.id().short()));
+                output::message(&format!("job {} has ended and holds no objects", self.id().short()));
                 Ok(T::default())
             }
         }
     }
 
-    fn no_sense(&self) -> CliError {
+    fn unexpected_response(&self) -> CliError {
         CliError::Failed(format!("job {}: its node sent an unexpected response", self.id().short()))
     }
 }
@@ -96,37 +100,37 @@ impl Seen {
 /// Returns the response, if it is of the expected kind.
 macro_rules! of {
     ($kind:ident) => {
-        |answer| if let JobResponse::$kind(all) = answer { Some(all) } else { None }
+        |response| if let JobResponse::$kind(all) = response { Some(all) } else { None }
     };
 }
 
 pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
     match list {
         List::Tasks { state, name, rows } => {
-            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let question = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
-            let listing = job.kept(question, of!(Tasks)).await?;
+            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let query = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
+            let listing = job.query_recorded(query, of!(Tasks)).await?;
             show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
         }
         List::Actors(rows) => {
-            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(JobQuery::Actors { limit: rows.limit }, of!(Actors)).await?;
+            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.query_objects(JobQuery::Actors { limit: rows.limit }, of!(Actors)).await?;
             show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
         List::Objects(rows) => objects(rows.job.as_deref(), &rows.remote, rows.shown()).await?,
         List::Workers(rows) => {
-            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(JobQuery::Workers { limit: rows.limit }, of!(Workers)).await?;
+            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.query_objects(JobQuery::Workers { limit: rows.limit }, of!(Workers)).await?;
             show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
-            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(JobQuery::Groups { limit: rows.limit }, of!(Groups)).await?;
+            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.query_objects(JobQuery::Groups { limit: rows.limit }, of!(Groups)).await?;
             show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
-            let mut job = Seen::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.held(JobQuery::Nodes { limit: rows.limit }, of!(Nodes)).await?;
+            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let listing = job.query_objects(JobQuery::Nodes { limit: rows.limit }, of!(Nodes)).await?;
             show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
     }
@@ -142,8 +146,8 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
         summary: &'a JobSummary,
     }
     let Summary::Tasks { job, json, remote } = summary;
-    let mut job = Seen::find(job.as_deref(), &remote).await?;
-    let summary = job.kept(JobQuery::Summary, of!(Summary)).await?;
+    let mut job = ShownJob::find(job.as_deref(), &remote).await?;
+    let summary = job.query_recorded(JobQuery::Summary, of!(Summary)).await?;
     if json {
         let state = job.state().await?;
         output::json(&Summed { job: job.id().as_str(), state, summary: &summary })?;
@@ -154,14 +158,14 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
 }
 
 pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
-    let mut job = Seen::find(timeline.id.as_deref(), &timeline.remote).await?;
+    let mut job = ShownJob::find(timeline.id.as_deref(), &timeline.remote).await?;
     if timeline.output.is_none() && std::io::stdout().is_terminal() {
         return Err(CliError::Usage(
             "the timeline is not printed on a terminal: name a file with -o, or redirect standard output".to_owned(),
         ));
     }
     let all = JobQuery::Tasks { limit: u32::MAX, state: None, name: None };
-    let tasks = job.kept(all, of!(Tasks)).await?.rows;
+    let tasks = job.query_recorded(all, of!(Tasks)).await?.rows;
     let trace = sandbar_node::trace(job.id(), job.program(), &tasks);
     let Some(path) = timeline.output else {
         output::json(&trace)?;
@@ -171,7 +175,7 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     let mut file = BufWriter::new(std::fs::File::create(&path).map_err(failed)?);
     serde_json::to_writer(&mut file, &trace).map_err(|e| failed(e.into()))?;
     file.flush().map_err(failed)?;
-    output::talk(&format!("timeline of job {}: {}", job.id().short(), path.display()));
+    output::message(&format!("timeline of job {}: {}", job.id().short(), path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -187,8 +191,8 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
         #[serde(flatten)]
         view: &'a MemoryView,
     }
-    let mut job = Seen::find(of.id.as_deref(), &of.remote).await?;
-    let view = job.held(JobQuery::Memory, of!(Memory)).await?;
+    let mut job = ShownJob::find(of.id.as_deref(), &of.remote).await?;
+    let view = job.query_objects(JobQuery::Memory, of!(Memory)).await?;
     if of.json {
         output::json(&Held { job: job.id().as_str(), view: &view })?;
     } else {
@@ -198,15 +202,15 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
 }
 
 async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Result<(), CliError> {
-    let mut job = Seen::find(id, remote).await?;
-    let listing = job.held(JobQuery::Objects { limit: shown.0 }, of!(Objects)).await?;
+    let mut job = ShownJob::find(id, remote).await?;
+    let listing = job.query_objects(JobQuery::Objects { limit: shown.0 }, of!(Objects)).await?;
     show(&job, "objects", &listing, shown, objects_table)
 }
 
 /// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` if fewer
 /// rows than the total were searched.
 fn show<T: Serialize>(
-    job: &Seen,
+    job: &ShownJob,
     what: &str,
     listing: &Listing<T>,
     (limit, as_json): (u32, bool),
@@ -225,12 +229,12 @@ fn show<T: Serialize>(
     }
     if listing.rows.is_empty() && listing.total == 0 {
         // A message, because an empty table looks as if rows were missing.
-        output::talk(&format!("job {} has no {} to show", job.id().short(), what.replace('_', " ")));
+        output::message(&format!("job {} has no {} to show", job.id().short(), what.replace('_', " ")));
         return Ok(());
     }
     output::print(&table(&listing.rows).text())?;
     if let Some(words) = left_out(&what.replace('_', "-"), listing, limit) {
-        output::talk(&words);
+        output::message(&words);
     }
     Ok(())
 }
@@ -257,7 +261,7 @@ fn tasks_table(rows: &[TaskRow]) -> Columns {
     let header = ["TASK", "NAME", "STATE", "ATTEMPTS", "WORKER", "PARENT", "TOOK", "IN", "OUT", "MEMORY", "ERROR"];
     let mut table = Columns::new(&header);
     for row in rows {
-        let took = row.ended_ns.zip(row.begun_ns).map(|(ended, begun)| time(ended.saturating_sub(begun)));
+        let took = row.ended_ns.zip(row.begun_ns).map(|(ended, start)| time(ended.saturating_sub(start)));
         let state = match &row.waits_for {
             Some(what) => format!("{} (waits for {what})", row.state.as_str()),
             None => row.state.as_str().to_owned(),

@@ -106,10 +106,10 @@ mod tests {
         let mut long = bytes.clone();
         long[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(view(&Buffer::from(long)).is_err());
-        // Whatever comes of a damaged byte, it is no panic.
-        for place in 0..bytes.len() {
+        // A damaged byte never causes a panic.
+        for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[place] ^= 0xff;
+            damaged[at] ^= 0xff;
             let _ = view(&Buffer::from(damaged));
         }
     }

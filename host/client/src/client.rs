@@ -124,7 +124,7 @@ pub struct Client {
 
 struct ClientShared {
     node: Node,
-    shelf: JobStore,
+    job_store: JobStore,
 }
 
 impl Client {
@@ -154,12 +154,12 @@ impl Client {
             resources: options.resources,
         };
         let state = or_else(options.state, machine::state_folder).map_err(ClientError::Setup)?;
-        let shelf = JobStore::open(state.join("jobs"));
+        let job_store = JobStore::open(state.join("jobs"));
         let node = Node::start(node);
         if !is_alone {
             node.programs().start().map_err(|fault| ClientError::Setup(fault.to_string()))?;
         }
-        Ok(Client { shared: Arc::new(ClientShared { node, shelf }) })
+        Ok(Client { shared: Arc::new(ClientShared { node, job_store }) })
     }
 
     /// Loads a program: a component, or the folder of a crate, which is built if it is stale. The component is compiled
@@ -178,8 +178,8 @@ impl Client {
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let recorder = self.shared.shelf.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
-        Job::begin(&self.shared.node, program, options, recorder).await
+        let recorder = self.shared.job_store.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
+        Job::start(&self.shared.node, program, options, recorder).await
     }
 
     /// Drains the node: its peers send it no more tasks and fetch the objects that only it has. Returns once they have.

@@ -141,7 +141,7 @@ impl OfJob {
 
 impl Job {
     /// Starts a job of a client.
-    pub(crate) async fn begin(
+    pub(crate) async fn start(
         node: &sandbar_node::Node,
         program: &Program,
         options: JobOptions,

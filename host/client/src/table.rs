@@ -18,7 +18,7 @@ use crate::job::OfJob;
 pub(crate) type Outcome = Result<ObjectValue, Arc<TaskError>>;
 
 /// Number of waiters of an object at which dropped ones are removed, and again at each doubling.
-const WAITERS_LOOKED_AT: usize = 16;
+const PRUNE_WAITERS_FROM: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table(Mutex<Objects>);
@@ -117,7 +117,7 @@ impl Table {
             let _ = waiter.notify(&outcome);
             return true;
         }
-        if entry.waiters.len() >= WAITERS_LOOKED_AT && entry.waiters.len().is_power_of_two() {
+        if entry.waiters.len() >= PRUNE_WAITERS_FROM && entry.waiters.len().is_power_of_two() {
             entry.waiters.retain(|waiter| waiter.strong_count() > 0);
         }
         entry.waiters.push(Arc::downgrade(waiter));
@@ -397,11 +397,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_released_as_often_as_it_is_held() {
+    fn unused_objects_release_all_their_references() {
         let table = Table::default();
         table.made(ONE);
         table.hold(ONE);
-        // Asked for twice, as two who wait at once may.
+        // Two waiters can each request the value.
         assert_eq!(arrived(&table, ONE, vec![TWO]), []);
         assert_eq!(arrived(&table, ONE, vec![TWO]), []);
         assert_eq!(table.release(ONE), []);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_before_it_came_is_released_when_it_comes() {
+    fn an_object_dropped_before_its_value_arrives_releases_what_it_contains() {
         let table = Table::default();
         table.made(ONE);
         assert_eq!(table.release(ONE), [(ONE, 1)]);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_asked_once_by_those_who_still_wait() {
+    fn waiters_request_a_value_once() {
         let table = Table::default();
         table.made(ONE);
         let waiter = Waiter::for_value();
@@ -432,11 +432,11 @@ mod tests {
     }
 
     #[test]
-    fn those_who_gave_up_are_forgotten() {
+    fn dropped_waiters_are_removed() {
         let table = Table::default();
         table.made(ONE);
         (0..10_000).for_each(|_| assert!(!table.watch(ONE, &Waiter::for_value())));
-        assert!(table.objects().entry(ONE).waiters.len() <= WAITERS_LOOKED_AT);
+        assert!(table.objects().entry(ONE).waiters.len() <= PRUNE_WAITERS_FROM);
     }
 
     const STREAM: ObjectId = ObjectId(10);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_by_half_a_buffer_and_to_who_waits() {
+    fn taken_items_are_reported_by_half_a_buffer_or_before_a_wait() {
         let table = Table::default();
         table.made(STREAM);
         table.open_stream(STREAM, 4);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn items_that_nobody_takes_are_released() {
+    fn items_that_are_not_taken_are_released() {
         let table = Table::default();
         table.made(STREAM);
         table.open_stream(STREAM, 4);
