@@ -43,7 +43,7 @@ fn draws(_n: u32) -> u64 {
 }
 
 /// Results and errors as text, in order.
-fn told(results: impl Iterator<Item = Result<i64, TaskError>>) -> Vec<String> {
+fn texts(results: impl Iterator<Item = Result<i64, TaskError>>) -> Vec<String> {
     results.map(|result| result.map_or_else(|error| error.to_string(), |value| value.to_string())).collect()
 }
 
@@ -53,8 +53,8 @@ fn results_come_in_order_and_errors_at_what_failed() {
     for chunksize in [1, 2, 3, 100] {
         for in_flight in [1, 2, 100] {
             let pool = || half::pool().chunksize(chunksize).in_flight(in_flight);
-            assert_eq!(told(pool().imap(0..5)), expected);
-            let mut unordered = told(pool().imap_unordered(0..5));
+            assert_eq!(texts(pool().imap(0..5)), expected);
+            let mut unordered = texts(pool().imap_unordered(0..5));
             unordered.sort();
             assert_eq!(unordered, ["0", "1", "2", expected[1], expected[3]]);
             assert_eq!(pool().map((0..5).map(|n| 2 * n)), Ok(vec![0, 1, 2, 3, 4]));
@@ -63,7 +63,7 @@ fn results_come_in_order_and_errors_at_what_failed() {
         }
     }
     // Another task's error keeps its code and chain.
-    let passed_on = told(passes_on::pool().chunksize(3).imap(0..3));
+    let passed_on = texts(passes_on::pool().chunksize(3).imap(0..3));
     assert_eq!(passed_on, ["0", "passes_on > half: 1 is odd [refused]", "1"]);
     assert_eq!(nothing::pool().chunksize(2).map(0..3), Ok(vec![(); 3]));
 }

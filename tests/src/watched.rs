@@ -103,8 +103,8 @@ fn install_filter(to: libc::c_int) -> io::Result<()> {
     }
     // SAFETY: `write` reads eight bytes of an array on this stack frame.
     let written = unsafe {
-        let said = [libc::getpid(), listener as libc::c_int];
-        libc::write(to, said.as_ptr().cast(), size_of::<[libc::c_int; 2]>())
+        let message = [libc::getpid(), listener as libc::c_int];
+        libc::write(to, message.as_ptr().cast(), size_of::<[libc::c_int; 2]>())
     };
     if written == 8 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -115,9 +115,9 @@ const fn statement(code: u32, k: u32) -> libc::sock_filter {
 
 /// Records each notification until the last process has ended.
 fn record(mut from: PipeReader) -> Vec<Access> {
-    let mut said = [0; 8];
-    from.read_exact(&mut said).expect("the child sends its process id and the listener descriptor");
-    let number = |at: usize| i32::from_ne_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
+    let mut message = [0; 8];
+    from.read_exact(&mut message).expect("the child sends its process id and the listener descriptor");
+    let number = |at: usize| i32::from_ne_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]]);
     let child = Pid::from_raw(number(0)).expect("a process has an id");
     let child = pidfd_open(child, PidfdFlags::empty()).expect("the child has not ended");
     let listener =

@@ -276,7 +276,7 @@ struct RefCapture {
 
 /// Number of handles to each object.
 struct HandleCounts {
-    /// Zero for an object that the host has not been told to release yet.
+    /// Zero for an object whose release the guest has not reported to the host yet.
     counts: HashMap<u64, u32, BuildHasherDefault<FibonacciHasher>>,
     /// Objects in the order in which their last handle was dropped. An object may have a new handle since, or be listed
     /// twice.

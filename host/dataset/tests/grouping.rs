@@ -475,11 +475,11 @@ fn groups_with_values_that_are_no_numbers_fail_alone() {
     let mut failed: Vec<_> = units.iter().flatten().flat_map(|u| &u.failed).collect();
     failed.sort_by(|a, b| a.group.cmp(&b.group));
     let advice = "fill them in, or filter them out, in a transform";
-    let told: Vec<_> = failed.iter().map(|f| (f.group.as_str(), f.reason.clone(), f.rows, f.code)).collect();
+    let reported: Vec<_> = failed.iter().map(|f| (f.group.as_str(), f.reason.clone(), f.rows, f.code)).collect();
     let nulls = format!("2 values of column `a` are null; 1 value of column `y` is NaN: {advice}");
     let infinite = format!("1 value of column `a` is infinite: {advice}");
     assert_eq!(
-        told,
+        reported,
         [("k=2, file=data/0.parquet", nulls, 2, Code::Values), ("k=3, file=data/0.parquet", infinite, 2, Code::Values),]
     );
     let kept = collect(&units);

@@ -217,11 +217,11 @@ fn work_without_end() {
         let kernel = remote.kernel(ENDLESS).unwrap();
         remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
         let number = remote.begin_read(values, 0, 4).unwrap().expect("a place");
-        let (begun, mut ended) = (Instant::now(), None);
+        let (start, mut ended) = (Instant::now(), None);
         while ended.is_none() {
             std::thread::sleep(Duration::from_millis(10));
-            ended = (process.check(TIME_MAX) == ProcessState::TimedOut).then(|| begun.elapsed());
-            assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+            ended = (process.check(TIME_MAX) == ProcessState::TimedOut).then(|| start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(20), "the kernel still runs");
             let tensor = of(&mut other, &[3.0]);
             assert_eq!(read(&mut other, tensor, 1), Ok(vec![3.0]));
             other.drop_tensor(tensor);
@@ -229,11 +229,11 @@ fn work_without_end() {
         assert!(ended.unwrap() >= TIME_MAX, "{ended:?}");
         let Poll::Ready(done) = remote.poll_read(number, &mut [0; 4], true) else { panic!("it waits") };
         assert_eq!(done.unwrap_err().kind, RemoteErrorKind::TimeOut);
-        longest = longest.max(begun.elapsed());
+        longest = longest.max(start.elapsed());
         let lost = of_result(&mut beside);
         assert_eq!(lost.unwrap_err().kind, RemoteErrorKind::Lost);
     }
-    let _ = writeln!(std::io::stderr(), "told after {longest:?} at most, of {TIME_MAX:?}");
+    let _ = writeln!(std::io::stderr(), "noticed after {longest:?} at most, of {TIME_MAX:?}");
 }
 
 #[test]
@@ -245,10 +245,10 @@ fn work_without_end_of_who_is_gone() {
     remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
     // The process receives the request before it notices the client's disconnection.
     drop(remote);
-    let begun = Instant::now();
+    let start = Instant::now();
     while process.check(TIME_MAX) != ProcessState::TimedOut {
         std::thread::sleep(Duration::from_millis(10));
-        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+        assert!(start.elapsed() < Duration::from_secs(20), "the kernel still runs");
     }
 }
 
@@ -267,7 +267,7 @@ fn time_is_whose_it_is() {
     let [busy, idle] = [(); 2].map(|()| remote.add_user());
     let square = remote.tensor(spec, None).unwrap();
     let product = Op::Product { first_transposed: false, second_transposed: false };
-    let begun = Instant::now();
+    let start = Instant::now();
     for _ in 0..4 {
         remote.set_user(busy);
         let made = remote.run(&product, &[square, square], 1).unwrap()[0];
@@ -278,7 +278,7 @@ fn time_is_whose_it_is() {
         read(&mut remote, made, 1).unwrap();
         remote.drop_tensor(made);
     }
-    let all = begun.elapsed().as_nanos() as u64;
+    let all = start.elapsed().as_nanos() as u64;
     let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.busy_nanos(user));
     assert!(busy_nanos > 10 * idle_nanos && idle_nanos > 0, "{busy_nanos} and {idle_nanos}");
     // With a fast GPU, most of the time passes in its driver.

@@ -301,8 +301,8 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         Ok((gpu,))
     })?;
     linker.func_wrap("job-device", |mut store: Context<'_>, (): ()| -> Result<(Option<WitDevice>,)> {
-        let said = store.data_mut().services.dense().and_then(|session| session.preference());
-        Ok((said.map(WitDevice::from),))
+        let preference = store.data_mut().services.dense().and_then(|session| session.preference());
+        Ok((preference.map(WitDevice::from),))
     })?;
     linker.func_wrap("use-device", |mut store: Context<'_>, (device,): (WitDevice,)| -> Result<()> {
         session(store.data_mut())?.choose(device.into());

@@ -168,7 +168,10 @@ impl History {
                     self.asked.insert((group, node, attempt));
                 }
                 Action::ReleaseBundles { group, node, attempt } => {
-                    assert!(self.asked.remove(&(group, node, attempt)), "{node} has no such request, or gets two responses");
+                    assert!(
+                        self.asked.remove(&(group, node, attempt)),
+                        "{node} has no such request, or gets two responses"
+                    );
                 }
                 Action::StartWorker { .. } | Action::TaskFinished { .. } | Action::JobDone { .. } => {}
             }

@@ -229,9 +229,9 @@ fn job(bytes: &[u8]) -> bool {
 /// Panics if the two reads give different rows, or if only one of them succeeds.
 fn text(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 8] = ["csv", "jsonl", "tsv", "json.zst", "csv.gz", "csv.zst", "csv.bz2", "csv.xz"];
-    let [format, said, contents @ ..] = bytes else { return false };
+    let [format, options, contents @ ..] = bytes else { return false };
     let extension = EXTENSIONS[usize::from(*format) % EXTENSIONS.len()];
-    let of = |shift: u8, names: [Option<&str>; 4]| names[usize::from(said >> shift & 3)].map(str::to_owned);
+    let of = |shift: u8, names: [Option<&str>; 4]| names[usize::from(options >> shift & 3)].map(str::to_owned);
     let spec = TextSpec {
         delimiter: of(0, [None, Some(";"), Some(" "), None]),
         quote: of(2, [None, Some("'"), Some(""), None]),

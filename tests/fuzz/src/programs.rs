@@ -60,9 +60,9 @@ pub fn message(bytes: &[u8]) -> bool {
 /// # Panics
 /// Panics if the worker forwards a request that the runtime can't decode: that would end the worker with all its tasks.
 pub fn request(bytes: &[u8]) -> bool {
-    let Some(said) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
-    let all = said.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
-    assert!(hear_any(&KINDS, all), "a request of a task ends its worker: {said:?}");
+    let Some(messages) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
+    let all = messages.iter().map(|message| Saying { who: CLIENT, with_file: false, message, after_ms: 0 });
+    assert!(hear_any(&KINDS, all), "a request of a task ends its worker: {messages:?}");
     true
 }
 

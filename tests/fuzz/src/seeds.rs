@@ -235,7 +235,7 @@ fn texts() -> Vec<Vec<u8>> {
         (4, 0, gzip.finish().expect("memory is written")),
         (5, 0, zstd(csv)),
     ]
-    .map(|(format, said, bytes)| [&[format, said], &bytes[..]].concat())
+    .map(|(format, options, bytes)| [&[format, options], &bytes[..]].concat())
     .to_vec()
 }
 

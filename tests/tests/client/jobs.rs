@@ -154,8 +154,8 @@ fn jobs_are_seen_from_beside() {
         let client = client(&lab);
         let program = load(&client, TASKS).await;
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let heard = lines.clone();
-        let options = JobOptions::named("service").on_log(move |line| heard.lock().unwrap().push(line.line.clone()));
+        let received = lines.clone();
+        let options = JobOptions::named("service").on_log(move |line| received.lock().unwrap().push(line.line.clone()));
         let job = client.job(&program, options).await.unwrap();
         let name = job.name().unwrap().to_owned();
         let says: ObjectRef<()> = job.task("says").submit(("a line",)).await.unwrap();

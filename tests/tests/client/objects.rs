@@ -130,7 +130,7 @@ fn what_is_cancelled_is_an_error_of_those_who_need_it() {
 #[test]
 fn errors_say_what_led_to_them() {
     with_job(TASKS, async |_, job| {
-        let told = |error: &TaskError| format!("{}: {}", error.chain.join(" > "), error.fault.code.as_str());
+        let describe = |error: &TaskError| format!("{}: {}", error.chain.join(" > "), error.fault.code.as_str());
         let mut objects: Vec<(ObjectRef<i64>, &str)> = Vec::new();
         let fails = job.task("fails").submit(("on purpose",)).await?;
         objects.push((fails, "service > fails: refused"));
@@ -142,7 +142,7 @@ fn errors_say_what_led_to_them() {
         objects.push((job.task("add").options(greedy).submit((1, 1)).await?, "service > add: infeasible"));
         for (object, expected) in objects {
             let error = object.get().await.unwrap_err();
-            assert_eq!(told(&error), expected, "{error}");
+            assert_eq!(describe(&error), expected, "{error}");
         }
         Ok(())
     });

@@ -259,8 +259,8 @@ fn mistakes_are_said() {
     for (token, words) in
         [("sbt1-abc", "token"), (&foreign.trim()[..foreign.trim().len() - 5], "cut"), (foreign.trim(), "cluster")]
     {
-        let said = joins(token);
-        assert!(said.contains(words), "`{words}` is not in {said}");
+        let message = joins(token);
+        assert!(message.contains(words), "`{words}` is not in {message}");
     }
     for (line, code, words) in [
         (&["serve", "--listen", "127.0.0.1:0", "--data", "y"][..], 1, "host cluster init"),

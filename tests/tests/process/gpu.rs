@@ -218,7 +218,7 @@ fn kernels_without_end_beside_another_tenant() {
     let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=2"];
     ada.host(&address, &line).expect_code(0);
     let turns_of = format!("turns={turns}");
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut attack =
         mallory.begin(&address, &["submit", &storm, "--json", "--arg", "kind=endless", "--arg", &turns_of]);
     let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=3000"];
@@ -228,7 +228,7 @@ fn kernels_without_end_beside_another_tenant() {
         assert_eq!(found, 3000, "values of the other tenant on the GPU changed");
         served += 1;
     }
-    let a_turn = begun.elapsed() / turns;
+    let a_turn = start.elapsed() / turns;
     let seen = attack.wait().expect_code(0).json()["result"].clone();
     let seen = seen.as_array().expect("a list");
     assert!(seen.len() == 1 && seen[0].as_str().is_some_and(|seen| seen.starts_with("TimeOut")), "{seen:?}");

@@ -38,8 +38,8 @@ fn tasks_of_two_bundles_run_beside_each_other() {
 #[test]
 fn a_group_waits_for_another_to_be_removed_and_that_is_said_once() {
     let ended = check("takes_turns", &["cpus=2", "wait_ms=3500"], &[], "0 before, then group-removed");
-    let said = "waits: STRICT_PACK, 2 cpus, 0 of 2 on the node are free";
-    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    let warning = "waits: STRICT_PACK, 2 cpus, 0 of 2 on the node are free";
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn a_node_has_what_it_is_said_to_have() {
     }
     // Takes longer than two intervals of the check, on any machine.
     let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
-    let said = "(node) warn: a task waits for 2 license, 1 of 3 on the node are free";
-    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    let warning = "(node) warn: a task waits for 2 license, 1 of 3 on the node are free";
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
 }
 
 #[test]

@@ -311,8 +311,9 @@ fn what_is_not_free_is_said_once() {
     let words = line("hoards", &["bytes=700000000", "steps=4000000000"]);
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let ended = lab.host(&[&words[..], &["--memory", "1000000000", "--workers", "2"]].concat()).expect_code(0);
-    let said = "(node) warn: a task waits for 700000000 bytes of memory, 300000000 of 1000000000 on the node are free";
-    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    let warning =
+        "(node) warn: a task waits for 700000000 bytes of memory, 300000000 of 1000000000 on the node are free";
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
 }
 
 #[test]

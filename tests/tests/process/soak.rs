@@ -107,11 +107,11 @@ fn jobs_survive_the_death_of_any_node() {
     };
     let mut trainer = Trainer::new(&nodes, &etcd);
     let mut running: Vec<(Running, Value, Instant)> = Vec::new();
-    let (begun, mut last_kill) = (Instant::now(), Instant::now());
+    let (start, mut last_kill) = (Instant::now(), Instant::now());
     let (mut ended, mut deaths, mut slowest, mut longest) = (0, 0, Duration::ZERO, Duration::ZERO);
     let mut submitted = 0;
-    while begun.elapsed() < Duration::from_secs(time) || !running.is_empty() || trainer.running.is_some() {
-        let goes_on = begun.elapsed() < Duration::from_secs(time);
+    while start.elapsed() < Duration::from_secs(time) || !running.is_empty() || trainer.running.is_some() {
+        let goes_on = start.elapsed() < Duration::from_secs(time);
         let ada = Tenant::known(&nodes, "ada", &token);
         // One job of each kind runs at a time.
         while goes_on && running.len() < kinds().len() {
@@ -151,7 +151,7 @@ fn jobs_survive_the_death_of_any_node() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    print_line(format_args!("all had ended {:?} after the first was submitted", begun.elapsed()));
+    print_line(format_args!("all had ended {:?} after the first was submitted", start.elapsed()));
     // Each job is listed once and has succeeded.
     let ada = Tenant::known(&nodes, "ada", &token);
     let listed = ada.host(&addresses[0], &["jobs", "list", "--limit", "1000", "--json"]).expect_code(0).json();

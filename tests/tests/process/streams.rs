@@ -59,11 +59,11 @@ fn an_error_stands_where_it_happened() {
         "failures > fails: on purpose [refused]",
     ];
     let summary = start_of(&Lab::new(), &component(PROGRAM), "failures", &[]).wait().expect_code(0).json();
-    let told = summary["result"].as_str().expect("it is a text");
-    for (line, expected) in told.lines().filter(|line| line.contains("failures > ")).zip(expected) {
+    let report = summary["result"].as_str().expect("it is a text");
+    for (line, expected) in report.lines().filter(|line| line.contains("failures > ")).zip(expected) {
         assert!(line.starts_with(expected), "{line}\n{expected}");
     }
-    assert_eq!(told.matches("failures > ").count(), expected.len(), "{told}");
+    assert_eq!(report.matches("failures > ").count(), expected.len(), "{report}");
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn a_record_has_the_time_of_the_end() {
     let moment = Duration::from_millis(2500);
     interrupt(&lab, command(&lab, PROGRAMS[0]), Interruption::TermTwice, moment);
     let job = &jobs(&lab)[0];
-    let took = job["ended_ms"].as_u64().zip(job["submitted_ms"].as_u64()).map(|(ended, begun)| ended - begun);
+    let took = job["ended_ms"].as_u64().zip(job["submitted_ms"].as_u64()).map(|(ended, submitted)| ended - submitted);
     assert!(took.is_some_and(|took| (1500..20_000).contains(&took)), "{job}");
 }
 

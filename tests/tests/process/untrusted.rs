@@ -108,9 +108,9 @@ impl Scene {
 
     /// Writes the models with a change to their job metadata.
     fn models(&self, name: &str, change: impl Fn(&mut Value)) {
-        let (rows, mut said) = read(&self.lab.path("m.parquet"));
-        change(&mut said);
-        write(&self.lab.path(name), &rows, &said);
+        let (rows, mut metadata) = read(&self.lab.path("m.parquet"));
+        change(&mut metadata);
+        write(&self.lab.path(name), &rows, &metadata);
     }
 
     fn canary(&self) -> String {
@@ -124,13 +124,13 @@ const CANARY_MANIFEST: &str = "[package]\nname = \"canary\"\nversion = \"0.1.0\"
 fn read(path: &Path) -> (Vec<RecordBatch>, Value) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
     let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
-    let said = pairs.iter().find(|pair| pair.key == "sandbar").and_then(|pair| pair.value.as_deref()).unwrap();
-    let said = serde_json::from_str(said).unwrap();
-    (reader.build().unwrap().map(Result::unwrap).collect(), said)
+    let metadata = pairs.iter().find(|pair| pair.key == "sandbar").and_then(|pair| pair.value.as_deref()).unwrap();
+    let metadata = serde_json::from_str(metadata).unwrap();
+    (reader.build().unwrap().map(Result::unwrap).collect(), metadata)
 }
 
-fn write(path: &Path, rows: &[RecordBatch], said: &Value) {
-    let pair = KeyValue::new("sandbar".to_owned(), said.to_string());
+fn write(path: &Path, rows: &[RecordBatch], metadata: &Value) {
+    let pair = KeyValue::new("sandbar".to_owned(), metadata.to_string());
     let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![pair])).build();
     let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), rows[0].schema(), Some(properties)).unwrap();
     rows.iter().for_each(|rows| writer.write(rows).unwrap());
@@ -145,7 +145,7 @@ const UNKNOWN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef012345678
 fn what_a_user_names_is_seen_to_be_used() {
     let scene = Scene::new();
     let canary = scene.canary();
-    scene.models("m2.parquet", |said| said["trainers"]["linear"]["component"] = json!(UNKNOWN));
+    scene.models("m2.parquet", |metadata| metadata["trainers"]["linear"]["component"] = json!(UNKNOWN));
     let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv", "--component", &canary];
     let (ended, accesses) = scene.run(&predict);
     ended.expect_code(2).expect_stderr(&["--component", &canary, "was trained with this component", UNKNOWN]);
@@ -185,8 +185,8 @@ fn what_models_say_is_not_followed() {
         ("nothing is changed", &|_| {}, 0, &[]),
         (
             "an unknown component at a crate",
-            &|said| {
-                said["trainers"]["linear"] =
+            &|metadata| {
+                metadata["trainers"]["linear"] =
                     json!({"component": UNKNOWN, "function": "linear", "params": "{}", "path": canary})
             },
             2,
@@ -194,59 +194,64 @@ fn what_models_say_is_not_followed() {
         ),
         (
             "an unknown component at a component",
-            &|said| {
-                said["trainers"]["linear"] =
+            &|metadata| {
+                metadata["trainers"]["linear"] =
                     json!({"component": UNKNOWN, "function": "linear", "params": "{}", "path": wasm})
             },
             2,
             &[UNKNOWN, "is not in"],
         ),
-        ("a known component at a crate", &|said| said["trainers"]["linear"]["path"] = json!(canary), 0, &[]),
+        ("a known component at a crate", &|metadata| metadata["trainers"]["linear"]["path"] = json!(canary), 0, &[]),
         (
             "a component that is a path",
-            &|said| said["trainers"]["linear"]["component"] = json!(climbing),
+            &|metadata| metadata["trainers"]["linear"]["component"] = json!(climbing),
             2,
             &["m2.parquet: its metadata is malformed", "is not a SHA-256"],
         ),
-        ("a transform at a crate", &|said| said["transforms"][0]["path"] = json!(canary), 0, &[]),
+        ("a transform at a crate", &|metadata| metadata["transforms"][0]["path"] = json!(canary), 0, &[]),
         (
             "an unknown transform at a crate",
-            &|said| {
-                said["transforms"][0]["component"] = json!(UNKNOWN);
-                said["transforms"][0]["path"] = json!(canary);
+            &|metadata| {
+                metadata["transforms"][0]["component"] = json!(UNKNOWN);
+                metadata["transforms"][0]["path"] = json!(canary);
             },
             2,
             &[UNKNOWN, "is not in"],
         ),
         (
             "the job's transform is of a crate",
-            &|said| said["job"]["transform"][0]["udf"] = json!(format!("{canary}#add")),
+            &|metadata| metadata["job"]["transform"][0]["udf"] = json!(format!("{canary}#add")),
             0,
             &[],
         ),
         (
             "transforms that are of no component",
-            &|said| {
-                said["job"]["transform"][0]["udf"] = json!(format!("{canary}#add"));
-                said["transforms"] = json!([]);
+            &|metadata| {
+                metadata["job"]["transform"][0]["udf"] = json!(format!("{canary}#add"));
+                metadata["transforms"] = json!([]);
             },
             2,
             &["lacks the components of the job's transforms"],
         ),
         (
             "the job's trainer, rows, output and folders are the canary's",
-            &|said| {
-                said["job"]["train"]["models"][0]["udf"] = json!(format!("{canary}#linear"));
-                said["job"]["input"]["paths"] = json!([format!("{canary}/rows.csv"), canary]);
-                said["job"]["output"]["path"] = json!(format!("{canary}/p.parquet"));
+            &|metadata| {
+                metadata["job"]["train"]["models"][0]["udf"] = json!(format!("{canary}#linear"));
+                metadata["job"]["input"]["paths"] = json!([format!("{canary}/rows.csv"), canary]);
+                metadata["job"]["output"]["path"] = json!(format!("{canary}/p.parquet"));
             },
             0,
             &[],
         ),
-        ("a job that trained nothing", &|said| said["job"]["train"] = json!(null), 2, &["malformed", "trains no models"]),
+        (
+            "a job that trained nothing",
+            &|metadata| metadata["job"]["train"] = json!(null),
+            2,
+            &["malformed", "trains no models"],
+        ),
         (
             "a key and a feature that are paths",
-            &|said| said["job"]["train"]["features"] = json!([format!("{canary}/rows.csv")]),
+            &|metadata| metadata["job"]["train"]["features"] = json!([format!("{canary}/rows.csv")]),
             1,
             &["the models were trained on"],
         ),
@@ -262,8 +267,8 @@ fn what_models_say_is_not_followed() {
 #[test]
 fn what_the_cache_has_is_what_its_name_says() {
     let scene = Scene::new();
-    let (_, said) = read(&scene.lab.path("m.parquet"));
-    let id = said["trainers"]["linear"]["component"].as_str().unwrap();
+    let (_, metadata) = read(&scene.lab.path("m.parquet"));
+    let id = metadata["trainers"]["linear"]["component"].as_str().unwrap();
     let kept = scene.lab.path(&format!("cache/sandbar/components/{id}.wasm"));
     let own = std::fs::read(&kept).unwrap();
     let predict = ["predict", "m.parquet", "--input", "rows.csv", "--output", "p.csv"];

@@ -36,12 +36,12 @@ async fn client_seconds(guest: &Path, effort: Effort) -> Result<[f64; 2], Failur
     flat(&job, effort.tasks.div_ceil(10), 1).await?;
     let (mut in_flight, mut one) = (Vec::new(), Vec::new());
     for _ in 0..effort.runs {
-        let begun = Instant::now();
+        let start = Instant::now();
         flat(&job, effort.tasks.div_ceil(10), 10).await?;
-        in_flight.push(begun.elapsed().as_secs_f64());
-        let begun = Instant::now();
+        in_flight.push(start.elapsed().as_secs_f64());
+        let start = Instant::now();
         flat(&job, 1, effort.tasks.div_ceil(10)).await?;
-        one.push(begun.elapsed().as_secs_f64());
+        one.push(start.elapsed().as_secs_f64());
     }
     job.end().await?;
     Ok([median(in_flight), median(one)])

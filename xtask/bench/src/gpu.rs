@@ -79,7 +79,7 @@ pub fn run(report: Report, effort: Effort, is_brief: bool, has_peers: bool) -> R
     let sizes = Sizes::new(is_brief, kind);
     let device = Arc::new(Device::open(&adapter, adapter.about().memory_bytes / 10 * 9)?);
     let (stream, random) = (Stream::new(device), Seed::new(1));
-    let mut bench = Bench { report, time: effort.time, stream, random, measured: Vec::new() };
+    let mut bench = Bench { report, time: effort.time, stream, random, measurements: Vec::new() };
     bench.stream.check_device()?;
     bench.products(sizes)?;
     bench.vectors(sizes)?;

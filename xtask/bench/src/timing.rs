@@ -85,8 +85,8 @@ pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {
     f();
     let calls = (Duration::from_millis(2).as_nanos() / started.elapsed().as_nanos().max(1)).clamp(1, 500) as u32;
     let mut least = f64::INFINITY;
-    let begun = Instant::now();
-    while begun.elapsed() < time {
+    let start = Instant::now();
+    while start.elapsed() < time {
         let started = Instant::now();
         (0..calls).for_each(|_| f());
         least = least.min(started.elapsed().as_secs_f64() / f64::from(calls));

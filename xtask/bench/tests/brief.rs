@@ -61,8 +61,8 @@ const MEASURED: [&str; 48] = [
 fn each_benchmark_gives_its_figures() {
     let bench = Command::new(env!("CARGO_BIN_EXE_sandbar-bench")).args(["all", "--brief", "--json"]).output();
     let bench = bench.expect("it starts");
-    let said = String::from_utf8_lossy(&bench.stderr);
-    assert!(bench.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&bench.stderr);
+    assert!(bench.status.success(), "{stderr}");
     let figures = String::from_utf8(bench.stdout).expect("it prints text");
     let mut names = BTreeSet::new();
     for line in figures.lines() {

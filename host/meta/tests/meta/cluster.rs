@@ -121,8 +121,8 @@ impl Cluster {
 
     /// Compacts the history before a revision, as auto-compaction does.
     pub fn compact(&self, revision: u64) {
-        let said = self.members[0].post("/v3/kv/compaction", &format!("{{\"revision\":\"{revision}\"}}"));
-        assert!(said.as_ref().is_some_and(|said| said.contains("200 OK")), "{said:?}");
+        let response = self.members[0].post("/v3/kv/compaction", &format!("{{\"revision\":\"{revision}\"}}"));
+        assert!(response.as_ref().is_some_and(|response| response.contains("200 OK")), "{response:?}");
     }
 
     fn logs(&self) -> String {

@@ -83,8 +83,8 @@ fn run_and_kill(path: &Path, first: u64, after: Duration) -> Vec<(u64, u64)> {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let mut done = said.filter_map(|line| {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut done = lines.filter_map(|line| {
         let (number, revision) = line.strip_prefix("done ")?.split_once(' ')?;
         Some((number.parse().unwrap(), revision.parse().unwrap()))
     });

@@ -39,7 +39,11 @@ impl Model {
             self.step.interrupted.insert((worker, id));
             return self.finish(id, &outcome, self.is_peer(worker));
         }
-        self.workers.get_mut(&worker).expect("the worker exists").actors.push(AssignedTask { is_blocked: false, ..assigned });
+        self.workers
+            .get_mut(&worker)
+            .expect("the worker exists")
+            .actors
+            .push(AssignedTask { is_blocked: false, ..assigned });
         self.tasks.get_mut(&id).expect("it is known").worker = Some(worker);
         match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
             Some(handle) => {

@@ -173,7 +173,11 @@ impl Model {
 
     fn check_creation(&mut self, worker_id: u32, id: u64, steps: &Steps) {
         let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
-        assert_eq!(worker.kind, self.creation_worker_kind(id, worker.node), "actor {id} is created on an allowed worker");
+        assert_eq!(
+            worker.kind,
+            self.creation_worker_kind(id, worker.node),
+            "actor {id} is created on an allowed worker"
+        );
         if !self.may_hold(task) {
             let better = self.better_place(id, worker.node);
             assert_eq!(better, None, "actor {id} is not for node {}", worker.node);

@@ -73,7 +73,7 @@ struct StoredValue {
     /// Logical time of the last access.
     touched: u64,
     lent: Vec<Loan>,
-    /// The workers that have the file were told to forget it.
+    /// Whether the store has told the workers that have the file to forget it.
     is_recalled: bool,
     /// Its owner dropped the value.
     is_dropped: bool,

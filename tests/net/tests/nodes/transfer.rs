@@ -46,16 +46,16 @@ fn fetch(net: &Net, bytes: usize, settings: &[(&str, &str)]) -> String {
     let line = holder.line();
     let mut client = Process::start(net, 1, &["object-client"], settings);
     writeln!(client.to, "{line} {bytes} {}", holder.child.id()).unwrap();
-    let mut said = String::new();
-    client.from.read_to_string(&mut said).unwrap();
+    let mut output = String::new();
+    client.from.read_to_string(&mut output).unwrap();
     // The program compares the received object with the one sent.
-    assert!(client.child.wait().unwrap().success(), "{said}");
-    said
+    assert!(client.child.wait().unwrap().success(), "{output}");
+    output
 }
 
 /// Returns the speed of the object transfer as a share of the bare stream's.
-fn share(said: &str) -> f64 {
-    let ours = said.lines().find(|line| line.starts_with("ours")).unwrap_or_else(|| panic!("{said}"));
+fn share(output: &str) -> f64 {
+    let ours = output.lines().find(|line| line.starts_with("ours")).unwrap_or_else(|| panic!("{output}"));
     let before = ours.split(" of bare QUIC").next().unwrap();
     before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {ours}"))
 }
@@ -72,10 +72,10 @@ fn net(link: LinkFaults) -> Net {
 fn check(what: &str, link: LinkFaults, bytes: usize, happened: fn(&RelayCounts) -> u64) {
     let _alone = alone();
     let net = net(link);
-    let said = fetch(&net, bytes, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
-    let share = share(&said);
+    let output = fetch(&net, bytes, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
+    let share = share(&output);
     if let Some(counts) = net.relay().map(Relay::counts) {
-        print_line(format_args!("{what}, {bytes} bytes:\n{said}ours is {share} of bare, {counts:?}"));
+        print_line(format_args!("{what}, {bytes} bytes:\n{output}ours is {share} of bare, {counts:?}"));
         assert!(happened(&counts) > 0, "{counts:?}");
     }
 }
@@ -98,8 +98,8 @@ fn damaged_packets_are_as_good_as_lost() {
 fn what_comes_is_what_was_sent_whatever_carries_it() {
     let _alone = alone();
     for (name, net) in [("a relay", Net::relayed(2, 37)), ("a switch", Net::switched(2))] {
-        let said = fetch(&net, 64 << 20, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
-        print_line(format_args!("64 MiB over {name}:\n{said}"));
-        assert!(share(&said) > 0.0);
+        let output = fetch(&net, 64 << 20, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
+        print_line(format_args!("64 MiB over {name}:\n{output}"));
+        assert!(share(&output) > 0.0);
     }
 }

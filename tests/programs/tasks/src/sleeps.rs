@@ -43,15 +43,15 @@ fn sleeps_for_ever() -> String {
 /// Polls the clock in loops, which end, since reading the clock and sleeping advance it.
 #[task]
 fn clocks(ms: u64) -> String {
-    let (begun, begun_by_wall) = (Instant::now(), SystemTime::now());
-    while begun.elapsed() < Duration::from_millis(ms) {}
+    let (start, wall_start) = (Instant::now(), SystemTime::now());
+    while start.elapsed() < Duration::from_millis(ms) {}
     let end = Instant::now() + Duration::from_millis(ms);
     let mut times = 0;
     while Instant::now() < end {
         sleep(1);
         times += 1;
     }
-    let by_wall = begun_by_wall.elapsed().is_ok_and(|elapsed| elapsed >= Duration::from_millis(2 * ms));
+    let by_wall = wall_start.elapsed().is_ok_and(|elapsed| elapsed >= Duration::from_millis(2 * ms));
     format!("{} {by_wall}", times <= ms)
 }
 

@@ -238,7 +238,7 @@ impl AnnouncedObject<'_> {
             };
         assert!(
             is_explained,
-            "{holder}, {:?} {:?}, is said to have failed so: {error:?}",
+            "{holder}, {:?} {:?}, does not explain this failure: {error:?}",
             self.behavior(peer),
             world.scenario.lie
         );

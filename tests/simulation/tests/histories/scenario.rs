@@ -137,7 +137,10 @@ impl Scenario {
 
     /// Returns an object by its id.
     pub fn object(&self, object: ObjectId) -> &TestObject {
-        self.objects.iter().find(|test_object| test_object.object == object).expect("requests name objects of the scenario")
+        self.objects
+            .iter()
+            .find(|test_object| test_object.object == object)
+            .expect("requests name objects of the scenario")
     }
 }
 

@@ -166,7 +166,7 @@ impl World {
             let silent_ms = now_ms.saturating_sub(received_ms.max(*since_ms));
             assert!(
                 silent_ms <= most_ms,
-                "host {at} has heard nothing of {peer} for {silent_ms} ms, {most_ms} at most"
+                "host {at} has received nothing from {peer} for {silent_ms} ms, {most_ms} at most"
             );
         }
         for (host, host_state) in state.hosts.iter().enumerate() {

@@ -108,9 +108,9 @@ impl AttackLab {
         };
         let limits = format!("limits={{ time_ms_max = {time_ms}, {LIMITS} }}");
         let ended = self.lab.host(&["submit", "attack.toml", "--json", "--output", "attack.parquet", "--set", &limits]);
-        let said = ended.stdout.len() + ended.stderr.len();
-        ensure(said < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || {
-            format!("the host printed {said} bytes of messages")
+        let printed = ended.stdout.len() + ended.stderr.len();
+        ensure(printed < TALK_BYTES_MAX + TALK_BYTES_A_GROUP * self.groups as usize, || {
+            format!("the host printed {printed} bytes of messages")
         })?;
         ensure(!ended.stderr.contains("thread '"), || format!("the host panics: {}", ended.stderr))?;
         ensure(!ended.stderr.contains(['\x1b', '\x07', '\r']), || {
@@ -121,9 +121,9 @@ impl AttackLab {
         match outcome {
             Job(code, words) => {
                 ensure(ended.status.code() == Some(1), || format!("{}, {}", ended.status, ended.stderr))?;
-                let said = &ended.stderr;
-                ensure(said.contains(&format!("[{code}]")) && said.contains(words), || {
-                    format!("instead of {words} [{code}]: {said}")
+                let stderr = &ended.stderr;
+                ensure(stderr.contains(&format!("[{code}]")) && stderr.contains(words), || {
+                    format!("instead of {words} [{code}]: {stderr}")
                 })?;
                 ensure(!output.exists(), || "it failed, and something was written".into())
             }

@@ -152,7 +152,7 @@ async fn history(seed: u64) {
     };
     for failed in &failed.0 {
         let behavior = behaviors[failed.holder.0 as usize - 1];
-        assert!(behavior.explains(&failed.error), "{behavior:?} is said to have failed so: {failed:?}");
+        assert!(behavior.explains(&failed.error), "{behavior:?} does not explain this failure: {failed:?}");
     }
     if behaviors.iter().any(|behavior| behavior.gives_all()) || bytes.is_empty() {
         assert!(result.is_ok(), "{behaviors:?}: {result:?}");

@@ -33,7 +33,7 @@ pub(in crate::program) struct QueuedCall {
     pub own: TaskContext,
     pub function: u32,
     pub arguments: Box<[u8]>,
-    /// Whether the node is told when it starts.
+    /// Whether the worker notifies the node when the call starts.
     pub is_timed: bool,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct WorkerRuntime {
     pub actors: FxHashMap<TaskSlot, ResidentActor>,
     /// Received items of streams that tasks of this worker hold.
     streams: FxHashMap<u64, streams::ReceivedStream>,
-    /// Streams with taken items that the node has not been told of.
+    /// Streams with taken items that the worker has not reported to the node.
     unreported_streams: Vec<u64>,
     /// Tasks that can continue.
     pub woken: Vec<TaskSlot>,
@@ -115,9 +115,9 @@ pub(super) struct TaskContext {
     pub log_left: u64,
     /// Number of log lines over the limit.
     pub log_dropped: u64,
-    /// What it does after submitting a task.
+    /// Behavior after submitting a task.
     submitted: SubmitState,
-    /// Whether the node was told that it waits.
+    /// Whether the worker has reported to the node that the task waits.
     pub blocked: bool,
     /// For a task that its parent started without telling the node: slot of the parent, encoded
     /// [`WorkerMessage::Submit`].
@@ -267,7 +267,7 @@ impl WorkerRuntime {
         self.wait_for_gpu.push(slot);
     }
 
-    /// Tells the node that a task continues, if it was told that the task waits.
+    /// Reports to the node that a task continues, if its wait was reported.
     pub(super) fn unblock(&mut self, slot: TaskSlot) {
         self.publish_current_call(slot);
         if let Some(task) = self.task(slot)

@@ -1,7 +1,7 @@
 //! Streams: items that generators of this worker yield, and items that its tasks receive.
 //!
 //! Items are forwarded as they are yielded, whether or not a task waits for them; the stream's buffer bounds their
-//! number. The node is told of taken items when they are half a buffer, or when their consumer waits for anything.
+//! number. The worker reports taken items to the node by half a buffer, or when their consumer waits for anything.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct ReceivedStream {
     /// Items that were not taken, which are held for the stream.
     items: VecDeque<u64>,
     taken: u64,
-    /// Number of taken items of which the node was told.
+    /// Number of taken items reported to the node.
     reported: u64,
     /// The task that waits for the next item: slot and task number.
     waiter: Option<(TaskSlot, u64)>,
