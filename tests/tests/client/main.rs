@@ -3,12 +3,12 @@
 mod actors;
 mod arguments;
 mod example;
-mod far_actors;
-mod far_streams;
 mod in_process_peers;
 mod jobs;
 mod mistakes;
 mod objects;
+mod remote_actors;
+mod remote_streams;
 mod streams;
 
 use std::future::Future;
