@@ -231,31 +231,31 @@ impl Gate {
 
     /// Submits a call of another method, whose object becomes ready only while this call waits.
     pub async fn passes(&self, me: GateHandle, n: u32) -> Result<u32, TaskError> {
-        let told = me.tell(format!("from {n}"));
-        self.tell(format!("{n} begins"));
-        let length = told.await?;
-        self.tell(format!("{n} ends"));
+        let appended = me.append(format!("from {n}"));
+        self.append(format!("{n} begins"));
+        let length = appended.await?;
+        self.append(format!("{n} ends"));
         Ok(length)
     }
 
-    pub fn tell(&self, line: String) -> u32 {
+    pub fn append(&self, line: String) -> u32 {
         self.log.borrow_mut().push(line);
         self.log.borrow().len() as u32
     }
 
-    pub fn told(&mut self) -> Vec<String> {
+    pub fn lines(&mut self) -> Vec<String> {
         self.log.get_mut().clone()
     }
 
     /// Waits for several calls that run while it waits.
     pub async fn joined(&self, me: GateHandle, n: u32) -> Result<Vec<u32>, TaskError> {
-        let all: Vec<_> = (0..n).map(|i| me.tell(format!("{i}"))).collect();
+        let all: Vec<_> = (0..n).map(|i| me.append(format!("{i}"))).collect();
         join_all(all.iter().map(IntoFuture::into_future)).await.into_iter().collect()
     }
 
     /// Takes the results in order of completion.
     pub async fn streamed(&self, me: GateHandle, n: u32) -> Result<Vec<u32>, TaskError> {
-        let mut all: FuturesUnordered<_> = (0..n).map(|i| me.tell(format!("{i}")).into_future()).collect();
+        let mut all: FuturesUnordered<_> = (0..n).map(|i| me.append(format!("{i}")).into_future()).collect();
         let mut sums = Vec::new();
         while let Some(length) = all.next().await {
             sums.push(length?);
@@ -267,8 +267,8 @@ impl Gate {
     /// The first of two calls, one of which never finishes.
     pub async fn first(&self, me: GateHandle) -> Result<u32, TaskError> {
         let never = me.closed().into_future();
-        let told = me.tell("first".to_owned()).into_future();
-        select(never, told).await.factor_first().0
+        let appended = me.append("first".to_owned()).into_future();
+        select(never, appended).await.factor_first().0
     }
 
     /// Awaits a future that no object completes.
@@ -303,12 +303,12 @@ impl Gate {
     }
 
     pub async fn stuck(&mut self, me: GateHandle) -> Result<u32, TaskError> {
-        me.tell("never".to_owned()).await
+        me.append("never".to_owned()).await
     }
 
     /// A method with shared access waits for a method that needs exclusive access.
     pub async fn crossed(&self, me: GateHandle) -> Result<Vec<String>, TaskError> {
-        me.told().await
+        me.lines().await
     }
 
     pub async fn fails(&self, of: ObjectRef<i64>) -> Result<i64, TaskError> {
@@ -324,7 +324,7 @@ impl Gate {
 fn methods_wait_beside_each_other() {
     let gate = Gate::submit();
     assert_eq!(gate.passes(&gate, 1).get(), Ok(2));
-    assert_eq!(gate.told().get().unwrap(), ["1 begins", "from 1", "1 ends"]);
+    assert_eq!(gate.lines().get().unwrap(), ["1 begins", "from 1", "1 ends"]);
     for n in [0, 1, 2, 100] {
         let gate = Gate::submit();
         assert_eq!(gate.joined(&gate, n).get(), Ok((1..=n).collect()));
@@ -355,9 +355,9 @@ fn what_waits_for_ever() {
         "{stuck}"
     );
     let gate = Gate::submit();
-    let died = "Gate.told: actor `Gate.new` was killed, or its last handle was dropped [actor-died]";
+    let died = "Gate.lines: actor `Gate.new` was killed, or its last handle was dropped [actor-died]";
     gate.kills(&gate).get().unwrap();
-    check_error(gate.told().get(), Code::ActorDied, died);
+    check_error(gate.lines().get(), Code::ActorDied, died);
     drop((gate, stuck));
 }
 
@@ -376,21 +376,21 @@ fn calls_that_wait_are_ended() {
     let (gate, crossed) = wait();
     cancel(&crossed, false);
     check_error(crossed.get(), Code::Cancelled, "Gate.crossed: it was cancelled [cancelled]");
-    assert_eq!(gate.told().get(), Ok(vec![]));
+    assert_eq!(gate.lines().get(), Ok(vec![]));
     drop((gate, crossed));
     assert_eq!(testing::objects(), 0);
     let (gate, crossed) = wait();
     gate.restart();
     let died = "Gate.crossed: the actor died during the call: a restart was requested [actor-died]";
     check_error(crossed.get(), Code::ActorDied, died);
-    assert_eq!(gate.told().get(), Ok(vec![]));
+    assert_eq!(gate.lines().get(), Ok(vec![]));
     drop((gate, crossed));
     assert_eq!(testing::objects(), 0);
     let (gate, crossed) = wait();
-    let told = gate.told();
+    let appended = gate.lines();
     gate.kill();
-    assert_eq!([crossed.get().unwrap_err().fault.code, told.get().unwrap_err().fault.code], [Code::ActorDied; 2]);
-    drop((gate, crossed, told));
+    assert_eq!([crossed.get().unwrap_err().fault.code, appended.get().unwrap_err().fault.code], [Code::ActorDied; 2]);
+    drop((gate, crossed, appended));
     assert_eq!(testing::objects(), 0);
 }
 
@@ -402,11 +402,11 @@ fn number<T>(object: &ObjectRef<T>) -> String {
 fn limits() {
     let gate = Gate::options().max_pending_calls(3).submit();
     // Each call waits for the other.
-    let waits = [gate.crossed(&gate), gate.told()];
-    let over = gate.told().get();
+    let waits = [gate.crossed(&gate), gate.lines()];
+    let over = gate.lines().get();
     assert_eq!(over.unwrap_err().fault.code, Code::PendingCalls);
     cancel(&waits[0], false);
-    assert_eq!((waits[1].get(), gate.told().get()), (Ok(vec![]), Ok(vec![])));
+    assert_eq!((waits[1].get(), gate.lines().get()), (Ok(vec![]), Ok(vec![])));
     // One call waits, and the other can't start.
     let gate = Gate::options().max_concurrency(1).submit();
     let passes = gate.passes(&gate, 1);

@@ -140,7 +140,7 @@ if begin 'text: line ends, marks, encodings, values'; then
   cp in.csv.gz in.csv
   refused 'it starts like a gzip file' "$IN"
 fi
-if begin 'json: lines, marks, columns that nobody uses'; then
+if begin 'json: lines, marks, unused columns'; then
   row='{"k":1,"x":1,"y":2}'
   printf '%s\n' "$row" "$row" "$row" '{"k":1,"x":1,"y":' "$row" >in.jsonl
   refused 'in.jsonl, line 4' "$JSON"

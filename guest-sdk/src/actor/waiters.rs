@@ -93,7 +93,7 @@ impl Waiters {
 }
 
 fn remove(key: Option<(u64, u64)>) {
-    // The waker is dropped while nothing is borrowed. At a thread's end, the thread-local may be gone already.
+    // The waker is dropped while nothing is borrowed. At the end of a thread, the thread-local may have been destroyed already.
     let removed = key.map(|key| WAITERS.try_with(|waiters| waiters.borrow_mut().all.remove(&key)));
     drop(removed);
 }

@@ -153,7 +153,7 @@ impl Tensor {
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        // At a thread's end, the session may be gone already.
+        // At the end of a thread, the session may have been destroyed already.
         let _ = SESSION.try_with(|session| session.borrow_mut().release(self.number()));
     }
 }

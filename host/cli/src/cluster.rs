@@ -49,14 +49,14 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
     serve.shares.count_gpus().await.map_err(CliError::Failed)?;
     let signal = signals::handle(signals::Interruption::default()).map_err(failed)?;
     log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
-    let listens = serve.listens();
-    let (cluster, data) = enter(serve.member, listens).await?;
+    let listen_on = serve.listen_on();
+    let (cluster, data) = enter(serve.member, listen_on).await?;
     let node = start_node(&serve.shares, Limits::default(), Some(cluster.clone()))?;
     node.programs().start().map_err(failed)?;
     let own = cluster.own_member();
-    let listens = cluster.local_address().map_err(failed)?;
+    let listen_on = cluster.local_address().map_err(failed)?;
     log::info!(
-        "node {} (number {}) of cluster {} listens on {listens}; others reach it at {}",
+        "node {} (number {}) of cluster {} listens on {listen_on}; others reach it at {}",
         own.name,
         own.number,
         cluster.name(),

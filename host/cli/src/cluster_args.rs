@@ -40,7 +40,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(crate) fn listens(&self) -> ListenOn {
+    pub(crate) fn listen_on(&self) -> ListenOn {
         self.listen.clone().map_or(ListenOn::Any(PORT), ListenOn::At)
     }
 }

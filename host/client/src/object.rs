@@ -97,7 +97,7 @@ impl<T> ObjectRef<T> {
     async fn ask(&self) {
         let (job, object) = (self.job(), self.number());
         job.report_taken();
-        let _ = job.link().request(object, || job.table.asks(object)).await;
+        let _ = job.link().request(object, || job.table.mark_requested(object)).await;
     }
 }
 

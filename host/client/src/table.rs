@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Returns whether to request an object from the node, and marks it as requested.
-    pub(crate) fn asks(&self, object: ObjectId) -> bool {
+    pub(crate) fn mark_requested(&self, object: ObjectId) -> bool {
         let mut objects = self.objects();
         let entry = objects.entry(object);
         !entry.waiters.is_empty() && !std::mem::replace(&mut entry.is_asked, true)
@@ -425,9 +425,9 @@ mod tests {
         let table = Table::default();
         table.made(ONE);
         let waiter = Waiter::for_value();
-        assert!(!table.watch(ONE, &waiter) && table.asks(ONE) && !table.asks(ONE));
+        assert!(!table.watch(ONE, &waiter) && table.mark_requested(ONE) && !table.mark_requested(ONE));
         arrived(&table, ONE, Vec::new());
-        assert!(waiter.is_done() && table.is_there(ONE) && !table.asks(ONE));
+        assert!(waiter.is_done() && table.is_there(ONE) && !table.mark_requested(ONE));
         assert!(table.watch(ONE, &Waiter::for_objects(1)));
     }
 

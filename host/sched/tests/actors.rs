@@ -2,7 +2,9 @@
 
 mod dsl;
 
-use dsl::{DRIVER, World, actor, asks, call, child, first, needs, refs, resources, retries, retries_on, t, with_spec};
+use dsl::{
+    DRIVER, World, actor, call, child, demanding, first, needs, refs, resources, retries, retries_on, t, with_spec,
+};
 use sandbar_core::{ActorId, Code, JobId, RetryOn};
 use sandbar_sched::ActorState;
 
@@ -44,14 +46,14 @@ fn a_call_waits_for_its_objects_and_later_ones_of_its_caller_for_it() {
 #[test]
 fn each_actor_that_asks_for_a_processor_has_a_worker() {
     let mut world = World::new(2, 2);
-    world.submit(asks(actor(10, 0), resources(1, 0, 0))).emits("start-worker n1 for t10");
-    world.submit_all([11, 12].map(|id| asks(actor(id, 0), resources(1, 0, 0)))).emits("");
+    world.submit(demanding(actor(10, 0), resources(1, 0, 0))).emits("start-worker n1 for t10");
+    world.submit_all([11, 12].map(|id| demanding(actor(id, 0), resources(1, 0, 0)))).emits("");
     world.own_worker(7, 1, 10).emits("run w7 t10, start-worker n1 for t11").done(10, 7);
     world.own_worker(8, 1, 11).emits("run w8 t11").done(11, 8).emits("");
     assert_eq!(world.free_cpus(1), 0);
     world.kill(10, false).emits("interrupt w7 t10").dies(10, 0, 7).emits("finished t10, start-worker n1 for t12");
     world.own_worker(9, 1, 12).emits("run w9 t12");
-    world.submit(asks(actor(13, 0), resources(3, 0, 0))).emits("finished t13");
+    world.submit(demanding(actor(13, 0), resources(3, 0, 0))).emits("finished t13");
     world.error_is(13, "main > t13: actor `t13` has died: asks for 3 cpus, no node has more than 2 [actor-died]");
 }
 

@@ -81,7 +81,7 @@ fn tasks_in_advance_are_of_one_demand_and_in_order() {
     world
         .submit(short(11))
         .submit(short(12))
-        .submit(asks(short(13), resources(2, 0, 0)))
+        .submit(demanding(short(13), resources(2, 0, 0)))
         .submit(short(14))
         .submit(short(15));
     world.ran(10, 1, 1000).emits("finished t10, run w1 t11, run w1 t12");
@@ -94,7 +94,7 @@ fn tasks_that_ask_for_more_than_processors_are_given_one_at_a_time() {
     let mut world = World::empty();
     world.node(1, resources(4, 1, 100)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1);
     world.submit(first(1, 1)).emits("run w100 t1");
-    let heavy = |id| asks(short(id), resources(1, 1, 0));
+    let heavy = |id| demanding(short(id), resources(1, 1, 0));
     world.submit_all((10..40).map(heavy)).emits("run w1 t10");
     world.ran(10, 1, 1000).emits("finished t10, run w1 t11");
     world.block(11, 1, true).emits("");
@@ -128,7 +128,7 @@ fn tasks_behind_a_blocked_one_run_on_its_processors() {
 #[test]
 fn a_big_task_gets_its_turn() {
     let mut world = World::new(4, 4);
-    world.submit(t(10)).submit(asks(t(11), resources(4, 0, 0))).submit(t(12)).emits("run w1 t10");
+    world.submit(t(10)).submit(demanding(t(11), resources(4, 0, 0))).submit(t(12)).emits("run w1 t10");
     world.done(10, 1).emits("finished t10, run w1 t11");
     world.done(11, 1).emits("finished t11, run w1 t12");
 }
@@ -136,7 +136,7 @@ fn a_big_task_gets_its_turn() {
 #[test]
 fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
     let mut world = World::new(3, 2);
-    world.submit(t(8)).submit(needs(asks(t(9), resources(3, 0, 0)), &[8])).submit_all((10..40).map(short));
+    world.submit(t(8)).submit(needs(demanding(t(9), resources(3, 0, 0)), &[8])).submit_all((10..40).map(short));
     world.emits("run w1 t8, run w2 t10").ran(10, 2, 100_000);
     world.emits(
         "finished t10, run w2 t11, run w2 t12, run w2 t13, run w2 t14, run w2 t15, run w2 t16, run w2 t17, run w2 t18",
@@ -152,7 +152,7 @@ fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
 fn what_a_big_task_can_not_use_is_not_held_back_for_it() {
     let mut world = World::new(2, 2);
     world.node(2, resources(4, 1, 0)).worker(3, 2).worker(4, 2).worker(5, 2).emits("");
-    let big = |id| asks(t(id), resources(1, 1, 0));
+    let big = |id| demanding(t(id), resources(1, 1, 0));
     world.submit(big(10)).submit(big(11)).emits("run w3 t10");
     // Node 2 keeps one processor for task 11, for the time when a GPU is free.
     world.submit_all((12..17).map(t)).emits("run w1 t12, run w2 t13, run w4 t14, run w5 t15");
@@ -178,7 +178,7 @@ fn a_task_that_no_node_has_room_for_fails_once_there_is_a_node() {
             "asks for 0.5 of tpu, no node has more than 0",
         ),
     ] {
-        world.submit(asks(t(id), demand)).emits(&format!("finished t{id}"));
+        world.submit(demanding(t(id), demand)).emits(&format!("finished t{id}"));
         world.error_is(id, &format!("main > t{id}: {message} [infeasible]"));
     }
 }
@@ -186,7 +186,7 @@ fn a_task_that_no_node_has_room_for_fails_once_there_is_a_node() {
 #[test]
 fn what_only_a_lost_node_had_room_for_fails() {
     let mut world = World::new(1, 1);
-    world.node(2, resources(8, 0, 0)).submit(asks(t(10), resources(8, 0, 0))).emits("");
+    world.node(2, resources(8, 0, 0)).submit(demanding(t(10), resources(8, 0, 0))).emits("");
     world.lose_node(2).emits("finished t10");
 }
 
@@ -194,7 +194,7 @@ fn what_only_a_lost_node_had_room_for_fails() {
 fn a_driver_that_asks_for_processors_waits_for_them_and_holds_its_node() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).submit(t(11)).submit(t(12)).emits("run w1 t10, run w2 t11");
-    world.job(2, LIMITS).submit(asks(first(2, 2), resources(2, 0, 0))).driver(200, 1, 2).emits("");
+    world.job(2, LIMITS).submit(demanding(first(2, 2), resources(2, 0, 0))).driver(200, 1, 2).emits("");
     world.done(10, 1).emits("finished t10");
     world.done(11, 2).emits("finished t11, run w200 t2");
     world.finish(2, 0, 200, failed("no", false), 1).emits("finished t2 of j2, done j2 (main: no [trap]), run w1 t12");
@@ -207,7 +207,7 @@ fn nothing_is_held_for_a_driver_that_is_not_wanted_any_more() {
         world
             .submit(t(10))
             .job(2, LIMITS)
-            .submit(asks(first(2, 2), resources(2, 0, 0)))
+            .submit(demanding(first(2, 2), resources(2, 0, 0)))
             .driver(200, 1, 2)
             .submit(t(11));
         world.emits("run w1 t10");

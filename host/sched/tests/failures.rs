@@ -137,7 +137,7 @@ fn a_child_that_began_inline_is_in_its_worker() {
     world.submit(t(10)).block(10, 1, true).submit(t(11)).emits("run w1 t10, run w1 t11");
     world.start_inline(child(20, 10, 1), 1).emits("");
     assert_eq!((world.state(20), world.free_cpus(1)), (Some(TaskState::Running), 0));
-    world.start_inline(asks(child(21, 10, 1), resources(2, 0, 0)), 1).emits("");
+    world.start_inline(demanding(child(21, 10, 1), resources(2, 0, 0)), 1).emits("");
     assert_eq!(world.free_cpus(1), -2, "as where a task goes on");
     world.cancel(10, true).emits("interrupt w1 t10, interrupt w1 t21, interrupt w1 t20");
     world
@@ -151,7 +151,7 @@ fn a_child_that_began_inline_is_in_its_worker() {
     world
         .worker(2, 1)
         .emits("run w2 t11")
-        .start_inline(asks(child(22, 11, 2), resources(1, 1, 0)), 2)
+        .start_inline(demanding(child(22, 11, 2), resources(1, 1, 0)), 2)
         .emits("interrupt w2 t22");
     world.error_is(22, "main > t11 > t22: was started inline and asks for more than processors [bad-request]");
     world.start_inline(needs(child(23, 11, 2), &[77]), 2).emits("interrupt w2 t23").done(23, 2).emits("drop o23");
@@ -167,7 +167,7 @@ fn an_error_names_no_more_tasks_than_is_useful() {
     (1..200u32).for_each(|id| {
         let worker = if id == 1 { DRIVER } else { DRIVER + id };
         world.worker(DRIVER + id + 1, 1);
-        world.submit(asks(child(u64::from(id) + 1, u64::from(id), worker), resources(0, 0, 0)));
+        world.submit(demanding(child(u64::from(id) + 1, u64::from(id), worker), resources(0, 0, 0)));
     });
     world.fails(200, 0, DRIVER + 200, false);
     let chain = world.error(200).chain;

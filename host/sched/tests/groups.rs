@@ -144,8 +144,9 @@ fn removal_ends_who_is_in_it_and_who_waits_for_it() {
 fn an_actor_goes_with_its_group() {
     let mut world = nodes(&[2]);
     world.group(50, Pack, &[resources(1, 0, 0)]).actor_worker(7, 1);
-    let small =
-        |id| within(asks(actor(id, 5), ResourceSet { cpus: RESOURCE_UNIT / 2, ..ResourceSet::default() }), 50, Some(0));
+    let small = |id| {
+        within(demanding(actor(id, 5), ResourceSet { cpus: RESOURCE_UNIT / 2, ..ResourceSet::default() }), 50, Some(0))
+    };
     world
         .submit_all([20, 21, 22].map(small))
         .emits("run w7 t20, start-worker n1, run w7 t21")
@@ -166,7 +167,7 @@ fn an_actor_of_a_processor_gets_a_worker_of_its_own_where_its_bundle_is() {
     let mut world = nodes(&[1, 2]);
     world
         .group(50, Pack, &cpus([2]))
-        .submit(within(asks(actor(20, 0), resources(2, 0, 0)), 50, None))
+        .submit(within(demanding(actor(20, 0), resources(2, 0, 0)), 50, None))
         .emits("start-worker n2 for t20");
     world.own_worker(7, 2, 20).emits("run w7 t20").done(20, 7).emits("");
     assert_eq!(world.free_cpus(2), 0);
@@ -181,12 +182,12 @@ fn what_is_asked_wrongly_is_refused() {
         (20, within(t(20), 50, Some(2)), "placement group 0-50 has no bundle 2: it has 2, from 0 on [bad-request]"),
         (
             21,
-            within(asks(t(21), resources(2, 0, 0)), 50, Some(0)),
+            within(demanding(t(21), resources(2, 0, 0)), 50, Some(0)),
             "asks for 2 cpus, bundle 0 of placement group 0-50 has no more than 1 [infeasible]",
         ),
         (
             22,
-            within(asks(t(22), resources(1, 1, 0)), 50, None),
+            within(demanding(t(22), resources(1, 1, 0)), 50, None),
             "asks for 1 gpus, no bundle of placement group 0-50 has more than 0 [infeasible]",
         ),
         (23, within(t(23), 51, None), "placement group 0-51 does not exist or was removed [group-removed]"),
@@ -197,7 +198,7 @@ fn what_is_asked_wrongly_is_refused() {
         ),
         (
             25,
-            asks(on(t(25), Strategy::Node { node: NodeId(2), soft: false }), resources(2, 0, 0)),
+            demanding(on(t(25), Strategy::Node { node: NodeId(2), soft: false }), resources(2, 0, 0)),
             "asks for 2 cpus, node 2 has no more than 1 [infeasible]",
         ),
     ] {
@@ -281,7 +282,7 @@ fn bundles_of_a_lost_node_are_placed_again() {
 fn a_group_waits_for_room_for_bundles_that_it_lost() {
     let mut world = nodes(&[1, 2, 2]);
     world
-        .submit(asks(on(t(20), Strategy::Node { node: NodeId(3), soft: false }), resources(2, 0, 0)))
+        .submit(demanding(on(t(20), Strategy::Node { node: NodeId(3), soft: false }), resources(2, 0, 0)))
         .emits("run w30 t20");
     world.group(50, Pack, &cpus([2])).group_is(50, "Created 2").lose_node(2).group_is(50, "Rescheduling -");
     world

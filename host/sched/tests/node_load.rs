@@ -50,9 +50,13 @@ fn who_has_room_first_gets_what_waits() {
 #[test]
 fn what_others_use_makes_nothing_impossible() {
     let mut world = world();
-    world.load(2, resources(2, 0, 0)).load(3, resources(1, 0, 0)).submit(asks(t(10), resources(2, 0, 0))).emits("");
     world
-        .submit(asks(actor(11, 0), resources(2, 0, 0)))
+        .load(2, resources(2, 0, 0))
+        .load(3, resources(1, 0, 0))
+        .submit(demanding(t(10), resources(2, 0, 0)))
+        .emits("");
+    world
+        .submit(demanding(actor(11, 0), resources(2, 0, 0)))
         .group(50, GroupStrategy::Pack, &[resources(1, 0, 0)])
         .emits("");
     world.load(3, resources(0, 0, 0)).emits("run w32 t11").load(2, resources(0, 0, 0)).emits("run w20 t10");
@@ -156,7 +160,7 @@ fn nothing_is_called_back_for_what_has_no_room_beside_others() {
             .submit_all((10..100).map(short))
             .ran(10, 1, 100_000)
             .load(1, resources(0, external_usage, 0));
-        world.discard_actions().submit(priority(asks(t(200), resources(1, 2, 0)), 1)).emits(expected);
+        world.discard_actions().submit(priority(demanding(t(200), resources(1, 2, 0)), 1)).emits(expected);
     }
 }
 
@@ -167,22 +171,26 @@ fn room_is_kept_for_what_could_be_started_beside_others() {
     for (external_usage, expected) in [(0, ""), (1, "run w2 t12")] {
         let mut world = World::empty();
         world.remote_node(1, resources(4, 2, 0)).worker(1, 1).worker(2, 1).node(2, resources(0, 0, 0)).job(1, LIMITS);
-        world.driver(DRIVER, 2, 1).submit(first(1, 1)).submit(asks(t(10), resources(1, 1, 0))).discard_actions();
-        world.load(1, resources(0, external_usage, 0)).submit(asks(t(11), resources(1, 2, 0))).emits("");
-        world.submit(asks(t(12), resources(1, 1 - external_usage, 0))).emits(expected);
+        world.driver(DRIVER, 2, 1).submit(first(1, 1)).submit(demanding(t(10), resources(1, 1, 0))).discard_actions();
+        world.load(1, resources(0, external_usage, 0)).submit(demanding(t(11), resources(1, 2, 0))).emits("");
+        world.submit(demanding(t(12), resources(1, 1 - external_usage, 0))).emits(expected);
     }
 }
 
 #[test]
 fn actors_go_where_there_is_room() {
     let mut world = world();
-    let spread = |id| on(asks(actor(id, 0), resources(1, 0, 0)), Strategy::Spread);
+    let spread = |id| on(demanding(actor(id, 0), resources(1, 0, 0)), Strategy::Spread);
     world.submit(t(10)).load(2, resources(2, 0, 0)).discard_actions();
     world.submit(spread(11)).emits("run w32 t11").done(11, 32).submit(spread(12)).emits("run w32 t12");
-    world.submit(asks(actor(13, 0), resources(1, 0, 0))).emits("").load(2, resources(1, 0, 0)).emits("run w22 t13");
+    world
+        .submit(demanding(actor(13, 0), resources(1, 0, 0)))
+        .emits("")
+        .load(2, resources(1, 0, 0))
+        .emits("run w22 t13");
     let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     world
-        .submit(on(asks(actor(14, 0), resources(1, 0, 0)), at_2))
+        .submit(on(demanding(actor(14, 0), resources(1, 0, 0)), at_2))
         .emits("")
         .load(2, resources(0, 0, 0))
         .emits("run w22 t14");

@@ -59,9 +59,9 @@ fn what_is_queued_and_has_no_place_keeps_no_worker_from_work() {
     let mut world = with_a_rest();
     world.node(2, resources(2, 0, 0)).worker(2, 2).node(3, resources(0, 1, 0)).recalled(1, &[]).emits("recall w1");
     world
-        .submit(asks(t(30), resources(1, 1, 0)))
+        .submit(demanding(t(30), resources(1, 1, 0)))
         .emits("finished t30")
-        .submit(asks(t(31), resources(0, 1, 0)))
+        .submit(demanding(t(31), resources(0, 1, 0)))
         .ran(11, 1, 100_000);
     world.emits("finished t11, recall w1").recalled(1, &[13]).emits("run w2 t13");
 }

@@ -56,7 +56,7 @@ fn a_proxy_task_is_in_a_job_and_in_a_worker_that_stands_for_a_scheduler() {
 #[test]
 fn a_proxy_task_takes_nothing_whatever_it_asks_for() {
     let mut world = world();
-    let task = Submission { parent: None, returns: 2, ..asks(call(10, 77), resources(9, 9, 9)) };
+    let task = Submission { parent: None, returns: 2, ..demanding(call(10, 77), resources(9, 9, 9)) };
     world.step(Event::ProxyTaskStarted { task, worker: WorkerId(3) }).emits("");
     assert_eq!((world.free_cpus(2), world.kept()), (2, vec![1, 10]));
     world.submit(child(11, 10, 3)).emits("run w1 t11");
@@ -89,12 +89,12 @@ fn a_job_may_be_of_other_schedulers_alone() {
 fn actors_go_to_remote_nodes_without_local_room() {
     let mut world = world();
     world
-        .submit(asks(actor(10, 0), resources(1, 0, 0)))
+        .submit(demanding(actor(10, 0), resources(1, 0, 0)))
         .emits("start-worker n1 for t10")
         .own_worker(4, 1, 10)
         .emits("run w4 t10");
     world.done(10, 4).emits("");
-    world.submit(asks(actor(11, 0), resources(1, 0, 0))).emits("run w3 t11").done(11, 3).emits("");
+    world.submit(demanding(actor(11, 0), resources(1, 0, 0))).emits("run w3 t11").done(11, 3).emits("");
     assert_eq!(world.free_cpus(2), 1);
     world.submit(call(12, 11)).emits("run w3 t12").done(12, 3).emits("finished t12");
     // The last handle is dropped.

@@ -168,7 +168,7 @@ fn a_node_is_held_for_what_tasks_give_back_and_not_for_what_others_may() {
     for (external_usage, expected) in [(0, ""), (1, "run w21 t21")] {
         let mut world = world(0, &[3]);
         world
-            .submit(asks(t(20), resources(1, 0, 0)))
+            .submit(demanding(t(20), resources(1, 0, 0)))
             .load(2, resources(external_usage, 0, 0))
             .group(50, Pack, &cpus([3]))
             .discard_actions();
@@ -233,7 +233,7 @@ fn tasks_and_actors_are_in_bundles_that_lie_remote() {
     // A task in a bundle uses neither free resources beside the bundles nor what others use.
     world.worker(22, 2).load(2, resources(4, 0, 0)).submit(within(t(22), 50, Some(1))).emits("").bundle_is(22, None);
     world
-        .submit(within(asks(actor(30, 0), resources(1, 0, 0)), 50, None))
+        .submit(within(demanding(actor(30, 0), resources(1, 0, 0)), 50, None))
         .emits("run w29 t30")
         .bundle_is(30, Some((50, 0)));
     world.done(30, 29).emits("").bundle_is(30, Some((50, 0))).submit(call(31, 30)).emits("run w29 t31");

@@ -23,13 +23,13 @@ fn what_is_not_free_is_said_with_what_is_left() {
     world.node(1, resources(8, 5, 25)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1).worker(3, 1);
     world.submit(first(1, 1));
     for (id, expected) in [(10, ""), (11, ""), (12, "1 from t12: 2 gpus, 1 of 5 on the node are free")] {
-        world.submit(asks(t(id), resources(1, 2, 10)));
+        world.submit(demanding(t(id), resources(1, 2, 10)));
         assert_eq!(unmet(&world), expected, "t{id}");
     }
     world
-        .submit(asks(t(13), resources(1, 2, 10)))
-        .submit(asks(t(14), resources(1, 0, 20)))
-        .submit(asks(t(15), resources(7, 0, 0)));
+        .submit(demanding(t(13), resources(1, 2, 10)))
+        .submit(demanding(t(14), resources(1, 0, 20)))
+        .submit(demanding(t(15), resources(7, 0, 0)));
     let expected = "2 from t12: 2 gpus, 1 of 5 on the node are free; \
                     1 from t14: 20 bytes of memory, 5 of 25 on the node are free; \
                     1 from t15: 7 cpus, 6 of 8 on the node are free";
@@ -43,7 +43,7 @@ fn what_is_not_free_is_said_with_what_is_left() {
 #[test]
 fn who_asks_for_a_processor_waits_as_a_matter_of_course() {
     let mut world = World::new(1, 1);
-    world.submit(t(10)).submit(t(11)).submit(asks(t(12), ResourceSet { cpus: 1, ..ResourceSet::default() }));
+    world.submit(t(10)).submit(t(11)).submit(demanding(t(12), ResourceSet { cpus: 1, ..ResourceSet::default() }));
     assert_eq!(unmet(&world), "");
 }
 
@@ -63,8 +63,8 @@ fn the_objects_of_a_job_are_counted_and_seen_the_last_one_first() {
 fn the_node_that_lacks_least_is_named() {
     let mut world = World::empty();
     world.node(1, resources(4, 0, 0)).node(2, resources(16, 0, 0)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 2);
-    world.submit(first(1, 1)).submit(asks(t(10), resources(7, 0, 0)));
-    world.submit(asks(t(11), resources(10, 0, 0)));
+    world.submit(first(1, 1)).submit(demanding(t(10), resources(7, 0, 0)));
+    world.submit(demanding(t(11), resources(10, 0, 0)));
     assert_eq!(unmet(&world), "1 from t11: 10 cpus, 9 of 16 on the node are free");
 }
 
@@ -91,6 +91,6 @@ fn what_others_use_of_a_node_is_not_free() {
         .remote_node(2, resources(4, 2, 0))
         .worker(2, 2)
         .load(2, resources(0, 1, 0))
-        .submit(asks(t(10), resources(1, 2, 0)));
+        .submit(demanding(t(10), resources(1, 2, 0)));
     assert_eq!(unmet(&world), "1 from t10: 2 gpus, 1 of 2 on the node are free");
 }

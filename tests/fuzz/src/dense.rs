@@ -151,7 +151,7 @@ pub fn gpu(bytes: &[u8]) -> bool {
     let area = SharedMemory::new(AREA_BYTES).expect("there is memory");
     let area: OwnedFd = area.as_fd().try_clone_to_owned().expect("there are files");
     let mut remote = GpuClient::new(ours, area).expect("it is one");
-    let asked = asks(&mut remote);
+    let asked = request_reads(&mut remote);
     for frame in frames {
         // A receiver accepts no more than fits.
         let _ = socket::send(&theirs, &frame, &[]);
@@ -169,7 +169,7 @@ pub fn gpu(bytes: &[u8]) -> bool {
 const ANSWERED: usize = 64;
 
 /// Requests the values of a tensor twice. The messages are numbered: a user's, a tensor, an operation, two reads.
-fn asks(remote: &mut GpuClient) -> Result<[sandbar_dense::remote::ReadNumber; 2], RemoteError> {
+fn request_reads(remote: &mut GpuClient) -> Result<[sandbar_dense::remote::ReadNumber; 2], RemoteError> {
     let user = remote.add_user();
     remote.set_user(user);
     let spec = Spec::new(Dtype::F32, &[16]).expect("it is small");

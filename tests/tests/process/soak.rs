@@ -69,7 +69,7 @@ impl Trainer {
     }
 
     /// If the job has ended, checks that its models equal those of a node that trains alone.
-    fn look(&mut self, nodes: &Nodes) {
+    fn check(&mut self, nodes: &Nodes) {
         let Some((job, since)) = self.running.take_if(|(job, _)| job.has_ended()) else { return };
         let ended = job.wait().expect_code(0);
         self.longest = self.longest.max(since.elapsed());
@@ -138,7 +138,7 @@ fn jobs_survive_the_death_of_any_node() {
             ended += 1;
         }
         running = left;
-        trainer.look(&nodes);
+        trainer.check(&nodes);
         if goes_on && trainer.running.is_none() {
             trainer.begin(&nodes);
         }

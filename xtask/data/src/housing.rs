@@ -138,7 +138,8 @@ fn near(district: &District, city: (f64, f64)) -> f64 {
     1.0 / (1.0 + 4.0 * (east * east + north * north))
 }
 
-/// Returns a positive number with mean about 1 and a long tail: a product of two uniform numbers, more often small than large.
+/// Returns a positive number with mean about 1 and a long tail: a product of two uniform numbers, more often small than
+/// large.
 fn skewed(random: &mut Random) -> f64 {
     let (a, b) = (random.unit(), random.unit());
     0.35 + 0.65 * a / (1.0 - 0.85 * b)

@@ -277,5 +277,5 @@ fn a_file_is_made_whole_or_not_at_all() {
     let (database, _) = open::open(&file, &MetaLimits::default()).unwrap();
     drop(database);
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file.path).unwrap().permissions());
-    assert_eq!(mode & 0o077, 0, "nobody else reads it");
+    assert_eq!(mode & 0o077, 0, "no other user can read it");
 }

@@ -104,7 +104,7 @@ pub fn refs(mut task: Submission<u64>, refs: &[u64]) -> Submission<u64> {
     task
 }
 
-pub fn asks(mut task: Submission<u64>, demand: ResourceSet) -> Submission<u64> {
+pub fn demanding(mut task: Submission<u64>, demand: ResourceSet) -> Submission<u64> {
     task.demand = demand;
     task
 }

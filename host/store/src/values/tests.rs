@@ -90,7 +90,7 @@ impl World {
             LendResult::File(_) => "file",
             LendResult::AlreadyLent => "same",
             LendResult::Pending => "later",
-            LendResult::Lost(_) => "gone",
+            LendResult::Lost(_) => "lost",
         }
     }
 

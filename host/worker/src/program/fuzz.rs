@@ -147,7 +147,7 @@ pub fn fuzz_rings(bytes: &[u8]) -> bool {
         };
         // A reader that finds invalid memory ends the other side.
         let Ok(passes) = passes else {
-            assert!(!is_honest, "frames are not where they should be, and nobody else was there");
+            assert!(!is_honest, "frames are misplaced although only honest writers ran");
             return passed > 0;
         };
         passed += passes;

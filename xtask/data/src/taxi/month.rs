@@ -103,7 +103,8 @@ impl Month {
         }
     }
 
-    /// Returns the seconds since the start of the month: evenly over its days, by demand within a day, slightly out of order.
+    /// Returns the seconds since the start of the month: evenly over its days, by demand within a day, slightly out of
+    /// order.
     fn pickup_second(&self, row: u64, city: &City, random: &mut Random) -> i64 {
         let days = (row as f64 + random.unit()) / self.rows as f64 * self.days as f64;
         let day = days.floor().min((self.days - 1) as f64);

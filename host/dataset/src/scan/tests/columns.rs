@@ -81,7 +81,7 @@ fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
                     }
                 }
             }
-            assert!(read(&ScanSource { columns: columns(&["z"]), ..both }).is_ok(), "nobody asks for the column");
+            assert!(read(&ScanSource { columns: columns(&["z"]), ..both }).is_ok(), "the column is not requested");
             assert!(read(&source([path])).is_ok(), "no other file");
         }
     }

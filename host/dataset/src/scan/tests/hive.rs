@@ -113,7 +113,7 @@ fn names_that_folders_and_files_have_are_told_apart() {
     assert!(error.to_string().contains("`x` is a column of it and a key of its folders; rename one"), "{error}");
     assert!(
         read(&ScanSource { columns: columns(&["s"]), ..source([folder.given("q")]) }).is_ok(),
-        "nobody asks for it"
+        "the column is not requested"
     );
     // A key must be in the paths of all files.
     folder.parquet("r/a.parquet", &rows(0, 2), 10);

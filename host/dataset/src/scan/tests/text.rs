@@ -106,7 +106,10 @@ fn whole_numbers_beyond_floats_beside_fractions_are_refused_by_name() {
         assert_eq!(found(path, &ids).expect("rows").0, keys);
         let ids = ScanSource { columns: columns(&["id"]), ..with(path, types(&[("id", "float64")])) };
         assert_eq!(found(path, &ids).expect("rows").0[0], "1.0");
-        assert!(read(&ScanSource { columns: columns(&["x"]), ..source([path.clone()]) }).is_ok(), "nobody asks for it");
+        assert!(
+            read(&ScanSource { columns: columns(&["x"]), ..source([path.clone()]) }).is_ok(),
+            "the column is not requested"
+        );
     }
 }
 

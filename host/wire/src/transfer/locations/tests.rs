@@ -135,7 +135,7 @@ impl History {
         let node = NodeId(self.next);
         self.next += 1;
         let SourceAssignment::Holders(from) = self.locations.assign(OBJECT, node) else {
-            panic!("{node} finds nobody")
+            panic!("{node} finds no holder")
         };
         self.nodes.insert(node, (0, from));
     }

@@ -11,7 +11,7 @@ use sandbar_core::ObjectId;
 
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::*;
-use super::hostile::Answer;
+use super::hostile::ScriptedAnswer;
 use super::world::{Host, Liar, OBJECT, lie, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
@@ -97,7 +97,7 @@ async fn what_is_taken_over_goes_to_who_takes_it() {
     let slow = || {
         let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
-            let all = Answer::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedAnswer::of(&bytes, &tree, &request).bytes();
             async move {
                 for some in all.chunks(8 << 10) {
                     let _ = send.write_all(some).await;
@@ -122,7 +122,7 @@ async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
     let holder = Liar::start(1, {
         let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
-            let all = Answer::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedAnswer::of(&bytes, &tree, &request).bytes();
             async move {
                 let is_busy = started.elapsed() < Duration::from_millis(busy_ms);
                 if is_busy && request.priority < Priority::Get {

@@ -15,16 +15,16 @@ use super::world::{Host, Liar, Lie, OBJECT, lie, limits, noise, spec};
 const GROUP: usize = GROUP_BYTES as usize;
 
 /// The parts of an answer.
-pub struct Answer {
+pub struct ScriptedAnswer {
     pub begin: Vec<u8>,
     pub heads: Vec<FrameHead>,
     pub bodies: Vec<Vec<u8>>,
     pub end: Vec<u8>,
 }
 
-impl Answer {
+impl ScriptedAnswer {
     /// Creates an honest answer.
-    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> Answer {
+    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> ScriptedAnswer {
         let layout = Layout::of_memory(bytes);
         let mut begin = vec![FOUND];
         if request.wants_blocks {
@@ -40,7 +40,7 @@ impl Answer {
             heads.push(FrameHead { codec: Codec::Raw, groups: 1, len: body.len() as u32 });
             bodies.push(body);
         }
-        Answer { begin, heads, bodies, end: Vec::new() }
+        ScriptedAnswer { begin, heads, bodies, end: Vec::new() }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -50,12 +50,12 @@ impl Answer {
 }
 
 /// Modifies an honest answer.
-fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut Answer, &PieceRequest) + Send + Sync + 'static) -> Lie {
+fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut ScriptedAnswer, &PieceRequest) + Send + Sync + 'static) -> Lie {
     let (bytes, tree, change) = (bytes.clone(), Arc::new(HashTree::of(bytes)), Arc::new(change));
     lie(move |request, mut send: SendStream, _| {
         let (bytes, tree, change) = (bytes.clone(), tree.clone(), change.clone());
         async move {
-            let mut answer = Answer::of(&bytes, &tree, &request);
+            let mut answer = ScriptedAnswer::of(&bytes, &tree, &request);
             change(&mut answer, &request);
             let _ = send.write_all(&answer.bytes()).await;
         }
@@ -63,7 +63,7 @@ fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut Answer, &PieceRequest) + S
 }
 
 /// Answers with fixed bytes.
-fn says(bytes: Vec<u8>) -> Lie {
+fn responds(bytes: Vec<u8>) -> Lie {
     let bytes = Arc::new(bytes);
     lie(move |_, mut send, _| {
         let bytes = bytes.clone();
@@ -119,7 +119,7 @@ async fn each_is_named_and_does_no_harm() {
     let say = |refusal: Refusal| {
         let mut bytes = Vec::new();
         refusal.write(&mut bytes);
-        says(bytes)
+        responds(bytes)
     };
     let bomb = |codec: Codec, len: usize| {
         let body = codec.compress(&vec![0; len]).unwrap();
@@ -172,8 +172,8 @@ async fn each_is_named_and_does_no_harm() {
         ("a zstd bomb", bomb(Codec::Zstd, 1 << 28), &bad_chunk_or_end),
         ("too little compressed", bomb(Codec::Zstd, 1000), &bad_chunk_or_end),
         ("compressed to as much", changed(&bytes, |answer, _| answer.heads[0].codec = Codec::Lz4), &protocol),
-        ("no status", says(vec![200]), &protocol),
-        ("nothing", says(vec![]), &protocol),
+        ("no status", responds(vec![200]), &protocol),
+        ("nothing", responds(vec![]), &protocol),
         ("another length", say(Refusal::OtherLength(5)), &other),
         ("another length that is none", say(Refusal::OtherLength(20 * GROUP_BYTES + 5)), &protocol),
         ("another object", say(Refusal::OtherRoot), &|error| *error == HolderError::OtherRoot),

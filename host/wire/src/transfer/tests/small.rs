@@ -77,7 +77,7 @@ async fn who_answers_nothing_or_wrong_is_given_up() {
         let fetched = receiver.transfers.fetch_small(&holder, &specs, Priority::Get).await.unwrap();
         fetched.objects.last().unwrap().clone().unwrap_err()
     }
-    fn says(bytes: &'static [u8], ends: bool) -> Answer {
+    fn responds(bytes: &'static [u8], ends: bool) -> Answer {
         Arc::new(move |mut send| {
             Box::pin(async move {
                 while send.write_all(bytes).await.is_ok() && !ends {}
@@ -87,9 +87,12 @@ async fn who_answers_nothing_or_wrong_is_given_up() {
             })
         })
     }
-    assert!(matches!(check(says(&[], true)).await, HolderError::Stalled { .. }));
-    assert!(matches!(check(says(&[0], true)).await, HolderError::Protocol("its answer ends too early")));
-    assert!(matches!(check(says(&[77], true)).await, HolderError::Protocol(_)));
+    assert!(matches!(check(responds(&[], true)).await, HolderError::Stalled { .. }));
+    assert!(matches!(check(responds(&[0], true)).await, HolderError::Protocol("its answer ends too early")));
+    assert!(matches!(check(responds(&[77], true)).await, HolderError::Protocol(_)));
     // The answer matches the empty objects; the others get wrong bytes, and the answer goes on after the last one.
-    assert!(matches!(check(says(&[0; 1000], false)).await, HolderError::BadChunk { .. } | HolderError::Protocol(_)));
+    assert!(matches!(
+        check(responds(&[0; 1000], false)).await,
+        HolderError::BadChunk { .. } | HolderError::Protocol(_)
+    ));
 }
