@@ -63,7 +63,11 @@ fn many_files_come_in_their_order_with_their_names() {
 
 #[test]
 fn what_was_not_given_is_an_error() {
-    check::<usize>("length", r#"{"file": {"number": 12345, "name": "x"}}"#, Err("is not a file of the task's job [bad-request]"));
+    check::<usize>(
+        "length",
+        r#"{"file": {"number": 12345, "name": "x"}}"#,
+        Err("is not a file of the task's job [bad-request]"),
+    );
     check::<usize>("length", r#"{"file": "x"}"#, Err("a file: it is given as --arg NAME=@PATH"));
     check::<usize>("length", "{}", Err("argument `file` is missing"));
     check::<u8>("first_byte", r#"{"bytes": "x"}"#, Err("take a `File`"));

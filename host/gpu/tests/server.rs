@@ -152,7 +152,7 @@ fn connections_beside_each_other() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_to_who_reads_what_should_come_of_it() {
+fn failures_are_reported_to_readers_of_the_result() {
     let mut process = start(64 << 20);
     let mut remote = connect(&mut process);
     let good = of(&mut remote, &[1.0, 2.0]);
@@ -237,7 +237,7 @@ fn work_without_end() {
 }
 
 #[test]
-fn work_without_end_of_who_is_gone() {
+fn endless_work_of_a_disconnected_client_ends() {
     let mut process = start(1 << 30);
     let mut remote = connect(&mut process);
     let values = of(&mut remote, &[0.5; 64]);

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_started_ignores_ctrl_z_and_who_starts_does_not() {
+    fn children_ignore_ctrl_z_and_their_parent_does_not() {
         let own = || std::fs::read_to_string("/proc/self/status").expect("this process");
         let before = ignores_stops(&own());
         let mut command = Command::new("cat");

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn components_are_told_from_what_they_are_not() {
+    fn components_are_distinguished_from_other_files() {
         let guest = |version: &str| {
             format!(r#"(component (instance $i) (export "sandbar:udf/guest@{version}" (instance $i)))"#)
         };

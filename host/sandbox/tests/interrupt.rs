@@ -91,7 +91,7 @@ fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> T
 }
 
 #[test]
-fn loops_end_when_they_are_told_to_and_nothing_else_does() {
+fn an_interrupt_ends_the_loop_of_its_task_only() {
     static UNWANTED: AtomicU64 = AtomicU64::new(u64::MAX);
     let limits = Limits { memory_bytes_max: 1 << 20, ..Limits::default() };
     let engine = Engine::for_programs(&limits, 8).unwrap();

@@ -13,7 +13,7 @@ fn world() -> World {
 }
 
 #[test]
-fn an_owner_is_told_when_nobody_refers_to_its_object() {
+fn an_owner_is_notified_of_the_last_released_reference() {
     let mut world = world();
     world.release(10, DRIVER).emits("release-borrow o10");
     assert_eq!(world.kept(), [1]);
@@ -39,7 +39,7 @@ fn it_is_held_as_often_as_it_is_borrowed() {
 }
 
 #[test]
-fn its_owner_is_asked_once_somebody_wants_it() {
+fn the_owner_is_asked_on_the_first_use() {
     let mut world = world();
     world.request(10, DRIVER, 1).emits("fetch o10").request(10, DRIVER, 1).emits("");
     world.resolve_borrow(10, &[]).emits("deliver w100 o10, deliver w100 o10");
@@ -63,7 +63,7 @@ fn what_its_value_contains_is_kept_with_it() {
 }
 
 #[test]
-fn why_there_is_none_is_told() {
+fn the_error_of_a_borrowed_object_is_reported() {
     let mut world = world();
     world.request(10, DRIVER, 1).resolve_borrow_failed(10).emits("fetch o10, deliver w100 o10");
     world.error_is(10, "no file [input]");
@@ -156,7 +156,7 @@ fn where_most_bytes_are_counts() {
 }
 
 #[test]
-fn who_says_where_a_task_runs_is_heard() {
+fn explicit_placement_is_respected() {
     let at_1 = sandbar_core::Strategy::Node { node: sandbar_core::NodeId(1), soft: false };
     with_locations().submit(Submission { strategy: at_1, ..needs(t(10), &[2001]) }).emits("run w1 t10");
 }

@@ -82,7 +82,7 @@ fn a_call_that_comes_back_is_a_deadlock() {
 }
 
 #[test]
-fn who_waits_for_some_of_several_is_stuck_once_too_few_can_come() {
+fn a_wait_for_some_of_several_is_a_deadlock_once_too_few_remain() {
     let mut world = actors();
     world.submit_all([call(11, 10), call(12, 10), call(13, 10), t(50)]).discard_actions();
     for (on, needed, found) in [

@@ -119,7 +119,7 @@ fn tasks_wait_for_their_group_and_fail_with_it() {
 }
 
 #[test]
-fn removal_ends_who_is_in_it_and_who_waits_for_it() {
+fn removal_of_a_group_ends_its_tasks_and_those_waiting_for_it() {
     let mut world = nodes(&[2]);
     world.group(50, Pack, &cpus([1, 1]));
     world.submit_all(

@@ -37,7 +37,7 @@ fn tasks_go_to_nodes_that_have_room() {
 }
 
 #[test]
-fn who_has_room_first_gets_what_waits() {
+fn waiting_tasks_go_to_the_first_node_with_room() {
     let full = resources(2, 0, 0);
     let mut world = world();
     world.load(2, full.clone()).load(3, full.clone()).submit_all((10..14).map(t)).emits("run w1 t10");

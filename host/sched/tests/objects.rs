@@ -15,7 +15,7 @@ fn a_result_is_kept_while_its_submitter_holds_it() {
 }
 
 #[test]
-fn a_result_that_nobody_holds_is_dropped_when_it_comes() {
+fn a_result_without_references_is_dropped_on_arrival() {
     let mut world = World::new(1, 1);
     world.submit(t(10)).release(10, DRIVER).emits("run w1 t10");
     world.done(10, 1).emits("finished t10, drop o10");
@@ -62,7 +62,7 @@ fn a_value_that_is_put_is_held_once() {
 }
 
 #[test]
-fn who_wants_an_object_is_told_once_each_time() {
+fn each_request_for_an_object_is_answered_once() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).submit(refs(t(11), &[10])).emits("run w1 t10, run w2 t11");
     world.request(10, DRIVER, 1).request(10, DRIVER, 1).request(10, 2, 11).emits("");
@@ -71,7 +71,7 @@ fn who_wants_an_object_is_told_once_each_time() {
 }
 
 #[test]
-fn who_is_told_of_a_value_holds_what_it_contains() {
+fn receivers_of_a_value_hold_the_objects_in_it() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).put(20, 10, 1, &[]).returned(10, 1, &[20]).release(20, 1).discard_actions();
     world
@@ -114,7 +114,7 @@ fn a_promised_value_outlives_the_task_that_asked_for_it() {
 }
 
 #[test]
-fn a_promise_that_nobody_waits_for_any_more_is_known_as_such() {
+fn a_promise_without_waiters_is_detected() {
     let mut world = World::new(1, 1);
     world.promise(10, 1, DRIVER).promise(11, 1, DRIVER).promise(11, 1, DRIVER).release(10, DRIVER).emits("");
     let wanted = |world: &World, id| world.steps.is_promise_referenced(ObjectId(id));
@@ -127,7 +127,7 @@ fn a_promise_that_nobody_waits_for_any_more_is_known_as_such() {
 }
 
 #[test]
-fn a_promise_that_fails_is_an_error_of_who_needs_it() {
+fn a_failed_promise_fails_its_dependents() {
     let mut world = World::new(1, 1);
     world.promise(10, 1, DRIVER).submit(needs(t(11), &[10])).emits("");
     world.fulfil(10, false).emits("finished t11");

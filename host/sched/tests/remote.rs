@@ -154,7 +154,7 @@ fn what_it_hands_back_and_is_wrong_is_final() {
 }
 
 #[test]
-fn an_actor_of_a_node_that_is_gone_is_made_elsewhere() {
+fn an_actor_of_a_lost_node_restarts_on_another() {
     let mut world = world();
     let soft = Strategy::Node { node: NodeId(2), soft: true };
     world
@@ -204,7 +204,7 @@ fn a_borrowed_actor_is_seen_where_its_owner_is() {
 }
 
 #[test]
-fn a_borrowed_actor_is_gone_with_its_owner() {
+fn a_borrowed_actor_is_lost_with_its_owner() {
     let mut world = with_borrowed();
     world.submit(t(20)).submit(call(11, 10)).submit(needs(call(12, 10), &[20])).submit(call(13, 10)).discard_actions();
     world.lose_node(2).emits("finished t13, finished t12, finished t11").submit(call(14, 10)).emits("");
@@ -216,7 +216,7 @@ fn a_borrowed_actor_is_gone_with_its_owner() {
 }
 
 #[test]
-fn who_calls_a_borrowed_actor_may_go_with_its_owner() {
+fn callers_of_a_borrowed_actor_may_end_with_its_owner() {
     let mut world = with_borrowed();
     let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     world.submit(on(t(20), at_2)).emits("run w2 t20");

@@ -134,7 +134,7 @@ fn other_nodes_are_tried_at_once() {
 }
 
 #[test]
-fn each_group_finds_out_by_itself_who_refuses_it() {
+fn each_group_tracks_its_own_refusals() {
     let mut world = world(0, &[4]);
     world.group(50, Pack, &cpus([3])).group(51, Pack, &cpus([2])).emits("reserve n2 g50 0");
     world
@@ -353,7 +353,7 @@ fn room_for_another_scheduler_is_local_or_nowhere() {
 }
 
 #[test]
-fn who_asks_sees_at_once_whether_there_is_room_and_gives_it_back() {
+fn reservations_are_answered_at_once_and_can_be_returned() {
     let mut world = local_request();
     let remove = |world: &mut World, group| {
         let (group, task, worker) = (sandbar_core::GroupId(group), sandbar_core::TaskId(2), sandbar_core::WorkerId(29));

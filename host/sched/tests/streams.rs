@@ -13,7 +13,7 @@ fn generating(buffer: u32) -> World {
 }
 
 #[test]
-fn items_go_to_who_submitted_the_generator_and_then_the_end() {
+fn items_and_the_end_go_to_the_submitter_of_the_generator() {
     let mut world = generating(4);
     world.yields(10, 1, 0, 20).emits("item w100 o10 o20");
     world.yields(10, 1, 1, 21).emits("item w100 o10 o21");

@@ -41,7 +41,7 @@ fn what_is_not_free_is_said_with_what_is_left() {
 }
 
 #[test]
-fn who_asks_for_a_processor_waits_as_a_matter_of_course() {
+fn waiting_for_a_processor_is_not_reported() {
     let mut world = World::new(1, 1);
     world.submit(t(10)).submit(t(11)).submit(demanding(t(12), ResourceSet { cpus: 1, ..ResourceSet::default() }));
     assert_eq!(unmet(&world), "");

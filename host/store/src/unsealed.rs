@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_could_write_to_is_not_sealed() {
+    fn a_file_with_a_possible_writer_is_not_sealed() {
         let mut unsealed = UnsealedFile::new(PAGE_BYTES).unwrap();
         let held = unsealed_value(&unsealed, 10);
         let is_refused = |_: &mut [u8]| {

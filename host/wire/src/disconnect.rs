@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_nobody_in_now_may_later() {
+    fn a_temporary_refusal_can_be_retried() {
         let closed = |error_code| {
             let reason = bytes::Bytes::new();
             DisconnectReason::from(ConnectionError::ConnectionClosed(quinn::ConnectionClose {

@@ -136,7 +136,7 @@ fn comes(from: &UdpSocket, to: &UdpSocket) -> bool {
 }
 
 #[test]
-fn who_is_cut_off_hears_nothing_until_it_is_joined() {
+fn a_disconnected_node_receives_nothing_until_it_reconnects() {
     for net in [Net::switched(3), Net::relayed(3, 4)] {
         if !net.is_real() {
             continue;
@@ -165,7 +165,7 @@ fn who_is_cut_off_hears_nothing_until_it_is_joined() {
 }
 
 #[test]
-fn who_moves_is_seen_at_another_address() {
+fn a_moved_node_has_another_address() {
     let net = Net::relayed(2, 5);
     let Some(relay) = net.relay() else { return };
     let (one, other, to) = sockets(&net);

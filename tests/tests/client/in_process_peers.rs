@@ -160,7 +160,7 @@ fn what_is_not_wanted_ends_elsewhere_too() {
 }
 
 #[test]
-fn tasks_of_a_node_that_is_gone_run_elsewhere() {
+fn tasks_of_a_lost_node_run_on_others() {
     with_nodes(TASKS, async |nodes, job| {
         let all: Vec<ObjectRef<u64>> = {
             let mut all = Vec::new();

@@ -108,7 +108,7 @@ fn waiting_keeps_the_order_and_heeds_the_time() {
 }
 
 #[test]
-fn what_is_cancelled_is_an_error_of_those_who_need_it() {
+fn a_cancelled_task_fails_its_dependents() {
     with_job(TASKS, async |_, job| {
         let first: ObjectRef<i64> = job.task("add").submit((1, 1)).await?;
         let endless: ObjectRef<i64> = job.task("slow").submit((&first,)).await?;

@@ -125,7 +125,7 @@ fn an_actor_is_found_by_its_name_on_all_nodes() {
 }
 
 #[test]
-fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
+fn an_actor_of_a_lost_node_restarts_on_another_or_has_died() {
     with_nodes(ACTORS, async |nodes, job| {
         let mortal = job.actor("Counter").options(kept_on(3)).submit((5,)).await?;
         // At least one actor on each of the other nodes.
@@ -155,7 +155,7 @@ fn an_actor_whose_node_is_gone_begins_anew_elsewhere_or_has_died() {
 
 /// Some actors are on a node that is lost, with state that travels in messages or as objects.
 #[test]
-fn an_actor_whose_node_is_gone_goes_on_elsewhere_with_what_it_was_saved_as() {
+fn an_actor_of_a_lost_node_continues_from_its_checkpoint() {
     with_nodes(ACTORS, async |nodes, job| {
         let options = ActorOptions::new().resource("other", 0.5).max_restarts(3).max_task_retries(1);
         let mut hoards = Vec::new();

@@ -71,7 +71,7 @@ fn a_generator_fails_or_ends_where_it_is() {
 }
 
 #[test]
-fn a_stream_goes_on_when_its_node_is_gone() {
+fn a_stream_continues_after_the_loss_of_its_node() {
     with_nodes(STREAMS, async |nodes, job| {
         let options = sandbar_client::TaskOptions::new().resource("other", 2.0).buffer(4);
         // One of the two nodes with the resource runs the first generator, the other one the second.

@@ -174,7 +174,7 @@ fn an_error_stands_where_it_happened() {
 }
 
 #[test]
-fn each_item_counts_once_however_often_its_generator_is_begun() {
+fn each_item_counts_once_however_often_its_generator_restarts() {
     with_job(STREAMS, async |_, job| {
         let attempts = job.actor("Attempts").submit(()).await?;
         let further = job.task("further").options(TaskOptions::new().retry_on(RetryOn::All));
@@ -210,7 +210,7 @@ fn streams_outlive_their_workers() {
 }
 
 #[test]
-fn who_gives_up_waiting_loses_no_item() {
+fn an_abandoned_wait_loses_no_item() {
     with_job(STREAMS, async |_, job| {
         let mut stream = job.task("squares").stream::<u64>((200, 100_000)).await?;
         let (mut taken, mut given_up) = (0, 0);

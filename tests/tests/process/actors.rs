@@ -89,7 +89,7 @@ fn a_call_has_its_time_from_when_it_begins() {
 }
 
 #[test]
-fn an_actor_that_dies_is_begun_anew_as_often_as_it_may() {
+fn a_dead_actor_restarts_up_to_max_restarts() {
     let lab = Lab::new();
     let summary = start_of(&lab, &component(PROGRAM), "begins_anew", &[]).wait().expect_code(0).json();
     let lines: Vec<&str> = summary["result"].as_str().expect("a text").lines().collect();
@@ -100,7 +100,7 @@ fn an_actor_that_dies_is_begun_anew_as_often_as_it_may() {
 }
 
 #[test]
-fn an_actor_that_was_saved_is_begun_anew_with_that() {
+fn a_checkpointed_actor_restarts_from_its_checkpoint() {
     let lab = Lab::new();
     let summary = start_of(&lab, &component(PROGRAM), "restored", &[]).wait().expect_code(0).json();
     assert!(summary["result"].as_str().is_some_and(|text| text.starts_with("5 6 7\n")), "{summary}");

@@ -190,7 +190,7 @@ fn other_nodes_train_models_too() {
 }
 
 #[test]
-fn a_node_is_told_to_go_and_is_taken_out() {
+fn a_node_is_drained_and_removed() {
     let mut nodes = Nodes::start(2);
     nodes.lab.host(&["nodes", "drain", "node-3", "--data", "1"]).expect_code(1).expect_stderr(&["node-1, node-2"]);
     nodes.lab.host(&["nodes", "drain", "node-2", "--data", "1"]).expect_code(0);
@@ -230,7 +230,7 @@ fn three_nodes_form_and_run_what_a_fourth_submits() {
 }
 
 #[test]
-fn a_node_comes_back_as_who_it_was() {
+fn a_restarted_node_rejoins_without_a_token() {
     let mut nodes = Nodes::start(2);
     let before = nodes.there();
     drop(nodes.running.pop());

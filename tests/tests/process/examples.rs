@@ -95,7 +95,7 @@ fn a_pool_trains_a_model_for_each_of_ten_thousand_files() {
 }
 
 #[test]
-fn a_parameter_server_that_begins_anew_goes_on_where_it_was() {
+fn a_restarted_parameter_server_continues_from_its_checkpoint() {
     let lab = Lab::new();
     let arguments = ["workers=3", "steps=100", "rows=500"];
     let trained = run(&lab, "parameter-server", &arguments);

@@ -82,7 +82,7 @@ fn program(lab: &Lab, task: &str, arguments: &[&str], seconds: &str) -> serde_js
 }
 
 #[test]
-fn who_asks_for_a_gpu_has_one() {
+fn tasks_that_request_a_gpu_have_one() {
     assert_eq!(program(&Lab::new(), "who_has_one", &[], "20"), "true / false");
 }
 
@@ -93,7 +93,7 @@ fn actors_keep_their_weights_on_the_gpu() {
 
 /// A task's record holds its GPU time; a killed kernel counts up to its end.
 #[test]
-fn time_of_a_gpu_is_told_by_the_task() {
+fn gpu_time_is_recorded_per_task() {
     let lab = Lab::new();
     let millis = |name: &str| {
         let summary = lab.host(&["summary", "tasks", "--json"]).expect_code(0).json();

@@ -224,7 +224,7 @@ fn batches_of_a_call_may_be_of_any_size() {
 }
 
 #[test]
-fn a_batch_that_comes_to_nothing_is_told_of_whichever_it_is() {
+fn a_call_that_returns_no_batch_is_an_error() {
     let udf = component("tests/hostile/raw");
     let transform = format!("[[transform]]\nudf = \"{}#nothing-next\"", udf.display());
     let lab = |rows| with_rows(rows, &format!("{transform}\n[train]\nfeatures = [\"x\"]\ntarget = \"y\""));

@@ -139,7 +139,7 @@ fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> Comma
 }
 
 #[test]
-fn nobody_waits_for_a_node_in_silence() {
+fn waiting_for_a_node_is_announced() {
     let lab = Lab::new();
     let (founder, port) = founder(&lab, "127.0.0.1:0");
     let first = format!("127.0.0.1:{port}");
@@ -179,7 +179,7 @@ fn nobody_waits_for_a_node_in_silence() {
 
 /// Errors that can't go away are not retried, whatever time remains.
 #[test]
-fn who_is_of_another_cluster_is_told_at_once() {
+fn members_of_another_cluster_are_rejected_at_once() {
     let (lab, other) = (Lab::new(), Lab::new());
     let (_first, port) = founder(&lab, "127.0.0.1:0");
     let (_second, other_port) = founder(&other, "127.0.0.1:0");

@@ -112,7 +112,7 @@ fn nohup_outlives_its_terminal() {
 }
 
 #[test]
-fn a_worker_whose_node_is_gone_says_nothing() {
+fn a_worker_whose_node_has_ended_prints_nothing() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let taxi = std::fs::File::open(component("udfs/taxi")).unwrap();
@@ -285,7 +285,7 @@ fn a_new_crate_is_built_inspected_and_used() {
 }
 
 #[test]
-fn a_crate_is_built_anew_when_what_it_is_made_from_changed() {
+fn a_crate_is_rebuilt_when_its_sources_change() {
     let lab = Lab::new();
     let (target, cache) = (lab.path("target"), lab.path("cache"));
     let build = || {

@@ -103,7 +103,7 @@ fn what_is_damaged_on_disk_is_never_read() {
 
 /// The second time no attempt remains.
 #[test]
-fn what_a_task_returned_is_made_again_as_often_as_that_may_be_begun() {
+fn a_lost_result_is_recomputed_up_to_max_retries() {
     let lab = Lab::new();
     let arguments = [("tasks", 40), ("rows", 100_000)];
     let mut host = start(&lab, "is_damaged_twice", &arguments, &["--object-memory", "20MiB"]);

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 #[test]
-fn nobody_waits_for_the_answers_of_slow_calls() {
+fn slow_calls_do_not_delay_other_answers() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let polite = Polite::new().await;

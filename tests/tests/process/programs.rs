@@ -87,7 +87,7 @@ fn an_error_names_the_tasks_that_led_to_it() {
 
 /// Each task succeeds at its third attempt, if its options allow as many for the error.
 #[test]
-fn a_task_is_begun_again_after_the_errors_that_it_says() {
+fn a_task_is_retried_after_the_errors_in_its_options() {
     let expected = "1 refused, 3 ok, 2 refused, 3 ok, 1 refused, 3 ok, 3 ok, 1 time-out";
     check("retried", &[], expected);
 }

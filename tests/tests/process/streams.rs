@@ -67,12 +67,12 @@ fn an_error_stands_where_it_happened() {
 }
 
 #[test]
-fn who_waits_for_an_item_may_do_so_for_a_while() {
+fn waiting_for_an_item_can_take_long() {
     check("late", &[], "true true 1");
 }
 
 #[test]
-fn each_item_counts_once_however_often_its_generator_is_begun() {
+fn each_item_counts_once_however_often_its_generator_restarts() {
     check("again", &[("items", 300)], 300);
 }
 

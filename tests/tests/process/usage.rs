@@ -347,7 +347,7 @@ fn files_of_models_that_are_none() {
 }
 
 #[test]
-fn nobody_has_to_listen() {
+fn a_closed_stderr_is_no_error() {
     let lab = Lab::new();
     lab.write("rows.csv", "k,x,y\na,1,2\na,2,4\na,3,6\nb,1,\nb,2,\nb,3,\n");
     lab.write("job.toml", job("rows.csv", &format!("{TRAIN}\nmin_rows = 2")));

@@ -58,7 +58,7 @@ fn loops_that_wait_for_the_clock_end() {
 }
 
 #[test]
-fn what_of_std_waits_for_nobody_is_an_error() {
+fn std_offers_no_input_threads_or_waits() {
     check(TASKS, "reads_input", &[], r#"Ok(0) """#);
     check(TASKS, "prints", &[("lines", 5000)], 5000);
     check(TASKS, "spawns", &[], "unsupported");
@@ -129,7 +129,7 @@ fn peak_mib(host: &mut Running) -> u64 {
 
 /// Four times the bytes that unfinished calls may hold.
 #[test]
-fn who_submits_too_much_waits() {
+fn submissions_beyond_the_limit_wait() {
     let lab = Lab::new();
     let (tasks, bytes) = (12_000, 90_000);
     let mut host = start_of(&lab, &component(TASKS), "submits_much", &[("tasks", tasks), ("bytes", bytes)]);
@@ -141,7 +141,7 @@ fn who_submits_too_much_waits() {
 
 /// Tasks that wait for their own submissions exceed the limit and still make progress.
 #[test]
-fn who_submits_too_much_in_depth_goes_on() {
+fn nested_submissions_beyond_the_limit_make_progress() {
     let leaves = 100_000 * 8u64.pow(4);
     check(TASKS, "submits_much_deep", &[("bytes", 100_000), ("depth", 4), ("width", 8)], leaves);
 }

@@ -25,7 +25,7 @@ async fn connect(address: &EtcdAddress, tls: Option<EtcdTls>) -> Result<EtcdStor
 }
 
 #[tokio::test]
-async fn both_sides_show_who_they_are() {
+async fn both_sides_authenticate() {
     let options = [("cert-file", "server.pem"), ("key-file", "server.key"), ("trusted-ca-file", "ca.pem")];
     let mut arguments: Vec<String> =
         options.iter().map(|(name, path)| format!("--{name}={}", file(path).display())).collect();

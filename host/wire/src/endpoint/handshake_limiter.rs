@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_before_comes_back_while_others_flood() {
+    fn known_peers_reconnect_during_a_flood() {
         let limiter = HandshakeLimiter::new(&LIMITS);
         for known in ["10.1.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1"] {
             limiter.remember(known.parse().unwrap(), Role::Node);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_leaves_nothing_behind() {
+    fn a_dropped_waiter_leaves_nothing_behind() {
         let admission = Admission::new(100, 2);
         let most = ask(&admission, 90, Priority::Get).unwrap();
         let large = ask(&admission, 50, Priority::Get).unwrap_err();

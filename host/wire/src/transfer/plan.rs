@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_goes_to_somebody_else() {
+    fn returned_pieces_go_to_another_holder() {
         let mut plan = plan(8, 4);
         assert_eq!((plan.take(0, false), plan.take(1, false)), (Some(0..4), Some(4..8)));
         plan.give_back(2..4, Some(0));

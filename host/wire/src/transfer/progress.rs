@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told() {
+    async fn waiters_are_notified() {
         let bytes = vec![9; 2 * GROUP_LEN];
         let (progress, target) = fetching(&bytes);
         let mut lease = GroupLease::acquire(&progress, target, 0..2).unwrap();

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_gives_to_who_is_done_first() {
+    fn the_slowest_holder_yields_to_the_first_idle_one() {
         let load = |holder, left_bytes, rate, has_room| HolderLoad { holder, left_bytes, rate, has_room };
         type Row<'a> = (&'a [HolderLoad], Option<(HolderIndex, HolderIndex)>);
         let table: &[Row<'_>] = &[

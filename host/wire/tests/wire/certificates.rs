@@ -11,7 +11,7 @@ use sandbar_wire::*;
 use crate::support::*;
 
 #[test]
-fn a_certificate_says_who_it_is_for() {
+fn a_certificate_names_its_holder() {
     let cluster = Cluster::new();
     for (role, name) in [(Role::Node, "n1"), (Role::Tenant, "acme")] {
         let at = now();

@@ -92,7 +92,7 @@ async fn the_longest_frame_arrives_and_a_longer_one_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_channel_ends_when_its_senders_are_gone() {
+async fn a_channel_ends_when_its_senders_are_dropped() {
     let pair = pair().await;
     let (a, b) = channel(&pair, CONTROL).await;
     let (sender, mut from_b) = a.split();
@@ -115,7 +115,7 @@ async fn a_channel_ends_when_its_senders_are_gone() {
 }
 
 #[tokio::test]
-async fn who_does_not_want_frames_any_more_says_so() {
+async fn a_dropped_receiver_stops_the_channel() {
     let pair = pair().await;
     let (a, b) = channel(&pair, CONTROL).await;
     drop(b);
@@ -333,7 +333,7 @@ async fn requests_are_answered() {
 }
 
 #[tokio::test]
-async fn requests_that_nobody_looks_at_are_refused() {
+async fn requests_that_are_not_accepted_are_refused() {
     let pair = pair_with(WireLimits { requests_waiting_max: 2, ..WireLimits::default() }).await;
     let second = Duration::from_secs(1);
     let waiting: Vec<_> = (0..2)

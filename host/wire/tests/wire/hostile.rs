@@ -142,7 +142,7 @@ async fn endless_requests_are_given_up() {
 
 /// An answer that the peer does not read.
 #[tokio::test]
-async fn answers_that_nobody_takes_are_given_up() {
+async fn answers_that_are_not_received_are_abandoned() {
     let limits = WireLimits { request_time_ms_max: 300, ..WireLimits::default() };
     let cluster = Cluster::new();
     let server = bind_with(&cluster.node("s"), limits);

@@ -38,7 +38,7 @@ async fn join_now(server: &Endpoint, token: &JoinToken, role: Role, name: &str) 
 }
 
 #[tokio::test]
-async fn who_has_a_token_gets_a_certificate() {
+async fn a_token_gets_a_certificate() {
     let cluster = Cluster::new();
     let server = gateway(&cluster);
     let node = join_now(&server, &token(&cluster, JoinGrant::Node), Role::Node, "n1").await.unwrap();
@@ -53,7 +53,7 @@ async fn who_has_a_token_gets_a_certificate() {
 
 /// Clients whose packets arrive before the node is bound, as when all nodes of a cluster start at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_while_a_node_begins_is_taken_in() {
+async fn nodes_that_join_during_a_start_are_admitted() {
     let (cluster, limits) = (Cluster::new(), WireLimits::default());
     let gateway = cluster.node("gateway");
     for _ in 0..10 {
@@ -130,7 +130,7 @@ async fn joining_with_a_clock_that_is_off() {
 }
 
 #[tokio::test]
-async fn who_knows_the_members_says_which_names_are_taken() {
+async fn the_policy_rejects_taken_names() {
     let cluster = Cluster::new();
     let server = cluster.endpoint("gateway");
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -152,7 +152,7 @@ async fn who_knows_the_members_says_which_names_are_taken() {
 }
 
 #[tokio::test]
-async fn a_node_without_the_authority_s_key_takes_nobody_in() {
+async fn a_node_without_the_authority_s_key_admits_no_node() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
     let server = cluster.endpoint("n1");
     let error = join_now(&server, &token(&cluster, JoinGrant::Node), Role::Node, "n2").await.unwrap_err();

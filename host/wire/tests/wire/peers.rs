@@ -233,7 +233,7 @@ async fn there_are_as_many_as_there_may_be() {
 
 /// The accept queue is bounded.
 #[tokio::test]
-async fn who_is_not_accepted_is_told_to_come_later() {
+async fn connections_over_the_limit_are_refused_for_now() {
     let cluster = Cluster::new();
     let server = bind_with(&cluster.node("n0"), WireLimits { accept_queue_max: 2, ..WireLimits::default() });
     let clients: Vec<_> = (1..=3).map(|number| cluster.endpoint(&format!("n{number}"))).collect();
@@ -245,7 +245,7 @@ async fn who_is_not_accepted_is_told_to_come_later() {
 }
 
 #[tokio::test]
-async fn nobody_answers() {
+async fn connecting_to_a_silent_address_fails() {
     let cluster = Cluster::new();
     let silent = std::net::UdpSocket::bind(LOOPBACK).unwrap();
     let limits = WireLimits { connect_time_ms_max: 300, ..WireLimits::default() };

@@ -68,7 +68,7 @@ async fn only_the_same_end_s_certificate_can_be_shown() {
 }
 
 #[tokio::test]
-async fn renewals_are_refused_by_who_can_t_or_won_t() {
+async fn renewals_are_refused_without_key_or_permission() {
     let cluster = Cluster::new();
     let (plain, gateway) = (cluster.endpoint("plain"), cluster.endpoint("gateway"));
     let refuse = |applicant: &Applicant<'_>| match applicant.token {

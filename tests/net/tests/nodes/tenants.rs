@@ -11,7 +11,7 @@ use crate::nodes::{Nodes, until};
 const STEPS: &str = "steps=4000000000";
 
 #[test]
-fn who_does_not_reach_a_jobs_node_is_told_of_it_by_another() {
+fn a_tenant_that_can_not_reach_a_jobs_node_gets_its_state_from_another() {
     let _alone = alone();
     let (node, client) = (1, 2);
     let nodes = Nodes::start(Net::relayed(3, 29), 2);

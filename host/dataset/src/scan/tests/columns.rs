@@ -88,7 +88,7 @@ fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
 }
 
 #[test]
-fn kinds_may_not_unless_nobody_asks() {
+fn column_types_must_agree_if_the_column_is_requested() {
     let folder = Folder::new();
     let number = one("k", Arc::new(Int32Array::from(vec![3])));
     let words = one("k", Arc::new(StringArray::from(vec!["three"])));

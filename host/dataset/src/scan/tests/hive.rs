@@ -99,7 +99,7 @@ fn files_that_folders_rule_out_are_not_opened() {
 }
 
 #[test]
-fn names_that_folders_and_files_have_are_told_apart() {
+fn a_files_column_takes_precedence_over_its_folders_key() {
     let folder = Folder::new();
     folder.parquet("p/x=7/a.parquet", &rows(0, 2), 10);
     folder.parquet("p/x=8/a.parquet", &rows(2, 4), 10);

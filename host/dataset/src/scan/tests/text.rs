@@ -278,7 +278,7 @@ fn headers_may_be_odd() {
 }
 
 #[test]
-fn json_is_read_whatever_nobody_uses() {
+fn unused_json_fields_do_not_matter() {
     let folder = Folder::new();
     let lines = |odd: [&str; 3]| -> String { odd.map(|odd| format!("{{\"k\":1,\"log\":{odd},\"x\":2}}\n")).concat() };
     for odd in [

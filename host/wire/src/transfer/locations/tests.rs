@@ -44,7 +44,7 @@ fn receivers_form_a_tree() {
 }
 
 #[test]
-fn who_has_done_its_part_is_asked_where_nobody_else_can_be() {
+fn an_exhausted_source_is_used_if_no_other_node_has_the_object() {
     let mut locations = with_producer(LocationLimits::default());
     for node in 1..=2 {
         assert_eq!(locations.assign(OBJECT, NodeId(node)), from(&[0]));
@@ -67,7 +67,7 @@ fn children_of_the_dead_get_other_parents() {
 }
 
 #[test]
-fn who_failed_is_not_named_again_while_there_are_others() {
+fn failed_holders_are_avoided_while_others_exist() {
     let mut locations = with_producer(LocationLimits { fan_out_max: 9, ..LocationLimits::default() });
     assert_eq!(locations.assign(OBJECT, NodeId(1)), from(&[0]));
     assert_eq!(locations.assign(OBJECT, NodeId(2)), from(&[0]));
@@ -77,7 +77,7 @@ fn who_failed_is_not_named_again_while_there_are_others() {
 }
 
 #[test]
-fn what_nobody_has_is_nowhere() {
+fn an_object_without_holders_has_no_location() {
     let mut locations = Locations::new(LocationLimits::default());
     assert_eq!(locations.assign(OBJECT, NodeId(1)), SourceAssignment::NoHolder);
     assert!(locations.is_empty());
@@ -215,7 +215,7 @@ impl History {
 }
 
 #[test]
-fn all_who_live_get_it_and_the_maker_does_not_send_it_often() {
+fn all_live_nodes_receive_it_and_the_source_sends_few_copies() {
     let asked_for = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match asked_for("SANDBAR_SEED") {
         Some(seed) => seed..seed + 1,

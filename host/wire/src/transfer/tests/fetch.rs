@@ -54,7 +54,7 @@ async fn several_holders_share_the_work() {
 }
 
 #[tokio::test]
-async fn who_does_not_have_it_says_so_and_others_are_asked() {
+async fn a_holder_without_the_object_refuses_and_others_are_asked() {
     let bytes = noise(GROUP * 3, 1);
     let (receiver, first, second) = (Host::start(0, limits()), Host::start(1, limits()), Host::start(2, limits()));
     let holders = || vec![receiver.holder_of(&first), receiver.holder_of(&second)];
@@ -90,7 +90,7 @@ async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
 }
 
 #[tokio::test]
-async fn what_is_taken_over_goes_to_who_takes_it() {
+async fn a_stolen_range_is_fetched_by_its_thief() {
     // One piece. Each of three holders sends so little in a tick that another one seems faster.
     let bytes = Arc::new(noise(GROUP * 4, 1));
     let receiver = Host::start(0, limits());
@@ -114,7 +114,7 @@ async fn what_is_taken_over_goes_to_who_takes_it() {
 }
 
 #[tokio::test]
-async fn who_gives_to_what_is_more_urgent_is_not_given_up() {
+async fn a_holder_that_serves_more_urgent_fetches_is_kept() {
     // The lower priority gets nothing for longer than the idle limit.
     let (bytes, started) = (Arc::new(noise(GROUP * 40, 1)), Instant::now());
     let receiver = Host::start(0, limits());
@@ -166,7 +166,7 @@ async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
 }
 
 #[tokio::test]
-async fn when_all_are_gone_others_are_looked_for() {
+async fn other_holders_are_found_when_all_have_failed() {
     struct FixedFinder(Holder);
     impl HolderFinder for FixedFinder {
         fn find_more(&self, _: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {

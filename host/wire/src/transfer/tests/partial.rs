@@ -50,7 +50,7 @@ async fn what_has_come_goes_on_while_the_rest_comes() {
 }
 
 #[tokio::test]
-async fn who_waits_for_what_never_comes_is_told() {
+async fn waiters_for_missing_bytes_get_an_error() {
     let bytes = noise(4 * GROUP, 3);
     let (receiver, middle) = (Host::start(0, limits()), Host::start(1, limits()));
     // Its only holder never answers.

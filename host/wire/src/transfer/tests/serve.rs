@@ -71,7 +71,7 @@ async fn what_can_not_be_meant_is_refused() {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_keeps_nobody_waiting() {
+async fn a_slow_receiver_does_not_delay_others() {
     let bytes = noise(400 * GROUP, 5);
     let bounds = TransferLimits {
         answers_per_peer_max: 4,

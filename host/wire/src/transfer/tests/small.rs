@@ -57,7 +57,7 @@ async fn what_is_wrong_with_one_does_not_touch_others() {
 }
 
 #[tokio::test]
-async fn who_answers_nothing_or_wrong_is_given_up() {
+async fn silent_and_wrong_holders_are_abandoned() {
     type Answer = Arc<dyn Fn(quinn::SendStream) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
     async fn check(answer: Answer) -> HolderError {
         let endpoint = super::loopback::endpoint(super::world::transport());
