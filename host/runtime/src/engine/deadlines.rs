@@ -90,6 +90,11 @@ impl Deadlines {
         self.calls.remove(&task);
     }
 
+    /// An attempt was taken back before it started, even if it was told to end.
+    pub(super) fn recalled(&mut self, task: TaskId) {
+        self.ending.remove(&task);
+    }
+
     pub(super) fn forget_worker(&mut self, worker: WorkerId) {
         self.ending.retain(|_, ending| ending.worker != worker);
         self.calls.retain(|_, call| call.worker != worker);

@@ -93,7 +93,11 @@ impl Engine {
                 Workers::assign(cx, worker, task);
             }
             Action::Recall { worker } if cx.peers.is_remote(worker) => Peers::recall(cx, worker),
-            Action::Recall { worker } => Workers::recall(cx, worker),
+            Action::Recall { worker } => {
+                for task in Workers::recall(cx, worker) {
+                    self.deadlines.recalled(task);
+                }
+            }
             Action::Interrupt { worker, task, attempt } | Action::Withdraw { worker, task, attempt }
                 if cx.peers.is_remote(worker) =>
             {
@@ -101,7 +105,11 @@ impl Engine {
                 self.peers.cancel(cx, worker, (task, attempt), ends_call);
             }
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
-            Action::Withdraw { worker, task, attempt } => actors::withdraw(cx, worker, task, attempt),
+            Action::Withdraw { worker, task, attempt } => {
+                if !Workers::cancel_overflow(cx, worker, (task, attempt), None) {
+                    actors::withdraw(cx, worker, task, attempt);
+                }
+            }
             Action::StartWorker { kind, .. } => self.workers.request(kind),
             Action::DeliverItem { worker, stream, object } if cx.peers.is_remote(worker) => {
                 self.peers.deliver_item(cx, worker, stream, object);
@@ -159,6 +167,9 @@ impl Engine {
 
     /// Ends an attempt on a worker, whether it has started or not.
     fn interrupt(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt, reason: Option<Fault>) {
+        if Workers::cancel_overflow(&mut self.cx, worker, (task, attempt), reason.clone()) {
+            return;
+        }
         let Some(connected) = self.cx.workers.get_mut(&worker) else { return };
         connected.link.send(&NodeMessage::Cancel(task.0, attempt.0));
         connected.link.interrupt(task.0);

@@ -21,6 +21,8 @@ mod jobs;
 mod messages;
 mod objects;
 mod peers;
+#[cfg(test)]
+mod simulation;
 mod submission;
 mod unmet_demands;
 mod workers;
@@ -302,6 +304,9 @@ impl Engine {
         actors::end_with_calls(&mut self.cx, &mut self.deadlines);
         self.run_effects();
         self.check_interrupted();
+        if self.workers.tick(&mut self.cx) {
+            self.jobs.end_all(Fault::new(Code::Host, "workers can't be started"));
+        }
         self.unmet_demands.tick(&mut self.cx);
         self.deadlocks.tick(&mut self.cx);
         self.backpressure.tick(&mut self.cx);
@@ -324,19 +329,14 @@ impl Engine {
         }
         // Its job may end.
         self.run_effects();
-        let cx = &mut self.cx;
         match kind {
             _ if gives_up => {}
-            WorkerKind::Tasks => drop(self.workers.start(cx, kind)),
-            // Its job's root task has not started.
-            WorkerKind::Driver(job) if cx.jobs.contains_key(&job) => {
-                if let (Some(driver), Some(job)) = (self.workers.start(cx, kind), cx.jobs.get_mut(&job)) {
-                    job.driver = driver;
-                }
-            }
+            // A lost driver had not started its job's root task if the job still exists.
+            WorkerKind::Tasks | WorkerKind::Driver(_) => self.workers.request(kind),
             // The scheduler requests another if it needs one.
-            WorkerKind::Driver(_) | WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => {}
+            WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => {}
         }
+        self.run_effects();
     }
 
     /// Ends attempts that exceed their time limits.

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{ActorId, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Event, Scheduler, WorkerKind};
+use sandbar_core::{ActorId, Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_sched::{ActorState, Event, Failure, Outcome, Scheduler, WorkerKind};
 use sandbar_store::{LendResult, ValueStore};
 use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
@@ -25,6 +26,8 @@ pub const WORKERS_MAX: u32 = 1 << 12;
 const UNUSED_IDS_MIN: u32 = WORKERS_MAX / 4;
 /// A worker that exits within this time, without a message, has failed to start.
 const START_TIME_MAX: Duration = Duration::from_secs(2);
+/// Time after which the start of a worker is retried the first time. It doubles with each failed start.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Number of consecutive failed starts after which jobs fail.
 const FAILED_STARTS_MAX: u32 = 5;
 
@@ -36,8 +39,11 @@ pub(super) struct Workers {
     has_requested_ids: bool,
     /// Workers that serve one actor.
     of_actors: FxHashMap<ActorId, WorkerId>,
-    /// Workers that the scheduler requested.
+    /// Workers to start.
     requested: Vec<WorkerKind>,
+    /// Workers that could not be started, and when that is tried again.
+    retries: Vec<WorkerKind>,
+    next_retry: Option<Instant>,
     /// Consecutive failed starts.
     failed_starts: u32,
 }
@@ -59,6 +65,8 @@ impl Workers {
             has_requested_ids: false,
             of_actors: FxHashMap::default(),
             requested: Vec::new(),
+            retries: Vec::new(),
+            next_retry: None,
             failed_starts: 0,
         }
     }
@@ -93,8 +101,14 @@ impl Workers {
         let id = self.next_id(cx)?;
         match cx.driver.start_worker(id, kind) {
             Ok(link) => {
-                if let WorkerKind::Actor(actor) = kind {
-                    self.of_actors.insert(actor, id);
+                match kind {
+                    WorkerKind::Actor(actor) => _ = self.of_actors.insert(actor, id),
+                    WorkerKind::Driver(job) => {
+                        if let Some(job) = cx.jobs.get_mut(&job) {
+                            job.driver = id;
+                        }
+                    }
+                    _ => {}
                 }
                 add(cx, Worker::new(id, kind, link, cx.time.now));
                 Some(id)
@@ -120,11 +134,12 @@ impl Workers {
         Some(id)
     }
 
-    /// Starts missing workers for tasks.
+    /// Starts missing workers for tasks. Those that can't be started are retried later.
     pub(super) fn start_missing(&mut self, cx: &mut Context) {
         let present = cx.workers.values().filter(|worker| worker.kind == WorkerKind::Tasks).count();
-        for _ in present..cx.options.workers {
-            self.start(cx, WorkerKind::Tasks);
+        let retried = self.retries.iter().filter(|kind| **kind == WorkerKind::Tasks).count();
+        for _ in present + retried..cx.options.workers {
+            self.start_or_retry(cx, WorkerKind::Tasks);
         }
     }
 
@@ -133,13 +148,46 @@ impl Workers {
         self.requested.push(kind);
     }
 
-    /// Starts requested workers. Keeps those that can't be started for later.
+    /// Starts requested workers. Those that can't be started are retried later.
     pub(super) fn start_requested(&mut self, cx: &mut Context) {
         for kind in std::mem::take(&mut self.requested) {
-            if self.start(cx, kind).is_none() {
-                self.requested.push(kind);
-            }
+            self.start_or_retry(cx, kind);
         }
+    }
+
+    /// Retries workers that could not be started. Returns whether workers failed to start too often.
+    pub(super) fn tick(&mut self, cx: &mut Context) -> bool {
+        if self.next_retry.is_none_or(|at| cx.time.now < at) {
+            return false;
+        }
+        self.next_retry = None;
+        for kind in std::mem::take(&mut self.retries) {
+            self.start_or_retry(cx, kind);
+        }
+        self.gives_up()
+    }
+
+    /// Starts a worker that is still needed, or has it retried.
+    fn start_or_retry(&mut self, cx: &mut Context, kind: WorkerKind) {
+        let is_needed = match kind {
+            WorkerKind::Actor(actor) => cx.scheduler.actor(actor).is_some_and(|view| view.state != ActorState::Dead),
+            WorkerKind::Driver(job) => cx.jobs.contains_key(&job),
+            WorkerKind::Tasks | WorkerKind::Actors | WorkerKind::PeerProxy => true,
+        };
+        if is_needed && self.start(cx, kind).is_none() {
+            self.retries.push(kind);
+            let delay = RETRY_DELAY * 2_u32.pow(self.failed_starts.min(FAILED_STARTS_MAX));
+            self.next_retry.get_or_insert(cx.time.now + delay);
+        }
+    }
+
+    /// Returns whether workers failed to start too often, once.
+    fn gives_up(&mut self) -> bool {
+        let gives_up = self.failed_starts >= FAILED_STARTS_MAX;
+        if gives_up {
+            self.failed_starts = 0;
+        }
+        gives_up
     }
 
     /// Removes and kills a worker, and counts failed starts.
@@ -152,11 +200,7 @@ impl Workers {
         cx.push(Effect::WorkerGone(id));
         let has_started = !started.is_empty() || worker.has_sent || cx.time.now - worker.created >= START_TIME_MAX;
         self.failed_starts = if has_started { 0 } else { self.failed_starts + 1 };
-        let gives_up = self.failed_starts >= FAILED_STARTS_MAX;
-        if gives_up {
-            self.failed_starts = 0;
-        }
-        Some(LostWorker { kind: worker.kind, started, gives_up })
+        Some(LostWorker { kind: worker.kind, started, gives_up: self.gives_up() })
     }
 
     /// An actor has ended: its worker, if it has its own, is killed.
@@ -193,15 +237,33 @@ impl Workers {
         }
     }
 
-    /// Takes back the tasks that a worker has not started.
-    pub(super) fn recall(cx: &mut Context, id: WorkerId) {
-        let Some(worker) = cx.workers.get_mut(&id) else { return };
+    /// Ends an attempt that waits for room in its worker's queue: the worker does not know it. Returns whether it did.
+    pub(super) fn cancel_overflow(
+        cx: &mut Context,
+        worker: WorkerId,
+        (task, attempt): (TaskId, Attempt),
+        reason: Option<Fault>,
+    ) -> bool {
+        let Some(connected) = cx.workers.get_mut(&worker) else { return false };
+        let Some(at) = connected.overflow.iter().position(|other| *other == task) else { return false };
+        connected.overflow.remove(at);
+        let fault = reason.unwrap_or_else(|| Fault::new(Code::Cancelled, "it was cancelled"));
+        let outcome =
+            Outcome::Failed(Failure { error: Arc::new(TaskError { fault, chain: Vec::new() }), system: false });
+        cx.step_later(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
+        true
+    }
+
+    /// Takes back the tasks that a worker has not started, and returns them.
+    pub(super) fn recall(cx: &mut Context, id: WorkerId) -> Vec<TaskId> {
+        let Some(worker) = cx.workers.get_mut(&id) else { return Vec::new() };
         let mut tasks = worker.reclaim_tasks();
         for task in &tasks {
             drop_needs(worker, &cx.scheduler, *task);
         }
         tasks.extend(worker.overflow.drain(..));
-        cx.step_later(Event::Recalled { worker: id, tasks });
+        cx.step_later(Event::Recalled { worker: id, tasks: tasks.clone() });
+        tasks
     }
 
     /// Assigns tasks that wait for room, and returns workers that exited or failed, with the reasons.
