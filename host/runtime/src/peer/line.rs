@@ -166,3 +166,19 @@ impl Drop for PeerLine {
         }
     }
 }
+
+/// For simulations, which have no tasks that wait.
+#[cfg(test)]
+impl PeerEnd {
+    pub(crate) fn try_next_outgoing(&self) -> Option<Vec<u8>> {
+        self.outgoing.pop()
+    }
+
+    pub(crate) fn push_incoming(&self, frame: Vec<u8>) {
+        self.incoming.push(frame);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.outgoing.is_closed.load(Relaxed)
+    }
+}

@@ -179,6 +179,11 @@ impl TaskPosition {
     /// Position of a task that starts when it is assigned, for executors that start every task immediately.
     pub const IMMEDIATE: TaskPosition = TaskPosition(0);
 
+    /// Creates the position of a task that was assigned as the `number`th.
+    pub fn new(number: u32) -> TaskPosition {
+        TaskPosition(number)
+    }
+
     /// Returns whether the task has started, given the position that the worker has reached.
     pub fn is_started(self, taken: TaskPosition) -> bool {
         taken.0.wrapping_sub(self.0) as i32 >= 0

@@ -88,6 +88,12 @@ impl Peers {
         ]
     }
 
+    /// Returns whether a task stands for another node.
+    #[cfg(test)]
+    pub(super) fn is_proxy(&self, task: TaskId) -> bool {
+        self.proxies.is_proxy(task)
+    }
+
     /// Connects a node. `ids` are worker ids: of its proxy worker, and of its slots.
     pub(super) fn join(
         &mut self,

@@ -1,0 +1,63 @@
+//! Simulation of whole nodes: engines with their schedulers and value stores, simulated workers, disks and a network, driven
+//! by a seed. A seed replays exactly.
+//!
+//! Faults: workers and nodes crash, connections break, disks are slow and fail, stores are full, workers can't be started.
+//! Invariants: each consumer gets the value that its producer computes; a job without faults has the expected result, and one
+//! with faults that or an error that they explain; no reference is leaked; memory stays within its limit; nothing is left of
+//! jobs that have ended; each job ends once faults have ended.
+
+mod driver;
+mod program;
+mod worker;
+mod world;
+
+use sandbar_core::Seed;
+
+use self::world::{Faults, World};
+
+/// Number of simulations, unless `SANDBAR_SEEDS` says otherwise.
+const SEEDS: u64 = 300;
+
+/// Runs simulations of the seeds from `first` on, or of `SANDBAR_SEED` alone.
+fn simulate(first: u64, faults: impl Fn(&mut Seed) -> Faults) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (seeds, one) = (number("SANDBAR_SEEDS").unwrap_or(SEEDS), number("SANDBAR_SEED"));
+    let all = one.map_or(first..first + seeds, |seed| seed..seed + 1);
+    let print = one.is_some();
+    for seed in all {
+        let mut random = Seed::new(seed);
+        let faults = faults(&mut random);
+        let simulated = std::panic::AssertUnwindSafe(|| World::new(random, faults, print).run());
+        match std::panic::catch_unwind(simulated) {
+            Ok(Ok(())) => {}
+            Ok(Err(violation)) => panic!("SANDBAR_SEED={seed} ({faults:?}): {violation}"),
+            Err(panic) => {
+                eprintln!("SANDBAR_SEED={seed} ({faults:?}) panics");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_node_without_faults() {
+    simulate(0, |_| Faults { nodes: 1, ..Faults::default() });
+}
+
+#[test]
+fn nodes_without_faults() {
+    simulate(1_000_000, |random| Faults { nodes: 2 + random.below(2), ..Faults::default() });
+}
+
+#[test]
+fn nodes_with_faults() {
+    simulate(2_000_000, |random| Faults {
+        nodes: 1 + random.below(3),
+        worker_crashes: random.below(4),
+        node_crashes: random.below(2),
+        disconnects: random.below(3),
+        disk_fails: random.below(2) * 20,
+        start_fails: random.below(2) * 10,
+        small_memory: random.below(2) == 0,
+    });
+}

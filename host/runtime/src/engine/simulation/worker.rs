@@ -1,0 +1,837 @@
+//! Simulated workers: they run the plans of tasks, a step at a time, and check each value that they get.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sandbar_core::{
+    ActorOptions, Argument, Code, Fault, IdAllocator, Limits, ObjectId, RequestOptions, Seed, TaskError, TaskKind,
+    TaskRequest, WorkerId,
+};
+use sandbar_store::{Mapping, SealedFile};
+use sandbar_worker::CompiledComponent;
+use sandbar_worker::program::{
+    AttemptUsage, Delivery, NodeMessage, Polled, SentValue, StartTask, SubmitTask, TaskPosition, TaskRole,
+    WorkerMessage,
+};
+
+use super::program::{
+    ACTOR, Child, GENERATOR, Input, METHOD, Plan, TASK, call_seed, call_value, combine, decode, encode, item_value,
+    plan, stored_value,
+};
+use crate::link::WorkerLink;
+
+/// Maximum number of tasks in a worker's queue.
+const QUEUE_MAX: usize = 4;
+
+/// A delivered value, or an error.
+type ValueOrError = Result<Vec<u8>, TaskError>;
+
+/// A worker.
+#[derive(Debug)]
+pub(super) struct SimWorker {
+    pub(super) id: WorkerId,
+    seed: Seed,
+    ids: IdAllocator,
+    /// Messages from the node, encoded, with the bytes of a file.
+    inbox: VecDeque<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Messages to the node, with a file.
+    outbox: VecDeque<(Vec<u8>, Option<SealedFile>)>,
+    /// File of the message that the node reads.
+    current_file: Option<SealedFile>,
+    queue: VecDeque<QueuedTask>,
+    /// Number of tasks that were assigned, and that have started.
+    assigned: u32,
+    started: u32,
+    tasks: BTreeMap<u64, RunningTask>,
+    /// The task that computes, until this time.
+    computing: Option<u64>,
+    /// Attempts of the creation of resident actors.
+    actors: BTreeMap<u64, ResidentActor>,
+    /// Requests of tasks for objects, in order.
+    requests: BTreeMap<u64, VecDeque<u64>>,
+    /// Values delivered for the next tasks, or `None` for one that is not available yet.
+    needs: BTreeMap<u64, VecDeque<Option<ValueOrError>>>,
+    lent: BTreeMap<u64, Vec<u8>>,
+    held_jobs: BTreeSet<u32>,
+    pub(super) is_alive: bool,
+    /// Whether the node has killed it, or disconnected.
+    pub(super) is_killed: bool,
+    /// Violations of the protocol, or wrong values.
+    pub(super) errors: Vec<String>,
+    /// A root task waits until the simulation lets it finish.
+    pub(super) waits_for_quiescence: bool,
+}
+
+#[derive(Debug)]
+struct QueuedTask {
+    task: u64,
+    attempt: u32,
+    job: u32,
+    function: u32,
+    seed: u64,
+    role: TaskRole,
+    needs: Vec<u64>,
+    /// First argument: the depth of a task, or the number of items.
+    number: u8,
+    /// Whether it is the root task of a job.
+    is_root: bool,
+}
+
+#[derive(Debug)]
+struct ResidentActor {
+    attempt: u32,
+    creation: QueuedTask,
+}
+
+#[derive(Debug)]
+struct RunningTask {
+    own: QueuedTask,
+    stage: Stage,
+    plan: Plan,
+    input: Option<u64>,
+    stored: Option<u64>,
+    children: Vec<Submitted>,
+    results: Vec<u64>,
+    /// Objects that the task holds, with how often.
+    holds: BTreeMap<u64, u32>,
+    /// Values or errors of requested objects.
+    delivered: BTreeMap<u64, ValueOrError>,
+    /// Items of streams.
+    items: BTreeMap<u64, Vec<u64>>,
+    /// Consumed items, of a generator.
+    consumed: u64,
+    is_blocked: bool,
+    ends: Duration,
+    /// The next child, item, or call.
+    next: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Submitted {
+    object: u64,
+    calls: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Input,
+    Submit,
+    Await,
+    Yield,
+    Compute,
+    /// A root task waits until all is quiet.
+    Quiesce,
+    Return,
+}
+
+/// What a step of a task did.
+enum Step {
+    Continues,
+    Blocked,
+    Finished,
+}
+
+impl SimWorker {
+    pub(super) fn new(id: WorkerId, seed: Seed) -> SimWorker {
+        SimWorker {
+            id,
+            seed,
+            ids: IdAllocator::of(id),
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            current_file: None,
+            queue: VecDeque::new(),
+            assigned: 0,
+            started: 0,
+            tasks: BTreeMap::new(),
+            computing: None,
+            actors: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            needs: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            held_jobs: BTreeSet::new(),
+            is_alive: true,
+            is_killed: false,
+            errors: Vec::new(),
+            waits_for_quiescence: false,
+        }
+    }
+
+    /// Returns whether it has nothing to do, apart from a root task that waits.
+    pub(super) fn is_idle(&self) -> bool {
+        let all_wait = self.tasks.values().all(|task| task.stage == Stage::Quiesce);
+        !self.is_alive || self.inbox.is_empty() && self.outbox.is_empty() && self.queue.is_empty() && all_wait
+    }
+
+    /// Kills the process.
+    pub(super) fn crash(&mut self) {
+        self.is_alive = false;
+        self.inbox.clear();
+        self.queue.clear();
+        self.tasks.clear();
+    }
+
+    /// Lets a waiting root task finish.
+    pub(super) fn release_root(&mut self) {
+        self.waits_for_quiescence = false;
+        for task in self.tasks.values_mut().filter(|task| task.stage == Stage::Quiesce) {
+            task.stage = Stage::Return;
+        }
+    }
+
+    fn send(&mut self, message: &WorkerMessage<'_>, file: Option<SealedFile>) {
+        self.outbox.push_back((postcard::to_stdvec(message).unwrap(), file));
+    }
+
+    /// Handles messages, and runs its tasks for a moment.
+    pub(super) fn run(&mut self, now: Duration) {
+        if !self.is_alive {
+            return;
+        }
+        while let Some((frame, file)) = self.inbox.pop_front() {
+            let message = postcard::from_bytes(&frame).unwrap();
+            self.handle(message, file, now);
+        }
+        for _ in 0..1 + self.seed.below(4) {
+            if !self.step(now) {
+                break;
+            }
+        }
+    }
+
+    /// Runs a step of one task. Returns whether there was one.
+    fn step(&mut self, now: Duration) -> bool {
+        let ready: Vec<u64> = self.tasks.iter().filter(|(_, task)| !task.is_blocked).map(|(id, _)| *id).collect();
+        // One task has the processor; others wait for it.
+        let current = self.computing.filter(|task| ready.contains(task)).or_else(|| {
+            let pick = self.seed.below(ready.len().max(1) as u32) as usize;
+            ready.get(pick).copied()
+        });
+        let Some(id) = current else {
+            return self.start_next(now);
+        };
+        self.computing = Some(id);
+        let mut task = self.tasks.remove(&id).unwrap();
+        match self.advance(&mut task, now) {
+            Step::Continues => drop(self.tasks.insert(id, task)),
+            Step::Blocked => {
+                self.computing = None;
+                if !task.is_blocked {
+                    task.is_blocked = true;
+                    self.send(&WorkerMessage::Blocked(id, true), None);
+                }
+                self.tasks.insert(id, task);
+            }
+            Step::Finished => self.computing = None,
+        }
+        true
+    }
+
+    fn start_next(&mut self, now: Duration) -> bool {
+        let Some(own) = self.queue.pop_front() else { return false };
+        self.started += 1;
+        let id = own.task;
+        match own.role {
+            TaskRole::MakeActor(_) => {
+                self.take_needs(&own.needs);
+                let value = postcard::to_stdvec(&None::<u64>).unwrap();
+                self.send_finished(&own, Ok((value, Vec::new())), None, false);
+                self.actors.insert(id, ResidentActor { attempt: own.attempt, creation: own });
+            }
+            TaskRole::ActorCall(actor, attempt, _)
+                if self.actors.get(&actor).is_none_or(|resident| resident.attempt != attempt) =>
+            {
+                self.take_needs(&own.needs);
+                self.send(&WorkerMessage::CallDropped(id), None);
+            }
+            _ => {
+                let plan = plan(own.seed, if own.function == TASK { own.number } else { 0 });
+                let task = RunningTask {
+                    stage: Stage::Input,
+                    input: None,
+                    stored: None,
+                    children: Vec::new(),
+                    results: Vec::new(),
+                    holds: BTreeMap::new(),
+                    delivered: BTreeMap::new(),
+                    items: BTreeMap::new(),
+                    consumed: 0,
+                    is_blocked: false,
+                    ends: now,
+                    next: 0,
+                    plan,
+                    own,
+                };
+                self.tasks.insert(id, task);
+            }
+        }
+        true
+    }
+
+    /// Takes the values that were delivered for a task which does not run.
+    fn take_needs(&mut self, needs: &[u64]) {
+        for need in needs {
+            self.take_need(*need);
+        }
+    }
+
+    fn take_need(&mut self, need: u64) -> Option<Option<ValueOrError>> {
+        let queue = self.needs.get_mut(&need)?;
+        let value = queue.pop_front();
+        if queue.is_empty() {
+            self.needs.remove(&need);
+        }
+        value
+    }
+
+    fn advance(&mut self, task: &mut RunningTask, now: Duration) -> Step {
+        match task.stage {
+            Stage::Input => self.take_input(task, now),
+            Stage::Submit => self.submit_next(task),
+            Stage::Await => self.await_next(task),
+            Stage::Yield => self.yield_next(task),
+            Stage::Compute if now < task.ends => Step::Continues,
+            Stage::Compute if task.own.is_root => {
+                self.release_holds(task);
+                task.stage = Stage::Quiesce;
+                self.waits_for_quiescence = true;
+                Step::Continues
+            }
+            Stage::Compute => {
+                task.stage = Stage::Return;
+                Step::Continues
+            }
+            Stage::Quiesce => Step::Continues,
+            Stage::Return => {
+                self.finish(task);
+                Step::Finished
+            }
+        }
+    }
+
+    fn take_input(&mut self, task: &mut RunningTask, now: Duration) -> Step {
+        if let Some(need) = task.own.needs.first().copied() {
+            let value = match task.delivered.remove(&need) {
+                Some(value) => value,
+                None => match self.take_need(need) {
+                    Some(Some(value)) => value,
+                    Some(None) => return self.request(task, need),
+                    None => {
+                        self.errors.push(format!("task {} starts without object {need}", task.own.task));
+                        return Step::Blocked;
+                    }
+                },
+            };
+            match self.check(need, value) {
+                Ok(number) => task.input = Some(number),
+                Err(error) => {
+                    self.fail(task, error);
+                    return Step::Finished;
+                }
+            }
+        }
+        task.ends = now + Duration::from_micros(task.plan.micros);
+        task.stage = match task.own.function {
+            TASK => Stage::Submit,
+            GENERATOR => Stage::Yield,
+            _ => Stage::Compute,
+        };
+        Step::Continues
+    }
+
+    /// Decodes a value.
+    fn check(&mut self, object: u64, value: ValueOrError) -> Result<u64, TaskError> {
+        let bytes = value?;
+        Ok(decode(&bytes).unwrap_or_else(|| {
+            self.errors.push(format!("object {object} has a wrong value of {} bytes", bytes.len()));
+            0
+        }))
+    }
+
+    fn request(&mut self, task: &mut RunningTask, object: u64) -> Step {
+        self.send(&WorkerMessage::RequestObject(object, task.own.task), None);
+        self.requests.entry(object).or_default().push_back(task.own.task);
+        Step::Blocked
+    }
+
+    fn submit_next(&mut self, task: &mut RunningTask) -> Step {
+        let own = task.own.task;
+        let uses_stored = |child: &(u64, Child)| child.1 == Child::Task(Some(Input::Stored));
+        let is_stored = task.plan.returns_ref || task.plan.children.iter().any(uses_stored);
+        if is_stored && task.stored.is_none() {
+            let object = self.ids.take(1).unwrap();
+            let value = encode(stored_value(task.own.seed));
+            self.send_value(value, |value| WorkerMessage::Put { object, task: own, value, refs: Vec::new() });
+            task.holds.insert(object, 1);
+            task.stored = Some(object);
+            return Step::Continues;
+        }
+        if task.next > 0 && self.held_jobs.contains(&task.own.job) {
+            return Step::Continues;
+        }
+        let Some((seed, child)) = task.plan.children.get(task.next).copied() else {
+            task.next = 0;
+            task.stage = Stage::Await;
+            return Step::Continues;
+        };
+        task.next += 1;
+        let depth = task.own.number.saturating_sub(1);
+        let submitted = match child {
+            Child::Task(input) => {
+                let input = input.map(|input| match input {
+                    Input::Stored => task.stored.unwrap_or(0),
+                    Input::Child(index) => task.children[index].object,
+                });
+                Submitted { object: self.submit(task, (TASK, seed), depth, input, None), calls: Vec::new() }
+            }
+            Child::Generator(items) => {
+                let object = self.submit(task, (GENERATOR, seed), items as u8, None, None);
+                task.items.insert(object, Vec::new());
+                // The end of the stream is requested before its items.
+                self.send(&WorkerMessage::RequestObject(object, own), None);
+                self.requests.entry(object).or_default().push_back(own);
+                Submitted { object, calls: Vec::new() }
+            }
+            Child::Actor(calls) => {
+                let object = self.submit(task, (ACTOR, seed), 0, None, None);
+                let calls = (0..calls).map(|call| {
+                    let seed = call_seed(seed, call);
+                    self.submit(task, (METHOD, seed), 0, None, Some(object))
+                });
+                let calls = calls.collect();
+                Submitted { object, calls }
+            }
+            Child::Cancelled => {
+                let object = self.submit(task, (TASK, seed), depth, None, None);
+                self.send(&WorkerMessage::Cancel(object, own, true), None);
+                Submitted { object, calls: Vec::new() }
+            }
+        };
+        task.children.push(submitted);
+        Step::Continues
+    }
+
+    fn submit(
+        &mut self,
+        task: &mut RunningTask,
+        (function, seed): (u32, u64),
+        number: u8,
+        input: Option<u64>,
+        actor: Option<u64>,
+    ) -> u64 {
+        let id = self.ids.take(1).unwrap();
+        let number = [number];
+        let mut arguments = vec![Argument::Value(&number)];
+        arguments.extend(input.map(|object| Argument::Object(ObjectId(object))));
+        let options = (function == ACTOR && seed % 2 == 0).then(|| {
+            let actor = ActorOptions { max_restarts: 2, max_task_retries: 5, ..ActorOptions::default() };
+            Box::new(RequestOptions { actor: Some(Box::new(actor)), ..RequestOptions::default() })
+        });
+        let request = TaskRequest { options, actor: actor.map(ObjectId), arguments, refs: Vec::new() };
+        let request = postcard::to_stdvec(&request).unwrap();
+        let (parent, attempt) = (task.own.task, task.own.attempt);
+        let submit = SubmitTask { task: id, parent, attempt, function, returns: 1, seed, request: &request };
+        self.send(&WorkerMessage::Submit(submit), None);
+        *task.holds.entry(id).or_default() += 1;
+        id
+    }
+
+    fn await_next(&mut self, task: &mut RunningTask) -> Step {
+        let (Some(child), Some((seed, kind))) =
+            (task.children.get(task.next).cloned(), task.plan.children.get(task.next).copied())
+        else {
+            task.stage = Stage::Compute;
+            return Step::Continues;
+        };
+        let result = match kind {
+            Child::Cancelled => Some(Ok(0)),
+            Child::Task(_) => self.await_value(task, child.object),
+            Child::Generator(_) => match task.delivered.get(&child.object) {
+                Some(Ok(_)) => {
+                    let items = task.items.remove(&child.object).unwrap_or_default();
+                    Some(Ok(combine(seed, None, &items)))
+                }
+                Some(Err(error)) => Some(Err(error.clone())),
+                None => None,
+            },
+            Child::Actor(_) => self.await_calls(task, seed, &child.calls),
+        };
+        match result {
+            None => Step::Blocked,
+            Some(Ok(result)) => {
+                task.results.push(result);
+                task.next += 1;
+                Step::Continues
+            }
+            Some(Err(error)) => {
+                self.fail(task, error);
+                Step::Finished
+            }
+        }
+    }
+
+    /// Returns the value of an object, or requests it.
+    fn await_value(&mut self, task: &mut RunningTask, object: u64) -> Option<Result<u64, TaskError>> {
+        match task.delivered.get(&object).cloned() {
+            Some(value) => Some(self.check(object, value)),
+            None => {
+                let is_requested = self.requests.get(&object).is_some_and(|tasks| tasks.contains(&task.own.task));
+                if !is_requested {
+                    self.request(task, object);
+                }
+                None
+            }
+        }
+    }
+
+    fn await_calls(&mut self, task: &mut RunningTask, seed: u64, calls: &[u64]) -> Option<Result<u64, TaskError>> {
+        let mut results = Vec::new();
+        for call in calls {
+            match self.await_value(task, *call)? {
+                Ok(result) => results.push(result),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(combine(seed, None, &results)))
+    }
+
+    fn yield_next(&mut self, task: &mut RunningTask) -> Step {
+        let TaskRole::Generator(buffer) = task.own.role else {
+            self.errors.push(format!("generator {} has another role", task.own.task));
+            task.stage = Stage::Compute;
+            return Step::Continues;
+        };
+        if task.next >= usize::from(task.own.number) {
+            task.stage = Stage::Compute;
+            return Step::Continues;
+        }
+        if task.next as u64 >= task.consumed + u64::from(buffer) {
+            return Step::Blocked;
+        }
+        let (index, object) = (task.next as u64, self.ids.take(1).unwrap());
+        let (id, attempt) = (task.own.task, task.own.attempt);
+        let value = encode(item_value(task.own.seed, index));
+        self.send_value(value, |value| WorkerMessage::Yield {
+            task: id,
+            attempt,
+            index,
+            object,
+            value,
+            refs: Vec::new(),
+        });
+        // The item belongs to its stream.
+        task.next += 1;
+        Step::Continues
+    }
+
+    fn finish(&mut self, task: &mut RunningTask) {
+        let seed = task.own.seed;
+        let result = match task.own.function {
+            METHOD => call_value(seed),
+            GENERATOR => u64::from(task.own.number),
+            _ => combine(seed, task.input, &task.results),
+        };
+        let refs = task.stored.filter(|_| task.plan.returns_ref && !task.own.is_root).into_iter().collect();
+        self.send_finished(&task.own, Ok((encode(result), refs)), None, false);
+        self.release_holds(task);
+    }
+
+    fn fail(&mut self, task: &mut RunningTask, error: TaskError) {
+        self.send_finished(&task.own, Err(error), None, false);
+        self.release_holds(task);
+    }
+
+    fn release_holds(&mut self, task: &mut RunningTask) {
+        for (object, count) in std::mem::take(&mut task.holds) {
+            self.send(&WorkerMessage::Release(object, count), None);
+        }
+    }
+
+    fn send_finished(
+        &mut self,
+        own: &QueuedTask,
+        returned: Result<(Vec<u8>, Vec<u64>), TaskError>,
+        saved: Option<u64>,
+        lost: bool,
+    ) {
+        let (task, attempt, usage) = (own.task, own.attempt, AttemptUsage::default());
+        match returned {
+            Ok((value, refs)) => self.send_value(value, |value| WorkerMessage::Finished {
+                task,
+                attempt,
+                returned: Ok(vec![(value, refs)]),
+                usage,
+                lost,
+                saved,
+            }),
+            Err(error) => {
+                let returned = Err(Box::new(error));
+                self.send(&WorkerMessage::Finished { task, attempt, returned, usage, lost, saved }, None);
+            }
+        }
+    }
+
+    /// Sends a message with a value: some large values in files.
+    fn send_value(&mut self, value: Vec<u8>, message: impl FnOnce(SentValue<'_>) -> WorkerMessage<'_>) {
+        if value.len() > 8000 {
+            let file = SealedFile::new(&value).unwrap();
+            self.send(&message(SentValue::File(value.len() as u64, None)), Some(file));
+        } else {
+            let frame = postcard::to_stdvec(&message(SentValue::Inline(&value))).unwrap();
+            self.outbox.push_back((frame, None));
+        }
+    }
+
+    fn handle(&mut self, message: NodeMessage<'_>, file: Option<Vec<u8>>, _: Duration) {
+        match message {
+            NodeMessage::Deliver { object, value, contains, requested, .. } => {
+                let value = self.delivered_value(value, file);
+                if requested {
+                    self.deliver_requested(object, value, contains);
+                } else {
+                    self.needs.entry(object).or_default().push_back(value);
+                }
+            }
+            NodeMessage::DeliverItem { stream, object, value, contains, .. } => {
+                self.deliver_item(stream, object, value, contains);
+            }
+            NodeMessage::Credit(task, consumed) => {
+                if let Some(task) = self.tasks.get_mut(&task) {
+                    task.consumed = consumed;
+                }
+                self.unblock(task);
+            }
+            NodeMessage::DropDelivery(_, object) => drop(self.take_need(object)),
+            NodeMessage::ReleaseFile(file) => {
+                if self.lent.remove(&file).is_some() {
+                    self.send(&WorkerMessage::FileReleased(file), None);
+                } else {
+                    self.errors.push(format!("file {file} is released, and was not lent"));
+                }
+            }
+            NodeMessage::Cancel(task, attempt) => self.cancel(task, attempt),
+            NodeMessage::WithdrawCall(_, call, attempt) => self.withdraw(call, attempt),
+            NodeMessage::HoldJob(job, true) => drop(self.held_jobs.insert(job)),
+            NodeMessage::HoldJob(job, false) => drop(self.held_jobs.remove(&job)),
+            NodeMessage::DropMemory(_) | NodeMessage::ResumeOnce(_) | NodeMessage::ReportWaits(_) => {}
+        }
+    }
+
+    fn delivered_value(&mut self, value: Delivery<'_>, file: Option<Vec<u8>>) -> Option<ValueOrError> {
+        match value {
+            Delivery::Value(bytes) => Some(Ok(bytes.to_vec())),
+            Delivery::File(_, number) => {
+                let bytes = file.unwrap_or_default();
+                if self.lent.insert(number, bytes.clone()).is_some() {
+                    self.errors.push(format!("file {number} is lent twice"));
+                }
+                Some(Ok(bytes))
+            }
+            Delivery::LentFile(number) => match self.lent.get(&number) {
+                Some(bytes) => Some(Ok(bytes.clone())),
+                None => {
+                    self.errors.push(format!("file {number} was not lent"));
+                    Some(Ok(Vec::new()))
+                }
+            },
+            Delivery::Pending => None,
+            Delivery::Failed(error) => Some(Err(postcard::from_bytes(error).unwrap())),
+        }
+    }
+
+    fn deliver_requested(&mut self, object: u64, value: Option<ValueOrError>, contains: Vec<u64>) {
+        let Some(value) = value else {
+            return self.errors.push(format!("object {object} was requested, and is pending"));
+        };
+        let requester = self.requests.get_mut(&object).and_then(VecDeque::pop_front);
+        if self.requests.get(&object).is_some_and(VecDeque::is_empty) {
+            self.requests.remove(&object);
+        }
+        if requester.is_none() {
+            self.errors.push(format!("object {object} was delivered, and not requested"));
+        }
+        match requester.and_then(|task| self.tasks.get_mut(&task)) {
+            Some(task) => {
+                contains.into_iter().for_each(|content| *task.holds.entry(content).or_default() += 1);
+                task.delivered.insert(object, value);
+                self.unblock(requester.unwrap_or(0));
+            }
+            // Its task has ended.
+            None => contains.into_iter().for_each(|content| self.send(&WorkerMessage::Release(content, 1), None)),
+        }
+    }
+
+    fn deliver_item(&mut self, stream: u64, object: u64, value: Delivery<'_>, contains: Vec<u64>) {
+        let value = self.delivered_value(value, None);
+        let owner = self.tasks.iter().find(|(_, task)| task.items.contains_key(&stream)).map(|(id, _)| *id);
+        let Some(owner) = owner else {
+            contains.into_iter().chain([object]).for_each(|object| self.send(&WorkerMessage::Release(object, 1), None));
+            return;
+        };
+        // An item's value is known from its position; it is requested if it is large.
+        let number = match value {
+            Some(Ok(bytes)) => decode(&bytes),
+            _ => None,
+        };
+        let task = self.tasks.get_mut(&owner).unwrap();
+        let child = task.children.iter().position(|child| child.object == stream);
+        let seed =
+            child.or(Some(task.children.len())).and_then(|child| task.plan.children.get(child)).map(|(seed, _)| *seed);
+        let items = task.items.get_mut(&stream).unwrap();
+        let expected = item_value(seed.unwrap_or(0), items.len() as u64);
+        items.push(expected);
+        let consumed = items.len() as u64;
+        if number.is_some_and(|number| number != expected) {
+            self.errors.push(format!("item {object} of stream {stream} has a wrong value"));
+        }
+        self.send(&WorkerMessage::Release(object, 1), None);
+        contains.into_iter().for_each(|content| self.send(&WorkerMessage::Release(content, 1), None));
+        self.send(&WorkerMessage::ItemsTaken(stream, consumed), None);
+        self.unblock(owner);
+    }
+
+    fn unblock(&mut self, task: u64) {
+        if let Some(task) = self.tasks.get_mut(&task)
+            && std::mem::take(&mut task.is_blocked)
+        {
+            let id = task.own.task;
+            self.send(&WorkerMessage::Blocked(id, false), None);
+        }
+    }
+
+    fn cancel(&mut self, id: u64, attempt: u32) {
+        let cancelled = || TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
+        if let Some(resident) = self.actors.get(&id).filter(|resident| resident.attempt == attempt) {
+            let died = || TaskError { fault: Fault::new(Code::ActorDied, "the actor has ended"), chain: Vec::new() };
+            let is_of = |own: &QueuedTask| matches!(own.role, TaskRole::ActorCall(actor, ..) if actor == id);
+            let _ = resident;
+            let running: Vec<u64> =
+                self.tasks.iter().filter(|(_, task)| is_of(&task.own)).map(|(call, _)| *call).collect();
+            for call in running {
+                let mut task = self.tasks.remove(&call).unwrap();
+                self.send_finished(&task.own, Err(died()), None, true);
+                self.release_holds(&mut task);
+            }
+            let resident = self.actors.remove(&id).unwrap();
+            return self.send_finished(&resident.creation, Err(cancelled()), None, false);
+        }
+        if let Some(at) = self.queue.iter().position(|own| own.task == id && own.attempt == attempt) {
+            let own = self.queue.remove(at).unwrap();
+            self.started += 1;
+            self.take_needs(&own.needs);
+            return self.send_finished(&own, Err(cancelled()), None, false);
+        }
+        if self.tasks.get(&id).is_some_and(|task| task.own.attempt == attempt) {
+            let mut task = self.tasks.remove(&id).unwrap();
+            self.fail(&mut task, cancelled());
+        }
+    }
+
+    /// Ends a call that has not started.
+    fn withdraw(&mut self, call: u64, attempt: u32) {
+        if let Some(at) = self.queue.iter().position(|own| own.task == call && own.attempt == attempt) {
+            let own = self.queue.remove(at).unwrap();
+            self.started += 1;
+            self.take_needs(&own.needs);
+            let error = TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
+            self.send_finished(&own, Err(error), None, false);
+        }
+    }
+}
+
+/// The node's side of a worker.
+#[derive(Debug)]
+pub(super) struct SimLink(pub(super) Rc<RefCell<SimWorker>>);
+
+impl WorkerLink for SimLink {
+    fn process_id(&self) -> u32 {
+        0
+    }
+
+    fn send_program(&mut self, _: &CompiledComponent, _: &Limits, _: Vec<TaskKind>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn send(&mut self, message: &NodeMessage<'_>) {
+        self.0.borrow_mut().inbox.push_back((postcard::to_stdvec(message).unwrap(), None));
+    }
+
+    fn send_with_file(&mut self, message: &NodeMessage<'_>, file: &SealedFile) -> io::Result<()> {
+        let mapping = Mapping::sealed(file.as_fd(), file.bytes())?;
+        self.0.borrow_mut().inbox.push_back((postcard::to_stdvec(message).unwrap(), Some(mapping.to_vec())));
+        Ok(())
+    }
+
+    fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
+        let mut worker = self.0.borrow_mut();
+        if worker.queue.len() >= QUEUE_MAX {
+            return None;
+        }
+        let arguments: Vec<Argument<'_>> = postcard::from_bytes(task.arguments).unwrap();
+        let number = match arguments.first() {
+            Some(Argument::Value(bytes)) => bytes.first().copied().unwrap_or(0),
+            _ => 0,
+        };
+        worker.assigned += 1;
+        let position = TaskPosition::new(worker.assigned);
+        worker.queue.push_back(QueuedTask {
+            task: task.task,
+            attempt: task.attempt,
+            job: task.job,
+            function: task.function,
+            seed: task.seed,
+            role: task.role,
+            needs: task.needs.clone(),
+            number,
+            is_root: arguments.len() == 3,
+        });
+        Some(position)
+    }
+
+    fn started_up_to(&self) -> TaskPosition {
+        TaskPosition::new(self.0.borrow().started)
+    }
+
+    fn reclaim_tasks(&mut self) -> TaskPosition {
+        let mut worker = self.0.borrow_mut();
+        let started = worker.started;
+        worker.queue.clear();
+        // The positions of reclaimed tasks are not used again.
+        worker.started = worker.assigned;
+        TaskPosition::new(started)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn has_messages(&self) -> bool {
+        !self.0.borrow().outbox.is_empty()
+    }
+
+    fn poll(&mut self, frame: &mut Vec<u8>) -> io::Result<Polled> {
+        let mut worker = self.0.borrow_mut();
+        let Some((next, file)) = worker.outbox.pop_front() else { return Ok(Polled::Empty) };
+        (*frame, worker.current_file) = (next, file);
+        Ok(Polled::Message)
+    }
+
+    fn next_file(&mut self, _: u64) -> io::Result<SealedFile> {
+        self.0.borrow_mut().current_file.take().ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn has_exited(&self) -> bool {
+        !self.0.borrow().is_alive
+    }
+
+    fn kill(&mut self) {
+        let mut worker = self.0.borrow_mut();
+        worker.is_killed = true;
+        worker.crash();
+        worker.outbox.clear();
+    }
+}
