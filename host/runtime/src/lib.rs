@@ -22,6 +22,7 @@ mod peer;
 mod plan;
 mod recording;
 mod runner;
+mod summary;
 mod thread;
 mod worker;
 
@@ -41,7 +42,8 @@ pub use peer::{
 };
 pub use plan::{ArgumentPlan, ProgramPlan};
 pub use runner::{
-    ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec,
-    ProgramSummary, RunProgram, RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,
+    ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec, RunProgram,
+    RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,
 };
+pub use summary::ProgramSummary;
 pub use thread::RuntimeHandle;

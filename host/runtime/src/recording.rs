@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::engine::FinishedJob;
 use crate::error::ProgramError;
-use crate::runner::ProgramSummary;
+use crate::summary::ProgramSummary;
 use crate::thread::RuntimeHandle;
 
 /// Records a job. If it is dropped before [`JobRecording::finish`], it records the job as interrupted.

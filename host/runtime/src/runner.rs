@@ -8,11 +8,10 @@ use std::time::Instant;
 
 use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
 use sandbar_functions::{FunctionLoader, LoadedComponent, find_component};
-use sandbar_jobs::{JobCounts, JobProgress, JobRecorder, LogOutput, Phase};
+use sandbar_jobs::{JobProgress, JobRecorder, LogOutput, Phase};
 use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_worker::program::ProgramWorkerOptions;
 use sandbar_worker::{GpuProcesses, peak_memory_bytes};
-use serde::Serialize;
 
 use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
@@ -20,6 +19,7 @@ use crate::engine::{EngineOptions, First, JobCounters, JobOutputs, JobResult, Ne
 use crate::error::ProgramError;
 use crate::peer::{CachedResult, ClusterServices};
 use crate::recording::JobRecording;
+use crate::summary::ProgramSummary;
 use crate::thread::{Runtime, RuntimeHandle, RuntimeOptions, StoreOptions};
 
 /// Limits of a job. A task that exceeds `call_bytes_max` waits; exceeding another limit is an error.
@@ -161,30 +161,6 @@ impl std::fmt::Debug for ClusterProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClusterProgram").field("task", &self.task).finish_non_exhaustive()
     }
-}
-
-/// Summary of a successful job.
-#[derive(Debug, Clone, Serialize)]
-pub struct ProgramSummary {
-    /// Name of the job, if it is recorded.
-    pub job: Option<String>,
-    /// `succeeded`.
-    pub state: &'static str,
-    /// Result of the first task; null for the job of a client.
-    pub result: serde_json::Value,
-    /// Counts of tasks.
-    #[serde(flatten)]
-    pub counts: JobCounts,
-    /// Bytes of objects that were spilled to disk.
-    pub spilled_bytes: u64,
-    /// Bytes of spilled objects that were read back.
-    pub restored_bytes: u64,
-    /// Seconds of building and compiling the program before its start.
-    pub build_seconds: f64,
-    /// Seconds from the start to the end of the job.
-    pub seconds: f64,
-    /// Peak memory of the node's process, in bytes.
-    pub peak_memory_bytes: u64,
 }
 
 /// Runs programs on this node. The runtime starts with the first program.

@@ -33,7 +33,7 @@ fn arguments_are_checked_when_they_are_submitted() {
         type Two = (ObjectRef<i64>, ObjectRef<i64>);
         check(job.task("add").submit::<Two>((1, 2)).await, "`add` returns i64, and was asked for 2 objects");
         let long = "x".repeat(300_000);
-        check(job.task("fails").submit::<ObjectRef<i64>>((long,)).await, "`put` what is larger");
+        check(job.task("fails").submit::<ObjectRef<i64>>((long,)).await, "store larger values with `put`");
         // Numbers are converted to the type of the parameter.
         for object in [add(&job, 1_u8).await?, add(&job, 1_i32).await?, add(&job, 1_usize).await?] {
             assert_eq!(object.get().await?, 2);

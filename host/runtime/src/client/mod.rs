@@ -30,7 +30,8 @@ use crate::calls::{Program, ProgramTask};
 use crate::engine::{First, JobOutputs, JobResult, NewJob};
 use crate::error::ProgramError;
 use crate::recording::JobRecording;
-use crate::runner::{ProgramRunner, ProgramSummary, start_fault, summary};
+use crate::runner::{ProgramRunner, start_fault, summary};
+use crate::summary::ProgramSummary;
 use crate::thread::RunningJob;
 
 /// Maximum bytes of an encoded task request. Larger arguments are passed as objects.

@@ -11,9 +11,10 @@ use sandbar_sched::{
 };
 use sandbar_worker::program::{NodeMessage, TaskRole};
 
-use super::context::{Context, Stored};
+use super::context::Context;
 use super::deadlines::Deadlines;
 use super::effects::Effect;
+use super::values::Stored;
 use crate::calls::{ActorCreation, Call};
 
 /// Job of detached actors, which outlive the jobs that create them.

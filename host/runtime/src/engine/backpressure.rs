@@ -13,8 +13,7 @@ use sandbar_sched::WorkerKind;
 use sandbar_worker::program::NodeMessage;
 
 use super::context::Context;
-use super::effects::Effect;
-use super::jobs::JobEffect;
+use super::effects::{Effect, JobEffect};
 use crate::worker::Worker;
 
 /// Time without progress after which tasks of a held job submit one more call.

@@ -9,19 +9,16 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, ValueLocation};
+use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation};
 use sandbar_store::{ValueKey, ValueMemory, ValueStore};
 use sandbar_worker::program::NodeMessage;
 
 use super::driver::Driver;
 use super::effects::{Effect, Effects};
-use super::peers::{Connections, RemoteKey, RemoteValues};
+use super::peers::Connections;
+use super::values::{RemoteValues, Stored, ValuePlace};
 use crate::calls::{Call, Names};
 use crate::worker::Worker;
-
-/// Minimum size of a value that the value store keeps. A smaller one is stored with its object: it takes less memory than a
-/// record in the store.
-const STORED_BYTES_MIN: usize = 4 << 10;
 
 /// Limits and resources of an engine.
 #[derive(Debug, Clone)]
@@ -105,33 +102,6 @@ impl Ids {
     }
 }
 
-/// The value of an object.
-#[derive(Debug, Clone)]
-pub(crate) enum Stored {
-    Inline(Box<[u8]>),
-    /// In the value store, with its size.
-    Local(ValueKey, u64),
-    /// On another node.
-    Remote(RemoteKey),
-}
-
-impl Stored {
-    pub(crate) fn key(&self) -> Option<ValueKey> {
-        match self {
-            Stored::Inline(_) | Stored::Remote(_) => None,
-            Stored::Local(key, _) => Some(*key),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Stored::Inline(bytes) => bytes.len() as u64,
-            Stored::Local(_, bytes) => *bytes,
-            Stored::Remote(key) => key.bytes,
-        }
-    }
-}
-
 /// Values in the store may be lost with its disk, inline values may not.
 const PAYLOAD_CALLBACKS: PayloadCallbacks<Call, Stored> = PayloadCallbacks {
     can_be_lost: |value| !matches!(value, Stored::Inline(_)),
@@ -142,22 +112,6 @@ const PAYLOAD_CALLBACKS: PayloadCallbacks<Call, Stored> = PayloadCallbacks {
     },
     call_bytes: |call| call.bytes(),
 };
-
-/// Where a value is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ValuePlace {
-    /// With its object.
-    Inline,
-    Memory,
-    Disk,
-    /// On another node.
-    Remote,
-}
-
-/// Returns whether a value in a message goes to the value store.
-pub(crate) fn is_stored(bytes: &[u8]) -> bool {
-    bytes.len() >= STORED_BYTES_MIN
-}
 
 impl Context {
     pub(crate) fn new(
@@ -268,5 +222,11 @@ impl Context {
         let mut chain = self.scheduler.ancestor_names(task);
         chain.extend(error.chain.into_iter().skip(1));
         TaskError { chain, ..error }
+    }
+
+    /// Returns the tasks of a job that are assigned to workers.
+    pub(crate) fn assigned_tasks(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
+        let all = self.scheduler.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
+        all.filter_map(move |task| self.scheduler.task(task).filter(|view| view.job == job))
     }
 }

@@ -14,8 +14,7 @@ use sandbar_worker::program::{NodeMessage, WAIT_OBJECTS_MAX};
 
 use super::actors::withdraw;
 use super::context::Context;
-use super::effects::Effect;
-use super::jobs::JobEffect;
+use super::effects::{Effect, JobEffect};
 
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(1);

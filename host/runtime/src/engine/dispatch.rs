@@ -6,9 +6,9 @@ use sandbar_core::{Attempt, Code, Fault, JobId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Submission};
 use sandbar_worker::program::{Delivery, NodeMessage};
 
-use super::context::Stored;
 use super::effects::Effect;
 use super::peers::Peers;
+use super::values::Stored;
 use super::workers::Workers;
 use super::{Engine, actors};
 use crate::calls::Call;

@@ -1,16 +1,13 @@
 //! Effects: what parts of the engine request of the scheduler and of each other. The engine alone routes them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use sandbar_core::{Attempt, Fault, NodeId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{Attempt, Fault, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler, Submission};
 use sandbar_store::ValueKey;
 
-use super::context::Stored;
-use super::jobs::JobEffect;
-use super::objects::Recipient;
-use super::peers::RemoteKey;
+use super::values::{Recipient, RemoteKey, Stored};
 use crate::calls::Call;
 
 /// Queued effects and events.
@@ -60,6 +57,18 @@ pub(crate) enum Effect {
     Disconnect(NodeId),
     /// Fetch a value that this node has, by the object's id: see [`super::driver::Driver::fetch`].
     FetchLocally(u64, ObjectId),
+}
+
+/// What other parts of the engine report of a job. Reports of jobs that this node does not run are dropped.
+pub(crate) enum JobEffect {
+    /// An attempt has failed.
+    AttemptFailed(JobId),
+    /// A task has a result of an earlier run.
+    Resumed(JobId),
+    /// Attempts were lost, by job, with a node.
+    NodeLost(BTreeMap<JobId, u64>, String),
+    /// Log a warning.
+    Warn(JobId, String),
 }
 
 impl Effects {

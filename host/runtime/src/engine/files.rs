@@ -7,7 +7,8 @@ use sandbar_core::{Code, Fault, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{ValueKey, ValueMemory};
 
-use super::context::{Context, Stored, is_stored};
+use super::context::Context;
+use super::values::{Stored, is_stored};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::files::{Content, JobFiles, unknown};
 

@@ -5,7 +5,8 @@ use std::io;
 use sandbar_core::{Bundle, GroupId, GroupRequest, TaskId, WorkerId};
 use sandbar_sched::{Event, GroupSpec, ResourceSet};
 
-use super::context::{Context, Stored};
+use super::context::Context;
+use super::values::Stored;
 use crate::calls::units;
 
 /// Creates a placement group. The object that is ready when the group is placed has an empty value.

@@ -15,9 +15,10 @@ use sandbar_sched::{
 };
 
 use super::actors::DETACHED_JOB;
-use super::context::{Context, ValuePlace};
+use super::context::Context;
 use super::deadlocks::Deadlocks;
 use super::jobs::Jobs;
+use super::values::ValuePlace;
 
 /// Maximum number of tasks, and of objects, that a query looks at.
 const LOOKED_AT_MAX: usize = 200_000;
@@ -27,12 +28,6 @@ pub(super) struct Inspection<'a> {
     pub(super) cx: &'a Context,
     pub(super) jobs: &'a Jobs,
     pub(super) deadlocks: &'a Deadlocks,
-}
-
-/// Returns the tasks of a job that are assigned to workers.
-pub(super) fn assigned_tasks(cx: &Context, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
-    let all = cx.scheduler.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
-    all.filter_map(move |task| cx.scheduler.task(task).filter(|view| view.job == job))
 }
 
 impl Inspection<'_> {
@@ -63,7 +58,7 @@ impl Inspection<'_> {
         let is_wanted =
             |other: &str, at: RunState| state.is_none_or(|state| state == at) && name.is_none_or(|name| name == other);
         let mut rows: Vec<TaskRow> = Vec::new();
-        let live = assigned_tasks(self.cx, job).chain(self.unassigned_tasks(job));
+        let live = self.cx.assigned_tasks(job).chain(self.unassigned_tasks(job));
         rows.extend(live.filter(|view| is_wanted(view.name, run_state(view.state))).take(limit).map(|v| self.row(&v)));
         if let Some(records) = self.jobs.records(job) {
             rows.extend(records.rows(limit - rows.len(), is_wanted));
@@ -113,7 +108,7 @@ impl Inspection<'_> {
         for class in self.cx.scheduler.classes().filter(|class| class.job == id && class.live > 0) {
             live.entry(class.name).or_default().0 += class.live;
         }
-        for view in assigned_tasks(self.cx, id) {
+        for view in self.cx.assigned_tasks(id) {
             live.entry(view.name).or_default().1 += 1;
         }
         for of in &mut names {

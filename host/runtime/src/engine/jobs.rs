@@ -9,8 +9,9 @@ use sandbar_jobs::{AttemptRecord, LogEntry, LogSender, ProgressBars, RecordLimit
 use sandbar_sched::TaskState;
 use tokio::sync::oneshot;
 
-use super::context::{Context, LocalJob, Stored};
-use super::inspect::assigned_tasks;
+use super::context::{Context, LocalJob};
+use super::effects::JobEffect;
+use super::values::Stored;
 use crate::calls::Program;
 use crate::client::ClientLink;
 use crate::files::JobFiles;
@@ -85,18 +86,6 @@ pub(crate) struct JobCounters {
     /// Bytes of objects of all jobs that were written to disk meanwhile, and restored.
     pub(crate) spilled_bytes: u64,
     pub(crate) restored_bytes: u64,
-}
-
-/// What other parts of the engine report of a job. Reports of jobs that this node does not run are dropped.
-pub(crate) enum JobEffect {
-    /// An attempt has failed.
-    AttemptFailed(JobId),
-    /// A task has a result of an earlier run.
-    Resumed(JobId),
-    /// Attempts were lost, by job, with a node.
-    NodeLost(BTreeMap<JobId, u64>, String),
-    /// Log a warning.
-    Warn(JobId, String),
 }
 
 struct Job {
@@ -325,7 +314,7 @@ fn close(cx: &Context, id: JobId, job: Job, submitted: u64) -> JobCounters {
     for class in cx.scheduler.classes().filter(|class| class.job == id) {
         *live.entry(class.name).or_default() += class.live;
     }
-    for view in assigned_tasks(cx, id).take(UNFINISHED_MAX) {
+    for view in cx.assigned_tasks(id).take(UNFINISHED_MAX) {
         if let Some(live) = live.get_mut(view.name).filter(|live| **live > 0) {
             *live -= 1;
             let (state, attempts) = (RunState::Stopped, view.attempt.0 + 1);

@@ -4,20 +4,20 @@ use std::io;
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Fault, GroupId, JobId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_jobs::{AttemptRecord, LogEntry};
+use sandbar_jobs::LogEntry;
 use sandbar_sched::{Event, Failure, Outcome};
 use sandbar_worker::program::{
     AttemptUsage, Polled, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, SubmitTask, WorkerMessage,
 };
 
-use super::context::{Context, Stored};
+use super::attempts::attempt_record;
+use super::context::Context;
 use super::deadlocks::wait_set;
-use super::effects::Effect;
-use super::jobs::JobEffect;
+use super::effects::{Effect, JobEffect};
 use super::objects::{Admission, Objects, take_admitted};
 use super::submission::{StartsIn, decode};
+use super::values::Stored;
 use super::{Engine, actors, groups};
-use crate::calls::Call;
 
 /// Maximum number of messages of one worker before another's turn.
 const MESSAGES_PER_TURN: usize = 256;
@@ -319,31 +319,6 @@ fn returned_bytes(returned: &Result<ReturnedValues<'_>, Box<TaskError>>) -> u64 
         SentValue::File(bytes, _) => *bytes,
     };
     returned.iter().flatten().map(|(value, _)| bytes(value)).sum()
-}
-
-/// Returns the record of an attempt, of untrusted usage.
-pub(super) fn attempt_record(
-    cx: &Context,
-    (worker, task): (WorkerId, TaskId),
-    call: Option<&Call>,
-    usage: &AttemptUsage,
-    bytes_out: u64,
-) -> AttemptRecord {
-    let started = usage.started.min(cx.time.nanos);
-    let finished = started.saturating_add(usage.nanos).saturating_add(usage.waited_nanos).min(cx.time.nanos);
-    AttemptRecord {
-        task,
-        worker,
-        // A task that started in its parent's worker is submitted late.
-        submitted_ns: call.map_or(started, |call| call.submitted.min(started)),
-        started_ns: started,
-        finished_ns: finished,
-        compute_ns: usage.nanos,
-        gpu_ns: usage.gpu_nanos,
-        memory_bytes: usage.memory_bytes,
-        bytes_in: call.map_or(0, |call| cx.input_bytes(call)),
-        bytes_out,
-    }
 }
 
 /// Returns consecutive object ids.

@@ -6,6 +6,7 @@
 //! another: the engine alone routes effects (`dispatch.rs`), and composes what a message of a worker needs (`messages.rs`).
 
 mod actors;
+mod attempts;
 mod backpressure;
 mod context;
 mod deadlines;
@@ -25,6 +26,7 @@ mod peers;
 mod simulation;
 mod submission;
 mod unmet_demands;
+mod values;
 mod workers;
 
 use std::ops::Range;

@@ -12,8 +12,9 @@ use sandbar_sched::Event;
 use sandbar_store::{LendResult, SealedFile, StoreAction, UnsealedValue, ValueKey, ValueMemory, WriterAction};
 use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
-use super::context::{Context, Stored, is_stored};
+use super::context::Context;
 use super::effects::Effect;
+use super::values::{Recipient, Stored, is_stored};
 use crate::peer::Callback;
 use crate::worker::Worker;
 
@@ -26,17 +27,6 @@ pub(super) struct Objects {
     sharing: FxHashMap<ValueKey, Vec<Callback<Result<SealedFile, String>>>>,
     /// Workers whose messages wait for memory.
     held: Vec<WorkerId>,
-}
-
-/// A worker that gets the value of an object.
-#[derive(Debug)]
-pub(crate) struct Recipient {
-    pub(super) worker: WorkerId,
-    /// Job of the task that requested it.
-    pub(super) job: JobId,
-    pub(super) object: ObjectId,
-    /// Objects contained in the value.
-    pub(super) contains: Vec<u64>,
 }
 
 /// Result of the admission of a message's values.

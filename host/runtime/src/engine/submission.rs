@@ -4,25 +4,18 @@ use std::io;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use sandbar_core::{
-    ActorOptions, Attempt, Code, Fault, RequestOptions, STREAM_BUFFER, Strategy, TaskId, TaskKind, WorkerId,
-};
+use sandbar_core::{ActorOptions, Attempt, RequestOptions, STREAM_BUFFER, Strategy, TaskId, TaskKind, WorkerId};
 use sandbar_sched::{ResourceSet, Submission, SubmissionKind};
 use sandbar_worker::program::SubmitTask;
 
 use super::actors::actor_spec;
 use super::context::Context;
 use super::effects::Effect;
-use super::peers::{Peers, default_retries, lineage_of};
+use super::peers::{Peers, default_retries, lineage_of, too_large_for_peers};
 use crate::calls::{Call, DecodedRequest, actor_demand, default_demand, demand};
 
 /// Default number of retries of a task.
 const RETRIES: u32 = 3;
-/// Maximum number of returned objects, of needed objects, and of bytes of arguments of a task that runs on another node.
-pub(super) const REMOTE_RETURNS_MAX: u32 = 1024;
-const REMOTE_OBJECTS_MAX: usize = 20_000;
-const REMOTE_ARGUMENT_BYTES_MAX: usize = 256 << 10;
-
 /// Where a submitted task starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartsIn {
@@ -128,23 +121,6 @@ pub(super) fn decode(
         dependencies: needs,
         refs,
     }))
-}
-
-/// Returns why a task can't run on another node, if it is too large: a task and its result are one message each.
-pub(super) fn too_large_for_peers(returns: u32, objects: usize, arguments: usize) -> Option<Fault> {
-    let message = if returns > REMOTE_RETURNS_MAX {
-        format!("returns {returns} objects: a task on another node returns {REMOTE_RETURNS_MAX} at most")
-    } else if objects > REMOTE_OBJECTS_MAX {
-        format!("takes {objects} objects: a task on another node takes {REMOTE_OBJECTS_MAX} at most")
-    } else if arguments > REMOTE_ARGUMENT_BYTES_MAX {
-        format!(
-            "has {arguments} bytes of arguments: a task on another node has {REMOTE_ARGUMENT_BYTES_MAX} at most; pass \
-             objects"
-        )
-    } else {
-        return None;
-    };
-    Some(Fault::new(Code::BadRequest, message))
 }
 
 fn invalid(what: &str) -> io::Error {

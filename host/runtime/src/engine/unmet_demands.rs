@@ -7,8 +7,7 @@ use sandbar_core::JobId;
 use sandbar_sched::DemandSource;
 
 use super::context::Context;
-use super::effects::Effect;
-use super::jobs::JobEffect;
+use super::effects::{Effect, JobEffect};
 
 /// Interval of the checks. A demand that two checks find is warned of.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -13,9 +13,10 @@ use sandbar_store::{LendResult, ValueStore};
 use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
 use super::actors::{TaskStart, task_start};
-use super::context::{Context, Stored};
+use super::context::Context;
 use super::effects::Effect;
 use super::objects::deliver_lent;
+use super::values::Stored;
 use crate::calls::Call;
 use crate::client::ClientLink;
 use crate::worker::Worker;
@@ -192,12 +193,9 @@ impl Workers {
 
     /// Removes and kills a worker, and counts failed starts.
     pub(super) fn lose(&mut self, cx: &mut Context, id: WorkerId, why: &str) -> Option<LostWorker> {
-        let mut worker = cx.workers.remove(&id)?;
-        worker.link.kill();
+        let worker = remove(cx, id)?;
         log::warn!("worker {} ({:?}) is lost: {why}", id.0, worker.kind);
         let started = worker.started_tasks();
-        worker.admitted.drain(..).flatten().for_each(|key| cx.values.drop_value(key));
-        cx.push(Effect::WorkerGone(id));
         let has_started = !started.is_empty() || worker.has_sent || cx.time.now - worker.created >= START_TIME_MAX;
         self.failed_starts = if has_started { 0 } else { self.failed_starts + 1 };
         Some(LostWorker { kind: worker.kind, started, gives_up: self.gives_up() })
@@ -205,19 +203,14 @@ impl Workers {
 
     /// An actor has ended: its worker, if it has its own, is killed.
     pub(super) fn actor_ended(&mut self, cx: &mut Context, actor: ActorId) {
-        if let Some(worker) = self.of_actors.remove(&actor)
-            && let Some(mut killed) = cx.workers.remove(&worker)
-        {
-            killed.link.kill();
-            cx.step_later(Event::WorkerLost { worker, started: Vec::new() });
+        if let Some(worker) = self.of_actors.remove(&actor) {
+            Workers::dismiss(cx, worker);
         }
     }
 
     /// Kills a worker that has no tasks left.
     pub(super) fn dismiss(cx: &mut Context, worker: WorkerId) {
-        if let Some(mut killed) = cx.workers.remove(&worker) {
-            killed.link.kill();
-            cx.push(Effect::WorkerGone(worker));
+        if remove(cx, worker).is_some() {
             cx.step_later(Event::WorkerLost { worker, started: Vec::new() });
         }
     }
@@ -299,6 +292,15 @@ impl Workers {
             }
         }
     }
+}
+
+/// Removes and kills a worker, and drops the values of a message that it waits with.
+fn remove(cx: &mut Context, id: WorkerId) -> Option<Worker> {
+    let mut worker = cx.workers.remove(&id)?;
+    worker.link.kill();
+    worker.admitted.drain(..).flatten().for_each(|key| cx.values.drop_value(key));
+    cx.push(Effect::WorkerGone(id));
+    Some(worker)
 }
 
 fn add(cx: &mut Context, worker: Worker) {

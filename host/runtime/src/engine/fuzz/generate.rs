@@ -10,8 +10,11 @@ use sandbar_sched::RESOURCE_UNIT;
 use sandbar_worker::CompiledComponent;
 use sandbar_worker::program::AttemptUsage;
 
-use super::{PEER_SLOTS, PEERS};
 use crate::peer::{Amounts, JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteTaskSpec, RemoteWork};
+
+/// The other nodes, and the number of their slots.
+pub(super) const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
+pub(super) const PEER_SLOTS: u32 = 2;
 
 /// Members' numbers, and those of other nodes, are behind these; those of the hub itself begin at 0.
 const FIRST_OF_MEMBER: u64 = 1 << 40;

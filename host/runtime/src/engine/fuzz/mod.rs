@@ -15,6 +15,7 @@ use sandbar_worker::program::{Doorbell, monotonic_nanos};
 use tokio::sync::oneshot;
 
 pub use self::generate::said_any;
+use self::generate::{PEER_SLOTS, PEERS};
 use super::actors::DETACHED_JOB;
 use super::{Driver, Engine, EngineOptions, First, JobOutputs, JobResult, NewJob, WORKERS_MAX};
 use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
@@ -36,9 +37,6 @@ const JOB_LIMITS: JobLimits = JobLimits {
     groups_max: 4,
     call_bytes_max: 1 << 20,
 };
-/// The other nodes, and how many tasks each is given at once.
-const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
-const PEER_SLOTS: u32 = 2;
 const ROLES: [WorkerKind; 4] =
     [WorkerKind::Driver(JobId(1)), WorkerKind::Driver(JobId(2)), WorkerKind::Tasks, WorkerKind::Actors];
 

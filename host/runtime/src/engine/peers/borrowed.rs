@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::Event;
 
-use super::super::context::{Context, Stored};
+use super::super::context::Context;
+use super::super::values::Stored;
 use crate::peer::PeerMessage;
 
 /// Number of failed fetches after which a value is lost.

@@ -9,13 +9,15 @@ use sandbar_core::{ActorId, Attempt, NodeId, ObjectId, TaskId};
 use sandbar_sched::Event;
 use sandbar_wire::Priority;
 
-use super::super::context::{Context, Stored};
+use super::super::context::Context;
+use super::super::values::RemoteKey;
+use super::super::values::Stored;
 use super::borrowed::Borrowed;
 use super::executor::{Executor, RemoteTask};
 use super::owner::is_attempt;
 use super::peer_values::{outgoing, receive, return_value, with_contents};
 use super::proxy_tasks::ProxyTasks;
-use super::remote_values::{CheckpointFetched, RemoteKey, fetch};
+use super::remote_values::{CheckpointFetched, fetch};
 use crate::peer::{PeerMessage, PeerValue};
 
 /// Checkpoints that are being fetched.

@@ -8,6 +8,7 @@ mod checkpoints;
 mod connections;
 mod drain;
 mod executor;
+mod limits;
 mod owner;
 mod peer_values;
 mod programs;
@@ -29,7 +30,7 @@ use sandbar_worker::program::AttemptUsage;
 
 pub(super) use self::actors::default_retries;
 pub(crate) use self::connections::Connections;
-pub(crate) use self::remote_values::{RemoteKey, RemoteValues};
+pub(super) use self::limits::too_large_for_peers;
 pub(super) use self::result_cache::is_resumable;
 pub(super) use self::result_cache::lineage_of;
 
@@ -45,9 +46,9 @@ use self::remote_values::{CheckpointFetched, MissedValues};
 use self::reservations::{Reservations, ReserveRequest};
 use self::result_cache::ResultCache;
 use super::context::Context;
-use super::effects::Effect;
-use super::jobs::{JobEffect, count_by_job};
-use super::objects::Recipient;
+use super::effects::{Effect, JobEffect};
+use super::jobs::count_by_job;
+use super::values::{Recipient, RemoteKey};
 use crate::calls::{Call, Program};
 use crate::peer::{CachedResult, Callback, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
 

@@ -9,12 +9,12 @@ use sandbar_sched::{Event, Failure, Outcome, TaskView};
 use sandbar_worker::program::AttemptUsage;
 
 use super::super::actors::creation;
-use super::super::context::{Context, Stored};
-use super::super::effects::Effect;
-use super::super::jobs::JobEffect;
-use super::super::messages::attempt_record;
-use super::super::submission::too_large_for_peers;
+use super::super::attempts::attempt_record;
+use super::super::context::Context;
+use super::super::effects::{Effect, JobEffect};
+use super::super::values::Stored;
 use super::borrowed::Borrowed;
+use super::limits::too_large_for_peers;
 use super::peer_values::{OutgoingValue, VALUE_BYTES_MAX, outgoing_within, receive, return_value};
 use super::proxy_tasks::ProxyTasks;
 use crate::calls::Call;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, VALUE_INLINE_BYTES_MAX};
 use sandbar_store::{LendResult, Mapping, ValueMemory};
 
-use super::super::context::{Context, Stored, is_stored};
+use super::super::context::Context;
+use super::super::values::{Stored, is_stored};
 use crate::peer::{PeerMessage, PeerValue};
 
 /// Maximum bytes of the values in a message, of which the size is limited.

@@ -3,55 +3,15 @@
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{SealedFile, ValueKey, ValueMemory};
+use sandbar_store::{SealedFile, ValueMemory};
 use sandbar_wire::Priority;
 
-use super::super::context::{Context, Stored};
+use super::super::context::Context;
 use super::super::effects::Effect;
-use super::super::objects::{Recipient, request_again, split_by_job};
+use super::super::objects::{request_again, split_by_job};
+use super::super::values::{FetchState, Recipient, RemoteKey, RemoteValue, Stored};
 use super::borrowed::Borrowed;
 use crate::peer::{PeerMessage, RemoteObject};
-
-/// A value on another node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RemoteKey {
-    number: u64,
-    pub(crate) node: NodeId,
-    pub(crate) bytes: u64,
-}
-
-/// Values on other nodes, and copies of them on this one.
-#[derive(Debug, Default)]
-pub(crate) struct RemoteValues {
-    all: FxHashMap<u64, RemoteValue>,
-    next: u64,
-}
-
-#[derive(Debug)]
-struct RemoteValue {
-    /// Object of this node that has the value.
-    object: ObjectId,
-    /// Node that has the value, and the object's id there.
-    node: NodeId,
-    id_there: ObjectId,
-    bytes: u64,
-    /// Node to which the value is released when it is dropped.
-    holder: Option<NodeId>,
-    /// Whether another node could not fetch it, and so gets the copy of this node.
-    is_missed: bool,
-    state: FetchState,
-    /// Actor on another node of which the value is a checkpoint.
-    checkpoint_of: Option<ActorId>,
-}
-
-#[derive(Debug)]
-enum FetchState {
-    NotFetched,
-    /// Workers that get the value.
-    Fetching(Vec<Recipient>),
-    /// A copy on this node.
-    Copied(ValueKey),
-}
 
 /// A checkpoint whose value has arrived, or won't.
 pub(super) struct CheckpointFetched {
@@ -71,65 +31,6 @@ impl PeerRequest {
     fn event<C, V>(self) -> Event<C, V> {
         // The proxy worker holds it, whatever its task.
         Event::ObjectRequested { object: self.object, worker: self.proxy_worker, task: TaskId(0) }
-    }
-}
-
-impl RemoteValues {
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Adds a value of an object. Its location is a node and the object's id there. `holder` gets it back when it is dropped.
-    pub(super) fn add(
-        &mut self,
-        object: ObjectId,
-        (node, id_there): (NodeId, ObjectId),
-        bytes: u64,
-        holder: Option<NodeId>,
-    ) -> RemoteKey {
-        let key = RemoteKey { number: self.next, node, bytes };
-        self.next += 1;
-        let (is_missed, state, checkpoint_of) = (false, FetchState::NotFetched, None);
-        let value = RemoteValue { object, node, id_there, bytes, holder, is_missed, state, checkpoint_of };
-        self.all.insert(key.number, value);
-        key
-    }
-
-    /// Returns the copy of a value on this node.
-    pub(crate) fn local_copy(&self, key: RemoteKey) -> Option<ValueKey> {
-        match self.all.get(&key.number)?.state {
-            FetchState::Copied(copy) => Some(copy),
-            _ => None,
-        }
-    }
-
-    /// Returns the location of a value: a node, and the object's id there. The second result tells whether another node could
-    /// not fetch it.
-    pub(super) fn location(&self, key: RemoteKey) -> Option<((NodeId, ObjectId), bool)> {
-        self.all.get(&key.number).map(|value| ((value.node, value.id_there), value.is_missed))
-    }
-
-    /// Marks a value as a checkpoint of an actor.
-    pub(super) fn mark_checkpoint(&mut self, key: RemoteKey, actor: ActorId) {
-        if let Some(value) = self.all.get_mut(&key.number) {
-            value.checkpoint_of = Some(actor);
-        }
-    }
-
-    /// Returns the values without a copy that only a node has, or that are released to it.
-    fn only_on(&self, node: NodeId) -> Vec<RemoteKey> {
-        self.keys(|value| {
-            let is_of = value.node == node || value.holder == Some(node);
-            is_of && !matches!(value.state, FetchState::Copied(_))
-        })
-    }
-
-    fn keys(&self, filter: impl Fn(&RemoteValue) -> bool) -> Vec<RemoteKey> {
-        let found = self.all.iter().filter(|(_, value)| filter(value));
-        let keys = found.map(|(number, value)| RemoteKey { number: *number, node: value.node, bytes: value.bytes });
-        let mut keys: Vec<RemoteKey> = keys.collect();
-        keys.sort_unstable();
-        keys
     }
 }
 

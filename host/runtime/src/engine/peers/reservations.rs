@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use sandbar_core::{Attempt, Code, Fault, GroupId, GroupStrategy, NodeId, Strategy, TaskId};
 use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet};
 
-use super::super::context::{Context, Stored};
+use super::super::context::Context;
+use super::super::values::Stored;
 use super::programs::Programs;
 use super::proxy_tasks::ProxyTasks;
 use crate::peer::{Amounts, JobRoot, PeerMessage};

@@ -15,9 +15,9 @@ use sandbar_core::{Argument, JobId, ObjectId, Seed, Strategy, TaskId, TaskKind, 
 use sandbar_sched::{Event, Outcome, Submission, SubmissionKind};
 use sandbar_store::{LendResult, SealedFile};
 
-use super::super::context::{Context, Stored};
-use super::super::effects::Effect;
-use super::super::jobs::JobEffect;
+use super::super::context::Context;
+use super::super::effects::{Effect, JobEffect};
+use super::super::values::Stored;
 use super::executor::FinishedTask;
 use super::peer_values::receive;
 use super::proxy_tasks::ProxyTasks;

@@ -13,12 +13,13 @@ use sandbar_sched::{Event, ResourceSet, Submission, SubmissionKind};
 use sandbar_wire::Priority;
 
 use super::super::actors::actor_spec;
-use super::super::context::{Context, Stored};
+use super::super::context::Context;
 use super::super::effects::Effect;
-use super::super::submission::REMOTE_RETURNS_MAX;
+use super::super::values::Stored;
 use super::actors::{actor_of_message, default_retries};
 use super::borrowed::Borrowed;
 use super::executor::{Executor, HostedTask, RemoteTask, send_failed};
+use super::limits::REMOTE_RETURNS_MAX;
 use super::peer_values::{OutgoingValue, receive};
 use super::proxy_tasks::ProxyTasks;
 use super::remote_values::fetch;

@@ -1,7 +1,7 @@
 //! Programs of simulated jobs. What a task does, and the value that it returns, follow from its seed alone, so that a job's
 //! result is known before it runs.
 
-use sandbar_core::Seed;
+use sandbar_core::{Seed, VALUE_INLINE_BYTES_MAX};
 
 /// Indices of the functions.
 pub(super) const TASK: u32 = 0;
@@ -66,12 +66,14 @@ pub(super) fn plan(seed: u64, depth: u8) -> Plan {
     Plan { children, returns_ref: random.below(4) == 0, micros: u64::from(random.below(3000)) }
 }
 
-/// Returns a value: a number, and bytes that follow from it. Some values are large enough for the value store.
+/// Returns a value: a number, and bytes that follow from it. Some values are large enough for the value store, some are too
+/// large for messages between nodes.
 pub(super) fn encode(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
-    let length = match number % 5 {
-        0 => 6000 + number % 5000,
-        1 => 500,
+    let length = match number % 10 {
+        0 | 1 => 6000 + number % 5000,
+        2 | 3 => 500,
+        4 => VALUE_INLINE_BYTES_MAX as u64 + number % 50_000,
         _ => 0,
     };
     bytes.resize(8 + length as usize, number as u8);

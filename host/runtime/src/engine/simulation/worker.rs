@@ -25,7 +25,9 @@ use super::program::{
 use crate::link::WorkerLink;
 
 /// Maximum number of tasks in a worker's queue.
-const QUEUE_MAX: usize = 4;
+const QUEUE_MAX: usize = 2;
+/// Default number of retries of a task.
+const RETRIES: u32 = 3;
 
 /// A delivered value, or an error.
 type ValueOrError = Result<Vec<u8>, TaskError>;
@@ -427,10 +429,16 @@ impl SimWorker {
         let number = [number];
         let mut arguments = vec![Argument::Value(&number)];
         arguments.extend(input.map(|object| Argument::Object(ObjectId(object))));
-        let options = (function == ACTOR && seed % 2 == 0).then(|| {
-            let actor = ActorOptions { max_restarts: 2, max_task_retries: 5, ..ActorOptions::default() };
-            Box::new(RequestOptions { actor: Some(Box::new(actor)), ..RequestOptions::default() })
-        });
+        let options = match function {
+            ACTOR if seed % 2 == 0 => {
+                let actor = ActorOptions { max_restarts: 2, max_task_retries: 5, ..ActorOptions::default() };
+                Some(RequestOptions { actor: Some(Box::new(actor)), ..RequestOptions::default() })
+            }
+            // Generators wait for their consumers.
+            GENERATOR => Some(RequestOptions { buffer: Some(2), ..RequestOptions::default() }),
+            _ => None,
+        };
+        let options = options.map(Box::new);
         let request = TaskRequest { options, actor: actor.map(ObjectId), arguments, refs: Vec::new() };
         let request = postcard::to_stdvec(&request).unwrap();
         let (parent, attempt) = (task.own.task, task.own.attempt);
@@ -776,6 +784,9 @@ impl WorkerLink for SimLink {
             Some(Argument::Value(bytes)) => bytes.first().copied().unwrap_or(0),
             _ => 0,
         };
+        if task.attempt > RETRIES && task.function != ACTOR && task.function != METHOD {
+            worker.errors.push(format!("task {} has attempt {}", task.task, task.attempt));
+        }
         worker.assigned += 1;
         let position = TaskPosition::new(worker.assigned);
         worker.queue.push_back(QueuedTask {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind};
+use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind, VALUE_INLINE_BYTES_MAX};
 use sandbar_jobs::{JobLog, LogOutput};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_store::{SpillFolder, StoreLimits, ValueStore};
@@ -173,7 +173,7 @@ impl World {
         let mut surroundings = Surroundings::new(self.clock.clone(), seed, folder);
         surroundings.faults = [self.faults.disk_fails, self.faults.start_fails];
         let surroundings = Rc::new(RefCell::new(surroundings));
-        let memory_bytes_max = if self.faults.small_memory { 30_000 } else { 1 << 30 };
+        let memory_bytes_max = if self.faults.small_memory { 300_000 } else { 1 << 30 };
         let options = EngineOptions {
             node: NodeId(number),
             worker_ids: number * WORKERS_MAX..(number + 1) * WORKERS_MAX,
@@ -286,7 +286,8 @@ impl World {
             node.engine.fetched(fetch, value);
         }
         let usage = node.engine.cx.values.usage();
-        let held = 40_000 * SLOTS as u64;
+        // Messages that wait have one value each, and so have fetches.
+        let held = 40 * VALUE_INLINE_BYTES_MAX as u64;
         if usage.memory_bytes > node.engine.cx.options.memory_bytes_max + held {
             return Err(format!("node {number} has {} bytes of values in memory", usage.memory_bytes));
         }
