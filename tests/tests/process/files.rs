@@ -111,7 +111,7 @@ fn files_that_are_none_are_said_before_anything_runs() {
         ("one", "data=@/dev/zero", 1, "/dev/zero: not a regular file"),
         ("one", "data=in/00000.csv", 1, "it is given as --arg NAME=@PATH"),
         ("one", "tasks=@in", 2, "argument `tasks` has type u64: `@PATH` needs type `File` or `Files`"),
-        ("texts", "text=@in", 2, "argument `text` is of type String"),
+        ("texts", "text=@in", 2, "argument `text` has type String"),
         ("many", "files=@empty", 1, "empty: it contains no files [input]"),
         ("many", "files=@in/*.parquet", 1, "no file matches it"),
     ] {

@@ -253,7 +253,7 @@ fn what_models_say_is_not_followed() {
             "a key and a feature that are paths",
             &|metadata| metadata["job"]["train"]["features"] = json!([format!("{canary}/rows.csv")]),
             1,
-            &["the models were trained on"],
+            &["the models need the feature"],
         ),
     ];
     for (what, change, code, words) in cases {

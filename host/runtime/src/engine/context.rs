@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation};
-use sandbar_store::{ValueKey, ValueMemory, ValueStore};
+use sandbar_store::{LendResult, StoreAction, ValueKey, ValueMemory, ValueStore, WriterAction};
 use sandbar_worker::program::NodeMessage;
 
 use super::driver::Driver;
@@ -228,5 +228,41 @@ impl Context {
     pub(crate) fn assigned_tasks(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
         let all = self.scheduler.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));
         all.filter_map(move |task| self.scheduler.task(task).filter(|view| view.job == job))
+    }
+
+    /// Performs the actions of the value store: messages to workers, and tasks of the disk.
+    pub(crate) fn run_store_actions(&mut self) {
+        for action in self.values.take_actions() {
+            match action {
+                StoreAction::Forget(worker, key) => self.send(worker, &NodeMessage::ReleaseFile(key.0)),
+                StoreAction::Writer(worker, number, action) => {
+                    if let Some(worker) = self.workers.get_mut(&worker) {
+                        reclaim_memory(worker, number, action);
+                    }
+                }
+                StoreAction::Disk(task) => self.driver.submit_disk_task(task),
+            }
+        }
+    }
+
+    /// Lends a value to a worker. The worker is told first of files that it must return: this one may be among them.
+    pub(crate) fn lend(&mut self, key: ValueKey, worker: WorkerId) -> LendResult {
+        self.run_store_actions();
+        self.values.lend(key, worker)
+    }
+}
+
+/// Reuses or drops memory that a worker wrote a value to.
+fn reclaim_memory(worker: &mut Worker, number: u32, action: WriterAction) {
+    let link = &mut worker.link;
+    match action {
+        WriterAction::Reuse => link.mark_memory_free(number),
+        // The worker writes to it already.
+        WriterAction::Trim(_) if !link.reclaim_memory(number) => {}
+        WriterAction::Trim(memory) => {
+            let _ = memory.discard();
+            link.send(&NodeMessage::DropMemory(number));
+        }
+        WriterAction::Close => link.send(&NodeMessage::DropMemory(number)),
     }
 }

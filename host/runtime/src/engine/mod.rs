@@ -195,7 +195,7 @@ impl Engine {
     pub(crate) fn fetched(&mut self, number: u64, fetched: Result<SealedFile, String>) {
         self.peers.fetched(&mut self.cx, number, fetched);
         self.run_effects();
-        self.objects.run_store_actions(&mut self.cx);
+        self.cx.run_store_actions();
     }
 
     /// A program was loaded, or can't be: see [`Driver::load`].
@@ -248,7 +248,7 @@ impl Engine {
         }
         worked |= self.files.poll(&mut self.cx);
         self.run_effects();
-        self.objects.run_store_actions(&mut self.cx);
+        self.cx.run_store_actions();
         Workers::flush(&mut self.cx);
         self.cx.peers.flush();
         worked
@@ -301,7 +301,7 @@ impl Engine {
             self.lose_worker(worker, &why);
         }
         self.run_effects();
-        self.objects.run_store_actions(&mut self.cx);
+        self.cx.run_store_actions();
         self.interrupt_expired();
         actors::end_with_calls(&mut self.cx, &mut self.deadlines);
         self.run_effects();

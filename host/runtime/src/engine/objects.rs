@@ -9,7 +9,7 @@ use std::io;
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
-use sandbar_store::{LendResult, SealedFile, StoreAction, UnsealedValue, ValueKey, ValueMemory, WriterAction};
+use sandbar_store::{LendResult, SealedFile, UnsealedValue, ValueKey, ValueMemory};
 use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
 use super::context::Context;
@@ -74,7 +74,7 @@ impl Objects {
             held.held_message = Some(message);
             self.held.push(worker);
             cx.values.retry_spill();
-            self.run_store_actions(cx);
+            cx.run_store_actions();
         }
     }
 
@@ -103,21 +103,6 @@ impl Objects {
         worker.held_message.take()
     }
 
-    /// Performs the actions of the value store.
-    pub(super) fn run_store_actions(&mut self, cx: &mut Context) {
-        for action in cx.values.take_actions() {
-            match action {
-                StoreAction::Forget(worker, key) => cx.send(worker, &NodeMessage::ReleaseFile(key.0)),
-                StoreAction::Writer(worker, number, action) => {
-                    if let Some(worker) = cx.workers.get_mut(&worker) {
-                        reclaim_memory(worker, number, action);
-                    }
-                }
-                StoreAction::Disk(task) => cx.driver.submit_disk_task(task),
-            }
-        }
-    }
-
     /// Handles completions of the disk. Returns whether there were any.
     pub(super) fn poll_disk(&mut self, cx: &mut Context) -> bool {
         let mut worked = false;
@@ -136,7 +121,7 @@ impl Objects {
                     Err(_) => value_lost(cx, key, recipients),
                 }
             }
-            self.run_store_actions(cx);
+            cx.run_store_actions();
         }
         worked
     }
@@ -184,7 +169,7 @@ impl Objects {
 
     /// Delivers a stored value to a worker, now or once it is restored.
     pub(super) fn deliver_stored(&mut self, cx: &mut Context, key: ValueKey, recipient: Recipient) {
-        match cx.values.lend(key, recipient.worker) {
+        match cx.lend(key, recipient.worker) {
             LendResult::Pending => self.recipients.entry(key).or_default().push(recipient),
             // Dropped meanwhile, or lost.
             LendResult::Lost(_) => value_lost(cx, key, vec![recipient]),
@@ -214,7 +199,7 @@ impl Objects {
                     LendResult::File(file) => Ok(file),
                     LendResult::Pending => {
                         self.sharing.entry(key).or_default().push(reply);
-                        self.run_store_actions(cx);
+                        cx.run_store_actions();
                         return None;
                     }
                     LendResult::AlreadyLent => Err("it is not available".to_owned()),
@@ -318,21 +303,6 @@ pub(super) fn take_admitted(
     }
     let admitted = from.admitted.pop_front().ok_or(io::ErrorKind::NotFound)?;
     Ok(admitted.map(|key| cx.stored(key)))
-}
-
-/// Reuses or drops memory that a worker wrote a value to.
-fn reclaim_memory(worker: &mut Worker, number: u32, action: WriterAction) {
-    let link = &mut worker.link;
-    match action {
-        WriterAction::Reuse => link.mark_memory_free(number),
-        // The worker writes to it already.
-        WriterAction::Trim(_) if !link.reclaim_memory(number) => {}
-        WriterAction::Trim(memory) => {
-            let _ = memory.discard();
-            link.send(&NodeMessage::DropMemory(number));
-        }
-        WriterAction::Close => link.send(&NodeMessage::DropMemory(number)),
-    }
 }
 
 /// Delivers to a worker what the store has lent it of an object.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use sandbar_core::{ActorId, Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{ActorState, Event, Failure, Outcome, Scheduler, WorkerKind};
-use sandbar_store::{LendResult, ValueStore};
+use sandbar_store::LendResult;
 use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
 use super::actors::{TaskStart, task_start};
@@ -216,14 +216,15 @@ impl Workers {
     }
 
     /// Assigns a task to a worker, behind tasks for which its queue had no room.
-    pub(super) fn assign(cx: &mut Context, worker: WorkerId, task: TaskId) {
-        let Context { workers, scheduler, values, .. } = cx;
-        let Some(worker) = workers.get_mut(&worker) else { return };
+    pub(super) fn assign(cx: &mut Context, id: WorkerId, task: TaskId) {
+        let Some(worker) = cx.workers.get_mut(&id) else { return };
         if !worker.overflow.is_empty() {
             worker.overflow.push_back(task);
             return;
         }
-        match try_assign(worker, scheduler, values, task) {
+        let assigned = try_assign(cx, id, task);
+        let Some(worker) = cx.workers.get_mut(&id) else { return };
+        match assigned {
             Ok(true) => {}
             Ok(false) => worker.overflow.push_back(task),
             Err(e) => worker.fail(e),
@@ -261,24 +262,29 @@ impl Workers {
 
     /// Assigns tasks that wait for room, and returns workers that exited or failed, with the reasons.
     pub(super) fn check(cx: &mut Context) -> Vec<(WorkerId, String)> {
-        let Context { workers, scheduler, values, .. } = cx;
         let mut failed = Vec::new();
-        for worker in workers.values_mut() {
+        let mut waiting = Vec::new();
+        for worker in cx.workers.values_mut() {
             worker.link.claim_unpublished();
             if let Some(why) = worker.failure.take() {
                 failed.push((worker.id, why));
             } else if !worker.link.has_messages() && worker.link.has_exited() {
                 failed.push((worker.id, "it has exited".to_owned()));
+            } else if !worker.overflow.is_empty() {
+                waiting.push(worker.id);
             }
-            while let Some(task) = worker.overflow.front().copied() {
-                match try_assign(worker, scheduler, values, task) {
-                    Ok(true) => drop(worker.overflow.pop_front()),
+        }
+        for id in waiting {
+            while let Some(task) = cx.workers.get(&id).and_then(|worker| worker.overflow.front().copied()) {
+                match try_assign(cx, id, task) {
+                    Ok(true) => {}
                     Ok(false) => break,
                     Err(e) => {
-                        failed.push((worker.id, e.to_string()));
+                        failed.push((id, e.to_string()));
                         break;
                     }
                 }
+                cx.workers.get_mut(&id).map(|worker| worker.overflow.pop_front());
             }
         }
         failed
@@ -311,21 +317,21 @@ fn add(cx: &mut Context, worker: Worker) {
 }
 
 /// Assigns a task to a worker, with the objects that it needs. Returns whether its queue had room.
-fn try_assign(
-    worker: &mut Worker,
-    scheduler: &Scheduler<Call, Stored>,
-    values: &mut ValueStore,
-    task: TaskId,
-) -> io::Result<bool> {
+fn try_assign(cx: &mut Context, id: WorkerId, task: TaskId) -> io::Result<bool> {
+    let Some(call) = cx.scheduler.call(task) else { return Ok(true) };
+    if !call.needs.is_empty() || call.creation.is_some() {
+        for object in task_start(&cx.scheduler, task, call).needs.into_owned() {
+            deliver_need(cx, id, object)?;
+        }
+    }
+    let Context { workers, scheduler, .. } = cx;
     let (Some(call), Some(view)) = (scheduler.call(task), scheduler.task(task)) else { return Ok(true) };
+    let Some(worker) = workers.get_mut(&id) else { return Ok(true) };
     let program = call.program.compiled.number();
     if worker.programs.insert(program) {
         worker.link.send_program(&call.program.compiled, &call.program.limits, call.program.kinds())?;
     }
     let TaskStart { role, function, needs, refs, arguments } = task_start(scheduler, task, call);
-    for object in needs.iter() {
-        deliver_need(worker, scheduler, values, *object)?;
-    }
     let start = StartTask {
         task: task.0,
         attempt: view.attempt.0,
@@ -352,32 +358,26 @@ fn try_assign(
 }
 
 /// Delivers an object that the next task needs. The task requests a value that is not in memory.
-fn deliver_need(
-    worker: &mut Worker,
-    scheduler: &Scheduler<Call, Stored>,
-    values: &mut ValueStore,
-    object: ObjectId,
-) -> io::Result<()> {
-    let Some(job) = scheduler.job_of_object(object) else { return Ok(()) };
-    let contains = scheduler.contained_objects(object).map(|object| object.0).collect();
-    let value = scheduler.value(object);
-    let lent = match value {
-        Some(Ok(Stored::Local(key, _))) => values.lend(*key, worker.id),
-        Some(Ok(Stored::Remote(_))) | None => LendResult::Pending,
-        Some(Ok(Stored::Inline(bytes))) => {
-            let value = Delivery::Value(bytes);
-            worker.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
-            return Ok(());
-        }
-        Some(Err(failed)) => {
+fn deliver_need(cx: &mut Context, id: WorkerId, object: ObjectId) -> io::Result<()> {
+    let Some(job) = cx.scheduler.job_of_object(object) else { return Ok(()) };
+    let contains = cx.scheduler.contained_objects(object).map(|object| object.0).collect();
+    let key = cx.scheduler.value(object).and_then(|value| value.ok()?.key());
+    let lent = key.map(|key| cx.lend(key, id));
+    let Some(worker) = cx.workers.get_mut(&id) else { return Ok(()) };
+    let message =
+        |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false };
+    match (cx.scheduler.value(object), lent) {
+        (Some(Ok(Stored::Inline(bytes))), _) => worker.link.send(&message(Delivery::Value(bytes), contains)),
+        (Some(Err(failed)), _) => {
             let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
-            let value = Delivery::Failed(&error);
-            worker.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false });
-            return Ok(());
+            worker.link.send(&message(Delivery::Failed(&error), contains));
         }
-    };
-    let key = value.and_then(|value| value.ok()?.key());
-    deliver_lent(worker, (job, object, key), lent, contains, false)
+        (_, lent) => {
+            let lent = lent.unwrap_or(LendResult::Pending);
+            deliver_lent(worker, (job, object, key), lent, contains, false)?;
+        }
+    }
+    Ok(())
 }
 
 /// Drops the deliveries for a task that its worker does not start.

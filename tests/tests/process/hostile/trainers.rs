@@ -77,7 +77,7 @@ fn models_are_not_refused_for_their_neighbours() {
 #[rustfmt::skip]
 const PREDICTIONS: &[(&str, &str, &str)] = &[
     ("predict-too-few",  "bad-output", "it returned 0 predictions for"),
-    ("predict-too-many", "bad-output", "rows where"),
+    ("predict-too-many", "bad-output", "it returned 12 predictions for 11 test rows"),
     ("predict-fits",     "bad-request", "predicts, it does not fit"),
     ("predict-nothing",  "bad-output", "returned before all groups were settled"),
     ("predict-traps",    "trap", "unreachable"),
