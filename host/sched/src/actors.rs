@@ -85,9 +85,9 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Checks the actor part of a submission.
-    pub(crate) fn admit_actor(&self, job: JobKey, submission: &Submission<C>) -> Result<(), Fault> {
+    pub(crate) fn admit_actor<D>(&self, job: JobKey, submission: &Submission<D>) -> Result<(), Fault> {
         match &submission.kind {
-            SubmissionKind::Function | SubmissionKind::Generator(_) => Ok(()),
+            SubmissionKind::Function | SubmissionKind::Generator(_) | SubmissionKind::Lease => Ok(()),
             SubmissionKind::Method(actor) => self.callable(job, *actor).map(|_| ()),
             SubmissionKind::ActorCreation(spec) => {
                 if submission.returns != 1 {

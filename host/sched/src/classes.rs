@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use sandbar_core::RetryOn;
 
-use crate::event::Submission;
+use crate::event::{Submission, SubmissionKind};
 use crate::keys::{ClassKey, JobKey, ShapeKey};
-use crate::queue::Queue;
+use crate::queue::{Queue, Request};
 use crate::slab::Slab;
 
 /// Number of unused classes that a job keeps for their measured durations, besides one for each class in use.
@@ -61,6 +61,7 @@ impl Class {
             && spec.retry_on == task.retry_on
             && queue.shape(spec.shape).strategy == task.strategy
             && queue.shape(spec.shape).demand == task.demand
+            && queue.shape(spec.shape).is_lease == (task.kind == SubmissionKind::Lease)
     }
 
     /// Returns the expected duration of an attempt, if one was measured.
@@ -126,7 +127,7 @@ impl Classes {
         let spec = ClassSpec {
             job,
             name: task.name.clone(),
-            shape: queue.use_demand(&task.demand, task.strategy, None),
+            shape: queue.use_request(Request::new(&task.demand, task.strategy, &task.kind)),
             priority: task.priority,
             retries_max: task.retries_max,
             retry_on: task.retry_on,
@@ -173,6 +174,8 @@ impl Classes {
 
 #[cfg(test)]
 mod tests {
+    use sandbar_core::Strategy;
+
     use super::*;
     use crate::keys::SlabKey;
 
@@ -190,7 +193,11 @@ mod tests {
             let spec = ClassSpec {
                 job: SlabKey::from_index(0),
                 name: "f".into(),
-                shape: queue.use_demand(&Default::default(), Default::default(), None),
+                shape: queue.use_request(Request::new(
+                    &Default::default(),
+                    Strategy::Default,
+                    &SubmissionKind::Function,
+                )),
                 priority: 0,
                 retries_max: 0,
                 retry_on: RetryOn::System,

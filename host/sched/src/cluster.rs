@@ -112,6 +112,8 @@ pub(crate) struct Cluster {
     pub(crate) local_node: Option<NodeId>,
     /// Workers dedicated to one actor each.
     dedicated_workers: IdTable<ActorId, WorkerKey>,
+    /// The worker that has the leases.
+    pub(crate) lease_worker: Option<WorkerKey>,
     /// The first idle worker of each node.
     offers: BTreeSet<(u32, WorkerId, NodeKey)>,
     /// Number of idle workers.
@@ -151,6 +153,7 @@ impl Cluster {
             worker_ids: IdTable::default(),
             local_node: None,
             dedicated_workers: IdTable::default(),
+            lease_worker: None,
             offers: BTreeSet::new(),
             idle: 0,
             recallable: BTreeSet::new(),
@@ -231,6 +234,7 @@ impl Cluster {
                 self.nodes[node].is_starting_worker = false;
             }
             WorkerKind::Actor(actor) => drop(self.dedicated_workers.insert(actor, at)),
+            WorkerKind::Leases => self.lease_worker = Some(at),
         }
         self.task_workers += usize::from(kind == WorkerKind::Tasks);
         self.nodes[node].task_workers += usize::from(kind == WorkerKind::Tasks);
@@ -255,6 +259,7 @@ impl Cluster {
             WorkerKind::Actor(actor) if self.dedicated_workers.get(&actor) == Some(&at) => {
                 _ = self.dedicated_workers.remove(&actor);
             }
+            WorkerKind::Leases => self.lease_worker = self.lease_worker.filter(|other| *other != at),
             _ => {}
         }
         self.task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
@@ -386,12 +391,12 @@ impl Cluster {
     }
 
     /// Acquires processors for a task, or shares the lease of other tasks of its shape: a worker runs one task at a
-    /// time. In workers with several actors every creation task acquires its own.
+    /// time, unless it is of a kind that runs several.
     fn acquire_cpus(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
         let worker = &mut self.workers[at];
         worker.nanos += assigned.nanos;
         let shape = queue.shape(assigned.shape);
-        if shape.is_cpu_only && !worker.kind.has_actors() {
+        if shape.is_cpu_only && !worker.kind.runs_several() {
             if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(assigned)) {
                 lease.count += 1;
                 return;
@@ -408,7 +413,7 @@ impl Cluster {
         worker.nanos -= assigned.nanos;
         let shape = queue.shape(assigned.shape);
         if shape.is_cpu_only
-            && !worker.kind.has_actors()
+            && !worker.kind.runs_several()
             && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(assigned))
         {
             worker.leases[position].count -= 1;

@@ -2,7 +2,8 @@
 //!
 //! A worker runs one task at a time, so it holds the processors of its unblocked tasks once. Tasks that request only
 //! processors are assigned in advance, up to about a millisecond of work per worker, so that one message carries many.
-//! A worker gets at most half of its share of the queue, so that other workers get tasks as well.
+//! A worker gets at most half of its share of the queue, so that other workers get tasks as well. Leases are in the same
+//! queue, and go to the worker that has all of them.
 
 use std::sync::Arc;
 
@@ -58,15 +59,20 @@ impl<C, V> Scheduler<C, V> {
         loop {
             let fresh = self.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
             let extendable = self.changed_worker.filter(|at| self.wants_more(*at));
-            if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() {
+            if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() && self.queue.leases == 0 {
                 return None;
             }
             let rank = self.queue.after(passed)?;
             if self.requeue_first_incomplete(rank.1) {
                 continue;
             }
-            let idle = self.idle_for(rank.1, stuck, fresh);
-            let worker = idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)));
+            let worker = if self.queue.shape(rank.1).is_lease {
+                let has_room = |at: &WorkerKey| self.has_room(self.cluster.workers[*at].node, rank.1, stuck);
+                self.cluster.lease_worker.filter(has_room)
+            } else {
+                let idle = self.idle_for(rank.1, stuck, fresh);
+                idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)))
+            };
             if !worker.is_some_and(|worker| self.fill(worker, rank)) {
                 return Some(rank);
             }
@@ -215,8 +221,12 @@ impl<C, V> Scheduler<C, V> {
             let worker = &self.cluster.workers[worker_at];
             let task = &self.tasks[at];
             let nanos = self.classes.get(task.class).nanos().unwrap_or(self.options.window_nanos);
-            let is_full = !worker.assigned.is_empty()
-                && (worker.assigned.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos);
+            let is_full = if worker.kind == WorkerKind::Leases {
+                has_taken
+            } else {
+                !worker.assigned.is_empty()
+                    && (worker.assigned.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos)
+            };
             if is_full || following.is_some_and(|following| following < (rank, shape)) {
                 break;
             }

@@ -34,6 +34,8 @@ pub enum Event<C, V> {
     JobEnded { job: JobId },
     /// A task was submitted.
     Submitted { task: Submission<C> },
+    /// A job requested a lease, which is a submission of kind [`SubmissionKind::Lease`].
+    LeaseRequested { lease: Submission<()> },
     /// The worker that waits for a child of its own task ran that child to its end, without submitting it first.
     FinishedInline { task: Submission<C>, worker: WorkerId, outcome: Outcome<V>, nanos: u64 },
     /// The worker of a waiting task started a child of that task, without an assignment.
@@ -114,6 +116,8 @@ pub enum WorkerKind {
     Actors,
     /// Hosts one actor.
     Actor(ActorId),
+    /// Stands for the workers that run calls of jobs: has any number of leases.
+    Leases,
     /// Stands for the scheduler of a remote node: holds the references of that node's workers to local objects, and
     /// hosts actors. The remote scheduler does retries and restarts by itself, so that its results of actors and calls
     /// are final.
@@ -121,9 +125,9 @@ pub enum WorkerKind {
 }
 
 impl WorkerKind {
-    /// Whether a worker of this kind may host several actors.
-    pub(crate) fn has_actors(self) -> bool {
-        matches!(self, WorkerKind::Actors | WorkerKind::PeerProxy)
+    /// Whether tasks of a worker of this kind run at once, so that each has processors of its own.
+    pub(crate) fn runs_several(self) -> bool {
+        matches!(self, WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases)
     }
 }
 
@@ -135,7 +139,7 @@ pub struct Submission<C> {
     /// The job of the task.
     pub job: JobId,
     /// The submitting task, its attempt, and its worker, which holds one reference to each return. `None` for a job's
-    /// root task.
+    /// root task and for leases.
     pub parent: Option<(TaskId, Attempt, WorkerId)>,
     /// Number of tasks of other schedulers between this task and its parent, for the depth limit.
     pub remote_depth: u32,
@@ -199,6 +203,9 @@ pub enum SubmissionKind {
     Generator(u32),
     /// A method call of this actor. Calls of one caller start in the order of their submission, and need no resources.
     Method(ActorId),
+    /// Holds its resources until the embedder finishes it, for work that the scheduler does not know one by one. It has no
+    /// parent, is not the root task of its job, and gets the worker of kind [`WorkerKind::Leases`].
+    Lease,
 }
 
 /// Specification of an actor.

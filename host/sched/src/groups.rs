@@ -137,7 +137,11 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Checks the placement strategy of a submission. Returns the object that the task must wait for.
-    pub(crate) fn admit_strategy(&self, job: JobKey, submission: &Submission<C>) -> Result<Option<ObjectKey>, Fault> {
+    pub(crate) fn admit_strategy<D>(
+        &self,
+        job: JobKey,
+        submission: &Submission<D>,
+    ) -> Result<Option<ObjectKey>, Fault> {
         let bad = |message: &str| Err(Fault::new(Code::BadRequest, message));
         match submission.strategy {
             Strategy::Default => Ok(None),

@@ -10,7 +10,7 @@ use sandbar_core::{NodeId, Strategy};
 use crate::keys::{NodeKey, ShapeKey, TaskKey};
 use crate::lineage::ValueLocation;
 use crate::object::Value;
-use crate::queue::Shape;
+use crate::queue::{Request, Shape};
 use crate::scheduler::Scheduler;
 
 /// Minimum bytes of dependencies on a node that are worth a wait for it.
@@ -26,8 +26,9 @@ impl<C, V> Scheduler<C, V> {
             return shape;
         }
         let Some(node) = self.preferred_node_of(at) else { return shape };
-        let demand = self.queue.shape(shape).demand.clone();
-        let preferred = self.queue.use_demand(&demand, Strategy::Default, Some(node));
+        let Shape { demand, strategy, is_lease, .. } = self.queue.shape(shape);
+        let (demand, strategy, is_lease) = (demand.clone(), *strategy, *is_lease);
+        let preferred = self.queue.use_request(Request { demand, strategy, preferred_node: Some(node), is_lease });
         self.tasks[at].locality_shape = Some(preferred);
         preferred
     }

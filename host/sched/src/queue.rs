@@ -9,6 +9,7 @@ use std::ops::Bound;
 
 use sandbar_core::{NodeId, Strategy};
 
+use crate::event::SubmissionKind;
 use crate::keys::{ShapeKey, TaskKey};
 use crate::resources::ResourceSet;
 use crate::slab::Slab;
@@ -30,13 +31,24 @@ impl Level {
 /// Position of a task in the dispatch order: its level, then its submission number.
 pub(crate) type Rank = (Level, u64);
 
+/// What tasks of one shape request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Request {
+    pub(crate) demand: ResourceSet,
+    pub(crate) strategy: Strategy,
+    /// The node that has the dependencies of these tasks.
+    pub(crate) preferred_node: Option<NodeId>,
+    /// Whether they are leases.
+    pub(crate) is_lease: bool,
+}
+
 /// A request for resources and placement, with the queue of the tasks that make it.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) demand: ResourceSet,
     pub(crate) strategy: Strategy,
-    /// The node that has the dependencies of these tasks.
     pub(crate) preferred_node: Option<NodeId>,
+    pub(crate) is_lease: bool,
     /// Expected duration of one task, as of the last push.
     pub(crate) nanos: u64,
     /// Whether the request is for processors alone, which a worker leases once for several tasks.
@@ -65,13 +77,23 @@ struct Fifo {
 #[derive(Debug)]
 pub(crate) struct Queue {
     shapes: Slab<ShapeKey, Shape>,
-    by_demand: BTreeMap<(ResourceSet, Strategy, Option<NodeId>), ShapeKey>,
+    by_request: BTreeMap<Request, ShapeKey>,
     order: BTreeSet<(Rank, ShapeKey)>,
+    /// Number of queued leases.
+    pub(crate) leases: usize,
+}
+
+impl Request {
+    /// Returns the request of a submission.
+    pub(crate) fn new(demand: &ResourceSet, strategy: Strategy, kind: &SubmissionKind) -> Request {
+        let is_lease = *kind == SubmissionKind::Lease;
+        Request { demand: demand.clone(), strategy, preferred_node: None, is_lease }
+    }
 }
 
 impl Queue {
     pub(crate) fn new() -> Queue {
-        Queue { shapes: Slab::new(), by_demand: BTreeMap::new(), order: BTreeSet::new() }
+        Queue { shapes: Slab::new(), by_request: BTreeMap::new(), order: BTreeSet::new(), leases: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -92,21 +114,16 @@ impl Queue {
     }
 
     /// Returns the shape of a request and counts one more use of it.
-    pub(crate) fn use_demand(
-        &mut self,
-        demand: &ResourceSet,
-        strategy: Strategy,
-        preferred_node: Option<NodeId>,
-    ) -> ShapeKey {
-        let key = (demand.clone(), strategy, preferred_node);
-        if let Some(at) = self.by_demand.get(&key) {
+    pub(crate) fn use_request(&mut self, request: Request) -> ShapeKey {
+        if let Some(at) = self.by_request.get(&request) {
             self.shapes[*at].uses += 1;
             return *at;
         }
+        let Request { demand, strategy, preferred_node, is_lease } = request.clone();
         let at = self.shapes.insert(Shape {
-            demand: demand.clone(),
             strategy,
             preferred_node,
+            is_lease,
             nanos: 0,
             is_cpu_only: demand.is_cpu_only(),
             len: 0,
@@ -114,8 +131,9 @@ impl Queue {
             uses: 1,
             levels: BTreeMap::new(),
             rank: None,
+            demand,
         });
-        self.by_demand.insert(key, at);
+        self.by_request.insert(request, at);
         at
     }
 
@@ -129,7 +147,8 @@ impl Queue {
         if shape.uses == 0
             && let Some(shape) = self.shapes.remove(at)
         {
-            self.by_demand.remove(&(shape.demand, shape.strategy, shape.preferred_node));
+            let Shape { demand, strategy, preferred_node, is_lease, .. } = shape;
+            self.by_request.remove(&Request { demand, strategy, preferred_node, is_lease });
         }
     }
 
@@ -160,6 +179,7 @@ impl Queue {
         let fifo = shape.levels.entry(level).or_default();
         let number = tasks[at].number;
         shape.len += 1;
+        self.leases += usize::from(shape.is_lease);
         match fifo.last {
             Some(last) if tasks[last].number > number => {
                 tasks[at].is_late = true;
@@ -209,6 +229,7 @@ impl Queue {
         let shape = &mut self.shapes[shape_at];
         let Some(fifo) = shape.levels.get_mut(&level) else { unreachable!("a queued task has a level") };
         shape.len -= 1;
+        self.leases -= usize::from(shape.is_lease);
         let task = &mut tasks[at];
         if std::mem::take(&mut task.is_late) {
             fifo.late.remove(&task.number);
@@ -250,10 +271,10 @@ impl Queue {
 }
 
 impl Shape {
-    /// Whether a worker may be assigned several tasks in advance. Tasks with the spread strategy are assigned one by
-    /// one.
+    /// Whether a worker may be assigned several tasks in advance. Leases, and tasks with the spread strategy, are assigned
+    /// one by one.
     pub(crate) fn goes_in_advance(&self) -> bool {
-        self.is_cpu_only && self.strategy != Strategy::Spread
+        self.is_cpu_only && self.strategy != Strategy::Spread && !self.is_lease
     }
 
     /// Whether the tasks run in bundles of a placement group.

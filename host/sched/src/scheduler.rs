@@ -9,7 +9,7 @@ use crate::actor_placement::PendingActors;
 use crate::actors::{Actor, ActorNames};
 use crate::classes::Classes;
 use crate::cluster::Cluster;
-use crate::event::{Action, Event, WorkerKind};
+use crate::event::{Action, Event, SubmissionKind, WorkerKind};
 use crate::groups::Groups;
 use crate::id_table::IdTable;
 use crate::jobs::Job;
@@ -168,14 +168,21 @@ impl<C, V> Scheduler<C, V> {
                     match kind {
                         WorkerKind::Tasks => {}
                         WorkerKind::Driver(job) => self.add_driver(job, at),
-                        WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => self.needs_dispatch = true,
+                        WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {
+                            self.needs_dispatch = true;
+                        }
                     }
                 }
             }
             Event::WorkerLost { worker, started } => self.lose_worker(worker, &started),
             Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
             Event::JobEnded { job } => self.end_job(job),
-            Event::Submitted { task } => self.submit(task),
+            Event::Submitted { task } => self.submit(task, Some),
+            Event::LeaseRequested { lease } => {
+                if lease.kind == SubmissionKind::Lease {
+                    self.submit(lease, |()| None);
+                }
+            }
             Event::ProxyTaskStarted { task, worker } => self.start_proxy_task(task, worker),
             Event::ActorBorrowed { actor, worker } => self.borrow_actor(actor, worker),
             Event::FinishedInline { task, worker, outcome, nanos } => {

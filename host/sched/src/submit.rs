@@ -21,18 +21,19 @@ const OBJECTS_OVER_MAX: u64 = 1 << 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) job: JobKey,
-    /// `None` for a job's root task.
+    /// `None` for a job's root task and for leases.
     pub(crate) parent: Option<(TaskKey, WorkerKey)>,
 }
 
 impl<C, V> Scheduler<C, V> {
-    pub(crate) fn submit(&mut self, submission: Submission<C>) {
+    /// Adds a task, or a lease, which has no call.
+    pub(crate) fn submit<D>(&mut self, submission: Submission<D>, call: fn(D) -> Option<C>) {
         let Some(origin) = self.origin(&submission) else { return };
         let origin = self.owning_origin(origin, &submission);
         match self.admit(origin, &submission) {
             Ok(links) => {
-                let at = self.add(origin, submission, links);
-                if origin.parent.is_none() {
+                let at = self.add_with(origin, submission, call, links);
+                if origin.parent.is_none() && !self.is_lease(at) {
                     let job = &mut self.jobs[origin.job];
                     (job.first, job.has_started) = (Some(at), true);
                 }
@@ -103,7 +104,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Returns the origin with the job that owns the task: a detached actor is of another job.
-    fn owning_origin(&self, origin: Origin, submission: &Submission<C>) -> Origin {
+    fn owning_origin<D>(&self, origin: Origin, submission: &Submission<D>) -> Origin {
         let SubmissionKind::ActorCreation(spec) = &submission.kind else { return origin };
         let owning_origin = spec.detached.and_then(|job| self.job_ids.get(&job));
         owning_origin.map_or(origin, |owning_origin| Origin { job: *owning_origin, ..origin })
@@ -148,11 +149,11 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Returns the origin of a submission, or `None` if its parent is not in the given worker or an id is in use.
-    fn origin(&self, submission: &Submission<C>) -> Option<Origin> {
+    fn origin<D>(&self, submission: &Submission<D>) -> Option<Origin> {
         let job = *self.job_ids.get(&submission.job)?;
         let last = submission.id.0.checked_add(u64::from(submission.returns.checked_sub(1)?))?;
         let parent = match submission.parent {
-            None if self.jobs[job].has_started => return None,
+            None if self.jobs[job].has_started && submission.kind != SubmissionKind::Lease => return None,
             None => None,
             Some((parent, attempt, worker)) => {
                 let (at, worker) = (self.find_task(parent)?, self.cluster.find(worker)?);
@@ -168,7 +169,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Checks the limits of a submission. Returns the objects that it refers to.
-    fn admit(&self, origin: Origin, submission: &Submission<C>) -> Result<Option<Box<Links>>, Fault> {
+    fn admit<D>(&self, origin: Origin, submission: &Submission<D>) -> Result<Option<Box<Links>>, Fault> {
         let job = &self.jobs[origin.job];
         let limits = &job.limits;
         if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].cancellation == Cancellation::Subtree) {
@@ -189,8 +190,12 @@ impl<C, V> Scheduler<C, V> {
             return Err(Fault::new(Code::TaskLimit, message));
         }
         self.has_room_for(origin.job, submission.returns)?;
-        if origin.parent.is_none() {
-            require_plain_function(submission)?;
+        match (&submission.kind, origin.parent) {
+            (SubmissionKind::Lease, parent) if parent.is_some() || submission.strategy != Strategy::Default => {
+                return Err(Fault::new(Code::BadRequest, "is a lease with a parent or a placement strategy"));
+            }
+            (SubmissionKind::Lease, _) | (_, Some(_)) => {}
+            (_, None) => require_plain_function(submission)?,
         }
         self.admit_actor(origin.job, submission)?;
         let group = self.admit_strategy(origin.job, submission)?;
@@ -221,6 +226,16 @@ impl<C, V> Scheduler<C, V> {
 
     /// Adds a task and its return objects.
     fn add(&mut self, origin: Origin, submission: Submission<C>, links: Option<Box<Links>>) -> TaskKey {
+        self.add_with(origin, submission, Some, links)
+    }
+
+    fn add_with<D>(
+        &mut self,
+        origin: Origin,
+        submission: Submission<D>,
+        call: fn(D) -> Option<C>,
+        links: Option<Box<Links>>,
+    ) -> TaskKey {
         let job = &mut self.jobs[origin.job];
         let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
         job.tasks += 1;
@@ -239,7 +254,7 @@ impl<C, V> Scheduler<C, V> {
             number: self.number,
             links,
             lineage: None,
-            call: Some(submission.call),
+            call: call(submission.call),
             class,
             job: origin.job,
             parent,
@@ -270,7 +285,7 @@ impl<C, V> Scheduler<C, V> {
             self.create(id.returns(index), origin.job, Some(index), Value::Pending, holder);
         }
         match submission.kind {
-            SubmissionKind::Function => {}
+            SubmissionKind::Function | SubmissionKind::Lease => {}
             SubmissionKind::ActorCreation(spec) => self.add_actor(at, *spec),
             SubmissionKind::Generator(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
             SubmissionKind::Method(actor) => self.add_call(at, actor),
@@ -322,7 +337,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Rejects a submission: its returns get the error.
-    fn reject(&mut self, origin: Origin, submission: &Submission<C>, fault: Fault) {
+    fn reject<D>(&mut self, origin: Origin, submission: &Submission<D>, fault: Fault) {
         let mut chain = self.chain(origin.parent.map(|(parent, _)| parent));
         chain.push(submission.name.as_ref().to_owned());
         let error = Arc::new(TaskError { fault, chain });
@@ -332,7 +347,7 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         let job = &mut self.jobs[origin.job];
-        if origin.parent.is_none() {
+        if origin.parent.is_none() && submission.kind != SubmissionKind::Lease {
             job.has_started = true;
             self.out.push(Action::JobDone { job: job.id, result: Err(error) });
         }
@@ -366,5 +381,6 @@ fn require_plain_function<C>(submission: &Submission<C>) -> Result<(), Fault> {
         SubmissionKind::Function => Err(bad("is a task with a placement strategy")),
         SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => Err(bad("is a task of an actor")),
         SubmissionKind::Generator(_) => Err(bad("is a generator")),
+        SubmissionKind::Lease => Err(bad("is a lease")),
     }
 }

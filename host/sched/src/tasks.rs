@@ -142,6 +142,11 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
+    /// Whether a task is a lease.
+    pub(crate) fn is_lease(&self, at: TaskKey) -> bool {
+        self.queue.shape(self.classes.get(self.tasks[at].class).spec.shape).is_lease
+    }
+
     /// Takes a queued task out of its queue.
     pub(crate) fn dequeue(&mut self, at: TaskKey) {
         if let Some(actor) = self.tasks[at].actor {

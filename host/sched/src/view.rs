@@ -481,9 +481,22 @@ impl<C, V> Scheduler<C, V> {
         assigned.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Assigned)
     }
 
+    /// Returns the tenant of a job that has not ended.
+    pub fn tenant_of(&self, job: JobId) -> Option<TenantId> {
+        self.job_ids.get(&job).map(|at| self.jobs[*at].tenant)
+    }
+
     /// Iterates over the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
         self.jobs.iter().map(|(_, job)| (job.id, job.tenant))
+    }
+
+    /// Whether something is ready to run and waits for room.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+            || !self.pending_actors.is_empty()
+            || !self.groups.waiting.is_empty()
+            || !self.starting.is_empty()
     }
 
     /// Whether no state of any job is left.

@@ -131,13 +131,13 @@ impl Model {
         (-task.priority, u32::MAX - task.depth, task.number)
     }
 
-    /// Returns the ready tasks that any task worker may run, in dispatch order.
+    /// Returns the ready tasks that any task worker may run, and leases, in dispatch order.
     fn queued(&self) -> Vec<u64> {
         let is_queued = |(id, task): &(&u64, &Task)| {
             let waits = !task.has_finished && task.worker.is_none() && self.dependencies_ready(task);
             waits
                 && self.jobs[&task.job].first != Some(**id)
-                && matches!(task.kind, SubmissionKind::Function | SubmissionKind::Generator(_))
+                && matches!(task.kind, SubmissionKind::Function | SubmissionKind::Generator(_) | SubmissionKind::Lease)
         };
         let mut queued: Vec<u64> = self.tasks.iter().filter(is_queued).map(|(id, _)| *id).collect();
         queued.sort_by_key(|id| self.rank_of(*id));
@@ -277,6 +277,7 @@ impl Model {
         );
         match task.kind {
             SubmissionKind::Function | SubmissionKind::Generator(_) => {}
+            SubmissionKind::Lease => return self.check_lease(worker_id, id, steps),
             SubmissionKind::ActorCreation(_) => return self.check_creation(worker_id, id, steps),
             SubmissionKind::Method(actor) => return self.check_call(worker_id, id, actor.0),
         }
@@ -315,7 +316,13 @@ impl Model {
             let alike = queued.iter().find(|other| equal_requests(&self.tasks[other], task));
             assert_eq!(alike, Some(&id), "it is another's turn");
             let first = &self.tasks[&queued[0]];
-            let could = unblocked.is_empty() && self.has_room(first, worker.node) && !self.may_hold(first);
+            let could = match self.lease_node(first) {
+                Some(node) => self.has_room(first, node) && !self.is_starting(node),
+                None => {
+                    unblocked.is_empty() && self.has_room(first, worker.node) && first.kind != SubmissionKind::Lease
+                }
+            };
+            let could = could && !self.may_hold(first);
             // A node that is held for a driver still runs tasks in bundles.
             let is_of_bundle = matches!(first.strategy, Strategy::Group { .. });
             let could = could && (is_of_bundle || !self.is_starting(worker.node));
@@ -330,6 +337,31 @@ impl Model {
         }
         self.workers.get_mut(&worker_id).expect("it was found").assigned.push(assigned);
         self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
+    }
+
+    /// Checks that a lease is granted in its turn, where there is room.
+    fn check_lease(&mut self, worker_id: u32, id: u64, steps: &Steps) {
+        let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
+        assert_eq!(worker.kind, WorkerKind::Leases, "lease {id} is granted where leases are");
+        assert!(self.has_room(task, worker.node), "lease {id} has no room on node {}", worker.node);
+        assert!(!self.is_starting(worker.node), "node {} is held", worker.node);
+        let queued = self.queued();
+        let alike = queued.iter().find(|other| equal_requests(&self.tasks[other], task));
+        assert_eq!(alike, Some(&id), "it is another's turn");
+        let first = &self.tasks[&queued[0]];
+        let has_room = |(_, _, node): &(usize, u32, u32)| self.has_room(first, *node);
+        let could = first.kind != SubmissionKind::Lease && !self.may_hold(first) && self.idle().iter().any(has_room);
+        assert!(queued[0] == id || !could, "it is the turn of task {}, and not of lease {id}", queued[0]);
+        let assigned = self.assigned(id, worker.node, steps);
+        self.workers.get_mut(&worker_id).expect("it was found").assigned.push(assigned);
+        self.tasks.get_mut(&id).expect("it was found").worker = Some(worker_id);
+    }
+
+    /// Returns the node of the worker that has the leases, if the task is a lease and there is such a worker.
+    fn lease_node(&self, task: &Task) -> Option<u32> {
+        let is_lease = task.kind == SubmissionKind::Lease;
+        let mut all = self.workers.values().filter(|worker| is_lease && worker.kind == WorkerKind::Leases);
+        all.next().map(|worker| worker.node)
     }
 
     fn check_objects(&self, steps: &Steps) {
@@ -390,7 +422,7 @@ impl Model {
             live += 1;
             assert_eq!(view.worker.map(|worker| worker.0), task.worker);
             assert_eq!((view.attempt.0, view.depth), (task.attempt, task.depth));
-            assert!(steps.call(view.id).is_some());
+            assert!(steps.call(view.id).is_some() || task.kind == SubmissionKind::Lease);
         }
         assert_eq!(live, self.tasks.values().filter(|task| !task.has_finished).count(), "tasks are missing");
     }
@@ -428,6 +460,10 @@ impl Model {
             assert!(!fits(&first.demand, cpus, &rest), "a first task waits that has room");
         }
         let Some(first) = self.queued().first().map(|id| &self.tasks[id]) else { return };
+        if first.kind == SubmissionKind::Lease {
+            let node = self.lease_node(first).filter(|node| !self.is_starting(*node) && !self.may_hold(first));
+            return assert!(!node.is_some_and(|node| self.has_room(first, node)), "the first lease has room");
+        }
         for (_, id, node) in self.idle().into_iter().filter(|_| !self.may_hold(first)) {
             assert!(!self.has_room(first, node), "worker {id} could run the first task");
         }
@@ -474,5 +510,6 @@ impl Model {
 }
 
 fn equal_requests(a: &Task, b: &Task) -> bool {
-    a.demand == b.demand && a.strategy == b.strategy
+    let is_lease = |task: &Task| task.kind == SubmissionKind::Lease;
+    a.demand == b.demand && a.strategy == b.strategy && is_lease(a) == is_lease(b)
 }

@@ -156,6 +156,7 @@ impl History {
             420..435 => self.load(),
             435..455 => self.answer_reserve_request(75),
             455..480 => self.make_group(),
+            480..500 => self.request_lease(),
             _ => self.run_worker_step(),
         }
     }
@@ -175,6 +176,7 @@ impl History {
         let remote = self.chance(55);
         self.event(Event::NodeJoined { node: NodeId(node), resources, remote });
         self.start_proxy(node);
+        self.start_lease_worker();
         (0..1 + self.seed.below(4)).for_each(|_| self.start_worker(node, WorkerKind::Tasks));
     }
 
@@ -187,6 +189,16 @@ impl History {
             _ => self.start_worker(node, WorkerKind::Tasks),
         }
         self.start_proxy(node);
+        self.start_lease_worker();
+    }
+
+    /// Starts the worker that has the leases, on a local node, unless there is one.
+    fn start_lease_worker(&mut self) {
+        if self.model.workers.values().all(|worker| worker.kind != WorkerKind::Leases)
+            && let Some(node) = self.any_local_node()
+        {
+            self.start_worker(node, WorkerKind::Leases);
+        }
     }
 
     /// A requested worker becomes ready.
@@ -339,6 +351,7 @@ impl History {
         let is_new = |number: u64| !self.model.objects.contains_key(&number) && has_finished(number);
         match &mut event {
             // An id that was removed counts as new.
+            Event::LeaseRequested { lease } if is_new(lease.id.0) => return,
             Event::Submitted { task }
             | Event::ProxyTaskStarted { task, .. }
             | Event::FinishedInline { task, .. }
@@ -460,6 +473,13 @@ impl History {
             self.start_worker(node, WorkerKind::Tasks);
             self.start_proxy(node);
         }
+        // Some leases find room only here.
+        let leases = self.workers.keys().copied().filter(|id| self.model.workers[id].kind == WorkerKind::Leases);
+        for worker in leases.collect::<Vec<_>>() {
+            self.workers.remove(&worker);
+            self.event(Event::WorkerLost { worker: WorkerId(worker), started: Vec::new() });
+        }
+        self.start_worker(node, WorkerKind::Leases);
         for round in 0.. {
             assert!(round < 1000, "it comes to no end");
             while self.model.objects.values().any(|object| object.value == Value::Promised) {

@@ -355,8 +355,9 @@ impl Model {
             for assigned in worker.assigned.iter().filter(|assigned| self.room_of(assigned, node) == room) {
                 take_rest(&mut rest, &assigned.demand);
                 let lease = (&assigned.demand, assigned.strategy);
-                let has_actors = matches!(worker.kind, WorkerKind::Actors | WorkerKind::PeerProxy);
-                let shares = is_cpu_only(&assigned.demand) && !has_actors && leases.contains(&lease);
+                let runs_several =
+                    matches!(worker.kind, WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases);
+                let shares = is_cpu_only(&assigned.demand) && !runs_several && leases.contains(&lease);
                 if assigned.is_blocked || shares {
                     continue;
                 }

@@ -105,6 +105,7 @@ fn a_bit_of_everything_happens() {
         ("FetchBorrowed {", 100),
         ("ReleaseBorrow {", 100),
         ("its node was lost", 10),
+        ("LeaseRequested {", 200),
     ] {
         let count = lines.iter().filter(|line| line.contains(wanted)).count();
         assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());

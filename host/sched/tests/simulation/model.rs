@@ -9,6 +9,7 @@ use crate::groups::Group;
 use crate::lineage::Source;
 use crate::reservations::Reservation;
 use crate::streams::Stream;
+use crate::work::with_call;
 
 pub type Steps = Scheduler<u64, u64>;
 
@@ -254,6 +255,11 @@ impl Model {
             Event::JobEnded { job } => self.end_job(job.0),
             Event::Submitted { task } => {
                 self.submit(task, true);
+            }
+            Event::LeaseRequested { lease } => {
+                if lease.kind == SubmissionKind::Lease {
+                    self.submit(&with_call(lease, 0), true);
+                }
             }
             Event::FinishedInline { task, worker, outcome, .. } => {
                 let is_so = task.parent.is_some_and(|(_, _, of)| of == *worker);

@@ -1,7 +1,7 @@
 //! Remote nodes: the model of their proxy workers and proxy tasks, and their simulated requests.
 
 use sandbar_core::{Attempt, JobId, ObjectId, TaskId, WorkerId};
-use sandbar_sched::{Event, Submission, WorkerKind};
+use sandbar_sched::{Event, Submission, SubmissionKind, WorkerKind};
 
 use crate::cluster::History;
 use crate::model::{AssignedTask, Model, Task, Value, Worker};
@@ -46,7 +46,7 @@ impl Model {
     pub fn is_proxy_task(&self, id: u64) -> bool {
         let is_queued =
             |task: &Task| !task.has_finished && task.parent.is_none() && self.jobs[&task.job].first != Some(id);
-        self.tasks.get(&id).is_some_and(is_queued)
+        self.tasks.get(&id).is_some_and(|task| is_queued(task) && task.kind != SubmissionKind::Lease)
     }
 }
 

@@ -44,7 +44,7 @@ impl Model {
         }
         let (mut depth, mut cancellation, mut holder) = (1, 0, None);
         match task.parent {
-            None if job.first.is_some() => return false,
+            None if job.first.is_some() && task.kind != SubmissionKind::Lease => return false,
             None if task.strategy != Strategy::Default => may = false,
             None => {}
             Some((parent, attempt, worker)) => {
@@ -66,7 +66,7 @@ impl Model {
         let value = if is_bad { Value::Failed } else { Value::Pending };
         (task.id.0..task.id.0 + returns).for_each(|id| self.create(id, task.job.0, value.clone(), holder));
         let job = self.jobs.get_mut(&task.job.0).expect("it was found");
-        if task.parent.is_none() {
+        if task.parent.is_none() && task.kind != SubmissionKind::Lease {
             job.first = Some(task.id.0);
             if is_bad {
                 self.step.jobs_done.insert(task.job.0);
@@ -95,6 +95,7 @@ impl Model {
     pub fn is_kind_valid(&self, task: &Submission<u64>) -> bool {
         match &task.kind {
             SubmissionKind::Function => true,
+            SubmissionKind::Lease => task.parent.is_none() && task.strategy == Strategy::Default,
             SubmissionKind::Generator(_) => task.parent.is_some(),
             SubmissionKind::ActorCreation(_) => task.parent.is_some() && task.returns == 1,
             SubmissionKind::Method(actor) if self.borrowed_actors.contains_key(&actor.0) => {

@@ -6,7 +6,7 @@ use sandbar_core::{
     ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Event, Failure, Outcome, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind,
+    Action, ActorSpec, Event, Failure, Outcome, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind, WorkerKind,
 };
 
 use crate::cluster::{History, WorkerState};
@@ -25,8 +25,9 @@ impl History {
         if may_read && let Some(action) = state.inbox.pop_front() {
             return self.handle_action(worker, action);
         }
-        // A proxy worker runs several tasks at once.
-        if (self.model.is_peer(worker) || state.started.iter().all(|(.., is_blocked)| *is_blocked))
+        // A proxy worker runs several tasks at once, and so do leases.
+        let runs_several = matches!(self.model.workers[&worker].kind, WorkerKind::PeerProxy | WorkerKind::Leases);
+        if (runs_several || state.started.iter().all(|(.., is_blocked)| *is_blocked))
             && let Some((task, attempt)) = state.waiting.pop_front()
         {
             return state.started.push((task, attempt, false));
@@ -42,6 +43,10 @@ impl History {
     /// A started task does something.
     pub fn run_task_step(&mut self, worker: u32, task: TaskId, attempt: Attempt) {
         let id = WorkerId(worker);
+        if self.model.workers[&worker].kind == WorkerKind::Leases {
+            let succeeds = self.chance(90);
+            return self.finish(worker, task, attempt, succeeds);
+        }
         let job = self.model.tasks.get(&task.0).map_or(0, |task| task.job);
         let is_generator = |task: &Task| matches!(task.kind, SubmissionKind::Generator(_));
         if self.model.tasks.get(&task.0).is_some_and(is_generator) && self.chance(50) {
@@ -272,6 +277,23 @@ impl History {
         }
     }
 
+    /// A job requests a lease. In rare cases the request is invalid.
+    pub fn request_lease(&mut self) {
+        let jobs: Vec<u32> = self.model.jobs.keys().copied().collect();
+        let Some(job) = self.pick(&jobs) else { return };
+        let mut task = self.submission(job, None);
+        let parent = self.any_task().filter(|_| self.chance(3));
+        let worker = parent.and_then(|parent| self.model.tasks[&parent.0].worker);
+        task.parent = parent.zip(worker).map(|(parent, worker)| (parent, Attempt(0), WorkerId(worker)));
+        (task.kind, task.dependencies, task.refs) = (SubmissionKind::Lease, Vec::new(), Vec::new());
+        let event = match self.seed.below(50) {
+            0 => Event::Submitted { task },
+            1 => Event::LeaseRequested { lease: Submission { kind: SubmissionKind::Function, ..with_call(&task, ()) } },
+            _ => Event::LeaseRequested { lease: with_call(&task, ()) },
+        };
+        self.event(event);
+    }
+
     fn retry_on(&mut self) -> RetryOn {
         match self.seed.below(10) {
             0..6 => RetryOn::System,
@@ -308,5 +330,26 @@ impl History {
             45..62 if may => (SubmissionKind::Generator(self.seed.below(4)), demand),
             _ => (SubmissionKind::Function, demand),
         }
+    }
+}
+
+/// Returns a submission with another call.
+pub fn with_call<C, D>(task: &Submission<C>, call: D) -> Submission<D> {
+    Submission {
+        id: task.id,
+        job: task.job,
+        parent: task.parent,
+        remote_depth: task.remote_depth,
+        name: task.name.clone(),
+        returns: task.returns,
+        demand: task.demand.clone(),
+        strategy: task.strategy,
+        priority: task.priority,
+        retries_max: task.retries_max,
+        retry_on: task.retry_on,
+        dependencies: task.dependencies.clone(),
+        refs: task.refs.clone(),
+        kind: task.kind.clone(),
+        call,
     }
 }
