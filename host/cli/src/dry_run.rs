@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ColumnPlan, FunctionPlan, Job, JobPlan, Limits, Node, NodeOptions, ProgramPlan, ProgramSpec, TrainPlan,
+    ColumnPlan, FunctionPlan, Job, JobPlan, Limits, Node, NodeOptions, ProgramPlan, ProgramSpec, TenantId, TrainPlan,
 };
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ const COLUMNS_SHOWN: usize = 40;
 
 /// Prints the plan of a job.
 pub(crate) async fn job(job: &Job, shares: &Shares, as_json: bool) -> Result<ExitCode, CliError> {
-    let plan = node(shares, job.limits)?.plan(job).await?;
+    let plan = node(shares, job.limits)?.plan(job, TenantId::DEFAULT).await?;
     match as_json {
         true => output::json(&plan)?,
         false => output::print(&text(&plan))?,

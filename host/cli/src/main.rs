@@ -29,7 +29,7 @@ use std::time::Duration;
 use clap::Parser;
 use sandbar_node::{
     Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, Node, NodeError, NodeOptions, ProgramError, ProgramSpec,
-    machine,
+    TenantId, machine,
 };
 
 use args::{Arguments, Command, Shares, Submit};
@@ -263,7 +263,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     }
     let form = OutputForm::of(submit.json, submit.quiet);
     let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
-    let result = unless_fenced(cluster.as_ref(), node.submit(&job)).await;
+    let result = unless_fenced(cluster.as_ref(), node.submit(&job, TenantId::DEFAULT)).await;
     bar.finish();
     if let Some(cluster) = cluster {
         cluster.leave().await;
@@ -349,10 +349,11 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 
 /// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
 fn recorder_of(spec: &ProgramSpec) -> JobRecorder {
-    let created = jobs::job_store().and_then(|store| Ok(store.create(&spec.program, &spec.arguments)?));
+    let created =
+        jobs::job_store().and_then(|store| Ok(store.create(&spec.program, &spec.arguments, TenantId::DEFAULT)?));
     created.unwrap_or_else(|e| {
         output::message(&format!("warning: this job is not recorded: {e}"));
-        JobRecorder::disabled()
+        JobRecorder::disabled(TenantId::DEFAULT)
     })
 }
 
@@ -363,7 +364,7 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
     let spec = sandbar_node::PredictSpec::from(predict);
     let node = start_node(&shares, spec.limits().map_err(NodeError::from)?, None)?;
     let bar = progress::watch(node.progress().clone(), Show::unless(quiet));
-    let result = node.predict(&spec).await;
+    let result = node.predict(&spec, TenantId::DEFAULT).await;
     bar.finish();
     let predicted = result?;
     output::predicted(&predicted, form)?;

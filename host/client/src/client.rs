@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::Limits;
+use sandbar_core::{Limits, TenantId};
 use sandbar_node::{InProcessPeers, JobRecorder, JobStore, Node, NodeOptions, NodeResources, machine};
 
 use crate::ClientError;
@@ -178,7 +178,8 @@ impl Client {
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
         let what = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let recorder = self.shared.job_store.create(&what, &[]).unwrap_or_else(|_| JobRecorder::disabled());
+        let recorder = self.shared.job_store.create(&what, &[], TenantId::DEFAULT);
+        let recorder = recorder.unwrap_or_else(|_| JobRecorder::disabled(TenantId::DEFAULT));
         Job::start(&self.shared.node, program, options, recorder).await
     }
 

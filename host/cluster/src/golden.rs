@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::num::NonZeroU64;
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId, TenantId};
 use sandbar_meta::{
     Change, Condition, Entry, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId,
     MetaError, MetaValue, Operation, OperationResult, Revision, RevokeResponse, TransactResponse, Transaction,
@@ -155,6 +155,7 @@ fn training_has_golden_bytes() {
     let trainer = [&[7; 32], b"\x01\x02{}\x04tree\x00".as_slice()].concat();
     let trainer: TrainerRef = postcard::from_bytes(&trainer).unwrap();
     let request = TrainRequest {
+        tenant: TenantId(300),
         trainers: vec![trainer],
         limits: Limits::default(),
         seed: 300,
@@ -165,7 +166,7 @@ fn training_has_golden_bytes() {
     };
     check_bytes(
         &request,
-        "01070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
+        "ac0201070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
     );
     let batches = vec![(ByteBuf::from(b"header".to_vec()), ByteBuf::from(b"body".to_vec()))];
     let models = TrainedModels { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").of("tree"))] };

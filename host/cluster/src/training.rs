@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrow_buffer::Buffer;
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_batch::Header;
-use sandbar_core::{ComponentId, Fault, Limits, NodeId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
 use sandbar_store::{Mapping, SegmentPart};
 use sandbar_train::{FittedModels, TrainerRef, UnitLog, UnitRequest, UnitTrainer};
 use sandbar_wire::{Channel, Connection, Frames};
@@ -33,6 +33,8 @@ const CHUNK_TIME_MAX: Duration = Duration::from_secs(30);
 /// A request to train a unit. The unit's memory follows. The encoding depends on the order of the fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TrainRequest {
+    /// The tenant of the job.
+    pub(crate) tenant: TenantId,
     pub(crate) trainers: Vec<TrainerRef>,
     pub(crate) limits: Limits,
     pub(crate) seed: u64,
@@ -96,6 +98,7 @@ async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLo
     };
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let request = TrainRequest {
+        tenant: unit.tenant,
         trainers: unit.models.iter().map(|binding| TrainerRef::of(binding)).collect(),
         limits: first.limits,
         seed: unit.seed,
@@ -191,9 +194,9 @@ pub(crate) async fn serve(cluster: Arc<ClusterState>, node: Option<NodeId>, mut 
         let path = |component: ComponentId| runtime.services.component_path(component);
         let models = runtime.services.units.bind(&request.trainers, request.limits, path).await?;
         let shares = request.shares.max(1) as usize;
-        let unit =
-            UnitRequest { models: &models, seed: request.seed, payload: &payload, groups: &request.groups, shares };
-        let (models, log) = runtime.services.units.fit(&unit).await?;
+        let (tenant, seed, groups) = (request.tenant, request.seed, &request.groups);
+        let unit = UnitRequest { tenant, models: &models, seed, payload: &payload, groups, shares };
+        let (models, log) = runtime.services.units.fit(&unit, &runtime.handle, node).await?;
         Ok((models.iter().map(encode_models).collect::<Result<_, Fault>>()?, log))
     }
     .await;

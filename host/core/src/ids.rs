@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident($number:ty);)*) => {
@@ -22,8 +23,6 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// The unit of accounting and isolation.
-    TenantId(u32);
     /// A job that a user submitted.
     JobId(u32);
     /// A machine of a cluster.
@@ -45,9 +44,55 @@ numbers! {
     Attempt(u32);
 }
 
+/// The unit of accounting and isolation: who submits jobs. Text, as in JSON, is `local` for [`TenantId::DEFAULT`], and 16
+/// hexadecimal digits for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TenantId(pub u64);
+
+/// Text of [`TenantId::DEFAULT`].
+const LOCAL: &str = "local";
+
 impl TenantId {
-    /// The tenant of a host without tenants.
+    /// The machine's own user, and the node itself.
     pub const DEFAULT: TenantId = TenantId(0);
+
+    /// Returns the id of a tenant of a cluster, from the SHA-256 of its name.
+    pub fn from_digest(digest: [u8; 32]) -> TenantId {
+        let (first, _) = digest.split_at(8);
+        let number = first.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        // Zero is the default.
+        TenantId(number.max(1))
+    }
+}
+
+impl fmt::Display for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == TenantId::DEFAULT { f.write_str(LOCAL) } else { write!(f, "{:016x}", self.0) }
+    }
+}
+
+impl FromStr for TenantId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<TenantId, Self::Err> {
+        if text == LOCAL { Ok(TenantId::DEFAULT) } else { u64::from_str_radix(text, 16).map(TenantId) }
+    }
+}
+
+impl Serialize for TenantId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+    }
+}
+
+impl<'de> Deserialize<'de> for TenantId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
+        if deserializer.is_human_readable() {
+            String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        } else {
+            u64::deserialize(deserializer).map(TenantId)
+        }
+    }
 }
 
 impl TaskId {

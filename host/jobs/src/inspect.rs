@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::job_record::RunState;
 use crate::limits::JobFolderLimits;
 use crate::rows::{ActorRow, GroupRow, JobSummary, Listing, MemoryView, NodeRow, ObjectRow, TaskRow, WorkerRow};
+use crate::run_state::RunState;
+use crate::store_error::JobStoreError;
 
 /// Version of queries and responses.
 const VERSION: u32 = 1;
@@ -127,7 +128,7 @@ pub enum InspectError {
     Refused(String),
     /// The records of a finished job can't be read.
     #[error(transparent)]
-    Store(#[from] crate::store::JobStoreError),
+    Store(#[from] JobStoreError),
 }
 
 /// Parses a query from the body of a frame, which is untrusted.

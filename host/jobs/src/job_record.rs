@@ -7,47 +7,14 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::DateTime;
-use sandbar_core::Fault;
+use sandbar_core::{Fault, TenantId};
 use sandbar_machine::write_atomically;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::JobFolderLimits;
 use crate::name::JobName;
 use crate::rows::ProgressRow;
-
-/// State of a job or a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RunState {
-    /// Not started.
-    Pending,
-    /// Started.
-    Running,
-    /// Finished without an error.
-    Succeeded,
-    /// Finished with an error.
-    Failed,
-    /// Interrupted or cancelled.
-    Stopped,
-}
-
-impl RunState {
-    /// Returns the state's name in JSON and in tables.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RunState::Pending => "pending",
-            RunState::Running => "running",
-            RunState::Succeeded => "succeeded",
-            RunState::Failed => "failed",
-            RunState::Stopped => "stopped",
-        }
-    }
-
-    /// Returns whether the state is final.
-    pub fn is_finished(self) -> bool {
-        !matches!(self, RunState::Pending | RunState::Running)
-    }
-}
+use crate::run_state::RunState;
 
 /// Why a job failed, or was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,7 +110,7 @@ pub struct JobRecord {
     /// Name of the job.
     pub id: JobName,
     /// Tenant that submitted the job.
-    pub tenant: u32,
+    pub tenant: TenantId,
     /// The program as given on submission, truncated.
     pub program: String,
     /// Names and values of the first task's arguments as given on submission, each truncated.
@@ -184,7 +151,7 @@ pub(crate) const SUMMARY_FILE: &str = "summary.json";
 const OTHER_FILES: [&str; 3] = [TASKS_FILE, SUMMARY_FILE, LOG_FILE];
 
 impl JobRecord {
-    pub(crate) fn new(id: JobName, program: &str, arguments: &[(String, String)]) -> JobRecord {
+    pub(crate) fn new(id: JobName, program: &str, arguments: &[(String, String)], tenant: TenantId) -> JobRecord {
         let limits = JobFolderLimits::DEFAULT;
         let truncated = |value: &str| match value.char_indices().nth(limits.argument_chars_max) {
             Some((end, _)) => format!("{}…", &value[..end]),
@@ -193,7 +160,7 @@ impl JobRecord {
         JobRecord {
             version: VERSION,
             id,
-            tenant: sandbar_core::TenantId::DEFAULT.0,
+            tenant,
             program: truncated(program),
             arguments: arguments
                 .iter()
@@ -216,7 +183,13 @@ impl JobRecord {
     /// Returns a substitute for a record that can't be read: a failed job with that error.
     pub(crate) fn unreadable(id: JobName, error: &io::Error) -> JobRecord {
         let error = Some(JobFailure::from_message(format!("its record can't be read: {error}")));
-        JobRecord { state: RunState::Failed, submitted_ms: 0, process: 0, error, ..JobRecord::new(id, "?", &[]) }
+        JobRecord {
+            state: RunState::Failed,
+            submitted_ms: 0,
+            process: 0,
+            error,
+            ..JobRecord::new(id, "?", &[], TenantId::DEFAULT)
+        }
     }
 
     pub(crate) fn read(folder: &Path) -> io::Result<JobRecord> {

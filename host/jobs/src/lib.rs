@@ -12,6 +12,7 @@
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod creation;
 mod dedup;
 mod inspect;
 mod job_record;
@@ -22,7 +23,9 @@ mod progress;
 mod progress_bars;
 mod recorder;
 mod rows;
+mod run_state;
 mod store;
+mod store_error;
 mod task_records;
 mod trace;
 mod updates;
@@ -31,7 +34,7 @@ mod updates;
 pub const LOG_TARGET: &str = module_path!();
 
 pub use inspect::{InspectError, JobQuery, JobResponse};
-pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, now_ms};
 pub use limits::JobFolderLimits;
 pub use log::{JobLog, JobLogFile, LogEntry, LogOutput, LogSender, LoggedLine};
 pub use name::JobName;
@@ -42,7 +45,9 @@ pub use rows::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, JobSummary, Listing, MemoryView, NameSummary,
     NodeRow, ObjectRow, ProcessRow, ProgressRow, ResourceRow, TaskRow, WorkerRow,
 };
-pub use store::{JobStore, JobStoreError, LogReader, StoredJob};
+pub use run_state::RunState;
+pub use store::{JobStore, LogReader, StoredJob};
+pub use store_error::JobStoreError;
 pub use task_records::{AttemptRecord, RecordLimits, TaskRecord, TaskRecords};
 pub use trace::trace;
 pub use updates::JobUpdates;

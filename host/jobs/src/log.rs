@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{TaskId, WorkerId};
+use sandbar_core::{TaskId, TenantId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::LogDeduplicator;
@@ -39,6 +39,9 @@ pub struct LogEntry<'a> {
 pub struct LoggedLine {
     /// Time in milliseconds since 1970.
     pub ms: u64,
+    /// Tenant of the job.
+    #[serde(default)]
+    pub tenant: TenantId,
     /// Name of the task that logged it, or `node`.
     pub name: String,
     /// Id of the task.
@@ -52,10 +55,11 @@ pub struct LoggedLine {
 }
 
 impl LoggedLine {
-    fn new(entry: LogEntry<'_>) -> LoggedLine {
+    fn new(entry: LogEntry<'_>, tenant: TenantId) -> LoggedLine {
         let level = ["debug", "info", "warn"].get(usize::from(entry.level)).copied().unwrap_or("error");
         LoggedLine {
             ms: now_ms(),
+            tenant,
             name: entry.task.map_or("node", |(_, name, _)| name).to_owned(),
             task: entry.task.map(|(id, ..)| id.short()),
             worker: entry.task.map(|(.., worker)| worker.0),
@@ -92,6 +96,7 @@ struct QueueCounters {
 pub struct LogSender {
     lines: SyncSender<LoggedLine>,
     counters: Arc<QueueCounters>,
+    tenant: TenantId,
 }
 
 impl LogSender {
@@ -100,7 +105,7 @@ impl LogSender {
         let bytes = entry.line.len() as u64;
         let queued_bytes = self.counters.bytes.fetch_add(bytes, Relaxed);
         let is_over = queued_bytes + bytes > JobFolderLimits::DEFAULT.log_queue_bytes_max;
-        if is_over || self.lines.try_send(LoggedLine::new(entry)).is_err() {
+        if is_over || self.lines.try_send(LoggedLine::new(entry, self.tenant)).is_err() {
             self.counters.bytes.fetch_sub(bytes, Relaxed);
             self.counters.dropped.fetch_add(1, Relaxed);
         }
@@ -137,11 +142,11 @@ pub struct JobLog {
 }
 
 impl JobLog {
-    /// Starts the thread that shows lines and writes them to `file`, if any.
+    /// Starts the thread that shows lines of a tenant's job and writes them to `file`, if any.
     ///
     /// # Errors
     /// The thread can't be started.
-    pub fn start(file: Option<JobLogFile>, output: LogOutput) -> std::io::Result<JobLog> {
+    pub fn start(file: Option<JobLogFile>, output: LogOutput, tenant: TenantId) -> std::io::Result<JobLog> {
         let (sender, lines) = sync_channel(JobFolderLimits::DEFAULT.log_queue_lines_max);
         let counters = Arc::new(QueueCounters::default());
         let bytes_max = JobFolderLimits::DEFAULT.log_bytes_max;
@@ -149,7 +154,7 @@ impl JobLog {
         let mut writer =
             LogWriter { lines, counters: counters.clone(), deduplicator: LogDeduplicator::default(), file, output };
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
-        Ok(JobLog { sender: LogSender { lines: sender, counters }, thread })
+        Ok(JobLog { sender: LogSender { lines: sender, counters, tenant }, thread })
     }
 
     /// Returns a new sender of this log.
@@ -284,7 +289,7 @@ mod tests {
         let updates = JobUpdates::default();
         let mut receiver = updates.subscribe();
         let mut log = LogFile::new(JobLogFile::new(file, updates), 1000);
-        let line = |line: &str| LoggedLine::new(LogEntry { task: None, level: 1, line });
+        let line = |line: &str| LoggedLine::new(LogEntry { task: None, level: 1, line }, TenantId::DEFAULT);
         (0..100).for_each(|_| log.write(&line("short")));
         log.write(&line(&"x".repeat(2000)));
         assert!(!receiver.has_changed().unwrap());
@@ -305,7 +310,7 @@ mod tests {
             (task, 3, "(add 3-17, worker 4) error: x"),
             (None, 2, "(node) warn: x"),
         ] {
-            let line = LoggedLine::new(LogEntry { task, level, line: "x" });
+            let line = LoggedLine::new(LogEntry { task, level, line: "x" }, TenantId(7));
             assert_eq!(format!("{} {}", line.source(), line.message()), expected);
         }
     }
@@ -316,8 +321,8 @@ mod tests {
         let path = folder.path().join("log");
         let progress = Arc::new(JobProgress::default());
         let shown = LogOutput::Deduplicated(progress.clone());
-        let log =
-            JobLog::start(Some(JobLogFile::new(File::create(&path).unwrap(), JobUpdates::default())), shown).unwrap();
+        let file = JobLogFile::new(File::create(&path).unwrap(), JobUpdates::default());
+        let log = JobLog::start(Some(file), shown, TenantId::DEFAULT).unwrap();
         let sender = log.sender();
         for id in 0..50 {
             sender.send(LogEntry { task: Some((TaskId(id), "add", WorkerId(1))), level: 1, line: "the same" });

@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
+use sandbar_core::TenantId;
 
 use crate::inspect::{InspectServer, JobQuery, JobResponse};
-use crate::job_record::{JobCounts, JobFailure, JobRecord, LogCounts, RunState, now_ms};
+use crate::job_record::{JobCounts, JobFailure, JobRecord, LogCounts, now_ms};
 use crate::limits::JobFolderLimits;
 use crate::log::JobLogFile;
 use crate::name::JobName;
 use crate::progress_bars::ProgressBars;
 use crate::rows::{JobSummary, Listing, ProgressRow, TaskRow};
+use crate::run_state::RunState;
 use crate::store::{JobStore, STOP_MARK_FILE, write_task_files};
 use crate::updates::JobUpdates;
 
@@ -44,6 +46,7 @@ pub struct JobRecorder {
     folder: Option<JobFolder>,
     updates: JobUpdates,
     progress: Arc<ProgressBars>,
+    tenant: TenantId,
 }
 
 #[derive(Debug)]
@@ -59,15 +62,15 @@ struct JobFolder {
 }
 
 impl JobRecorder {
-    /// Returns a recorder that records nothing.
-    pub fn disabled() -> JobRecorder {
-        JobRecorder::with_folder(None)
+    /// Returns a recorder of a tenant's job that records nothing.
+    pub fn disabled(tenant: TenantId) -> JobRecorder {
+        JobRecorder::with_folder(None, tenant)
     }
 
-    fn with_folder(folder: Option<JobFolder>) -> JobRecorder {
+    fn with_folder(folder: Option<JobFolder>, tenant: TenantId) -> JobRecorder {
         let updates = JobUpdates::default();
         let progress = Arc::new(ProgressBars::new(updates.clone()));
-        JobRecorder { folder, updates, progress }
+        JobRecorder { folder, updates, progress, tenant }
     }
 
     pub(crate) fn new(
@@ -78,8 +81,13 @@ impl JobRecorder {
         log: File,
         server: InspectServer,
     ) -> JobRecorder {
-        let (name, record) = (record.id.clone(), Mutex::new(record));
-        JobRecorder::with_folder(Some(JobFolder { store, name, path, record, lock, log: Some(log), server }))
+        let (name, tenant, record) = (record.id.clone(), record.tenant, Mutex::new(record));
+        JobRecorder::with_folder(Some(JobFolder { store, name, path, record, lock, log: Some(log), server }), tenant)
+    }
+
+    /// Returns the tenant that submitted the job.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
     }
 
     /// Returns the job's name, or `None` if it is not recorded.

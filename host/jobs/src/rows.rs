@@ -7,7 +7,7 @@ use std::fmt;
 use sandbar_core::TaskError;
 use serde::{Deserialize, Serialize};
 
-use crate::job_record::RunState;
+use crate::run_state::RunState;
 
 /// Rows, with the total number from which they were taken.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
-//! The store of a user's jobs: one folder with a folder per job, which is created, found, listed and pruned here.
+//! The store of a user's jobs: one folder with a folder per job, which is found, listed and pruned here.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -12,12 +12,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::inspect::{self, InspectError, JobQuery, JobResponse};
-use crate::job_record::{JobFailure, JobRecord, LOG_FILE, RunState, SUMMARY_FILE, TASKS_FILE, read_bounded};
+use crate::job_record::{JobFailure, JobRecord, LOG_FILE, SUMMARY_FILE, TASKS_FILE, read_bounded};
 use crate::limits::JobFolderLimits;
 use crate::log::LoggedLine;
 use crate::name::JobName;
-use crate::recorder::JobRecorder;
 use crate::rows::{JobSummary, Listing, TaskRow};
+use crate::run_state::RunState;
+use crate::store_error::JobStoreError;
 
 /// Locked by the node of a running job.
 const LOCK_FILE: &str = "lock";
@@ -30,7 +31,7 @@ const LINE_BYTES_MAX: usize = 4 << 20;
 /// The store of a user's jobs.
 #[derive(Debug, Clone)]
 pub struct JobStore {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// A job in the store.
@@ -41,98 +42,10 @@ pub struct StoredJob {
     pub record: JobRecord,
 }
 
-/// Error of the job store.
-#[derive(Debug, thiserror::Error)]
-pub enum JobStoreError {
-    /// No job has this name.
-    #[error("there is no job {0}; `host jobs list` lists them")]
-    Unknown(String),
-    /// Several jobs match.
-    #[error("job {text} is ambiguous, it matches {}; give more of its digits", .names.join(", "))]
-    Ambiguous {
-        /// The name, or the first of its digits, that was searched.
-        text: String,
-        /// Short names of the matching jobs.
-        names: Vec<String>,
-    },
-    /// The store has no jobs.
-    #[error("there are no jobs yet")]
-    Empty,
-    /// The job is running and can't be removed.
-    #[error("job {0} is running; stop it first")]
-    Running(String),
-    /// A file or folder can't be read or written.
-    #[error("{}: {reason}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        reason: io::Error,
-    },
-}
-
 impl JobStore {
     /// Returns the store in this folder, which need not exist.
     pub fn open(folder: PathBuf) -> JobStore {
         JobStore { folder }
-    }
-
-    /// Creates the folder of a job that runs in this process. Must be called in a tokio runtime.
-    ///
-    /// # Errors
-    /// The store can't be written.
-    pub fn create(&self, program: &str, arguments: &[(String, String)]) -> Result<JobRecorder, JobStoreError> {
-        self.try_create(program, arguments).map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
-    }
-
-    /// Like [`JobStore::create`], for a job with a given name. Replaces a job of that name that does not run on this machine.
-    ///
-    /// # Errors
-    /// The store can't be written, or a job of that name is running.
-    pub fn create_named(
-        &self,
-        name: &JobName,
-        program: &str,
-        arguments: &[(String, String)],
-    ) -> Result<JobRecorder, JobStoreError> {
-        match self.find(name.as_str()) {
-            Ok(previous) => self.remove(&previous)?,
-            Err(JobStoreError::Unknown(_)) => {}
-            Err(e) => return Err(e),
-        }
-        let created = self.create_folder(name.clone(), program, arguments);
-        created.map_err(|reason| JobStoreError::Io { path: self.folder.clone(), reason })
-    }
-
-    fn try_create(&self, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
-        let names = self.names()?;
-        loop {
-            let name = JobName::generate();
-            if !names.iter().any(|other| other.short() == name.short()) {
-                return self.create_folder(name, program, arguments);
-            }
-        }
-    }
-
-    fn create_folder(&self, name: JobName, program: &str, arguments: &[(String, String)]) -> io::Result<JobRecorder> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        // The folder appears under its name only when it is complete.
-        let temporary = self.folder.join(format!(".{name}"));
-        DirBuilder::new().mode(0o700).create(&temporary)?;
-        let record = JobRecord::new(name.clone(), program, arguments);
-        let created = lock_file(&temporary, true).and_then(|lock| {
-            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            record.write(&temporary)?;
-            let log = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary.join(LOG_FILE))?;
-            let server = inspect::InspectServer::bind(&temporary)?;
-            let folder = self.folder.join(name.as_str());
-            fs::rename(&temporary, &folder)?;
-            Ok(JobRecorder::new(self.clone(), folder, record, lock, log, server))
-        });
-        if created.is_err() {
-            let _ = fs::remove_dir_all(&temporary);
-        }
-        created
     }
 
     /// Returns at most `limit` jobs, the newest first.
@@ -225,7 +138,7 @@ impl JobStore {
         Ok(names)
     }
 
-    fn names(&self) -> io::Result<Vec<JobName>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<JobName>> {
         match fs::read_dir(&self.folder) {
             // Entries that are not job names belong to others.
             Ok(all) => Ok(all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()),
@@ -364,7 +277,7 @@ impl LogReader {
     }
 }
 
-fn lock_file(folder: &Path, create: bool) -> io::Result<OwnedFd> {
+pub(crate) fn lock_file(folder: &Path, create: bool) -> io::Result<OwnedFd> {
     let mut options = OpenOptions::new();
     options.read(true);
     if create {
@@ -394,6 +307,8 @@ fn folder_bytes(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use sandbar_core::TenantId;
+
     use super::*;
     use crate::{JobCounts, LogCounts};
 
@@ -403,7 +318,7 @@ mod tests {
         let store = JobStore::open(folder.path().join("jobs"));
         let mut names = Vec::new();
         for _ in 0..jobs {
-            let mut recorder = store.create("p.wasm", &[]).unwrap();
+            let mut recorder = store.create("p.wasm", &[], TenantId::DEFAULT).unwrap();
             names.push(recorder.name().unwrap().clone());
             recorder.finish(RunState::Succeeded, 7.into(), None, JobCounts::default(), LogCounts::default());
             // Names sort by their time, to the millisecond.
@@ -431,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn only_finished_jobs_are_removed() {
         let (_folder, store, names) = store_with(2).await;
-        let running = store.create("p.wasm", &[("n".into(), "x".repeat(1000))]).unwrap();
+        let running = store.create("p.wasm", &[("n".into(), "x".repeat(1000))], TenantId::DEFAULT).unwrap();
         let job = store.last().unwrap();
         assert!(job.is_running() && job.record.state == RunState::Pending);
         assert!(job.record.arguments["n"].chars().count() <= 201);
@@ -451,7 +366,7 @@ mod tests {
     async fn an_interrupted_job_is_stopped_even_if_its_node_is_killed() {
         let (_folder, store, _) = store_with(0).await;
         for is_marked in [true, false] {
-            let running = store.create("p.wasm", &[]).unwrap();
+            let running = store.create("p.wasm", &[], TenantId::DEFAULT).unwrap();
             running.mark_running();
             let mark = running.stop_mark().unwrap();
             if is_marked {
@@ -471,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn the_job_of_a_dropped_recorder_is_stopped() {
         let (_folder, store, _) = store_with(0).await;
-        let recorder = store.create("p.wasm", &[]).unwrap();
+        let recorder = store.create("p.wasm", &[], TenantId::DEFAULT).unwrap();
         let name = recorder.name().unwrap().clone();
         drop(recorder);
         let record = store.find(name.as_str()).unwrap().record;
@@ -482,7 +397,7 @@ mod tests {
     #[tokio::test]
     async fn a_killed_job_ends_at_its_last_heartbeat() {
         let (_folder, store, _) = store_with(0).await;
-        let running = store.create("p.wasm", &[]).unwrap();
+        let running = store.create("p.wasm", &[], TenantId::DEFAULT).unwrap();
         let written = store.last().unwrap().record.submitted_ms;
         let serving = running.serve(async |_| JobResponse::Stopping);
         let _ = tokio::time::timeout(std::time::Duration::from_millis(100), serving).await;

@@ -19,7 +19,7 @@ pub mod log_targets {
     pub use sandbar_jobs::LOG_TARGET as JOBS;
     pub use sandbar_runtime::LOG_TARGET as RUNTIME;
 }
-pub use sandbar_core::{Code, Fault, FunctionKind, Limits};
+pub use sandbar_core::{Code, Fault, FunctionKind, Limits, TenantId};
 pub use sandbar_dataset::OutputFormat;
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_functions::{
@@ -98,7 +98,7 @@ pub struct NodeOptions {
 pub struct Node {
     functions: FunctionLoader,
     jobs: JobRunner,
-    programs: ProgramRunner,
+    programs: Arc<ProgramRunner>,
     progress: Arc<JobProgress>,
     /// Other nodes in this process, and the number of this node among them.
     in_process_peers: Option<(InProcessPeers, u16)>,
@@ -126,7 +126,6 @@ impl Node {
             gpus: options.gpus.clone(),
             remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
         };
-        let jobs = JobRunner::new(pool.clone(), functions.clone(), progress.clone(), runner_options);
         let in_process_peers = options.in_process_peers.clone().map(|peers| (peers, options.number));
         let peers = peers(&options, &pool, &functions);
         let program_options = ProgramRunnerOptions {
@@ -142,7 +141,8 @@ impl Node {
             disk_reserve_bytes: options.disk_reserve_bytes,
             peers,
         };
-        let programs = ProgramRunner::new(functions.clone(), progress.clone(), program_options);
+        let programs = Arc::new(ProgramRunner::new(functions.clone(), progress.clone(), program_options));
+        let jobs = JobRunner::new(pool, programs.clone(), functions.clone(), progress.clone(), runner_options);
         Node { functions, jobs, programs, progress, in_process_peers }
     }
 
@@ -151,28 +151,28 @@ impl Node {
         &self.progress
     }
 
-    /// Runs a job.
+    /// Runs a job of a tenant.
     ///
     /// # Errors
     /// Fails if the whole job fails; failures of single groups are in its summary.
-    pub async fn submit(&self, job: &Job) -> Result<JobOutcome, NodeError> {
-        Ok(self.jobs.run(job).await?)
+    pub async fn submit(&self, job: &Job, tenant: TenantId) -> Result<JobOutcome, NodeError> {
+        Ok(self.jobs.run(job, tenant).await?)
     }
 
     /// Plans a job by the checks of [`Node::submit`], without reading rows or building crates.
     ///
     /// # Errors
     /// Fails where [`Node::submit`] would before it reads rows.
-    pub async fn plan(&self, job: &Job) -> Result<JobPlan, NodeError> {
-        Ok(self.jobs.plan(job).await?)
+    pub async fn plan(&self, job: &Job, tenant: TenantId) -> Result<JobPlan, NodeError> {
+        Ok(self.jobs.plan(job, tenant).await?)
     }
 
     /// Predicts with stored models.
     ///
     /// # Errors
     /// Fails if the models or the input are unusable; rows without a model have null predictions.
-    pub async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, NodeError> {
-        Ok(self.jobs.predict(spec).await?)
+    pub async fn predict(&self, spec: &PredictSpec, tenant: TenantId) -> Result<PredictSummary, NodeError> {
+        Ok(self.jobs.predict(spec, tenant).await?)
     }
 
     /// Inspects the component or crate at `path`.

@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod file_reader;
 mod files;
+mod leases;
 mod link;
 mod peer;
 mod plan;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sandbar_core::JobId;
+use sandbar_core::{JobId, TenantId};
 use sandbar_jobs::{
     JobCounts, JobFailure, JobFolderLimits, JobLog, JobName, JobProgress, JobQuery, JobRecorder, JobResponse,
     JobSummary, Listing, LogOutput, LogSender, ProgressBars, RunState,
@@ -39,7 +39,7 @@ impl JobRecording {
             shown.set_program_bars(progress.clone());
             warnings = Some(shown.clone());
         }
-        let log = Some(JobLog::start(recorder.take_log(), output)?);
+        let log = Some(JobLog::start(recorder.take_log(), output, recorder.tenant())?);
         let (runtime, finished_job) = (OnceLock::new(), Arc::default());
         Ok(JobRecording { recorder, log, runtime, finished_job, progress, warnings })
     }
@@ -47,6 +47,11 @@ impl JobRecording {
     /// Returns the job's name, or `None` if the job is not recorded.
     pub(super) fn name(&self) -> Option<&JobName> {
         self.recorder.name()
+    }
+
+    /// Returns the tenant that submitted the job.
+    pub(super) fn tenant(&self) -> TenantId {
+        self.recorder.tenant()
     }
 
     /// Returns a sender of log lines.

@@ -235,6 +235,16 @@ impl ProgramRunner {
 
     /// Returns the runtime, which the first call starts.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>, Fault> {
+        self.runtime_with(false)
+    }
+
+    /// Returns the runtime. If this call starts it, its workers start with the first job, unless other nodes may use
+    /// them.
+    pub(crate) fn runtime_without_workers(&self) -> Result<Arc<Runtime>, Fault> {
+        self.runtime_with(self.options.peers.is_none())
+    }
+
+    fn runtime_with(&self, on_demand: bool) -> Result<Arc<Runtime>, Fault> {
         let mut runtime: MutexGuard<'_, Option<Arc<Runtime>>> =
             self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = &*runtime {
@@ -249,6 +259,7 @@ impl ProgramRunner {
                 // A node without peers has all ids.
                 worker_ids: first..if peers.is_some() { first + WORKERS_MAX } else { WORKER_IDS_MAX },
                 workers: self.options.workers,
+                on_demand,
                 resources: resources.clone(),
                 job_limits: JOB_LIMITS,
                 task_limits: self.options.limits,
@@ -350,6 +361,7 @@ async fn run(
     let shut_down = || Fault::new(Code::Host, "the node shut down before the program finished");
     let started = Instant::now();
     let mut job = runtime.submit(NewJob {
+        tenant: recording.tenant(),
         program,
         first: First::Function(function as u32, arguments),
         seed,

@@ -15,11 +15,13 @@ use sandbar_jobs::{JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::WorkerKind;
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
+use sandbar_worker::CallJob;
 use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
+use crate::leases::{LeaseId, LeaseRequest, LeaseState};
 use crate::link::Link;
 use crate::peer::{CachedResult, Callback, ClusterServices, Loaded, NewPeer, RemoteObject};
 
@@ -54,8 +56,12 @@ pub(crate) struct StoreOptions {
     pub(crate) reserve_bytes: Option<u64>,
 }
 
-enum Request {
+pub(crate) enum Request {
     StartJob(JobId, NewJob, oneshot::Sender<JobResult>),
+    StartCallJob(JobId, CallJob),
+    EndCallJob(JobId),
+    Lease(LeaseRequest),
+    ReturnLease(LeaseId),
     /// Stop a job, unless it has ended. The runtime drops the sender in reply.
     StopJob(JobId, SyncSender<()>),
     Inspect(JobId, JobQuery, oneshot::Sender<JobResponse>),
@@ -75,7 +81,6 @@ enum Request {
 #[derive(Debug)]
 pub(crate) struct Runtime {
     handle: RuntimeHandle,
-    next_job: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,6 +89,8 @@ pub(crate) struct Runtime {
 pub struct RuntimeHandle {
     requests: Arc<Mutex<Sender<Request>>>,
     doorbell: Doorbell,
+    next_job: Arc<AtomicU32>,
+    pub(crate) leases: Arc<LeaseState>,
 }
 
 impl RuntimeHandle {
@@ -133,7 +140,12 @@ impl RuntimeHandle {
         let _ = drained.await;
     }
 
-    fn send(&self, request: Request) {
+    /// Returns the id of another job.
+    pub(crate) fn next_job(&self) -> JobId {
+        JobId(self.next_job.fetch_add(1, Relaxed))
+    }
+
+    pub(crate) fn send(&self, request: Request) {
         // A runtime that has shut down drops requests and their senders, so that no caller waits.
         let _ = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
         self.doorbell.ring();
@@ -174,34 +186,35 @@ impl Drop for RunningJob {
 }
 
 impl Runtime {
-    /// Starts the runtime and its workers.
+    /// Starts the runtime, and its workers unless they start on demand.
     ///
     /// # Errors
     /// Fails if memory or a thread can't be created.
     pub(crate) fn start(options: RuntimeOptions) -> io::Result<Runtime> {
         let (requests, received) = channel();
         let doorbell = Doorbell::new()?;
-        let handle = RuntimeHandle { requests: Arc::new(Mutex::new(requests)), doorbell };
         let next_job = Arc::new(AtomicU32::new(1));
+        let requests = Arc::new(Mutex::new(requests));
+        let handle = RuntimeHandle { requests, doorbell, next_job: next_job.clone(), leases: Arc::default() };
         let RuntimeOptions { engine: engine_options, workers, peers, store } = options;
         let memory_bytes_max = engine_options.memory_bytes_max;
         let driver = ThreadDriver::start(handle.clone(), workers, peers, (&store, memory_bytes_max))?;
         let values = ValueStore::new(store_limits(memory_bytes_max, &store));
-        let jobs = next_job.clone();
+        let is_contended = handle.leases.is_contended.clone();
         let work = move || {
             // Each large value is a file.
             raise_file_limit();
             let doorbell = driver.handle.doorbell();
-            let engine = Engine::new(engine_options, values, jobs, Box::new(driver));
+            let engine = Engine::new(engine_options, values, next_job, is_contended, Box::new(driver));
             EventLoop { engine, requests: received, doorbell }.run();
         };
         let thread = std::thread::Builder::new().name("runtime".into()).spawn(work)?;
-        Ok(Runtime { handle, next_job, thread: Some(thread) })
+        Ok(Runtime { handle, thread: Some(thread) })
     }
 
     /// Runs a job.
     pub(crate) fn submit(&self, job: NewJob) -> RunningJob {
-        let id = JobId(self.next_job.fetch_add(1, Relaxed));
+        let id = self.handle.next_job();
         let (sender, result) = oneshot::channel();
         self.handle.send(Request::StartJob(id, job, sender));
         RunningJob { id, handle: self.handle.clone(), result, has_ended: false }
@@ -285,6 +298,10 @@ impl EventLoop {
         let engine = &mut self.engine;
         match request {
             Request::StartJob(id, job, result) => engine.start_job(id, job, result),
+            Request::StartCallJob(id, job) => engine.start_call_job(id, job),
+            Request::EndCallJob(id) => engine.end_call_job(id),
+            Request::Lease(request) => engine.request_lease(request),
+            Request::ReturnLease(id) => engine.return_lease(id),
             Request::StopJob(id, stopped) => {
                 engine.stop_job(id);
                 drop(stopped);
@@ -344,6 +361,7 @@ impl Driver for ThreadDriver {
             WorkerKind::Actors => "actors",
             WorkerKind::Actor(_) => "actor",
             WorkerKind::PeerProxy => "peer",
+            WorkerKind::Leases => "leases",
         };
         // Children of one actor must not occupy a worker that others share.
         let options = ProgramWorkerOptions { inline: kind != WorkerKind::Actors, ..self.workers.clone() };

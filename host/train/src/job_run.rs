@@ -7,9 +7,9 @@ use sandbar_jobs::Phase;
 use serde::Serialize;
 
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::job::Job;
 use crate::rows::RowsSummary;
-use crate::runner::JobRunner;
 use crate::train::TrainSummary;
 use crate::transform::Transform;
 
@@ -23,12 +23,12 @@ pub enum JobOutcome {
     Rows(RowsSummary),
 }
 
-impl JobRunner {
+impl JobExecution {
     /// Runs a job.
     ///
     /// # Errors
-    /// Fails if the whole job fails; failures of single groups are in its summary.
-    pub async fn run(&self, job: &Job) -> Result<JobOutcome, TrainError> {
+    /// Fails if the whole job fails.
+    pub(crate) async fn run(&self, job: &Job) -> Result<JobOutcome, TrainError> {
         let (start, built_before) = (Instant::now(), self.progress.build_time());
         self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
@@ -43,14 +43,17 @@ impl JobRunner {
             None => JobOutcome::Rows(self.write_rows(job, transforms).await?),
         };
         let building = self.progress.build_time() - built_before;
-        let (build_seconds, seconds, peak_memory_bytes) = match &mut outcome {
+        let (tenant, build_seconds, seconds, peak_memory_bytes) = match &mut outcome {
             JobOutcome::Models(summary) => {
-                (&mut summary.build_seconds, &mut summary.seconds, &mut summary.peak_memory_bytes)
+                let TrainSummary { tenant, build_seconds, seconds, peak_memory_bytes, .. } = summary;
+                (tenant, build_seconds, seconds, peak_memory_bytes)
             }
             JobOutcome::Rows(summary) => {
-                (&mut summary.build_seconds, &mut summary.seconds, &mut summary.peak_memory_bytes)
+                let RowsSummary { tenant, build_seconds, seconds, peak_memory_bytes, .. } = summary;
+                (tenant, build_seconds, seconds, peak_memory_bytes)
             }
         };
+        *tenant = self.calls.tenant();
         *build_seconds = building.as_secs_f64();
         *seconds = start.elapsed().saturating_sub(building).as_secs_f64();
         *peak_memory_bytes = self.peak_memory_bytes();

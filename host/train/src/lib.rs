@@ -9,11 +9,13 @@
 
 mod call_input;
 mod error;
+mod execution;
 mod failing_row;
 mod group_blocks;
 mod job;
 mod job_run;
 mod metadata;
+mod options;
 mod ordered_morsels;
 mod output;
 mod params;
@@ -32,11 +34,12 @@ pub use error::TrainError;
 pub use group_blocks::create_block_collector;
 pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec};
 pub use job_run::JobOutcome;
+pub use options::JobRunnerOptions;
 pub use plan::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
 pub use predict::{PredictSpec, PredictSummary};
 pub use results::{FittedModels, GroupFailure, TextTable};
 pub use rows::RowsSummary;
-pub use runner::{JobRunner, JobRunnerOptions};
+pub use runner::JobRunner;
 pub use stored_rows::create_row_group_reader;
 pub use train::TrainSummary;
 pub use units::{RemoteTrainers, TrainerRef, UnitLog, UnitRequest, UnitServer, UnitTrainer};

@@ -10,10 +10,10 @@ use sandbar_worker::{Binding, CallRequest, CallWork};
 
 use crate::call_input::UnitInput;
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::job::{Job, TrainSpec, with_hint};
-use crate::runner::JobRunner;
 
-impl JobRunner {
+impl JobExecution {
     /// Checks the parameters of a model, by calling its trainer without groups. Otherwise each group would fail, after
     /// all rows were read.
     ///
@@ -30,9 +30,9 @@ impl JobRunner {
         let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
         let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
         let refusal = async |binding: Arc<Binding>| {
-            let (payload, groups) = UnitInput::reserve(&self.pool, &schema, &shape)?.lend(&[])?;
+            let (payload, groups) = UnitInput::reserve(self.calls.pool(), &schema, &shape)?.lend(&[])?;
             let work = CallWork::Fit(payload, groups.into());
-            let answer = self.pool.call(CallRequest { binding, seed: train.seed, work }).await;
+            let answer = self.calls.call(CallRequest { binding, seed: train.seed, work }).await;
             // Other faults are reported when the groups are trained.
             let refused = answer.result.err().filter(|fault| fault.code == Code::Refused);
             Ok::<_, TrainError>(refused.map(|fault| (fault, answer.log)))

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, Seed};
 use sandbar_dataset::{BatchStream, RowGroup};
 use sandbar_functions::{log_lines, without_each};
-use sandbar_worker::{Binding, CallRequest, CallWork, CollectSpec, CompletedCall, Payload, Pool, not_a_column};
+use sandbar_worker::{Binding, CallRequest, CallWork, CollectSpec, CompletedCall, JobCalls, Payload, not_a_column};
 
 use crate::call_input::BatchInput;
 use crate::error::TrainError;
@@ -25,10 +25,10 @@ const CALL_BATCHES_MAX: usize = 10;
 /// Input bytes of a call from which on it takes no more batches.
 const CALL_BYTES: usize = 8 << 20;
 
-/// All transforms of a job in order, with the workers that run them.
+/// All transforms of a job in order, with the calls that run them.
 pub(crate) struct Pipeline {
     pub transforms: Vec<Transform>,
-    pub pool: Arc<Pool>,
+    pub calls: JobCalls,
     /// Columns of the last transform's output that later steps need, if a worker may collect that output. The worker of
     /// a scalar function receives those that the function does not produce as companion columns.
     collected_columns: Option<Vec<String>>,
@@ -66,10 +66,10 @@ pub(crate) struct RefusedParameter {
 impl Pipeline {
     pub(crate) fn new(
         transforms: Vec<Transform>,
-        pool: Arc<Pool>,
+        calls: JobCalls,
         collected_columns: Option<Vec<String>>,
     ) -> Arc<Pipeline> {
-        Arc::new(Pipeline { transforms, pool, collected_columns })
+        Arc::new(Pipeline { transforms, calls, collected_columns })
     }
 
     /// Splits a stream of batches into chunks.
@@ -147,7 +147,7 @@ impl Pipeline {
         seed: u64,
         work: CallWork,
     ) -> Result<CompletedCall, Fault> {
-        let answer = self.pool.call(CallRequest { binding, seed, work }).await;
+        let answer = self.calls.call(CallRequest { binding, seed, work }).await;
         log_lines(&transform.progress, &transform.udf, &answer.log);
         answer.result
     }
@@ -155,7 +155,7 @@ impl Pipeline {
     /// Returns the pipeline without log output, for rows that are transformed again.
     pub(crate) fn without_logs(&self) -> Arc<Pipeline> {
         let transforms = self.transforms.iter().map(Transform::without_logs).collect();
-        Pipeline::new(transforms, self.pool.clone(), None)
+        Pipeline::new(transforms, self.calls.clone(), None)
     }
 
     /// Returns whether errors of one of the transforms have this name.
@@ -185,7 +185,7 @@ impl Pipeline {
             let Binding { program, function, limits, name: label, .. } = &*transforms[failed].bound.binding;
             let other = Binding::new(program.clone(), *function, params, *limits, label.clone()).ok()?;
             transforms[failed].bound.binding = other;
-            let other = Pipeline::new(transforms, self.pool.clone(), None);
+            let other = Pipeline::new(transforms, self.calls.clone(), None);
             if other.output_schema(schema, 0).await.err().is_none_or(|other| other.message != fault.message) {
                 return Some(RefusedParameter { transform: failed, name: Some(name.to_owned()) });
             }
@@ -336,7 +336,7 @@ impl TransformCall {
         let companions = self.companions(transform, &batch);
         let pushed = transform
             .project(&batch)
-            .and_then(|input| self.input.push(&self.pipeline.pool, &input, companions.as_ref()));
+            .and_then(|input| self.input.push(self.pipeline.calls.pool(), &input, companions.as_ref()));
         pushed.map_err(|fault| fault.of(&transform.udf))?;
         if transform.output.is_some() {
             self.scalar_input.push(batch);

@@ -14,10 +14,10 @@ use sandbar_functions::{BoundFunction, JobFunctions};
 use serde::Serialize;
 
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::job::{Job, Metric, ModelSpec, OutputSpec, TrainSpec};
 use crate::output;
 use crate::pipeline::{Pipeline, chunk_seed, transformed_schema};
-use crate::runner::JobRunner;
 use crate::train::{grouping_spec, training_columns};
 use crate::transform::{TRANSFORM_KINDS, Transform};
 
@@ -143,12 +143,12 @@ struct ResolvedFunction {
     bound: Option<BoundFunction>,
 }
 
-impl JobRunner {
+impl JobExecution {
     /// Plans a job. Builds no crate, and writes nothing except compiled components to the cache.
     ///
     /// # Errors
-    /// Fails where [`JobRunner::run`] would before it reads rows.
-    pub async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
+    /// Fails where [`JobExecution::run`] would before it reads rows.
+    pub(crate) async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
         self.check_device(job).await?;
         let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
         let (mut plans, mut transforms, mut unchecked) = (Vec::new(), Vec::new(), Vec::new());
@@ -167,7 +167,7 @@ impl JobRunner {
             trainers.push(self.resolve(&mut functions, &key, &spec.udf, &[FunctionKind::Trainer], &spec.params).await?);
         }
         let is_complete = transforms.len() == plans.len();
-        let pipeline = Pipeline::new(transforms, self.pool.clone(), None);
+        let pipeline = Pipeline::new(transforms, self.calls.clone(), None);
         let needed = job.train.as_ref().filter(|_| is_complete).map(training_columns);
         let scan = self.open_scan(job, &pipeline, needed).await?;
         self.check_output(job, &scan, None)?;
@@ -191,7 +191,7 @@ impl JobRunner {
             train: job.train.as_ref().map(|train| train_plan(train, trainers)),
             output: output_plan(&job.output, job.train.is_some()),
             device: job.device,
-            workers: self.pool.workers(),
+            workers: self.calls.pool().workers(),
             memory_bytes_max: self.options.memory_bytes_max,
             unchecked,
         })

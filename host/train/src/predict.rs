@@ -18,17 +18,17 @@ use sandbar_core::{Blame, Code, Fault};
 use sandbar_dataset::{RowTarget, Scan, ScanOptions, ScanSource};
 use sandbar_functions::log_lines;
 use sandbar_jobs::{JobProgress, Phase};
-use sandbar_worker::{CallRequest, CallWork, Pool};
+use sandbar_worker::{CallRequest, CallWork, JobCalls};
 
 use crate::call_input::{PredictionGroup, prediction_input};
 use crate::error::TrainError;
+use crate::execution::{JobExecution, missing_input};
 use crate::failing_row::{FailingRowFinder, UnusableRows};
 use crate::job::OutputSpec;
 use crate::metadata::JobMetadata;
 use crate::ordered_morsels::{MorselItems, OrderedMorsels};
 use crate::output;
 use crate::pipeline::{Chunk, Pipeline};
-use crate::runner::{JobRunner, missing_input};
 use models::{ModelCall, ModelRows, ModelSet, RowAssignment, StoredModels};
 
 pub use spec::{PredictSpec, PredictSummary};
@@ -38,14 +38,12 @@ const MODEL_BYTES_MAX: usize = 64 << 20;
 /// Name of the column with the predictions.
 const PREDICTION: &str = "prediction";
 
-impl JobRunner {
-    /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a
-    /// column of predictions.
+impl JobExecution {
+    /// Predicts with stored models.
     ///
     /// # Errors
-    /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
-    /// predictions.
-    pub async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, TrainError> {
+    /// Fails if the models or the input are unusable.
+    pub(crate) async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, TrainError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
         let models_name = spec.models.to_string_lossy();
@@ -60,10 +58,10 @@ impl JobRunner {
         let inputs = scan.files().iter().map(String::as_str).chain([&*models_name]);
         let target = output::writable_row_target(&to, inputs)?;
         let context = Arc::new(PredictionContext {
-            pipeline: Pipeline::new(transforms, self.pool.clone(), None),
+            pipeline: Pipeline::new(transforms, self.calls.clone(), None),
             models,
             scan,
-            pool: self.pool.clone(),
+            calls: self.calls.clone(),
             progress: self.progress.clone(),
         });
         let finder = FailingRowFinder::new(source, self.options.spill.clone(), 0);
@@ -138,7 +136,7 @@ struct PredictionContext {
     models: ModelSet,
     pipeline: Arc<Pipeline>,
     scan: Scan,
-    pool: Arc<Pool>,
+    calls: JobCalls,
     progress: Arc<JobProgress>,
 }
 
@@ -255,13 +253,13 @@ impl PredictionContext {
                 PredictionGroup { first_row, rows, model: self.models.stored(group.model) }
             })
             .collect();
-        let (payload, groups) = prediction_input(&self.pool, &batch, &groups)?;
+        let (payload, groups) = prediction_input(self.calls.pool(), &batch, &groups)?;
         let binding = self.models.binding(call.trainer).clone();
         let work = CallWork::Predict(payload, groups.into());
         let request = CallRequest { binding, seed: self.models.train.seed, work };
         let rows: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut predicted = 0;
-        let answer = self.pool.call(request).await;
+        let answer = self.calls.call(request).await;
         log_lines(&self.progress, &self.models.binding(call.trainer).name, &answer.log);
         match answer.result {
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),

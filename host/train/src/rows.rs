@@ -5,22 +5,25 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use futures::StreamExt as _;
 use futures::stream;
+use sandbar_core::TenantId;
 use sandbar_dataset::Scan;
 use sandbar_jobs::Phase;
 use serde::Serialize;
 
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::failing_row::FailingRowFinder;
 use crate::job::Job;
 use crate::ordered_morsels::{MorselItems, OrderedMorsels};
 use crate::pipeline::{Pipeline, chunk_seed, transformed_schema};
-use crate::runner::JobRunner;
 use crate::transform::Transform;
 use crate::{group_blocks, output};
 
 /// Summary of a job that writes rows.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RowsSummary {
+    /// The tenant that submitted the job.
+    pub tenant: TenantId,
     /// Rows that passed the filter.
     pub rows: u64,
     /// Rows after the transforms, which were written.
@@ -44,10 +47,10 @@ pub struct RowsSummary {
 /// Seed of the transforms. A job that does not train has no seed.
 const SEED: u64 = 0;
 
-impl JobRunner {
+impl JobExecution {
     /// Runs a job that writes rows.
     pub(crate) async fn write_rows(&self, job: &Job, transforms: Vec<Transform>) -> Result<RowsSummary, TrainError> {
-        let pipeline = Pipeline::new(transforms, self.pool.clone(), None);
+        let pipeline = Pipeline::new(transforms, self.calls.clone(), None);
         let scan = Arc::new(self.open_scan(job, &pipeline, None).await?);
         let target = output::writable_row_target(&job.output, scan.files().iter().map(String::as_str))?;
         let morsels = scan.morsels().len();

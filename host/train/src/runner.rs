@@ -1,100 +1,71 @@
-//! The runner of job files.
+//! The runner of job files and predictions.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_dataset::{DatasetError, Scan, ScanOptions};
-use sandbar_dense::DeviceChoice;
+use sandbar_core::TenantId;
 use sandbar_functions::FunctionLoader;
 use sandbar_jobs::JobProgress;
-use sandbar_machine::{morsels_at_once, names_beside, relative_to};
-use sandbar_worker::{GpuMachine, Pool};
+use sandbar_worker::{CallJob, CallScheduler, JobCalls, Pool};
 
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::job::Job;
-use crate::pipeline::Pipeline;
-use crate::transform::NeededColumns;
-use crate::units::RemoteTrainers;
-
-/// Options of a [`JobRunner`].
-#[derive(Debug, Clone)]
-pub struct JobRunnerOptions {
-    /// Folder for rows that exceed the memory.
-    pub spill: PathBuf,
-    /// Memory for grouped rows before they spill, in bytes.
-    pub memory_bytes_max: u64,
-    /// GPUs that jobs may use.
-    pub gpus: Option<Arc<GpuMachine>>,
-    /// Other nodes that train units.
-    pub remote: Option<Arc<dyn RemoteTrainers>>,
-}
+use crate::job_run::JobOutcome;
+use crate::options::JobRunnerOptions;
+use crate::plan::JobPlan;
+use crate::predict::{PredictSpec, PredictSummary};
 
 /// Runs job files and predictions.
 #[derive(Debug, Clone)]
 pub struct JobRunner {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) functions: FunctionLoader,
-    pub(crate) progress: Arc<JobProgress>,
-    pub(crate) options: Arc<JobRunnerOptions>,
+    pool: Arc<Pool>,
+    scheduler: Arc<dyn CallScheduler>,
+    functions: FunctionLoader,
+    progress: Arc<JobProgress>,
+    options: Arc<JobRunnerOptions>,
 }
 
 impl JobRunner {
-    /// Creates a runner on the workers of `pool`.
+    /// Creates a runner on the workers of `pool`, which `scheduler` grants to jobs.
     pub fn new(
         pool: Arc<Pool>,
+        scheduler: Arc<dyn CallScheduler>,
         functions: FunctionLoader,
         progress: Arc<JobProgress>,
         options: JobRunnerOptions,
     ) -> JobRunner {
-        JobRunner { pool, functions, progress, options: Arc::new(options) }
+        JobRunner { pool, scheduler, functions, progress, options: Arc::new(options) }
     }
 
-    /// Returns the peak memory of this process and its workers.
-    pub(crate) fn peak_memory_bytes(&self) -> u64 {
-        sandbar_worker::peak_memory_bytes(std::process::id()) + self.pool.peak_memory_bytes()
+    /// Runs a job of a tenant.
+    ///
+    /// # Errors
+    /// Fails if the whole job fails; failures of single groups are in its summary.
+    pub async fn run(&self, job: &Job, tenant: TenantId) -> Result<JobOutcome, TrainError> {
+        self.start("train", tenant)?.run(job).await
     }
 
-    /// Checks that the job's device exists.
-    pub(crate) async fn check_device(&self, job: &Job) -> Result<(), TrainError> {
-        let has_gpu = match &self.options.gpus {
-            Some(gpus) if job.device == Some(DeviceChoice::Gpu) => !gpus.usable().await.is_empty(),
-            _ => false,
-        };
-        if job.device == Some(DeviceChoice::Gpu) && !has_gpu {
-            let reason = "`device` is \"gpu\", and this node has no usable GPU (see `host gpu list`); \
-                          \"auto\" falls back to the CPU";
-            return Err(TrainError::Invalid(reason.to_owned()));
-        }
-        Ok(())
+    /// Plans a job by the checks of [`JobRunner::run`], without reading rows or building crates.
+    ///
+    /// # Errors
+    /// Fails where [`JobRunner::run`] would before it reads rows.
+    pub async fn plan(&self, job: &Job, tenant: TenantId) -> Result<JobPlan, TrainError> {
+        self.start("plan", tenant)?.plan(job).await
     }
 
-    /// Opens the job's input, with the columns that its steps need and the columns `needed` after them.
-    pub(crate) async fn open_scan(
-        &self,
-        job: &Job,
-        pipeline: &Pipeline,
-        mut needed: NeededColumns,
-    ) -> Result<Scan, TrainError> {
-        for transform in pipeline.transforms.iter().rev() {
-            needed = transform.needed_columns(needed);
-        }
-        let scan = Scan::open(job.scan_source(needed), ScanOptions::default()).await;
-        Ok(scan
-            .map_err(|error| missing_input(error, &job.input.paths, |i| job.key_label(&format!("input.paths[{i}]"))))?)
+    /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a
+    /// column of predictions.
+    ///
+    /// # Errors
+    /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
+    /// predictions.
+    pub async fn predict(&self, spec: &PredictSpec, tenant: TenantId) -> Result<PredictSummary, TrainError> {
+        self.start("predict", tenant)?.predict(spec).await
     }
 
-    /// Returns the number of morsels of a scan that are read concurrently.
-    pub(crate) fn morsels_at_once(&self, scan: &Scan) -> usize {
-        morsels_at_once(self.pool.workers(), scan.morsel_bytes_max())
+    fn start(&self, name: &'static str, tenant: TenantId) -> Result<JobExecution, TrainError> {
+        let calls = JobCalls::start(&self.pool, &*self.scheduler, CallJob { name, tenant, origin: None })?;
+        let (functions, progress, options) = (self.functions.clone(), self.progress.clone(), self.options.clone());
+        Ok(JobExecution { calls, functions, progress, options })
     }
-}
-
-/// Adds the key that names a missing input, and similar names, to a read error.
-pub(crate) fn missing_input(error: DatasetError, paths: &[String], key: impl Fn(usize) -> String) -> DatasetError {
-    let DatasetError::Input { path, reason } = &error else { return error };
-    let is_plain = !path.contains("://") && !Path::new(path).exists();
-    let Some(index) = paths.iter().position(|input| input == path).filter(|_| is_plain) else { return error };
-    let hint = sandbar_core::hint(path, &names_beside(Path::new(path)));
-    let reason = format!("{} names it: {reason} {}{hint}", key(index), relative_to(Path::new(path)));
-    DatasetError::Input { path: path.clone(), reason }
 }

@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
-use sandbar_core::{Code, Fault, FunctionKind};
+use sandbar_core::{Code, Fault, FunctionKind, TenantId};
 use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, WorkUnit};
 use sandbar_functions::JobFunctions;
 use sandbar_jobs::{JobProgress, Phase};
@@ -20,12 +20,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::call_input::UnitInput;
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::failing_row::{FailingRowFinder, GroupKey, UnusableRows};
 use crate::job::{Job, Metric, TrainSpec};
 use crate::metadata::JobMetadata;
 use crate::pipeline::{ChunkOutput, CollectBinding, CollectedRowGroup, Pipeline, chunk_seed, transformed_schema};
 use crate::results::{self, GroupFailure, TextTable};
-use crate::runner::JobRunner;
 use crate::stored_rows::RowGroupReadSpec;
 use crate::transform::Transform;
 use crate::units::UnitScheduler;
@@ -49,6 +49,8 @@ const LOCATE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Summary of a job that trains models.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TrainSummary {
+    /// The tenant that submitted the job.
+    pub tenant: TenantId,
     /// Rows that passed the filter.
     pub rows: u64,
     /// Rows after the transforms.
@@ -113,7 +115,7 @@ struct Training<'a> {
     train: &'a TrainSpec,
 }
 
-impl JobRunner {
+impl JobExecution {
     /// Runs a job that trains models.
     pub(crate) async fn run_training(
         &self,
@@ -157,10 +159,10 @@ impl JobRunner {
         // Workers write no blocks of rows with several keys.
         let collected_columns = (train.group_by.len() <= 1).then(|| training_columns(train));
         let labels = train.models.iter().map(|m| m.label().to_owned()).collect();
-        let units = UnitScheduler::new(self.pool.clone(), self.progress.clone(), models, train.seed);
+        let units = UnitScheduler::new(self.calls.clone(), self.progress.clone(), models, train.seed);
         let context = TrainingContext {
             progress: self.progress.clone(),
-            pipeline: Pipeline::new(transforms, self.pool.clone(), collected_columns),
+            pipeline: Pipeline::new(transforms, self.calls.clone(), collected_columns),
             units,
             labels,
             metric: train.metric,
@@ -504,7 +506,7 @@ async fn train_partition(
     p: usize,
     _memory: Option<OwnedSemaphorePermit>,
 ) -> Result<PartitionOutput, TrainError> {
-    let pool = context.pipeline.pool.clone();
+    let pool = context.pipeline.calls.pool().clone();
     let units = tokio::task::spawn_blocking(move || {
         partitions.units(p, |shape| Ok::<_, TrainError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
     });

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt as _, select_all};
-use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits};
+use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits, NodeId, TenantId};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::DeviceChoice;
 use sandbar_functions::{FunctionLoader, LoadedComponent, log_lines};
 use sandbar_jobs::JobProgress;
 use sandbar_store::SegmentDraft;
-use sandbar_worker::{Binding, CallRequest, CallWork, Groups, Payload, Pool};
+use sandbar_worker::{Binding, CallJob, CallRequest, CallScheduler, CallWork, Groups, JobCalls, Payload, Pool};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -47,6 +47,8 @@ pub type UnitLog = (Vec<FittedModels>, Vec<String>);
 /// A unit to train.
 #[derive(Debug)]
 pub struct UnitRequest<'a> {
+    /// The tenant that it is of.
+    pub tenant: TenantId,
     /// Trainers.
     pub models: &'a [Arc<Binding>],
     /// Seed of the job.
@@ -61,7 +63,7 @@ pub struct UnitRequest<'a> {
 
 /// Distributes the units of a job among this node and others.
 pub(crate) struct UnitScheduler {
-    pool: Arc<Pool>,
+    calls: JobCalls,
     progress: Arc<JobProgress>,
     models: Vec<Arc<Binding>>,
     seed: u64,
@@ -79,13 +81,13 @@ struct RemoteTrainer {
 
 impl UnitScheduler {
     pub(crate) fn new(
-        pool: Arc<Pool>,
+        calls: JobCalls,
         progress: Arc<JobProgress>,
         models: Vec<Arc<Binding>>,
         seed: u64,
     ) -> UnitScheduler {
-        let local = Arc::new(Semaphore::new(2 * pool.workers()));
-        UnitScheduler { pool, progress, models, seed, local, remote: Vec::new(), remote_groups: AtomicU64::new(0) }
+        let local = Arc::new(Semaphore::new(2 * calls.pool().workers()));
+        UnitScheduler { calls, progress, models, seed, local, remote: Vec::new(), remote_groups: AtomicU64::new(0) }
     }
 
     /// Sets the other nodes.
@@ -104,7 +106,7 @@ impl UnitScheduler {
 
     /// Returns the number of concurrent units.
     pub(crate) fn concurrency(&self) -> usize {
-        2 * (self.pool.workers() + self.remote.iter().map(|remote| remote.trainer.slots()).sum::<usize>())
+        2 * (self.calls.pool().workers() + self.remote.iter().map(|remote| remote.trainer.slots()).sum::<usize>())
     }
 
     /// Returns the number of groups that other nodes trained.
@@ -119,9 +121,10 @@ impl UnitScheduler {
         groups: &Groups,
         shape: UnitShape,
     ) -> Result<Vec<FittedModels>, TrainError> {
-        let unit = UnitRequest { models: &self.models, seed: self.seed, payload, groups, shares: shares(shape) };
+        let (tenant, shares) = (self.calls.tenant(), shares(shape));
+        let unit = UnitRequest { tenant, models: &self.models, seed: self.seed, payload, groups, shares };
         if self.remote.is_empty() {
-            return fit_locally(&self.pool, &self.progress, &unit).await;
+            return fit_locally(&self.calls, &self.progress, &unit).await;
         }
         let permit = match self.acquire().await {
             (permit, None) => permit,
@@ -141,7 +144,7 @@ impl UnitScheduler {
                 }
             },
         };
-        let fitted = fit_locally(&self.pool, &self.progress, &unit).await;
+        let fitted = fit_locally(&self.calls, &self.progress, &unit).await;
         drop(permit);
         fitted
     }
@@ -289,13 +292,19 @@ impl UnitServer {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Trains a unit. Returns its models and log lines.
+    /// Trains a unit of node `origin`, as a job of `scheduler`. Returns its models and log lines.
     ///
     /// # Errors
     /// Fails if this node fails; failures of groups are in the result.
-    pub async fn fit(&self, unit: &UnitRequest<'_>) -> Result<UnitLog, Fault> {
+    pub async fn fit(
+        &self,
+        unit: &UnitRequest<'_>,
+        scheduler: &dyn CallScheduler,
+        origin: Option<NodeId>,
+    ) -> Result<UnitLog, Fault> {
         let progress = JobProgress::default();
-        let fitted = fit_locally(&self.pool, &progress, unit).await;
+        let calls = JobCalls::start(&self.pool, scheduler, CallJob { name: "train", tenant: unit.tenant, origin })?;
+        let fitted = fit_locally(&calls, &progress, unit).await;
         let fault = |error| match error {
             TrainError::Fault(fault) => fault,
             other => Fault::new(Code::Host, other.to_string()),
@@ -306,18 +315,18 @@ impl UnitServer {
 
 /// Context of a unit's calls.
 struct FitContext<'a> {
-    pool: &'a Pool,
+    calls: &'a JobCalls,
     progress: &'a JobProgress,
     seed: u64,
 }
 
 /// Fits the groups of a unit on the workers of this node.
 pub(crate) async fn fit_locally(
-    pool: &Pool,
+    calls: &JobCalls,
     progress: &JobProgress,
     unit: &UnitRequest<'_>,
 ) -> Result<Vec<FittedModels>, TrainError> {
-    let context = FitContext { pool, progress, seed: unit.seed };
+    let context = FitContext { calls, progress, seed: unit.seed };
     let fits = unit.models.iter().map(|binding| fit(&context, binding, unit.payload, unit.groups, unit.shares));
     futures::future::try_join_all(fits).await
 }
@@ -372,7 +381,7 @@ async fn fit_share(
     let mut fitted = FittedModels::new(unit_groups);
     loop {
         let work = CallWork::Fit(payload.clone(), groups.clone().into());
-        let answer = context.pool.call(CallRequest { binding: binding.clone(), seed: context.seed, work }).await;
+        let answer = context.calls.call(CallRequest { binding: binding.clone(), seed: context.seed, work }).await;
         log_lines(context.progress, &binding.name, &answer.log);
         let completed = match answer.result {
             Ok(completed) => completed,

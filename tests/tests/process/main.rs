@@ -26,6 +26,7 @@ mod soak;
 mod stored;
 mod streams;
 mod takeover;
+mod tenants;
 mod terminals;
 mod untrusted;
 mod usage;

@@ -1,18 +1,19 @@
 //! A worker pool with many calls queued at once.
 
+use std::collections::VecDeque;
 use std::fs::{File, Permissions};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
-use sandbar_core::{Code, Function, Limits};
+use sandbar_core::{Code, Fault, Function, Limits, TenantId};
 use sandbar_tests::{Lab, component, host};
 use sandbar_worker::{
-    Binding, CallAnswer, CallRequest, CallSubmission, CallWork, Caller, CompiledComponent, Compiler, Groups, Payload,
-    Pool, PoolOptions,
+    Binding, CallAnswer, CallJob, CallRequest, CallScheduler, CallSubmission, CallWork, Caller, CompiledComponent,
+    Compiler, Groups, JobCalls, Lease, Leases, Payload, Pool, PoolOptions,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -190,6 +191,105 @@ fn each_call_of_many_callers_is_answered_once() {
         assert!(settled.result.is_ok(), "{settled:?}");
         callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "a call was answered twice"));
     });
+}
+
+/// Two workers, and a scheduler that grants one lease at a time: calls run only in turns, which alternate between jobs.
+#[test]
+fn calls_of_jobs_run_in_turns_by_leases() {
+    const CALLS: usize = 12;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let polite = Polite::new().await;
+        let program = host().with_file_name("host-worker");
+        let (limits, gpus, on_demand) = (Limits::default(), None, false);
+        let pool = Arc::new(Pool::start(PoolOptions { workers: 2, limits, program, gpus, on_demand }));
+        let scheduler = OneLease::default();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let job = |tenant: u64| {
+            let job = CallJob { name: "job", tenant: TenantId(tenant), origin: None };
+            let calls = JobCalls::start(&pool, &scheduler, job).unwrap();
+            let (binding, seen) = (polite.bind("batch_dawdles"), seen.clone());
+            async move {
+                let all = calls_of_a_row(0..CALLS as u64).map(|call| {
+                    let (calls, binding, seen) = (calls.clone(), binding.clone(), seen.clone());
+                    async move {
+                        let called = calls.call(request(&binding, call.work)).await;
+                        assert!(called.result.is_ok(), "{called:?}");
+                        seen.lock().unwrap().push((calls.tenant().0, calls.pool().tenants()));
+                    }
+                });
+                futures::future::join_all(all).await;
+            }
+        };
+        tokio::join!(job(7), job(8));
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        let switches = seen.windows(2).filter(|two| two[0].0 != two[1].0).count();
+        assert!(switches >= 4, "{seen:?}");
+        // What the worker of a call reports is read after the call: it may have begun one of the other job.
+        let known = |tenant: u64| seen.iter().any(|(of, at)| *of == tenant && at.contains(&TenantId(tenant)));
+        assert!(known(7) && known(8), "{seen:?}");
+        let state = scheduler.0.lock().unwrap();
+        assert_eq!((state.most, state.held, state.waiting.len()), (1, 0, 0));
+    });
+}
+
+/// Grants one lease at a time, in the order of the requests.
+#[derive(Debug, Clone, Default)]
+struct OneLease(Arc<Mutex<OneLeaseState>>);
+
+#[derive(Default)]
+struct OneLeaseState {
+    waiting: VecDeque<Box<dyn FnOnce(Lease) + Send>>,
+    held: usize,
+    most: usize,
+}
+
+impl std::fmt::Debug for OneLeaseState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OneLeaseState").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl OneLease {
+    fn grant(&self) {
+        let granted = {
+            let mut state = self.0.lock().unwrap();
+            if state.held > 0 {
+                return;
+            }
+            let Some(granted) = state.waiting.pop_front() else { return };
+            state.held += 1;
+            state.most = state.most.max(state.held);
+            granted
+        };
+        granted(Lease::new(ReturnsLease(self.clone())));
+    }
+}
+
+impl CallScheduler for OneLease {
+    fn start(&self, _job: CallJob) -> Result<Box<dyn Leases>, Fault> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Leases for OneLease {
+    fn request(&self, granted: Box<dyn FnOnce(Lease) + Send>) {
+        self.0.lock().unwrap().waiting.push_back(granted);
+        self.grant();
+    }
+
+    fn is_contended(&self) -> bool {
+        !self.0.lock().unwrap().waiting.is_empty()
+    }
+}
+
+struct ReturnsLease(OneLease);
+
+impl Drop for ReturnsLease {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().held -= 1;
+        self.0.grant();
+    }
 }
 
 /// A pool with one worker, and a component to call.

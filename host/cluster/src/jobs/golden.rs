@@ -2,7 +2,7 @@
 //!
 //! Clients of other versions send and read these texts. They may gain fields with defaults; nothing else may change.
 
-use sandbar_core::ComponentId;
+use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, JobQuery, LoggedLine, ProgressRow, RunState};
 use sandbar_meta::Key;
 
@@ -68,6 +68,7 @@ fn requests() -> Vec<TenantRequest> {
 fn responses() -> Vec<TenantResponse> {
     let line = LoggedLine {
         ms: 1,
+        tenant: TenantId(300),
         name: "add".to_owned(),
         task: Some("3-17".to_owned()),
         worker: Some(4),

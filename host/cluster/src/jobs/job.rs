@@ -1,9 +1,10 @@
 //! A job of a cluster, and its keys in the cluster's store.
 
-use sandbar_core::ComponentId;
+use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, RunState};
 use sandbar_meta::{Key, KeyRange, MetaError, MetaValue};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::member::Member;
 
@@ -49,6 +50,13 @@ pub struct ClusterJob {
     pub error: Option<JobFailure>,
     /// Counters of its tasks, once it has finished.
     pub counts: JobCounts,
+}
+
+impl ClusterJob {
+    /// Returns the id of its tenant on the nodes that run it.
+    pub(crate) fn tenant_id(&self) -> TenantId {
+        TenantId::from_digest(Sha256::digest(&self.tenant).into())
+    }
 }
 
 /// Serializes values as text.

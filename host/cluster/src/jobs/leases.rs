@@ -184,7 +184,8 @@ pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
 async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary, ProgramError> {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let program = components::load_from_any(cluster, job.component).await?;
-    let recorder = cluster.jobs.store.create_named(&job.id, &job.program, &job.arguments);
+    let tenant = job.tenant_id();
+    let recorder = cluster.jobs.store.create_named(&job.id, &job.program, &job.arguments, tenant);
     let recorder = recorder.map_err(host_fault)?;
     cluster.jobs.set_feed(&job.id, job.runs, &recorder);
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };

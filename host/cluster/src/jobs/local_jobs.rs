@@ -105,6 +105,8 @@ impl LocalJobs {
 
 #[cfg(test)]
 mod tests {
+    use sandbar_core::TenantId;
+
     use super::*;
 
     #[tokio::test]
@@ -117,7 +119,7 @@ mod tests {
         jobs.start(&id, 2, spawn);
         jobs.start(&id, 2, || unreachable!("the job runs already"));
         assert!(jobs.feed(&id, 2).is_none() && !changes.has_changed().unwrap());
-        let recorder = jobs.store.create_named(&id, "program", &[]).unwrap();
+        let recorder = jobs.store.create_named(&id, "program", &[], TenantId::DEFAULT).unwrap();
         jobs.set_feed(&id, 2, &recorder);
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();

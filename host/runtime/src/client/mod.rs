@@ -95,6 +95,7 @@ impl ProgramRunner {
         let (sender, started) = oneshot::channel();
         let (start, started_nanos) = (Instant::now(), monotonic_nanos());
         let mut job = runtime.submit(NewJob {
+            tenant: recording.tenant(),
             program: program.program.clone(),
             first: First::Client(name, ClientLink::new(line.clone(), listener, sender)),
             seed,

@@ -17,14 +17,11 @@ use super::effects::Effect;
 use super::values::Stored;
 use crate::calls::{ActorCreation, Call};
 
-/// Job of detached actors, which outlive the jobs that create them.
-pub(super) const DETACHED_JOB: JobId = JobId(0);
-
-/// Returns the scheduler's description of an actor.
-pub(super) fn actor_spec(name: Option<&str>, options: &ActorOptions) -> ActorSpec {
+/// Returns the scheduler's description of an actor that a task of a job creates.
+pub(super) fn actor_spec(cx: &mut Context, job: JobId, name: Option<&str>, options: &ActorOptions) -> ActorSpec {
     ActorSpec {
         name: name.map(Arc::from),
-        detached: options.detached.then_some(DETACHED_JOB),
+        detached: options.detached.then(|| cx.detached_job(job)),
         restarts_max: options.max_restarts,
         calls_max: options.max_pending_calls.unwrap_or(u64::MAX),
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation};
 use sandbar_store::{LendResult, StoreAction, ValueKey, ValueMemory, ValueStore, WriterAction};
 use sandbar_worker::program::NodeMessage;
@@ -28,6 +28,8 @@ pub(crate) struct EngineOptions {
     pub(crate) worker_ids: Range<u32>,
     /// Workers that run tasks.
     pub(crate) workers: usize,
+    /// Whether they start with the first job instead of with the engine.
+    pub(crate) on_demand: bool,
     pub(crate) resources: ResourceSet,
     pub(crate) job_limits: JobLimits,
     /// Maximum limits of a task.
@@ -45,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
     pub(crate) peers: Connections,
     pub(crate) jobs: FxHashMap<JobId, LocalJob>,
+    /// Jobs of detached actors, which outlive the jobs that create them.
+    pub(crate) detached_jobs: BTreeMap<TenantId, JobId>,
     pub(crate) ids: Ids,
     pub(crate) time: Time,
     pub(crate) driver: Box<dyn Driver>,
@@ -76,7 +80,7 @@ pub(crate) struct Time {
 #[derive(Debug)]
 pub(crate) struct Ids {
     allocator: IdAllocator,
-    /// Worker id that allocates the ids of jobs' root tasks and of proxy tasks. No worker has it.
+    /// Worker id that allocates the ids of jobs' root tasks, of proxy tasks and of leases. No worker process has it.
     own: WorkerId,
     next_job: Arc<AtomicU32>,
     pub(crate) names: Names,
@@ -95,6 +99,11 @@ impl Ids {
     /// Returns whether this node's engine itself allocates an id, rather than a worker or another node.
     pub(crate) fn is_own(&self, id: u64) -> bool {
         IdAllocator::issuer(id) == self.own
+    }
+
+    /// Returns the worker id under which this node's engine allocates ids. No worker process has it.
+    pub(crate) fn own_worker(&self) -> WorkerId {
+        self.own
     }
 
     pub(crate) fn next_job(&self) -> JobId {
@@ -130,6 +139,7 @@ impl Context {
             workers: BTreeMap::new(),
             peers: Connections::default(),
             jobs: FxHashMap::default(),
+            detached_jobs: BTreeMap::new(),
             ids: Ids::new(own, next_job),
             time,
             driver,
@@ -150,6 +160,18 @@ impl Context {
             job.submitted += 1;
         }
         self.effects.run_step(&mut self.scheduler, event);
+    }
+
+    /// Returns the job of detached actors that a job creates: its tenant has one.
+    pub(crate) fn detached_job(&mut self, job: JobId) -> JobId {
+        let tenant = self.scheduler.tenant_of(job).unwrap_or_default();
+        if let Some(job) = self.detached_jobs.get(&tenant) {
+            return *job;
+        }
+        let (job, limits) = (self.ids.next_job(), self.options.job_limits);
+        self.step(Event::JobStarted { job, tenant, limits });
+        self.detached_jobs.insert(tenant, job);
+        job
     }
 
     pub(crate) fn steps(&mut self, events: impl IntoIterator<Item = Event<Call, Stored>>) {

@@ -26,7 +26,9 @@ impl Engine {
             if !self.cx.effects.queue.is_empty() {
                 continue;
             }
-            let Some(event) = self.cx.effects.events.pop_front() else { return };
+            let Some(event) = self.cx.effects.events.pop_front() else {
+                return self.leases.report_contention(&self.cx);
+            };
             self.cx.step(event);
         }
     }
@@ -83,6 +85,7 @@ impl Engine {
         let cx = &mut self.cx;
         match action {
             Action::Run { worker, task, .. } if cx.peers.is_remote(worker) => self.peers.assign(cx, worker, task),
+            Action::Run { worker, task, .. } if self.leases.is_worker(worker) => self.leases.granted(task),
             Action::Run { worker, task, attempt } => {
                 // Each attempt has the whole time.
                 if attempt.0 > 0
@@ -104,6 +107,8 @@ impl Engine {
                 let ends_call = self.deadlines.must_end_call(task);
                 self.peers.cancel(cx, worker, (task, attempt), ends_call);
             }
+            // Its job has ended: it is returned soon.
+            Action::Interrupt { worker, .. } if self.leases.is_worker(worker) => {}
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => {
                 if !Workers::cancel_overflow(cx, worker, (task, attempt), None) {

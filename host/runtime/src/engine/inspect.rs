@@ -14,7 +14,6 @@ use sandbar_sched::{
     TaskState, TaskView, WorkerKind,
 };
 
-use super::actors::DETACHED_JOB;
 use super::context::Context;
 use super::deadlocks::Deadlocks;
 use super::jobs::Jobs;
@@ -131,10 +130,12 @@ impl Inspection<'_> {
         (last.map(|object| (bytes(&object), object)).collect(), self.cx.scheduler.count_objects(job))
     }
 
-    /// Actors of a job and detached ones, by id.
+    /// Actors of a job and detached ones of its tenant, by id.
     fn list_actors(&self, job: JobId, limit: usize) -> Listing<ActorRow> {
-        let mut found: Vec<_> =
-            self.cx.scheduler.actors().filter(|actor| actor.job == job || actor.job == DETACHED_JOB).collect();
+        let tenant = self.cx.scheduler.tenant_of(job).unwrap_or_default();
+        let detached = self.cx.detached_jobs.get(&tenant).copied();
+        let is_of_job = |actor: &ActorView<'_>| actor.job == job || Some(actor.job) == detached;
+        let mut found: Vec<_> = self.cx.scheduler.actors().filter(is_of_job).collect();
         found.sort_unstable_by_key(|actor| actor.id);
         let total = found.len() as u64;
         let row = |actor: ActorView<'_>| ActorRow {
@@ -196,6 +197,7 @@ impl Inspection<'_> {
                     WorkerKind::Actors => "actors",
                     WorkerKind::Actor(_) => "actor",
                     WorkerKind::PeerProxy => "peer",
+                    WorkerKind::Leases => "leases",
                 }
                 .to_owned(),
                 process: connected.link.process_id(),

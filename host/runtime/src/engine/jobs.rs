@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{AttemptRecord, LogEntry, LogSender, ProgressBars, RecordLimits, RunState, TaskRecord, TaskRecords};
 use sandbar_sched::TaskState;
 use tokio::sync::oneshot;
@@ -26,6 +26,8 @@ const WARN: u8 = 2;
 
 /// A job to run.
 pub(crate) struct NewJob {
+    /// The tenant that submitted it.
+    pub(crate) tenant: TenantId,
     pub(crate) program: Arc<Program>,
     pub(crate) first: First,
     pub(crate) seed: u64,

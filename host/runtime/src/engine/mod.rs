@@ -19,6 +19,7 @@ mod fuzz;
 mod groups;
 mod inspect;
 mod jobs;
+mod leases;
 mod messages;
 mod objects;
 mod peers;
@@ -31,12 +32,13 @@ mod workers;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
 use sandbar_sched::{Event, Submission, WorkerKind};
 use sandbar_store::{SealedFile, ValueStore};
+use sandbar_worker::CallJob;
 use tokio::sync::oneshot;
 
 pub(crate) use self::context::EngineOptions;
@@ -45,7 +47,6 @@ pub use self::fuzz::{Saying, hear_any, said_any};
 pub(crate) use self::jobs::{FinishedJob, First, JobCounters, JobOutputs, JobResult, NewJob};
 pub use self::workers::WORKERS_MAX;
 
-use self::actors::DETACHED_JOB;
 use self::backpressure::BackPressure;
 use self::context::{Context, LocalJob};
 use self::deadlines::{AssignedAttempt, Deadlines, ExpiredAttempt};
@@ -54,11 +55,13 @@ use self::effects::Effect;
 use self::files::OpenedFiles;
 use self::inspect::Inspection;
 use self::jobs::Jobs;
+use self::leases::Leases;
 use self::objects::Objects;
 use self::peers::{JobReport, Peers, is_resumable};
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
 use crate::calls::Call;
+use crate::leases::{LeaseId, LeaseRequest};
 use crate::peer::{CachedResult, Callback, Loaded, NewPeer};
 
 /// Maximum number of messages of one peer before another's turn.
@@ -71,6 +74,7 @@ pub(crate) struct Engine {
     objects: Objects,
     files: OpenedFiles,
     jobs: Jobs,
+    leases: Leases,
     deadlines: Deadlines,
     deadlocks: Deadlocks,
     backpressure: BackPressure,
@@ -79,17 +83,24 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine, and starts its workers. Jobs that other threads submit have ids of `next_job`.
+    /// Creates an engine. Jobs that other threads submit have ids of `next_job`. `is_contended` is set while something
+    /// waits for what leases hold.
     pub(crate) fn new(
         options: EngineOptions,
         values: ValueStore,
         next_job: Arc<AtomicU32>,
+        is_contended: Arc<AtomicBool>,
         driver: Box<dyn Driver>,
     ) -> Engine {
         let workers = Workers::new(options.worker_ids.clone());
+        let mut cx = Context::new(options, values, next_job, driver);
+        let (node, resources) = (cx.node(), cx.options.resources.clone());
+        cx.step(Event::NodeJoined { node, resources, remote: false });
+        let leases = Leases::new(&mut cx, is_contended);
         let mut engine = Engine {
-            cx: Context::new(options, values, next_job, driver),
+            cx,
             workers,
+            leases,
             objects: Objects::default(),
             files: OpenedFiles::default(),
             jobs: Jobs::default(),
@@ -100,11 +111,9 @@ impl Engine {
             peers: Peers::default(),
         };
         let cx = &mut engine.cx;
-        let (node, resources) = (cx.node(), cx.options.resources.clone());
-        cx.step(Event::NodeJoined { node, resources, remote: false });
-        let limits = cx.options.job_limits;
-        cx.step(Event::JobStarted { job: DETACHED_JOB, tenant: TenantId::DEFAULT, limits });
-        engine.workers.start_missing(cx);
+        if !cx.options.on_demand {
+            engine.workers.start_missing(cx);
+        }
         engine.run_effects();
         engine
     }
@@ -117,11 +126,12 @@ impl Engine {
     }
 
     fn start_job_now(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { program, first, seed, lasting, files, outputs } = new;
+        let NewJob { tenant, program, first, seed, lasting, files, outputs } = new;
         let cx = &mut self.cx;
         let Some(id) = cx.ids.take(1).map(TaskId) else { return };
+        log::debug!("job {job} of tenant {tenant} starts");
         let limits = cx.options.job_limits;
-        cx.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits });
+        cx.step(Event::JobStarted { job, tenant, limits });
         self.workers.start_missing(cx);
         let kind = WorkerKind::Driver(job);
         let (driver, name, function, arguments) = match first {
@@ -154,6 +164,30 @@ impl Engine {
     pub(crate) fn stop_job(&mut self, job: JobId) {
         let fault = Fault::new(Code::Cancelled, "its job was stopped");
         self.jobs.end_later(job, Err(Arc::new(TaskError { fault, chain: Vec::new() })));
+        self.run_effects();
+    }
+
+    /// Starts a job whose calls need leases.
+    pub(crate) fn start_call_job(&mut self, id: JobId, job: CallJob) {
+        self.leases.start_job(&mut self.cx, id, job);
+        self.run_effects();
+    }
+
+    /// Ends a job with leases.
+    pub(crate) fn end_call_job(&mut self, id: JobId) {
+        self.leases.end_job(&mut self.cx, id);
+        self.run_effects();
+    }
+
+    /// Requests a lease.
+    pub(crate) fn request_lease(&mut self, request: LeaseRequest) {
+        self.leases.request(&mut self.cx, request);
+        self.run_effects();
+    }
+
+    /// Returns a lease.
+    pub(crate) fn return_lease(&mut self, id: LeaseId) {
+        self.leases.returned(&mut self.cx, id);
         self.run_effects();
     }
 
@@ -312,7 +346,8 @@ impl Engine {
         self.unmet_demands.tick(&mut self.cx);
         self.deadlocks.tick(&mut self.cx);
         self.backpressure.tick(&mut self.cx);
-        self.peers.tick(&mut self.cx, !self.jobs.is_empty());
+        let leases = self.leases.usage_by_origin(&self.cx);
+        self.peers.tick(&mut self.cx, !self.jobs.is_empty() || !self.leases.is_empty(), &leases);
         self.run_effects();
     }
 
@@ -336,7 +371,7 @@ impl Engine {
             // A lost driver had not started its job's root task if the job still exists.
             WorkerKind::Tasks | WorkerKind::Driver(_) => self.workers.request(kind),
             // The scheduler requests another if it needs one.
-            WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy => {}
+            WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {}
         }
         self.run_effects();
     }

@@ -52,7 +52,7 @@ pub(super) fn decode(
         }
         (TaskKind::Make, None) => {
             let name = options.as_ref().and_then(|options| options.name.as_deref());
-            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(name, actor_options)));
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(cx, job, name, actor_options)));
             (kind, Some(Box::new(program.creation(submit.function, actor_options.clone(), name.map(str::to_owned)))))
         }
         (TaskKind::Method | TaskKind::Shared, Some(actor)) => {
@@ -78,7 +78,7 @@ pub(super) fn decode(
     let demand = match &kind {
         SubmissionKind::Function | SubmissionKind::Generator(_) => options.map_or_else(default_demand, demand),
         SubmissionKind::ActorCreation(_) => actor_demand(chosen),
-        SubmissionKind::Method(_) => ResourceSet::default(),
+        SubmissionKind::Method(_) | SubmissionKind::Lease => ResourceSet::default(),
     };
     let is_large = too_large_for_peers(submit.returns, needs.len() + refs.len(), arguments.len()).is_some();
     let stays = cx.peers.is_any() && starts_in == StartsIn::Any && is_large;
@@ -98,7 +98,7 @@ pub(super) fn decode(
         priority: chosen.priority,
         retries_max: chosen.max_retries.unwrap_or(match &kind {
             SubmissionKind::Function | SubmissionKind::Generator(_) => RETRIES,
-            SubmissionKind::ActorCreation(_) => 0,
+            SubmissionKind::ActorCreation(_) | SubmissionKind::Lease => 0,
             SubmissionKind::Method(actor) => default_retries(cx, *actor),
         }),
         retry_on: chosen.retry_on,
@@ -111,7 +111,7 @@ pub(super) fn decode(
             program,
             needs: needs.as_slice().into(),
             refs: match &kind {
-                SubmissionKind::Function | SubmissionKind::Generator(_) => Box::new([]),
+                SubmissionKind::Function | SubmissionKind::Generator(_) | SubmissionKind::Lease => Box::new([]),
                 SubmissionKind::ActorCreation(_) | SubmissionKind::Method(_) => refs.as_slice().into(),
             },
             creation,

@@ -173,7 +173,7 @@ impl Workers {
         let is_needed = match kind {
             WorkerKind::Actor(actor) => cx.scheduler.actor(actor).is_some_and(|view| view.state != ActorState::Dead),
             WorkerKind::Driver(job) => cx.jobs.contains_key(&job),
-            WorkerKind::Tasks | WorkerKind::Actors | WorkerKind::PeerProxy => true,
+            WorkerKind::Tasks | WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases => true,
         };
         if is_needed && self.start(cx, kind).is_none() {
             self.retries.push(kind);

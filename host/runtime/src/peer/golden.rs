@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 
 use sandbar_core::{
     ActorId, ActorOptions, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn,
-    Strategy, TaskError, TaskId, WorkerId,
+    Strategy, TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_worker::program::AttemptUsage;
 
@@ -80,7 +80,7 @@ fn messages_have_golden_bytes() {
     let call = RemoteWork::Call { actor: RemoteActor::Lent(ActorId(1)), retries: Some(2), retry_on: RetryOn::System };
     let messages = [
         PeerMessage::Program { program: 1, component, limits: Limits::default() },
-        PeerMessage::Job { root: root(), name: "main".into(), lasting: Some("job".into()) },
+        PeerMessage::Job { root: root(), tenant: TenantId(300), name: "main".into(), lasting: Some("job".into()) },
         spec(RemoteWork::Task),
         spec(RemoteWork::Generator(16)),
         spec(call),

@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 
 use sandbar_core::{
     ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy,
-    TaskError, TaskId, WorkerId,
+    TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_worker::program::AttemptUsage;
 use serde::{Deserialize, Serialize};
@@ -123,9 +123,9 @@ pub(crate) type RemoteResults<'a> = Vec<(PeerValue<'a>, Vec<ObjectId>)>;
 pub(crate) enum PeerMessage<'a> {
     /// Assigns a number to a component. Later tasks name their program by it.
     Program { program: u32, component: ComponentId, limits: Limits },
-    /// Introduces a job to later messages: its first task has this name. `lasting` is its name in the cluster, if another node
+    /// Introduces a job of a tenant to later messages: its first task has this name. `lasting` is its name in the cluster, if another node
     /// may take it over.
-    Job { root: JobRoot, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
+    Job { root: JobRoot, tenant: TenantId, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
     /// Run a task, or create an actor.
     Submit(#[serde(borrow)] RemoteTaskSpec<'a>),
     /// Return the tasks of this slot that have not started.

@@ -17,9 +17,9 @@ use sandbar_worker::Binding;
 use super::keys::{KeyColumn, cast_key};
 use super::spec::PredictSpec;
 use crate::error::TrainError;
+use crate::execution::JobExecution;
 use crate::job::TrainSpec;
 use crate::metadata::{JobMetadata, invalid_models};
-use crate::runner::JobRunner;
 use crate::transform::{TRANSFORM_KINDS, Transform};
 
 /// The selected models of a job's output: those of one label, or the best of each group.
@@ -75,7 +75,7 @@ pub(super) struct StoredModels {
 impl ModelSet {
     /// Opens the models of a file, and binds the functions of their job.
     pub(super) async fn open(
-        runner: &JobRunner,
+        runner: &JobExecution,
         metadata: JobMetadata,
         spec: &PredictSpec,
     ) -> Result<StoredModels, TrainError> {

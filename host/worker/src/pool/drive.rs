@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, Fault, LOG_BYTES_MAX};
+use sandbar_core::{Code, Fault, LOG_BYTES_MAX, TenantId};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::answer::unpack;
-use super::queue::QueueHandle;
+use super::queue::{QueueHandle, Turn};
 use super::worker::{SLOTS, WorkerProcess, steps};
-use super::{CallAnswer, CallResult, CallRun, Caller, LogLine, Losses, PeakMemory, PendingCall, PoolOptions};
+use super::{CallAnswer, CallResult, CallRun, Caller, LogLine, Losses, PendingCall, PoolOptions, RunningWorkers};
 use crate::protocol::{
     CALLS_BYTES_MAX, CALLS_MAX, Call, CallReply, CallWork, FromWorker, MESSAGE_TIME_MAX, Output, Payload, ToWorker,
 };
@@ -65,6 +65,7 @@ impl Serialize for Calls<'_> {
 struct Driver {
     options: PoolOptions,
     queue: QueueHandle,
+    turn: Option<Turn>,
     /// Messages in flight, in the order in which they were sent.
     sent: Vec<InFlight>,
     next_id: u64,
@@ -77,21 +78,25 @@ struct Driver {
 }
 
 /// Runs until the pool is dropped.
-pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle, memory: Arc<PeakMemory>) {
-    let mut driver = Driver { options, queue, sent: Vec::new(), next_id: 1, calls_max: 1, calls_min: 1, long: false };
+pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle, running: Arc<RunningWorkers>) {
+    let (turn, sent) = Default::default();
+    let mut driver = Driver { options, queue, turn, sent, next_id: 1, calls_max: 1, calls_min: 1, long: false };
     let mut failures = 0;
-    if driver.options.on_demand && !driver.queue.has_some().await {
-        return;
+    if driver.options.on_demand {
+        driver.turn = driver.queue.next_turn().await;
+        if driver.turn.is_none() {
+            return;
+        }
     }
     loop {
         match WorkerProcess::start(&driver.options).await {
             Ok(mut process) => {
                 failures = 0;
-                memory.started(index, process.id());
+                running.started(index, process.id(), process.progress_memory());
                 match driver.serve(&mut process).await {
                     Ok(()) => return,
                     Err(end) => {
-                        memory.ending(index);
+                        running.ending(index);
                         driver.handle_death(&mut process, &end);
                     }
                 }
@@ -100,10 +105,9 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle
                 failures += 1;
                 if failures >= STARTS_MAX {
                     // Leaves the calls to other workers: the start may have failed because too many processes exist.
-                    if driver.queue.retire() {
-                        return;
+                    if !driver.queue.retire() {
+                        driver.queue.fail(&Fault::new(Code::Host, format!("a worker can't be started: {e}")));
                     }
-                    driver.refuse_all(&format!("a worker can't be started: {e}")).await;
                     return;
                 }
                 tokio::time::sleep(START_PAUSE).await;
@@ -134,7 +138,7 @@ impl Driver {
         loop {
             self.fill_in_time(process).await?;
             if self.sent.is_empty() {
-                if !self.queue.has_some().await {
+                if !self.find_calls().await {
                     return Ok(());
                 }
                 watch = StallWatch::new();
@@ -164,17 +168,34 @@ impl Driver {
         }
     }
 
+    /// Waits for calls, in this turn or the next. Returns false when the queue is closed.
+    async fn find_calls(&mut self) -> bool {
+        if let Some(mut turn) = self.turn.take() {
+            if self.queue.goes_on(&mut turn).await {
+                self.turn = Some(turn);
+                return true;
+            }
+            self.queue.end_turn(turn);
+        }
+        self.turn = self.queue.next_turn().await;
+        self.turn.is_some()
+    }
+
     /// Returns how many calls may be in flight: as many as two messages hold, fewer when fewer wait, so that no worker
     /// holds calls that another could run, except for [`MESSAGE_TIME_MIN`] of them.
-    fn depth(&self) -> usize {
-        let share = self.queue.len() / self.options.workers.max(1);
+    fn depth(&self, turn: &Turn) -> usize {
+        let share = self.queue.len(turn) / self.options.workers.max(1);
         share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
     }
 
-    /// Returns how many calls go into the next message; zero while the worker has enough.
-    fn room(&self) -> usize {
+    /// Returns how many calls go into the next message; zero while the worker has enough, and when its turn is over.
+    fn room(&mut self) -> usize {
+        let Some(mut turn) = self.turn.take() else { return 0 };
         let on_their_way = self.sent.iter().map(|sent| sent.calls).sum();
-        room(self.depth(), self.calls_min, self.sent.len(), on_their_way)
+        let is_over = turn.is_over(&self.queue);
+        let room = if is_over { 0 } else { room(self.depth(&turn), self.calls_min, self.sent.len(), on_their_way) };
+        self.turn = Some(turn);
+        room
     }
 
     /// Like `fill`, but fails when the worker has stopped reading: when nothing has progressed for the longest time
@@ -215,7 +236,8 @@ impl Driver {
                 Some(Payload::Stored { file, .. }) => file.as_ref().map(|file| file.as_fd()),
                 _ => None,
             });
-            let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(sent) };
+            let tenant = self.turn.as_ref().map_or(TenantId::DEFAULT, |turn| turn.tenant);
+            let message = ToWorker::Calls { slot: slot as u32, first, tenant, calls: Calls(sent) };
             match process.send(&message, file.as_slice()).await {
                 // The worker has not received the message and is healthy. A retry would be as large.
                 Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
@@ -238,7 +260,7 @@ impl Driver {
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        self.queue.take(most, fits)
+        self.turn.as_ref().map_or_else(Vec::new, |turn| self.queue.take(turn, most, fits))
     }
 
     /// Handles the replies to a message. Calls that were not started go back to the queue, for the first free worker.
@@ -306,13 +328,6 @@ impl Driver {
             }
         }
         self.queue.requeue(runs.into_iter().filter(|run| run.calls.len() > 0));
-    }
-
-    async fn refuse_all(&mut self, why: &str) {
-        let fault = Fault::new(Code::Host, why);
-        while self.queue.has_some().await {
-            self.queue.take(usize::MAX, |_| true).into_iter().for_each(|run| run.refuse(&fault));
-        }
     }
 }
 

@@ -1,7 +1,9 @@
-//! The node's pool of workers, which take calls from one queue.
+//! The node's pool of workers, which take calls from one queue. It executes: what runs when is the scheduler's to say,
+//! by [leases](Leases).
 
 mod answer;
 mod drive;
+mod leases;
 mod queue;
 mod worker;
 
@@ -9,21 +11,22 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_core::{Code, Fault, Function, Limits};
+use sandbar_core::{Code, Fault, Function, Limits, TenantId};
 use sandbar_dense::DeviceChoice;
-use sandbar_store::{SegmentDraft, SegmentPool};
+use sandbar_store::{SegmentDraft, SegmentPool, SharedMemory};
 use tokio::sync::{mpsc, oneshot};
 
 #[doc(hidden)]
 pub use self::answer::fuzz_unpack;
-use self::queue::Queue;
+pub use self::leases::{CallJob, CallScheduler, Lease, Leases};
+use self::queue::{LaneId, OWN_LANE, Queue};
 use crate::GpuProcesses;
 use crate::compiler::CompiledComponent;
-use crate::protocol::CallWork;
+use crate::protocol::{CallWork, progress};
 
 /// Options of a pool.
 #[derive(Debug, Clone)]
@@ -226,6 +229,8 @@ pub struct CallAnswer {
 pub struct Caller {
     binding: Arc<Binding>,
     to: ReplyTo,
+    /// Lane of its calls in the queue.
+    lane: LaneId,
 }
 
 #[derive(Debug)]
@@ -238,11 +243,11 @@ enum ReplyTo {
 impl Caller {
     /// Creates a caller of `binding` that sends its results to `answers`, several at a time.
     pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<CallAnswer>>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: ReplyTo::Many(answers) })
+        Arc::new(Caller { binding, to: ReplyTo::Many(answers), lane: OWN_LANE })
     }
 
-    fn once(binding: Arc<Binding>, to: oneshot::Sender<CallResult>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))) })
+    fn once(binding: Arc<Binding>, to: oneshot::Sender<CallResult>, lane: LaneId) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))), lane })
     }
 
     fn answer_of(&self, token: u64, mut called: CallResult) -> CallAnswer {
@@ -300,15 +305,21 @@ impl From<Fault> for CallResult {
 pub struct Pool {
     queue: Arc<Queue>,
     options: PoolOptions,
-    memory: Arc<PeakMemory>,
+    running: Arc<RunningWorkers>,
     segments: SegmentPool,
 }
 
-/// Process ids of the running workers, and the peak memory of ended ones.
+/// The running workers, and the peak memory of ended ones.
 #[derive(Debug, Default)]
-struct PeakMemory {
-    processes: Mutex<HashMap<usize, u32>>,
+struct RunningWorkers {
+    all: Mutex<HashMap<usize, RunningWorker>>,
     ended_bytes_max: AtomicU64,
+}
+
+#[derive(Debug)]
+struct RunningWorker {
+    process: u32,
+    progress: Arc<SharedMemory>,
 }
 
 /// Returns the peak resident memory of a process in bytes; zero when it has ended.
@@ -363,15 +374,19 @@ impl CallRun {
     }
 }
 
-impl PeakMemory {
-    fn started(&self, worker: usize, process: u32) {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, process);
+impl RunningWorkers {
+    fn started(&self, worker: usize, process: u32, progress: Arc<SharedMemory>) {
+        self.lock().insert(worker, RunningWorker { process, progress });
     }
 
     /// Records the peak memory of a worker. Must be called before its process is reaped.
     fn ending(&self, worker: usize) {
-        let process = self.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
-        self.ended_bytes_max.fetch_max(process.map_or(0, peak_memory_bytes), Ordering::Relaxed);
+        let ended = self.lock().remove(&worker);
+        self.ended_bytes_max.fetch_max(ended.map_or(0, |ended| peak_memory_bytes(ended.process)), Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, RunningWorker>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -384,12 +399,12 @@ impl Drop for Pool {
 impl Pool {
     /// Starts the workers, unless they start on demand. Returns before they are ready.
     pub fn start(options: PoolOptions) -> Pool {
-        let queue = Arc::new(Queue::default());
-        let memory = Arc::new(PeakMemory::default());
+        let queue = Arc::new(Queue::new());
+        let running = Arc::new(RunningWorkers::default());
         for index in 0..options.workers.max(1) {
-            tokio::spawn(drive::drive(index, options.clone(), queue.register(), memory.clone()));
+            tokio::spawn(drive::drive(index, options.clone(), queue.register(), running.clone()));
         }
-        Pool { queue, options, memory, segments: SegmentPool::default() }
+        Pool { queue, options, running, segments: SegmentPool::default() }
     }
 
     /// Returns the number of workers.
@@ -400,9 +415,14 @@ impl Pool {
     /// Returns the sum of the workers' peak memory in bytes: an upper bound of their memory at any time, since shared
     /// pages count for each.
     pub fn peak_memory_bytes(&self) -> u64 {
-        let processes = self.memory.processes.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive: u64 = processes.values().map(|process| peak_memory_bytes(*process)).sum();
-        alive + self.memory.ended_bytes_max.load(Ordering::Relaxed)
+        let alive: u64 = self.running.lock().values().map(|worker| peak_memory_bytes(worker.process)).sum();
+        alive + self.running.ended_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Returns the tenants of the last call of each running worker, as the workers report.
+    pub fn tenants(&self) -> Vec<TenantId> {
+        let tenant = |worker: &RunningWorker| worker.progress.atomic(progress::TENANT).load(Ordering::Relaxed);
+        self.running.lock().values().map(tenant).map(TenantId).collect()
     }
 
     /// Returns memory for the input of a call. It is reused once the call's request is dropped.
@@ -413,17 +433,21 @@ impl Pool {
         self.segments.draft(bytes)
     }
 
-    /// Runs a call. Dropping the future cancels the call if it has not started.
+    /// Runs a call of the node itself, which needs no lease. Dropping the future cancels the call if it has not started.
     pub async fn call(&self, request: CallRequest) -> CallResult {
+        self.call_in(request, OWN_LANE).await
+    }
+
+    async fn call_in(&self, request: CallRequest, lane: LaneId) -> CallResult {
         let (to, answer) = oneshot::channel();
         let CallRequest { binding, seed, work } = request;
-        match self.enqueue(Caller::once(binding, to), vec![PendingCall { token: 0, seed, work, losses: None }]) {
+        match self.enqueue(Caller::once(binding, to, lane), vec![PendingCall { token: 0, seed, work, losses: None }]) {
             Ok(()) => answer.await.unwrap_or_else(|_| no_workers().into()),
             Err(fault) => fault.into(),
         }
     }
 
-    /// Submits calls whose results are sent to the caller's receiver as they complete, several at a time. Dropping the
+    /// Submits calls of the node itself, whose results are sent to the caller's receiver as they complete, several at a time. Dropping the
     /// receiver cancels them.
     ///
     /// # Errors
@@ -434,6 +458,54 @@ impl Pool {
     }
 
     fn enqueue(&self, caller: Arc<Caller>, calls: Vec<PendingCall>) -> Result<(), Fault> {
-        self.queue.push(CallRun::new(caller, calls)).map_err(|queue::NoDrivers| no_workers())
+        self.queue.push(CallRun::new(caller, calls)).map_err(|fault| fault.unwrap_or_else(no_workers))
+    }
+}
+
+/// The calls of a job on the workers of a pool. They run by the leases of the job, and are of its tenant.
+#[derive(Debug, Clone)]
+pub struct JobCalls {
+    pool: Arc<Pool>,
+    lane: Arc<JobLane>,
+    tenant: TenantId,
+}
+
+/// Removes the lane of a job when the job has ended.
+#[derive(Debug)]
+struct JobLane {
+    queue: Arc<Queue>,
+    id: LaneId,
+}
+
+impl Drop for JobLane {
+    fn drop(&mut self) {
+        self.queue.remove_lane(self.id);
+    }
+}
+
+impl JobCalls {
+    /// Starts a job on the workers of `pool`.
+    ///
+    /// # Errors
+    /// Fails if the scheduler can't start.
+    pub fn start(pool: &Arc<Pool>, scheduler: &dyn CallScheduler, job: CallJob) -> Result<JobCalls, Fault> {
+        let tenant = job.tenant;
+        let id = pool.queue.add_lane(tenant, scheduler.start(job)?.into());
+        Ok(JobCalls { pool: pool.clone(), lane: Arc::new(JobLane { queue: pool.queue.clone(), id }), tenant })
+    }
+
+    /// Runs a call. Dropping the future cancels the call if it has not started.
+    pub async fn call(&self, request: CallRequest) -> CallResult {
+        self.pool.call_in(request, self.lane.id).await
+    }
+
+    /// Returns the tenant of the job.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// Returns the pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 }

@@ -180,7 +180,8 @@ impl Worker<'_> {
                 self.bindings.insert(binding, Binding { program, function, params, limits, plan, device });
                 Ok(())
             }
-            ToWorker::Calls { slot, first, calls } => {
+            ToWorker::Calls { slot, first, tenant, calls } => {
+                self.shared.progress.atomic(progress::TENANT).store(tenant.0, Relaxed);
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let (mut bytes, mut nanos) = (0, 0);

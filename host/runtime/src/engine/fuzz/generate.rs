@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId,
-    RetryOn, Strategy, TaskError, TaskId, WorkerId,
+    RetryOn, Strategy, TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::RESOURCE_UNIT;
 use sandbar_worker::CompiledComponent;
@@ -215,7 +215,12 @@ impl Picks<'_> {
             }
             8 => {
                 let lasting = self.is().then(|| "20260131-235959-123-4f3a9c".into());
-                PeerMessage::Job { root: self.root(), name: "a job".into(), lasting }
+                PeerMessage::Job {
+                    root: self.root(),
+                    tenant: TenantId(self.below(3).into()),
+                    name: "a job".into(),
+                    lasting,
+                }
             }
             9 => PeerMessage::Recall(self.worker()),
             10 => PeerMessage::Recalled(self.worker(), (0..self.below(3)).map(|_| self.task()).collect()),

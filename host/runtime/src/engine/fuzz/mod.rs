@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, WorkerId};
+use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, TenantId, WorkerId};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 
 pub use self::generate::said_any;
 use self::generate::{PEER_SLOTS, PEERS};
-use super::actors::DETACHED_JOB;
 use super::{Driver, Engine, EngineOptions, First, JobOutputs, JobResult, NewJob, WORKERS_MAX};
 use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
 use crate::file_reader::{ReadRequest, ReadResult};
@@ -91,6 +90,7 @@ impl Harness {
             node: NodeId(0),
             worker_ids: 0..WORKERS_MAX,
             workers: 0,
+            on_demand: false,
             resources,
             job_limits: JOB_LIMITS,
             task_limits: Limits::default(),
@@ -102,9 +102,10 @@ impl Harness {
         let disk = Disk::start(SpillFolder::new(std::env::temp_dir(), None), move || ring.ring()).ok()?;
         let clock = Arc::new(Mutex::new(Instant::now()));
         let driver = Box::new(FuzzDriver { disk, clock: clock.clone() });
-        let mut engine = Engine::new(options, ValueStore::new(limits), Arc::new(AtomicU32::new(1)), driver);
+        let next_job = Arc::new(AtomicU32::new(1));
+        let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
         let program = Arc::new(program_of(kinds)?);
-        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {}))).ok()?;
+        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).ok()?;
         let (mut members, mut results) = (Vec::new(), Vec::new());
         for role in ROLES {
             let (line, link) = connect_client(&doorbell);
@@ -113,7 +114,8 @@ impl Harness {
                 let outputs = JobOutputs { progress: Arc::default(), log, finished: Arc::new(OnceLock::new()) };
                 let first = First::Client("client".to_owned(), link);
                 let (done, result) = oneshot::channel();
-                let new = NewJob { program, first, seed: 7, lasting: None, files: Arc::default(), outputs };
+                let (tenant, files) = (TenantId::DEFAULT, Arc::default());
+                let new = NewJob { tenant, program, first, seed: 7, lasting: None, files, outputs };
                 engine.start_job(job, new, done);
                 results.push(result);
                 WorkerId(job.0)
@@ -198,7 +200,9 @@ impl Harness {
             self.engine.lose_worker(*worker, "the test ends");
         }
         [1, 2].into_iter().for_each(|job| self.engine.stop_job(JobId(job)));
-        self.engine.cx.step(Event::JobEnded { job: DETACHED_JOB });
+        for job in self.engine.cx.detached_jobs.clone().into_values() {
+            self.engine.cx.step(Event::JobEnded { job });
+        }
         self.engine.tick();
         let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &self.engine;
         assert!(cx.scheduler.is_empty(), "tasks or objects are left of jobs that have ended");

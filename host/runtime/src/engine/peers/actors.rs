@@ -110,7 +110,7 @@ pub(super) fn handle_find(
     (object, root): (ObjectId, JobRoot),
     name: &str,
 ) {
-    let job = proxies.job_of_root(cx, root);
+    let job = proxies.job_of_root(cx, node, root);
     let proxy = job.and_then(|job| proxies.get_or_start_known(cx, node, job));
     match (proxy, cx.peers.proxy_worker(node)) {
         (Some(task), Some(worker)) => {

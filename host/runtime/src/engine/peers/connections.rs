@@ -5,12 +5,13 @@
 //! actors that the peer hosts for this node, and gets the calls of actors that the peer owns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{JobId, NodeId, WorkerId};
+use sandbar_core::{JobId, NodeId, TenantId, WorkerId};
 
 use crate::calls::Program;
-use crate::peer::{PeerLine, PeerMessage};
+use crate::peer::{JobRoot, PeerLine, PeerMessage};
 
 /// Connections to other nodes, and the workers that stand for them.
 #[derive(Default)]
@@ -27,8 +28,18 @@ struct Connection {
     programs: FxHashSet<u32>,
     /// Jobs that the peer knows.
     jobs: BTreeSet<JobId>,
+    /// Jobs of other nodes that the peer has introduced.
+    introduced: BTreeMap<JobRoot, IntroducedJob>,
     /// Whether the peer drains.
     is_draining: bool,
+}
+
+/// What a node that introduces a job says of it.
+#[derive(Debug, Clone)]
+pub(super) struct IntroducedJob {
+    pub(super) tenant: TenantId,
+    /// Name of its root task.
+    pub(super) name: Arc<str>,
 }
 
 impl Connections {
@@ -64,8 +75,9 @@ impl Connections {
     }
 
     pub(super) fn add(&mut self, node: NodeId, line: PeerLine, proxy_worker: WorkerId) {
-        let (programs, jobs) = Default::default();
-        self.all.insert(node, Connection { line, proxy_worker, programs, jobs, is_draining: false });
+        let (programs, jobs, introduced) = Default::default();
+        let connection = Connection { line, proxy_worker, programs, jobs, introduced, is_draining: false };
+        self.all.insert(node, connection);
         self.add_worker(proxy_worker, node);
     }
 
@@ -128,6 +140,25 @@ impl Connections {
     /// Returns whether a node is connected and does not know a job. Afterwards it knows it.
     pub(super) fn must_introduce(&mut self, node: NodeId, job: JobId) -> bool {
         self.all.get_mut(&node).is_some_and(|peer| peer.jobs.insert(job))
+    }
+
+    /// A node has introduced a job.
+    pub(super) fn introduced(&mut self, node: NodeId, root: JobRoot, job: IntroducedJob) {
+        if let Some(peer) = self.all.get_mut(&node) {
+            peer.introduced.insert(root, job);
+        }
+    }
+
+    /// Returns a job that a node has introduced.
+    pub(super) fn introduction(&self, node: NodeId, root: JobRoot) -> Option<&IntroducedJob> {
+        self.all.get(&node)?.introduced.get(&root)
+    }
+
+    /// A node needs nothing more of a job that it has introduced.
+    pub(super) fn forget_introduction(&mut self, node: NodeId, root: JobRoot) {
+        if let Some(peer) = self.all.get_mut(&node) {
+            peer.introduced.remove(&root);
+        }
     }
 
     /// Removes a job that a node knows. Returns whether it knew it.

@@ -89,6 +89,12 @@ impl Peers {
         ]
     }
 
+    /// Returns the node that runs a job, if it is another.
+    #[cfg(test)]
+    pub(super) fn owner_of(&self, job: JobId) -> Option<NodeId> {
+        self.proxies.remote_root(job).map(|root| root.node)
+    }
+
     /// Returns whether a task stands for another node.
     #[cfg(test)]
     pub(super) fn is_proxy(&self, task: TaskId) -> bool {
@@ -157,11 +163,11 @@ impl Peers {
                 let own: Vec<Arc<Program>> = own.collect();
                 self.programs.load(cx, (node, program), (component, limits), own.into_iter());
             }
-            PeerMessage::Job { root, name, lasting } => {
+            PeerMessage::Job { root, tenant, name, lasting } => {
                 if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
                     self.results.introduce(root, &lasting);
                 }
-                self.proxies.set_name(cx, root, &name);
+                self.proxies.introduced(cx, node, root, (tenant, &name));
             }
             PeerMessage::Submit(spec) => self.handle_submit(cx, node, spec, frame)?,
             PeerMessage::Recall(slot) => {
@@ -302,6 +308,7 @@ impl Peers {
     /// A node needs nothing more of a job. If the node is the job's root, no node does.
     fn handle_job_ended(&mut self, cx: &mut Context, node: NodeId, root: JobRoot) {
         let is_own = root.node == cx.node();
+        cx.peers.forget_introduction(node, root);
         if root.node == node {
             self.results.root_ended(root);
         }
@@ -549,12 +556,17 @@ impl Peers {
         self.drain.start(cx, reply);
     }
 
-    /// Performs periodic work. `has_jobs` tells whether jobs of this node run.
-    pub(super) fn tick(&mut self, cx: &mut Context, has_jobs: bool) {
+    /// Performs periodic work. `has_jobs` tells whether jobs of this node run; `leases` are resources of leases, by the
+    /// node that they are for.
+    pub(super) fn tick(&mut self, cx: &mut Context, has_jobs: bool, leases: &[(NodeId, ResourceSet)]) {
         let Peers { drain, executor, borrowed, proxies, results, reservations, .. } = self;
         drain.tick(cx, borrowed, proxies, !has_jobs && executor.is_empty());
         results.expire(cx.time.now);
-        reservations.report_load(cx, |cx| executor.usage_by_owner(cx));
+        reservations.report_load(cx, |cx| {
+            let mut usage = executor.usage_by_owner(cx);
+            leases.iter().for_each(|(node, lease)| usage.entry(*node).or_default().add(lease));
+            usage
+        });
         self.end_orphans(cx);
     }
 }

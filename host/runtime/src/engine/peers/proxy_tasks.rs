@@ -10,6 +10,7 @@ use sandbar_core::{JobId, NodeId, TaskId, TenantId};
 use sandbar_sched::{Event, Submission};
 
 use super::super::context::Context;
+use super::connections::IntroducedJob;
 use crate::calls::{Call, Program};
 use crate::peer::{JobRoot, PeerMessage};
 
@@ -58,30 +59,40 @@ impl ProxyTasks {
         self.jobs.get(&root).copied()
     }
 
-    /// Returns the local id of a job, unless it has ended. A job of another node may be new here.
-    pub(super) fn job_of_root(&mut self, cx: &mut Context, root: JobRoot) -> Option<JobId> {
+    /// Returns the local id of a job for a message of a node, unless it has ended, or that node has not introduced it. A job
+    /// of another node may be new here.
+    pub(super) fn job_of_root(&mut self, cx: &mut Context, node: NodeId, root: JobRoot) -> Option<JobId> {
         if root.node == cx.node() {
             return cx.jobs.contains_key(&root.job).then_some(root.job);
         }
-        let job = self.known_job(root).unwrap_or_else(|| {
-            let job = cx.ids.next_job();
-            self.jobs.insert(root, job);
-            self.roots.insert(job, root);
-            let limits = cx.options.job_limits;
-            cx.step(Event::JobStarted { job, tenant: TenantId::DEFAULT, limits });
-            job
-        });
+        let job = match self.known_job(root) {
+            Some(job) => job,
+            None => {
+                let IntroducedJob { tenant, name } = cx.peers.introduction(node, root)?.clone();
+                let (job, limits) = (cx.ids.next_job(), cx.options.job_limits);
+                self.jobs.insert(root, job);
+                self.roots.insert(job, root);
+                self.names.insert(job, name);
+                cx.step(Event::JobStarted { job, tenant, limits });
+                job
+            }
+        };
         self.orphans.remove(&job);
         Some(job)
     }
 
-    /// Sets the name of the root task of another node's job.
-    pub(super) fn set_name(&mut self, cx: &mut Context, root: JobRoot, name: &str) {
-        if let Some(job) = self.job_of_root(cx, root)
-            && root.node != cx.node()
-        {
+    /// A node introduces a job of another node: its tenant, and the name of its root task.
+    pub(super) fn introduced(
+        &mut self,
+        cx: &mut Context,
+        node: NodeId,
+        root: JobRoot,
+        (tenant, name): (TenantId, &str),
+    ) {
+        if root.node != cx.node() {
             let name = cx.ids.names.intern(name.to_owned());
-            self.names.insert(job, name);
+            cx.peers.introduced(node, root, IntroducedJob { tenant, name });
+            self.job_of_root(cx, node, root);
         }
     }
 
@@ -97,7 +108,8 @@ impl ProxyTasks {
             let (root, name) = (self.root(cx, job), self.name(cx, job));
             let lasting = cx.jobs.get(&job).and_then(|job| job.cluster_name.clone());
             let lasting = lasting.as_deref().map(Cow::Borrowed);
-            cx.peers.send(node, &PeerMessage::Job { root, name: Cow::Borrowed(&name), lasting });
+            let (tenant, name) = (cx.scheduler.tenant_of(job).unwrap_or_default(), Cow::Borrowed(&*name));
+            cx.peers.send(node, &PeerMessage::Job { root, tenant, name, lasting });
         }
     }
 

@@ -85,7 +85,7 @@ impl Reservations {
         if self.reserved.contains_key(&key) {
             return None;
         }
-        let job = proxies.job_of_root(cx, request.job)?;
+        let job = proxies.job_of_root(cx, node, request.job)?;
         let proxy = proxies.get_or_start(cx, node, job, &program)?;
         let worker = cx.peers.proxy_worker(node)?;
         let group = GroupId(cx.ids.take(1)?);

@@ -48,7 +48,7 @@ pub(super) fn start(
         // Its owner chooses another node if this one is lost.
         None => Strategy::Node { node: cx.node(), soft: false },
     };
-    let Some(job) = proxies.job_of_root(cx, spec.job) else {
+    let Some(job) = proxies.job_of_root(cx, node, spec.job) else {
         refuse(cx, node, &spec, Fault::new(Code::Cancelled, "its job has ended"));
         return Ok(());
     };
@@ -150,13 +150,13 @@ fn submission(
             (SubmissionKind::Method(actor), None, Strategy::Default, retries, *retry_on)
         }
         RemoteWork::HostActor(options, checkpoint) => {
-            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(None, options)));
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(cx, job, None, options)));
             let checkpoint = checkpoint.filter(|checkpoint| spec.needs.contains(checkpoint));
             let creation = creation(options, None).map(|creation| Box::new(ActorCreation { checkpoint, ..*creation }));
             (kind, creation, here, 0, RetryOn::System)
         }
         RemoteWork::CreateActor { options, actor_name, strategy } => {
-            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(actor_name.as_deref(), options)));
+            let kind = SubmissionKind::ActorCreation(Box::new(actor_spec(cx, job, actor_name.as_deref(), options)));
             (kind, creation(options, None), *strategy, 0, RetryOn::System)
         }
     };

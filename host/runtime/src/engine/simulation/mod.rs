@@ -7,12 +7,14 @@
 //! jobs that have ended; each job ends once faults have ended.
 
 mod driver;
+mod leases;
 mod program;
 mod worker;
 mod world;
 
 use sandbar_core::Seed;
 
+pub(super) use self::world::idle_engine;
 use self::world::{Faults, World};
 
 /// Number of simulations, unless `SANDBAR_SEEDS` says otherwise.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
 use sandbar_jobs::{JobLog, LogOutput};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_store::{SpillFolder, StoreLimits, ValueStore};
@@ -16,11 +16,11 @@ use sandbar_worker::program::Doorbell;
 use tokio::sync::oneshot;
 
 use super::super::Engine;
-use super::super::actors::DETACHED_JOB;
 use super::super::context::EngineOptions;
 use super::super::jobs::{First, JobOutputs, JobResult, NewJob};
 use super::super::workers::WORKERS_MAX;
 use super::driver::{Clock, SimDriver, Surroundings};
+use super::leases::LeaseJob;
 use super::program::{decode, expected};
 use super::worker::SimWorker;
 use crate::calls::{Program, ProgramTask};
@@ -66,6 +66,7 @@ struct Node {
     engine: Engine,
     surroundings: Rc<RefCell<Surroundings>>,
     job: SimJob,
+    leases: LeaseJob,
 }
 
 struct SimJob {
@@ -125,7 +126,7 @@ impl World {
         };
         let compiled = Arc::new(CompiledComponent::placeholder().unwrap());
         let program = Arc::new(Program { compiled, limits: Limits::default(), tasks: names.map(task).collect() });
-        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {}))).unwrap();
+        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).unwrap();
         let mut fault_times = Vec::new();
         for (count, fault) in [
             (faults.worker_crashes, Fault::CrashWorker),
@@ -178,6 +179,7 @@ impl World {
             node: NodeId(number),
             worker_ids: number * WORKERS_MAX..(number + 1) * WORKERS_MAX,
             workers: SLOTS as usize,
+            on_demand: false,
             resources: ResourceSet { cpus: u64::from(SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() },
             job_limits: LIMITS,
             task_limits: Limits::default(),
@@ -185,11 +187,11 @@ impl World {
         };
         let limits = StoreLimits { memory_bytes_max, files_max: 1000, job_bytes_max: u64::MAX };
         let next_job = Arc::new(AtomicU32::new(1));
-        let id = JobId(next_job.fetch_add(1, Relaxed));
+        let [id, leases_id] = [(); 2].map(|()| JobId(next_job.fetch_add(1, Relaxed)));
         let driver = Box::new(SimDriver(surroundings.clone()));
-        let mut engine = Engine::new(options, ValueStore::new(limits), next_job, driver);
+        let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
         let (seed, depth) = (self.random.next_u64(), 1 + self.random.below(3) as u8);
-        let number = [depth];
+        let (number_of_node, number) = (number, [depth]);
         // Three arguments mark a root task.
         let arguments = [Argument::Value(&number), Argument::Missing, Argument::Missing];
         let arguments = postcard::to_stdvec(&arguments[..]).unwrap();
@@ -197,6 +199,7 @@ impl World {
             JobOutputs { progress: Arc::default(), log: self.log.sender(), finished: Arc::new(OnceLock::new()) };
         let (done, result) = oneshot::channel();
         let new = NewJob {
+            tenant: tenant_of(number_of_node),
             program: self.program.clone(),
             first: First::Function(0, arguments.into()),
             seed,
@@ -206,8 +209,8 @@ impl World {
         };
         engine.start_job(id, new, done);
         let job = SimJob { id, expected: expected(seed, depth, None), result, outcome: None };
-        let node = options_node(&engine);
-        self.nodes.insert(node, Node { engine, surroundings, job });
+        let leases = LeaseJob::start(&mut engine, leases_id, tenant_of(number_of_node));
+        self.nodes.insert(number_of_node, Node { engine, surroundings, job, leases });
     }
 
     fn connect(&mut self, a: u32, b: u32) {
@@ -269,6 +272,8 @@ impl World {
         if is_tick {
             node.engine.tick();
         }
+        let leases = node.leases.run(&mut node.engine, &mut self.random, now, SLOTS);
+        worked |= leases.map_err(|error| format!("node {number}: {error}"))?;
         let workers: Vec<Rc<RefCell<SimWorker>>> = node.surroundings.borrow().workers.clone();
         for worker in workers {
             let mut worker = worker.borrow_mut();
@@ -416,7 +421,9 @@ impl World {
     fn is_quiet(&self) -> bool {
         let is_idle = |node: &Node| {
             let surroundings = node.surroundings.borrow();
-            surroundings.is_idle() && surroundings.workers.iter().all(|worker| worker.borrow().is_idle())
+            node.leases.has_ended()
+                && surroundings.is_idle()
+                && surroundings.workers.iter().all(|worker| worker.borrow().is_idle())
         };
         let no_frames = |connection: &Connection| connection.frames.iter().all(VecDeque::is_empty);
         self.broken.is_empty()
@@ -436,7 +443,11 @@ impl World {
             }
             let is_result =
                 |task: TaskId| node.engine.peers.is_proxy(task) || cx.jobs.values().any(|job| job.first == task);
-            for (job, _) in cx.scheduler.jobs() {
+            for (job, tenant) in cx.scheduler.jobs() {
+                let owner = node.engine.peers.owner_of(job).map_or(*number, |owner| owner.0);
+                if tenant != tenant_of(owner) {
+                    return Err(format!("node {number}: a job of node {owner} is of tenant {tenant}"));
+                }
                 let left = cx.scheduler.objects_of(job).find(|object| object.task.is_none_or(|task| !is_result(task)));
                 if let Some(left) = left {
                     let nodes: Vec<String> = self.nodes.keys().map(|number| self.describe(*number)).collect();
@@ -496,7 +507,9 @@ impl World {
     /// Checks that nothing is left of jobs that have ended.
     fn check_empty(&mut self) -> Result<(), String> {
         for (number, node) in &mut self.nodes {
-            node.engine.cx.step(Event::JobEnded { job: DETACHED_JOB });
+            for job in node.engine.cx.detached_jobs.clone().into_values() {
+                node.engine.cx.step(Event::JobEnded { job });
+            }
             node.engine.run_effects();
             let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &node.engine;
             // Workers of peers are connected still.
@@ -538,6 +551,26 @@ impl World {
     }
 }
 
-fn options_node(engine: &Engine) -> u32 {
-    engine.cx.node().0
+/// Returns an engine without workers, of a node with this number of processors.
+pub(in crate::engine) fn idle_engine(processors: u32) -> Engine {
+    let surroundings = Surroundings::new(Clock::new(), Seed::new(0), SpillFolder::new(std::env::temp_dir(), Some(0)));
+    let memory_bytes_max = 1 << 20;
+    let options = EngineOptions {
+        node: NodeId(1),
+        worker_ids: 0..WORKERS_MAX,
+        workers: 0,
+        on_demand: true,
+        resources: ResourceSet { cpus: u64::from(processors) * RESOURCE_UNIT, ..ResourceSet::default() },
+        job_limits: LIMITS,
+        task_limits: Limits::default(),
+        memory_bytes_max,
+    };
+    let values = ValueStore::new(StoreLimits { memory_bytes_max, files_max: 1000, job_bytes_max: u64::MAX });
+    let driver = Box::new(SimDriver(Rc::new(RefCell::new(surroundings))));
+    Engine::new(options, values, Arc::new(AtomicU32::new(1)), Arc::default(), driver)
+}
+
+/// Returns the tenant of the job of a node.
+fn tenant_of(node: u32) -> TenantId {
+    TenantId(1000 + u64::from(node))
 }
