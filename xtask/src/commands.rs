@@ -10,6 +10,7 @@ use std::time::Instant;
 use crate::guests::{build_guests, find_guests};
 use crate::run::{Failure, Result, Seconds, fail, report, run, run_own, run_quiet_stdout};
 use crate::setup::{setup, setup_for_tests};
+use crate::test_runs::{Selection, run_tests};
 use crate::workspace::Workspace;
 
 const NO_BUILD: &str = "The build failed; see the compiler's message above.";
@@ -44,19 +45,14 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
 
 /// Runs all tests of the workspace and the simulation of the network, or the tests that `test_args` select.
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
+    let selection = Selection::parse(test_args)?;
     setup_for_tests()?;
     // One build of all targets unifies features as the tests' build does, so that nothing is compiled twice.
     run(workspace.cargo().args(["build", "--release", "--workspace", "--all-targets"]), NO_BUILD)?;
     build_guests(workspace, &find_guests(workspace)?)?;
-    let mut cargo = workspace.cargo();
-    cargo.args(["test", "--release"]);
-    if !names_a_package(test_args) {
-        cargo.arg("--workspace");
-    }
-    let selects = !test_args.is_empty();
-    run(cargo.args(test_args), "Run one test alone with `cargo xtask test -- -p CRATE NAME`.")?;
+    run_tests(workspace, &selection)?;
     // A selection of tests applies to this workspace only.
-    if selects { Ok(()) } else { simulate(workspace) }
+    if selection.is_all() { simulate(workspace) } else { Ok(()) }
 }
 
 /// Runs the simulation of the network: a separate workspace with its own compiler flags and target folder.
@@ -146,12 +142,6 @@ pub fn fuzz(workspace: &Workspace, arguments: &[OsString]) -> Result {
     run(&mut cargo, "tests/fuzz/artifacts holds the input that failed; `cargo xtask fuzz NAME FILE` runs it again.")
 }
 
-/// Returns whether arguments for cargo (those before a second `--`) name a package: cargo ignores `-p` beside `--workspace`.
-fn names_a_package(test_args: &[OsString]) -> bool {
-    let mut for_cargo = test_args.iter().map(|arg| arg.to_string_lossy()).take_while(|arg| arg != "--");
-    for_cargo.any(|arg| arg.starts_with("--package") || arg.starts_with("-p"))
-}
-
 fn has_parquet(folder: &Path) -> bool {
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.any(|entry| entry.path().extension().is_some_and(|extension| extension == "parquet"))
@@ -175,14 +165,6 @@ pub fn no_arguments(command: &str, arguments: &[OsString]) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_named_package_is_tested_alone() {
-        for (line, expected) in [("-p a", true), ("--package=a x", true), ("x -- -p", false), ("", false)] {
-            let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            assert_eq!(names_a_package(&args), expected, "{line}");
-        }
-    }
 
     #[test]
     fn arguments_of_a_command_without_any_are_refused() {

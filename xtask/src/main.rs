@@ -7,6 +7,7 @@ mod commands;
 mod guests;
 mod run;
 mod setup;
+mod test_runs;
 mod workspace;
 
 use std::env;
@@ -27,8 +28,9 @@ Commands:
                      fetch etcd and lavapipe (a Vulkan driver for the CPU) for tests if they are missing: Debian's
                      packages, unpacked into the cache folder; nothing is installed
   demo [-- ARGS]     set up, build, generate taxi data if missing, train a model per zone; passes ARGS to `host submit`
-  test [-- ARGS]     set up, build the host and the guests, then `cargo test --workspace ARGS`; without ARGS, also the
-                     simulation of the network (tests/simulation)
+  test [-- ARGS]     set up, build the host and the guests, and run all tests, several test programs at once, and the
+                     simulation of the network (tests/simulation). ARGS select tests, and build the same, so that one test
+                     takes seconds: [-p CRATE] [--test PROGRAM] [NAME ...] [-- OPTIONS of test programs]
   lint               check formatting, clippy and the SDK's rustdoc (warnings are errors); cargo-deny if it is installed
   check              lint and test: both must pass before a change is merged
   data KIND ...      generate data: taxi DIR, housing FILE, csvs DIR, small FILE (see `data --help`)
@@ -39,6 +41,7 @@ Commands:
 Examples:
   cargo xtask demo
   cargo xtask demo -- --json
+  cargo xtask test -- a_worker_that_does_not_read -- --nocapture
   cargo xtask test -- -p sandbar-core
   cargo xtask data taxi data/taxi --rows 7000000 --months 2
   cargo xtask bench training --json > training.json
