@@ -7,12 +7,11 @@ use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
 use sandbar_sched::{
-    ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState,
+    ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind,
 };
 use sandbar_worker::program::{NodeMessage, TaskRole};
 
 use super::context::Context;
-use super::deadlines::Deadlines;
 use super::effects::Effect;
 use super::values::Stored;
 use crate::calls::{ActorCreation, Call};
@@ -138,23 +137,4 @@ pub(super) fn cancel(cx: &mut Context, object: ObjectId, by: TaskId, recursive: 
     }
     cx.push(Effect::EndCall(task));
     cx.push(Effect::Step(Box::new(Event::Cancelled { task, recursive })));
-}
-
-/// Ends actors with a call that must end, and runs or waits within the actor's code: the call can't be interrupted alone.
-pub(super) fn end_with_calls(cx: &mut Context, deadlines: &mut Deadlines) {
-    let Context { scheduler, workers, peers, .. } = &*cx;
-    let runs = |call: TaskId, worker: WorkerId| {
-        // Another node ends the calls of its actors.
-        !peers.is_remote(worker)
-            && (workers.get(&worker).is_some_and(|worker| worker.link.current_call() == Some(call.0))
-                || scheduler.task(call).is_some_and(|view| view.state == TaskState::Blocked))
-    };
-    for (call, worker, reason) in deadlines.running_calls(|call| scheduler.task(call).is_some(), runs) {
-        let creation = cx.scheduler.actor_of(call).and_then(|actor| cx.scheduler.task(actor.creation_task()));
-        let Some((task, attempt)) = creation.map(|view| (view.id, view.attempt)) else { continue };
-        if !deadlines.is_ending(task) {
-            let reason = Fault::new(Code::ActorDied, format!("it ended with one of its calls: {}", reason.message));
-            cx.push(Effect::Interrupt { worker, task, attempt, reason: Some(reason) });
-        }
-    }
 }

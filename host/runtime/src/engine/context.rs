@@ -246,6 +246,15 @@ impl Context {
         TaskError { chain, ..error }
     }
 
+    /// Returns the number of tasks of each job.
+    pub(crate) fn count_by_job(&self, tasks: &[TaskId]) -> BTreeMap<JobId, u64> {
+        let mut counts = BTreeMap::new();
+        for job in tasks.iter().filter_map(|task| self.scheduler.job_of(*task)) {
+            *counts.entry(job).or_default() += 1;
+        }
+        counts
+    }
+
     /// Returns the tasks of a job that are assigned to workers.
     pub(crate) fn assigned_tasks(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
         let all = self.scheduler.workers().flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked));

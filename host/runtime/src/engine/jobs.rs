@@ -166,7 +166,7 @@ impl Jobs {
 
     /// Counts attempts that were lost with a worker.
     pub(super) fn worker_lost(&mut self, cx: &Context, started: &[TaskId], why: &str) {
-        self.attempts_lost(count_by_job(cx, started), why, |counters| counters.lost_workers += 1);
+        self.attempts_lost(cx.count_by_job(started), why, |counters| counters.lost_workers += 1);
     }
 
     fn attempts_lost(&mut self, attempts: BTreeMap<JobId, u64>, why: &str, count: impl Fn(&mut JobCounters)) {
@@ -295,15 +295,6 @@ impl Jobs {
             close(cx, id, job, cx.jobs.get(&id).map_or(0, |local| local.submitted));
         }
     }
-}
-
-/// Returns the number of tasks of each job.
-pub(super) fn count_by_job(cx: &Context, tasks: &[TaskId]) -> BTreeMap<JobId, u64> {
-    let mut counts = BTreeMap::new();
-    for job in tasks.iter().filter_map(|task| cx.scheduler.job_of(*task)) {
-        *counts.entry(job).or_default() += 1;
-    }
-    counts
 }
 
 /// Hands the records of a job over, with those of its unfinished tasks.

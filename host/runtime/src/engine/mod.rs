@@ -11,6 +11,7 @@ mod backpressure;
 mod context;
 mod deadlines;
 mod deadlocks;
+mod deliveries;
 mod dispatch;
 mod driver;
 mod effects;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
-use sandbar_sched::{Event, Submission, WorkerKind};
+use sandbar_sched::{Event, Submission, TaskState, WorkerKind};
 use sandbar_store::{SealedFile, ValueStore};
 use sandbar_worker::CallJob;
 use tokio::sync::oneshot;
@@ -337,7 +338,7 @@ impl Engine {
         self.run_effects();
         self.cx.run_store_actions();
         self.interrupt_expired();
-        actors::end_with_calls(&mut self.cx, &mut self.deadlines);
+        self.end_actors_with_calls();
         self.run_effects();
         self.check_interrupted();
         if self.workers.tick(&mut self.cx) {
@@ -394,6 +395,26 @@ impl Engine {
             if is_actor_call {
                 actors::withdraw(cx, worker, task, attempt);
             } else {
+                cx.push(Effect::Interrupt { worker, task, attempt, reason: Some(reason) });
+            }
+        }
+    }
+
+    /// Ends actors with a call that must end, and runs or waits within the actor's code: the call can't be interrupted alone.
+    fn end_actors_with_calls(&mut self) {
+        let Engine { cx, deadlines, .. } = self;
+        let Context { scheduler, workers, peers, .. } = &*cx;
+        let runs = |call: TaskId, worker: WorkerId| {
+            // Another node ends the calls of its actors.
+            !peers.is_remote(worker)
+                && (workers.get(&worker).is_some_and(|worker| worker.link.current_call() == Some(call.0))
+                    || scheduler.task(call).is_some_and(|view| view.state == TaskState::Blocked))
+        };
+        for (call, worker, reason) in deadlines.running_calls(|call| scheduler.task(call).is_some(), runs) {
+            let creation = cx.scheduler.actor_of(call).and_then(|actor| cx.scheduler.task(actor.creation_task()));
+            let Some((task, attempt)) = creation.map(|view| (view.id, view.attempt)) else { continue };
+            if !deadlines.is_ending(task) {
+                let reason = Fault::new(Code::ActorDied, format!("it ended with one of its calls: {}", reason.message));
                 cx.push(Effect::Interrupt { worker, task, attempt, reason: Some(reason) });
             }
         }

@@ -13,10 +13,10 @@ use sandbar_store::{LendResult, SealedFile, UnsealedValue, ValueKey, ValueMemory
 use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
 use super::context::Context;
+use super::deliveries::{deliver_lent, request_again, split_by_job};
 use super::effects::Effect;
 use super::values::{Recipient, Stored, is_stored};
 use crate::peer::Callback;
-use crate::worker::Worker;
 
 /// Deliveries that wait for the disk, and workers that wait for memory.
 #[derive(Default)]
@@ -305,27 +305,6 @@ pub(super) fn take_admitted(
     Ok(admitted.map(|key| cx.stored(key)))
 }
 
-/// Delivers to a worker what the store has lent it of an object.
-pub(super) fn deliver_lent(
-    worker: &mut Worker,
-    (job, object, key): (JobId, ObjectId, Option<ValueKey>),
-    lent: LendResult,
-    contains: Vec<u64>,
-    requested: bool,
-) -> io::Result<()> {
-    let file = key.map_or(0, |key| key.0);
-    let message = |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested };
-    match lent {
-        LendResult::Bytes(bytes) => worker.link.send(&message(Delivery::Value(&bytes), contains)),
-        LendResult::File(object) => {
-            worker.link.send_with_file(&message(Delivery::File(object.bytes(), file), contains), &object)?;
-        }
-        LendResult::AlreadyLent => worker.link.send(&message(Delivery::LentFile(file), contains)),
-        LendResult::Pending | LendResult::Lost(_) => worker.link.send(&message(Delivery::Pending, Vec::new())),
-    }
-    Ok(())
-}
-
 /// Reports a stored value as lost, with the workers that wait for it.
 fn value_lost(cx: &mut Context, key: ValueKey, recipients: Vec<Recipient>) {
     let object = cx.values.view(key).map(|view| view.object);
@@ -347,34 +326,5 @@ fn value_lost(cx: &mut Context, key: ValueKey, recipients: Vec<Recipient>) {
         }
         // The object was dropped, or has another value: it was reconstructed.
         None => recipients.into_iter().for_each(|recipient| request_again(cx, recipient)),
-    }
-}
-
-/// Splits the recipients of a lost value into the workers that wait for tasks of its job, and those of other jobs, whose
-/// tasks request it again.
-pub(super) fn split_by_job(
-    cx: &Context,
-    object: ObjectId,
-    recipients: Vec<Recipient>,
-) -> (Vec<WorkerId>, Vec<Recipient>) {
-    let job = cx.scheduler.job_of_object(object);
-    let (own, visitors): (Vec<_>, Vec<_>) = recipients.into_iter().partition(|recipient| Some(recipient.job) == job);
-    (own.iter().map(|recipient| recipient.worker).collect(), visitors)
-}
-
-/// Requests an object for a worker that waits for a value which the object no longer has.
-pub(super) fn request_again(cx: &mut Context, recipient: Recipient) {
-    let Recipient { worker, job, object, contains } = recipient;
-    let task = cx.scheduler.workers().find(|view| view.id == worker).and_then(|view| {
-        let actors = view.actors.into_iter().map(|actor| actor.creation_task());
-        let mut tasks = view.blocked.into_iter().chain(view.assigned).chain(actors);
-        tasks.find(|task| cx.scheduler.job_of(*task) == Some(job))
-    });
-    // The worker was to hold what the old value contained.
-    for content in contains {
-        cx.step_later(Event::ReferencesReleased { object: ObjectId(content), worker, count: 1 });
-    }
-    if let Some(task) = task {
-        cx.step_later(Event::ObjectRequested { object, worker, task });
     }
 }

@@ -15,7 +15,7 @@ use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 use super::actors::{TaskStart, task_start};
 use super::context::Context;
 use super::effects::Effect;
-use super::objects::deliver_lent;
+use super::deliveries::deliver_lent;
 use super::values::Stored;
 use crate::calls::Call;
 use crate::client::ClientLink;

@@ -47,7 +47,6 @@ use self::reservations::{Reservations, ReserveRequest};
 use self::result_cache::ResultCache;
 use super::context::Context;
 use super::effects::{Effect, JobEffect};
-use super::jobs::count_by_job;
 use super::values::{Recipient, RemoteKey};
 use crate::calls::{Call, Program};
 use crate::peer::{CachedResult, Callback, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
@@ -128,7 +127,7 @@ impl Peers {
         let mut lost: Vec<TaskId> =
             there.flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked)).collect();
         lost.retain(|task| !self.proxies.is_proxy(*task));
-        cx.push(Effect::Job(JobEffect::NodeLost(count_by_job(cx, &lost), format!("node {node} is lost"))));
+        cx.push(Effect::Job(JobEffect::NodeLost(cx.count_by_job(&lost), format!("node {node} is lost"))));
         cx.peers.remove(node);
         self.executor.remove(|hosted| hosted.owner == node);
         self.programs.node_lost(node);
