@@ -1,6 +1,8 @@
 //! Checks the allowed dependencies of each crate. A change of the table is a change of the architecture.
 
 mod cycles;
+mod parts;
+mod structs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -286,4 +288,19 @@ fn files_have_no_import_cycles() {
         let is_listed = CRATES_WITH_CYCLES.contains(&name.as_str());
         assert_eq!(!found.is_empty(), is_listed, "{name}: {found:#?}");
     }
+}
+
+#[test]
+fn parts_of_the_engine_import_none_of_each_other() {
+    let found = parts::imports_of_other_parts(&workspace().join("host/runtime/src/engine"));
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn no_struct_has_many_fields_and_methods_in_many_files() {
+    let folders = ["host", "guest-sdk", "udfs", "xtask"].map(|folder| workspace().join(folder));
+    let inner = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder").flatten());
+    let crates = inner.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let found: Vec<_> = crates.flat_map(|folder| structs::oversized(&folder)).collect();
+    assert!(found.is_empty(), "more than {} fields and {} files: {found:?}", structs::FIELDS_MAX, structs::FILES_MAX);
 }
