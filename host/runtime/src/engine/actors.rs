@@ -6,13 +6,12 @@ use std::sync::Arc;
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::{
-    ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind,
-};
+use sandbar_sched::{ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind};
 use sandbar_worker::program::{NodeMessage, TaskRole};
 
 use super::context::Context;
 use super::effects::Effect;
+use super::refs::AttemptRef;
 use super::values::Stored;
 use crate::calls::{ActorCreation, Call};
 
@@ -91,7 +90,8 @@ pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<C
 }
 
 /// Answers a task that looks for a named actor, as if the task had run a task that returns the handle.
-pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, (parent, attempt): (TaskId, Attempt), name: &str) {
+pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: AttemptRef, name: &str) {
+    let AttemptRef { task: parent, attempt } = parent;
     let (Some(job), Some(call)) = (cx.scheduler.job_of(parent), cx.scheduler.call(parent)) else { return };
     let call = Call::new(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
     let outcome = match cx.scheduler.actor_named(job, name) {

@@ -10,7 +10,8 @@ use crate::calls::Call;
 /// Returns the record of an attempt, of untrusted usage.
 pub(super) fn attempt_record(
     cx: &Context,
-    (worker, task): (WorkerId, TaskId),
+    worker: WorkerId,
+    task: TaskId,
     call: Option<&Call>,
     usage: &AttemptUsage,
     bytes_out: u64,

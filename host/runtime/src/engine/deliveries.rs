@@ -11,14 +11,21 @@ use super::context::Context;
 use super::values::Recipient;
 use crate::worker::Worker;
 
+/// A delivery of what the store has lent of an object.
+pub(super) struct LentDelivery {
+    pub(super) job: JobId,
+    pub(super) object: ObjectId,
+    pub(super) key: Option<ValueKey>,
+    pub(super) lent: LendResult,
+    /// Objects that the value contains.
+    pub(super) contains: Vec<u64>,
+    /// Whether a task of the worker has requested the object.
+    pub(super) requested: bool,
+}
+
 /// Delivers to a worker what the store has lent it of an object.
-pub(super) fn deliver_lent(
-    worker: &mut Worker,
-    (job, object, key): (JobId, ObjectId, Option<ValueKey>),
-    lent: LendResult,
-    contains: Vec<u64>,
-    requested: bool,
-) -> io::Result<()> {
+pub(super) fn deliver_lent(worker: &mut Worker, delivery: LentDelivery) -> io::Result<()> {
+    let LentDelivery { job, object, key, lent, contains, requested } = delivery;
     let file = key.map_or(0, |key| key.0);
     let message = |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested };
     match lent {

@@ -8,6 +8,7 @@ use sandbar_worker::program::{Delivery, NodeMessage};
 
 use super::effects::Effect;
 use super::peers::Peers;
+use super::refs::{AttemptRef, ReservationRef};
 use super::values::Stored;
 use super::workers::Workers;
 use super::{Engine, actors};
@@ -40,8 +41,8 @@ impl Engine {
             Effect::Step(event) => cx.step(*event),
             Effect::Submit(worker, task) => self.submit(worker, *task),
             Effect::FindActor { worker, object, task, attempt, name } => {
-                if !self.peers.find_actor(cx, (task, worker), object.returns(0), &name) {
-                    actors::find(cx, worker, object, (task, attempt), &name);
+                if !self.peers.find_actor(cx, task, worker, object.returns(0), &name) {
+                    actors::find(cx, worker, object, AttemptRef { task, attempt }, &name);
                 }
             }
             Effect::KillActor(worker, actor, restart) => {
@@ -105,13 +106,13 @@ impl Engine {
                 if cx.peers.is_remote(worker) =>
             {
                 let ends_call = self.deadlines.must_end_call(task);
-                self.peers.cancel(cx, worker, (task, attempt), ends_call);
+                self.peers.cancel(cx, worker, AttemptRef { task, attempt }, ends_call);
             }
             // Its job has ended: it is returned soon.
             Action::Interrupt { worker, .. } if self.leases.is_worker(worker) => {}
             Action::Interrupt { worker, task, attempt } => self.interrupt(worker, task, attempt, None),
             Action::Withdraw { worker, task, attempt } => {
-                if !Workers::cancel_overflow(cx, worker, (task, attempt), None) {
+                if !Workers::cancel_overflow(cx, worker, AttemptRef { task, attempt }, None) {
                     actors::withdraw(cx, worker, task, attempt);
                 }
             }
@@ -145,7 +146,7 @@ impl Engine {
             }
             Action::TaskFinished { task, job, error, rerun } => self.task_finished(task, job, error, rerun),
             Action::ReserveBundles { group, node, attempt, bundles } => {
-                self.peers.reserve_bundles(cx, node, (group, attempt), &bundles);
+                self.peers.reserve_bundles(cx, node, ReservationRef { group, attempt }, &bundles);
             }
             Action::ReleaseBundles { group, node, attempt } => Peers::release_bundles(cx, node, group, attempt),
             Action::JobDone { job, result } => self.jobs.end_later(job, result),
@@ -164,7 +165,7 @@ impl Engine {
 
     fn task_finished(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, rerun: bool) {
         self.peers.task_ended(task, error.as_deref());
-        self.jobs.task_finished(&self.cx, (task, job), error, rerun);
+        self.jobs.task_finished(&self.cx, task, job, error, rerun);
         // It may never have run.
         self.deadlines.forget(task);
         self.workers.actor_ended(&mut self.cx, sandbar_core::ActorId(task.0));
@@ -172,7 +173,7 @@ impl Engine {
 
     /// Ends an attempt on a worker, whether it has started or not.
     fn interrupt(&mut self, worker: WorkerId, task: TaskId, attempt: Attempt, reason: Option<Fault>) {
-        if Workers::cancel_overflow(&mut self.cx, worker, (task, attempt), reason.clone()) {
+        if Workers::cancel_overflow(&mut self.cx, worker, AttemptRef { task, attempt }, reason.clone()) {
             return;
         }
         let Some(connected) = self.cx.workers.get_mut(&worker) else { return };

@@ -27,20 +27,30 @@ pub(super) struct OpenedFiles {
     over_limit: Option<(ObjectId, ValueKey)>,
 }
 
+/// A file that a task opens.
+pub(super) struct OpenedFile {
+    pub(super) worker: WorkerId,
+    pub(super) task: TaskId,
+    /// Object that becomes its content.
+    pub(super) object: ObjectId,
+    /// Number of the file in its job.
+    pub(super) number: u64,
+}
+
 impl OpenedFiles {
     /// Returns whether a file that was read can be admitted.
     pub(super) fn can_admit(&self) -> bool {
         self.over_limit.is_none()
     }
 
-    /// A task opens a file of its job, by number.
+    /// A task opens a file of its job.
     pub(super) fn open(
         &mut self,
         cx: &mut Context,
         files: impl Fn(sandbar_core::JobId) -> Option<Arc<JobFiles>>,
-        (worker, task): (WorkerId, TaskId),
-        (object, number): (ObjectId, u64),
+        opened: OpenedFile,
     ) {
+        let OpenedFile { worker, task, object, number } = opened;
         cx.step(Event::Promised { object, task, worker });
         let job = cx.scheduler.job_of_object(object).filter(|_| cx.scheduler.is_promise_referenced(object));
         let Some(job) = job else { return };

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::context::{Context, LocalJob};
 use super::effects::JobEffect;
+use super::refs::Progress;
 use super::values::Stored;
 use crate::calls::Program;
 use crate::client::ClientLink;
@@ -29,7 +30,7 @@ pub(crate) struct NewJob {
     /// The tenant that submitted it.
     pub(crate) tenant: TenantId,
     pub(crate) program: Arc<Program>,
-    pub(crate) first: First,
+    pub(crate) root_task: RootTask,
     pub(crate) seed: u64,
     /// Name in the cluster and results of an earlier run, if another node may take the job over.
     pub(crate) lasting: Option<(Arc<str>, Vec<CachedResult>)>,
@@ -38,22 +39,22 @@ pub(crate) struct NewJob {
     pub(crate) outputs: JobOutputs,
 }
 
-/// What receives the output of a job.
+/// Receivers of a job's output.
 pub(crate) struct JobOutputs {
     /// Receives the progress that its tasks report.
     pub(crate) progress: Arc<ProgressBars>,
     /// Receives the lines that its tasks log.
     pub(crate) log: LogSender,
-    /// Receives the records of its tasks when it has ended, or the node shuts down, before its result.
+    /// Receives the records of its tasks when it ends, before its result, or when the node shuts down.
     pub(crate) finished: Arc<OnceLock<FinishedJob>>,
 }
 
 /// The root task of a job.
-pub(crate) enum First {
-    /// A function of its program, with a list of [`sandbar_core::Argument`], in postcard.
-    Function(u32, Box<[u8]>),
-    /// A client, with the task's name.
-    Client(String, ClientLink),
+pub(crate) enum RootTask {
+    /// A function of the job's program, by index. The arguments are a list of [`sandbar_core::Argument`], in postcard.
+    Function { function: u32, arguments: Box<[u8]> },
+    /// A client, whose task has this name.
+    Client { name: String, link: ClientLink },
 }
 
 /// Result of a job.
@@ -85,7 +86,7 @@ pub(crate) struct JobCounters {
     pub(crate) lost_workers: u64,
     /// Nodes that were lost while they had tasks.
     pub(crate) lost_nodes: u64,
-    /// Bytes of objects of all jobs that were written to disk meanwhile, and restored.
+    /// Bytes of objects of all jobs that the node spilled, and restored, while the job ran.
     pub(crate) spilled_bytes: u64,
     pub(crate) restored_bytes: u64,
 }
@@ -106,7 +107,7 @@ pub(super) struct Jobs {
     all: FxHashMap<JobId, Job>,
     /// Values of root tasks of jobs that end.
     results: FxHashMap<ObjectId, Stored>,
-    /// Jobs that end once the effects of the current step are handled, and how.
+    /// Jobs that end once the effects of the current step are handled, with their outcomes.
     ending: Vec<(JobId, Result<(), Arc<TaskError>>)>,
     /// The attempt that finished last.
     last_attempt: Option<AttemptRecord>,
@@ -139,7 +140,8 @@ impl Jobs {
         cx: &mut Context,
         id: JobId,
         local: LocalJob,
-        (files, outputs): (Arc<JobFiles>, JobOutputs),
+        files: Arc<JobFiles>,
+        outputs: JobOutputs,
         done: oneshot::Sender<JobResult>,
     ) {
         let records = TaskRecords::new(RecordLimits::default(), cx.time.nanos);
@@ -195,20 +197,20 @@ impl Jobs {
     }
 
     /// Records a task's progress. Returns whether this node runs the job.
-    pub(super) fn progress(&self, job: JobId, task: TaskId, name: &str, (done, total): (u64, Option<u64>)) -> bool {
+    pub(super) fn progress(&self, job: JobId, task: TaskId, name: &str, progress: Progress) -> bool {
         let job = self.all.get(&job);
         if let Some(job) = job {
-            job.outputs.progress.report(task, name, done, total);
+            job.outputs.progress.report(task, name, progress.done, progress.total);
         }
         job.is_some()
     }
 
-    /// Remembers the attempt of which the scheduler is told next: it belongs to the record of its task.
+    /// Remembers an attempt for the record of its task, which the scheduler's next step may finish.
     pub(super) fn attempt_finished(&mut self, attempt: AttemptRecord) {
         self.last_attempt = Some(attempt);
     }
 
-    /// All effects of the last attempt are handled.
+    /// Forgets the last attempt, once its effects are handled.
     pub(super) fn forget_attempt(&mut self) {
         self.last_attempt = None;
     }
@@ -217,7 +219,8 @@ impl Jobs {
     pub(super) fn task_finished(
         &mut self,
         cx: &Context,
-        (task, job): (TaskId, JobId),
+        task: TaskId,
+        job: JobId,
         error: Option<Arc<TaskError>>,
         rerun: bool,
     ) {
@@ -236,8 +239,8 @@ impl Jobs {
         if rerun { job.records.replace(view.name, record) } else { job.records.add(view.name, record) }
     }
 
-    /// Keeps a dropped value if it is that of a job's root task: only who submitted the job needs it. Returns other values.
-    /// (Workers choose the ids of their objects.)
+    /// Keeps a dropped value for the job's submitter if it is the result of a root task. Returns other values. Checks the
+    /// range of the id as well, because workers choose the ids of their objects.
     pub(super) fn keep_result(&mut self, cx: &Context, object: ObjectId, value: Stored) -> Option<Stored> {
         let is_result = cx.ids.is_own(object.0) && cx.jobs.values().any(|job| job.first.returns(0) == object);
         if !is_result {
@@ -247,12 +250,12 @@ impl Jobs {
         None
     }
 
-    /// A job ends once the effects of the current step are handled.
+    /// Ends a job once the effects of the current step are handled.
     pub(super) fn end_later(&mut self, job: JobId, result: Result<(), Arc<TaskError>>) {
         self.ending.push((job, result));
     }
 
-    /// All jobs end with an error.
+    /// Ends all jobs with an error.
     pub(super) fn end_all(&mut self, fault: Fault) {
         let error = Arc::new(TaskError { fault, chain: Vec::new() });
         self.ending.extend(self.all.keys().map(|job| (*job, Err(error.clone()))));
@@ -268,7 +271,7 @@ impl Jobs {
             let done = job.done.take();
             let counters = close(cx, id, job, local.submitted);
             if let Some(done) = done {
-                // Who submitted the job may be gone.
+                // The submitter may have dropped the receiver.
                 let _ = done.send(JobResult { result, counters });
             }
             return Some((id, local.driver));
@@ -289,7 +292,7 @@ impl Jobs {
         }
     }
 
-    /// The node shuts down: writes the records of jobs that have not ended.
+    /// Writes the records of jobs that have not ended when the node shuts down.
     pub(super) fn close_all(&mut self, cx: &Context) {
         for (id, job) in self.all.drain() {
             close(cx, id, job, cx.jobs.get(&id).map_or(0, |local| local.submitted));
@@ -297,7 +300,7 @@ impl Jobs {
     }
 }
 
-/// Hands the records of a job over, with those of its unfinished tasks.
+/// Publishes the records of a job, with those of its unfinished tasks. Returns its counters.
 fn close(cx: &Context, id: JobId, job: Job, submitted: u64) -> JobCounters {
     let Job { mut records, outputs, counters, moved_before, .. } = job;
     let [spilled, restored] = moved_bytes(cx);

@@ -14,13 +14,23 @@ use super::attempts::attempt_record;
 use super::context::Context;
 use super::deadlocks::wait_set;
 use super::effects::{Effect, JobEffect};
+use super::files::OpenedFile;
 use super::objects::{Admission, Objects, take_admitted};
+use super::refs::{AttemptRef, Progress};
 use super::submission::{StartsIn, decode};
 use super::values::Stored;
 use super::{Engine, actors, groups};
 
 /// Maximum number of messages of one worker before another's turn.
 const MESSAGES_PER_TURN: usize = 256;
+
+/// How an attempt has ended in its worker.
+struct AttemptEnd {
+    /// Whether the worker lost it.
+    is_lost: bool,
+    /// Object of a checkpoint that an actor made after it.
+    checkpoint: Option<ObjectId>,
+}
 
 impl Engine {
     /// Handles messages of a worker. Returns whether there were any.
@@ -94,7 +104,9 @@ impl Engine {
             }
             WorkerMessage::Finished { task, attempt, returned, usage, lost, saved } => {
                 let saved = saved.map(ObjectId);
-                return self.finished(worker, (TaskId(task), Attempt(attempt)), returned, &usage, (lost, saved));
+                let attempt = AttemptRef { task: TaskId(task), attempt: Attempt(attempt) };
+                let end = AttemptEnd { is_lost: lost, checkpoint: saved };
+                return self.finished(worker, attempt, returned, &usage, end);
             }
             WorkerMessage::CallStarted(task, attempt) => {
                 if actors::runs_call(cx, worker, TaskId(task), Attempt(attempt)) {
@@ -137,7 +149,8 @@ impl Engine {
             }
             WorkerMessage::OpenFile { object, task, file } => {
                 let files = |job| self.jobs.files(job);
-                self.files.open(cx, files, (worker, TaskId(task)), (ObjectId(object), file));
+                let (task, object, number) = (TaskId(task), ObjectId(object), file);
+                self.files.open(cx, files, OpenedFile { worker, task, object, number });
             }
             WorkerMessage::Sleeps(task) => self.deadlocks.task_sleeps(cx, worker, TaskId(task)),
             WorkerMessage::Blocked(task, blocked) => self.blocked(worker, TaskId(task), blocked),
@@ -163,7 +176,7 @@ impl Engine {
             }
             WorkerMessage::FileReleased(file) => cx.values.return_file(sandbar_store::ValueKey(file), worker),
             WorkerMessage::Progress { task, name, done, total } => {
-                self.progress(worker, TaskId(task), name, (done, total));
+                self.progress(worker, TaskId(task), name, Progress { done, total });
             }
             WorkerMessage::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
@@ -192,7 +205,7 @@ impl Engine {
         let id = TaskId(submit.task);
         let task = decode(&mut self.cx, &self.peers, worker, submit, StartsIn::Parent)?;
         let call = task.as_ref().map(|task| &task.call);
-        self.jobs.attempt_finished(attempt_record(&self.cx, (worker, id), call, usage, returned_bytes(&returned)));
+        self.jobs.attempt_finished(attempt_record(&self.cx, worker, id, call, usage, returned_bytes(&returned)));
         let job = task.as_ref().map(|task| task.job);
         let outcome = self.outcome(worker, id, job, returned)?;
         match (task, outcome) {
@@ -205,26 +218,26 @@ impl Engine {
         Ok(())
     }
 
-    /// An attempt has finished. Whether its worker lost it, and the object of a checkpoint that was made after it.
+    /// An attempt has finished.
     fn finished(
         &mut self,
         worker: WorkerId,
-        (task, attempt): (TaskId, Attempt),
+        AttemptRef { task, attempt }: AttemptRef,
         returned: Result<ReturnedValues<'_>, Box<TaskError>>,
         usage: &AttemptUsage,
-        (is_lost, checkpoint): (bool, Option<ObjectId>),
+        end: AttemptEnd,
     ) -> io::Result<()> {
         let call = self.cx.scheduler.call(task);
-        self.jobs.attempt_finished(attempt_record(&self.cx, (worker, task), call, usage, returned_bytes(&returned)));
+        self.jobs.attempt_finished(attempt_record(&self.cx, worker, task, call, usage, returned_bytes(&returned)));
         self.peers.attempt_finished(task, usage);
         let mut outcome = self.outcome(worker, task, self.cx.scheduler.job_of(task), returned)?;
         if let Outcome::Failed(failure) = &mut outcome {
-            failure.system |= is_lost;
+            failure.system |= end.is_lost;
         }
         if let Some(worker) = self.cx.workers.get_mut(&worker) {
             worker.task_finished(task);
         }
-        if let Some(object) = checkpoint
+        if let Some(object) = end.checkpoint
             && let Some(actor) = self.cx.scheduler.actor_of(task)
         {
             let creation = self.cx.scheduler.task(actor.creation_task());
@@ -274,10 +287,10 @@ impl Engine {
         self.peers.task_blocked(&mut self.cx, task, blocked);
     }
 
-    fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, amount: (u64, Option<u64>)) {
+    fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, progress: Progress) {
         let Some(view) = self.cx.scheduler.task(task).filter(|view| view.worker == Some(worker)) else { return };
-        if !self.jobs.progress(view.job, task, name, amount) {
-            self.peers.progress(&mut self.cx, task, name, amount);
+        if !self.jobs.progress(view.job, task, name, progress) {
+            self.peers.progress(&mut self.cx, task, name, progress);
         }
     }
 

@@ -24,6 +24,7 @@ mod leases;
 mod messages;
 mod objects;
 mod peers;
+mod refs;
 #[cfg(test)]
 mod simulation;
 mod submission;
@@ -44,8 +45,8 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::context::EngineOptions;
 pub(crate) use self::driver::Driver;
-pub use self::fuzz::{Saying, hear_any, said_any};
-pub(crate) use self::jobs::{FinishedJob, First, JobCounters, JobOutputs, JobResult, NewJob};
+pub use self::fuzz::{FuzzInput, generate_peer_message, run_fuzz_inputs};
+pub(crate) use self::jobs::{FinishedJob, JobCounters, JobOutputs, JobResult, NewJob, RootTask};
 pub use self::workers::WORKERS_MAX;
 
 use self::backpressure::BackPressure;
@@ -59,6 +60,7 @@ use self::jobs::Jobs;
 use self::leases::Leases;
 use self::objects::Objects;
 use self::peers::{JobReport, Peers, is_resumable};
+use self::refs::Progress;
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
 use crate::calls::Call;
@@ -127,7 +129,7 @@ impl Engine {
     }
 
     fn start_job_now(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { tenant, program, first, seed, lasting, files, outputs } = new;
+        let NewJob { tenant, program, root_task, seed, lasting, files, outputs } = new;
         let cx = &mut self.cx;
         let Some(id) = cx.ids.take(1).map(TaskId) else { return };
         log::debug!("job {job} of tenant {tenant} starts");
@@ -135,27 +137,27 @@ impl Engine {
         cx.step(Event::JobStarted { job, tenant, limits });
         self.workers.start_missing(cx);
         let kind = WorkerKind::Driver(job);
-        let (driver, name, function, arguments) = match first {
-            First::Function(function, arguments) => {
+        let (driver, name, function, arguments) = match root_task {
+            RootTask::Function { function, arguments } => {
                 let name = program.tasks.get(function as usize).map(|task| task.name.clone());
                 (self.workers.start(cx, kind), name.unwrap_or_else(|| "main".into()), function, arguments)
             }
             // A client calls no function of the program.
-            First::Client(name, client) => {
-                (self.workers.add_client(cx, kind, client), name.into(), u32::MAX, Box::default())
+            RootTask::Client { name, link } => {
+                (self.workers.add_client(cx, kind, link), name.into(), u32::MAX, Box::default())
             }
         };
         let Some(driver) = driver else {
             cx.step(Event::JobEnded { job });
             let fault = Fault::new(Code::Host, "a worker for the job can't be started");
             let result = Err(Arc::new(TaskError { fault, chain: Vec::new() }));
-            // Who submitted it may be gone.
+            // The submitter may have dropped the receiver.
             let _ = done.send(JobResult { result, counters: JobCounters::default() });
             return;
         };
         let (cluster_name, results) = lasting.filter(|_| is_resumable(&program)).unzip();
         let local = LocalJob { first: id, driver, cluster_name, submitted: 0 };
-        self.jobs.add(cx, job, local, (files, outputs), done);
+        self.jobs.add(cx, job, local, files, outputs, done);
         let call = Call::new(program, function, seed, arguments, cx.time.nanos);
         cx.step(Event::Submitted { task: Submission::bare(id, job, name, call) });
         self.peers.job_started(cx, job, results.unwrap_or_default());
@@ -317,7 +319,7 @@ impl Engine {
                 self.jobs.log(job, LogEntry { task: Some((task, &name, worker)), level, line });
             }
             Ok(Some(JobReport::Progress { job, task, name, done, total })) => {
-                self.jobs.progress(job, task, name, (done, total));
+                self.jobs.progress(job, task, name, Progress { done, total });
             }
             Ok(None) => {}
             Err(error) => {

@@ -13,7 +13,7 @@ use sandbar_store::{LendResult, SealedFile, UnsealedValue, ValueKey, ValueMemory
 use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, SubmitTask, WorkerMessage};
 
 use super::context::Context;
-use super::deliveries::{deliver_lent, request_again, split_by_job};
+use super::deliveries::{LentDelivery, deliver_lent, request_again, split_by_job};
 use super::effects::Effect;
 use super::values::{Recipient, Stored, is_stored};
 use crate::peer::Callback;
@@ -176,7 +176,9 @@ impl Objects {
             lent => {
                 let Recipient { worker, job, object, contains } = recipient;
                 let Some(worker) = cx.workers.get_mut(&worker) else { return };
-                if let Err(e) = deliver_lent(worker, (job, object, Some(key)), lent, contains, true) {
+                if let Err(e) =
+                    deliver_lent(worker, LentDelivery { job, object, key: Some(key), lent, contains, requested: true })
+                {
                     worker.fail(e);
                 }
             }

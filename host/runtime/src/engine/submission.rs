@@ -106,7 +106,7 @@ pub(super) fn decode(
             function: submit.function,
             timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),
             seed: submit.seed,
-            lineage: lineage_of(cx, job, (submit.seed, submit.function), &arguments, &refs),
+            lineage: lineage_of(cx, job, submit.seed, submit.function, &arguments, &refs),
             arguments,
             program,
             needs: needs.as_slice().into(),

@@ -108,11 +108,12 @@ impl RemoteValues {
         self.all.len()
     }
 
-    /// Adds a value of an object. Its location is a node and the object's id there. `holder` gets it back when it is dropped.
+    /// Adds a value of an object, which node `node` has under the id `id_there`. `holder` gets it back when it is dropped.
     pub(in crate::engine) fn add(
         &mut self,
         object: ObjectId,
-        (node, id_there): (NodeId, ObjectId),
+        node: NodeId,
+        id_there: ObjectId,
         bytes: u64,
         holder: Option<NodeId>,
     ) -> RemoteKey {

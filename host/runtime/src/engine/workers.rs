@@ -14,8 +14,9 @@ use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
 
 use super::actors::{TaskStart, task_start};
 use super::context::Context;
+use super::deliveries::{LentDelivery, deliver_lent};
 use super::effects::Effect;
-use super::deliveries::deliver_lent;
+use super::refs::AttemptRef;
 use super::values::Stored;
 use crate::calls::Call;
 use crate::client::ClientLink;
@@ -235,7 +236,7 @@ impl Workers {
     pub(super) fn cancel_overflow(
         cx: &mut Context,
         worker: WorkerId,
-        (task, attempt): (TaskId, Attempt),
+        AttemptRef { task, attempt }: AttemptRef,
         reason: Option<Fault>,
     ) -> bool {
         let Some(connected) = cx.workers.get_mut(&worker) else { return false };
@@ -374,7 +375,7 @@ fn deliver_need(cx: &mut Context, id: WorkerId, object: ObjectId) -> io::Result<
         }
         (_, lent) => {
             let lent = lent.unwrap_or(LendResult::Pending);
-            deliver_lent(worker, (job, object, key), lent, contains, false)?;
+            deliver_lent(worker, LentDelivery { job, object, key, lent, contains, requested: false })?;
         }
     }
     Ok(())

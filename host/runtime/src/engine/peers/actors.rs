@@ -9,6 +9,7 @@ use sandbar_sched::{Event, Submission, SubmissionKind};
 use super::super::actors::creation;
 use super::super::context::Context;
 use super::super::effects::Effect;
+use super::super::refs::TaskInWorker;
 use super::borrowed::Borrowed;
 use super::executor::Executor;
 use super::limits::too_large_for_peers;
@@ -32,7 +33,8 @@ pub(super) fn creating_root(cx: &Context, proxies: &ProxyTasks, task: &Submissio
 /// Has a job's root create an actor.
 pub(super) fn create_at_root(
     cx: &mut Context,
-    (proxies, borrowed): (&mut ProxyTasks, &mut Borrowed),
+    proxies: &mut ProxyTasks,
+    borrowed: &mut Borrowed,
     root: JobRoot,
     worker: WorkerId,
     task: Submission<Call>,
@@ -43,8 +45,9 @@ pub(super) fn create_at_root(
     if let Some(fault) = too_large_for_peers(1, objects, task.call.arguments.len()) {
         return cx.step(Event::PutFailed { object: task.id.returns(0), task: parent, worker, fault });
     }
-    let of_task = (task.job, parent, worker);
-    let Some((proxy_worker, proxy)) = borrow_of_root(cx, (proxies, borrowed), root, of_task, task.id.returns(0)) else {
+    let parent_ref = TaskInWorker { job: task.job, task: parent, worker };
+    let object = task.id.returns(0);
+    let Some((proxy_worker, proxy)) = borrow_of_root(cx, proxies, borrowed, root, parent_ref, object) else {
         return;
     };
     cx.step(Event::ActorBorrowed { actor: ActorId(task.id.0), worker: proxy_worker });
@@ -71,12 +74,14 @@ pub(super) fn create_at_root(
 /// Has a job's root find an actor for a task of a worker.
 pub(super) fn find_at_root(
     cx: &mut Context,
-    parts: (&mut ProxyTasks, &mut Borrowed),
+    proxies: &mut ProxyTasks,
+    borrowed: &mut Borrowed,
     root: JobRoot,
-    of_task: (JobId, TaskId, WorkerId),
-    (object, name): (ObjectId, &str),
+    requester: TaskInWorker,
+    object: ObjectId,
+    name: &str,
 ) {
-    if let Some((proxy_worker, _)) = borrow_of_root(cx, parts, root, of_task, object) {
+    if let Some((proxy_worker, _)) = borrow_of_root(cx, proxies, borrowed, root, requester, object) {
         cx.step(Event::ActorBorrowed { actor: ActorId(object.0), worker: proxy_worker });
         cx.peers.send(root.node, &PeerMessage::FindActor { object, job: root, name: name.into() });
     }
@@ -85,9 +90,10 @@ pub(super) fn find_at_root(
 /// Borrows an object that a job's root creates for a task of a worker. Returns the root's proxy worker and proxy task.
 fn borrow_of_root(
     cx: &mut Context,
-    (proxies, borrowed): (&mut ProxyTasks, &mut Borrowed),
+    proxies: &mut ProxyTasks,
+    borrowed: &mut Borrowed,
     root: JobRoot,
-    (job, task, worker): (JobId, TaskId, WorkerId),
+    TaskInWorker { job, task, worker }: TaskInWorker,
     object: ObjectId,
 ) -> Option<(WorkerId, TaskId)> {
     let program = cx.scheduler.call(task)?.program.clone();
@@ -107,7 +113,8 @@ pub(super) fn handle_find(
     cx: &mut Context,
     proxies: &mut ProxyTasks,
     node: NodeId,
-    (object, root): (ObjectId, JobRoot),
+    object: ObjectId,
+    root: JobRoot,
     name: &str,
 ) {
     let job = proxies.job_of_root(cx, node, root);
@@ -129,7 +136,8 @@ pub(super) fn handle_find(
 /// Returns the actor of a node's message, or `None` if it has ended, as the node is told.
 pub(super) fn actor_of_message(
     cx: &mut Context,
-    (borrowed, executor): (&Borrowed, &Executor),
+    borrowed: &Borrowed,
+    executor: &Executor,
     node: NodeId,
     actor: RemoteActor,
 ) -> Option<ActorId> {

@@ -50,12 +50,7 @@ pub(super) struct RemoteCheckpoint<'a> {
 }
 
 /// Sends a checkpoint of an actor that this node hosts to its owner.
-pub(super) fn send(
-    cx: &mut Context,
-    (proxies, executor): (&mut ProxyTasks, &Executor),
-    actor: ActorId,
-    object: ObjectId,
-) {
+pub(super) fn send(cx: &mut Context, proxies: &mut ProxyTasks, executor: &Executor, actor: ActorId, object: ObjectId) {
     let Some(hosted) = executor.get(actor.creation_task()).filter(|hosted| hosted.is_actor) else { return };
     let (owner, job, RemoteTask { task, attempt, .. }) = (hosted.owner, hosted.job, hosted.remote);
     if cx.scheduler.actor(actor).and_then(|actor| actor.checkpoint) != Some(object) {

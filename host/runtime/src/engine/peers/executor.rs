@@ -10,6 +10,7 @@ use sandbar_worker::program::AttemptUsage;
 
 use super::super::context::Context;
 use super::super::effects::Effect;
+use super::super::refs::{AttemptRef, Progress};
 use super::peer_values::{OutgoingValue, VALUE_BYTES_MAX, outgoing, outgoing_within, with_contents};
 use crate::peer::PeerMessage;
 
@@ -211,7 +212,7 @@ impl Executor {
             self.forget_ids(id, &hosted);
             recalled.push(hosted.remote.task);
             cx.step(Event::Cancelled { task: id, recursive: true });
-            release_returns(cx, node, (id, hosted.returns));
+            release_returns(cx, node, id, hosted.returns);
         }
         cx.peers.send(node, &PeerMessage::Recalled(slot, recalled));
     }
@@ -221,7 +222,7 @@ impl Executor {
         &mut self,
         cx: &mut Context,
         node: NodeId,
-        (task, attempt): (TaskId, Attempt),
+        AttemptRef { task, attempt }: AttemptRef,
         ends_call: bool,
     ) {
         let Some(id) = self.id_of(node, task) else { return };
@@ -313,7 +314,7 @@ fn send_finished(
 }
 
 /// A node no longer holds the returned objects of a task.
-pub(super) fn release_returns(cx: &mut Context, node: NodeId, (id, returns): (TaskId, u32)) {
+pub(super) fn release_returns(cx: &mut Context, node: NodeId, id: TaskId, returns: u32) {
     let Some(worker) = cx.peers.proxy_worker(node) else { return };
     cx.steps((0..returns).map(|index| Event::ReferencesReleased { object: id.returns(index), worker, count: 1 }));
 }
@@ -338,7 +339,7 @@ pub(super) fn send_progress(
     root: crate::peer::JobRoot,
     task: TaskId,
     name: &str,
-    (done, total): (u64, Option<u64>),
+    Progress { done, total }: Progress,
 ) {
     cx.peers.send(root.node, &PeerMessage::Progress { job: root.job, task, name: truncate(name), done, total });
 }

@@ -40,13 +40,15 @@ use self::drain::Drain;
 use self::executor::{Executor, release_returns, send_cancelled};
 use self::owner::{RemoteFinished, RemoteItem};
 use self::peer_values::{OutgoingValue, outgoing, with_contents};
-use self::programs::Programs;
+use self::programs::{IntroducedProgram, Programs};
 use self::proxy_tasks::ProxyTasks;
 use self::remote_values::{CheckpointFetched, MissedValues};
 use self::reservations::{Reservations, ReserveRequest};
 use self::result_cache::ResultCache;
+use self::submitted::HostingParts;
 use super::context::Context;
 use super::effects::{Effect, JobEffect};
+use super::refs::{AttemptRef, Progress, ReceivedObject, ReservationRef, TaskInWorker};
 use super::values::{Recipient, RemoteKey};
 use crate::calls::{Call, Program};
 use crate::peer::{CachedResult, Callback, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
@@ -160,7 +162,8 @@ impl Peers {
             PeerMessage::Program { program, component, limits } => {
                 let own = cx.jobs.keys().filter_map(|job| self.proxies.program_of(cx, *job));
                 let own: Vec<Arc<Program>> = own.collect();
-                self.programs.load(cx, (node, program), (component, limits), own.into_iter());
+                let introduced = IntroducedProgram { program, component, limits };
+                self.programs.load(cx, node, introduced, own.into_iter());
             }
             PeerMessage::Job { root, tenant, name, lasting } => {
                 if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
@@ -181,7 +184,7 @@ impl Peers {
             }
             PeerMessage::Cancel(task, attempt, ends_call) => {
                 self.cancel_waiting(cx, node, |spec| (spec.task, spec.attempt) == (task, attempt));
-                self.executor.handle_cancel(cx, node, (task, attempt), ends_call);
+                self.executor.handle_cancel(cx, node, AttemptRef { task, attempt }, ends_call);
             }
             PeerMessage::JobEnded(root) => self.handle_job_ended(cx, node, root),
             PeerMessage::Finished { task, attempt, slot, returned, system, usage } => {
@@ -207,10 +210,10 @@ impl Peers {
             }
             PeerMessage::ItemsTaken(task, consumed) => self.executor.handle_items_taken(cx, node, task, consumed),
             PeerMessage::FindActor { object, job, name } => {
-                actors::handle_find(cx, &mut self.proxies, node, (object, job), &name);
+                actors::handle_find(cx, &mut self.proxies, node, object, job, &name);
             }
             PeerMessage::KillActor(actor, restart) => {
-                let actor = actors::actor_of_message(cx, (&self.borrowed, &self.executor), node, actor);
+                let actor = actors::actor_of_message(cx, &self.borrowed, &self.executor, node, actor);
                 if let Some(actor) = actor {
                     cx.push(Effect::KillActor(worker, actor, restart));
                 }
@@ -219,7 +222,9 @@ impl Peers {
                 self.missed.handle_request(cx, object, worker, is_missed);
             }
             PeerMessage::ObjectValue { object, value, contains } => {
-                self.handle_value(cx, node, (object, value, contains), Priority::Get);
+                let received = ReceivedObject { object, value, contains };
+                let Peers { proxies, borrowed, .. } = self;
+                submitted::handle_value(cx, proxies, borrowed, node, received, Priority::Get);
             }
             PeerMessage::Release(object, count) => {
                 self.programs.handle_released(cx, node, object);
@@ -234,7 +239,7 @@ impl Peers {
             }
             PeerMessage::ReserveBundles { group, attempt, job, program, bundles } => {
                 let request = ReserveRequest { group, attempt, job, program, bundles };
-                self.reservations.handle_reserve(cx, (&mut self.proxies, &self.programs), node, request);
+                self.reservations.handle_reserve(cx, &mut self.proxies, &self.programs, node, request);
             }
             PeerMessage::ReserveReply(group, attempt, granted) => {
                 cx.step(Event::ReserveReply { group, node, attempt, granted });
@@ -247,18 +252,6 @@ impl Peers {
             PeerMessage::Released => self.drain.handle_released(node),
         }
         Ok(None)
-    }
-
-    /// Handles the value of an object that a node has lent.
-    fn handle_value(
-        &mut self,
-        cx: &mut Context,
-        lender: NodeId,
-        (object, value, contains): (ObjectId, PeerValue<'_>, Vec<ObjectId>),
-        priority: Priority,
-    ) {
-        let Peers { proxies, borrowed, .. } = self;
-        submitted::handle_value(cx, (proxies, borrowed), lender, (object, value, contains), priority);
     }
 
     /// A node submits a task, which waits until its program is loaded.
@@ -280,7 +273,8 @@ impl Peers {
             }
             programs::Lookup::Loaded(Ok(program)) => {
                 let Peers { proxies, borrowed, executor, reservations, .. } = self;
-                submitted::start(cx, (proxies, borrowed, executor, reservations), node, spec, program)
+                let parts = HostingParts { proxies, borrowed, executor, reservations };
+                submitted::start(cx, parts, node, spec, program)
             }
         }
     }
@@ -319,7 +313,7 @@ impl Peers {
         }
         if let Some((proxy, hosted)) = self.end_for(cx, node, job) {
             cx.step(Event::Cancelled { task: proxy, recursive: true });
-            hosted.into_iter().for_each(|id| release_returns(cx, node, id));
+            hosted.into_iter().for_each(|(id, returns)| release_returns(cx, node, id, returns));
         }
     }
 
@@ -384,7 +378,7 @@ impl Peers {
         task: Submission<Call>,
     ) -> Option<Submission<Call>> {
         if let Some(root) = actors::creating_root(cx, &self.proxies, &task) {
-            actors::create_at_root(cx, (&mut self.proxies, &mut self.borrowed), root, worker, task);
+            actors::create_at_root(cx, &mut self.proxies, &mut self.borrowed, root, worker, task);
             return None;
         }
         self.results.resume_task(cx, worker, task)
@@ -394,14 +388,15 @@ impl Peers {
     pub(super) fn find_actor(
         &mut self,
         cx: &mut Context,
-        (task, worker): (TaskId, WorkerId),
+        task: TaskId,
+        worker: WorkerId,
         object: ObjectId,
         name: &str,
     ) -> bool {
         let job = cx.scheduler.job_of(task);
         let Some((job, root)) = job.and_then(|job| Some((job, self.proxies.remote_root(job)?))) else { return false };
-        let parts = (&mut self.proxies, &mut self.borrowed);
-        actors::find_at_root(cx, parts, root, (job, task, worker), (object, name));
+        let requester = TaskInWorker { job, task, worker };
+        actors::find_at_root(cx, &mut self.proxies, &mut self.borrowed, root, requester, object, name);
         true
     }
 
@@ -425,7 +420,7 @@ impl Peers {
     }
 
     /// Ends an attempt on another node, even a running call of an actor if `ends_call`.
-    pub(super) fn cancel(&mut self, cx: &mut Context, worker: WorkerId, attempt: (TaskId, Attempt), ends_call: bool) {
+    pub(super) fn cancel(&mut self, cx: &mut Context, worker: WorkerId, attempt: AttemptRef, ends_call: bool) {
         owner::cancel(cx, &mut self.proxies, worker, attempt, ends_call);
     }
 
@@ -492,7 +487,7 @@ impl Peers {
         &self,
         cx: &mut Context,
         node: NodeId,
-        attempt: (GroupId, Attempt),
+        attempt: ReservationRef,
         bundles: &[(u32, ResourceSet)],
     ) {
         reservations::request(cx, &self.proxies, node, attempt, bundles);
@@ -523,7 +518,7 @@ impl Peers {
 
     /// An actor has a new checkpoint.
     pub(super) fn actor_checkpointed(&mut self, cx: &mut Context, actor: ActorId, object: ObjectId) {
-        checkpoints::send(cx, (&mut self.proxies, &self.executor), actor, object);
+        checkpoints::send(cx, &mut self.proxies, &self.executor, actor, object);
     }
 
     /// Sends a log line of a task to the node that runs its job.
@@ -534,9 +529,9 @@ impl Peers {
     }
 
     /// Sends progress of a task to the node that runs its job.
-    pub(super) fn progress(&self, cx: &mut Context, task: TaskId, name: &str, amount: (u64, Option<u64>)) {
+    pub(super) fn progress(&self, cx: &mut Context, task: TaskId, name: &str, progress: Progress) {
         if let Some(root) = cx.scheduler.job_of(task).and_then(|job| self.proxies.remote_root(job)) {
-            executor::send_progress(cx, root, task, name, amount);
+            executor::send_progress(cx, root, task, name, progress);
         }
     }
 

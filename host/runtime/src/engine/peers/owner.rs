@@ -12,6 +12,7 @@ use super::super::actors::creation;
 use super::super::attempts::attempt_record;
 use super::super::context::Context;
 use super::super::effects::{Effect, JobEffect};
+use super::super::refs::{AttemptRef, TaskInWorker};
 use super::super::values::Stored;
 use super::borrowed::Borrowed;
 use super::limits::too_large_for_peers;
@@ -156,7 +157,7 @@ pub(super) fn cancel(
     cx: &mut Context,
     proxies: &mut ProxyTasks,
     worker: WorkerId,
-    (task, attempt): (TaskId, Attempt),
+    AttemptRef { task, attempt }: AttemptRef,
     ends_call: bool,
 ) {
     let Some(node) = cx.peers.node_of(worker) else { return };
@@ -199,7 +200,9 @@ pub(super) fn handle_finished(
     let job = cx.scheduler.task(task).filter(|view| is_attempt(view, worker, attempt)).map(|view| view.job);
     let mut held = Vec::new();
     let outcome = match (returned, job) {
-        (Ok(values), Some(job)) => receive_results(cx, borrowed, node, (job, task, worker), values, &mut held),
+        (Ok(values), Some(job)) => {
+            receive_results(cx, borrowed, node, TaskInWorker { job, task, worker }, values, &mut held)
+        }
         // The job has ended, or another attempt runs.
         (Ok(values), None) => {
             values.into_iter().for_each(|(value, contains)| return_value(cx, node, value, contains));
@@ -216,7 +219,7 @@ pub(super) fn handle_finished(
         Outcome::Succeeded(values) => values.iter().map(|(value, _)| value.bytes()).sum(),
         Outcome::Failed(_) => 0,
     };
-    let record = attempt_record(cx, (worker, task), cx.scheduler.call(task), &usage, bytes_out);
+    let record = attempt_record(cx, worker, task, cx.scheduler.call(task), &usage, bytes_out);
     // The slot is occupied until this event, whatever has become of the task.
     cx.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: usage.nanos });
     cx.steps(held.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
@@ -228,7 +231,7 @@ fn receive_results(
     cx: &mut Context,
     borrowed: &mut Borrowed,
     node: NodeId,
-    (job, task, worker): (JobId, TaskId, WorkerId),
+    TaskInWorker { job, task, worker }: TaskInWorker,
     values: RemoteResults<'_>,
     held: &mut Vec<ObjectId>,
 ) -> Outcome<Stored> {

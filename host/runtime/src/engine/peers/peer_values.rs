@@ -122,7 +122,7 @@ pub(super) fn receive(
             stored.map_err(|fault| Arc::new(TaskError { fault, chain: Vec::new() }))
         }
         PeerValue::Remote { node, object: id_there, bytes } => {
-            Ok(Stored::Remote(cx.remote_values.add(object, (node, id_there), bytes, holder)))
+            Ok(Stored::Remote(cx.remote_values.add(object, node, id_there, bytes, holder)))
         }
         PeerValue::Failed(error) => Err(Arc::new(postcard::from_bytes(error).unwrap_or_else(|_| undecodable()))),
     }

@@ -28,16 +28,25 @@ pub(super) enum Lookup {
     Waits,
 }
 
+/// A program that a node has described.
+pub(super) struct IntroducedProgram {
+    /// Number of the program on that node.
+    pub(super) program: u32,
+    pub(super) component: ComponentId,
+    pub(super) limits: Limits,
+}
+
 impl Programs {
     /// Loads a program that a node has described. `own` are the programs of this node's jobs: a task of one of them creates
     /// what it creates here before anything that follows.
     pub(super) fn load(
         &mut self,
         cx: &mut Context,
-        (node, program): (NodeId, u32),
-        (component, limits): (ComponentId, Limits),
+        node: NodeId,
+        introduced: IntroducedProgram,
         mut own: impl Iterator<Item = Arc<Program>>,
     ) {
+        let IntroducedProgram { program, component, limits } = introduced;
         if !cx.peers.contains(node) || self.0.contains_key(&(node, program)) {
             return;
         }

@@ -7,8 +7,8 @@ use sandbar_store::{SealedFile, ValueMemory};
 use sandbar_wire::Priority;
 
 use super::super::context::Context;
-use super::super::effects::Effect;
 use super::super::deliveries::{request_again, split_by_job};
+use super::super::effects::Effect;
 use super::super::values::{FetchState, Recipient, RemoteKey, RemoteValue, Stored};
 use super::borrowed::Borrowed;
 use crate::peer::{PeerMessage, RemoteObject};

@@ -8,6 +8,7 @@ use sandbar_core::{Attempt, Code, Fault, GroupId, GroupStrategy, NodeId, Strateg
 use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet};
 
 use super::super::context::Context;
+use super::super::refs::ReservationRef;
 use super::super::values::Stored;
 use super::programs::Programs;
 use super::proxy_tasks::ProxyTasks;
@@ -64,19 +65,21 @@ impl Reservations {
     pub(super) fn handle_reserve(
         &mut self,
         cx: &mut Context,
-        (proxies, programs): (&mut ProxyTasks, &Programs),
+        proxies: &mut ProxyTasks,
+        programs: &Programs,
         node: NodeId,
         request: ReserveRequest,
     ) {
         let (group, attempt) = (request.group, request.attempt);
-        let is_reserved = self.reserve(cx, (proxies, programs), node, request).is_some();
+        let is_reserved = self.reserve(cx, proxies, programs, node, request).is_some();
         cx.peers.send(node, &PeerMessage::ReserveReply(group, attempt, is_reserved));
     }
 
     fn reserve(
         &mut self,
         cx: &mut Context,
-        (proxies, programs): (&mut ProxyTasks, &Programs),
+        proxies: &mut ProxyTasks,
+        programs: &Programs,
         node: NodeId,
         request: ReserveRequest,
     ) -> Option<()> {
@@ -117,7 +120,7 @@ impl Reservations {
     ///
     /// # Errors
     /// The bundle is not reserved.
-    pub(super) fn strategy(&self, node: NodeId, (group, index): (GroupId, u32)) -> Result<Strategy, Fault> {
+    pub(super) fn strategy(&self, node: NodeId, group: GroupId, index: u32) -> Result<Strategy, Fault> {
         let of_group = self.reserved.range((node, group, Attempt(0))..=(node, group, Attempt(u32::MAX)));
         let found = of_group.rev().find_map(|(_, reservation)| {
             let bundle = reservation.bundles.iter().position(|other| *other == index)?;
@@ -182,7 +185,7 @@ pub(super) fn request(
     cx: &mut Context,
     proxies: &ProxyTasks,
     node: NodeId,
-    (group, attempt): (GroupId, Attempt),
+    ReservationRef { group, attempt }: ReservationRef,
     bundles: &[(u32, ResourceSet)],
 ) {
     let job = cx.scheduler.group(group).map(|view| view.job);

@@ -257,7 +257,8 @@ pub(in crate::engine) fn is_resumable(program: &Program) -> bool {
 pub(in crate::engine) fn lineage_of(
     cx: &Context,
     job: JobId,
-    (seed, function): (u64, u32),
+    seed: u64,
+    function: u32,
     arguments: &[u8],
     refs: &[ObjectId],
 ) -> Option<NonZeroU64> {

@@ -15,6 +15,7 @@ use sandbar_wire::Priority;
 use super::super::actors::actor_spec;
 use super::super::context::Context;
 use super::super::effects::Effect;
+use super::super::refs::{ReceivedObject, TaskInWorker};
 use super::super::values::Stored;
 use super::actors::{actor_of_message, default_retries};
 use super::borrowed::Borrowed;
@@ -27,19 +28,28 @@ use super::reservations::Reservations;
 use crate::calls::{ActorCreation, Call, Program};
 use crate::peer::{PeerMessage, PeerValue, RemoteTaskSpec, RemoteWork};
 
+/// Parts that the start of a task of another node needs.
+pub(super) struct HostingParts<'a> {
+    pub(super) proxies: &'a mut ProxyTasks,
+    pub(super) borrowed: &'a mut Borrowed,
+    pub(super) executor: &'a mut Executor,
+    pub(super) reservations: &'a Reservations,
+}
+
 /// Starts a task of another node, whose program is loaded.
 ///
 /// # Errors
 /// The task is invalid.
 pub(super) fn start(
     cx: &mut Context,
-    (proxies, borrowed, executor, reservations): (&mut ProxyTasks, &mut Borrowed, &mut Executor, &Reservations),
+    parts: HostingParts<'_>,
     node: NodeId,
     spec: RemoteTaskSpec<'_>,
     program: Arc<Program>,
 ) -> io::Result<()> {
+    let HostingParts { proxies, borrowed, executor, reservations } = parts;
     check(cx, &spec, &program)?;
-    let strategy = match spec.bundle.map(|bundle| reservations.strategy(node, bundle)) {
+    let strategy = match spec.bundle.map(|(group, index)| reservations.strategy(node, group, index)) {
         Some(Ok(strategy)) => strategy,
         Some(Err(fault)) => {
             refuse(cx, node, &spec, fault);
@@ -59,19 +69,22 @@ pub(super) fn start(
     let lent: Vec<ObjectId> = spec.needs.iter().chain(&spec.refs).copied().collect();
     lent.iter().for_each(|object| borrowed.add(cx, node, *object, proxy, worker));
     for (object, value) in &spec.values {
-        handle_value(cx, (proxies, borrowed), node, (*object, *value, Vec::new()), Priority::Argument);
+        let received = ReceivedObject { object: *object, value: *value, contains: Vec::new() };
+        handle_value(cx, proxies, borrowed, node, received, Priority::Argument);
     }
     let is_creation = matches!(spec.work, RemoteWork::CreateActor { .. });
     // An actor that is created for a node outlives what else the node has here, as long as it is referenced.
-    let creator = cx.jobs.get(&job).filter(|_| is_creation).map_or((proxy, worker), |job| (job.first, job.driver));
-    if let Some(task) = submission(cx, (borrowed, executor), node, (creator, job), &spec, strategy, program) {
+    let own = cx.jobs.get(&job).filter(|_| is_creation);
+    let proxy_ref = TaskInWorker { job, task: proxy, worker };
+    let creator = own.map_or(proxy_ref, |own| TaskInWorker { job, task: own.first, worker: own.driver });
+    if let Some(task) = submission(cx, borrowed, executor, Hosted { node, creator, spec: &spec, strategy, program }) {
         if is_creation {
             let object = task.id.returns(0);
-            cx.push(Effect::Submit(creator.1, Box::new(task)));
+            cx.push(Effect::Submit(creator.worker, Box::new(task)));
             push_step(cx, Event::ReferenceAdded { object, worker, task: proxy });
-            push_step(cx, Event::ReferencesReleased { object, worker: creator.1, count: 1 });
+            push_step(cx, Event::ReferencesReleased { object, worker: creator.worker, count: 1 });
         } else {
-            host(cx, executor, node, (job, proxy, worker), &spec, task);
+            host(cx, executor, node, proxy_ref, &spec, task);
         }
     }
     for object in lent {
@@ -106,7 +119,7 @@ fn host(
     cx: &mut Context,
     executor: &mut Executor,
     owner: NodeId,
-    (job, proxy, worker): (JobId, TaskId, WorkerId),
+    TaskInWorker { job, task: proxy, worker }: TaskInWorker,
     spec: &RemoteTaskSpec<'_>,
     task: Submission<Call>,
 ) {
@@ -127,16 +140,26 @@ fn remote_task(spec: &RemoteTaskSpec<'_>) -> RemoteTask {
     RemoteTask { task: spec.task, attempt: spec.attempt, slot: spec.slot }
 }
 
+/// A task of another node that runs here.
+struct Hosted<'a> {
+    /// The owner.
+    node: NodeId,
+    /// Its parent here.
+    creator: TaskInWorker,
+    spec: &'a RemoteTaskSpec<'a>,
+    /// Where it runs, unless it says.
+    strategy: Strategy,
+    program: Arc<Program>,
+}
+
 /// Returns a remote task as a task of this node, or `None` if it does not run: its actor has ended.
 fn submission(
     cx: &mut Context,
-    (borrowed, executor): (&Borrowed, &Executor),
-    node: NodeId,
-    ((parent, worker), job): ((TaskId, WorkerId), JobId),
-    spec: &RemoteTaskSpec<'_>,
-    here: Strategy,
-    program: Arc<Program>,
+    borrowed: &Borrowed,
+    executor: &Executor,
+    hosted: Hosted<'_>,
 ) -> Option<Submission<Call>> {
+    let Hosted { node, creator: TaskInWorker { job, task: parent, worker }, spec, strategy: here, program } = hosted;
     let creation =
         |options: &ActorOptions, name| Some(Box::new(program.creation(spec.function, options.clone(), name)));
     let (kind, creation, strategy, retries_max, retry_on) = match &spec.work {
@@ -145,7 +168,7 @@ fn submission(
             (SubmissionKind::Generator((*buffer).min(STREAM_BUFFER_MAX)), None, here, 0, RetryOn::System)
         }
         RemoteWork::Call { actor, retries, retry_on } => {
-            let actor = actor_of_message(cx, (borrowed, executor), node, *actor)?;
+            let actor = actor_of_message(cx, borrowed, executor, node, *actor)?;
             let retries = retries.unwrap_or_else(|| default_retries(cx, actor));
             (SubmissionKind::Method(actor), None, Strategy::Default, retries, *retry_on)
         }
@@ -212,9 +235,10 @@ pub(super) fn refuse(cx: &mut Context, node: NodeId, spec: &RemoteTaskSpec<'_>, 
 /// Handles the value of an object that a node has lent, fetched with this priority if it is on another node.
 pub(super) fn handle_value(
     cx: &mut Context,
-    (proxies, borrowed): (&mut ProxyTasks, &mut Borrowed),
+    proxies: &mut ProxyTasks,
+    borrowed: &mut Borrowed,
     lender: NodeId,
-    (object, value, contains): (ObjectId, PeerValue<'_>, Vec<ObjectId>),
+    ReceivedObject { object, value, contains }: ReceivedObject<'_>,
     priority: Priority,
 ) {
     let job = cx.scheduler.job_of_object(object).filter(|_| borrowed.lender(object) == Some(lender));
