@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{ComponentId, Limits, NodeId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId};
 use sandbar_runtime::{Callback, ClusterServices, Loaded, RemoteObject, WORKERS_MAX};
 use sandbar_store::SealedFile;
 
@@ -18,11 +18,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
 
 impl ClusterServices for RemoteServices {
-    fn fetch(&self, wanted: RemoteObject, reply: Callback<Result<SealedFile, String>>) {
+    fn fetch(&self, wanted: RemoteObject, reply: Callback<Result<SealedFile, Fault>>) {
         let cluster = self.0.clone();
-        self.0
-            .handle
-            .spawn(async move { reply(objects::fetch(&cluster, wanted).await.map_err(|fault| fault.message)) });
+        self.0.handle.spawn(async move { reply(objects::fetch(&cluster, wanted).await) });
     }
 
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<Loaded>) {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, WorkerId};
+use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::WorkerKind;
@@ -66,10 +66,10 @@ pub(crate) enum Request {
     StopJob(JobId, SyncSender<()>),
     Inspect(JobId, JobQuery, oneshot::Sender<JobResponse>),
     Connect(NewPeer),
-    Share(ObjectId, Callback<Result<SealedFile, String>>),
+    Share(ObjectId, Callback<Result<SealedFile, Fault>>),
     AddWorkerIds(Range<u32>),
     /// A value was fetched, by its number.
-    Fetched(u64, Result<SealedFile, String>),
+    Fetched(u64, Result<SealedFile, Fault>),
     /// A program of a node was loaded, by its number.
     Loaded(NodeId, u32, Loaded),
     CachedResults(Arc<str>, u64, Callback<Vec<(u64, CachedResult)>>),
@@ -120,7 +120,7 @@ impl RuntimeHandle {
     }
 
     /// Shares the value of an object with another node.
-    pub fn share(&self, object: ObjectId, reply: Callback<Result<SealedFile, String>>) {
+    pub fn share(&self, object: ObjectId, reply: Callback<Result<SealedFile, Fault>>) {
         self.send(Request::Share(object, reply));
     }
 
@@ -383,11 +383,11 @@ impl Driver for ThreadDriver {
         let reply = self.on_fetched(number);
         match &self.peers {
             Some(peers) => peers.fetch(object, reply),
-            None => reply(Err("this node is not in a cluster".to_owned())),
+            None => reply(Err(Fault::new(Code::Host, "this node is not in a cluster"))),
         }
     }
 
-    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, String>> {
+    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, Fault>> {
         let handle = self.handle.clone();
         Box::new(move |fetched| handle.send(Request::Fetched(number, fetched)))
     }

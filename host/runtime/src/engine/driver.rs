@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use sandbar_core::{ComponentId, Limits, NodeId, WorkerId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile};
 
@@ -31,7 +31,7 @@ pub(crate) trait Driver {
     fn fetch(&mut self, number: u64, object: RemoteObject);
 
     /// Returns a callback for a value that this node fetches from itself, like [`Driver::fetch`].
-    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, String>>;
+    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, Fault>>;
 
     /// Loads a component of another node: [`super::Engine::loaded`] with the node and its number of the program.
     fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits);

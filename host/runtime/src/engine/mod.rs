@@ -216,10 +216,10 @@ impl Engine {
     }
 
     /// Shares the value of an object with another node.
-    pub(crate) fn share(&mut self, object: ObjectId, reply: Callback<Result<SealedFile, String>>) {
+    pub(crate) fn share(&mut self, object: ObjectId, reply: Callback<Result<SealedFile, Fault>>) {
         if let Some(reply) = self.objects.share(&mut self.cx, object, reply) {
             let cached = self.peers.cached_value(object);
-            reply(cached.ok_or_else(|| "there is no such value".to_owned()));
+            reply(cached.ok_or_else(|| Fault::new(Code::Host, "there is no such value")));
         }
     }
 
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// A value was fetched, or can't be: see [`Driver::fetch`].
-    pub(crate) fn fetched(&mut self, number: u64, fetched: Result<SealedFile, String>) {
+    pub(crate) fn fetched(&mut self, number: u64, fetched: Result<SealedFile, Fault>) {
         self.peers.fetched(&mut self.cx, number, fetched);
         self.run_effects();
         self.cx.run_store_actions();

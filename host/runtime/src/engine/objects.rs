@@ -4,6 +4,7 @@
 //! polled until there is some, or until the disk is full: then its values are errors. A consumer of a value on disk gets it
 //! once it is restored.
 
+use std::fmt::Display;
 use std::io;
 
 use rustc_hash::FxHashMap;
@@ -24,7 +25,7 @@ pub(super) struct Objects {
     /// Workers that get a value once it is restored.
     recipients: FxHashMap<ValueKey, Vec<Recipient>>,
     /// Other nodes that get a value once it is restored.
-    sharing: FxHashMap<ValueKey, Vec<Callback<Result<SealedFile, String>>>>,
+    sharing: FxHashMap<ValueKey, Vec<Callback<Result<SealedFile, Fault>>>>,
     /// Workers whose messages wait for memory.
     held: Vec<WorkerId>,
 }
@@ -191,27 +192,27 @@ impl Objects {
         &mut self,
         cx: &mut Context,
         object: ObjectId,
-        reply: Callback<Result<SealedFile, String>>,
-    ) -> Option<Callback<Result<SealedFile, String>>> {
+        reply: Callback<Result<SealedFile, Fault>>,
+    ) -> Option<Callback<Result<SealedFile, Fault>>> {
         let value = match cx.scheduler.value(object) {
             Some(Ok(Stored::Local(key, _))) => {
                 let key = *key;
                 match cx.values.share(key) {
-                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+                    LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(not_shared),
                     LendResult::File(file) => Ok(file),
                     LendResult::Pending => {
                         self.sharing.entry(key).or_default().push(reply);
                         cx.run_store_actions();
                         return None;
                     }
-                    LendResult::AlreadyLent => Err("it is not available".to_owned()),
-                    LendResult::Lost(why) => Err(why),
+                    LendResult::AlreadyLent => Err(not_shared("it is not available")),
+                    LendResult::Lost(why) => Err(not_shared(why)),
                 }
             }
-            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(|e| e.to_string()),
+            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(not_shared),
             Some(Ok(Stored::Remote(key))) => match cx.remote_values.local_copy(*key) {
                 Some(copy) => share_stored(cx, copy),
-                None => Err("it is on another node".to_owned()),
+                None => Err(not_shared("it is on another node")),
             },
             Some(Err(_)) | None => return Some(reply),
         };
@@ -227,12 +228,17 @@ impl Objects {
     }
 }
 
-fn share_stored(cx: &mut Context, key: ValueKey) -> Result<SealedFile, String> {
+/// Returns the fault for a value that can't be shared.
+fn not_shared(reason: impl Display) -> Fault {
+    Fault::new(Code::Host, format!("the value can't be shared: {reason}"))
+}
+
+fn share_stored(cx: &mut Context, key: ValueKey) -> Result<SealedFile, Fault> {
     match cx.values.share(key) {
-        LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(|e| e.to_string()),
+        LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(not_shared),
         LendResult::File(file) => Ok(file),
-        LendResult::AlreadyLent | LendResult::Pending => Err("it is being read from disk".to_owned()),
-        LendResult::Lost(why) => Err(why),
+        LendResult::AlreadyLent | LendResult::Pending => Err(not_shared("it is being read from disk")),
+        LendResult::Lost(why) => Err(not_shared(why)),
     }
 }
 

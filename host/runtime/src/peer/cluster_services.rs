@@ -31,7 +31,7 @@ pub struct RemoteObject {
 /// Services of other nodes.
 pub trait ClusterServices: Send + Sync {
     /// Fetches a value.
-    fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, String>>);
+    fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, Fault>>);
 
     /// Loads a component from a node, for tasks with these limits.
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<Loaded>);

@@ -84,12 +84,12 @@ impl RuntimePeers for InProcessPeers {
 }
 
 impl ClusterServices for InProcessPeers {
-    fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, String>>) {
+    fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, Fault>>) {
         let RemoteObject { node, object, .. } = object;
         let handle = self.nodes().get(&node).map(|other| other.handle.clone());
         match handle {
             Some(handle) => handle.share(object, reply),
-            None => reply(Err(format!("node {node} is lost"))),
+            None => reply(Err(Fault::new(Code::Host, format!("node {node} is lost")))),
         }
     }
 

@@ -21,7 +21,7 @@ mod submitted;
 use std::io;
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, Attempt, GroupId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Attempt, Fault, GroupId, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_jobs::AttemptRecord;
 use sandbar_sched::{Event, ResourceSet, Submission, WorkerKind};
 use sandbar_store::SealedFile;
@@ -472,7 +472,7 @@ impl Peers {
     }
 
     /// A value was fetched, or can't be.
-    pub(super) fn fetched(&mut self, cx: &mut Context, number: u64, fetched: Result<SealedFile, String>) {
+    pub(super) fn fetched(&mut self, cx: &mut Context, number: u64, fetched: Result<SealedFile, Fault>) {
         let checkpoint = self.missed.fetched(cx, &mut self.borrowed, number, fetched);
         self.checkpoint_fetched(cx, checkpoint);
     }

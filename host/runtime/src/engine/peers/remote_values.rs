@@ -1,7 +1,7 @@
 //! Values on other nodes, fetched when a task of this node needs them.
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::Event;
 use sandbar_store::{SealedFile, ValueMemory};
 use sandbar_wire::Priority;
@@ -98,7 +98,7 @@ impl MissedValues {
         cx: &mut Context,
         borrowed: &mut Borrowed,
         number: u64,
-        fetched: Result<SealedFile, String>,
+        fetched: Result<SealedFile, Fault>,
     ) -> Option<CheckpointFetched> {
         let value = cx.remote_values.all.get_mut(&number)?;
         let key = RemoteKey { number, node: value.node, bytes: value.bytes };
@@ -108,10 +108,8 @@ impl MissedValues {
         let (object, bytes, checkpoint_of) = (value.object, value.bytes, value.checkpoint_of);
         let job = cx.scheduler.job_of_object(object).unwrap_or(JobId(0));
         let copy = match fetched {
-            Ok(value) if value.bytes() == bytes => {
-                cx.values.add(job, object, ValueMemory::Sealed(value)).map_err(|fault| fault.to_string())
-            }
-            Ok(value) => Err(format!("it has {} bytes instead of {bytes}", value.bytes())),
+            Ok(value) if value.bytes() == bytes => cx.values.add(job, object, ValueMemory::Sealed(value)),
+            Ok(value) => Err(Fault::new(Code::Host, format!("it has {} bytes instead of {bytes}", value.bytes()))),
             Err(why) => Err(why),
         };
         let is_copied = copy.is_ok();
@@ -122,7 +120,8 @@ impl MissedValues {
                 }
                 recipients.into_iter().for_each(|recipient| cx.push(Effect::Deliver(copy, recipient)));
             }
-            Err(_) => {
+            Err(fault) => {
+                log::info!("object {object} can't be fetched from node {}: {}", key.node, fault.message);
                 borrowed.missed(object);
                 value_lost(cx, key, recipients);
             }
