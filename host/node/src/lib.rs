@@ -37,7 +37,7 @@ pub use sandbar_runtime::{
     ProgramError, ProgramPlan, ProgramSpec, ProgramSummary, ProgramTask, find_program,
 };
 #[doc(hidden)]
-pub use sandbar_runtime::{InProcessPeers, Saying, hear_any, said_any};
+pub use sandbar_runtime::{FuzzInput, InProcessPeers, generate_peer_message, run_fuzz_inputs};
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_train::{

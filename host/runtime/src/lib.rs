@@ -35,7 +35,7 @@ pub use calls::{Program, ProgramTask};
 pub use client::{ClientJob, ClientJobSpec, ClientListener, LoadedProgram, ObjectValue};
 pub use engine::WORKERS_MAX;
 #[doc(hidden)]
-pub use engine::{Saying, hear_any, said_any};
+pub use engine::{FuzzInput, generate_peer_message, run_fuzz_inputs};
 pub use error::ProgramError;
 pub use peer::{
     Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, Loaded, NewPeer, PeerEnd, PeerLine,

@@ -15,7 +15,7 @@ use sandbar_worker::{GpuProcesses, peak_memory_bytes};
 
 use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
-use crate::engine::{EngineOptions, First, JobCounters, JobOutputs, JobResult, NewJob, WORKERS_MAX};
+use crate::engine::{EngineOptions, JobCounters, JobOutputs, JobResult, NewJob, RootTask, WORKERS_MAX};
 use crate::error::ProgramError;
 use crate::peer::{CachedResult, ClusterServices};
 use crate::recording::JobRecording;
@@ -363,7 +363,7 @@ async fn run(
     let mut job = runtime.submit(NewJob {
         tenant: recording.tenant(),
         program,
-        first: First::Function(function as u32, arguments),
+        root_task: RootTask::Function { function: function as u32, arguments },
         seed,
         lasting,
         files: Arc::new(files),

@@ -17,9 +17,10 @@ use sandbar_sched::{
 const NODES: u32 = 3;
 const WORKERS: u32 = 6;
 const JOBS: u32 = 3;
-/// Jobs that exist from the start; their root tasks have the ids 1 and up.
-const JOBS_BEGUN: u64 = 2;
-const NUMBERS: u64 = 60;
+/// Maximum id of tasks, objects, actors and groups.
+const ID_MAX: u64 = 60;
+/// Jobs that exist from the start. Their root tasks have the ids from 1 on.
+const INITIAL_JOBS: u64 = 2;
 const STEPS_MAX: usize = 2_000;
 const LIMITS: JobLimits = JobLimits {
     tasks_max: 12,
@@ -32,14 +33,16 @@ const LIMITS: JobLimits = JobLimits {
 
 type TestEvent = Event<u8, u64>;
 
-/// Sends a scheduler the events that the bytes encode, then ends all workers and jobs.
+/// Decodes events, sends them to a scheduler, and then ends all workers and jobs. Returns whether a task other than the root
+/// tasks has run.
 ///
 /// # Panics
-/// Panics if an action names a worker that does not exist, or if a received value is not sent or dropped exactly once.
+/// Panics if an action names a worker that does not exist, if the scheduler does not drop each received value exactly once,
+/// or if it has any state left.
 pub fn events(bytes: &[u8]) -> bool {
     let mut bytes = Unstructured::new(bytes);
     let mut history = History::default();
-    history.begin();
+    history.start();
     for _ in 0..STEPS_MAX {
         if bytes.is_empty() {
             break;
@@ -54,8 +57,8 @@ pub fn events(bytes: &[u8]) -> bool {
         history.step(Event::JobEnded { job: JobId(job) });
     }
     assert!(history.sched.is_empty(), "the scheduler is not empty");
-    assert!(history.borrowed.is_empty(), "objects that were not returned: {:?}", history.borrowed);
-    assert!(history.values.is_empty(), "values that did not go out: {:?}", history.values);
+    assert!(history.borrowed.is_empty(), "borrowed objects are not released: {:?}", history.borrowed);
+    assert!(history.values.is_empty(), "values are not dropped: {:?}", history.values);
     history.has_run
 }
 
@@ -63,15 +66,16 @@ struct History {
     sched: Scheduler<u8, u64>,
     actions: Vec<Action<u64>>,
     workers: BTreeSet<WorkerId>,
-    /// Received values that have not been sent or dropped.
+    /// Values that the scheduler has received and not dropped.
     values: BTreeSet<u64>,
     next_value: u64,
     /// Borrowed objects in use.
     borrowed: BTreeSet<ObjectId>,
     /// Reservations requested from nodes.
-    asked: BTreeSet<(GroupId, NodeId, Attempt)>,
+    reservations: BTreeSet<(GroupId, NodeId, Attempt)>,
     /// Assigned attempts with their workers: many events name one of these.
-    given: Vec<(TaskId, Attempt, WorkerId)>,
+    assigned: Vec<(TaskId, Attempt, WorkerId)>,
+    /// Whether a task other than the root tasks has run.
     has_run: bool,
 }
 
@@ -85,8 +89,8 @@ impl Default for History {
             values: BTreeSet::new(),
             next_value: 0,
             borrowed: BTreeSet::new(),
-            asked: BTreeSet::new(),
-            given: Vec::new(),
+            reservations: BTreeSet::new(),
+            assigned: Vec::new(),
             has_run: false,
         }
     }
@@ -94,11 +98,11 @@ impl Default for History {
 
 impl History {
     /// Starts a cluster with jobs and workers.
-    fn begin(&mut self) {
+    fn start(&mut self) {
         let resources = ResourceSet { cpus: 2 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
         self.step(Event::NodeJoined { node: NodeId(0), resources, remote: false });
         let limits = LIMITS;
-        for number in 0..JOBS_BEGUN as u32 {
+        for number in 0..INITIAL_JOBS as u32 {
             self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
         }
         for (number, kind) in (1..).zip([
@@ -109,7 +113,7 @@ impl History {
         ]) {
             self.step(Event::WorkerReady { worker: WorkerId(number), node: NodeId(0), kind });
         }
-        for number in 0..JOBS_BEGUN as u32 {
+        for number in 0..INITIAL_JOBS as u32 {
             let id = TaskId(u64::from(number) + 1);
             let task = Submission {
                 id,
@@ -145,9 +149,9 @@ impl History {
             match action {
                 Action::Run { worker, task, attempt } => {
                     assert!(self.workers.contains(&worker) && self.sched.call(task).is_some());
-                    // Tasks other than the root tasks have run.
-                    self.has_run |= self.given.len() as u64 >= JOBS_BEGUN;
-                    self.given.push((task, attempt, worker));
+                    // The first assignments are those of the root tasks.
+                    self.has_run |= self.assigned.len() as u64 >= INITIAL_JOBS;
+                    self.assigned.push((task, attempt, worker));
                 }
                 Action::Recall { worker }
                 | Action::Interrupt { worker, .. }
@@ -157,20 +161,20 @@ impl History {
                 Action::Deliver { worker, object, .. } | Action::DeliverItem { worker, object, .. } => {
                     assert!(self.workers.contains(&worker) && self.sched.value(object).is_some());
                 }
-                Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} went out twice"),
+                Action::Drop { value, .. } => assert!(self.values.remove(&value), "value {value} is dropped twice"),
                 Action::ReleaseBorrow { object } => {
-                    assert!(self.borrowed.remove(&object), "object {object} was not borrowed, or is returned twice");
+                    assert!(self.borrowed.remove(&object), "object {object} is not borrowed, or is released twice");
                 }
                 Action::FetchBorrowed { object } => {
                     assert!(self.borrowed.contains(&object), "object {object} is not borrowed")
                 }
                 Action::ReserveBundles { group, node, attempt, .. } => {
-                    self.asked.insert((group, node, attempt));
+                    self.reservations.insert((group, node, attempt));
                 }
                 Action::ReleaseBundles { group, node, attempt } => {
                     assert!(
-                        self.asked.remove(&(group, node, attempt)),
-                        "{node} has no such request, or gets two responses"
+                        self.reservations.remove(&(group, node, attempt)),
+                        "node {node} has no such reservation, or it is released twice"
                     );
                 }
                 Action::StartWorker { .. } | Action::TaskFinished { .. } | Action::JobDone { .. } => {}
@@ -181,17 +185,17 @@ impl History {
     }
 
     fn event(&mut self, bytes: &mut Unstructured<'_>) -> Result<TestEvent> {
-        let (task, given, worker) = self.task(bytes)?;
-        let object = ObjectId(bytes.int_in_range(1..=NUMBERS)?);
+        let (task, assigned_attempt, worker) = self.task(bytes)?;
+        let object = ObjectId(bytes.int_in_range(1..=ID_MAX)?);
         // Events that end many tasks are rare.
         let is_rare = bytes.ratio(1, 24)?;
-        let is_first = task.0 <= JOBS_BEGUN;
+        let is_first = task.0 <= INITIAL_JOBS;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
             0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, remote: bytes.arbitrary()? },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
             1 => Event::NodeLost { node: node(bytes)? },
-            // The node chooses worker ids: none occurs twice.
+            // The runtime chooses worker ids, and uses each once.
             2 | 3 if !self.workers.contains(&worker) => {
                 let job = job(bytes)?;
                 let kinds = [
@@ -215,10 +219,10 @@ impl History {
             },
             8 => Event::StartedInline { task: self.submission(bytes)?, worker },
             9 => Event::Put { object, task, worker, value: self.value(), refs: objects(bytes)? },
-            10 => Event::PutFailed { object, task, worker, fault: Fault::new(Code::MemoryLimit, "there is no room") },
+            10 => Event::PutFailed { object, task, worker, fault: Fault::new(Code::MemoryLimit, "the store is full") },
             11..=13 => {
                 let outcome = self.outcome(bytes)?;
-                Event::AttemptFinished { task, attempt: given, worker, outcome, nanos: bytes.arbitrary()? }
+                Event::AttemptFinished { task, attempt: assigned_attempt, worker, outcome, nanos: bytes.arbitrary()? }
             }
             14 => Event::Blocked { task, worker, blocked: bytes.arbitrary()? },
             15 => Event::ObjectRequested { object, worker, task },
@@ -229,14 +233,14 @@ impl History {
             20 => Event::ObjectLost { object, waiters: if bytes.arbitrary()? { vec![worker] } else { Vec::new() } },
             21 => Event::Killed { actor: ActorId(object.0), restart: bytes.arbitrary()? },
             23 | 24 => {
-                let (attempt, index, value) = (given, bytes.int_in_range(0..=3)?, self.value());
+                let (attempt, index, value) = (assigned_attempt, bytes.int_in_range(0..=3)?, self.value());
                 Event::Yielded { task, attempt, worker, index, object, value: Ok(value), refs: objects(bytes)? }
             }
             25 => {
                 let stream = ObjectId(if bytes.arbitrary()? { task.0 } else { object.0 });
                 Event::ItemsConsumed { stream, worker, consumed: bytes.int_in_range(0..=4)? }
             }
-            22 => Event::Checkpointed { actor: ActorId(task.0), attempt: given, worker, object },
+            22 => Event::Checkpointed { actor: ActorId(task.0), attempt: assigned_attempt, worker, object },
             26 | 27 => {
                 let (group, value) = (GroupId(object.0), self.value());
                 Event::GroupCreated { group, task, worker, spec: group_spec(bytes)?, value }
@@ -244,18 +248,18 @@ impl History {
             28 => Event::GroupRemoved { group: GroupId(object.0), task, worker },
             29 | 30 => Event::Promised { object, task, worker },
             31 if bytes.arbitrary()? => Event::Fulfilled { object, value: Ok(self.value()) },
-            31 => Event::Fulfilled { object, value: Err(Fault::new(Code::ObjectLost, "it has gone")) },
+            31 => Event::Fulfilled { object, value: Err(Fault::new(Code::ObjectLost, "the object is lost")) },
             32 => Event::Borrowed { object, task, worker },
             33 if bytes.arbitrary()? => {
                 Event::BorrowResolved { object, value: Ok(self.value()), refs: objects(bytes)? }
             }
             33 => {
-                let error = TaskError { fault: Fault::new(Code::ObjectLost, "it has gone"), chain: Vec::new() };
+                let error = TaskError { fault: Fault::new(Code::ObjectLost, "the object is lost"), chain: Vec::new() };
                 Event::BorrowResolved { object, value: Err(Arc::new(error)), refs: Vec::new() }
             }
             34 => Event::ProxyTaskStarted { task: Submission { parent: None, ..self.submission(bytes)? }, worker },
             36 => Event::NodeLoad { node: node(bytes)?, external_usage: demand(bytes, 8)? },
-            37..=40 if let Some((group, node, attempt)) = self.asked.last() => {
+            37..=40 if let Some((group, node, attempt)) = self.reservations.last() => {
                 let (group, node, attempt) = (*group, *node, *attempt);
                 Event::ReserveReply { group, node, attempt, granted: bytes.ratio(3, 4)? }
             }
@@ -276,7 +280,7 @@ impl History {
 
     fn outcome(&mut self, bytes: &mut Unstructured<'_>) -> Result<Outcome<u64>> {
         if bytes.ratio(1, 4)? {
-            let error = TaskError { fault: Fault::new(Code::Trap, "it trapped"), chain: Vec::new() };
+            let error = TaskError { fault: Fault::new(Code::Trap, "the guest trapped"), chain: Vec::new() };
             return Ok(Outcome::Failed(Failure { error: Arc::new(error), system: bytes.arbitrary()? }));
         }
         let count = *bytes.choose(&[1, 1, 1, 1, 2, 0])?;
@@ -284,35 +288,35 @@ impl History {
         Ok(Outcome::Succeeded(values.collect::<Result<_>>()?))
     }
 
-    /// Returns mostly an assigned attempt with its worker.
+    /// Returns an attempt of a task and a worker: in most cases one of the last assigned attempts, with its worker.
     fn task(&self, bytes: &mut Unstructured<'_>) -> Result<(TaskId, Attempt, WorkerId)> {
-        if !self.given.is_empty() && bytes.ratio(3, 4)? {
-            let last = self.given.len().saturating_sub(8);
-            return bytes.choose(&self.given[last..]).copied();
+        if !self.assigned.is_empty() && bytes.ratio(3, 4)? {
+            let last = self.assigned.len().saturating_sub(8);
+            return bytes.choose(&self.assigned[last..]).copied();
         }
-        let (task, worker) = (bytes.int_in_range(1..=NUMBERS)?, bytes.int_in_range(1..=WORKERS)?);
+        let (task, worker) = (bytes.int_in_range(1..=ID_MAX)?, bytes.int_in_range(1..=WORKERS)?);
         Ok((TaskId(task), attempt(bytes)?, WorkerId(worker)))
     }
 
     fn submission(&self, bytes: &mut Unstructured<'_>) -> Result<Submission<u8>> {
-        let id = TaskId(bytes.int_in_range(1..=NUMBERS)?);
+        let id = TaskId(bytes.int_in_range(1..=ID_MAX)?);
         let parent = if bytes.ratio(1, 8)? { None } else { Some(self.task(bytes)?) };
-        let of_parent = parent.and_then(|(parent, ..)| self.sched.job_of(parent)).unwrap_or(JobId(0));
+        let parent_job = parent.and_then(|(parent, ..)| self.sched.job_of(parent)).unwrap_or(JobId(0));
         let name = bytes.ratio(1, 4)?.then(|| "named".into());
         let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
         let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };
-        let actor = ActorId(bytes.int_in_range(1..=NUMBERS)?);
-        let stream = SubmissionKind::Generator(bytes.int_in_range(0..=2)?);
-        let work = [
+        let actor = ActorId(bytes.int_in_range(1..=ID_MAX)?);
+        let generator = SubmissionKind::Generator(bytes.int_in_range(0..=2)?);
+        let kinds = [
             SubmissionKind::Function,
             SubmissionKind::Function,
-            stream,
+            generator,
             SubmissionKind::ActorCreation(Box::new(spec)),
             SubmissionKind::Method(actor),
         ];
         Ok(Submission {
             id,
-            job: if bytes.ratio(1, 8)? { job(bytes)? } else { of_parent },
+            job: if bytes.ratio(1, 8)? { job(bytes)? } else { parent_job },
             parent,
             remote_depth: 0,
             name: "f".into(),
@@ -324,7 +328,7 @@ impl History {
             retry_on: *bytes.choose(&[RetryOn::System, RetryOn::All, Code::Trap.into(), [].into()])?,
             dependencies: objects(bytes)?,
             refs: objects(bytes)?,
-            kind: bytes.choose(&work)?.clone(),
+            kind: bytes.choose(&kinds)?.clone(),
             call: 0,
         })
     }
@@ -344,11 +348,11 @@ fn attempt(bytes: &mut Unstructured<'_>) -> Result<Attempt> {
 
 fn objects(bytes: &mut Unstructured<'_>) -> Result<Vec<ObjectId>> {
     let count = *bytes.choose(&[0, 0, 0, 1, 2])?;
-    (0..count).map(|_| Ok(ObjectId(bytes.int_in_range(1..=NUMBERS)?))).collect()
+    (0..count).map(|_| Ok(ObjectId(bytes.int_in_range(1..=ID_MAX)?))).collect()
 }
 
 fn strategy(bytes: &mut Unstructured<'_>) -> Result<Strategy> {
-    let group = GroupId(bytes.int_in_range(1..=NUMBERS)?);
+    let group = GroupId(bytes.int_in_range(1..=ID_MAX)?);
     let in_group = Strategy::Group { group, bundle: *bytes.choose(&[None, Some(0), Some(1)])? };
     let on_node = Strategy::Node { node: node(bytes)?, soft: bytes.arbitrary()? };
     Ok(*bytes.choose(&[Strategy::Default, Strategy::Default, Strategy::Spread, on_node, in_group, in_group])?)
@@ -365,8 +369,9 @@ fn group_spec(bytes: &mut Unstructured<'_>) -> Result<GroupSpec> {
     })
 }
 
-fn demand(bytes: &mut Unstructured<'_>, most: u64) -> Result<ResourceSet> {
+/// Returns a demand of at most `cpus_max` CPUs and one GPU.
+fn demand(bytes: &mut Unstructured<'_>, cpus_max: u64) -> Result<ResourceSet> {
     let (cpus, gpus) =
-        (bytes.int_in_range(0..=2 * most)? * RESOURCE_UNIT / 2, *bytes.choose(&[0, 0, 0, 1])? * RESOURCE_UNIT);
+        (bytes.int_in_range(0..=2 * cpus_max)? * RESOURCE_UNIT / 2, *bytes.choose(&[0, 0, 0, 1])? * RESOURCE_UNIT);
     Ok(ResourceSet { cpus, gpus, ..ResourceSet::default() })
 }

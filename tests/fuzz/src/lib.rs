@@ -76,13 +76,13 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
 /// Message of the last panic. Caught panics are no crash: some file readers panic and are caught.
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Runs before libFuzzer starts: writes the seeds of a boundary into the first corpus folder on the command line, which
-/// libFuzzer reads next.
+/// Prepares a libFuzzer run: writes the seeds of a boundary into the first corpus folder on the command line, which libFuzzer
+/// reads next.
 ///
 /// # Panics
 /// Panics if the seeds can't be written.
-pub fn begin(name: &str) {
-    // libFuzzer's own hook would end the process at caught panics, too.
+pub fn prepare(name: &str) {
+    // Replaces libFuzzer's hook, which ends the process at caught panics too.
     std::panic::set_hook(Box::new(|panic| {
         *LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner) = panic.to_string();
     }));
@@ -104,17 +104,17 @@ pub fn fuzz(name: &str, bytes: &[u8]) {
     }
 }
 
-/// A guest's output batch: the length of the header as two bytes, the header, the body.
+/// Reads a guest's output batch: the length of the header as two bytes, the header, the body.
 ///
 /// # Panics
 /// Panics if the host accepts an invalid batch, or if a batch differs after a round trip through the encoding.
 fn batch(bytes: &[u8]) -> bool {
-    let Some((header, body)) = parted(bytes) else { return false };
-    let Ok(batch) = batch_of(header, body) else { return false };
+    let Some((header, body)) = split_by_length(bytes) else { return false };
+    let Ok(batch) = read_batch(header, body) else { return false };
     check(&batch);
     // The reader accepts some types that the writer converts or rejects.
     let Ok(encoded) = encode(&batch) else { return true };
-    let again = batch_of(&encoded.header, &encoded.body()).expect("what was written is read");
+    let again = read_batch(&encoded.header, &encoded.body()).expect("an encoded batch is valid");
     assert_eq!(again.num_rows(), batch.num_rows());
     for (again, before) in again.columns().iter().zip(batch.columns()) {
         // Compares floats by their bits, so that NaN equals itself.
@@ -123,24 +123,20 @@ fn batch(bytes: &[u8]) -> bool {
     true
 }
 
-/// A worker's message: its length as two bytes, the message, and the content of its output slot.
+/// Unpacks a worker's message: its length as two bytes, the message, and the content of its output slot.
 ///
 /// # Panics
 /// Panics if the host accepts an invalid batch.
 fn answer(bytes: &[u8]) -> bool {
-    let Some((message, slot)) = parted(bytes) else { return false };
-    let called = sandbar_worker::fuzz_unpack(message, slot);
-    let completed: Vec<_> = called.into_iter().filter_map(|called| called.result.ok()).collect();
-    let taken = !completed.is_empty();
-    completed
-        .into_iter()
-        .flat_map(|completed| completed.product.into_batches())
-        .flatten()
-        .for_each(|batch| check(&batch));
-    taken
+    let Some((message, slot)) = split_by_length(bytes) else { return false };
+    let results = sandbar_worker::fuzz_unpack(message, slot);
+    let outputs: Vec<_> = results.into_iter().filter_map(|called| called.result.ok()).collect();
+    let is_accepted = !outputs.is_empty();
+    outputs.into_iter().flat_map(|output| output.product.into_batches()).flatten().for_each(|batch| check(&batch));
+    is_accepted
 }
 
-/// Blocks of rows that a worker has cut: the kind of key as a byte, and the blocks.
+/// Groups blocks of rows that a worker has cut: the kind of key as a byte, and the blocks.
 ///
 /// # Panics
 /// Panics if a group's rows differ from its declared count.
@@ -148,16 +144,17 @@ fn blocks(bytes: &[u8]) -> bool {
     let Some((kind, blocks)) = bytes.split_first() else { return false };
     let (grouping, schema) = grouping(*kind);
     let budget = MemoryBudget { bytes_max: 64 << 20, ..MemoryBudget::default() };
-    let grouper = Grouper::new(grouping, &schema, vec!["one.csv".to_owned()], budget).expect("the columns are there");
-    let mut morsel = grouper.morsel(0, 0).expect("there is one file");
+    let grouper =
+        Grouper::new(grouping, &schema, vec!["one.csv".to_owned()], budget).expect("the schema has the columns");
+    let mut morsel = grouper.morsel(0, 0).expect("file 0 exists");
     if morsel.push_blocks(aligned(blocks)).is_err() {
         return false;
     }
-    morsel.finish().expect("there are no other rows");
+    morsel.finish().expect("the morsel has no further rows");
     let partitions = grouper.finish().expect("all morsels are finished");
     for partition in 0..partitions.len() {
-        let room = |shape: &UnitShape| Ok::<_, DatasetError>(HeapUnitMemory::new(shape));
-        for unit in partitions.units(partition, room).into_iter().flatten() {
+        let allocate = |shape: &UnitShape| Ok::<_, DatasetError>(HeapUnitMemory::new(shape));
+        for unit in partitions.units(partition, allocate).into_iter().flatten() {
             assert_eq!((unit.keys.num_rows(), unit.shape.groups), (unit.groups.len(), unit.groups.len()));
             let rows: usize = unit.groups.iter().map(|group| (group.train_rows + group.test_rows) as usize).sum();
             assert_eq!((rows, unit.column(0).len()), (unit.shape.rows, unit.shape.rows));
@@ -168,7 +165,7 @@ fn blocks(bytes: &[u8]) -> bool {
     true
 }
 
-/// Returns grouping and schema for blocks with this kind byte.
+/// Returns the grouping and the schema of blocks with this kind byte.
 pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
     let key = [
         None,
@@ -191,23 +188,23 @@ pub(crate) fn grouping(kind: u8) -> (Grouping, SchemaRef) {
     (grouping, Arc::new(Schema::new(fields)))
 }
 
-/// A component that a user submits.
+/// Checks a component that a user submits.
 ///
 /// # Panics
-/// Panics if an accepted component is invalid, if its description understates it, or if moving its memory to a module
-/// of its own changes its imports or exports.
+/// Panics if an accepted component has no header, no exports or another size than its description says, or if moving its
+/// memory to a separate module changes its imports or exports.
 fn component(bytes: &[u8]) -> bool {
     let Ok(shape) = sandbar_sandbox::check_binary(bytes) else { return false };
     assert!(bytes.starts_with(b"\0asm") && !shape.exports.is_empty());
     assert_eq!(shape.bytes, bytes.len() as u64);
     if let Some(rewritten) = sandbar_sandbox::move_memory_first(bytes) {
-        let again = sandbar_sandbox::inspect(&rewritten.component).expect("it was valid");
+        let again = sandbar_sandbox::inspect(&rewritten.component).expect("the rewritten component is valid");
         assert_eq!((again.imports, again.exports), (shape.imports, shape.exports));
     }
     true
 }
 
-/// A job file, followed by `--set` values, each behind a zero byte.
+/// Parses a job file, followed by `--set` values, each after a zero byte.
 ///
 /// # Panics
 /// Panics if an accepted job differs when it is parsed a second time.
@@ -218,11 +215,11 @@ fn job(bytes: &[u8]) -> bool {
         (parts.next().unwrap_or_default(), parts.map(|set| Override::new("--set", set)).collect::<Vec<_>>());
     let read = || Job::parse(job, &overrides).map(|job| format!("{job:?}"));
     let Ok(job) = read() else { return false };
-    assert_eq!(read().expect("a job is a job again"), job);
+    assert_eq!(read().expect("a valid job is valid again"), job);
     true
 }
 
-/// A text file: two bytes for its format and its options in the job, and the file. Reads it whole, and again in small
+/// Reads a text file: two bytes for its format and its options in the job, and the file. Reads it whole, and again in small
 /// ranges.
 ///
 /// # Panics
@@ -231,32 +228,32 @@ fn text(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 8] = ["csv", "jsonl", "tsv", "json.zst", "csv.gz", "csv.zst", "csv.bz2", "csv.xz"];
     let [format, options, contents @ ..] = bytes else { return false };
     let extension = EXTENSIONS[usize::from(*format) % EXTENSIONS.len()];
-    let of = |shift: u8, names: [Option<&str>; 4]| names[usize::from(options >> shift & 3)].map(str::to_owned);
+    let option = |shift: u8, values: [Option<&str>; 4]| values[usize::from(options >> shift & 3)].map(str::to_owned);
     let spec = TextSpec {
-        delimiter: of(0, [None, Some(";"), Some(" "), None]),
-        quote: of(2, [None, Some("'"), Some(""), None]),
-        comment: of(4, [None, Some("#"), None, Some("a")]),
-        encoding: of(6, [None, Some("utf-16"), Some("latin-1"), None]),
+        delimiter: option(0, [None, Some(";"), Some(" "), None]),
+        quote: option(2, [None, Some("'"), Some(""), None]),
+        comment: option(4, [None, Some("#"), None, Some("a")]),
+        encoding: option(6, [None, Some("utf-16"), Some("latin-1"), None]),
         header: Some(format & 0x80 == 0),
         null_values: (format & 0x40 != 0).then(|| vec![String::new(), "NA".to_owned()]),
         ..TextSpec::default()
     };
-    let options = TextOptions::new(&spec).expect("options that are right");
-    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a file can be made");
-    file.write_all(contents).expect("a file can be written");
-    let path = file.path().to_str().expect("temporary files have plain names").to_owned();
-    let all = |morsel_bytes| {
+    let options = TextOptions::new(&spec).expect("the options are valid");
+    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a temporary file");
+    file.write_all(contents).expect("the file is writable");
+    let path = file.path().to_str().expect("the path is UTF-8").to_owned();
+    let read = |morsel_bytes| {
         let source = ScanSource { paths: vec![path.clone()], text: options.clone(), ..ScanSource::default() };
         futures::executor::block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 16 }, false))
     };
-    let (whole, ranges) = (all(1 << 20), all(32));
-    assert_eq!(whole.is_ok(), ranges.is_ok(), "in one range and in many: {whole:?} {ranges:?}");
+    let (whole, ranges) = (read(1 << 20), read(32));
+    assert_eq!(whole.is_ok(), ranges.is_ok(), "read in one range and in many: {whole:?} {ranges:?}");
     let (Ok(whole), Ok(ranges)) = (whole, ranges) else { return false };
-    assert_eq!(whole, ranges, "in one range and in many");
+    assert_eq!(whole, ranges, "rows read in one range and in many");
     true
 }
 
-/// An input file: its format as a byte, and the file. Reads it whole, again in small ranges, and again by row groups as
+/// Reads an input file: its format as a byte, and the file. Reads it whole, again in small ranges, and again by row groups as
 /// workers do.
 ///
 /// # Panics
@@ -264,27 +261,27 @@ fn text(bytes: &[u8]) -> bool {
 fn file(bytes: &[u8]) -> bool {
     const EXTENSIONS: [&str; 6] = ["parquet", "csv", "tsv", "jsonl", "arrow", "feather"];
     static RUNTIME: LazyLock<Runtime> =
-        LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime takes a few bytes"));
+        LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime without IO drivers"));
     let Some((format, contents)) = bytes.split_first() else { return false };
     let extension = EXTENSIONS[usize::from(*format) % EXTENSIONS.len()];
-    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a file can be made");
-    file.write_all(contents).expect("a file can be written");
-    let path = file.path().to_str().expect("temporary files have plain names").to_owned();
-    let all = |morsel_bytes, stored| {
+    let mut file = tempfile::Builder::new().suffix(&format!(".{extension}")).tempfile().expect("a temporary file");
+    file.write_all(contents).expect("the file is writable");
+    let path = file.path().to_str().expect("the path is UTF-8").to_owned();
+    let read = |morsel_bytes, by_row_group| {
         let source = ScanSource { paths: vec![path.clone()], ..ScanSource::default() };
-        RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }, stored))
+        RUNTIME.block_on(rows(source, ScanOptions { morsel_bytes, batch_rows: 64 }, by_row_group))
     };
-    let ways = [(1 << 20, false), (64, false), (64, true)].map(|(bytes, stored)| all(bytes, stored));
-    let [Ok(whole), Ok(ranges), stored] = ways else { return false };
-    assert_eq!(whole, ranges, "in one range and in many");
+    let reads = [(1 << 20, false), (64, false), (64, true)].map(|(bytes, by_row_group)| read(bytes, by_row_group));
+    let [Ok(whole), Ok(ranges), row_groups] = reads else { return false };
+    assert_eq!(whole, ranges, "rows read in one range and in many");
     // A decoder that reads other ranges may find other damage.
-    let Ok(stored) = stored else { return false };
-    assert_eq!(whole, stored, "in row groups");
+    let Ok(row_groups) = row_groups else { return false };
+    assert_eq!(whole, row_groups, "rows read by row groups");
     true
 }
 
-/// Returns the rows of all files as text.
-async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<Vec<String>, DatasetError> {
+/// Returns the rows of all files as text. Reads row groups as workers do if `by_row_group` is set and the format has them.
+async fn rows(source: ScanSource, options: ScanOptions, by_row_group: bool) -> Result<Vec<String>, DatasetError> {
     let batch_rows = options.batch_rows;
     let scan = Scan::open(source, options).await?;
     let mut rows = Vec::new();
@@ -293,7 +290,7 @@ async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<
         rows.extend((0..batch.num_rows()).map(|row| format!("{:?}", batch.slice(row, 1).columns())));
     };
     for morsel in 0..scan.morsels().len() {
-        let groups = if stored { scan.row_groups(morsel).await } else { None };
+        let groups = if by_row_group { scan.row_groups(morsel).await } else { None };
         let Some(groups) = groups else {
             let mut batches = scan.read(morsel)?;
             while let Some(batch) = batches.try_next().await? {
@@ -314,11 +311,11 @@ async fn rows(source: ScanSource, options: ScanOptions, stored: bool) -> Result<
 fn check(batch: &RecordBatch) {
     for column in batch.columns() {
         assert_eq!(column.len(), batch.num_rows());
-        column.to_data().validate_full().expect("an array is one");
+        column.to_data().validate_full().expect("a valid array");
     }
 }
 
-fn batch_of(header: &[u8], body: &[u8]) -> Result<RecordBatch, String> {
+fn read_batch(header: &[u8], body: &[u8]) -> Result<RecordBatch, String> {
     let header = Header::parse(header).map_err(|e| e.to_string())?;
     let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
     read(&header, Arc::new(schema), &aligned(body)).map_err(|e| e.to_string())
@@ -330,8 +327,8 @@ fn aligned(bytes: &[u8]) -> Buffer {
     copy.into()
 }
 
-/// Splits off the bytes behind a two-byte length. Returns them and the rest.
-fn parted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Returns the bytes after a two-byte length, and the rest.
+fn split_by_length(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
 }

@@ -28,10 +28,10 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
-        "dense" => dense::wanted(),
+        "dense" => dense::guest_requests(),
         "events" | "peer" | "ring" => histories(),
         "file" => files(),
-        "gpu" => dense::answered(),
+        "gpu" => dense::gpu_responses(),
         "job" => jobs(),
         "message" => programs::messages(),
         "request" => programs::requests(),
@@ -40,25 +40,26 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Random histories: any bytes are a valid one.
+/// Returns random bytes, which are valid histories.
 fn histories() -> Vec<Vec<u8>> {
-    let of = |seed: u64| {
+    let random_bytes = |seed: u64| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut bytes = vec![0; 8 << 10];
         random.fill_bytes(&mut bytes);
         bytes
     };
-    (0..16).map(of).collect()
+    (0..16).map(random_bytes).collect()
 }
 
-fn joined(first: &[u8], rest: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(first.len()).expect("seeds are short");
+/// Concatenates `first`, after its length as two bytes, and `rest`.
+fn join(first: &[u8], rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(first.len()).expect("the message of a seed is short");
     [&length.to_le_bytes(), first, rest].concat()
 }
 
 fn batches() -> Vec<RecordBatch> {
     let numbers = Float64Array::from_iter([Some(1.5), None, Some(-0.0), Some(f64::NAN), Some(1e300)]);
-    let whole = Int64Array::from_iter([Some(1), Some(i64::MIN), None, Some(4), Some(5)]);
+    let integers = Int64Array::from_iter([Some(1), Some(i64::MIN), None, Some(4), Some(5)]);
     let texts = StringArray::from_iter([Some("a"), None, Some(""), Some("日本"), Some("long enough")]);
     let flags = BooleanArray::from_iter([Some(true), None, Some(false), Some(true), Some(true)]);
     let times = TimestampMicrosecondArray::from(vec![0, 1, -1, i64::MAX, 1_546_300_800_000_000]);
@@ -71,21 +72,22 @@ fn batches() -> Vec<RecordBatch> {
     let number: ArrayRef = Arc::new(numbers);
     let field = Field::new("inner", DataType::Float64, true);
     let nested = StructArray::new(vec![field].into(), vec![number.clone()], None);
-    let of = |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter(columns).expect("columns of one length");
+    let batch =
+        |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter(columns).expect("all columns have the same length");
     vec![
-        of(vec![("n", number), ("i", Arc::new(whole)), ("s", Arc::new(texts))]),
-        of(vec![("b", Arc::new(flags)), ("t", Arc::new(times))]),
-        of(vec![("d", Arc::new(words)), ("l", Arc::new(lists.finish())), ("o", Arc::new(nested))]),
-        of(vec![("none", new_empty_array(&DataType::Int64))]),
+        batch(vec![("n", number), ("i", Arc::new(integers)), ("s", Arc::new(texts))]),
+        batch(vec![("b", Arc::new(flags)), ("t", Arc::new(times))]),
+        batch(vec![("d", Arc::new(words)), ("l", Arc::new(lists.finish())), ("o", Arc::new(nested))]),
+        batch(vec![("none", new_empty_array(&DataType::Int64))]),
     ]
 }
 
 fn batch(batch: &RecordBatch) -> Vec<u8> {
-    let encoded = sandbar_batch::encode(batch).expect("its types cross");
-    joined(&encoded.header, &encoded.body())
+    let encoded = sandbar_batch::encode(batch).expect("all column types are supported");
+    join(&encoded.header, &encoded.body())
 }
 
-/// Messages in postcard's encoding.
+/// Returns messages of workers in postcard's encoding.
 fn answers() -> Vec<Vec<u8>> {
     const DONE: u8 = 1;
     const OK: u8 = 0;
@@ -95,12 +97,12 @@ fn answers() -> Vec<Vec<u8>> {
     let message = |output: &[u8], log_bytes| [&[DONE, 0, 1, OK], output, &[log_bytes, 3, 4]].concat();
     let lines = b"\x01\x02\x07careful";
     let mut answers = vec![
-        joined(&message(&[INLINE, 0], 0), &[]),
-        joined(&message(&[&[INLINE, lines.len() as u8], &lines[..]].concat(), lines.len() as u8), &[]),
-        joined(&[DONE, 0, 1, 1, 3, 4, b'o', b'h', b' ', b'!', INLINE, 0, 0, 0, 0], &[]),
+        join(&message(&[INLINE, 0], 0), &[]),
+        join(&message(&[&[INLINE, lines.len() as u8], &lines[..]].concat(), lines.len() as u8), &[]),
+        join(&[DONE, 0, 1, 1, 3, 4, b'o', b'h', b' ', b'!', INLINE, 0, 0, 0, 0], &[]),
     ];
     for batch in batches() {
-        let encoded = sandbar_batch::encode(&batch).expect("its types cross");
+        let encoded = sandbar_batch::encode(&batch).expect("all column types are supported");
         let (header, body) = (&encoded.header, encoded.body());
         let mut slot = [header.len(), body.len()].map(|length| (length as u64).to_le_bytes()).concat();
         slot.extend_from_slice(header);
@@ -108,14 +110,14 @@ fn answers() -> Vec<Vec<u8>> {
         slot.extend_from_slice(&body);
         let written = [&slot[..], lines].concat();
         let length = [SLOT, (written.len() % 128) as u8 | 128, (written.len() / 128) as u8];
-        answers.push(joined(&message(&length, lines.len() as u8), &written));
+        answers.push(join(&message(&length, lines.len() as u8), &written));
     }
     answers
 }
 
 fn blocks(kind: u8) -> Vec<u8> {
     let (grouping, schema) = grouping(kind);
-    let mut writer = BlockWriter::new(&grouping, &schema, 0).expect("its keys are words");
+    let mut writer = BlockWriter::new(&grouping, &schema, 0).expect("the keys have supported types");
     let fraction = if kind.is_multiple_of(3) { 0.37 } else { 1.0 };
     let number = |row: i64| if row == 7 && kind.is_multiple_of(5) { f64::NAN } else { row as f64 * fraction };
     let column = |field: &Field| -> ArrayRef {
@@ -124,17 +126,19 @@ fn blocks(kind: u8) -> Vec<u8> {
             DataType::Float64 => Arc::new(Float64Array::from_iter_values(rows.map(number))),
             DataType::Boolean => Arc::new(rows.map(|row| (row > 2).then_some(row % 2 == 0)).collect::<BooleanArray>()),
             other => {
-                let whole = rows.map(|row| (row > 2).then_some(row as i32 % 5)).collect::<arrow_array::Int32Array>();
+                let integers = rows.map(|row| (row > 2).then_some(row as i32 % 5)).collect::<arrow_array::Int32Array>();
                 match other {
-                    DataType::Date32 => Arc::new(whole.reinterpret_cast::<arrow_array::types::Date32Type>()),
-                    DataType::Int8 => Arc::new(whole.unary_opt::<_, arrow_array::types::Int8Type>(|n| Some(n as i8))),
-                    _ => Arc::new(whole.unary_opt::<_, arrow_array::types::Int64Type>(|n| Some(i64::from(n)))),
+                    DataType::Date32 => Arc::new(integers.reinterpret_cast::<arrow_array::types::Date32Type>()),
+                    DataType::Int8 => {
+                        Arc::new(integers.unary_opt::<_, arrow_array::types::Int8Type>(|n| Some(n as i8)))
+                    }
+                    _ => Arc::new(integers.unary_opt::<_, arrow_array::types::Int64Type>(|n| Some(i64::from(n)))),
                 }
             }
         }
     };
     let columns = schema.fields().iter().map(|field| column(field)).collect();
-    let rows = RecordBatch::try_new(schema, columns).expect("columns of one length");
+    let rows = RecordBatch::try_new(schema, columns).expect("all columns have the same length");
     let mut words = Vec::new();
     let mut append = |block: FinishedBlock| -> Result<(), DatasetError> {
         let at = words.len();
@@ -142,8 +146,8 @@ fn blocks(kind: u8) -> Vec<u8> {
         block.write(&mut words[at..]);
         Ok(())
     };
-    writer.push(&rows, &mut append).expect("the columns are those of the schema");
-    writer.flush().map_or(Ok(()), append).expect("there is room");
+    writer.push(&rows, &mut append).expect("the columns match the schema");
+    writer.flush().map_or(Ok(()), append).expect("writing to memory succeeds");
     [kind].into_iter().chain(words.into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
@@ -155,7 +159,7 @@ fn components() -> Vec<Vec<u8>> {
             (core module (memory 1) (data (i32.const 1024) "abcd") (func (export "f")))
             (core module (memory 1) (data (i32.const 5000) "yz"))
             (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#,
-        // Linked through trampolines, as `cargo build` does.
+        // Modules linked through trampolines, as `cargo build` links them.
         r#"(component
             (import "sandbar:udf/data@0.1.0" (instance $data
                 (export "read" (func (param "offset" u64) (param "region" (list u8))))))
@@ -181,7 +185,7 @@ fn components() -> Vec<Vec<u8>> {
         r#"(component (import "wasi:io/streams@0.2.0" (instance)))"#,
         "(module (memory 1))",
     ];
-    texts.map(|text| wat::parse_str(text).expect("it is WebAssembly")).into()
+    texts.map(|text| wat::parse_str(text).expect("the text is valid WebAssembly")).into()
 }
 
 fn files() -> Vec<Vec<u8>> {
@@ -197,9 +201,10 @@ fn files() -> Vec<Vec<u8>> {
     for batch in batches() {
         let schema = batch.schema();
         let mut parquet = vec![0];
-        let mut writer = ArrowWriter::try_new(&mut parquet, schema.clone(), None).expect("its types are Parquet's");
-        writer.write(&batch).and_then(|()| writer.write(&batch)).expect("memory is written");
-        writer.close().expect("memory is written");
+        let mut writer =
+            ArrowWriter::try_new(&mut parquet, schema.clone(), None).expect("Parquet supports all column types");
+        writer.write(&batch).and_then(|()| writer.write(&batch)).expect("writing to memory succeeds");
+        writer.close().expect("writing to memory succeeds");
         files.push(parquet);
         files.push(ipc(4, &batch, |to| {
             let mut writer = FileWriter::try_new(to, &schema)?;
@@ -219,9 +224,9 @@ fn texts() -> Vec<Vec<u8>> {
     let csv = "zip,x,s\n01234,1,\"a\nb\"\n00501,2.5,NA\n1e400,-0,\"q,\"\"r\"\n9007199254740993,,2019-01-01\n";
     let json = "{\"id\": 18446744073709551615, \"s\": \"a\\u00fc\"}\n{\"id\": 1, \"l\": [{\"a\": 0.5}, null]}\n{}\n";
     let utf16: Vec<u8> = csv.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let zstd = |text: &str| zstd::stream::encode_all(text.as_bytes(), 1).expect("memory is written");
+    let zstd = |text: &str| zstd::stream::encode_all(text.as_bytes(), 1).expect("writing to memory succeeds");
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(csv.as_bytes()).expect("memory is written");
+    gzip.write_all(csv.as_bytes()).expect("writing to memory succeeds");
     [
         (0, 0, csv.as_bytes().to_vec()),
         (0x40, 0b0001_0000, format!("# no, \"quote\n{csv}").into_bytes()),
@@ -232,7 +237,7 @@ fn texts() -> Vec<Vec<u8>> {
         (1, 0, "\u{feff}{\n  \"k\": 1\n}\n{\n  \"k\": 2\n}\n".as_bytes().to_vec()),
         (2, 0, csv.replace(',', "\t").into_bytes()),
         (3, 0, zstd(json)),
-        (4, 0, gzip.finish().expect("memory is written")),
+        (4, 0, gzip.finish().expect("writing to memory succeeds")),
         (5, 0, zstd(csv)),
     ]
     .map(|(format, options, bytes)| [&[format, options], &bytes[..]].concat())

@@ -1,4 +1,4 @@
 //! Fuzzes messages of workers.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("answer"), |bytes: &[u8]| sandbar_fuzz::fuzz("answer", bytes));
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::prepare("answer"), |bytes: &[u8]| sandbar_fuzz::fuzz("answer", bytes));

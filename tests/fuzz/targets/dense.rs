@@ -1,4 +1,4 @@
 //! Fuzzes tensor operations of guests.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::begin("dense"), |bytes: &[u8]| sandbar_fuzz::fuzz("dense", bytes));
+libfuzzer_sys::fuzz_target!(init: sandbar_fuzz::prepare("dense"), |bytes: &[u8]| sandbar_fuzz::fuzz("dense", bytes));

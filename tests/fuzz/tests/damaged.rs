@@ -1,5 +1,5 @@
-//! Damages valid input of each boundary at random. Failures that longer fuzzing found are table tests of the crates
-//! concerned.
+//! Damages valid input of each boundary at random. Failures that longer fuzzing found have table tests in the crates at
+//! fault.
 //!
 //! `SANDBAR_SEED` repeats a run; `SANDBAR_BOUNDARY` selects one boundary, `SANDBAR_TIMES` sets the number of damaged
 //! copies of each seed.
@@ -11,9 +11,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use sandbar_fuzz::{NAMES, run, seeds};
 
-/// Damaged copies of each seed. Reading files takes longest, a history has some hundred steps, and runtimes start
-/// threads.
-fn times(name: &str) -> usize {
+/// Returns the number of damaged copies of each seed. Files are slow to read, histories have hundreds of steps, and runtimes
+/// start threads.
+fn copies(name: &str) -> usize {
     match name {
         "file" | "events" | "request" | "text" => 150,
         "message" => 300,
@@ -23,28 +23,28 @@ fn times(name: &str) -> usize {
 }
 
 #[test]
-fn each_boundary_has_its_target() {
+fn each_boundary_has_a_target() {
     let folder = Path::new(env!("SANDBAR_MANIFEST")).with_file_name("tests/fuzz/targets");
-    let targets = std::fs::read_dir(folder).expect("a folder of targets").flatten();
+    let targets = std::fs::read_dir(folder).expect("the folder of targets").flatten();
     let mut targets: Vec<_> = targets.map(|target| target.file_name().to_string_lossy().into_owned()).collect();
     targets.sort();
     assert_eq!(targets, NAMES.map(|name| format!("{name}.rs")));
 }
 
 #[test]
-fn what_is_right_passes() {
+fn most_seeds_are_accepted() {
     for name in NAMES {
         let seeds = seeds(name);
-        let taken = seeds.iter().filter(|seed| run(name, seed)).count();
-        // Some seeds have to be rejected, and some random histories run no task.
-        let is_most = taken + 2 >= seeds.len() || taken * 4 >= seeds.len() * 3;
-        assert!(taken > 1 && is_most, "{name}: {taken} of {}", seeds.len());
+        let accepted = seeds.iter().filter(|seed| run(name, seed)).count();
+        // Some seeds are invalid on purpose, and some random histories run no task.
+        let is_most = accepted + 2 >= seeds.len() || accepted * 4 >= seeds.len() * 3;
+        assert!(accepted > 1 && is_most, "{name}: {accepted} of {} seeds are accepted", seeds.len());
     }
 }
 
 #[test]
-fn damage_is_found_or_harmless() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+fn damaged_input_is_rejected_or_harmless() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970");
     let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().expect("a number"));
     let seed = number("SANDBAR_SEED").unwrap_or(now.as_nanos() as u64);
     eprintln!("SANDBAR_SEED={seed} repeats this run");
@@ -53,7 +53,7 @@ fn damage_is_found_or_harmless() {
     for name in NAMES.iter().filter(|name| only.as_deref().is_none_or(|only| only == **name)) {
         let seeds = seeds(name);
         for bytes in &seeds {
-            for _ in 0..number("SANDBAR_TIMES").map_or(times(name), |times| times as usize) {
+            for _ in 0..number("SANDBAR_TIMES").map_or(copies(name), |copies| copies as usize) {
                 let mut damaged = bytes.clone();
                 for _ in 0..1 + random.next_u32() % 4 {
                     damage(&mut damaged, &seeds, &mut random);
@@ -82,9 +82,9 @@ fn damage(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Xoshiro256PlusPlu
             bytes.get_mut(at..end).into_iter().for_each(|bytes| bytes.fill(value));
         }
         _ => {
-            let (flip, value) = (1 << below(8), below(256) as u8);
-            let whole = below(2) == 0;
-            bytes.get_mut(at).into_iter().for_each(|byte| *byte = if whole { value } else { *byte ^ flip });
+            let (bit, value) = (1 << below(8), below(256) as u8);
+            let replaces_byte = below(2) == 0;
+            bytes.get_mut(at).into_iter().for_each(|byte| *byte = if replaces_byte { value } else { *byte ^ bit });
         }
     }
 }

@@ -27,7 +27,7 @@ use self::line::ClientTask;
 pub(super) use self::line::{ClientLine, ClientLink};
 pub use self::line::{ClientListener, ObjectValue};
 use crate::calls::{Program, ProgramTask};
-use crate::engine::{First, JobOutputs, JobResult, NewJob};
+use crate::engine::{JobOutputs, JobResult, NewJob, RootTask};
 use crate::error::ProgramError;
 use crate::recording::JobRecording;
 use crate::runner::{ProgramRunner, start_fault, summary};
@@ -97,7 +97,7 @@ impl ProgramRunner {
         let mut job = runtime.submit(NewJob {
             tenant: recording.tenant(),
             program: program.program.clone(),
-            first: First::Client(name, ClientLink::new(line.clone(), listener, sender)),
+            root_task: RootTask::Client { name, link: ClientLink::new(line.clone(), listener, sender) },
             seed,
             lasting: None,
             files: Arc::default(),

@@ -1,4 +1,5 @@
-//! What another node may say, made of picks: it has a form, and most that it names is there, or was, or will be.
+//! Generator of peers' messages. They are well formed, and mostly name tasks, objects and workers that exist, existed or will
+//! exist.
 
 use std::num::NonZeroU64;
 
@@ -12,42 +13,44 @@ use sandbar_worker::program::AttemptUsage;
 
 use crate::peer::{Amounts, JobRoot, PeerMessage, PeerValue, RemoteActor, RemoteTaskSpec, RemoteWork};
 
-/// The other nodes, and the number of their slots.
+/// The peers.
 pub(super) const PEERS: [NodeId; 2] = [NodeId(100), NodeId(101)];
+/// Number of slots of a peer.
 pub(super) const PEER_SLOTS: u32 = 2;
 
-/// Members' numbers, and those of other nodes, are behind these; those of the hub itself begin at 0.
-const FIRST_OF_MEMBER: u64 = 1 << 40;
-const FIRST_OF_NODE: u64 = 1 << 48;
-const NUMBERS: u32 = 16;
+/// First ids of worker `n` and of peer `n`, divided by `n`. The engine's own ids start at 0.
+const WORKER_ID_STRIDE: u64 = 1 << 40;
+const NODE_ID_STRIDE: u64 = 1 << 48;
+/// Number of ids of each worker and node that messages name.
+const IDS: u32 = 16;
 
-/// Picks a number below another one.
-pub(super) struct Picks<'a>(pub(super) &'a mut dyn FnMut(u32) -> u32);
-
-/// A message of a node, of what `pick` gives when it is asked for a number below another one.
-pub fn said_any(pick: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
-    let mut picks = Picks(pick);
-    let (list, value, error) = (picks.arguments(), vec![7; picks.length()], picks.error());
-    let error = postcard::to_stdvec(&error).unwrap_or_default();
-    let said = picks.said(&list, &value, &error);
-    postcard::to_stdvec(&said).unwrap_or_default()
-}
-
-/// Of tasks of this program most is said.
+/// Number of the program that most messages name.
 const PROGRAM: u32 = 1;
 
-/// That program is named.
-pub(super) fn program() -> Vec<u8> {
+/// Source of choices. The function returns a number below its argument.
+struct Choices<'a>(&'a mut dyn FnMut(u32) -> u32);
+
+/// Generates a message of a peer. `choose` returns a number below its argument.
+pub fn generate_peer_message(choose: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
+    let mut choices = Choices(choose);
+    let (list, value, error) = (choices.arguments(), vec![7; choices.length()], choices.error());
+    let error = postcard::to_stdvec(&error).unwrap_or_default();
+    let message = choices.message(&list, &value, &error);
+    postcard::to_stdvec(&message).unwrap_or_default()
+}
+
+/// Returns the message that introduces [`PROGRAM`].
+pub(super) fn program_message() -> Vec<u8> {
     let (program, component, limits) = (PROGRAM, CompiledComponent::placeholder_id(), Limits::default());
     postcard::to_stdvec(&PeerMessage::Program { program, component, limits }).unwrap_or_default()
 }
 
-impl Picks<'_> {
+impl Choices<'_> {
     fn below(&mut self, bound: u32) -> u32 {
         (self.0)(bound)
     }
 
-    fn is(&mut self) -> bool {
+    fn flag(&mut self) -> bool {
         self.below(2) == 1
     }
 
@@ -55,17 +58,17 @@ impl Picks<'_> {
         [0, 1, 100, 5000, 200 << 10][self.below(5) as usize]
     }
 
-    /// A number of a task or an object.
-    fn number(&mut self) -> u64 {
+    /// Returns an id of a task, an object or a placement group.
+    fn id(&mut self) -> u64 {
         let first = match u64::from(self.below(8)) {
-            of @ 0..5 => of * FIRST_OF_MEMBER,
-            of => (of - 4) * FIRST_OF_NODE,
+            worker @ 0..5 => worker * WORKER_ID_STRIDE,
+            other => (other - 4) * NODE_ID_STRIDE,
         };
-        first + u64::from(self.below(NUMBERS))
+        first + u64::from(self.below(IDS))
     }
 
     fn object(&mut self) -> ObjectId {
-        ObjectId(self.number())
+        ObjectId(self.id())
     }
 
     fn objects(&mut self) -> Vec<ObjectId> {
@@ -73,7 +76,7 @@ impl Picks<'_> {
     }
 
     fn task(&mut self) -> TaskId {
-        TaskId(self.number())
+        TaskId(self.id())
     }
 
     fn attempt(&mut self) -> Attempt {
@@ -98,11 +101,11 @@ impl Picks<'_> {
 
     fn error(&mut self) -> TaskError {
         let code = [Code::Panic, Code::Cancelled, Code::WorkerLost, Code::ObjectLost, Code::ActorDied];
-        let fault = Fault::new(code[self.below(5) as usize], "it has its reasons");
+        let fault = Fault::new(code[self.below(5) as usize], "a generated error");
         TaskError { fault, chain: (0..self.below(3)).map(|_| "task".to_owned()).collect() }
     }
 
-    fn sent<'a>(&mut self, value: &'a [u8], error: &'a [u8]) -> PeerValue<'a> {
+    fn value<'a>(&mut self, value: &'a [u8], error: &'a [u8]) -> PeerValue<'a> {
         match self.below(4) {
             0 => PeerValue::Remote { node: self.node(), object: self.object(), bytes: self.length() as u64 },
             1 => PeerValue::Failed(error),
@@ -111,8 +114,8 @@ impl Picks<'_> {
     }
 
     fn arguments(&mut self) -> Vec<u8> {
-        let argument = |picks: &mut Picks<'_>| match picks.below(3) {
-            0 => Argument::Object(picks.object()),
+        let argument = |choices: &mut Choices<'_>| match choices.below(3) {
+            0 => Argument::Object(choices.object()),
             1 => Argument::Missing,
             _ => Argument::Value(b"\x04"),
         };
@@ -123,14 +126,14 @@ impl Picks<'_> {
     fn strategy(&mut self) -> Strategy {
         match self.below(4) {
             0 => Strategy::Spread,
-            1 => Strategy::Node { node: self.node(), soft: self.is() },
-            2 => Strategy::Group { group: self.group(), bundle: self.is().then_some(0) },
+            1 => Strategy::Node { node: self.node(), soft: self.flag() },
+            2 => Strategy::Group { group: self.group(), bundle: self.flag().then_some(0) },
             _ => Strategy::Default,
         }
     }
 
     fn group(&mut self) -> GroupId {
-        GroupId(self.number())
+        GroupId(self.id())
     }
 
     fn amounts(&mut self) -> Amounts {
@@ -138,17 +141,17 @@ impl Picks<'_> {
         Amounts { cpus, memory: [0, 1, u64::MAX][self.below(3) as usize], ..Amounts::default() }
     }
 
-    fn callee(&mut self) -> RemoteActor {
-        match self.is() {
-            true => RemoteActor::Lent(ActorId(self.number())),
+    fn remote_actor(&mut self) -> RemoteActor {
+        match self.flag() {
+            true => RemoteActor::Lent(ActorId(self.id())),
             false => RemoteActor::Hosted(self.task(), self.attempt()),
         }
     }
 
-    fn actor(&mut self) -> ActorOptions {
+    fn actor_options(&mut self) -> ActorOptions {
         ActorOptions {
             detached: self.below(8) == 0,
-            get_if_exists: self.is(),
+            get_if_exists: self.flag(),
             max_restarts: self.below(3),
             max_task_retries: self.below(3),
             ..ActorOptions::default()
@@ -159,28 +162,28 @@ impl Picks<'_> {
         [RetryOn::System, RetryOn::All][self.below(2) as usize]
     }
 
-    /// The work, and the place of a function that does it, of [`super::program_of`]'s seven; or another one.
+    /// Returns work and the index of its function in a program with seven tasks. Some indices fit other work, or no function.
     fn work<'a>(&mut self) -> (RemoteWork<'a>, u32) {
         let (work, function) = match self.below(7) {
             0 | 1 => (RemoteWork::Task, 0),
             2 => (RemoteWork::Generator(self.below(4)), 1),
-            3 => (RemoteWork::HostActor(self.actor(), self.is().then(|| self.object())), 2),
+            3 => (RemoteWork::HostActor(self.actor_options(), self.flag().then(|| self.object())), 2),
             4 => {
-                let (options, strategy) = (self.actor(), self.strategy());
-                (RemoteWork::CreateActor { options, actor_name: self.is().then(|| "one".into()), strategy }, 2)
+                let (options, strategy) = (self.actor_options(), self.strategy());
+                (RemoteWork::CreateActor { options, actor_name: self.flag().then(|| "one".into()), strategy }, 2)
             }
             _ => {
-                let (actor, retry_on) = (self.callee(), self.retry_on());
-                (RemoteWork::Call { actor, retries: self.is().then_some(1), retry_on }, 3)
+                let (actor, retry_on) = (self.remote_actor(), self.retry_on());
+                (RemoteWork::Call { actor, retries: self.flag().then_some(1), retry_on }, 3)
             }
         };
         (work, if self.below(32) == 0 { self.below(9) } else { function })
     }
 
-    fn errand<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> RemoteTaskSpec<'a> {
+    fn task_spec<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> RemoteTaskSpec<'a> {
         let (work, function) = self.work();
         let needs = self.objects();
-        let values = needs.iter().map(|need| (*need, self.sent(value, error))).collect();
+        let values = needs.iter().map(|need| (*need, self.value(value, error))).collect();
         RemoteTaskSpec {
             task: self.task(),
             attempt: self.attempt(),
@@ -199,22 +202,22 @@ impl Picks<'_> {
             bundle: (self.below(8) == 0).then(|| (self.group(), self.below(2))),
             refs: self.objects(),
             needs,
-            values: if self.is() { values } else { Vec::new() },
+            values: if self.flag() { values } else { Vec::new() },
             arguments,
             work,
         }
     }
 
-    fn said<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> PeerMessage<'a> {
+    fn message<'a>(&mut self, arguments: &'a [u8], value: &'a [u8], error: &'a [u8]) -> PeerMessage<'a> {
         match self.below(32) {
-            0..7 => PeerMessage::Submit(self.errand(arguments, value, error)),
+            0..7 => PeerMessage::Submit(self.task_spec(arguments, value, error)),
             7 => {
                 let component =
-                    if self.is() { CompiledComponent::placeholder_id() } else { ComponentId::from_digest([1; 32]) };
+                    if self.flag() { CompiledComponent::placeholder_id() } else { ComponentId::from_digest([1; 32]) };
                 PeerMessage::Program { program: self.below(3), component, limits: Limits::default() }
             }
             8 => {
-                let lasting = self.is().then(|| "20260131-235959-123-4f3a9c".into());
+                let lasting = self.flag().then(|| "20260131-235959-123-4f3a9c".into());
                 PeerMessage::Job {
                     root: self.root(),
                     tenant: TenantId(self.below(3).into()),
@@ -224,33 +227,34 @@ impl Picks<'_> {
             }
             9 => PeerMessage::Recall(self.worker()),
             10 => PeerMessage::Recalled(self.worker(), (0..self.below(3)).map(|_| self.task()).collect()),
-            11 | 12 => PeerMessage::Cancel(self.task(), self.attempt(), self.is()),
+            11 | 12 => PeerMessage::Cancel(self.task(), self.attempt(), self.flag()),
             13 => PeerMessage::JobEnded(self.root()),
             14..17 => {
                 let returned = match self.below(4) {
                     0 => Err(Box::new(self.error())),
-                    _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.sent(value, error), self.objects())).collect()),
+                    _ => Ok((0..1 + self.below(8) / 7).map(|_| (self.value(value, error), self.objects())).collect()),
                 };
-                let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.is());
-                let took = AttemptUsage { started: u64::MAX, nanos: 5, waited_nanos: 8, gpu_nanos: 7, memory_bytes: 6 };
-                PeerMessage::Finished { task, attempt, slot, returned, system, usage: took }
+                let (task, attempt, slot, system) = (self.task(), self.attempt(), self.worker(), self.flag());
+                let usage =
+                    AttemptUsage { started: u64::MAX, nanos: 5, waited_nanos: 8, gpu_nanos: 7, memory_bytes: 6 };
+                PeerMessage::Finished { task, attempt, slot, returned, system, usage }
             }
-            17 => PeerMessage::Blocked(self.task(), self.is()),
+            17 => PeerMessage::Blocked(self.task(), self.flag()),
             18 => {
                 let (task, attempt, slot, index) = (self.task(), self.attempt(), self.worker(), self.below(3).into());
-                let (object, value, contains) = (self.object(), self.sent(value, error), self.objects());
-                match self.is() {
+                let (object, value, contains) = (self.object(), self.value(value, error), self.objects());
+                match self.flag() {
                     true => PeerMessage::Yielded { task, attempt, slot, index, object, value, contains },
                     false => PeerMessage::Checkpoint { task, attempt, object, value, contains },
                 }
             }
             19 => PeerMessage::ItemsTaken(self.task(), self.below(5).into()),
             20 => PeerMessage::FindActor { object: self.object(), job: self.root(), name: "one".into() },
-            21 => PeerMessage::KillActor(self.callee(), self.is()),
-            22 => PeerMessage::RequestObject(self.object(), self.is()),
+            21 => PeerMessage::KillActor(self.remote_actor(), self.flag()),
+            22 => PeerMessage::RequestObject(self.object(), self.flag()),
             23 => PeerMessage::ObjectValue {
                 object: self.object(),
-                value: self.sent(value, error),
+                value: self.value(value, error),
                 contains: self.objects(),
             },
             24 | 25 => PeerMessage::Release(self.object(), self.below(3)),
@@ -268,8 +272,8 @@ impl Picks<'_> {
                 let bundles = (0..self.below(3)).map(|index| (index, self.amounts())).collect();
                 PeerMessage::ReserveBundles { group, attempt, job, program: PROGRAM, bundles }
             }
-            29 => PeerMessage::ReserveReply(self.group(), self.attempt(), self.is()),
-            30 => match self.is() {
+            29 => PeerMessage::ReserveReply(self.group(), self.attempt(), self.flag()),
+            30 => match self.flag() {
                 true => PeerMessage::ReleaseBundles(self.group(), self.attempt()),
                 false => PeerMessage::Load(self.amounts()),
             },

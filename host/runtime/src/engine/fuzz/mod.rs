@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{ComponentId, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, TenantId, WorkerId};
+use sandbar_core::{ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, TenantId, WorkerId};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
 use sandbar_worker::program::{Doorbell, monotonic_nanos};
 use tokio::sync::oneshot;
 
-pub use self::generate::said_any;
+pub use self::generate::generate_peer_message;
 use self::generate::{PEER_SLOTS, PEERS};
-use super::{Driver, Engine, EngineOptions, First, JobOutputs, JobResult, NewJob, WORKERS_MAX};
+use super::{Driver, Engine, EngineOptions, JobOutputs, JobResult, NewJob, RootTask, WORKERS_MAX};
 use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::Link;
@@ -24,7 +24,7 @@ use crate::peer::{Callback, NewPeer, PeerLine, RemoteObject};
 use crate::{Program, ProgramTask};
 use sandbar_jobs::{JobLog, JobQuery, LogOutput};
 
-/// Bytes of the file that comes with a message, if one does.
+/// Bytes of a value's file.
 const FILE_BYTES: usize = 9000;
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 const FILES_MAX: usize = 1000;
@@ -36,44 +36,46 @@ const JOB_LIMITS: JobLimits = JobLimits {
     groups_max: 4,
     call_bytes_max: 1 << 20,
 };
-const ROLES: [WorkerKind; 4] =
+/// Kinds of the workers, by sender. The drivers are the clients of two jobs.
+const WORKER_KINDS: [WorkerKind; 4] =
     [WorkerKind::Driver(JobId(1)), WorkerKind::Driver(JobId(2)), WorkerKind::Tasks, WorkerKind::Actors];
 
-/// Who says something: the clients that are the first tasks of two jobs, a worker for tasks, one for actors, or one of two
-/// other nodes. The members' numbers are from 1 on, the tasks of the clients 0 and 1.
+/// A message of a worker or a peer.
 #[derive(Debug, Clone, Copy)]
-pub struct Saying<'a> {
-    /// Which of the six.
-    pub who: u8,
-    /// Whether a file of a value is there for it.
+pub struct FuzzInput<'a> {
+    /// Sender: the clients of two jobs (0 and 1), a worker for tasks (2) and one for actors (3), two peers (4 and 5). Their
+    /// worker ids start at 1. The root task of client `n` has the id `n`.
+    pub sender: u8,
+    /// Whether the message comes with the file of a value.
     pub with_file: bool,
-    /// An [`sandbar_worker::program::WorkerMessage`], or what [`said_any`] makes of a node, or any bytes.
+    /// A [`sandbar_worker::program::WorkerMessage`], the result of [`generate_peer_message`], or arbitrary bytes.
     pub message: &'a [u8],
-    /// Milliseconds that pass before.
-    pub after_ms: u32,
+    /// Milliseconds that pass before the message.
+    pub delay_ms: u32,
 }
 
-/// Has a hub hear what its members say, whose jobs have a program with tasks of these kinds. Says whether all of it made
-/// sense: nobody was ended for it.
+/// Sends an engine the messages, while it runs two jobs of a program with tasks of these kinds. Returns whether all messages
+/// are valid: the engine disconnects the sender of an invalid one.
 ///
 /// # Panics
-/// When something of it is left once all jobs and members have ended.
-pub fn hear_any<'a>(kinds: &[TaskKind], all: impl IntoIterator<Item = Saying<'a>>) -> bool {
+/// Panics if the engine has any state left after all jobs and workers have ended.
+pub fn run_fuzz_inputs<'a>(kinds: &[TaskKind], inputs: impl IntoIterator<Item = FuzzInput<'a>>) -> bool {
     let Some(mut harness) = Harness::new(kinds) else { return false };
-    let mut made_sense = true;
-    for saying in all {
-        made_sense &= harness.hear(&saying);
+    let mut is_valid = true;
+    for input in inputs {
+        is_valid &= harness.run_input(&input);
     }
-    harness.end();
-    made_sense
+    harness.finish();
+    is_valid
 }
 
 struct Harness {
     engine: Engine,
-    members: Vec<(WorkerId, Arc<ClientLine>)>,
-    /// The other ends of the lines to nodes, once these have said something.
+    /// Workers of [`WORKER_KINDS`].
+    workers: Vec<(WorkerId, Arc<ClientLine>)>,
+    /// The peers' ends of their lines, from their first message on.
     peers: [Option<PeerLine>; 2],
-    /// Of the jobs of the first two.
+    /// Results of the clients' jobs.
     results: Vec<oneshot::Receiver<JobResult>>,
     clock: Arc<Mutex<Instant>>,
     doorbell: Doorbell,
@@ -82,7 +84,7 @@ struct Harness {
 }
 
 impl Harness {
-    /// None when the machine has no more of something.
+    /// Returns `None` if the operating system runs out of files, threads or memory.
     fn new(kinds: &[TaskKind]) -> Option<Harness> {
         let resources = ResourceSet { cpus: 4 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
         let doorbell = Doorbell::new().ok()?;
@@ -104,84 +106,86 @@ impl Harness {
         let driver = Box::new(FuzzDriver { disk, clock: clock.clone() });
         let next_job = Arc::new(AtomicU32::new(1));
         let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
-        let program = Arc::new(program_of(kinds)?);
+        let program = Arc::new(program_with_tasks(kinds)?);
         let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).ok()?;
-        let (mut members, mut results) = (Vec::new(), Vec::new());
-        for role in ROLES {
+        let (mut workers, mut results) = (Vec::new(), Vec::new());
+        for kind in WORKER_KINDS {
             let (line, link) = connect_client(&doorbell);
-            let id = if let WorkerKind::Driver(job) = role {
+            let id = if let WorkerKind::Driver(job) = kind {
                 let (program, log) = (program.clone(), log.sender());
                 let outputs = JobOutputs { progress: Arc::default(), log, finished: Arc::new(OnceLock::new()) };
-                let first = First::Client("client".to_owned(), link);
+                let root_task = RootTask::Client { name: "client".to_owned(), link };
                 let (done, result) = oneshot::channel();
                 let (tenant, files) = (TenantId::DEFAULT, Arc::default());
-                let new = NewJob { tenant, program, first, seed: 7, lasting: None, files, outputs };
+                let new = NewJob { tenant, program, root_task, seed: 7, lasting: None, files, outputs };
                 engine.start_job(job, new, done);
                 results.push(result);
                 WorkerId(job.0)
             } else {
-                engine.workers.add_client(&mut engine.cx, role, link)?
+                engine.workers.add_client(&mut engine.cx, kind, link)?
             };
-            members.push((id, line));
+            workers.push((id, line));
         }
-        Some(Harness { engine, members, peers: [None, None], results, clock, doorbell, frame: Vec::new(), log })
+        Some(Harness { engine, workers, peers: [None, None], results, clock, doorbell, frame: Vec::new(), log })
     }
 
-    /// Says whether it made sense.
-    fn hear(&mut self, saying: &Saying<'_>) -> bool {
-        if saying.after_ms > 0 {
-            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) += Duration::from_millis(saying.after_ms.into());
+    /// Sends a message. Returns whether it is valid.
+    fn run_input(&mut self, input: &FuzzInput<'_>) -> bool {
+        if input.delay_ms > 0 {
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) += Duration::from_millis(input.delay_ms.into());
             self.engine.tick();
         }
-        let at = usize::from(saying.who) % (ROLES.len() + PEERS.len());
-        if let Some(peer) = at.checked_sub(ROLES.len()) {
-            return self.hear_peer(peer, saying.message);
+        let at = usize::from(input.sender) % (WORKER_KINDS.len() + PEERS.len());
+        if let Some(peer) = at.checked_sub(WORKER_KINDS.len()) {
+            return self.run_peer_input(peer, input.message);
         }
-        if !self.engine.cx.workers.contains_key(&self.members[at].0) {
-            if let WorkerKind::Driver(_) = ROLES[at] {
-                // Nobody hears it any more.
+        if !self.engine.cx.workers.contains_key(&self.workers[at].0) {
+            if let WorkerKind::Driver(_) = WORKER_KINDS[at] {
+                // The job has ended: nothing receives the client's messages.
                 return true;
             }
-            // Another one is started.
+            // Replaces the worker.
             let (line, link) = connect_client(&self.doorbell);
-            let Some(worker) = self.engine.workers.add_client(&mut self.engine.cx, ROLES[at], link) else {
+            let Some(worker) = self.engine.workers.add_client(&mut self.engine.cx, WORKER_KINDS[at], link) else {
                 return true;
             };
-            self.members[at] = (worker, line);
+            self.workers[at] = (worker, line);
         }
-        let (id, line) = &self.members[at];
-        let file = saying.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
-        line.send_bytes(saying.message.to_vec(), file);
+        let (id, line) = &self.workers[at];
+        let file = input.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
+        line.send_bytes(input.message.to_vec(), file);
         self.engine.turn(&mut self.frame);
-        // A job may end by what is said, and its client with it.
+        // A valid message may end a job, and with it the client.
         let has_ended = |result: JobResult| result.counters.lost_workers == 0;
         self.engine.cx.workers.contains_key(id)
             || self.results.get_mut(at).is_some_and(|result| result.try_recv().is_ok_and(has_ended))
     }
 
-    /// A node that the hub has let go of comes back.
-    fn hear_peer(&mut self, at: usize, message: &[u8]) -> bool {
+    /// Sends a message of a peer, which reconnects first if the engine has disconnected it. Returns whether the message is
+    /// valid.
+    fn run_peer_input(&mut self, at: usize, message: &[u8]) -> bool {
         let node = PEERS[at];
-        let known = self.peers[at].take().filter(|line| !line.is_closed());
-        let mut line = known.unwrap_or_else(|| {
+        let connected = self.peers[at].take().filter(|line| !line.is_closed());
+        let mut line = connected.unwrap_or_else(|| {
             let doorbell = self.doorbell.clone();
-            let (near, mut far) = PeerLine::pair(doorbell.clone(), doorbell);
+            let (local, mut remote) = PeerLine::pair(doorbell.clone(), doorbell);
             let resources = ResourceSet { cpus: u64::from(PEER_SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() };
-            self.engine.join(NewPeer { node, resources, slots: PEER_SLOTS, line: near });
-            far.send(generate::program());
-            far
+            self.engine.join(NewPeer { node, resources, slots: PEER_SLOTS, line: local });
+            remote.send(generate::program_message());
+            remote
         });
         line.send(message.to_vec());
         self.engine.turn(&mut self.frame);
         while line.receive().is_some() {}
-        let made_sense = !line.is_closed();
-        self.peers[at] = made_sense.then_some(line);
-        made_sense
+        let is_valid = !line.is_closed();
+        self.peers[at] = is_valid.then_some(line);
+        is_valid
     }
 
-    fn end(mut self) {
+    /// Inspects the jobs, ends all jobs, workers and peers, and checks that the engine has no state left.
+    fn finish(mut self) {
         let limit = 100;
-        let questions = [
+        let queries = [
             JobQuery::Tasks { limit, state: None, name: None },
             JobQuery::Summary,
             JobQuery::Actors { limit },
@@ -191,12 +195,12 @@ impl Harness {
             JobQuery::Nodes { limit },
             JobQuery::Memory,
         ];
-        for question in questions {
-            [1, 2].into_iter().for_each(|job| drop(self.engine.inspect(JobId(job), question.clone())));
+        for query in queries {
+            [1, 2].into_iter().for_each(|job| drop(self.engine.inspect(JobId(job), query.clone())));
         }
         self.peers = [None, None];
         self.engine.turn(&mut self.frame);
-        for (worker, _) in &self.members {
+        for (worker, _) in &self.workers {
             self.engine.lose_worker(*worker, "the test ends");
         }
         [1, 2].into_iter().for_each(|job| self.engine.stop_job(JobId(job)));
@@ -205,9 +209,9 @@ impl Harness {
         }
         self.engine.tick();
         let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &self.engine;
-        assert!(cx.scheduler.is_empty(), "tasks or objects are left of jobs that have ended");
-        assert_eq!(cx.values.usage().values, 0, "values are left of jobs that have ended");
-        assert!(!jobs.has_results() && workers.has_no_actors(), "results or actors' workers are left");
+        assert!(cx.scheduler.is_empty(), "the scheduler has tasks or objects of ended jobs");
+        assert_eq!(cx.values.usage().values, 0, "the store has values of ended jobs");
+        assert!(!jobs.has_results() && workers.has_no_actors(), "results or workers of actors are left");
         assert!(deadlines.is_empty(), "deadlines are left: {deadlines:?}");
         assert_eq!(objects.len(), 0, "deliveries are left");
         assert_eq!(peers.counts(cx), [0; 8], "state of disconnected nodes is left");
@@ -216,8 +220,8 @@ impl Harness {
     }
 }
 
-/// A program with tasks of these kinds, whose code nobody runs.
-fn program_of(kinds: &[TaskKind]) -> Option<Program> {
+/// Returns a program with tasks of these kinds. Its code never runs.
+fn program_with_tasks(kinds: &[TaskKind]) -> Option<Program> {
     let task = |kind: &TaskKind| {
         let name = match kind {
             TaskKind::Task => "task",
@@ -236,10 +240,10 @@ fn program_of(kinds: &[TaskKind]) -> Option<Program> {
 
 fn connect_client(doorbell: &Doorbell) -> (Arc<ClientLine>, ClientLink) {
     let line = ClientLine::new(doorbell.clone());
-    (line.clone(), ClientLink::new(line, Arc::new(Nobody), oneshot::channel().0))
+    (line.clone(), ClientLink::new(line, Arc::new(IgnoringListener), oneshot::channel().0))
 }
 
-/// Driver whose time is set by the harness. It starts no workers.
+/// Driver with the harness's clock. It starts no workers.
 struct FuzzDriver {
     disk: Disk,
     clock: Arc<Mutex<Instant>>,
@@ -264,10 +268,10 @@ impl Driver for FuzzDriver {
 
     fn request_worker_ids(&mut self) {}
 
-    // The value never arrives.
+    // Fetched values never arrive.
     fn fetch(&mut self, _: u64, _: RemoteObject) {}
 
-    fn on_fetched(&self, _: u64) -> Callback<Result<SealedFile, String>> {
+    fn on_fetched(&self, _: u64) -> Callback<Result<SealedFile, Fault>> {
         Box::new(|_| {})
     }
 
@@ -293,9 +297,10 @@ impl Driver for FuzzDriver {
     }
 }
 
-struct Nobody;
+/// Listener that drops all values.
+struct IgnoringListener;
 
-impl ClientListener for Nobody {
+impl ClientListener for IgnoringListener {
     fn delivered(&self, _: ObjectId, _: Result<ObjectValue, Arc<TaskError>>, _: Vec<ObjectId>) {}
 
     fn item(&self, _: ObjectId, _: ObjectId, _: Option<Result<ObjectValue, Arc<TaskError>>>, _: Vec<ObjectId>) {}
@@ -314,50 +319,51 @@ mod tests {
 
     const TASKS: u8 = 2;
 
-    fn hear(harness: &mut Harness, who: u8, message: &WorkerMessage<'_>) {
+    fn send(harness: &mut Harness, sender: u8, message: &WorkerMessage<'_>) {
         let bytes = postcard::to_stdvec(message).unwrap();
-        let saying = Saying { who, with_file: false, message: &bytes, after_ms: 0 };
-        assert!(harness.hear(&saying), "{message:?}");
+        let input = FuzzInput { sender, with_file: false, message: &bytes, delay_ms: 0 };
+        assert!(harness.run_input(&input), "{message:?}");
     }
 
-    fn submit(harness: &mut Harness, who: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
+    fn submit(harness: &mut Harness, sender: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
         let request = postcard::to_stdvec(request).unwrap();
         let submit = SubmitTask { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
-        hear(harness, who, &WorkerMessage::Submit(submit));
+        send(harness, sender, &WorkerMessage::Submit(submit));
     }
 
-    /// One client submits a task, the other says that this may take a moment only.
+    /// One client submits a task, the other a task of the same id with a time limit.
     #[test]
-    fn nobody_says_how_long_the_tasks_of_others_may_take() {
+    fn a_client_cannot_set_the_time_limit_of_another_clients_task() {
         let mut harness = Harness::new(&[TaskKind::Task]).unwrap();
         let task = 1 << 40;
-        for (who, timeout_ms) in [(0, None), (1, Some(1))] {
+        for (sender, timeout_ms) in [(0, None), (1, Some(1))] {
             let options = Some(Box::new(RequestOptions { timeout_ms, ..RequestOptions::default() }));
-            submit(&mut harness, who, (task, who.into()), &TaskRequest { options, ..TaskRequest::default() });
+            submit(&mut harness, sender, (task, sender.into()), &TaskRequest { options, ..TaskRequest::default() });
         }
         assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(1)));
         assert!(harness.engine.deadlines.is_empty());
-        harness.end();
+        harness.finish();
     }
 
-    /// Has a client do so much of something, and looks at why it can't have this object; others go on meanwhile.
-    fn check(words: &str, object: u64, does: impl FnOnce(&mut Harness)) {
+    /// Sends the messages of `send_all`. Checks that this object fails with an error that contains `text`, and that the
+    /// other job continues.
+    fn check(text: &str, object: u64, send_all: impl FnOnce(&mut Harness)) {
         let mut harness = Harness::new(&[TaskKind::Task]).unwrap();
-        does(&mut harness);
+        send_all(&mut harness);
         let error = match harness.engine.cx.scheduler.value(ObjectId(object)) {
             Some(Err(error)) => error.to_string(),
-            other => panic!("{words}: {other:?}"),
+            other => panic!("{text}: {other:?}"),
         };
-        assert!(error.contains(words) && error.ends_with("[task-limit]"), "{error}");
+        assert!(error.contains(text) && error.ends_with("[task-limit]"), "{error}");
         let task = 2 << 40;
         submit(&mut harness, 1, (task, 1), &TaskRequest::default());
         assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(2)));
-        assert!(harness.engine.cx.scheduler.value(ObjectId(task)).is_none(), "what others submit fails");
-        harness.end();
+        assert!(harness.engine.cx.scheduler.value(ObjectId(task)).is_none(), "a task of the other job fails");
+        harness.finish();
     }
 
     #[test]
-    fn what_is_over_a_limit_of_its_job_fails_and_others_go_on() {
+    fn requests_over_a_limit_of_their_job_fail_and_other_jobs_continue() {
         let first = 1 << 40;
         let waits = TaskRequest { arguments: vec![Argument::Object(ObjectId(first))], ..TaskRequest::default() };
         check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |harness| {
@@ -368,12 +374,12 @@ mod tests {
             submit(harness, 0, (first, 0), &TaskRequest::default());
             for task in first..first + 4 {
                 submit(harness, TASKS, (task + 1, task), &TaskRequest::default());
-                hear(harness, TASKS, &WorkerMessage::Blocked(task, true));
+                send(harness, TASKS, &WorkerMessage::Blocked(task, true));
             }
         });
         check("its job would have 81 objects at once, its limit is 80", first + 79, |harness| {
             for object in first..first + 100 {
-                hear(
+                send(
                     harness,
                     0,
                     &WorkerMessage::Put { object, task: 0, value: SentValue::Inline(b"kept"), refs: Vec::new() },
@@ -384,7 +390,7 @@ mod tests {
             let bundles = vec![sandbar_core::Bundle { cpus: 1.0, ..Default::default() }];
             let request = postcard::to_stdvec(&GroupRequest { bundles, ..GroupRequest::default() }).unwrap();
             for group in first..first + 5 {
-                hear(harness, 0, &WorkerMessage::CreateGroup { group, task: 0, request: &request });
+                send(harness, 0, &WorkerMessage::CreateGroup { group, task: 0, request: &request });
             }
         });
     }

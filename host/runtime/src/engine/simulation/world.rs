@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::super::Engine;
 use super::super::context::EngineOptions;
-use super::super::jobs::{First, JobOutputs, JobResult, NewJob};
+use super::super::jobs::{JobOutputs, JobResult, NewJob, RootTask};
 use super::super::workers::WORKERS_MAX;
 use super::driver::{Clock, SimDriver, Surroundings};
 use super::leases::LeaseJob;
@@ -201,7 +201,7 @@ impl World {
         let new = NewJob {
             tenant: tenant_of(number_of_node),
             program: self.program.clone(),
-            first: First::Function(0, arguments.into()),
+            root_task: RootTask::Function { function: 0, arguments: arguments.into() },
             seed,
             lasting: None,
             files: Arc::default(),
@@ -375,7 +375,7 @@ impl World {
         let pair = (number.min(object.node.0), number.max(object.node.0));
         match self.nodes.get_mut(&object.node.0).filter(|_| self.connections.contains_key(&pair)) {
             Some(other) => other.engine.share(object.object, Box::new(tell)),
-            None => tell(Err("the node is not connected".to_owned())),
+            None => tell(Err(sandbar_core::Fault::new(Code::Host, "the node is not connected"))),
         }
     }
 
