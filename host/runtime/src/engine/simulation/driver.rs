@@ -38,24 +38,25 @@ impl Clock {
     }
 }
 
-/// Values that were fetched, by number.
-pub(super) type Fetched = Arc<Mutex<Vec<(u64, Result<SealedFile, String>)>>>;
+/// Fetched values, with the numbers of their fetches.
+pub(super) type Fetched = Arc<Mutex<Vec<(u64, Result<SealedFile, Fault>)>>>;
 
-/// What a node's driver shares with the simulation.
+/// State that a node's driver shares with the simulation.
 pub(super) struct Surroundings {
     clock: Clock,
     seed: Seed,
     /// Workers in the order of their start.
     pub(super) workers: Vec<Rc<RefCell<SimWorker>>>,
-    /// Fetches that were requested of other nodes.
+    /// Fetches that the node has requested.
     pub(super) fetches: Vec<(u64, RemoteObject)>,
     pub(super) fetched: Fetched,
-    /// Programs that were requested of other nodes: the node, and its number of the program.
+    /// Programs that the node has requested from other nodes: the node, and its number of the program.
     pub(super) loads: Vec<(NodeId, u32)>,
     pub(super) wants_worker_ids: bool,
+    /// Disk tasks, with the times at which they complete.
     disk: VecDeque<(Duration, DiskTask)>,
     folder: SpillFolder,
-    /// Chances in a hundred that a disk task fails, and that a worker can't be started.
+    /// Probabilities, in percent, that a disk task fails, and that a worker can't be started.
     pub(super) faults: [u32; 2],
 }
 
@@ -75,7 +76,7 @@ impl Surroundings {
         }
     }
 
-    /// Returns whether nothing is under way.
+    /// Returns whether no disk task, fetch or program load is pending.
     pub(super) fn is_idle(&self) -> bool {
         let is_fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         self.disk.is_empty() && self.fetches.is_empty() && self.loads.is_empty() && is_fetched
@@ -119,7 +120,7 @@ impl Driver for SimDriver {
         self.0.borrow_mut().fetches.push((number, object));
     }
 
-    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, String>> {
+    fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, Fault>> {
         let fetched = self.0.borrow().fetched.clone();
         Box::new(move |value| fetched.lock().unwrap_or_else(PoisonError::into_inner).push((number, value)))
     }

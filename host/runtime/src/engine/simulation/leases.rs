@@ -1,4 +1,4 @@
-//! A job of a simulated node that requests leases, and returns each after a while.
+//! A job of a simulated node that requests leases, and returns each after at most 5 ms.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use sandbar_worker::CallJob;
 use super::super::Engine;
 use crate::leases::{LeaseId, LeaseRequest};
 
-/// Number of leases that a job requests in all.
+/// Total number of leases that a job requests.
 const LEASES: u64 = 6;
 
-/// The job.
+/// A job that works under leases.
 pub(super) struct LeaseJob {
     id: JobId,
     requested: u64,
     granted: Arc<Mutex<Vec<LeaseId>>>,
-    /// Leases that it has, and when it returns them.
+    /// Leases that the job holds, with the times at which it returns them.
     held: Vec<(Duration, LeaseId)>,
     returned: u64,
     has_ended: bool,
@@ -34,10 +34,10 @@ impl LeaseJob {
         self.has_ended
     }
 
-    /// Requests and returns leases. Returns whether it did.
+    /// Requests and returns leases. Returns whether any were requested or returned.
     ///
     /// # Errors
-    /// It has more leases at once than the node has processors.
+    /// The job holds more leases than the node has processors.
     pub(super) fn run(
         &mut self,
         engine: &mut Engine,
@@ -61,7 +61,7 @@ impl LeaseJob {
             self.held.push((now + Duration::from_micros(random.below(5000).into()), lease));
         }
         if self.held.len() > processors as usize {
-            return Err(format!("it has {} leases at once", self.held.len()));
+            return Err(format!("the job holds {} leases of {processors} processors", self.held.len()));
         }
         for (until, lease) in std::mem::take(&mut self.held) {
             if until > now {
