@@ -7,7 +7,7 @@ use sandbar_core::{
     TenantId, WorkerId,
 };
 
-use crate::resources::ResourceSet;
+use crate::records::resources::ResourceSet;
 
 /// Input of one scheduler step. `C` is the call of a task (function and arguments), `V` the value of an object; both
 /// are opaque to the scheduler.

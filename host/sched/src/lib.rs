@@ -11,54 +11,23 @@
 // Input from guests, peers, files and users must not panic this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod actor_calls;
-mod actor_placement;
-mod actors;
-mod borrow;
-mod bundles;
-mod cancel;
-mod classes;
-mod cluster;
-mod commit;
-mod deadlock;
-mod dispatch;
 mod event;
-mod group_placement;
-mod groups;
-mod id_table;
-mod jobs;
-mod keys;
-mod lineage;
-mod locality;
-mod node_load;
-mod object;
-mod objects;
 mod packing;
-mod promise;
-mod queue;
-mod recall;
-mod reconstruction;
-mod reservations;
-mod resources;
+mod queries;
+mod records;
 mod scheduler;
-mod slab;
-mod streams;
-mod submit;
-mod task_tree;
-mod tasks;
-mod unmet_demand;
-mod view;
-mod worker_loss;
+mod steps;
+mod views;
 
-pub use deadlock::{Deadlock, DeadlockSearch, WaitSet};
 pub use event::{
     Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Submission, SubmissionKind, WorkerKind,
 };
-pub use lineage::{PayloadCallbacks, ValueLocation};
-pub use resources::{RESOURCE_UNIT, ResourceSet};
+pub use queries::deadlock::{Deadlock, DeadlockSearch, WaitSet};
+pub use queries::unmet_demand::{DemandSource, UnmetDemand};
+pub use records::lineage::{PayloadCallbacks, ValueLocation};
+pub use records::resources::{RESOURCE_UNIT, ResourceSet};
 pub use scheduler::{Options, Scheduler};
-pub use unmet_demand::{DemandSource, UnmetDemand};
-pub use view::{
+pub use views::{
     ActorState, ActorView, BundleView, ClassView, GroupState, GroupView, NodeView, ObjectState, ObjectView, StreamView,
     TaskState, TaskView, WorkerView,
 };

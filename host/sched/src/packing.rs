@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use sandbar_core::GroupStrategy;
 
-use crate::resources::{Free, ResourceSet};
+use crate::records::resources::{Free, ResourceSet};
 
 /// Maximum search steps for each number of nodes: bin packing has no fast exact solution.
 const STEPS_MAX: u32 = 1000;

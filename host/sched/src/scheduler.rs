@@ -3,23 +3,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, JobId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, JobId, ObjectId, TaskError, TaskId};
 
-use crate::actor_placement::PendingActors;
-use crate::actors::{Actor, ActorNames};
-use crate::classes::Classes;
-use crate::cluster::Cluster;
-use crate::event::{Action, Event, SubmissionKind, WorkerKind};
-use crate::groups::Groups;
-use crate::id_table::IdTable;
-use crate::jobs::Job;
-use crate::keys::{ActorKey, JobKey, NodeKey, ObjectKey, TaskKey, WorkerKey};
-use crate::lineage::{LineageQueue, PayloadCallbacks};
-use crate::object::Object;
-use crate::queue::{Level, Queue};
-use crate::slab::Slab;
-use crate::streams::Item;
-use crate::tasks::{State, Task};
+use crate::event::{Action, Event};
+use crate::records::actors::{Actor, ActorNames, PendingActors};
+use crate::records::classes::Classes;
+use crate::records::cluster::Cluster;
+use crate::records::groups::Groups;
+use crate::records::id_table::IdTable;
+use crate::records::jobs::Job;
+use crate::records::keys::{ActorKey, JobKey, NodeKey, ObjectKey, TaskKey, WorkerKey};
+use crate::records::level::Level;
+use crate::records::lineage::{LineageQueue, PayloadCallbacks};
+use crate::records::object::Object;
+use crate::records::queue::Queue;
+use crate::records::slab::Slab;
+use crate::records::tasks::Task;
 
 /// Options of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,77 +152,6 @@ impl<C, V> Scheduler<C, V> {
         std::mem::swap(&mut self.out, actions);
     }
 
-    fn handle_event(&mut self, event: Event<C, V>) {
-        match event {
-            Event::NodeJoined { node, resources, remote } => {
-                if self.cluster.add_node(node, resources, remote) {
-                    self.fail_infeasible();
-                }
-            }
-            Event::NodeDraining { node } => self.drain_node(node),
-            Event::NodeLoad { node, external_usage } => self.load_node(node, &external_usage),
-            Event::NodeLost { node } => self.lose_node(node),
-            Event::WorkerReady { worker, node, kind } => {
-                if let Some(at) = self.cluster.add_worker(worker, node, kind) {
-                    match kind {
-                        WorkerKind::Tasks => {}
-                        WorkerKind::Driver(job) => self.add_driver(job, at),
-                        WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {
-                            self.needs_dispatch = true;
-                        }
-                    }
-                }
-            }
-            Event::WorkerLost { worker, started } => self.lose_worker(worker, &started),
-            Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
-            Event::JobEnded { job } => self.end_job(job),
-            Event::Submitted { task } => self.submit(task, Some),
-            Event::LeaseRequested { lease } => {
-                if lease.kind == SubmissionKind::Lease {
-                    self.submit(lease, |()| None);
-                }
-            }
-            Event::ProxyTaskStarted { task, worker } => self.start_proxy_task(task, worker),
-            Event::ActorBorrowed { actor, worker } => self.borrow_actor(actor, worker),
-            Event::FinishedInline { task, worker, outcome, nanos } => {
-                self.finished_inline(task, worker, outcome, nanos)
-            }
-            Event::StartedInline { task, worker } => self.started_inline(task, worker),
-            Event::Put { object, task, worker, value, refs } => self.put(object, task, worker, value, &refs),
-            Event::PutFailed { object, task, worker, fault } => self.put_failed(object, task, worker, fault),
-            Event::Yielded { task, attempt, worker, index, object, value, refs } => {
-                self.yielded(task, attempt, worker, Item { index, object, value, refs });
-            }
-            Event::ItemsConsumed { stream, worker, consumed } => self.consume_items(stream, worker, consumed),
-            Event::Promised { object, task, worker } => self.promise(object, task, worker),
-            Event::Fulfilled { object, value } => self.fulfil(object, value),
-            Event::Borrowed { object, task, worker } => self.borrow(object, task, worker),
-            Event::BorrowResolved { object, value, refs } => self.resolve_borrow(object, value, &refs),
-            Event::AttemptFinished { task, attempt, worker, outcome, nanos } => {
-                self.attempt_finished(task, attempt, worker, outcome, nanos);
-            }
-            Event::Blocked { task, worker, blocked } => self.block(task, worker, blocked),
-            Event::ObjectRequested { object, worker, task } => self.request_object(object, worker, task),
-            Event::ReferenceAdded { object, worker, task } => self.add_reference(object, worker, task),
-            Event::ReferencesReleased { object, worker, count } => self.release(object, worker, count),
-            Event::Cancelled { task, recursive } => self.cancel(task, recursive),
-            Event::DeadlockDetected { call, fault } => self.fail_deadlocked(call, fault),
-            Event::Recalled { worker, tasks } => self.recalled(worker, &tasks),
-            Event::ObjectLost { object, waiters } => self.lose_object(object, &waiters),
-            Event::Killed { actor, restart } => self.kill_actor(actor, restart),
-            Event::GroupCreated { group, task, worker, spec, value } => {
-                self.create_group(group, task, worker, spec, value);
-            }
-            Event::GroupRemoved { group, task, worker } => self.remove_group(group, task, worker),
-            Event::ReserveReply { group, node, attempt, granted } => {
-                self.handle_reserve_reply(group, node, attempt, granted)
-            }
-            Event::Checkpointed { actor, attempt, worker, object } => {
-                self.checkpoint_actor(actor, attempt, worker, object)
-            }
-        }
-    }
-
     /// Processes the step's failed tasks, unreferenced objects and lost values until none is left.
     fn settle(&mut self) {
         loop {
@@ -239,42 +167,6 @@ impl<C, V> Scheduler<C, V> {
                 break;
             }
         }
-    }
-
-    /// Registers the driver worker of a job.
-    fn add_driver(&mut self, job: JobId, worker: WorkerKey) {
-        let Some(at) = self.job_ids.get(&job) else { return };
-        let record = &mut self.jobs[*at];
-        if record.driver.is_some() {
-            return;
-        }
-        record.driver = Some(worker);
-        if record.first.is_some_and(|first| self.tasks[first].state == State::Queued) {
-            self.starting.insert(job);
-            self.needs_dispatch = true;
-        }
-    }
-
-    fn block(&mut self, id: TaskId, worker: WorkerId, is_blocked: bool) {
-        let Some(at) = self.cluster.find(worker) else { return };
-        if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
-            let task = &mut self.tasks[task];
-            if task.worker == Some(at) {
-                task.state = if is_blocked { State::Blocked } else { State::Assigned };
-            }
-            return;
-        }
-        let place = if is_blocked { self.cluster.position(at, id) } else { self.cluster.position_blocked(at, id) };
-        let Some(place) = place else { return };
-        let (task, state) = if is_blocked {
-            (self.cluster.block(at, place, &self.queue), State::Blocked)
-        } else {
-            (self.cluster.unblock(at, place, &self.queue), State::Assigned)
-        };
-        if let Some(task) = task {
-            self.tasks[task].state = state;
-        }
-        self.assignments_changed(at);
     }
 
     #[inline]

@@ -264,7 +264,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/gpu",
     "host/meta",
     "host/sandbox",
-    "host/sched",
     "host/wire",
     "host/worker",
     "udfs/models",

@@ -1,0 +1,335 @@
+//! Views of tasks, objects, actors, groups, workers and nodes.
+
+use std::sync::Arc;
+
+use sandbar_core::{ActorId, GroupId, JobId, ObjectId, TaskError, TaskId, TenantId};
+
+use crate::records::actors::Actor;
+use crate::records::groups::Group;
+use crate::records::keys::{BundleKey, TaskKey};
+use crate::records::object::{Object, Value};
+use crate::records::resources::ResourceSet;
+use crate::records::tasks::{FinalState, State, Task};
+use crate::scheduler::Scheduler;
+use crate::views::{
+    ActorState, ActorView, BundleView, ClassView, GroupState, GroupView, NodeView, ObjectState, ObjectView, StreamView,
+    TaskState, TaskView, WorkerView,
+};
+
+impl<C, V> Scheduler<C, V> {
+    /// Returns the call of an unfinished task.
+    pub fn call(&self, task: TaskId) -> Option<&C> {
+        let task = &self.tasks[self.find_task(task)?];
+        task.call.as_ref().filter(|_| !task.has_finished())
+    }
+
+    /// Returns the value or the error of an object, or `None` while it is pending or if it does not exist.
+    pub fn value(&self, object: ObjectId) -> Option<Result<&V, &Arc<TaskError>>> {
+        match &self.objects[self.find_object(object)?].value {
+            Value::Pending => None,
+            Value::Ready(value) => Some(Ok(value)),
+            Value::Failed(error) => Some(Err(error)),
+        }
+    }
+
+    /// Returns a task. Its record exists until the step after the one in which it finished, or longer.
+    pub fn task(&self, task: TaskId) -> Option<TaskView<'_>> {
+        self.find_task(task).map(|at| self.view_task(&self.tasks[at]))
+    }
+
+    /// Returns an object. It exists while something refers to it or its task is unfinished.
+    pub fn object(&self, object: ObjectId) -> Option<ObjectView> {
+        self.find_object(object).map(|at| self.view_object(&self.objects[at]))
+    }
+
+    /// Returns the objects that a task's arguments contain, except its dependencies.
+    pub fn refs(&self, task: TaskId) -> impl Iterator<Item = ObjectId> {
+        let links = self.find_task(task).and_then(|at| self.tasks[at].links.as_ref());
+        links.into_iter().flat_map(|links| &links.refs).map(|object| self.objects[*object].id)
+    }
+
+    /// Returns the names of a task and its ancestors, from the job's root task down.
+    pub fn ancestor_names(&self, task: TaskId) -> Vec<String> {
+        self.chain(self.find_task(task))
+    }
+
+    /// Returns the stream of a generator's return object.
+    pub fn stream(&self, object: ObjectId) -> Option<StreamView> {
+        let stream = self.objects[self.find_object(object)?].stream()?;
+        let (consumer, buffer) = (stream.consumer, stream.buffer);
+        Some(StreamView { consumer, buffer, yielded: stream.yielded, consumed: stream.consumed })
+    }
+
+    /// Returns the job of a task.
+    pub fn job_of(&self, task: TaskId) -> Option<JobId> {
+        self.find_task(task).map(|at| self.jobs[self.tasks[at].job].id)
+    }
+
+    /// Returns the job of an object.
+    pub fn job_of_object(&self, object: ObjectId) -> Option<JobId> {
+        self.find_object(object).map(|at| self.jobs[self.objects[at].job].id)
+    }
+
+    /// Returns the objects that the value of an object contains.
+    pub fn contained_objects(&self, object: ObjectId) -> impl Iterator<Item = ObjectId> {
+        let object = self.find_object(object).map(|at| &self.objects[at]);
+        object.into_iter().flat_map(|object| object.contents()).map(|content| self.objects[*content].id)
+    }
+
+    /// Returns the id of the task that returns an object.
+    pub fn producer(&self, object: ObjectId) -> Option<TaskId> {
+        let object = &self.objects[self.find_object(object)?];
+        object.index.map(|index| TaskId(object.id.0 - u64::from(index)))
+    }
+
+    /// Iterates over the tasks in an arbitrary order.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskView<'_>> {
+        self.tasks.iter().map(|(_, task)| self.view_task(task))
+    }
+
+    /// Iterates over the objects in an arbitrary order.
+    pub fn objects(&self) -> impl Iterator<Item = ObjectView> {
+        self.objects.iter().map(|(_, object)| self.view_object(object))
+    }
+
+    /// Iterates over the objects of a job, the newest first.
+    pub fn objects_of(&self, job: JobId) -> impl Iterator<Item = ObjectView> {
+        let first = self.job_ids.get(&job).and_then(|at| self.jobs[*at].objects_first);
+        let all = std::iter::successors(first, |at| self.objects[*at].after);
+        all.map(|at| self.view_object(&self.objects[at]))
+    }
+
+    /// Returns the number of a job's objects.
+    pub fn count_objects(&self, job: JobId) -> u64 {
+        self.job_ids.get(&job).map_or(0, |at| self.jobs[*at].objects)
+    }
+
+    /// Iterates over the workers in an arbitrary order.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerView> {
+        self.cluster.workers.iter().map(|(_, worker)| WorkerView {
+            id: worker.id,
+            node: self.cluster.nodes[worker.node].id,
+            kind: worker.kind,
+            assigned: worker.assigned.iter().map(|assigned| assigned.id).collect(),
+            blocked: worker.blocked.iter().map(|assigned| assigned.id).collect(),
+            actors: worker.actors.keys().map(|task| ActorId(task.0)).collect(),
+            recall_pending: worker.recall_pending,
+        })
+    }
+
+    /// Iterates over the actors of this scheduler in an arbitrary order, without borrowed actors.
+    pub fn actors(&self) -> impl Iterator<Item = ActorView<'_>> {
+        self.actors.iter().filter(|(_, actor)| !actor.is_borrowed).map(|(_, actor)| self.view_actor(actor))
+    }
+
+    /// Returns an actor, while a handle to it or an unfinished call exists.
+    pub fn actor(&self, id: ActorId) -> Option<ActorView<'_>> {
+        self.actor_ids.get(&id).map(|at| self.view_actor(&self.actors[*at]))
+    }
+
+    /// Returns the actor whose method a task calls.
+    pub fn actor_of(&self, task: TaskId) -> Option<ActorId> {
+        let at = self.find_task(task).filter(|at| self.is_method(*at))?;
+        self.tasks[at].actor.map(|actor| self.actors[actor].id)
+    }
+
+    fn view_actor<'a>(&'a self, actor: &'a Actor) -> ActorView<'a> {
+        let creator = actor.creator.map(|creator| &self.tasks[creator]);
+        let state = match creator {
+            None if actor.is_borrowed && actor.death_cause.is_none() => ActorState::Alive,
+            None => ActorState::Dead,
+            Some(creator) => match (creator.state, creator.attempt.0) {
+                (State::HostsActor, _) => ActorState::Alive,
+                (State::Waiting, 0) => ActorState::Pending,
+                (_, 0) => ActorState::Creating,
+                _ => ActorState::Restarting,
+            },
+        };
+        ActorView {
+            id: actor.id,
+            job: self.jobs[actor.job].id,
+            name: actor.spec.name.as_ref(),
+            creator: creator.map(|creator| &self.classes.get(creator.class).spec.name),
+            state,
+            worker: creator
+                .map_or(actor.worker, |creator| creator.worker)
+                .map(|worker| self.cluster.workers[worker].id),
+            restarts: creator.map_or(0, |creator| creator.attempt.0),
+            assigned: actor.assigned.iter().map(|call| self.tasks[*call].id).collect(),
+            calls: actor.calls,
+            checkpoint: actor.checkpoint.map(|checkpoint| self.objects[checkpoint].id),
+            death_cause: actor.death_cause.as_ref(),
+        }
+    }
+
+    /// Iterates over the placement groups in id order.
+    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+        self.groups.all.iter().map(|(id, group)| self.view_group(*id, group))
+    }
+
+    /// Returns a placement group. It exists until it is removed or its job ends.
+    pub fn group(&self, id: GroupId) -> Option<GroupView<'_>> {
+        self.groups.all.get(&id).map(|group| self.view_group(id, group))
+    }
+
+    /// Returns the group and the index of the bundle that a task or an actor in a worker runs in.
+    pub fn bundle_of(&self, task: TaskId) -> Option<(GroupId, u32)> {
+        let at = self.tasks[self.find_task(task)?].worker?;
+        let worker = &self.cluster.workers[at];
+        // Callers usually ask about the task that was assigned last.
+        let assigned = match self.cluster.position_from_end(at, task) {
+            Some(place) => &worker.assigned[place],
+            None => worker.actors.get(&task).or_else(|| worker.blocked.iter().find(|assigned| assigned.id == task))?,
+        };
+        let bundle = &self.cluster.bundles[assigned.bundle?];
+        Some((bundle.group, bundle.index))
+    }
+
+    fn view_group<'a>(&'a self, id: GroupId, group: &'a Group<V>) -> GroupView<'a> {
+        let is_waiting = self.groups.waiting.contains_key(&group.number);
+        let node = |at: BundleKey| self.cluster.nodes[self.cluster.bundles[at].node].id;
+        let view = |((total, at), index): ((&'a ResourceSet, Option<BundleKey>), u32)| {
+            let bundle = at.map(|at| &self.cluster.bundles[at]);
+            BundleView {
+                total,
+                reserving_on: group
+                    .reservation
+                    .as_ref()
+                    .and_then(|reservation| reservation.bundles.get(&index))
+                    .map(|at| node(*at)),
+                placed: bundle.map(|at| (self.cluster.nodes[at.node].id, at.free.cpus, &at.free.rest)),
+                occupants: at
+                    .map_or_else(Vec::new, |at| self.cluster.occupants(at).map(|assigned| assigned.id).collect()),
+            }
+        };
+        // A failed group has no placed bundles.
+        let placed = group.bundles.iter().copied().chain(std::iter::repeat(None));
+        GroupView {
+            id,
+            job: self.jobs[group.job].id,
+            name: group.spec.name.as_ref(),
+            strategy: group.spec.strategy,
+            state: match (&group.failed, &group.value) {
+                (Some(_), _) => GroupState::Infeasible,
+                (None, Some(_)) => GroupState::Pending,
+                (None, None) if is_waiting => GroupState::Rescheduling,
+                (None, None) => GroupState::Created,
+            },
+            bundles: group.spec.bundles.iter().zip(placed).zip(0..).map(view).collect(),
+        }
+    }
+
+    /// Iterates over the nodes in an arbitrary order.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
+        self.cluster.nodes.iter().map(|(_, node)| NodeView {
+            id: node.id,
+            total: &node.total,
+            free_cpus: node.free.cpus,
+            free_rest: &node.free.rest,
+            external_usage: &node.external_usage,
+        })
+    }
+
+    /// Iterates over the task classes in an arbitrary order. Several may have one name.
+    pub fn classes(&self) -> impl Iterator<Item = ClassView<'_>> {
+        self.classes.iter().map(|class| ClassView {
+            job: self.jobs[class.spec.job].id,
+            name: &class.spec.name,
+            live: class.live,
+        })
+    }
+
+    /// Returns for each job the bytes of the calls of its unfinished tasks, and the limit beyond which the embedder
+    /// blocks further submissions.
+    pub fn call_bytes(&self) -> impl Iterator<Item = (JobId, u64, u64)> {
+        self.jobs.iter().map(|(_, job)| (job.id, job.call_bytes, job.limits.call_bytes_max))
+    }
+
+    /// Whether some worker runs a task of the job, as far as the scheduler knows.
+    pub fn has_running(&self, job: JobId) -> bool {
+        let is_its = |at: &TaskKey| self.jobs[self.tasks[*at].job].id == job;
+        let mut assigned =
+            self.cluster.workers.iter().flat_map(|(_, worker)| &worker.assigned).filter_map(|assigned| assigned.task);
+        // An actor runs one call at a time, the one that was assigned first.
+        let mut calls = self.actors.iter().filter_map(|(_, actor)| actor.assigned.front());
+        assigned.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Assigned)
+    }
+
+    /// Returns the tenant of a job that has not ended.
+    pub fn tenant_of(&self, job: JobId) -> Option<TenantId> {
+        self.job_ids.get(&job).map(|at| self.jobs[*at].tenant)
+    }
+
+    /// Iterates over the jobs that have not ended.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
+        self.jobs.iter().map(|(_, job)| (job.id, job.tenant))
+    }
+
+    /// Whether something is ready to run and waits for room.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+            || !self.pending_actors.is_empty()
+            || !self.groups.waiting.is_empty()
+            || !self.starting.is_empty()
+    }
+
+    /// Whether no state of any job is left.
+    pub fn is_empty(&self) -> bool {
+        let task_workers =
+            self.tasks.len() + self.objects.len() + self.jobs.len() + self.classes.len() + self.queue.shapes();
+        let dedicated_workers = self.actors.len() + self.actor_ids.len() + self.names.len();
+        task_workers + dedicated_workers + self.ids.len() == 0
+            && self.pending_actors.is_empty()
+            && self.groups.is_empty()
+            && self.cluster.bundles.len() == 0
+            && self.queue.is_empty()
+            && self.starting.is_empty()
+            && self.lineage.unused.is_empty()
+            && self.lineage.lost.is_empty()
+    }
+
+    fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {
+        let spec = &self.classes.get(task.class).spec;
+        let id = |at: TaskKey| self.tasks[at].id;
+        TaskView {
+            id: task.id,
+            job: self.jobs[task.job].id,
+            name: &spec.name,
+            state: match task.state {
+                State::Waiting => TaskState::Pending,
+                State::Queued => TaskState::Queued,
+                State::Assigned | State::HostsActor => TaskState::Running,
+                State::Blocked => TaskState::Blocked,
+                State::Finished(FinalState::Succeeded) => TaskState::Succeeded,
+                State::Finished(FinalState::Failed) => TaskState::Failed,
+                State::Finished(FinalState::Cancelled) => TaskState::Cancelled,
+            },
+            parent: task.parent.map(id),
+            attempt: task.attempt,
+            depth: task.depth,
+            worker: task.worker.map(|worker| self.cluster.workers[worker].id),
+            priority: spec.priority,
+            retries_max: spec.retries_max,
+            retry_on: spec.retry_on,
+            demand: &self.queue.shape(spec.shape).demand,
+            strategy: self.queue.shape(spec.shape).strategy,
+            returns: task.returns,
+        }
+    }
+
+    fn view_object(&self, object: &Object<V>) -> ObjectView {
+        ObjectView {
+            id: object.id,
+            job: self.jobs[object.job].id,
+            task: object.index.map(|index| TaskId(object.id.0 - u64::from(index))),
+            state: match object.value {
+                Value::Pending => ObjectState::Pending,
+                Value::Ready(_) => ObjectState::Ready,
+                Value::Failed(_) => ObjectState::Failed,
+            },
+            pins: object.pins,
+            holders: object.holders().collect(),
+            contents: object.contents().iter().map(|content| self.objects[*content].id).collect(),
+        }
+    }
+}

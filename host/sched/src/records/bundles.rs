@@ -1,0 +1,89 @@
+//! Bundles: resources of a node that are reserved for a placement group. Tasks use a bundle's resources as they use a
+//! node's.
+
+use crate::records::cluster::{AssignedTask, Bundle, Cluster};
+use crate::records::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
+use crate::records::queue::Queue;
+use crate::records::resources::Free;
+
+impl Cluster {
+    /// Returns the free resources of a bundle or a node.
+    #[inline]
+    pub(crate) fn free_mut(&mut self, node: NodeKey, bundle: Option<BundleKey>) -> &mut Free {
+        match bundle {
+            None => &mut self.nodes[node].free,
+            Some(bundle) => &mut self.bundles[bundle].free,
+        }
+    }
+
+    /// Reserves resources of a node, of which enough are free.
+    pub(crate) fn reserve(&mut self, bundle: Bundle) -> BundleKey {
+        let node = &mut self.nodes[bundle.node];
+        node.free.acquire(&bundle.total);
+        node.idle_free.acquire(&bundle.total);
+        self.bundles.insert(bundle)
+    }
+
+    /// Releases a bundle. Its tasks use resources of the node from then on. Returns these tasks.
+    pub(crate) fn unreserve(&mut self, at: BundleKey, queue: &Queue) -> Vec<TaskKey> {
+        let Some(bundle) = self.bundles.remove(at) else { return Vec::new() };
+        let node = &mut self.nodes[bundle.node];
+        node.free.release_all(&bundle.free);
+        node.idle_free.release(&bundle.total);
+        self.has_freed_capacity = true;
+        let of_node = self.workers.iter().filter(|(_, worker)| worker.node == bundle.node);
+        let workers: Vec<WorkerKey> = of_node.map(|(worker, _)| worker).collect();
+        workers.into_iter().flat_map(|worker| self.leave_bundle(worker, at, queue)).collect()
+    }
+
+    fn leave_bundle(&mut self, worker_at: WorkerKey, at: BundleKey, queue: &Queue) -> Vec<TaskKey> {
+        let worker = &mut self.workers[worker_at];
+        let node = &mut self.nodes[worker.node];
+        let mut tasks = Vec::new();
+        let mut leave = |assigned: &mut AssignedTask| {
+            let is_in_it = assigned.bundle == Some(at);
+            if is_in_it {
+                assigned.bundle = None;
+                tasks.extend(assigned.task);
+            }
+            is_in_it
+        };
+        for assigned in worker.assigned.iter_mut().chain(&mut worker.blocked) {
+            leave(assigned);
+        }
+        for resident in worker.actors.values_mut() {
+            if leave(resident) {
+                node.idle_free.acquire(&queue.shape(resident.shape).demand);
+            }
+        }
+        // The worker may already hold a lease of the node for the shape: it runs one task at a time.
+        while let Some(place) = worker.leases.iter().position(|lease| lease.bundle == Some(at)) {
+            let (shape, count) = (worker.leases[place].shape, worker.leases[place].count);
+            match worker.leases.iter_mut().find(|lease| lease.shape == shape && lease.bundle.is_none()) {
+                Some(lease) => {
+                    lease.count += count;
+                    worker.leases.swap_remove(place);
+                    node.free.cpus += i128::from(queue.shape(shape).demand.cpus);
+                }
+                None => worker.leases[place].bundle = None,
+            }
+        }
+        tasks
+    }
+
+    /// Iterates over the tasks and actors in a bundle.
+    pub(crate) fn occupants(&self, at: BundleKey) -> impl Iterator<Item = &AssignedTask> {
+        let node = self.bundles[at].node;
+        let workers = self.workers.iter().filter(move |(_, worker)| worker.node == node);
+        let all =
+            workers.flat_map(|(_, worker)| worker.assigned.iter().chain(&worker.blocked).chain(worker.actors.values()));
+        all.filter(move |assigned| assigned.bundle == Some(at))
+    }
+
+    /// Removes the bundles of a lost node.
+    pub(crate) fn lose_bundles(&mut self, node: NodeKey) -> Vec<Bundle> {
+        let of_node = self.bundles.iter().filter(|(_, bundle)| bundle.node == node);
+        let all: Vec<BundleKey> = of_node.map(|(at, _)| at).collect();
+        all.into_iter().filter_map(|at| self.bundles.remove(at)).collect()
+    }
+}

@@ -1,0 +1,545 @@
+//! Nodes and workers: assigned tasks, hosted actors, and free resources.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sandbar_core::{ActorId, Attempt, GroupId, NodeId, TaskId, WorkerId};
+
+use crate::event::WorkerKind;
+use crate::records::id_table::IdTable;
+use crate::records::keys::{BundleKey, NodeKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::level::Level;
+use crate::records::queue::Queue;
+use crate::records::resources::{Free, ResourceSet};
+use crate::records::slab::Slab;
+
+/// Load offset of workers on remote nodes: they come after all local workers with fewer blocked tasks than this.
+const REMOTE_LOAD: u32 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) total: ResourceSet,
+    pub(crate) is_remote: bool,
+    /// The node drains: nothing new starts here.
+    pub(crate) is_draining: bool,
+    /// External usage of a remote node, as last reported. It is clamped to the node's total and may exceed what is
+    /// free.
+    pub(crate) external_usage: ResourceSet,
+    /// Resources that this scheduler has not assigned.
+    pub(crate) free: Free,
+    /// Resources that would be free if all tasks had finished, but not the bundles and actors.
+    pub(crate) idle_free: Free,
+    /// Number of tasks assigned to task workers here.
+    pub(crate) tasks: usize,
+    /// A driver or a placement group waits for room here: nothing else starts.
+    pub(crate) is_held: bool,
+    /// Workers that host several actors; on a remote node, its proxy worker.
+    actor_workers: Vec<WorkerKey>,
+    /// Number of task workers here.
+    pub(crate) task_workers: usize,
+    /// Another actor worker was requested.
+    pub(crate) is_starting_worker: bool,
+    /// Number of actors here.
+    pub(crate) actors: usize,
+    /// Workers without a running task, the ones with the fewest blocked tasks first.
+    idle: BTreeSet<(u32, WorkerId)>,
+}
+
+/// Resources of a node that a placement group has.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    pub(crate) group: GroupId,
+    pub(crate) index: u32,
+    pub(crate) node: NodeKey,
+    pub(crate) total: ResourceSet,
+    pub(crate) free: Free,
+    /// Reservation attempt in which a remote node was asked for it; `None` on local nodes.
+    pub(crate) attempt: Option<Attempt>,
+}
+
+/// A task assigned to a worker. It uses resources until the worker reports its end, even after its job has ended.
+#[derive(Debug)]
+pub(crate) struct AssignedTask {
+    pub(crate) id: TaskId,
+    /// `None` after the job has ended.
+    pub(crate) task: Option<TaskKey>,
+    pub(crate) shape: ShapeKey,
+    /// The bundle that it uses resources of; `None` if it uses its node's.
+    pub(crate) bundle: Option<BundleKey>,
+    pub(crate) attempt: Attempt,
+    pub(crate) level: Level,
+    /// Expected duration in nanoseconds.
+    pub(crate) nanos: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) id: WorkerId,
+    pub(crate) node: NodeKey,
+    pub(crate) kind: WorkerKind,
+    /// Tasks that are not blocked, in execution order.
+    pub(crate) assigned: VecDeque<AssignedTask>,
+    pub(crate) blocked: Vec<AssignedTask>,
+    /// Hosted actors, by their creation tasks.
+    pub(crate) actors: BTreeMap<TaskId, AssignedTask>,
+    pub(crate) leases: Vec<Lease>,
+    /// Sum of the expected durations of `assigned`.
+    pub(crate) nanos: u64,
+    /// A recall was sent and not answered yet.
+    pub(crate) recall_pending: bool,
+    /// Tasks were recalled for an idle worker, and no task has finished here since.
+    pub(crate) was_stolen_from: bool,
+    /// References of the worker.
+    pub(crate) held_objects: HeldObjects,
+    /// Load under which the worker is in the idle set.
+    idle: Option<u32>,
+    /// Level under which the worker is in the recallable set.
+    recallable: Option<Level>,
+}
+
+/// Processors that a worker holds once for all of its unblocked tasks of one CPU-only shape.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) shape: ShapeKey,
+    pub(crate) bundle: Option<BundleKey>,
+    /// Number of assigned tasks that share the lease.
+    pub(crate) count: u32,
+}
+
+/// Keys of objects that the worker holds. The list may contain stale keys: check the object.
+#[derive(Debug, Default)]
+pub(crate) struct HeldObjects {
+    pub(crate) places: Vec<ObjectKey>,
+    pub(crate) count: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Slab<NodeKey, Node>,
+    pub(crate) node_ids: BTreeMap<NodeId, NodeKey>,
+    pub(crate) bundles: Slab<BundleKey, Bundle>,
+    pub(crate) workers: Slab<WorkerKey, Worker>,
+    worker_ids: IdTable<WorkerId, WorkerKey>,
+    /// The first local node that joined.
+    pub(crate) local_node: Option<NodeId>,
+    /// Workers dedicated to one actor each.
+    dedicated_workers: IdTable<ActorId, WorkerKey>,
+    /// The worker that has the leases.
+    pub(crate) lease_worker: Option<WorkerKey>,
+    /// The first idle worker of each node.
+    offers: BTreeSet<(u32, WorkerId, NodeKey)>,
+    /// Number of idle workers.
+    pub(crate) idle: usize,
+    /// Workers with recallable tasks, by the level of their last task. The last worker is asked first.
+    recallable: BTreeSet<(Level, WorkerKey)>,
+    /// Number of workers that have not answered a recall.
+    pub(crate) pending_recalls: usize,
+    /// Number of task workers.
+    pub(crate) task_workers: usize,
+    /// Number of times that a node joined or was removed.
+    pub(crate) membership_changes: u64,
+    /// Whether resources were freed since this was last cleared.
+    pub(crate) has_freed_capacity: bool,
+}
+
+impl Node {
+    /// Whether external usage exceeds the free processors, so that assigned tasks compete for them.
+    pub(crate) fn is_overcommitted(&self) -> bool {
+        self.external_usage.cpus > 0 && self.free.cpus < i128::from(self.external_usage.cpus)
+    }
+}
+
+impl Lease {
+    fn is_for(&self, assigned: &AssignedTask) -> bool {
+        self.shape == assigned.shape && self.bundle == assigned.bundle
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Cluster {
+        Cluster {
+            nodes: Slab::new(),
+            node_ids: BTreeMap::new(),
+            bundles: Slab::new(),
+            workers: Slab::new(),
+            worker_ids: IdTable::default(),
+            local_node: None,
+            dedicated_workers: IdTable::default(),
+            lease_worker: None,
+            offers: BTreeSet::new(),
+            idle: 0,
+            recallable: BTreeSet::new(),
+            pending_recalls: 0,
+            task_workers: 0,
+            membership_changes: 0,
+            has_freed_capacity: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, worker: WorkerId) -> Option<WorkerKey> {
+        self.worker_ids.get(&worker).copied()
+    }
+
+    /// Adds a node. Returns whether the id was unused.
+    pub(crate) fn add_node(&mut self, id: NodeId, total: ResourceSet, is_remote: bool) -> bool {
+        if self.node_ids.contains_key(&id) {
+            return false;
+        }
+        let free = Free::all_of(&total);
+        let at = self.nodes.insert(Node {
+            id,
+            total,
+            is_remote,
+            is_draining: false,
+            external_usage: ResourceSet::default(),
+            idle_free: free.clone(),
+            free,
+            tasks: 0,
+            is_held: false,
+            actor_workers: Vec::new(),
+            task_workers: 0,
+            is_starting_worker: false,
+            actors: 0,
+            idle: BTreeSet::new(),
+        });
+        self.node_ids.insert(id, at);
+        self.local_node = self.local_node.or((!is_remote).then_some(id));
+        self.membership_changes += 1;
+        self.has_freed_capacity = true;
+        true
+    }
+
+    /// Removes a node without workers.
+    pub(crate) fn remove_node(&mut self, id: NodeId) {
+        if let Some(at) = self.node_ids.remove(&id) {
+            self.nodes.remove(at);
+            self.membership_changes += 1;
+        }
+    }
+
+    pub(crate) fn add_worker(&mut self, id: WorkerId, node: NodeId, kind: WorkerKind) -> Option<WorkerKey> {
+        let node = *self.node_ids.get(&node)?;
+        if self.worker_ids.contains_key(&id) {
+            return None;
+        }
+        let at = self.workers.insert(Worker {
+            id,
+            node,
+            kind,
+            assigned: VecDeque::new(),
+            blocked: Vec::new(),
+            actors: BTreeMap::new(),
+            leases: Vec::new(),
+            nanos: 0,
+            recall_pending: false,
+            was_stolen_from: false,
+            held_objects: HeldObjects::default(),
+            idle: None,
+            recallable: None,
+        });
+        self.worker_ids.insert(id, at);
+        match kind {
+            WorkerKind::Tasks | WorkerKind::Driver(_) => {}
+            WorkerKind::Actors | WorkerKind::PeerProxy => {
+                self.nodes[node].actor_workers.push(at);
+                self.nodes[node].is_starting_worker = false;
+            }
+            WorkerKind::Actor(actor) => drop(self.dedicated_workers.insert(actor, at)),
+            WorkerKind::Leases => self.lease_worker = Some(at),
+        }
+        self.task_workers += usize::from(kind == WorkerKind::Tasks);
+        self.nodes[node].task_workers += usize::from(kind == WorkerKind::Tasks);
+        self.refresh(at);
+        Some(at)
+    }
+
+    /// Removes a worker and releases the resources of its tasks.
+    pub(crate) fn remove_worker(&mut self, at: WorkerKey, queue: &mut Queue) -> Option<Worker> {
+        self.set_recalled(at, false);
+        let (assigned, blocked) = (self.workers[at].assigned.len(), self.workers[at].blocked.len());
+        let assigned: Vec<AssignedTask> = (0..assigned).filter_map(|_| self.unassign(at, 0, queue)).collect();
+        let blocked: Vec<AssignedTask> = (0..blocked).filter_map(|_| self.unassign_blocked(at, 0, queue)).collect();
+        let actors: Vec<TaskId> = self.workers[at].actors.keys().copied().collect();
+        let actors = actors.into_iter().filter_map(|id| Some((id, self.remove_actor(at, id, queue)?))).collect();
+        let worker = &self.workers[at];
+        self.worker_ids.remove(&worker.id);
+        match worker.kind {
+            WorkerKind::Actors | WorkerKind::PeerProxy => {
+                self.nodes[worker.node].actor_workers.retain(|other| *other != at)
+            }
+            WorkerKind::Actor(actor) if self.dedicated_workers.get(&actor) == Some(&at) => {
+                _ = self.dedicated_workers.remove(&actor);
+            }
+            WorkerKind::Leases => self.lease_worker = self.lease_worker.filter(|other| *other != at),
+            _ => {}
+        }
+        self.task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
+        self.nodes[worker.node].task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
+        self.set_idle(at, None);
+        self.set_recallable(at, None);
+        let mut worker = self.workers.remove(at)?;
+        worker.assigned = assigned.into();
+        worker.blocked = blocked;
+        worker.actors = actors;
+        Some(worker)
+    }
+
+    /// Registers the actor that a finished creation task leaves in its worker. It keeps the task's resources.
+    pub(crate) fn host_actor(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        let (demand, node) = (&queue.shape(assigned.shape).demand, self.workers[at].node);
+        self.free_mut(node, assigned.bundle).acquire(demand);
+        if assigned.bundle.is_none() {
+            self.nodes[node].idle_free.acquire(demand);
+        }
+        self.nodes[node].actors += 1;
+        self.workers[at].actors.insert(assigned.id, assigned);
+    }
+
+    /// Removes an actor from its worker and releases its resources.
+    pub(crate) fn remove_actor(&mut self, at: WorkerKey, id: TaskId, queue: &mut Queue) -> Option<AssignedTask> {
+        let assigned = self.workers[at].actors.remove(&id)?;
+        let demand = &queue.shape(assigned.shape).demand;
+        let node = self.workers[at].node;
+        self.free_mut(node, assigned.bundle).release(demand);
+        if assigned.bundle.is_none() {
+            self.nodes[node].idle_free.release(demand);
+        }
+        self.nodes[node].actors -= 1;
+        self.has_freed_capacity = true;
+        queue.leave_shape(assigned.shape);
+        Some(assigned)
+    }
+
+    /// Assigns a task to a worker, behind its other tasks, and acquires its resources.
+    pub(crate) fn assign(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        self.acquire(at, &assigned, queue);
+        self.workers[at].assigned.push_back(assigned);
+    }
+
+    /// Like [`Cluster::assign`], for a task that runs already.
+    pub(crate) fn assign_front(&mut self, at: WorkerKey, assigned: AssignedTask, queue: &mut Queue) {
+        queue.use_shape(assigned.shape);
+        self.acquire(at, &assigned, queue);
+        self.workers[at].assigned.push_front(assigned);
+    }
+
+    /// Returns the position of a task among the worker's unblocked tasks.
+    pub(crate) fn position(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].assigned.iter().position(|assigned| assigned.id == task)
+    }
+
+    /// Like [`Cluster::position`], searching from the end.
+    pub(crate) fn position_from_end(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].assigned.iter().rposition(|assigned| assigned.id == task)
+    }
+
+    /// Returns the position of a task among the worker's blocked tasks, searching from the end.
+    pub(crate) fn position_blocked(&self, at: WorkerKey, task: TaskId) -> Option<usize> {
+        self.workers[at].blocked.iter().rposition(|assigned| assigned.id == task)
+    }
+
+    /// Removes an unblocked task from a worker.
+    pub(crate) fn unassign(&mut self, at: WorkerKey, position: usize, queue: &mut Queue) -> Option<AssignedTask> {
+        let assigned = self.workers[at].assigned.remove(position)?;
+        self.release_cpus(at, &assigned, queue);
+        self.release_rest(at, &assigned, queue);
+        Some(assigned)
+    }
+
+    /// Removes a blocked task from a worker.
+    pub(crate) fn unassign_blocked(
+        &mut self,
+        at: WorkerKey,
+        position: usize,
+        queue: &mut Queue,
+    ) -> Option<AssignedTask> {
+        let worker = &mut self.workers[at];
+        let assigned = (position < worker.blocked.len()).then(|| worker.blocked.remove(position))?;
+        self.release_rest(at, &assigned, queue);
+        Some(assigned)
+    }
+
+    /// Releases what a task uses besides processors. Its processors are released already.
+    fn release_rest(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &mut Queue) {
+        let (shape, worker) = (queue.shape(assigned.shape), &self.workers[at]);
+        let node = worker.node;
+        self.nodes[node].tasks -= usize::from(worker.kind == WorkerKind::Tasks);
+        if !shape.is_cpu_only {
+            self.free_mut(node, assigned.bundle).release_rest(&shape.demand);
+            self.has_freed_capacity = true;
+        }
+        queue.leave_shape(assigned.shape);
+    }
+
+    /// Marks a task as blocked and releases its processors. Returns its key.
+    pub(crate) fn block(&mut self, at: WorkerKey, position: usize, queue: &Queue) -> Option<TaskKey> {
+        let assigned = self.workers[at].assigned.remove(position)?;
+        self.release_cpus(at, &assigned, queue);
+        let task = assigned.task;
+        self.workers[at].blocked.push(assigned);
+        task
+    }
+
+    /// Marks a blocked task as running, whether processors are free or not.
+    pub(crate) fn unblock(&mut self, at: WorkerKey, position: usize, queue: &Queue) -> Option<TaskKey> {
+        let assigned = self.workers[at].blocked.remove(position);
+        let task = assigned.task;
+        self.acquire_cpus(at, &assigned, queue);
+        self.workers[at].assigned.push_front(assigned);
+        task
+    }
+
+    fn acquire(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
+        let (shape, worker) = (queue.shape(assigned.shape), &self.workers[at]);
+        let node = worker.node;
+        self.nodes[node].tasks += usize::from(worker.kind == WorkerKind::Tasks);
+        if !shape.is_cpu_only {
+            self.free_mut(node, assigned.bundle).acquire_rest(&shape.demand);
+        }
+        self.acquire_cpus(at, assigned, queue);
+    }
+
+    /// Acquires processors for a task, or shares the lease of other tasks of its shape: a worker runs one task at a
+    /// time, unless it is of a kind that runs several.
+    fn acquire_cpus(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
+        let worker = &mut self.workers[at];
+        worker.nanos += assigned.nanos;
+        let shape = queue.shape(assigned.shape);
+        if shape.is_cpu_only && !worker.kind.runs_several() {
+            if let Some(lease) = worker.leases.iter_mut().find(|lease| lease.is_for(assigned)) {
+                lease.count += 1;
+                return;
+            }
+            worker.leases.push(Lease { shape: assigned.shape, bundle: assigned.bundle, count: 1 });
+        }
+        let node = worker.node;
+        self.free_mut(node, assigned.bundle).cpus -= i128::from(shape.demand.cpus);
+    }
+
+    /// Releases the processors of a task, unless other tasks share its lease.
+    fn release_cpus(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &Queue) {
+        let worker = &mut self.workers[at];
+        worker.nanos -= assigned.nanos;
+        let shape = queue.shape(assigned.shape);
+        if shape.is_cpu_only
+            && !worker.kind.runs_several()
+            && let Some(position) = worker.leases.iter().position(|lease| lease.is_for(assigned))
+        {
+            worker.leases[position].count -= 1;
+            if worker.leases[position].count > 0 {
+                return;
+            }
+            worker.leases.swap_remove(position);
+        }
+        let node = worker.node;
+        self.free_mut(node, assigned.bundle).cpus += i128::from(shape.demand.cpus);
+        self.has_freed_capacity = true;
+    }
+
+    /// Iterates over one idle worker of each node, in load order.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = (u32, WorkerId, NodeKey)> {
+        self.offers.iter().copied()
+    }
+
+    /// Returns the key by which idle workers are ordered, the least loaded first.
+    pub(crate) fn load(&self, at: WorkerKey) -> (u32, WorkerId) {
+        let worker = &self.workers[at];
+        let distance = if self.nodes[worker.node].is_remote { REMOTE_LOAD } else { 0 };
+        (distance + worker.blocked.len() as u32, worker.id)
+    }
+
+    /// Returns the node's actor worker with the fewest actors (including those in creation), and the number of actor
+    /// workers.
+    pub(crate) fn actor_workers(&self, node: NodeKey) -> (Option<(usize, WorkerKey)>, usize) {
+        let workers = self.nodes[node].actor_workers.iter().copied();
+        let load = |at: WorkerKey| self.workers[at].actors.len() + self.workers[at].assigned.len();
+        (workers.clone().map(|at| (load(at), at)).min(), workers.count())
+    }
+
+    /// Returns the worker that is dedicated to an actor.
+    pub(crate) fn worker_of_actor(&self, actor: ActorId) -> Option<WorkerKey> {
+        self.dedicated_workers.get(&actor).copied()
+    }
+
+    /// Whether a worker has nothing to run and is not in the idle set yet.
+    pub(crate) fn could_be_idle(&self, at: WorkerKey) -> bool {
+        let worker = &self.workers[at];
+        worker.assigned.is_empty() && worker.idle.is_none() && worker.kind == WorkerKind::Tasks
+    }
+
+    pub(crate) fn has_idle(&self, node: NodeKey) -> bool {
+        !self.nodes[node].idle.is_empty()
+    }
+
+    /// Returns the worker whose last task is last in dispatch order, and that task's level.
+    pub(crate) fn last_recallable(&self) -> Option<(Level, WorkerKey)> {
+        self.recallable.last().copied()
+    }
+
+    /// Iterates over workers with recallable tasks.
+    pub(crate) fn recallable(&self) -> impl Iterator<Item = WorkerKey> {
+        self.recallable.iter().map(|(_, worker)| *worker)
+    }
+
+    pub(crate) fn set_recalled(&mut self, at: WorkerKey, recall_pending: bool) {
+        let worker = &mut self.workers[at];
+        match (worker.recall_pending, recall_pending) {
+            (false, true) => self.pending_recalls += 1,
+            (true, false) => self.pending_recalls -= 1,
+            _ => {}
+        }
+        worker.recall_pending = recall_pending;
+        self.refresh(at);
+    }
+
+    /// Updates the idle and recallable sets after the worker's tasks have changed.
+    pub(crate) fn refresh(&mut self, at: WorkerKey) {
+        let worker = &self.workers[at];
+        if worker.kind != WorkerKind::Tasks {
+            return;
+        }
+        let idle = worker.assigned.is_empty().then_some(self.load(at).0);
+        let can_recall = worker.assigned.len() > 1 && !worker.recall_pending;
+        let recallable = can_recall.then(|| worker.assigned.back().map(|assigned| assigned.level)).flatten();
+        if idle != worker.idle {
+            self.set_idle(at, idle);
+        }
+        if recallable != self.workers[at].recallable {
+            self.set_recallable(at, recallable);
+        }
+    }
+
+    fn set_idle(&mut self, at: WorkerKey, idle: Option<u32>) {
+        let worker = &mut self.workers[at];
+        let before = std::mem::replace(&mut worker.idle, idle);
+        let (id, node_at) = (worker.id, worker.node);
+        let node = &mut self.nodes[node_at];
+        let offer = node.idle.first().copied();
+        if let Some(load) = before {
+            node.idle.remove(&(load, id));
+            self.idle -= 1;
+        }
+        if let Some(load) = idle {
+            node.idle.insert((load, id));
+            self.idle += 1;
+            self.has_freed_capacity = true;
+        }
+        let new = node.idle.first().copied();
+        if new != offer {
+            offer.map(|(load, id)| self.offers.remove(&(load, id, node_at)));
+            new.map(|(load, id)| self.offers.insert((load, id, node_at)));
+        }
+    }
+
+    fn set_recallable(&mut self, at: WorkerKey, recallable: Option<Level>) {
+        if let Some(level) = std::mem::replace(&mut self.workers[at].recallable, recallable) {
+            self.recallable.remove(&(level, at));
+        }
+        if let Some(level) = recallable {
+            self.recallable.insert((level, at));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Records of tasks, objects, actors, jobs, groups, workers and nodes, in the tables that own them.
+//!
+//! A record's methods depend on nothing but the record. What involves several tables is a step of the scheduler.
+
+pub(crate) mod actors;
+pub(crate) mod bundles;
+pub(crate) mod classes;
+pub(crate) mod cluster;
+pub(crate) mod groups;
+pub(crate) mod id_table;
+pub(crate) mod jobs;
+pub(crate) mod keys;
+pub(crate) mod level;
+pub(crate) mod lineage;
+pub(crate) mod object;
+pub(crate) mod queue;
+pub(crate) mod resources;
+pub(crate) mod slab;
+pub(crate) mod streams;
+pub(crate) mod tasks;

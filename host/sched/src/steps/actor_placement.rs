@@ -1,0 +1,124 @@
+//! Placement of actors. An actor that requests a processor or more gets a worker of its own; others share workers. On a
+//! remote node its proxy worker takes all actors, and the remote scheduler starts workers for them.
+
+use sandbar_core::{ActorId, Strategy};
+
+use crate::event::{Action, WorkerKind};
+use crate::records::keys::{NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::resources::RESOURCE_UNIT;
+use crate::records::tasks::State;
+use crate::scheduler::Scheduler;
+
+impl<C, V> Scheduler<C, V> {
+    /// Queues a creation task whose dependencies all have values.
+    pub(crate) fn enqueue_creator(&mut self, at: TaskKey) {
+        self.tasks[at].state = State::Queued;
+        let task = &self.tasks[at];
+        let class = self.classes.get(task.class);
+        let (shape, level, number) = (class.spec.shape, class.level(task.depth), task.number);
+        self.pending_actors.insert(shape, level, number, at);
+        self.needs_dispatch = true;
+        if !self.is_feasible(shape) {
+            self.failing.push((at, self.infeasible(at, shape)));
+        }
+    }
+
+    /// Places actors in dispatch order, for each shape up to the first actor that finds no worker.
+    pub(crate) fn place_actors(&mut self) {
+        if self.pending_actors.is_empty() {
+            return;
+        }
+        for shape in self.pending_actors.shapes_in_dispatch_order() {
+            while let Some(at) = self.pending_actors.first(shape) {
+                if self.is_incomplete(at) {
+                    self.pending_actors.remove(at);
+                    self.requeue_if_incomplete(at);
+                    continue;
+                }
+                let Some(worker) = self.worker_for(at, shape) else { break };
+                self.pending_actors.remove(at);
+                self.assign(worker, at, shape, self.options.window_nanos);
+            }
+        }
+    }
+
+    /// Returns a worker with room for an actor. If there is none, requests a new one on a node with room.
+    fn worker_for(&mut self, creator: TaskKey, shape: ShapeKey) -> Option<WorkerKey> {
+        let is_alone = self.queue.shape(shape).demand.cpus >= RESOURCE_UNIT;
+        let spreads = self.queue.shape(shape).strategy == Strategy::Spread;
+        let rank = |node: NodeKey| {
+            let record = &self.cluster.nodes[node];
+            (record.is_remote && !spreads, record.actors, node)
+        };
+        let nodes = self.cluster.node_ids.values().copied().filter(|node| self.has_room(*node, shape, None));
+        let mut nodes: Vec<(bool, usize, NodeKey)> = nodes.map(rank).collect();
+        nodes.sort_unstable();
+        let id = ActorId(self.tasks[creator].id.0);
+        let own = self.cluster.worker_of_actor(id).filter(|_| is_alone);
+        let fits = |worker: &WorkerKey| nodes.iter().any(|(.., node)| *node == self.cluster.workers[*worker].node);
+        if let Some(worker) = own.filter(fits) {
+            return Some(worker);
+        }
+        // Set while a local worker is being started; remote nodes wait for it.
+        let mut is_awaited = false;
+        for (.., node) in nodes {
+            let (best, count) = self.cluster.actor_workers(node);
+            let has_room = best.filter(|(load, _)| *load < self.options.actors_max as usize);
+            if self.cluster.nodes[node].is_remote {
+                match has_room {
+                    Some((_, worker)) if !is_awaited => return Some(worker),
+                    // A remote node without a proxy worker has not reported its scheduler yet.
+                    _ => continue,
+                }
+            }
+            if is_alone {
+                if own.is_none() {
+                    self.start_worker_for(id, node);
+                }
+                return None;
+            }
+            let total = self.cluster.nodes[node].total.cpus.div_ceil(RESOURCE_UNIT).max(1);
+            // Each processor gets an actor worker before any of them hosts two actors.
+            if let Some((load, worker)) = has_room
+                && (load == 0 || count as u64 >= total)
+            {
+                return Some(worker);
+            }
+            if !self.cluster.nodes[node].is_starting_worker {
+                self.cluster.nodes[node].is_starting_worker = true;
+                self.out.push(Action::StartWorker { node: self.cluster.nodes[node].id, kind: WorkerKind::Actors });
+            }
+            if let Some((_, worker)) = has_room {
+                return Some(worker);
+            }
+            is_awaited = true;
+        }
+        None
+    }
+
+    /// Requests a dedicated worker for an actor, unless one was requested.
+    fn start_worker_for(&mut self, id: ActorId, node: NodeKey) {
+        let Some(at) = self.actor_ids.get(&id).copied() else { return };
+        let is_requested =
+            self.actors[at].worker_requested_on.is_some_and(|node| self.cluster.node_ids.contains_key(&node));
+        if !is_requested {
+            let node = self.cluster.nodes[node].id;
+            self.actors[at].worker_requested_on = Some(node);
+            self.out.push(Action::StartWorker { node, kind: WorkerKind::Actor(id) });
+        }
+    }
+
+    /// Fails actors that no node can ever have room for, after nodes joined or left.
+    pub(crate) fn fail_infeasible_actors(&mut self) {
+        for shape in self.pending_actors.shapes() {
+            if self.is_feasible(shape) {
+                continue;
+            }
+            while let Some(at) = self.pending_actors.first(shape) {
+                self.pending_actors.remove(at);
+                self.tasks[at].state = State::Waiting;
+                self.failing.push((at, self.infeasible(at, shape)));
+            }
+        }
+    }
+}

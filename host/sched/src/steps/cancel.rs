@@ -1,0 +1,58 @@
+//! Cancellation of tasks.
+
+use sandbar_core::TaskId;
+
+use crate::event::Action;
+use crate::records::keys::TaskKey;
+use crate::records::tasks::{Cancellation, State, Task};
+use crate::scheduler::Scheduler;
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn cancel(&mut self, id: TaskId, recursive: bool) {
+        let Some(at) = self.find_task(id) else { return };
+        if !recursive {
+            self.cancel_task(at, Cancellation::Task);
+        } else if self.tasks[at].cancellation != Cancellation::Subtree {
+            self.cancel_task(at, Cancellation::Subtree);
+            for task in self.descendants(self.tasks[at].child, |task| task.cancellation != Cancellation::Subtree) {
+                self.cancel_task(task, Cancellation::Subtree);
+            }
+        }
+    }
+
+    /// Cancels the descendants that the current attempt of a task submitted. Subtrees that were cancelled before are
+    /// skipped.
+    pub(crate) fn cancel_descendants(&mut self, at: TaskKey) {
+        let is_of_another = |task: &Task<C>| task.is_committed && task.parent == Some(at);
+        let wanted = |task: &Task<C>| task.cancellation != Cancellation::Subtree && !is_of_another(task);
+        for task in self.descendants(self.tasks[at].child, wanted) {
+            self.cancel_task(task, Cancellation::Subtree);
+        }
+    }
+
+    /// Cancels a task. It fails by the end of the step, or when its worker has released it.
+    pub(crate) fn cancel_task(&mut self, at: TaskKey, how: Cancellation) {
+        let task = &mut self.tasks[at];
+        match task.state {
+            State::Waiting | State::Queued => {
+                let error = self.error(at, self.cancellation_fault(at));
+                self.failing.push((at, error));
+            }
+            State::Assigned | State::Blocked | State::HostsActor => {
+                if task.cancellation == Cancellation::None
+                    && let Some(worker) = task.worker
+                {
+                    let (worker, task, attempt) = (self.cluster.workers[worker].id, task.id, task.attempt);
+                    self.out.push(match self.is_method(at) {
+                        true => Action::Withdraw { worker, task, attempt },
+                        false => Action::Interrupt { worker, task, attempt },
+                    });
+                }
+            }
+            // Its returns are not reconstructed any more.
+            State::Finished(_) => self.drop_lineage(at),
+        }
+        let task = &mut self.tasks[at];
+        task.cancellation = task.cancellation.max(how);
+    }
+}

@@ -1,0 +1,383 @@
+//! Dispatch of queued tasks to workers, in queue order.
+//!
+//! A worker runs one task at a time, so it holds the processors of its unblocked tasks once. Tasks that request only
+//! processors are assigned in advance, up to about a millisecond of work per worker, so that one message carries many.
+//! A worker gets at most half of its share of the queue, so that other workers get tasks as well. Leases are in the same
+//! queue, and go to the worker that has all of them.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, JobId, Strategy, TaskError, WorkerId};
+
+use crate::event::{Action, WorkerKind};
+use crate::records::cluster::{AssignedTask, Lease, Node};
+use crate::records::keys::{BundleKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::queue::Rank;
+use crate::records::resources::ResourceSet;
+use crate::records::tasks::State;
+use crate::scheduler::Scheduler;
+
+/// Maximum number of shapes without room that one dispatch passes over.
+const STUCK_MAX: usize = 256;
+
+impl<C, V> Scheduler<C, V> {
+    /// Updates a worker after a change of its assigned tasks.
+    pub(crate) fn assignments_changed(&mut self, at: WorkerKey) {
+        self.changed_worker = Some(at);
+        if self.cluster.could_be_idle(at) {
+            // It usually gets a task at once, so it is not put into the idle set.
+            self.needs_dispatch = true;
+        } else {
+            self.cluster.refresh(at);
+            self.needs_dispatch |= self.wants_more(at);
+        }
+    }
+
+    /// Assigns queued tasks, places groups and actors, and starts root tasks, as far as there is room.
+    pub(crate) fn dispatch(&mut self) {
+        if !std::mem::take(&mut self.needs_dispatch) & !std::mem::take(&mut self.cluster.has_freed_capacity) {
+            return;
+        }
+        self.start_drivers();
+        self.place_groups();
+        self.place_actors();
+        let (mut passed, mut stuck) = (None, None);
+        for _ in 0..STUCK_MAX {
+            let Some(rank) = self.assign_queued(passed, stuck) else { break };
+            passed = Some(rank);
+            // Tasks in groups do not compete for a node's free resources.
+            stuck = stuck.or_else(|| (!self.queue.shape(rank.1).is_in_group()).then_some(rank.1));
+        }
+        // The resources that were assigned above come from those that were free.
+        self.cluster.has_freed_capacity = false;
+        self.needs_dispatch = false;
+    }
+
+    /// Assigns tasks in queue order, from the shape after `passed` on, up to the first shape without room. Returns that
+    /// shape.
+    fn assign_queued(&mut self, passed: Option<(Rank, ShapeKey)>, stuck: Option<ShapeKey>) -> Option<(Rank, ShapeKey)> {
+        loop {
+            let fresh = self.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
+            let extendable = self.changed_worker.filter(|at| self.wants_more(*at));
+            if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() && self.queue.leases == 0 {
+                return None;
+            }
+            let rank = self.queue.after(passed)?;
+            if self.requeue_first_incomplete(rank.1) {
+                continue;
+            }
+            let worker = if self.queue.shape(rank.1).is_lease {
+                let has_room = |at: &WorkerKey| self.has_room(self.cluster.workers[*at].node, rank.1, stuck);
+                self.cluster.lease_worker.filter(has_room)
+            } else {
+                let idle = self.idle_for(rank.1, stuck, fresh);
+                idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)))
+            };
+            if !worker.is_some_and(|worker| self.fill(worker, rank)) {
+                return Some(rank);
+            }
+        }
+    }
+
+    /// Sends the first task of a shape back to wait, if a dependency was lost. Returns whether it did.
+    fn requeue_first_incomplete(&mut self, shape: ShapeKey) -> bool {
+        let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) else { return false };
+        let is_incomplete = self.is_incomplete(at);
+        if is_incomplete {
+            self.queue.remove(&mut self.tasks, at, shape, level);
+            self.release_locality_shape(at);
+            self.requeue_if_incomplete(at);
+        }
+        is_incomplete
+    }
+
+    /// Returns the least loaded idle worker with room, by load and id. `fresh` is an idle worker that is not in the
+    /// idle set.
+    fn idle_for(&self, shape: ShapeKey, stuck: Option<ShapeKey>, fresh: Option<WorkerKey>) -> Option<WorkerKey> {
+        let fresh = fresh.filter(|at| self.has_room(self.cluster.workers[*at].node, shape, stuck));
+        let mut offers = self.cluster.offers().filter(|(.., node)| self.has_room(*node, shape, stuck));
+        let listed = match self.queue.shape(shape).strategy {
+            Strategy::Spread => return self.least_busy(offers, fresh),
+            _ => offers.next(),
+        };
+        match (listed, fresh) {
+            (Some((load, id, _)), Some(fresh)) if (load, id) > self.cluster.load(fresh) => Some(fresh),
+            (Some((_, id, _)), _) => self.cluster.find(id),
+            (None, fresh) => fresh,
+        }
+    }
+
+    /// Returns the idle worker on the node with the fewest tasks and actors.
+    fn least_busy(
+        &self,
+        offers: impl Iterator<Item = (u32, WorkerId, NodeKey)>,
+        fresh: Option<WorkerKey>,
+    ) -> Option<WorkerKey> {
+        let fresh = fresh.map(|at| {
+            let (load, id) = self.cluster.load(at);
+            (load, id, self.cluster.workers[at].node)
+        });
+        let on = |at: NodeKey| self.cluster.nodes[at].tasks + self.cluster.nodes[at].actors;
+        let best = offers.chain(fresh).min_by_key(|(load, id, node)| (on(*node), *load, *id));
+        best.and_then(|(_, id, _)| self.cluster.find(id))
+    }
+
+    /// Whether a node has room for a task. Resources for the `stuck` shape are kept free where it could run, so that it
+    /// does not starve.
+    pub(crate) fn has_room(&self, node: NodeKey, shape: ShapeKey, stuck: Option<ShapeKey>) -> bool {
+        let (shape, record) = (self.queue.shape(shape), &self.cluster.nodes[node]);
+        if record.is_draining {
+            return false;
+        }
+        if shape.is_in_group() {
+            return self.bundle_for(node, shape).is_some();
+        }
+        let first = self.kept_for_stuck(node, stuck);
+        !record.is_held
+            && self.is_permitted_on(node, shape)
+            && self.satisfies_locality(node, shape)
+            && record.free.fits_with_reserved(&shape.demand, first.into_iter().chain([&record.external_usage]))
+    }
+
+    /// Returns the resources that a node keeps free for the stuck shape: it could run there once all tasks of this
+    /// scheduler have finished.
+    fn kept_for_stuck(&self, node: NodeKey, stuck: Option<ShapeKey>) -> Option<&ResourceSet> {
+        let (shape, record) = (self.queue.shape(stuck?), &self.cluster.nodes[node]);
+        let could = shape.demand.fits_in_beside(&record.external_usage, &record.total)
+            && self.is_permitted_on(node, shape)
+            && self.satisfies_locality(node, shape);
+        could.then_some(&shape.demand)
+    }
+
+    /// Whether a worker with tasks may be assigned more of the same shape before the stuck one.
+    fn may_extend(&self, at: WorkerKey, shape: ShapeKey, stuck: Option<ShapeKey>) -> bool {
+        let worker = &self.cluster.workers[at];
+        let node = &self.cluster.nodes[worker.node];
+        let first = self.kept_for_stuck(worker.node, stuck);
+        let waits_for_this = first.is_some_and(|first| {
+            let external_usage = [&node.external_usage].into_iter();
+            let lacks_cpus =
+                first.cpus > 0 && i128::from(first.cpus) + i128::from(node.external_usage.cpus) > node.free.cpus;
+            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_except_cpus(first, external_usage)
+        });
+        let is_overcommitted = node.is_overcommitted() && !self.queue.shape(shape).is_in_group();
+        let is_held = node.is_held || is_overcommitted || waits_for_this;
+        worker.leases.first().is_some_and(|lease| lease.shape == shape) && !is_held
+    }
+
+    /// Whether a worker has less than half of the tasks that it could be assigned in advance.
+    fn wants_more(&self, at: WorkerKey) -> bool {
+        let Some(worker) = self.cluster.workers.get(at) else { return false };
+        let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
+        let is_alike = count as usize == worker.assigned.len() && worker.kind == WorkerKind::Tasks;
+        let is_draining = self.cluster.nodes[worker.node].is_draining;
+        is_alike
+            && !is_draining
+            && !worker.recall_pending
+            && self.is_window_over(shape, 2 * worker.assigned.len(), self.window_nanos(at))
+    }
+
+    /// Returns the nanoseconds of work that a worker is assigned in advance.
+    fn window_nanos(&self, at: WorkerKey) -> u64 {
+        let is_remote = self.cluster.nodes[self.cluster.workers[at].node].is_remote;
+        if is_remote { self.options.remote_window_nanos } else { self.options.window_nanos }
+    }
+
+    /// Returns the maximum number of a shape's tasks that a worker may have.
+    fn window(&self, shape_at: ShapeKey, window_nanos: u64) -> usize {
+        let shape = self.queue.shape(shape_at);
+        let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return 0 };
+        if !shape.goes_in_advance() {
+            return 1;
+        }
+        let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
+        let by_time = (window_nanos / nanos).min(self.options.window_max as u64) as usize;
+        by_time.min(shape.len.div_ceil(2 * self.cluster.task_workers.max(1))).max(1)
+    }
+
+    /// Whether the window permits more than `count` tasks (at least one) of a shape. Equivalent to
+    /// [`Scheduler::window`], but faster.
+    fn is_window_over(&self, shape_at: ShapeKey, count: usize, window_nanos: u64) -> bool {
+        let shape = self.queue.shape(shape_at);
+        if !shape.goes_in_advance()
+            || count >= self.options.window_max as usize
+            || shape.len <= count * 2 * self.cluster.task_workers
+        {
+            return false;
+        }
+        let Some((_, task)) = self.queue.first(shape_at, &self.tasks) else { return false };
+        let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
+        (count as u64 + 1).saturating_mul(nanos) <= window_nanos
+    }
+
+    /// Assigns the first tasks of a shape to a worker, up to its window. Returns whether any task left the queue.
+    fn fill(&mut self, worker_at: WorkerKey, (rank, shape): (Rank, ShapeKey)) -> bool {
+        let following = self.queue.after(Some((rank, shape)));
+        self.queue.use_shape(shape);
+        let window_nanos = self.window_nanos(worker_at);
+        let window = self.window(shape, window_nanos);
+        let mut has_taken = false;
+        while let Some((rank, at)) = self.queue.first(shape, &self.tasks) {
+            let worker = &self.cluster.workers[worker_at];
+            let task = &self.tasks[at];
+            let nanos = self.classes.get(task.class).nanos().unwrap_or(self.options.window_nanos);
+            let is_full = if worker.kind == WorkerKind::Leases {
+                has_taken
+            } else {
+                !worker.assigned.is_empty()
+                    && (worker.assigned.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos)
+            };
+            if is_full || following.is_some_and(|following| following < (rank, shape)) {
+                break;
+            }
+            has_taken = true;
+            self.queue.take(&mut self.tasks, at, shape, rank.0);
+            self.release_locality_shape(at);
+            if !self.requeue_if_incomplete(at) {
+                self.assign(worker_at, at, shape, nanos);
+            }
+        }
+        self.queue.refresh(shape, &self.tasks);
+        self.queue.leave_shape(shape);
+        self.cluster.refresh(worker_at);
+        has_taken
+    }
+
+    pub(crate) fn assign(&mut self, worker: WorkerKey, at: TaskKey, shape: ShapeKey, nanos: u64) {
+        let task = &mut self.tasks[at];
+        task.state = State::Assigned;
+        task.worker = Some(worker);
+        let level = self.classes.get(task.class).level(task.depth);
+        let (id, attempt) = (task.id, task.attempt);
+        let bundle = self.bundle_on(worker, shape);
+        let assigned = AssignedTask { id, task: Some(at), shape, bundle, attempt, level, nanos };
+        self.cluster.assign(worker, assigned, &mut self.queue);
+        self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
+    }
+
+    /// Returns the bundle for a task: the one that the worker leases for the shape, or one with room.
+    fn bundle_on(&self, worker: WorkerKey, shape_at: ShapeKey) -> Option<BundleKey> {
+        let shape = self.queue.shape(shape_at);
+        if !shape.is_in_group() {
+            return None;
+        }
+        let worker = &self.cluster.workers[worker];
+        let lease = worker.leases.iter().find(|lease| lease.shape == shape_at);
+        lease.map_or_else(|| self.bundle_for(worker.node, shape), |lease| lease.bundle)
+    }
+
+    /// Registers a task that a worker started by itself, before its assigned tasks.
+    pub(crate) fn assign_started(&mut self, worker: WorkerKey, at: TaskKey) {
+        let task = &mut self.tasks[at];
+        task.state = State::Assigned;
+        task.worker = Some(worker);
+        let class = self.classes.get(task.class);
+        let assigned = AssignedTask {
+            id: task.id,
+            task: Some(at),
+            shape: class.spec.shape,
+            bundle: None,
+            attempt: task.attempt,
+            level: class.level(task.depth),
+            nanos: 0,
+        };
+        self.cluster.assign_front(worker, assigned, &mut self.queue);
+        self.assignments_changed(worker);
+    }
+
+    /// Starts root tasks in their driver workers, before all other tasks.
+    fn start_drivers(&mut self) {
+        if self.starting.is_empty() && self.held_nodes.is_empty() {
+            return;
+        }
+        for node in self.held_nodes.drain(..) {
+            if let Some(node) = self.cluster.nodes.get_mut(node) {
+                node.is_held = false;
+            }
+        }
+        for id in self.starting.iter().copied().collect::<Vec<JobId>>() {
+            if self.start_driver(id) {
+                self.starting.remove(&id);
+            }
+        }
+    }
+
+    /// Starts the root task of a job. Returns whether it stopped waiting.
+    fn start_driver(&mut self, id: JobId) -> bool {
+        let job = &self.jobs[self.job_ids[&id]];
+        let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
+        let (Some(at), Some(worker)) = (first, job.driver) else { return true };
+        if self.requeue_if_incomplete(at) {
+            return true;
+        }
+        let shape = self.classes.get(self.tasks[at].class).spec.shape;
+        let node_at = self.cluster.workers[worker].node;
+        let node = &self.cluster.nodes[node_at];
+        let demand = &self.queue.shape(shape).demand;
+        if !demand.fits_in(&node.total) {
+            let fault = Fault::new(Code::Infeasible, demand.shortage("no node has", &[&node.total]));
+            let error = self.error(at, fault);
+            self.failing.push((at, error));
+        } else if node.free.fits(demand) {
+            self.assign(worker, at, shape, self.options.window_nanos);
+        } else {
+            self.cluster.nodes[node_at].is_held = true;
+            self.held_nodes.push(node_at);
+            return false;
+        }
+        true
+    }
+
+    /// Whether some node could ever have room for tasks of a shape. It is true while no node is known.
+    pub(crate) fn is_feasible(&mut self, at: ShapeKey) -> bool {
+        let (shape, nodes) = (self.queue.shape(at), &self.cluster.nodes);
+        if let Strategy::Group { group, bundle } = shape.strategy {
+            return self.group_fault(group, bundle, &shape.demand).is_none();
+        }
+        if shape.feasible.0 != self.cluster.membership_changes {
+            let could =
+                |(at, node): (NodeKey, &Node)| shape.demand.fits_in(&node.total) && self.is_permitted_on(at, shape);
+            let is_feasible = nodes.len() == 0 || nodes.iter().any(could);
+            self.queue.shape_mut(at).feasible = (self.cluster.membership_changes, is_feasible);
+        }
+        self.cluster.membership_changes == 0 || self.queue.shape(at).feasible.1
+    }
+
+    pub(crate) fn infeasible(&self, at: TaskKey, shape: ShapeKey) -> Arc<TaskError> {
+        let shape = self.queue.shape(shape);
+        let (demand, nodes) = (&shape.demand, &self.cluster.nodes);
+        let message = match shape.strategy {
+            Strategy::Group { .. } => return self.error(at, self.cancellation_fault(at)),
+            Strategy::Node { node, soft: false } => match self.cluster.node_ids.get(&node) {
+                Some(at) => demand.shortage(&format!("node {node} has no"), &[&nodes[*at].total]),
+                None => format!("requires node {node}, which is not in the cluster"),
+            },
+            _ => demand.shortage("no node has", &nodes.iter().map(|(_, node)| &node.total).collect::<Vec<_>>()),
+        };
+        self.error(at, Fault::new(Code::Infeasible, message))
+    }
+
+    /// Fails tasks and groups that no node can ever have room for, after nodes joined or left.
+    pub(crate) fn fail_infeasible(&mut self) {
+        self.fail_infeasible_groups();
+        self.fail_infeasible_tasks();
+    }
+
+    pub(crate) fn fail_infeasible_tasks(&mut self) {
+        self.fail_infeasible_actors();
+        for shape in self.queue.waiting() {
+            if self.is_feasible(shape) {
+                continue;
+            }
+            self.queue.use_shape(shape);
+            while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
+                self.queue.take(&mut self.tasks, at, shape, level);
+                self.release_locality_shape(at);
+                self.tasks[at].state = State::Waiting;
+                self.failing.push((at, self.infeasible(at, shape)));
+            }
+            self.queue.refresh(shape, &self.tasks);
+            self.queue.leave_shape(shape);
+        }
+    }
+}

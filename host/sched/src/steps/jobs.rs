@@ -1,0 +1,141 @@
+//! Jobs: the unit of limits, ownership and removal of tasks, objects and groups.
+
+use sandbar_core::{JobId, TenantId};
+
+use crate::event::{Action, JobLimits};
+use crate::records::classes::JobClasses;
+use crate::records::jobs::Job;
+use crate::records::keys::{JobKey, ObjectKey, WorkerKey};
+use crate::records::lineage::{JobLineage, Source};
+use crate::records::object::Value;
+use crate::records::tasks::{Cancellation, State};
+use crate::scheduler::Scheduler;
+
+impl<C, V> Scheduler<C, V> {
+    pub(crate) fn start_job(&mut self, id: JobId, tenant: TenantId, limits: JobLimits) {
+        if self.job_ids.contains_key(&id) {
+            return;
+        }
+        let at = self.jobs.insert(Job {
+            id,
+            tenant,
+            limits,
+            first: None,
+            has_started: false,
+            child: None,
+            driver: None,
+            tasks: 0,
+            call_bytes: 0,
+            records: 0,
+            objects: 0,
+            objects_first: None,
+            classes: JobClasses::default(),
+            lineage: JobLineage::default(),
+        });
+        self.job_ids.insert(id, at);
+    }
+
+    /// Registers the driver worker of a job.
+    pub(crate) fn add_driver(&mut self, job: JobId, worker: WorkerKey) {
+        let Some(at) = self.job_ids.get(&job) else { return };
+        let record = &mut self.jobs[*at];
+        if record.driver.is_some() {
+            return;
+        }
+        record.driver = Some(worker);
+        if record.first.is_some_and(|first| self.tasks[first].state == State::Queued) {
+            self.starting.insert(job);
+            self.needs_dispatch = true;
+        }
+    }
+
+    /// Removes all state of a job, except the resources of tasks that still run in workers.
+    pub(crate) fn end_job(&mut self, id: JobId) {
+        let Some(at) = self.job_ids.remove(&id) else { return };
+        self.starting.remove(&id);
+        let actors = self.actors_of(at);
+        self.end_tasks(at);
+        self.end_groups(at);
+        self.end_objects(at);
+        actors.into_iter().for_each(|id| self.forget_if_gone(id));
+        if let Some(job) = self.jobs.remove(at) {
+            self.classes.forget(&mut self.queue, job.classes);
+        }
+        self.tasks.shrink();
+        self.objects.shrink();
+        self.queue.shrink();
+        if self.ids.len() < self.ids.capacity() / 8 {
+            self.ids.shrink_to_fit();
+        }
+    }
+
+    fn end_tasks(&mut self, job: JobKey) {
+        let last = self.jobs[job].child.take();
+        let tasks = self.descendants(last, |_| true);
+        let mut workers: Vec<WorkerKey> = Vec::new();
+        for at in &tasks {
+            let task = &self.tasks[*at];
+            if self.is_method(*at) {
+                self.forget_call(*at);
+            } else if let Some(worker) = task.worker {
+                workers.push(worker);
+                if task.cancellation == Cancellation::None {
+                    let worker = self.cluster.workers[worker].id;
+                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                }
+            } else if task.state == State::Queued {
+                self.dequeue(*at);
+            }
+        }
+        workers.sort_unstable();
+        workers.dedup();
+        for worker in workers {
+            let worker = &mut self.cluster.workers[worker];
+            for assigned in worker.assigned.iter_mut().chain(&mut worker.blocked).chain(worker.actors.values_mut()) {
+                assigned.task = assigned.task.filter(|task| self.tasks[*task].job != job);
+            }
+        }
+        for at in tasks {
+            let links = self.tasks[at].links.take();
+            let linked = links.iter().flat_map(|links| links.dependencies.iter().chain(&links.refs));
+            linked.for_each(|object| self.unpin_if_foreign(*object, job));
+            let lineage = self.tasks[at].lineage.take();
+            for source in lineage.iter().flat_map(|lineage| lineage.dependencies.iter().chain(&lineage.refs)) {
+                if let Source::Kept(object) = source {
+                    self.unpin_if_foreign(*object, job);
+                }
+            }
+            if let Some(actor) = self.created_by(at) {
+                self.orphan(actor);
+            }
+            self.remove_task(at);
+        }
+    }
+
+    fn end_objects(&mut self, job: JobKey) {
+        let mut next = self.jobs[job].objects_first.take();
+        while let Some(object) = next.and_then(|at| self.objects.remove(at)) {
+            next = object.after;
+            self.forget_id(object.id.0, |entry| entry.object = None);
+            object.contents().iter().for_each(|content| self.unpin_if_foreign(*content, job));
+            for (holder, _) in object.holders() {
+                if let Some(holder) = self.cluster.find(holder) {
+                    self.cluster.workers[holder].held_objects.count -= 1;
+                }
+            }
+            if object.is_borrowed() {
+                self.out.push(Action::ReleaseBorrow { object: object.id });
+            }
+            if let Value::Ready(value) = object.value {
+                self.out.push(Action::Drop { object: object.id, value });
+            }
+        }
+    }
+
+    /// Unpins an object if it is of another job.
+    fn unpin_if_foreign(&mut self, object: ObjectKey, job: JobKey) {
+        if self.objects.get(object).is_some_and(|object| object.job != job) {
+            self.unpin(object);
+        }
+    }
+}

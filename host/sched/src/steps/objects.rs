@@ -1,0 +1,271 @@
+//! Operations on objects: creation, reference counts, delivery, and removal without references.
+
+use std::sync::Arc;
+
+use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
+
+use crate::event::{Action, WorkerKind};
+use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::records::object::{Object, Value};
+use crate::records::tasks::State;
+use crate::scheduler::Scheduler;
+
+/// Maximum number of pending requests of one worker for one object. Each task of the worker may make one.
+const WAITS_MAX: u32 = 1 << 16;
+
+impl<C, V> Scheduler<C, V> {
+    /// Creates an object, with one reference of `holder`.
+    pub(crate) fn create(
+        &mut self,
+        id: ObjectId,
+        job_at: JobKey,
+        index: Option<u32>,
+        value: Value<V>,
+        holder: Option<WorkerKey>,
+    ) -> ObjectKey {
+        let mut object = Object::new(id, job_at, index, value);
+        let job = &mut self.jobs[job_at];
+        job.objects += 1;
+        object.after = job.objects_first;
+        let at = self.objects.insert(object);
+        if let Some(after) = job.objects_first.replace(at) {
+            self.objects[after].before = Some(at);
+        }
+        self.ids.entry(id.0).or_default().object = Some(at);
+        match holder {
+            Some(worker) => self.hold(at, worker),
+            None => self.check(at),
+        }
+        at
+    }
+
+    /// Adds a reference of a worker.
+    pub(crate) fn hold(&mut self, at: ObjectKey, worker: WorkerKey) {
+        let worker = &mut self.cluster.workers[worker];
+        if !self.objects[at].hold(worker.id) {
+            return;
+        }
+        let (holds, id) = (&mut worker.held_objects, worker.id);
+        holds.count += 1;
+        holds.places.push(at);
+        if holds.places.len() > 64 + 2 * holds.count {
+            holds.places.sort_unstable();
+            holds.places.dedup();
+            holds.places.retain(|place| self.objects.get(*place).is_some_and(|object| object.is_held_by(id)));
+        }
+    }
+
+    /// Adds a reference of a worker to an object that one of its tasks may use.
+    pub(crate) fn add_reference(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+        let Some(worker) = self.cluster.find(worker) else { return };
+        let Some(task) = self.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
+        let job = self.tasks[task].job;
+        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object)) {
+            self.hold(object, worker);
+        }
+    }
+
+    /// Releases references of a worker.
+    pub(crate) fn release(&mut self, id: ObjectId, worker: WorkerId, times: u32) {
+        let Some(at) = self.find_object(id) else { return };
+        let Some(worker_at) = self.cluster.find(worker) else { return };
+        if self.objects[at].release(worker, times) {
+            self.cluster.workers[worker_at].held_objects.count -= 1;
+            self.check(at);
+        }
+    }
+
+    pub(crate) fn pin(&mut self, at: ObjectKey) {
+        self.objects[at].pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, at: ObjectKey) {
+        self.objects[at].pins -= 1;
+        self.check(at);
+    }
+
+    /// Schedules the removal of an object at the end of the step, if nothing refers to it.
+    #[inline]
+    pub(crate) fn check(&mut self, at: ObjectKey) {
+        if self.objects[at].is_droppable() {
+            self.unreferenced.push(at);
+        }
+    }
+
+    /// Removes an object, if still nothing refers to it.
+    pub(crate) fn drop_unreferenced(&mut self, at: ObjectKey) {
+        let Some(object) = self.objects.get(at).filter(|object| object.is_droppable()) else { return };
+        if object.is_pending() && !object.is_borrowed() {
+            return self.close_stream(at);
+        }
+        let Some(mut object) = self.objects.remove(at) else { return };
+        let job = &mut self.jobs[object.job];
+        let has_lineage = job.lineage.all > 0;
+        job.objects -= 1;
+        match object.before {
+            Some(before) => self.objects[before].after = object.after,
+            None => job.objects_first = object.after,
+        }
+        if let Some(after) = object.after {
+            self.objects[after].before = object.before;
+        }
+        self.forget_id(object.id.0, |entry| entry.object = None);
+        if object.index == Some(0) || object.is_borrowed() {
+            self.drop_handle(object.id);
+        }
+        if has_lineage && let Some(producer) = self.returned_by(&object) {
+            self.unuse_lineage(producer);
+        }
+        object.take_contents().iter().for_each(|content| self.unpin(*content));
+        for (worker, times) in object.take_waiters() {
+            let times = if self.cluster.find(worker).is_some() { times } else { 0 };
+            (0..times)
+                .for_each(|_| self.refuse_object(object.id, worker, (None, Some(object.job)), unknown(object.id)));
+        }
+        if object.is_borrowed() {
+            self.out.push(Action::ReleaseBorrow { object: object.id });
+        }
+        if let Value::Ready(value) = object.value {
+            self.out.push(Action::Drop { object: object.id, value });
+        }
+    }
+
+    /// Sets the value of a pending object.
+    pub(crate) fn set_ready(&mut self, at: ObjectKey, value: V, contents: Vec<ObjectKey>) {
+        contents.iter().for_each(|content| self.pin(*content));
+        let object = &mut self.objects[at];
+        object.value = Value::Ready(value);
+        object.set_contents(contents);
+        for (task, number) in self.take_dependents_of(at) {
+            if self.is_waiting(task, number) {
+                let task_ref = &mut self.tasks[task];
+                task_ref.missing -= 1;
+                if task_ref.missing == 0 {
+                    // Another dependency may have been lost in the meantime.
+                    self.ready(task);
+                }
+            }
+        }
+    }
+
+    /// Sets the error of a pending object.
+    pub(crate) fn set_failed(&mut self, at: ObjectKey, error: &Arc<TaskError>) {
+        self.objects[at].value = Value::Failed(error.clone());
+        for (task, number) in self.take_dependents_of(at) {
+            if self.is_waiting(task, number) {
+                self.failing.push((task, error.clone()));
+            }
+        }
+    }
+
+    /// Returns the tasks that waited for an object, whose value or error is now known.
+    fn take_dependents_of(&mut self, at: ObjectKey) -> Vec<(TaskKey, u64)> {
+        let object = &mut self.objects[at];
+        if object.has_waiters() {
+            self.awaited.push(at);
+        }
+        let dependents = object.take_dependents();
+        self.check(at);
+        dependents
+    }
+
+    pub(crate) fn is_waiting(&self, task: TaskKey, number: u64) -> bool {
+        self.tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
+    }
+
+    /// Handles a worker's request for an object.
+    pub(crate) fn request_object(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
+        let Some(worker_at) = self.cluster.find(worker) else { return };
+        let task = self.find_task(task).filter(|at| self.acts_for(worker_at, *at));
+        let job = task.map(|at| self.tasks[at].job);
+        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
+            Err(fault) => self.refuse_object(id, worker, (task, job), fault),
+            Ok(at) if !self.objects[at].is_pending() => {
+                self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
+            }
+            Ok(at) if self.objects[at].wait_count(worker) < WAITS_MAX => {
+                let object = &mut self.objects[at];
+                object.wait(worker);
+                if let Some(job) = job.filter(|job| *job != object.job) {
+                    object.add_foreign_waiter(worker, self.jobs[job].id);
+                }
+                self.fetch_borrowed(at);
+            }
+            Ok(_) => {
+                let message = format!("waits for object {id} more than {WAITS_MAX} times");
+                self.refuse_object(id, worker, (task, job), Fault::new(Code::BadRequest, message));
+            }
+        }
+    }
+
+    /// Whether a worker has a task, or stands for the node that has it.
+    fn acts_for(&self, worker: WorkerKey, task: TaskKey) -> bool {
+        let workers = &self.cluster.workers;
+        self.tasks[task].worker.is_some_and(|at| {
+            at == worker || workers[worker].kind == WorkerKind::PeerProxy && workers[at].node == workers[worker].node
+        })
+    }
+
+    /// Returns an object, if it exists and `may` permits its use.
+    pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectKey, Fault> {
+        let at = self.find_object(id).ok_or_else(|| unknown(id))?;
+        let is_usable = may(&self.objects[at]);
+        is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
+    }
+
+    /// Delivers an object to a worker, for a task of a job. The worker then holds the objects that it contains.
+    pub(crate) fn deliver(&mut self, at: ObjectKey, worker: WorkerKey, job: JobKey) {
+        self.deliver_for(at, worker, self.jobs[job].id);
+    }
+
+    fn deliver_for(&mut self, at: ObjectKey, worker: WorkerKey, job: JobId) {
+        self.hold_contents(at, worker);
+        let worker = self.cluster.workers[worker].id;
+        self.out.push(Action::Deliver { worker, object: self.objects[at].id, job });
+    }
+
+    /// Adds a reference of a worker to each object that a value contains.
+    pub(crate) fn hold_contents(&mut self, at: ObjectKey, worker: WorkerKey) {
+        for index in 0..self.objects[at].contents().len() {
+            self.hold(self.objects[at].contents()[index], worker);
+        }
+    }
+
+    /// Rejects a worker's request for an object, for a task of a job if those are known.
+    fn refuse_object(
+        &mut self,
+        object: ObjectId,
+        worker: WorkerId,
+        (task, job): (Option<TaskKey>, Option<JobKey>),
+        fault: Fault,
+    ) {
+        let error = Arc::new(TaskError { fault, chain: self.chain(task) });
+        let job = job.map(|job| self.jobs[job].id);
+        self.out.push(Action::Refuse { worker, object, job, error });
+    }
+
+    /// Delivers the objects that got a value or an error in this step, and still exist, to the workers that wait for
+    /// them.
+    pub(crate) fn deliver_awaited(&mut self) {
+        for index in 0..self.awaited.len() {
+            let at = self.awaited[index];
+            let Some(object) = self.objects.get_mut(at) else { continue };
+            let (job, foreign_waiters) = (object.job, object.take_foreign_waiters());
+            for (id, times) in object.take_waiters() {
+                let Some(worker) = self.cluster.find(id) else { continue };
+                let of_worker = foreign_waiters.iter().filter(|(visitor, _)| *visitor == id);
+                let mut own = times;
+                for (_, job) in of_worker.take(times as usize) {
+                    own -= 1;
+                    self.deliver_for(at, worker, *job);
+                }
+                (0..own).for_each(|_| self.deliver(at, worker, job));
+            }
+        }
+        self.awaited.clear();
+    }
+}
+
+fn unknown(id: ObjectId) -> Fault {
+    Fault::new(Code::BadRequest, format!("unknown object {id}"))
+}
