@@ -49,12 +49,12 @@ pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
     }
     let (drawn, followed) = (bar.clone(), progress.clone());
     let task = tokio::spawn(async move {
-        let says_lines = !quiet && drawn.is_hidden();
+        let prints_lines = !quiet && drawn.is_hidden();
         let (mut printed, mut last) = (Vec::new(), Instant::now());
         loop {
             show_log(&drawn, &followed);
             draw(&drawn, &followed);
-            if says_lines && last.elapsed() >= PRINT_INTERVAL {
+            if prints_lines && last.elapsed() >= PRINT_INTERVAL {
                 last = Instant::now();
                 print_new_rows(&followed, &mut printed);
             }
