@@ -168,15 +168,15 @@ fn alternate_families(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns the address at which other nodes reach `listens`. If that is unspecified, it is the source address of datagrams
+/// Returns the address at which other nodes reach `listen_address`. If that is unspecified, it is the source address of datagrams
 /// to the joined node, or else to any other machine.
 pub(crate) async fn advertised(
-    listens: SocketAddr,
+    listen_address: SocketAddr,
     joined: Option<&NodeAddress>,
     time: Duration,
 ) -> Result<SocketAddr, ClusterError> {
-    if !listens.ip().is_unspecified() {
-        return Ok(listens);
+    if !listen_address.ip().is_unspecified() {
+        return Ok(listen_address);
     }
     let targets = match joined {
         Some(name) => resolve(name, time).await?,
@@ -189,10 +189,10 @@ pub(crate) async fn advertised(
         socket.connect(target).ok()?;
         socket.local_addr().ok()
     };
-    let is_served = |address: &SocketAddr| address.is_ipv4() || listens.is_ipv6();
+    let is_served = |address: &SocketAddr| address.is_ipv4() || listen_address.is_ipv6();
     let sources = targets.iter().filter_map(source).find(is_served);
     let ip = sources.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-    Ok(SocketAddr::new(ip, listens.port()))
+    Ok(SocketAddr::new(ip, listen_address.port()))
 }
 
 #[cfg(test)]
