@@ -13,9 +13,9 @@ pub fn did_you_mean<'a, S: AsRef<str>>(typed: &str, known: &'a [S]) -> Option<&'
         let edits_max = if folded.len().min(name.len()) < TWO_EDITS_CHARS { 1 } else { 2 };
         edits(&folded, &name, edits_max)
     };
-    let near = known.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
+    let candidates = known.iter().map(AsRef::as_ref).filter_map(|name| Some((within(name)?, name)));
     // `min_by_key` returns the first of several equally close names.
-    near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
+    candidates.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
 /// Minimum length, in characters, of names that are suggested for two edits.
