@@ -66,9 +66,9 @@ const TEXTS: [&str; 30] = [
 #[test]
 fn tables_are_the_same_in_every_format() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let given = std::env::var("SANDBAR_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
-    let first = given.unwrap_or(now.as_nanos() as u64);
-    for seed in (0..if given.is_some() { 1 } else { ROUNDS }).map(|round| first.wrapping_add(round)) {
+    let chosen = std::env::var("SANDBAR_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
+    let first = chosen.unwrap_or(now.as_nanos() as u64);
+    for seed in (0..if chosen.is_some() { 1 } else { ROUNDS }).map(|round| first.wrapping_add(round)) {
         eprintln!("SANDBAR_SEED={seed} does the same again");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut random = Seed::new(seed);

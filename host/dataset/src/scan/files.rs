@@ -52,17 +52,17 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Da
         return Err(DatasetError::Columns("an input path is empty".to_owned()));
     }
     let mut files = Vec::new();
-    for given in paths {
+    for input in paths {
         let before = files.len();
-        match stores.locate(given)? {
-            Location::Local(path) => list_local(given, &path, stores.local(), &mut files)?,
-            Location::Remote { store, path } => list_remote(given, store, &path, stores, &mut files).await?,
+        match stores.locate(input)? {
+            Location::Local(path) => list_local(input, &path, stores.local(), &mut files)?,
+            Location::Remote { store, path } => list_remote(input, store, &path, stores, &mut files).await?,
         }
         if files.len() == before {
             let reason = format!("no file there has a supported extension ({})", Format::EXTENSIONS);
-            return Err(DatasetError::input(given, reason));
+            return Err(DatasetError::input(input, reason));
         }
-        check_file_count(given, files.len())?;
+        check_file_count(input, files.len())?;
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let mut seen = HashSet::new();
@@ -74,14 +74,14 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Da
 ///
 /// # Errors
 /// If no file matches or too many do, or a folder is unreadable.
-pub fn find_files(given: &str) -> Result<Vec<PathBuf>, DatasetError> {
+pub fn find_files(input: &str) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
-    find(given, Path::new(given), &mut |path| {
+    find(input, Path::new(input), &mut |path| {
         files.push(path.to_owned());
-        check_file_count(given, files.len())
+        check_file_count(input, files.len())
     })?;
     if files.is_empty() {
-        return Err(DatasetError::input(given, "it contains no files"));
+        return Err(DatasetError::input(input, "it contains no files"));
     }
     files.sort();
     Ok(files)
@@ -91,39 +91,39 @@ fn is_glob(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-fn list_local(given: &str, path: &Path, store: usize, files: &mut Vec<DatasetFile>) -> Result<(), DatasetError> {
-    find(given, path, &mut |found| {
+fn list_local(input: &str, path: &Path, store: usize, files: &mut Vec<DatasetFile>) -> Result<(), DatasetError> {
+    find(input, path, &mut |found| {
         // A file that is named explicitly must be data, or is reported.
         if found == path || Format::is_data(&found.to_string_lossy()) {
-            files.push(local_file(given, found, store)?);
+            files.push(local_file(input, found, store)?);
         }
-        check_file_count(given, files.len())
+        check_file_count(input, files.len())
     })
 }
 
 /// Visits the files that a path, a folder or a glob matches.
-fn find(given: &str, path: &Path, each: FileVisitor<'_>) -> Result<(), DatasetError> {
+fn find(input: &str, path: &Path, each: FileVisitor<'_>) -> Result<(), DatasetError> {
     let text = path.to_string_lossy();
     if is_glob(&text) && !path.exists() {
         let mut found = 0;
-        visit_matches(given, &text, &mut |path| {
+        visit_matches(input, &text, &mut |path| {
             found += 1;
             each(path)
         })?;
-        return if found == 0 { Err(DatasetError::input(given, "no file matches it")) } else { Ok(()) };
+        return if found == 0 { Err(DatasetError::input(input, "no file matches it")) } else { Ok(()) };
     }
     if path.is_dir() {
-        return walk(given, path, &|_| true, &mut Vec::new(), each);
+        return walk(input, path, &|_| true, &mut Vec::new(), each);
     }
     if !path.exists() {
-        return Err(DatasetError::input(given, "there is no such file or folder"));
+        return Err(DatasetError::input(input, "there is no such file or folder"));
     }
     each(path)
 }
 
-fn check_file_count(given: &str, files: usize) -> Result<(), DatasetError> {
+fn check_file_count(input: &str, files: usize) -> Result<(), DatasetError> {
     if files > FILES_MAX {
-        let what = format!("number of files up to {given}");
+        let what = format!("number of files up to {input}");
         return Err(DatasetError::LimitExceeded { what, value: files as u64, bound: FILES_MAX as u64 });
     }
     Ok(())
@@ -150,22 +150,22 @@ fn is_hidden(pattern: &str, path: &str) -> bool {
 
 /// Visits the files that a glob matches. The part after `**` is searched by [`walk`], which links to parent folders
 /// can't trap in a loop.
-fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<(), DatasetError> {
-    let invalid = |e: glob::PatternError| DatasetError::input(given, format!("it is not a valid glob: {e}"));
+fn visit_matches(input: &str, pattern: &str, each: FileVisitor<'_>) -> Result<(), DatasetError> {
+    let invalid = |e: glob::PatternError| DatasetError::input(input, format!("it is not a valid glob: {e}"));
     Pattern::new(pattern).map_err(invalid)?;
     let (fixed, rest) = pattern.split_at(pattern.find("**").unwrap_or(pattern.len()));
     let rest = if rest.ends_with("**") { format!("{rest}/*") } else { rest.to_owned() };
     let whole = pattern;
     let pattern = Pattern::new(&rest).map_err(invalid)?;
     for entry in glob::glob_with(if fixed.is_empty() { "." } else { fixed }, MATCHING).map_err(invalid)? {
-        let path = entry.map_err(|e| DatasetError::input(given, format!("can't list a folder: {e}")))?;
+        let path = entry.map_err(|e| DatasetError::input(input, format!("can't list a folder: {e}")))?;
         if is_hidden(whole, &path.to_string_lossy()) {
             continue;
         }
         if rest.is_empty() && path.is_file() {
             each(&path)?;
         } else if !rest.is_empty() && path.is_dir() {
-            walk(given, &path, &|name| !is_named(whole, name), &mut Vec::new(), &mut |file| {
+            walk(input, &path, &|name| !is_named(whole, name), &mut Vec::new(), &mut |file| {
                 let below = file.strip_prefix(&path).unwrap_or(file);
                 if pattern.matches_path_with(below, MATCHING) && file.is_file() { each(file) } else { Ok(()) }
             })?;
@@ -177,13 +177,13 @@ fn visit_matches(given: &str, pattern: &str, each: FileVisitor<'_>) -> Result<()
 /// Visits the files under `folder`, except for hidden names that satisfy `hidden`. `above` has the device and inode of
 /// each folder on the way.
 fn walk(
-    given: &str,
+    input: &str,
     folder: &Path,
     hidden: &dyn Fn(&str) -> bool,
     above: &mut Vec<(u64, u64)>,
     each: FileVisitor<'_>,
 ) -> Result<(), DatasetError> {
-    let fail = |e: std::io::Error| DatasetError::input(given, format!("can't list {}: {e}", folder.display()));
+    let fail = |e: std::io::Error| DatasetError::input(input, format!("can't list {}: {e}", folder.display()));
     if above.len() > DEPTH_MAX {
         let what = format!("depth of folder {}", folder.display());
         return Err(DatasetError::LimitExceeded { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
@@ -204,7 +204,7 @@ fn walk(
         }
         let path = entry.path();
         if path.is_dir() {
-            walk(given, &path, hidden, above, each)?;
+            walk(input, &path, hidden, above, each)?;
         } else {
             each(&path)?;
         }
@@ -213,10 +213,10 @@ fn walk(
     Ok(())
 }
 
-fn local_file(given: &str, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
+fn local_file(input: &str, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
     let name = display(path);
     let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
-    let fail = |reason: String| DatasetError::input(given, format!("can't open {name}: {reason}"));
+    let fail = |reason: String| DatasetError::input(input, format!("can't open {name}: {reason}"));
     let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
     // The store rejects `.` and `..` but accepts links, so the folder is canonicalised and the file is not.
     let absolute = match (absolute.parent(), absolute.file_name()) {
@@ -237,13 +237,13 @@ fn display(path: &Path) -> String {
 }
 
 async fn list_remote(
-    given: &str,
+    input: &str,
     store: usize,
     path: &str,
     stores: &Stores,
     files: &mut Vec<DatasetFile>,
 ) -> Result<(), DatasetError> {
-    let fail = |e: object_store::Error| DatasetError::input(given, super::stream::reason_of(&e));
+    let fail = |e: object_store::Error| DatasetError::input(input, super::stream::reason_of(&e));
     let client = stores.client(store);
     let named = |meta: ObjectMeta| -> Result<DatasetFile, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);
@@ -251,7 +251,7 @@ async fn list_remote(
         Ok(DatasetFile { name, store, is_local: false, meta, format, compression })
     };
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {
-        let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(given, e.to_string()))?;
+        let location = ObjectPath::from_url_path(path).map_err(|e| DatasetError::input(input, e.to_string()))?;
         match client.head(&location).await {
             Ok(meta) => {
                 files.push(named(ObjectMeta { location, ..meta })?);
@@ -259,26 +259,26 @@ async fn list_remote(
             }
             Err(object_store::Error::NotFound { .. }) if stores.lists(store) => {}
             Err(object_store::Error::NotFound { .. }) => {
-                return Err(DatasetError::input(given, "the server has no such file"));
+                return Err(DatasetError::input(input, "the server has no such file"));
             }
             Err(error) => return Err(fail(error)),
         }
     }
     if !stores.lists(store) {
         return Err(DatasetError::input(
-            given,
+            input,
             "folders and globs can't be listed over HTTP; give the URL of each file",
         ));
     }
     let pattern = match is_glob(path) {
         true => {
-            Some(Pattern::new(path).map_err(|e| DatasetError::input(given, format!("it is not a valid glob: {e}")))?)
+            Some(Pattern::new(path).map_err(|e| DatasetError::input(input, format!("it is not a valid glob: {e}")))?)
         }
         false => None,
     };
     let fixed = path.find(['*', '?', '[']).map_or(path, |at| &path[..at]);
     let fixed = if pattern.is_some() { fixed.rsplit_once('/').map_or("", |(folder, _)| folder) } else { fixed };
-    let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(given, e.to_string()))?;
+    let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(input, e.to_string()))?;
     let mut listing = client.list(Some(&folder));
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
         let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
@@ -287,7 +287,7 @@ async fn list_remote(
         if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);
         }
-        check_file_count(given, files.len())?;
+        check_file_count(input, files.len())?;
     }
     Ok(())
 }

@@ -165,7 +165,7 @@ pub(super) struct Evidence {
     /// Position and text of the first value that only text can represent.
     text: Option<(u64, String)>,
     /// Whether a time is outside of the range of 64-bit nanoseconds.
-    far: bool,
+    exceeds_nanos: bool,
 }
 
 const BOOL: u16 = 1;
@@ -220,11 +220,11 @@ impl Evidence {
                 FLOAT
             }
             Class::Date => {
-                self.far |= is_far(text);
+                self.exceeds_nanos |= exceeds_nanos(text);
                 DATE
             }
             Class::Time(unit, zoned) => {
-                self.far |= is_far(text);
+                self.exceeds_nanos |= exceeds_nanos(text);
                 let unit = match unit {
                     TimeUnit::Second => SECONDS,
                     TimeUnit::Millisecond => MILLIS,
@@ -270,7 +270,7 @@ impl Evidence {
             seen if seen & MILLIS != 0 => TimeUnit::Millisecond,
             _ => TimeUnit::Second,
         };
-        if unit == TimeUnit::Nanosecond && self.far {
+        if unit == TimeUnit::Nanosecond && self.exceeds_nanos {
             return DataType::Utf8;
         }
         DataType::Timestamp(unit, (self.seen & ZONED != 0).then(|| "UTC".into()))
@@ -282,7 +282,7 @@ impl Evidence {
         self.large = self.large.or_else(|| other.large.clone());
         self.fraction = self.fraction.or_else(|| other.fraction.clone());
         self.text = self.text.or_else(|| other.text.clone());
-        self.far |= other.far;
+        self.exceeds_nanos |= other.exceeds_nanos;
         self
     }
 
@@ -313,7 +313,7 @@ pub(super) fn is_large(text: &[u8]) -> bool {
 }
 
 /// Returns whether a time is outside of the range of 64-bit nanoseconds.
-fn is_far(text: &[u8]) -> bool {
+fn exceeds_nanos(text: &[u8]) -> bool {
     !(b"1678"..=b"2261").contains(&text.get(..4).and_then(|year| year.try_into().ok()).unwrap_or(b"0000"))
 }
 

@@ -82,27 +82,27 @@ impl Stores {
     }
 
     /// Resolves a path, or a URL of a known scheme.
-    pub(super) fn locate(&mut self, given: &str) -> Result<Location, DatasetError> {
-        let Some((scheme, rest)) = given.split_once("://") else { return Ok(Location::Local(PathBuf::from(given))) };
+    pub(super) fn locate(&mut self, input: &str) -> Result<Location, DatasetError> {
+        let Some((scheme, rest)) = input.split_once("://") else { return Ok(Location::Local(PathBuf::from(input))) };
         if scheme == "file" {
-            let url = Url::parse(given).ok().and_then(|url| url.to_file_path().ok());
+            let url = Url::parse(input).ok().and_then(|url| url.to_file_path().ok());
             let path =
-                url.ok_or_else(|| DatasetError::input(given, "a file URL has the form file:///folder/file.parquet"))?;
+                url.ok_or_else(|| DatasetError::input(input, "a file URL has the form file:///folder/file.parquet"))?;
             return Ok(Location::Local(path));
         }
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let web = matches!(scheme, "http" | "https");
-        if web && given.contains(['?', '#']) {
-            return Err(DatasetError::input(given, "URLs with a query are not supported; download the file"));
+        if web && input.contains(['?', '#']) {
+            return Err(DatasetError::input(input, "URLs with a query are not supported; download the file"));
         }
         if host.is_empty() || host.contains('@') {
-            return Err(DatasetError::input(given, "the URL must name a host or bucket, without a user"));
+            return Err(DatasetError::input(input, "the URL must name a host or bucket, without a user"));
         }
         let prefix = format!("{scheme}://{host}/");
         let store = match self.by_prefix.get(&prefix) {
             Some(store) => *store,
             None => {
-                let client = client(given, scheme, &prefix)?;
+                let client = client(input, scheme, &prefix)?;
                 self.all.push(Store { prefix: prefix.clone(), client, lists: !web });
                 self.by_prefix.insert(prefix, self.all.len() - 1);
                 self.all.len() - 1
@@ -112,7 +112,7 @@ impl Stores {
     }
 }
 
-fn client(given: &str, scheme: &str, prefix: &str) -> Result<Arc<dyn ObjectStore>, DatasetError> {
+fn client(input: &str, scheme: &str, prefix: &str) -> Result<Arc<dyn ObjectStore>, DatasetError> {
     fn boxed<T: ObjectStore>(client: object_store::Result<T>) -> object_store::Result<Arc<dyn ObjectStore>> {
         client.map(|client| Arc::new(client) as Arc<dyn ObjectStore>)
     }
@@ -128,8 +128,8 @@ fn client(given: &str, scheme: &str, prefix: &str) -> Result<Arc<dyn ObjectStore
             let reason = format!(
                 "the scheme `{scheme}` is not supported; supported schemes are file, http, https, s3, gs and az"
             );
-            return Err(DatasetError::input(given, reason));
+            return Err(DatasetError::input(input, reason));
         }
     };
-    client.map_err(|e| DatasetError::input(given, reason_of(&e)))
+    client.map_err(|e| DatasetError::input(input, reason_of(&e)))
 }
