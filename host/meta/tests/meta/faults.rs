@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::Cluster;
 use crate::driver::key;
-use crate::model::asked_for;
+use crate::model::number_from_env;
 
 const CLIENTS: u64 = 4;
 const COUNTER: &str = "counter";
@@ -49,7 +49,7 @@ struct Clients {
 /// Clients increment a counter by compare-and-swap. Its history shows whether they did.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_done_twice() {
-    let seed = asked_for("SANDBAR_SEED").unwrap_or(1);
+    let seed = number_from_env("SANDBAR_SEED").unwrap_or(1);
     eprintln!("SANDBAR_SEED={seed}");
     let mut cluster = Cluster::start(3).await;
     let limits = MetaLimits::default();
@@ -268,10 +268,10 @@ async fn leases_end_in_time_and_not_before() {
     let mut watcher = store.watch(&KeyRange::all(), store.get(&key("x")).await.unwrap().revision.next()).await.unwrap();
     let leader = cluster.leader().await;
     cluster.kill(leader);
-    let keeper = store.clone();
-    let keeping = tokio::spawn(async move {
+    let renewing_store = store.clone();
+    let renewals = tokio::spawn(async move {
         loop {
-            match keeper.keep_alive(kept.lease).await {
+            match renewing_store.keep_alive(kept.lease).await {
                 Ok(_) => sleep(Duration::from_millis(500)).await,
                 Err(MetaError::LeaseNotFound(_)) => return,
                 Err(e) => eprintln!("not kept alive: {e}"),
@@ -287,7 +287,7 @@ async fn leases_end_in_time_and_not_before() {
     assert!(store.keep_alive(left.lease).await.is_err());
     assert!(store.get(&key("kept")).await.unwrap().entry.is_some());
     store.revoke(kept.lease).await.unwrap();
-    timeout(RECOVERY_TIME_MAX, keeping).await.unwrap().unwrap();
+    timeout(RECOVERY_TIME_MAX, renewals).await.unwrap().unwrap();
     let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
     assert_eq!(gone[0].key(), &key("kept"));
     cluster.restart(leader);
@@ -310,20 +310,23 @@ async fn a_cluster_that_is_away_is_named() {
     let mut watcher = store.watch(&KeyRange::all(), before.next()).await.unwrap();
     // A write is not sent to a member without a recent response.
     sleep(Duration::from_millis(times.fresh_ms.into())).await;
-    for away in ["cut off", "killed"] {
+    for state in ["cut off", "killed"] {
         for member in 0..3 {
-            if away == "killed" { cluster.kill(member) } else { cluster.cut_off(member) }
+            if state == "killed" { cluster.kill(member) } else { cluster.cut_off(member) }
         }
         let started = Instant::now();
         let all = cluster.address("away").endpoints;
         for error in [store.get(&key("a")).await.unwrap_err(), store.transact(put_a()).await.unwrap_err()] {
-            assert!(matches!(&error, MetaError::Unavailable { endpoints, .. } if *endpoints == all), "{away}: {error}");
+            assert!(
+                matches!(&error, MetaError::Unavailable { endpoints, .. } if *endpoints == all),
+                "{state}: {error}"
+            );
         }
         let ended = timeout(RECOVERY_TIME_MAX, watcher.next()).await.expect("the watcher returns").unwrap_err();
-        assert_eq!(ended.code(), "meta-unavailable", "{away}: {ended}");
-        assert!(started.elapsed() < Duration::from_secs(16) + SLACK, "{away}: {:?}", started.elapsed());
+        assert_eq!(ended.code(), "meta-unavailable", "{state}: {ended}");
+        assert!(started.elapsed() < Duration::from_secs(16) + SLACK, "{state}: {:?}", started.elapsed());
         for member in 0..3 {
-            if away == "killed" { cluster.restart(member) } else { cluster.join_again(member) }
+            if state == "killed" { cluster.restart(member) } else { cluster.join_again(member) }
         }
         cluster.leader().await;
     }

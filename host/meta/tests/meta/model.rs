@@ -33,15 +33,15 @@ fn limits_of_clusters() -> MetaLimits {
     MetaLimits { watchers_max: WATCHERS, page_entries_max: 3, page_bytes_max: 12, ..MetaLimits::default() }
 }
 
-pub fn asked_for(name: &str) -> Option<u64> {
+pub fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 /// Returns the seeds to try, and whether to print.
 pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
-    match asked_for("SANDBAR_SEED") {
+    match number_from_env("SANDBAR_SEED") {
         Some(seed) => (seed..seed + 1, true),
-        None => (0..asked_for("SANDBAR_SEEDS").unwrap_or(default), false),
+        None => (0..number_from_env("SANDBAR_SEEDS").unwrap_or(default), false),
     }
 }
 
