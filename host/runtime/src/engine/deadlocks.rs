@@ -20,24 +20,24 @@ use super::effects::{Effect, JobEffect};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the rounds between two checks.
 const ROUND_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of tasks and actors that are asked about between two checks.
-const ASKED_MAX: usize = 1000;
-/// Number of checks after which a call that holds up others and waits for another node is warned of: no node sees a cycle
-/// through several nodes.
+/// Maximum number of tasks and actors whose waits the engine requests from workers between two checks.
+const REPORTS_MAX: usize = 1000;
+/// Number of checks after which the engine warns of a call that blocks others and waits for another node. No node sees a
+/// cycle through several nodes.
 const REMOTE_CHECKS: u32 = 10;
-/// Maximum number of such warnings.
+/// Maximum number of warnings of such calls.
 const WARNINGS_MAX: usize = 100;
 
-/// What is known of waiting calls since the last check.
+/// Waiting calls, as workers have reported them since the last check.
 #[derive(Debug, Default)]
 pub(super) struct Deadlocks {
     last_check: Option<Instant>,
     last_round: Option<Instant>,
     /// First calls of busy actors, by the actor's creation task.
     busy: HashMap<TaskId, TaskId>,
-    asked: BTreeSet<TaskId>,
+    requested: BTreeSet<TaskId>,
     waits: BTreeMap<TaskId, WaitSet>,
-    /// Whether there are reports that no round has followed.
+    /// Whether reports have arrived since the last round.
     has_new_waits: bool,
     /// Calls that the last check found in a cycle.
     found: BTreeSet<TaskId>,
@@ -57,7 +57,7 @@ struct RemoteWaits {
 }
 
 impl Deadlocks {
-    /// Checks for deadlocks, when it is time.
+    /// Checks for deadlocks when a check or a round is due.
     pub(super) fn tick(&mut self, cx: &mut Context) {
         let now = cx.time.now;
         let is_due =
@@ -65,12 +65,12 @@ impl Deadlocks {
         if is_due(self.last_check, INTERVAL) {
             self.last_check = Some(now);
             self.fail_deadlocked(cx);
-            self.ask_suspects(cx);
+            self.request_reports(cx);
         } else if self.has_new_waits && is_due(self.last_round, ROUND_INTERVAL) {
             self.last_round = Some(now);
             self.has_new_waits = false;
             let unknown = cx.scheduler.find_deadlocks(&self.waits).unresolved;
-            unknown.into_iter().for_each(|task| self.ask(cx, task));
+            unknown.into_iter().for_each(|task| self.request_report(cx, task));
         }
     }
 
@@ -99,28 +99,29 @@ impl Deadlocks {
 
     /// Removes and returns the error of a call that was withdrawn for a deadlock.
     pub(super) fn take_fault(&mut self, call: TaskId) -> Option<Fault> {
-        // Usually there are none.
+        // The map is usually empty.
         if self.failing.is_empty() { None } else { self.failing.remove(&call) }
     }
 
-    fn ask_suspects(&mut self, cx: &mut Context) {
-        self.asked.clear();
+    fn request_reports(&mut self, cx: &mut Context) {
+        self.requested.clear();
         self.waits.clear();
         let busy: HashMap<TaskId, TaskId> =
-            cx.scheduler.busy_actors().take(ASKED_MAX).map(|(creation, _, first)| (creation, first)).collect();
+            cx.scheduler.busy_actors().take(REPORTS_MAX).map(|(creation, _, first)| (creation, first)).collect();
         let is_suspect = |(creation, first): &(&TaskId, &TaskId)| self.busy.get(creation) == Some(first);
         let mut suspects: Vec<TaskId> = busy.iter().filter(is_suspect).map(|(creation, _)| *creation).collect();
         suspects.sort_unstable();
         self.busy = busy;
-        suspects.into_iter().for_each(|creation| self.ask(cx, creation));
+        suspects.into_iter().for_each(|creation| self.request_report(cx, creation));
     }
 
-    /// Asks a worker what a task waits for, or the calls of an actor, by its creation task.
-    fn ask(&mut self, cx: &mut Context, task: TaskId) {
+    /// Requests a report of the objects that a task waits for, or that the calls of an actor wait for. An actor is identified
+    /// by its creation task.
+    fn request_report(&mut self, cx: &mut Context, task: TaskId) {
         let worker = cx.scheduler.task(task).and_then(|view| view.worker);
         if let Some(worker) = worker.filter(|worker| !cx.peers.is_remote(*worker))
-            && self.asked.len() < ASKED_MAX
-            && self.asked.insert(task)
+            && self.requested.len() < REPORTS_MAX
+            && self.requested.insert(task)
         {
             cx.send(worker, &NodeMessage::ReportWaits(task.0));
         }
@@ -128,10 +129,10 @@ impl Deadlocks {
 
     /// Handles a worker's report of what a task waits for.
     pub(super) fn handle_waits(&mut self, cx: &Context, worker: WorkerId, task: TaskId, waits: WaitSet) {
-        let is_asked = |id: TaskId| self.asked.contains(&id);
-        let of_actor = cx.scheduler.actor_of(task).is_some_and(|actor| is_asked(actor.creation_task()));
+        let is_requested = |id: TaskId| self.requested.contains(&id);
+        let of_actor = cx.scheduler.actor_of(task).is_some_and(|actor| is_requested(actor.creation_task()));
         let is_there = cx.scheduler.task(task).is_some_and(|view| view.worker == Some(worker));
-        if is_there && (of_actor || is_asked(task)) && waits.objects.len() <= WAIT_OBJECTS_MAX {
+        if is_there && (of_actor || is_requested(task)) && waits.objects.len() <= WAIT_OBJECTS_MAX {
             self.waits.insert(task, waits);
             self.has_new_waits = true;
         }

@@ -106,13 +106,13 @@ impl Borrowed {
 
     /// Returns the objects of a lender whose values are not on this node, by id.
     pub(super) fn without_value(&self, cx: &Context, lender: NodeId) -> Vec<ObjectId> {
-        let is_elsewhere = |object: &ObjectId| match cx.scheduler.value(*object) {
+        let is_remote = |object: &ObjectId| match cx.scheduler.value(*object) {
             Some(Ok(Stored::Remote(key))) => cx.remote_values.local_copy(*key).is_none(),
             Some(_) => false,
             None => true,
         };
         let mut objects = self.of_lender(lender);
-        objects.retain(is_elsewhere);
+        objects.retain(is_remote);
         objects
     }
 

@@ -319,7 +319,7 @@ mod tests {
         {
             assert!(*next > from);
             from = *next;
-            all.extend(some.iter().map(|(_, remnant)| remnant.lineage.get()));
+            all.extend(some.iter().map(|(_, cached)| cached.lineage.get()));
         }
         all
     }
@@ -405,8 +405,8 @@ mod tests {
         (1..=3).for_each(|more| cache.add(&name, result(many + more, PAGE_BYTES), Vec::new(), 1 << 30));
         assert_eq!(all(&cache, JOB), (1..=many + 3).collect::<Vec<u64>>());
         let (object, file) = (ObjectId(5), SealedFile::new(&[1, 2, 3]).unwrap());
-        let away = CachedValue::Remote { node: root(1).node, object, bytes: 3 };
-        let result = CachedResult { values: vec![away], ..result(1, 0) };
+        let remote = CachedValue::Remote { node: root(1).node, object, bytes: 3 };
+        let result = CachedResult { values: vec![remote], ..result(1, 0) };
         cache.add(&name, result, vec![(object, file)], 1 << 30);
         assert_eq!(cache.file(object).map(|file| file.bytes()), Some(3));
         cache.root_ended(root(1));
