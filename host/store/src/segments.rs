@@ -262,10 +262,10 @@ mod tests {
             check(&segments, 8, &[(0, b"abcdefgh")], b"abcdefgh");
             check(&segments, 0, &[], b"");
             check(&segments, 8, &[(1, b"a"), (4, b"bc")], b"\0a\0\0bc");
-            let mut far = vec![0; 100_000];
-            far[0] = b'x';
-            far[99_999] = b'y';
-            check(&segments, 100_000, &[(0, b"x"), (99_999, b"y")], &far);
+            let mut expected = vec![0; 100_000];
+            expected[0] = b'x';
+            expected[99_999] = b'y';
+            check(&segments, 100_000, &[(0, b"x"), (99_999, b"y")], &expected);
             check(&segments, 100_000, &[(0, b"x")], b"x");
             check(&segments, 100_000, &[(0, &[1; 5000])], &[1; 5000]);
         }
