@@ -207,8 +207,8 @@ async fn request_trips(outgoing: &Connection, accepted: &Connection) -> f64 {
     let accepted = accepted.clone();
     let answering = tokio::spawn(async move {
         while let Ok(mut request) = accepted.next_request().await {
-            let asked = request.read().await.unwrap();
-            request.answer(&asked).await.unwrap();
+            let request_bytes = request.read().await.unwrap();
+            request.answer(&request_bytes).await.unwrap();
         }
     });
     let trips = rate(|| async {

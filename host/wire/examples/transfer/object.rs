@@ -67,8 +67,8 @@ pub async fn client() {
             }
         };
         let wants = |name: &str| {
-            let is_asked_for = |only: String| only.split(',').any(|one| one == name);
-            (name == "cold") == is_cold && std::env::var("SANDBAR_ONLY").map_or(true, is_asked_for)
+            let is_selected = |only: String| only.split(',').any(|one| one == name);
+            (name == "cold") == is_cold && std::env::var("SANDBAR_ONLY").map_or(true, is_selected)
         };
         if wants("memory") {
             let (started, processor) = (Instant::now(), processor_s(holder));

@@ -189,9 +189,9 @@ mod tests {
     };
 
     /// Requests admission for each address and expects `a` (accept), `r` (retry) or `i` (ignore). Returns the permits.
-    fn check(limiter: &Arc<HandshakeLimiter>, asked: &[(&str, bool, char)]) -> Vec<HandshakePermit> {
+    fn check(limiter: &Arc<HandshakeLimiter>, requests: &[(&str, bool, char)]) -> Vec<HandshakePermit> {
         let mut permits = Vec::new();
-        for (number, (address, proved, wanted)) in asked.iter().enumerate() {
+        for (number, (address, proved, wanted)) in requests.iter().enumerate() {
             let got = match limiter.admit(address.parse().unwrap(), *proved) {
                 Verdict::Accept(permit) => {
                     permits.push(permit);

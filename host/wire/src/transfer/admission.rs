@@ -234,7 +234,7 @@ mod tests {
     }
 
     /// Returns the permit if it is granted immediately.
-    fn ask(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<MemoryPermit, WaitingFetch> {
+    fn request(admission: &Arc<Admission>, bytes: u64, priority: Priority) -> Result<MemoryPermit, WaitingFetch> {
         let admission = admission.clone();
         let mut waits = WaitingFetch(async move { admission.admit(bytes, priority).await }.boxed());
         waits.admitted().ok_or(waits)
@@ -243,11 +243,11 @@ mod tests {
     #[test]
     fn those_waited_for_come_first_and_the_first_of_a_class_before_the_smaller() {
         let admission = Admission::new(100, 10);
-        let all = ask(&admission, 100, Priority::Get).unwrap();
-        let mut prefetch = ask(&admission, 10, Priority::Prefetch).unwrap_err();
-        let mut large = ask(&admission, 80, Priority::Argument).unwrap_err();
-        let mut small = ask(&admission, 30, Priority::Argument).unwrap_err();
-        let mut get = ask(&admission, 90, Priority::Get).unwrap_err();
+        let all = request(&admission, 100, Priority::Get).unwrap();
+        let mut prefetch = request(&admission, 10, Priority::Prefetch).unwrap_err();
+        let mut large = request(&admission, 80, Priority::Argument).unwrap_err();
+        let mut small = request(&admission, 30, Priority::Argument).unwrap_err();
+        let mut get = request(&admission, 90, Priority::Get).unwrap_err();
         drop(all);
         let permit = get.admitted().unwrap();
         assert!(large.admitted().is_none() && small.admitted().is_none());
@@ -265,9 +265,9 @@ mod tests {
     #[test]
     fn there_may_be_more_or_less_later() {
         let admission = Admission::new(100, 10);
-        let most = ask(&admission, 90, Priority::Get).unwrap();
-        let mut large = ask(&admission, 80, Priority::Get).unwrap_err();
-        let mut small = ask(&admission, 40, Priority::Argument).unwrap_err();
+        let most = request(&admission, 90, Priority::Get).unwrap();
+        let mut large = request(&admission, 80, Priority::Get).unwrap_err();
+        let mut small = request(&admission, 40, Priority::Argument).unwrap_err();
         admission.set_limit(50);
         let refused = (&mut large.0).now_or_never().unwrap();
         assert_eq!(refused.unwrap_err(), AdmissionError::TooLarge { max: 50 });
@@ -275,15 +275,15 @@ mod tests {
         drop(most);
         assert_eq!(small.admitted().unwrap().bytes(), 40);
         admission.set_limit(200);
-        assert_eq!(ask(&admission, 200, Priority::Get).unwrap().bytes(), 200);
+        assert_eq!(request(&admission, 200, Priority::Get).unwrap().bytes(), 200);
     }
 
     #[test]
     fn the_youngest_prefetches_make_room() {
         let admission = Admission::new(100, 10);
-        let [old, young] = [40, 40].map(|bytes| ask(&admission, bytes, Priority::Prefetch).unwrap());
-        let get = ask(&admission, 20, Priority::Get).unwrap();
-        let mut waits = ask(&admission, 30, Priority::Argument).unwrap_err();
+        let [old, young] = [40, 40].map(|bytes| request(&admission, bytes, Priority::Prefetch).unwrap());
+        let get = request(&admission, 20, Priority::Get).unwrap();
+        let mut waits = request(&admission, 30, Priority::Argument).unwrap_err();
         assert!(young.reclaim_requested().now_or_never().is_some());
         assert!(old.reclaim_requested().now_or_never().is_none() && get.reclaim_requested().now_or_never().is_none());
         drop(young);
@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn a_dropped_waiter_leaves_nothing_behind() {
         let admission = Admission::new(100, 2);
-        let most = ask(&admission, 90, Priority::Get).unwrap();
-        let large = ask(&admission, 50, Priority::Get).unwrap_err();
-        let mut small = ask(&admission, 10, Priority::Get).unwrap_err();
+        let most = request(&admission, 90, Priority::Get).unwrap();
+        let large = request(&admission, 50, Priority::Get).unwrap_err();
+        let mut small = request(&admission, 10, Priority::Get).unwrap_err();
         assert_eq!(admission.waiting(), 2);
         let too_many = admission.admit(1, Priority::Get).now_or_never().unwrap();
         assert_eq!(too_many.unwrap_err(), AdmissionError::TooMany { max: 2 });
@@ -303,7 +303,7 @@ mod tests {
         drop(large);
         let permit = small.admitted().unwrap();
         // Its permit is granted, but never taken.
-        let waits = ask(&admission, 90, Priority::Get).unwrap_err();
+        let waits = request(&admission, 90, Priority::Get).unwrap_err();
         drop(most);
         drop(waits);
         assert_eq!(admission.used(), 10);

@@ -26,13 +26,13 @@ fn an_authority_is_kept_for_its_owner_alone() {
 }
 
 /// Damages an authority's folder and expects an error.
-fn check_authority(damage: impl Fn(&Path), at: Timestamp, code: &str, says: &str) {
+fn check_authority(damage: impl Fn(&Path), at: Timestamp, code: &str, text: &str) {
     let cluster = Cluster::new();
     let folder = cluster.folder("authority");
     damage(&folder);
     let error = Authority::open(&folder, at).unwrap_err();
     assert_eq!(error.code(), code, "{error}");
-    assert!(error.to_string().contains(says), "{error}");
+    assert!(error.to_string().contains(text), "{error}");
 }
 
 #[test]

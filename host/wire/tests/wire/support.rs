@@ -133,12 +133,12 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Returns the seeds of a random test; `SANDBAR_SEED` selects one.
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let asked_for = |name: &str| -> Option<u64> {
+    let number_from_env = |name: &str| -> Option<u64> {
         std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
     };
-    match asked_for("SANDBAR_SEED") {
+    match number_from_env("SANDBAR_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked_for("SANDBAR_SEEDS").unwrap_or(count),
+        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(count),
     }
 }
 

@@ -216,10 +216,10 @@ impl History {
 
 #[test]
 fn all_live_nodes_receive_it_and_the_source_sends_few_copies() {
-    let asked_for = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seeds = match asked_for("SANDBAR_SEED") {
+    let number_from_env = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seeds = match number_from_env("SANDBAR_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked_for("SANDBAR_SEEDS").unwrap_or(20_000),
+        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(20_000),
     };
     for seed in seeds {
         if let Err(panic) = std::panic::catch_unwind(|| History::new(seed).run()) {

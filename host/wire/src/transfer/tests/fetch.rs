@@ -185,7 +185,7 @@ async fn other_holders_are_found_when_all_have_failed() {
     // A finder that returns the same holder again and again is not called forever.
     second.objects.put(OBJECT, HeldObject::NotFound);
     assert!(receiver.transfers.fetch(spec, HeapTarget::reserve).await.is_err());
-    assert!(second.objects.asked.load(Ordering::Relaxed) < 60);
+    assert!(second.objects.lookups.load(Ordering::Relaxed) < 60);
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn memory_that_is_not_there_is_an_error_and_nothing_is_kept() {
         receiver.transfers.fetch(empty, HeapTarget::reserve).await,
         Err(FetchError::WrongEmptyHash { .. })
     ));
-    assert_eq!((receiver.admission.used(), host.objects.asked.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((receiver.admission.used(), host.objects.lookups.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[tokio::test]

@@ -116,7 +116,7 @@ async fn each_is_named_and_does_no_harm() {
     let idle = |error: &HolderError| matches!(error, HolderError::Idle { .. });
     let lost = |error: &HolderError| matches!(error, HolderError::ConnectionLost(_) | HolderError::Unreachable(_));
     let other = |error: &HolderError| matches!(error, HolderError::OtherLength { actual: 5, .. });
-    let say = |refusal: Refusal| {
+    let refuse = |refusal: Refusal| {
         let mut bytes = Vec::new();
         refusal.write(&mut bytes);
         responds(bytes)
@@ -174,12 +174,12 @@ async fn each_is_named_and_does_no_harm() {
         ("compressed to as much", changed(&bytes, |answer, _| answer.heads[0].codec = Codec::Lz4), &protocol),
         ("no status", responds(vec![200]), &protocol),
         ("nothing", responds(vec![]), &protocol),
-        ("another length", say(Refusal::OtherLength(5)), &other),
-        ("another length that is none", say(Refusal::OtherLength(20 * GROUP_BYTES + 5)), &protocol),
-        ("another object", say(Refusal::OtherRoot), &|error| *error == HolderError::OtherRoot),
-        ("can't read", say(Refusal::Malformed), &protocol),
-        ("fails", say(Refusal::Failed), &|error| *error == HolderError::Failed),
-        ("never yet", say(Refusal::NotYet), &idle),
+        ("another length", refuse(Refusal::OtherLength(5)), &other),
+        ("another length that is none", refuse(Refusal::OtherLength(20 * GROUP_BYTES + 5)), &protocol),
+        ("another object", refuse(Refusal::OtherRoot), &|error| *error == HolderError::OtherRoot),
+        ("can't read", refuse(Refusal::Malformed), &protocol),
+        ("fails", refuse(Refusal::Failed), &|error| *error == HolderError::Failed),
+        ("never yet", refuse(Refusal::NotYet), &idle),
         ("resets", lie(|_, mut send, _| async move { drop(send.reset(9u32.into())) }), &idle),
         (
             "says nothing",
@@ -204,11 +204,11 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let honest = Host::start(2, limits());
     honest.put(OBJECT, &bytes);
     // The liar gets the whole object as one piece before the other holder is known.
-    let is_asked = Arc::new(AtomicBool::new(false));
+    let is_requested = Arc::new(AtomicBool::new(false));
     let liar = Liar::start(1, {
-        let is_asked = is_asked.clone();
+        let is_requested = is_requested.clone();
         changed(&bytes, move |answer, request| {
-            is_asked.store(true, Ordering::Relaxed);
+            is_requested.store(true, Ordering::Relaxed);
             if request.groups.contains(&9) {
                 answer.bodies[9 - request.groups.start as usize][100] ^= 4;
             }
@@ -224,7 +224,7 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     assert_eq!(fetched.report.failed.0[0].error, HolderError::BadChunk { range });
     let (_, from_honest) = fetched.report.from[1];
     assert!((GROUP_BYTES..GROUP_BYTES + 100).contains(&from_honest), "{:?}", fetched.report);
-    assert!(is_asked.load(Ordering::Relaxed));
+    assert!(is_requested.load(Ordering::Relaxed));
 }
 
 struct FixedFinder(Holder);

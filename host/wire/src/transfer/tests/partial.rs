@@ -56,7 +56,7 @@ async fn waiters_for_missing_bytes_get_an_error() {
     // Its only holder never answers.
     let nowhere = middle.holder(sandbar_core::NodeId(9), "127.0.0.1:9".parse().unwrap());
     let fetch = middle.transfers.fetch(spec(&bytes, vec![nowhere]), HeapTarget::reserve);
-    let ask = async {
+    let request_missing = async {
         let partial = loop {
             match middle.transfers.partial(OBJECT) {
                 Some(partial) => break partial,
@@ -66,9 +66,9 @@ async fn waiters_for_missing_bytes_get_an_error() {
         middle.objects.put(OBJECT, HeldObject::Partial(partial));
         receiver.fetch(&bytes, vec![receiver.holder_of(&middle)]).await
     };
-    let (failed, asked) = tokio::join!(fetch, ask);
+    let (failed, requested) = tokio::join!(fetch, request_missing);
     assert!(matches!(failed, Err(FetchError::NoHolder { .. })));
-    let Err(FetchError::NoHolder { failed, .. }) = asked else { panic!("{asked:?}") };
+    let Err(FetchError::NoHolder { failed, .. }) = requested else { panic!("{requested:?}") };
     let error = &failed.0[0].error;
     assert!(matches!(error, HolderError::NotFound | HolderError::Idle { .. }), "{error}");
 }

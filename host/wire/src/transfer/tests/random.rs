@@ -162,15 +162,15 @@ async fn history(seed: u64) {
     assert_eq!((receiver.admission.used(), receiver.admission.waiting()), (0, 0));
 }
 
-fn asked_for(name: &str) -> Option<u64> {
+fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 #[test]
 fn every_fetch_ends_with_equal_bytes_or_a_right_error() {
-    let seeds = match asked_for("SANDBAR_SEED") {
+    let seeds = match number_from_env("SANDBAR_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS),
+        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
         let run = std::panic::AssertUnwindSafe(|| {

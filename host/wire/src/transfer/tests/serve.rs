@@ -38,9 +38,9 @@ fn piece(bytes: &[u8], groups: std::ops::Range<u32>) -> PieceRequest {
 #[tokio::test]
 async fn what_can_not_be_meant_is_refused() {
     let bytes = noise(300 * GROUP, 5);
-    let (asker, host) = (Host::start(0, limits()), Host::start(1, limits()));
+    let (requester, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
-    let connection = asker.holder_of(&host).link.connect().await.unwrap();
+    let connection = requester.holder_of(&host).link.connect().await.unwrap();
     let groups = |groups| TransferRequest::Piece(piece(&bytes, groups)).write();
     let small = |count, bytes| {
         let objects = vec![SmallRequest { object: OBJECT, bytes }; count];
@@ -113,7 +113,7 @@ async fn a_slow_receiver_does_not_delay_others() {
 #[tokio::test]
 async fn a_prefetch_makes_room_for_what_is_waited_for() {
     let bytes = noise(40 * GROUP, 5);
-    let (asker, host) = (Host::start(0, limits()), Host::start(1, limits()));
+    let (requester, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
     let admission = Admission::new(bytes.len() as u64, 10);
     let transfers = Transfers::new(limits(), admission.clone(), None, Offload::Threads).unwrap();
@@ -130,10 +130,10 @@ async fn a_prefetch_makes_room_for_what_is_waited_for() {
             drop(send);
         }),
     );
-    let prefetch = fetch(Priority::Prefetch, vec![asker.holder_of_liar(&silent)]);
+    let prefetch = fetch(Priority::Prefetch, vec![requester.holder_of_liar(&silent)]);
     let get = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        fetch(Priority::Get, vec![asker.holder_of(&host)]).await
+        fetch(Priority::Get, vec![requester.holder_of(&host)]).await
     };
     let (prefetched, got) = tokio::join!(prefetch, get);
     assert!(matches!(prefetched, Err(FetchError::Yielded { object: OBJECT })), "{prefetched:?}");

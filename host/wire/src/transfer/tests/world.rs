@@ -58,7 +58,7 @@ pub struct Host {
 pub struct Objects {
     held: Mutex<HashMap<ObjectId, HeldObject>>,
     /// Number of lookups.
-    pub asked: AtomicUsize,
+    pub lookups: AtomicUsize,
 }
 
 impl Objects {
@@ -69,7 +69,7 @@ impl Objects {
 
 impl ObjectSource for Objects {
     fn find(&self, _: NodeId, object: ObjectId) -> HeldObject {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         self.held.lock().unwrap().get(&object).cloned().unwrap_or(HeldObject::NotFound)
     }
 }
