@@ -123,12 +123,12 @@ fn record(mut from: PipeReader) -> Vec<Access> {
     let listener =
         pidfd_getfd(child, number(4), PidfdGetfdFlags::empty()).expect("the child's descriptor can be duplicated");
     let mut all = Vec::new();
-    while let Some(asked) = next_notification(&listener) {
-        let used = access(&asked);
+    while let Some(notification) = next_notification(&listener) {
+        let used = access(&notification);
         // If the process was killed meanwhile, its memory can't be read and its call is not executed.
-        if is_pending(&listener, asked.id) {
+        if is_pending(&listener, notification.id) {
             all.extend(used);
-            continue_call(&listener, asked.id);
+            continue_call(&listener, notification.id);
         }
     }
     all
@@ -146,10 +146,10 @@ fn next_notification(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
             return None;
         }
         // SAFETY: the structure holds integers only, for which all zeros is valid.
-        let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the structure has the type that this request fills.
-        if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } == 0 {
-            return Some(asked);
+        if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) } == 0 {
+            return Some(notification);
         }
         // The process that made the call was killed: wait for the next one.
     }
@@ -169,16 +169,17 @@ fn continue_call(listener: &OwnedFd, id: u64) {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
 }
 
-fn access(asked: &libc::seccomp_notif) -> Option<Access> {
-    let number = libc::c_long::from(asked.data.nr);
+fn access(notification: &libc::seccomp_notif) -> Option<Access> {
+    let number = libc::c_long::from(notification.data.nr);
     let (_, kind, folder, path) = CALLS.iter().find(|(call, ..)| *call == number)?;
-    let given = read_path(asked.pid, asked.data.args[*path]).unwrap_or_else(|| PathBuf::from("(unreadable)"));
-    let base = match folder.map(|folder| asked.data.args[folder] as libc::c_int) {
-        None | Some(libc::AT_FDCWD) => format!("/proc/{}/cwd", asked.pid),
-        Some(descriptor) => format!("/proc/{}/fd/{descriptor}", asked.pid),
+    let requested_path =
+        read_path(notification.pid, notification.data.args[*path]).unwrap_or_else(|| PathBuf::from("(unreadable)"));
+    let base = match folder.map(|folder| notification.data.args[folder] as libc::c_int) {
+        None | Some(libc::AT_FDCWD) => format!("/proc/{}/cwd", notification.pid),
+        Some(descriptor) => format!("/proc/{}/fd/{descriptor}", notification.pid),
     };
-    let base = if given.is_absolute() { PathBuf::new() } else { std::fs::read_link(base).unwrap_or_default() };
-    Some(Access { kind: *kind, path: normalize(&base.join(given)) })
+    let base = if requested_path.is_absolute() { PathBuf::new() } else { std::fs::read_link(base).unwrap_or_default() };
+    Some(Access { kind: *kind, path: normalize(&base.join(requested_path)) })
 }
 
 /// Reads the NUL-terminated path at an address of another process.

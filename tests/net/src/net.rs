@@ -59,11 +59,11 @@ impl Net {
     }
 
     fn or_loopback(nodes: usize, made: io::Result<Joined>) -> Net {
-        static SAID: Once = Once::new();
+        static PRINT_ONCE: Once = Once::new();
         let joined = made.unwrap_or_else(|e| {
             let words =
                 "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
-            SAID.call_once(|| print_line(format_args!("{words}: {e}")));
+            PRINT_ONCE.call_once(|| print_line(format_args!("{words}: {e}")));
             Joined::Loopback
         });
         Net { nodes, joined }

@@ -70,9 +70,9 @@ fn an_object_of_another_job_is_refused() {
         // The node rejects a guest that guesses the number of another job's object.
         let (giver, of_giver) = number.trim_matches(|c: char| !c.is_ascii_digit()).split_once('-').unwrap();
         let number = (giver.parse::<u64>().unwrap() << 36) + of_giver.parse::<u64>().unwrap();
-        let keeper = other.actor("Counter").submit((0,)).await.unwrap();
-        let _: ObjectRef<u64> = keeper.call("keep", (number,)).await.unwrap();
-        let sum: ObjectRef<u64> = keeper.call("sum_of_kept", ()).await.unwrap();
+        let counter = other.actor("Counter").submit((0,)).await.unwrap();
+        let _: ObjectRef<u64> = counter.call("keep", (number,)).await.unwrap();
+        let sum: ObjectRef<u64> = counter.call("sum_of_kept", ()).await.unwrap();
         let error = sum.get().await.unwrap_err();
         assert!(error.to_string().contains("is of another job"), "{error}");
         assert_eq!(object.get().await, Ok(5));

@@ -22,11 +22,11 @@ fn tasks_of_all_nodes_have_actors() {
         for number in 1..=3 {
             let counts: ObjectRef<u64> = job.task("counts").options(on(number)).submit((300,)).await?;
             let shared: ObjectRef<u64> = job.task("shared").options(on(number)).submit((6, 50)).await?;
-            let keeps: ObjectRef<u64> = job.task("keeps").options(on(number)).submit((20,)).await?;
+            let held: ObjectRef<u64> = job.task("keeps").options(on(number)).submit((20,)).await?;
             let asking: ObjectRef<u64> = job.task("asking").options(on(number)).submit((10,)).await?;
             assert_eq!(counts.get().await?, 300, "node {number}");
             assert_eq!(shared.get().await?, 300, "node {number}");
-            assert_eq!(keeps.get().await?, 380, "node {number}");
+            assert_eq!(held.get().await?, 380, "node {number}");
             assert_eq!(asking.get().await?, 65, "node {number}");
         }
         for task in ["in_order", "failures", "begins_anew", "restored", "cancels"] {
@@ -78,9 +78,9 @@ fn actors_take_objects_and_call_tasks() {
     with_nodes(ACTORS, async |_, job| {
         for number in 1..=3 {
             let counter = job.actor("Counter").options(kept_on(number)).submit((0,)).await?;
-            let asked: ObjectRef<u64> = counter.call("asks", (7,)).await?;
-            assert_eq!(asked.get().await?, 14, "node {number}");
-            let double: ObjectRef<u64> = job.task("double").options(on(3)).submit((&asked,)).await?;
+            let count: ObjectRef<u64> = counter.call("asks", (7,)).await?;
+            assert_eq!(count.get().await?, 14, "node {number}");
+            let double: ObjectRef<u64> = job.task("double").options(on(3)).submit((&count,)).await?;
             let sum: ObjectRef<u64> = counter.call("add", (&double,)).await?;
             assert_eq!(sum.get().await?, 42, "node {number}");
         }

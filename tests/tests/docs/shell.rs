@@ -15,7 +15,7 @@ use crate::page::{Block, Label, Page};
 
 /// Maximum time of one page. The first build of crates for this machine and for the sandbox takes most of it.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(600);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Commands before the page's own: strict shell options, and replacements of what the test has done already or does at
 /// a smaller scale.
 const PRELUDE: &str = include_str!("prelude.sh");
@@ -156,7 +156,7 @@ fn bash(lab: &Lab, name: &str, script: &str, variables: &[(&str, &Path)]) -> Res
         match bash.try_wait().expect("a child can be asked") {
             Some(status) => break Some(status),
             None if Instant::now() > until => break None,
-            None => std::thread::sleep(LOOK_AGAIN),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     };
     // Nodes that the page left running; they may have ended.

@@ -10,7 +10,7 @@ fn read(path: &str) -> String {
 
 /// Checks that the host accepts this command line, without running it.
 #[track_caller]
-fn is_understood(lab: &Lab, line: &str) {
+fn check_accepted(lab: &Lab, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [program, arguments @ ..] = &words[..] else { panic!("a line of nothing") };
     assert!(program.ends_with("host"), "{line}");
@@ -33,7 +33,7 @@ fn the_systemd_unit_is_for_this_host() {
     let settings: BTreeMap<&str, &str> =
         unit.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
     for join in ["", "--join first:7410"] {
-        is_understood(&lab, &settings["ExecStart"].replace("$SANDBAR_JOIN", join));
+        check_accepted(&lab, &settings["ExecStart"].replace("$SANDBAR_JOIN", join));
     }
     assert!(seconds(settings["TimeoutStopSec"]) > grace(settings["ExecStart"]), "{settings:?}");
     // The node hands over its objects first and ends its workers itself.
@@ -51,18 +51,19 @@ fn the_kubernetes_manifest_is_for_this_host() {
         .map(|line| line.replace("\"$HOSTNAME\"", "sandbar-1"))
         .collect();
     assert_eq!(serves.len(), 2, "the founder's and the others'");
-    let given = lines.iter().find_map(|line| line.strip_prefix("terminationGracePeriodSeconds: ")).expect("a time");
+    let grace_period =
+        lines.iter().find_map(|line| line.strip_prefix("terminationGracePeriodSeconds: ")).expect("a time");
     for line in &serves {
-        is_understood(&lab, line);
-        assert!(seconds(given) > grace(line), "{line}");
+        check_accepted(&lab, line);
+        assert!(seconds(grace_period) > grace(line), "{line}");
         assert!(line.contains(":7410") && line.contains("--data /data/node"), "{line}");
     }
-    is_understood(&lab, "host cluster init --data /data/node");
+    check_accepted(&lab, "host cluster init --data /data/node");
     let probes: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("exec: {command: ")).collect();
     assert_eq!(probes.len(), 3);
     for probe in probes {
         let words: Vec<String> = serde_json::from_str(probe.trim_end_matches('}')).expect("a list");
-        is_understood(&lab, &words.join(" "));
+        check_accepted(&lab, &words.join(" "));
     }
     for ports in ["port: 7410, protocol: UDP", "containerPort: 7410, protocol: UDP"] {
         assert!(manifest.contains(ports), "{ports}");

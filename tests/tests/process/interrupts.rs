@@ -49,20 +49,20 @@ fn interrupt(line: &[&str], moment: Duration) {
     let lab = Lab::new();
     let mut host = lab.start(line);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
-    let mut is_told = false;
+    let mut is_interrupted = false;
     while host.is_running() {
         assert!(started.elapsed() < END_TIME_MAX, "{line:?} goes on, though it was interrupted after {moment:?}");
         processes.extend(children(host.process()));
-        if !is_told && started.elapsed() >= moment {
+        if !is_interrupted && started.elapsed() >= moment {
             host.interrupt();
-            is_told = true;
+            is_interrupted = true;
         }
     }
     let ended = host.wait();
     let what = format!("{} after {moment:?}: {}\n{}", ended.line, ended.status, ended.stderr);
     // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = ended.status.code().or(ended.status.signal().map(|signal| 128 + signal));
-    assert!(is_told && code == Some(130), "{what}");
+    assert!(is_interrupted && code == Some(130), "{what}");
     until(&what, || !processes.iter().any(|process| is_alive(*process)));
     assert_eq!(lab.names(), Vec::<String>::new(), "{what}");
     let jobs = lab.host(&["jobs", "list", "--json"]).expect_code(0).json();

@@ -82,7 +82,7 @@ fn nodes_and_tenants_meet_by_either_family() {
     }
     let program = format!("{}#tree", component("tests/programs/tasks").display());
     let job = ["submit", &program, "--arg", "depth=1", "--arg", "width=5", "--arg", "steps=1", "--json", "--node"];
-    for (listens, others) in [
+    for (listen_address, others) in [
         // Other processes may use the port of the default address: the case uses a free port of the same address.
         ("[::]:0", &["[::1]", "127.0.0.1"][..]),
         ("[::1]:0", &["[::1]"]),
@@ -90,7 +90,7 @@ fn nodes_and_tenants_meet_by_either_family() {
         ("localhost:0", &["localhost"]),
     ] {
         let lab = Lab::new();
-        let (_founder, port) = founder(&lab, listens);
+        let (_founder, port) = founder(&lab, listen_address);
         for (number, other) in others.iter().enumerate() {
             let (address, data) = (format!("{other}:{port}"), format!("node-{number}"));
             // Nodes listen at all addresses of both families, and at one address of either family.
@@ -104,7 +104,7 @@ fn nodes_and_tenants_meet_by_either_family() {
             }
             let ada = ["--data", "ada", "--token", &token(&lab, &["--tenant", "ada"])];
             let ended = lab.host(&[&job[..], &[&address], &ada].concat()).expect_code(0);
-            assert_eq!(ended.json()["result"], json!(5), "{listens} {address}");
+            assert_eq!(ended.json()["result"], json!(5), "{listen_address} {address}");
         }
     }
 }
@@ -115,9 +115,9 @@ fn all_addresses_of_a_name_are_tried() {
     if !has_ipv6() {
         return;
     }
-    for (listens, addresses) in [("0.0.0.0:0", ["::1", "127.0.0.1"]), ("[::1]:0", ["127.0.0.1", "::1"])] {
+    for (listen_address, addresses) in [("0.0.0.0:0", ["::1", "127.0.0.1"]), ("[::1]:0", ["127.0.0.1", "::1"])] {
         let lab = Lab::new();
-        let (_founder, port) = founder(&lab, listens);
+        let (_founder, port) = founder(&lab, listen_address);
         let (address, node_token) = (format!("localhost:{port}"), token(&lab, &[]));
         let line = ["serve", "--data", "2", "--listen", "[::]:0", "--join", &address, "--token", &node_token];
         let Some(command) = with_localhost(&lab, &addresses, &line) else { return };

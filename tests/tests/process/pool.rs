@@ -162,27 +162,27 @@ fn each_call_of_many_callers_is_answered_once() {
         let (gone, of_gone) = caller(polite.bind("scalar_divides"));
         drop(of_gone);
         // Calls of the two functions alternate, with one that takes the worker away from those behind it.
-        let mut asked = [0; 2];
+        let mut submitted = [0; 2];
         for (turn, calls) in CALLS.into_iter().enumerate() {
-            for ((caller, _), asked) in callers.iter().zip(&mut asked) {
-                polite.pool.submit(caller, calls_of_a_row(*asked..*asked + calls)).unwrap();
+            for ((caller, _), submitted) in callers.iter().zip(&mut submitted) {
+                polite.pool.submit(caller, calls_of_a_row(*submitted..*submitted + calls)).unwrap();
                 polite.pool.submit(&gone, calls_of_a_row(0..calls)).unwrap();
-                *asked += calls;
+                *submitted += calls;
             }
             if turn == CALLS.len() / 2 {
                 polite.pool.submit(&stuck, calls_of_a_row(7..8)).unwrap();
             }
         }
-        for ((_, answers), asked) in callers.iter_mut().zip(asked) {
+        for ((_, answers), submitted) in callers.iter_mut().zip(submitted) {
             let mut tokens = Vec::new();
-            while (tokens.len() as u64) < asked {
+            while (tokens.len() as u64) < submitted {
                 for answer in timeout(Duration::from_secs(60), answers.recv()).await.unwrap().unwrap() {
                     assert!(answer.called.result.is_ok(), "{answer:?}");
                     tokens.push(answer.token);
                 }
             }
             tokens.sort_unstable();
-            assert!(tokens.iter().copied().eq(0..asked), "{tokens:?}");
+            assert!(tokens.iter().copied().eq(0..submitted), "{tokens:?}");
         }
         let answers = of_stuck.recv().await.unwrap();
         let of_stuck = answers.iter().map(|answer| (answer.token, answer.called.result.as_ref().unwrap_err().code));

@@ -376,7 +376,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
     let files = component("tests/programs/files").display().to_string();
     let task = |of: &str, name: &str| format!("{of}#{name}");
     let tree = ["depth=1", "width=1", "steps=1"];
-    for (program, given, code, words) in [
+    for (program, arguments_of_program, code, words) in [
         (task(&tasks, "tree"), &tree[..], 0, &[][..]),
         (task(&tasks, "tree"), &tree[..2], 1, &["tree: argument `steps` is missing [refused]"]),
         (
@@ -390,7 +390,8 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
         (task(&files, "all_say"), &["tasks=@a.txt", "times=1"], 2, &["`@PATH` needs type `File` or `Files`"]),
         ("gone.wasm".to_owned(), &[], 1, &["there is no component or crate `gone.wasm`"]),
     ] {
-        let arguments: Vec<&str> = [&*program].into_iter().chain(given.iter().flat_map(|arg| ["--arg", arg])).collect();
+        let arguments: Vec<&str> =
+            [&*program].into_iter().chain(arguments_of_program.iter().flat_map(|arg| ["--arg", arg])).collect();
         dry_and_wet(&lab, &arguments, code, words);
     }
     let program = task(&tasks, "tree");

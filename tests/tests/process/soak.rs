@@ -49,7 +49,7 @@ struct Trainer {
     running: Option<(Running, Instant)>,
     expected: Vec<Model>,
     ended: u64,
-    elsewhere: u64,
+    remote: u64,
     longest: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Trainer {
         let mut line = taxi_line(&files);
         line.extend(["--workers", "1", "--data", "trainer", "--meta", &etcd.address()].map(str::to_owned));
         line.extend(nodes.joins());
-        Trainer { line, running: None, expected, ended: 0, elsewhere: 0, longest: Duration::ZERO }
+        Trainer { line, running: None, expected, ended: 0, remote: 0, longest: Duration::ZERO }
     }
 
     fn begin(&mut self, nodes: &Nodes) {
@@ -77,7 +77,7 @@ impl Trainer {
             print_line(format_args!("a training job took {:?}: {}", since.elapsed(), ended.stderr));
         }
         same_models(&models(&nodes.lab.path("models.parquet")), &self.expected);
-        self.elsewhere += ended.json()["elsewhere"].as_u64().unwrap_or(0);
+        self.remote += ended.json()["elsewhere"].as_u64().unwrap_or(0);
         self.ended += 1;
     }
 
@@ -159,10 +159,8 @@ fn jobs_survive_the_death_of_any_node() {
     assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{jobs:?}");
     assert_eq!(jobs.len(), submitted, "{jobs:?}");
     let taken: u64 = jobs.iter().map(|job| job["taken"].as_u64().unwrap_or(0) - 1).sum();
-    let Trainer { ended: trained, elsewhere, longest: of_training, .. } = &trainer;
-    print_line(format_args!(
-        "{trained} training jobs, the longest {of_training:?}; {elsewhere} groups trained elsewhere"
-    ));
+    let Trainer { ended: trained, remote, longest: of_training, .. } = &trainer;
+    print_line(format_args!("{trained} training jobs, the longest {of_training:?}; {remote} groups trained elsewhere"));
     assert!(*trained > 0);
     print_line(format_args!("{ended} jobs, {deaths} deaths, {taken} jobs taken over, the slowest after {slowest:?}"));
     let lasted =

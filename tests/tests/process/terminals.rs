@@ -213,16 +213,16 @@ fn training(lab: &Lab) -> Command {
 fn interrupt(lab: &Lab, command: Command, how: Interruption, moment: Duration) -> String {
     let mut host = InTerminal::start(command);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
-    let mut is_told = false;
+    let mut is_interrupted = false;
     let status = loop {
         if let Some(status) = host.status() {
             break status;
         }
         assert!(started.elapsed() < END_TIME_MAX, "{} goes on after {how:?} at {moment:?}", host.line);
         processes.extend(children(host.child.id()));
-        if !is_told && started.elapsed() >= moment {
+        if !is_interrupted && started.elapsed() >= moment {
             how.act(&mut host);
-            is_told = true;
+            is_interrupted = true;
         }
     };
     host.keyboard = None;
@@ -230,7 +230,7 @@ fn interrupt(lab: &Lab, command: Command, how: Interruption, moment: Duration) -
     let what = format!("{} after {how:?} at {moment:?}: {status}\n{screen}", host.line);
     // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    assert!(is_told && code == Some(how.code()), "{what}");
+    assert!(is_interrupted && code == Some(how.code()), "{what}");
     assert!(!screen.contains("lost"), "a worker is blamed: {what}");
     until(&what, || !processes.iter().any(|process| is_alive(*process)));
     let jobs = jobs(lab);

@@ -303,7 +303,7 @@ fn what_the_cache_has_is_what_its_name_says() {
 }
 
 /// Writes a copy of a Parquet file whose column chunks refer to another file.
-fn elsewhere(from: &Path, to: &Path, other: &str) {
+fn move_column_chunks(from: &Path, to: &Path, other: &str) {
     let bytes = std::fs::read(from).unwrap();
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(from).unwrap()).unwrap();
     let footer = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap()) as usize;
@@ -337,8 +337,8 @@ fn what_rows_say_is_not_followed() {
         0,
         &[],
     );
-    elsewhere(&scene.lab.path("rows.parquet"), &scene.lab.path("moved.parquet"), &canary);
-    elsewhere(&scene.lab.path("m.parquet"), &scene.lab.path("moved-models.parquet"), &canary);
+    move_column_chunks(&scene.lab.path("rows.parquet"), &scene.lab.path("moved.parquet"), &canary);
+    move_column_chunks(&scene.lab.path("m.parquet"), &scene.lab.path("moved-models.parquet"), &canary);
     let text = format!("x,z,y\n@{canary},file://{canary},`{canary}`\n$(cat {canary}),=cmd|'{canary}',|{canary}\n");
     scene.lab.write("words.csv", &text);
     let json = json!({"x": format!("@{canary}"), "$ref": canary, "file": canary});

@@ -29,10 +29,10 @@ fn a_slow_link_holds_up_what_goes_over_it_and_nothing_else() {
     let (since, mut longest, mut own) = (Instant::now(), Duration::ZERO, 0);
     while since.elapsed() < Duration::from_secs(5) {
         for node in 0..3 {
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             // The slow node answers from the founder's list, over the link that the objects use.
             assert!(nodes.known(node).iter().filter(|member| member["slots"] != 0).count() >= 3, "{node}");
-            longest = longest.max(asked.elapsed());
+            longest = longest.max(requested_at.elapsed());
             own = own.max(own_bytes(nodes.process(node)));
         }
     }

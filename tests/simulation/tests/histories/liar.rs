@@ -95,8 +95,10 @@ async fn talk(connection: Connection, lie: Lie) {
 }
 
 async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvStream, lie: Lie) -> Option<()> {
-    let asked = receive.read_to_end(64 << 10).await.ok()?;
-    let (TRANSFER_STREAM, request) = asked.split_first().map(|(head, rest)| (*head, rest))? else { return None };
+    let request_bytes = receive.read_to_end(64 << 10).await.ok()?;
+    let (TRANSFER_STREAM, request) = request_bytes.split_first().map(|(head, rest)| (*head, rest))? else {
+        return None;
+    };
     let request: TransferRequest = postcard::from_bytes(request).ok()?;
     let wrong = wrong(&request);
     let bytes = match lie {

@@ -26,19 +26,19 @@ use history::History;
 
 const SEEDS: u64 = 1_500;
 
-fn asked_for(name: &str) -> Option<u64> {
+fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 #[test]
 fn what_is_promised_holds_in_every_history() {
-    if let Some(seed) = asked_for("SANDBAR_SEED") {
+    if let Some(seed) = number_from_env("SANDBAR_SEED") {
         let history = History::new(seed, true);
         let _printed = PrintOnDrop(history.net());
         history.run();
         return;
     }
-    let seeds = asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS);
+    let seeds = number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS);
     let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
     let check = || {
         while failed.load(Ordering::Relaxed) == u64::MAX {

@@ -130,9 +130,9 @@ impl Scenario {
     /// extends the idle timeout to three probe timeouts (RFC 9000, section 10.1), which are long after slow round
     /// trips, such as those of a restarted handshake.
     pub fn silence_ms_max(&self, after: u64) -> u64 {
-        let (asks_ms, idle_ms) = (self.wire.keep_alive_ms.max(PROBE_MS_MAX), self.wire.idle_ms_max);
+        let (probe_ms, idle_ms) = (self.wire.keep_alive_ms.max(PROBE_MS_MAX), self.wire.idle_ms_max);
         let is_quick = self.is_punctual && after >= MEASURED;
-        asks_ms + if is_quick { idle_ms } else { idle_ms.max(PROBES_MS_MAX) }
+        probe_ms + if is_quick { idle_ms } else { idle_ms.max(PROBES_MS_MAX) }
     }
 
     /// Returns an object by its id.
