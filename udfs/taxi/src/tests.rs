@@ -48,10 +48,10 @@ fn nothing(rows: usize) -> ArrayRef {
 
 #[test]
 fn ids_of_any_type() {
-    let check = |given: ArrayRef, expected: &[i64]| {
-        let times = micros(&vec![0; given.len()]);
-        let batch = batch(times.clone(), times, given.clone(), ids(expected));
-        assert_eq!(clean(&batch).unwrap(), cleaned(expected, expected, &vec![0.0; given.len()]), "{given:?}");
+    let check = |input: ArrayRef, expected: &[i64]| {
+        let times = micros(&vec![0; input.len()]);
+        let batch = batch(times.clone(), times, input.clone(), ids(expected));
+        assert_eq!(clean(&batch).unwrap(), cleaned(expected, expected, &vec![0.0; input.len()]), "{input:?}");
     };
     check(Arc::new(Int8Array::from(vec![Some(1), None, Some(-3)])), &[1, -1, -3]);
     check(Arc::new(Int16Array::from(vec![300, 2])), &[300, 2]);
@@ -81,9 +81,9 @@ fn ids_of_any_type() {
 fn times_of_any_type() {
     let check = |pickup: ArrayRef, dropoff: ArrayRef, expected: &[f64]| {
         let zeros = ids(&vec![0; expected.len()]);
-        let given = batch(pickup.clone(), dropoff.clone(), zeros.clone(), zeros);
+        let input = batch(pickup.clone(), dropoff.clone(), zeros.clone(), zeros);
         let zeros = vec![0; expected.len()];
-        assert_eq!(clean(&given).unwrap(), cleaned(&zeros, &zeros, expected), "{pickup:?} {dropoff:?}");
+        assert_eq!(clean(&input).unwrap(), cleaned(&zeros, &zeros, expected), "{pickup:?} {dropoff:?}");
     };
     check(micros(&[0, 5_000_000]), micros(&[1_500_000, 2_000_000]), &[1.5, -3.0]);
     let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(vec![Some(10), None, Some(3)]));
@@ -107,8 +107,8 @@ fn times_of_any_type() {
 fn times_as_text() {
     let check = |pickup: &str, dropoff: &str, expected: f64| {
         for pickup in [text(&[Some(pickup)]), Arc::new(LargeStringArray::from(vec![pickup]))] {
-            let given = batch(pickup, text(&[Some(dropoff)]), ids(&[0]), ids(&[0]));
-            assert_eq!(clean(&given).unwrap(), cleaned(&[0], &[0], &[expected]), "{dropoff}");
+            let input = batch(pickup, text(&[Some(dropoff)]), ids(&[0]), ids(&[0]));
+            assert_eq!(clean(&input).unwrap(), cleaned(&[0], &[0], &[expected]), "{dropoff}");
         }
     };
     check("2019-03-23 20:21:09", "2019-03-23 20:27:24", 375.0);
@@ -119,11 +119,11 @@ fn times_as_text() {
     check("1970-01-01 00:00:00", "2000-02-29 00:00:00", 951_782_400.0);
     check("1970-01-01 00:00:00.25", "1970-01-01 00:00:01.123456789", 0.873_456);
     check("", "1970-01-01 00:00:00", -1.0);
-    let given = batch(text(&[None, Some("1970-01-01 00:00:10")]), micros(&[0, 12_000_000]), ids(&[1, 2]), ids(&[3, 4]));
-    assert_eq!(clean(&given).unwrap(), cleaned(&[1, 2], &[3, 4], &[-1.0, 2.0]));
+    let input = batch(text(&[None, Some("1970-01-01 00:00:10")]), micros(&[0, 12_000_000]), ids(&[1, 2]), ids(&[3, 4]));
+    assert_eq!(clean(&input).unwrap(), cleaned(&[1, 2], &[3, 4], &[-1.0, 2.0]));
     let nanos: ArrayRef = Arc::new(TimestampNanosecondArray::from(vec![1_500_000_000]));
-    let given = batch(nanos, text(&[Some("1970-01-01 00:00:02")]), ids(&[1]), ids(&[3]));
-    assert_eq!(clean(&given).unwrap(), cleaned(&[1], &[3], &[0.5]));
+    let input = batch(nanos, text(&[Some("1970-01-01 00:00:02")]), ids(&[1]), ids(&[3]));
+    assert_eq!(clean(&input).unwrap(), cleaned(&[1], &[3], &[0.5]));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn every_day_of_eight_hundred_years() {
 #[test]
 fn refused() {
     let (time, id) = (micros(&[0]), ids(&[0]));
-    let check = |given: RecordBatch, expected: &str| assert_eq!(clean(&given).unwrap_err(), expected);
+    let check = |input: RecordBatch, expected: &str| assert_eq!(clean(&input).unwrap_err(), expected);
     let names: ArrayRef = text(&[Some("JFK")]);
     check(
         batch(time.clone(), time.clone(), names.clone(), id.clone()),
@@ -165,8 +165,8 @@ fn refused() {
         batch(time.clone(), time.clone(), id.clone(), Arc::new(UInt64Array::from(vec![u64::MAX]))),
         "column `dropoff_location_id` of type UInt64 is 18446744073709551615 in row 0, which is not an int64: round or drop it",
     );
-    let given = RecordBatch::try_from_iter([("pickup_at", time.clone()), ("zone", names)]).unwrap();
-    check(given, "column `pickup_location_id` is missing; the batch has pickup_at, zone: select or rename it");
+    let input = RecordBatch::try_from_iter([("pickup_at", time.clone()), ("zone", names)]).unwrap();
+    check(input, "column `pickup_location_id` is missing; the batch has pickup_at, zone: select or rename it");
     let wrong = [
         "2019-03-23",
         "2019-03-23 20:21",
@@ -213,6 +213,6 @@ fn scalar_functions() {
 /// The host reads only the registered columns; `clean` ignores others.
 #[test]
 fn empty_batches() {
-    let given = batch(micros(&[]), micros(&[]), ids(&[]), ids(&[]));
-    assert_eq!(clean(&given).unwrap(), cleaned(&[], &[], &[]));
+    let input = batch(micros(&[]), micros(&[]), ids(&[]), ids(&[]));
+    assert_eq!(clean(&input).unwrap(), cleaned(&[], &[], &[]));
 }

@@ -143,11 +143,11 @@ fn triangulate(columns: &mut [Vec<f64>], right: &mut [f64], order: &mut [usize],
         let pivot = (j..width).max_by(|a, b| left(&columns[*a]).total_cmp(&left(&columns[*b]))).unwrap_or(j);
         columns.swap(j, pivot);
         order.swap(j, pivot);
-        let remains = norm(&columns[j][j..]);
+        let remaining_norm = norm(&columns[j][j..]);
         if j == 0 {
-            largest = remains;
+            largest = remaining_norm;
         }
-        if remains <= tolerance * largest {
+        if remaining_norm <= tolerance * largest {
             return j;
         }
         reflect(columns, right, j);
