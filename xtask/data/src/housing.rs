@@ -101,7 +101,7 @@ impl District {
     /// Returns the median house value in dollars.
     fn value(&self, random: &mut Random) -> u64 {
         let households = self.households as f64;
-        let nearness = near(self, SAN_FRANCISCO).max(0.85 * near(self, LOS_ANGELES));
+        let nearness = proximity(self, SAN_FRANCISCO).max(0.85 * proximity(self, LOS_ANGELES));
         let by_income = 38_000.0 * self.income / (1.0 + 0.02 * self.income);
         let by_place = 140_000.0 * nearness * (0.4 + self.income / (self.income + 4.0));
         let crowding = self.population as f64 / households;
@@ -133,7 +133,7 @@ fn place(random: &mut Random) -> (f64, f64) {
 }
 
 /// Returns the nearness to a city: 1 in it, 1/2 about 30 miles away, falling with the square of the distance.
-fn near(district: &District, city: (f64, f64)) -> f64 {
+fn proximity(district: &District, city: (f64, f64)) -> f64 {
     let (east, north) = (district.longitude - city.0, district.latitude - city.1);
     1.0 / (1.0 + 4.0 * (east * east + north * north))
 }

@@ -77,7 +77,7 @@ pub fn normal(bits: u64) -> f64 {
 /// Weighted distribution of indices, drawn in constant time (Walker's alias method, in Vose's form).
 pub struct Weighted {
     /// Probability of staying in a cell, times 2⁵³.
-    keep: Vec<f64>,
+    threshold: Vec<f64>,
     alias: Vec<u32>,
 }
 
@@ -86,26 +86,26 @@ impl Weighted {
     pub fn new(weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let count = weights.len();
-        let mut keep: Vec<f64> = weights.iter().map(|weight| weight * count as f64 / total).collect();
+        let mut threshold: Vec<f64> = weights.iter().map(|weight| weight * count as f64 / total).collect();
         let mut alias: Vec<u32> = (0..count as u32).collect();
-        let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..count).partition(|&cell| keep[cell] < 1.0);
+        let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..count).partition(|&cell| threshold[cell] < 1.0);
         while let (Some(poor), Some(&rich)) = (small.pop(), large.last()) {
             alias[poor] = rich as u32;
-            keep[rich] -= 1.0 - keep[poor];
-            if keep[rich] < 1.0 {
+            threshold[rich] -= 1.0 - threshold[poor];
+            if threshold[rich] < 1.0 {
                 small.extend(large.pop());
             }
         }
-        Self { keep, alias }
+        Self { threshold, alias }
     }
 
     /// Draws an index into the weights.
     pub fn draw(&self, random: &mut Random) -> usize {
         let bits = random.bits();
         // The upper 32 bits choose the cell, the lower 32 whether to stay in it.
-        let cell = (((bits >> 32) * self.keep.len() as u64) >> 32) as usize;
+        let cell = (((bits >> 32) * self.threshold.len() as u64) >> 32) as usize;
         let coin = (bits & 0xffff_ffff) as f64 / (1_u64 << 32) as f64;
-        if coin < self.keep[cell] { cell } else { self.alias[cell] as usize }
+        if coin < self.threshold[cell] { cell } else { self.alias[cell] as usize }
     }
 }
 
