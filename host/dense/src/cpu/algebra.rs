@@ -107,9 +107,9 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
         for (point, products) in block.chunks_exact(width).zip(products.chunks_exact(of_centres)) {
             let (mut best, mut least) = (0, T::infinity());
             for (at, (product, norm)) in products.iter().zip(&norms).enumerate() {
-                let far = *norm - (*product + *product);
-                if far < least {
-                    (best, least) = (at, far);
+                let distance = *norm - (*product + *product);
+                if distance < least {
+                    (best, least) = (at, distance);
                 }
             }
             places.push(best as u32);

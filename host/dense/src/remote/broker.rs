@@ -71,8 +71,8 @@ impl Broker {
     pub fn profile(&self) -> Option<Arc<DeviceProfile>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let BrokerState { socket, profile, .. } = &mut *state;
-        let ask = || ask(socket.as_ref()?, BrokerRequest::Describe)?.0.map(Arc::new);
-        profile.get_or_insert_with(ask).clone()
+        let request = || request(socket.as_ref()?, BrokerRequest::Describe)?.0.map(Arc::new);
+        profile.get_or_insert_with(request).clone()
     }
 
     /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it finishes `saved_nanos`
@@ -108,7 +108,7 @@ impl BrokerState {
         if self.refused.is_some_and(|refused| refused.elapsed() < RETRY_INTERVAL) {
             return None;
         }
-        let Some((_, files)) = ask(self.socket.as_ref()?, BrokerRequest::Connect { job }) else {
+        let Some((_, files)) = request(self.socket.as_ref()?, BrokerRequest::Connect { job }) else {
             // A node that does not respond now will not respond later.
             self.socket = None;
             return None;
@@ -123,7 +123,7 @@ impl BrokerState {
     }
 }
 
-fn ask(socket: &OwnedFd, what: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
+fn request(socket: &OwnedFd, what: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
     let (mut frame, mut received) = (Vec::new(), Vec::new());
     socket::send(socket, socket::frame(&what, &mut frame).ok()?, &[]).ok()?;
     if !wait(socket, CONNECT_TIME_MAX).ok()? {
