@@ -149,12 +149,12 @@ fn main(
         (0..actors.unwrap_or(1).max(1)).map(|_| Predictor::options().gpus(gpus).submit(&model, device)).collect();
     let test = test_rows.get()?;
     let starts: Vec<usize> = (0..test.num_rows()).step_by(batch_size).collect();
-    let asked: Vec<_> = starts
+    let pending: Vec<_> = starts
         .iter()
         .zip(predictors.iter().cycle())
         .map(|(start, predictor)| predictor.predict(&test_rows, *start..(start + batch_size).min(test.num_rows())))
         .collect();
-    let predicted = get_all(&asked)?.concat();
+    let predicted = get_all(&pending)?.concat();
     let (_, expected) = part(&test, 0..test.num_rows());
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
     let squares = |of: &mut dyn Iterator<Item = f64>| -> f64 {
@@ -165,7 +165,7 @@ fn main(
         rows_train: train_rows.get()?.num_rows(),
         rows_test: expected.len(),
         epochs: model.get()?.epochs,
-        batches: asked.len(),
+        batches: pending.len(),
         root_mean_squared_error: (error / expected.len() as f64).sqrt(),
         r2: 1.0 - error / squares(&mut std::iter::repeat(mean)),
     })
