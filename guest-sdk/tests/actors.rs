@@ -419,13 +419,13 @@ struct Saved {
     list: Vec<ObjectRef<i64>>,
 }
 
-struct Shelf {
+struct ObjectList {
     list: Vec<ObjectRef<i64>>,
     restored: bool,
 }
 
 #[actor]
-impl Shelf {
+impl ObjectList {
     pub fn new(first: ObjectRef<i64>) -> Self {
         Self { list: vec![first], restored: false }
     }
@@ -455,11 +455,11 @@ impl Shelf {
 #[test]
 fn checkpoints() {
     let check = |every: u32, expected: i64| {
-        let shelf = Shelf::options().max_restarts(1).checkpoint_every(every).submit(put(&1));
-        (0..3).for_each(|_| drop(shelf.push(put(&10))));
-        shelf.restart();
-        assert_eq!(shelf.sum().get(), Ok((expected, every < 4)));
-        shelf.kill();
+        let object_list = ObjectList::options().max_restarts(1).checkpoint_every(every).submit(put(&1));
+        (0..3).for_each(|_| drop(object_list.push(put(&10))));
+        object_list.restart();
+        assert_eq!(object_list.sum().get(), Ok((expected, every < 4)));
+        object_list.kill();
     };
     check(1, 31);
     check(2, 21);
@@ -467,14 +467,14 @@ fn checkpoints() {
     check(4, 1);
     assert_eq!(testing::objects(), 0);
 
-    let shelf = Shelf::options().max_restarts(1).submit(put(&1));
-    shelf.push(put(&10));
-    check_error(shelf.boom().get(), Code::Panic, "Shelf.boom: of 2 [panic]");
-    assert_eq!(shelf.sum().get(), Ok((11, true)));
+    let object_list = ObjectList::options().max_restarts(1).submit(put(&1));
+    object_list.push(put(&10));
+    check_error(object_list.boom().get(), Code::Panic, "ObjectList.boom: of 2 [panic]");
+    assert_eq!(object_list.sum().get(), Ok((11, true)));
     // An actor whose checkpoint fails can't continue.
-    shelf.push(Counter::submit(1).take(2));
-    let died = "Shelf.sum: actor `Shelf.new` has died: 2 is more than 1 [actor-died]";
-    check_error(shelf.sum().get(), Code::ActorDied, died);
-    drop(shelf);
+    object_list.push(Counter::submit(1).take(2));
+    let died = "ObjectList.sum: actor `ObjectList.new` has died: 2 is more than 1 [actor-died]";
+    check_error(object_list.sum().get(), Code::ActorDied, died);
+    drop(object_list);
     assert_eq!(testing::objects(), 0);
 }

@@ -15,15 +15,15 @@ fn within(group: PlacementGroup, n: i64) -> Result<i64, TaskError> {
     double::options().placement_any(&group).submit(n).get()
 }
 
-struct Keeper(i64);
+struct Counter(i64);
 
 #[actor]
-impl Keeper {
-    pub fn new(n: i64) -> Keeper {
-        Keeper(n)
+impl Counter {
+    pub fn new(n: i64) -> Counter {
+        Counter(n)
     }
 
-    pub fn kept(&self) -> i64 {
+    pub fn value(&self) -> i64 {
         self.0
     }
 }
@@ -35,11 +35,11 @@ fn tasks_and_actors_are_placed() {
     assert_eq!(group.ready(), Ok(()));
     assert_eq!(double::options().placement(&group, 1).submit(4).get(), Ok(8));
     assert_eq!(within::submit(group.clone(), 5).get(), Ok(10));
-    let keeper = Keeper::options().placement(&group, 0).submit(7);
-    assert_eq!(keeper.kept().get(), Ok(7));
+    let counter = Counter::options().placement(&group, 0).submit(7);
+    assert_eq!(counter.value().get(), Ok(7));
     let node = Strategy::Node { node: NodeId(1), soft: true };
     assert_eq!(double::options().strategy(node).submit(1).get(), Ok(2));
-    drop((group, keeper));
+    drop((group, counter));
     assert_eq!(testing::objects(), 0);
 }
 
@@ -50,8 +50,8 @@ fn nothing_is_placed_where_no_group_is() {
     assert_eq!(code(double::options().placement(&group, 1).submit(4).get()), Err(Code::BadRequest));
     group.remove();
     assert_eq!(code(double::options().placement_any(&group).submit(4).get()), Err(Code::GroupRemoved));
-    let keeper = Keeper::options().placement(&group, 0).submit(7);
-    assert_eq!(keeper.ready().map_err(|error| error.fault.code), Err(Code::GroupRemoved));
+    let counter = Counter::options().placement(&group, 0).submit(7);
+    assert_eq!(counter.ready().map_err(|error| error.fault.code), Err(Code::GroupRemoved));
 }
 
 #[test]

@@ -82,13 +82,13 @@ fn what_ends_a_call_is_found() {
 
 #[test]
 fn arguments_are_asked_for_as_results_are_taken() {
-    let asked = Cell::new(0);
-    let arguments = (0..1_000_000).inspect(|_| asked.set(asked.get() + 1));
+    let consumed = Cell::new(0);
+    let arguments = (0..1_000_000).inspect(|_| consumed.set(consumed.get() + 1));
     let mut results = half::pool().chunksize(5).in_flight(4).imap(arguments);
-    assert_eq!(asked.get(), 0);
+    assert_eq!(consumed.get(), 0);
     for taken in 1..=1000 {
         results.next();
-        assert!(asked.get() < taken + 5 * 5, "{} were asked for, {taken} were taken", asked.get());
+        assert!(consumed.get() < taken + 5 * 5, "{} were asked for, {taken} were taken", consumed.get());
     }
     drop(results);
     assert_eq!(testing::objects(), 0);

@@ -206,8 +206,8 @@ fn nulls_of_its_own() {
     check("positive", vec![ints([1, 2])], Int64Array::from(vec![1, 2]));
     // Spans several bytes of the validity.
     let some = |i: i64| (i % 3 != 0 && i % 5 != 0).then_some(i);
-    let given = ints((0..100).map(|i| if i % 5 == 0 { None } else { Some(if i % 3 == 0 { -i } else { i }) }));
-    check("positive", vec![given], Int64Array::from_iter((0..100).map(some)));
+    let values = ints((0..100).map(|i| if i % 5 == 0 { None } else { Some(if i % 3 == 0 { -i } else { i }) }));
+    check("positive", vec![values], Int64Array::from_iter((0..100).map(some)));
 }
 
 #[test]

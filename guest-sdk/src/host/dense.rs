@@ -28,7 +28,7 @@ struct Session {
 }
 
 impl Session {
-    fn keep(&mut self, spec: Spec, values: Rc<OwnedValues>) -> u32 {
+    fn insert(&mut self, spec: Spec, values: Rc<OwnedValues>) -> u32 {
         self.last += 1;
         self.bytes += spec.bytes();
         self.tensors.insert(self.last, (spec, values));
@@ -62,7 +62,7 @@ impl Session {
             Some(values) => read_values(spec, values)?,
             None => OwnedValues::zeros(spec),
         };
-        Ok(self.keep(spec, Rc::new(owned)))
+        Ok(self.insert(spec, Rc::new(owned)))
     }
 
     fn run(&mut self, op: &Op, operands: &[(Spec, Rc<OwnedValues>)]) -> Result<Vec<u32>, sandbar_dense::DenseError> {
@@ -72,7 +72,7 @@ impl Session {
         let tensors = operands.iter().map(|(spec, values)| sandbar_dense::Tensor::new(*spec, values.values()));
         let inputs = tensors.collect::<Result<Vec<_>, _>>()?;
         let computed = cpu::run(op, &inputs)?;
-        Ok(outputs.into_iter().zip(computed).map(|(spec, values)| self.keep(spec, Rc::new(values))).collect())
+        Ok(outputs.into_iter().zip(computed).map(|(spec, values)| self.insert(spec, Rc::new(values))).collect())
     }
 }
 
@@ -94,8 +94,8 @@ pub(crate) struct Tensor(ManuallyDrop<contract::Tensor>);
 #[derive(Debug)]
 pub(crate) enum Kernel {}
 
-fn session<T>(ask: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseError>) -> Result<T, DenseError> {
-    SESSION.with_borrow_mut(|session| ask(session)).map_err(|error| {
+fn session<T>(run: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseError>) -> Result<T, DenseError> {
+    SESSION.with_borrow_mut(|session| run(session)).map_err(|error| {
         let kind = match &error {
             sandbar_dense::DenseError::Memory(_) => DenseErrorKind::Memory,
             sandbar_dense::DenseError::NoGpu => DenseErrorKind::NoGpu,
@@ -128,7 +128,7 @@ impl Tensor {
                 return Err(sandbar_dense::DenseError::Shape(message));
             }
             session.reserve(spec.bytes())?;
-            Ok(session.keep(spec, values))
+            Ok(session.insert(spec, values))
         })
         .map(Tensor::of)
     }

@@ -27,9 +27,9 @@ pub(crate) fn with<T>(local: FunctionHost, call: impl FnOnce() -> T) -> (T, Func
     (result, LOCAL.replace(before).unwrap_or_default())
 }
 
-fn function_host<T>(ask: impl FnOnce(&mut FunctionHost) -> T) -> T {
+fn function_host<T>(run: impl FnOnce(&mut FunctionHost) -> T) -> T {
     LOCAL.with_borrow_mut(|local| {
-        ask(local.as_mut().expect("no test host: call functions through sandbar_guest::testing"))
+        run(local.as_mut().expect("no test host: call functions through sandbar_guest::testing"))
     })
 }
 

@@ -62,8 +62,8 @@ thread_local! {
     static HOST: RefCell<ProgramHost> = RefCell::default();
 }
 
-pub(super) fn host<T>(ask: impl FnOnce(&mut ProgramHost) -> T) -> T {
-    let (result, deferred) = HOST.with_borrow_mut(|host| (ask(host), std::mem::take(&mut host.deferred)));
+pub(super) fn host<T>(run: impl FnOnce(&mut ProgramHost) -> T) -> T {
+    let (result, deferred) = HOST.with_borrow_mut(|host| (run(host), std::mem::take(&mut host.deferred)));
     deferred.calls.into_iter().for_each(actor::abandon);
     drop((deferred.states, deferred.streams));
     result
