@@ -33,8 +33,8 @@ fn search(world: &World, waits: &[(u64, &[u64], usize, bool)]) -> DeadlockSearch
 fn check(world: &World, waits: &[(u64, &[u64], usize, bool)], found: &[u64], unknown: &[u64]) {
     let search = search(world, waits);
     let calls: Vec<u64> = search.deadlocks.iter().map(|deadlock| deadlock.call.0).collect();
-    let asked: Vec<u64> = search.unresolved.iter().map(|task| task.0).collect();
-    assert_eq!((calls.as_slice(), asked.as_slice()), (found, unknown), "{waits:?}: {search:?}");
+    let unresolved: Vec<u64> = search.unresolved.iter().map(|task| task.0).collect();
+    assert_eq!((calls.as_slice(), unresolved.as_slice()), (found, unknown), "{waits:?}: {search:?}");
     assert!(search.deadlocks.iter().all(|deadlock| deadlock.fault.code == Code::Deadlock));
 }
 

@@ -318,8 +318,8 @@ fn what_waits_for_answers_says_so() {
     let mut world = world(0, &[2, 2]);
     world.group(50, StrictSpread, &cpus([2, 2])).reserve_reply(2, 50, 0, true).group(51, Pack, &cpus([2]));
     let reasons: Vec<String> = world.steps.unmet_demands().into_iter().map(|unmet| unmet.reason).collect();
-    let asked = "STRICT_SPREAD, nodes without a reply to the reservation request: 1";
-    assert_eq!(reasons, [asked, "PACK, 2 cpus, 0 of 2 on the node are free"]);
+    let waiting = "STRICT_SPREAD, nodes without a reply to the reservation request: 1";
+    assert_eq!(reasons, [waiting, "PACK, 2 cpus, 0 of 2 on the node are free"]);
 }
 
 /// Node 2 requests a group here, on nodes 1 and 3, for job 1. Its proxy task is 2, in worker 29.

@@ -114,7 +114,7 @@ impl<V> Object<V> {
     /// Sets whether the owner was asked for the value. Returns the previous state, or `None` if the object is not
     /// borrowed.
     pub(crate) fn set_fetching(&mut self, is_fetching: bool) -> Option<bool> {
-        self.rare.as_mut()?.borrowed.as_mut().map(|asked| std::mem::replace(asked, is_fetching))
+        self.rare.as_mut()?.borrowed.as_mut().map(|fetching| std::mem::replace(fetching, is_fetching))
     }
 
     /// Iterates over the workers that hold it, with their reference counts.

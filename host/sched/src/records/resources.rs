@@ -156,8 +156,8 @@ impl Free {
         demand: &ResourceSet,
         these: impl Iterator<Item = &'a ResourceSet> + Clone,
     ) -> bool {
-        let enough = |asked: u64, free: u64, amount: &dyn Fn(&ResourceSet) -> u64| {
-            asked == 0 || asked <= these.clone().fold(free, |left, one| left.saturating_sub(amount(one)))
+        let enough = |demanded: u64, free: u64, amount: &dyn Fn(&ResourceSet) -> u64| {
+            demanded == 0 || demanded <= these.clone().fold(free, |left, one| left.saturating_sub(amount(one)))
         };
         enough(demand.gpus, self.rest.gpus, &|one| one.gpus)
             && enough(demand.memory, self.rest.memory, &|one| one.memory)

@@ -54,7 +54,7 @@ impl Model {
 
     /// Whether a requested borrowed object is still pending.
     pub fn has_pending_fetch(&self) -> bool {
-        self.objects.values().any(|object| object.value == Value::Borrowed && object.is_asked)
+        self.objects.values().any(|object| object.value == Value::Borrowed && object.is_fetching)
     }
 
     /// Marks the actors of these proxy workers as lost. Returns their assigned calls.
@@ -87,16 +87,16 @@ impl Model {
             assert!(was_wanted && step.returned.contains(&id), "object {id} is not there");
             return;
         };
-        assert!(object.value == Value::Borrowed && !object.is_asked, "object {id} is not to be asked for");
+        assert!(object.value == Value::Borrowed && !object.is_fetching, "object {id} is not to be asked for");
         assert!(is_needed || !object.wants.is_empty(), "object {id} is not needed");
-        object.is_asked = true;
+        object.is_fetching = true;
     }
 
     /// Checks that no task waits for an object that was not requested, and that calls of borrowed actors are assigned.
     pub fn check_borrowed_actors(&self, steps: &Steps) {
         let will_come = |id: &u64| {
             let object = &self.objects[id];
-            object.value.is_pending() && (object.value != Value::Borrowed || object.is_asked)
+            object.value.is_pending() && (object.value != Value::Borrowed || object.is_fetching)
         };
         for (id, task) in self.tasks.iter().filter(|(_, task)| !task.has_finished && task.worker.is_none()) {
             assert!(
@@ -105,7 +105,7 @@ impl Model {
             );
         }
         for (id, object) in self.objects.iter().filter(|(_, object)| object.value == Value::Borrowed) {
-            assert!(object.wants.is_empty() || object.is_asked, "object {id} was not asked for");
+            assert!(object.wants.is_empty() || object.is_fetching, "object {id} was not asked for");
         }
         for (id, borrowed) in &self.borrowed_actors {
             let view = steps.actor(ActorId(*id)).expect("a handle exists");
@@ -147,7 +147,7 @@ impl History {
     pub fn resolve_borrow(&mut self) {
         let is_wild = self.chance(10);
         let may = |(id, object): (&u64, &Object)| {
-            (is_wild || object.value == Value::Borrowed && object.is_asked).then_some(*id)
+            (is_wild || object.value == Value::Borrowed && object.is_fetching).then_some(*id)
         };
         let all: Vec<u64> = self.model.objects.iter().filter_map(may).chain(is_wild.then_some(5)).collect();
         let Some(object) = self.pick(&all).map(ObjectId) else { return };

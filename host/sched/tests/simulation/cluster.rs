@@ -515,8 +515,8 @@ impl History {
             let assigned = |(id, state): (&u32, &WorkerState)| {
                 !state.inbox.is_empty() || !self.model.workers[id].assigned.is_empty()
             };
-            let is_asked = self.model.has_pending_fetch() || !self.reserve_requests.is_empty();
-            if self.workers.iter().any(assigned) || !self.worker_requests.is_empty() || is_asked {
+            let has_pending_requests = self.model.has_pending_fetch() || !self.reserve_requests.is_empty();
+            if self.workers.iter().any(assigned) || !self.worker_requests.is_empty() || has_pending_requests {
                 continue;
             }
             let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|creator| !creator.has_finished);

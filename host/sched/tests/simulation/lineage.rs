@@ -116,7 +116,7 @@ impl Model {
         let object = self.objects.get_mut(&id).expect("it was found");
         object.was_ready = true;
         if object.is_borrowed {
-            (object.value, object.is_asked) = (Value::Borrowed, false);
+            (object.value, object.is_fetching) = (Value::Borrowed, false);
             return;
         }
         match producer {

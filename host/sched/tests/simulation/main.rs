@@ -24,16 +24,16 @@ use cluster::History;
 
 const SEEDS: u64 = 10_000;
 
-fn asked_for(name: &str) -> Option<u64> {
+fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 #[test]
 fn histories_are_as_the_model_says() {
-    if let Some(seed) = asked_for("SANDBAR_SEED") {
+    if let Some(seed) = number_from_env("SANDBAR_SEED") {
         return History::new(seed, true).run();
     }
-    let seeds = asked_for("SANDBAR_SEEDS").unwrap_or(SEEDS);
+    let seeds = number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS);
     let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
     let check = || {
         while failed.load(Ordering::Relaxed) == u64::MAX {

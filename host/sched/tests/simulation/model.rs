@@ -154,7 +154,7 @@ pub struct Object {
     pub was_ready: bool,
     /// Whether it is borrowed, and whether its owner was asked for the value.
     pub is_borrowed: bool,
-    pub is_asked: bool,
+    pub is_fetching: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -482,7 +482,7 @@ impl Model {
     pub fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
         let holds = holder.map(|holder| (holder, 1)).into_iter().collect();
         let (is_borrowed, wants) = (value == Value::Borrowed, BTreeMap::new());
-        let object = Object { job, value, holds, wants, was_ready: false, is_borrowed, is_asked: false };
+        let object = Object { job, value, holds, wants, was_ready: false, is_borrowed, is_fetching: false };
         self.objects.insert(id, object);
     }
 

@@ -89,10 +89,10 @@ impl Model {
                     );
                     assert!(!self.refused.contains(&(group.0, node.0)), "node {node} has refused it");
                     assert!(self.attempts.insert(key), "node {node} was asked before");
-                    let is_asked = |(key, reservation): (&(u64, u32, u32), &Reservation)| {
+                    let is_pending = |(key, reservation): (&(u64, u32, u32), &Reservation)| {
                         (key.0, key.1) == (group.0, node.0) && !reservation.is_granted
                     };
-                    assert!(!self.reservations.iter().any(is_asked), "node {node} has not answered");
+                    assert!(!self.reservations.iter().any(is_pending), "node {node} has not answered");
                     if let Some(group) = self.groups.get(&group.0) {
                         let is_so = |(index, total): &(u32, ResourceSet)| group.bundles[*index as usize] == *total;
                         assert!(!bundles.is_empty() && bundles.iter().all(is_so), "{action:?}");
