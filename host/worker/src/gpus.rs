@@ -329,12 +329,12 @@ async fn broker(gpus: Arc<GpuProcesses>, worker: AsyncFd<OwnedFd>, sharers: u32)
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     loop {
         let Ok(mut ready) = worker.readable().await else { return };
-        let asked = match ready.try_io(|socket| socket::receive(socket, &mut received)) {
-            Ok(Ok(Some((asked, _)))) => asked,
+        let request = match ready.try_io(|socket| socket::receive(socket, &mut received)) {
+            Ok(Ok(Some((request, _)))) => request,
             Err(_would_block) => continue,
             Ok(_) => return,
         };
-        let (described, connection) = match asked {
+        let (described, connection) = match request {
             BrokerRequest::Describe => (gpus.machine.first().await.map(|gpu| gpu.shared_by(sharers)), None),
             BrokerRequest::Connect { job } => gpus.connect(job).await.unzip(),
         };
