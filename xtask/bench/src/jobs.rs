@@ -103,9 +103,9 @@ pub fn forest(report: Report, effort: Effort, housing: Option<&Path>, peers: Opt
     bench.run(report, Figure::Seconds, effort, peers)
 }
 
-fn housing_file(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    if let Some(given) = given {
-        return Ok(std::path::absolute(given)?);
+fn housing_file(chosen: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(chosen) = chosen {
+        return Ok(std::path::absolute(chosen)?);
     }
     let file = paths::data()?.join("housing.csv");
     if !file.is_file() {

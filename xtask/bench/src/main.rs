@@ -150,9 +150,9 @@ impl Arguments {
 
 fn main() -> ExitCode {
     HEAP.set_up();
-    let mut given = std::env::args().skip(1);
-    let done = if given.next().as_deref() == Some(native::ARGUMENT) {
-        run_natively(&given.next().unwrap_or_default())
+    let mut process_arguments = std::env::args().skip(1);
+    let done = if process_arguments.next().as_deref() == Some(native::ARGUMENT) {
+        run_natively(&process_arguments.next().unwrap_or_default())
     } else {
         run(&Arguments::parse())
     };
