@@ -81,7 +81,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
     let command = command.to_string_lossy();
     // `data` and `bench` pass `--help` on to programs that have their own help.
     let passes_help_on = matches!(command.as_ref(), "data" | "bench");
-    if matches!(command.as_ref(), "help" | "--help" | "-h") || !passes_help_on && asks_for_help(rest) {
+    if matches!(command.as_ref(), "help" | "--help" | "-h") || !passes_help_on && requests_help(rest) {
         print(HELP);
         return Ok(());
     }
@@ -112,7 +112,7 @@ fn after_dashes<'a>(command: &str, arguments: &'a [OsString]) -> Result<&'a [OsS
 }
 
 /// Returns whether `--help` or `-h` precedes any `--`.
-fn asks_for_help(arguments: &[OsString]) -> bool {
+fn requests_help(arguments: &[OsString]) -> bool {
     let own = arguments.iter().take_while(|argument| *argument != OsStr::new("--"));
     own.into_iter().any(|argument| argument == "--help" || argument == "-h")
 }
@@ -148,6 +148,6 @@ mod tests {
     fn arguments_after_the_dashes_belong_to_the_child() {
         assert_eq!(after_dashes("test", &args("-- -p x --help")).unwrap(), args("-p x --help"));
         assert!(after_dashes("test", &[]).unwrap().is_empty());
-        assert!(!asks_for_help(&args("-- --help")));
+        assert!(!requests_help(&args("-- --help")));
     }
 }
