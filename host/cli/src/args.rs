@@ -7,9 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 use sandbar_node::machine::GpuOptions;
 use sandbar_node::{NodeResources, Override, PredictSpec, machine};
 
-use crate::logging::Form;
+use crate::logging::LogFormat;
 use crate::new::Template;
-use crate::view_args::{Jobs, List, OfJob, Summary, Timeline};
+use crate::view_args::{JobSelector, Jobs, List, Summary, Timeline};
 
 /// Runs sandboxed functions next to data.
 #[derive(Debug, Parser)]
@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Timeline(Timeline),
     /// Lists the objects of a running program, the largest first, and their holders.
     #[command(after_help = "Examples:\n  host objects\n  host objects 4f3a9c --json")]
-    Objects(OfJob),
+    Objects(JobSelector),
     /// Runs a cluster node until it is stopped.
     Serve(crate::cluster_args::Serve),
     /// Creates a cluster and its join tokens.
@@ -94,13 +94,13 @@ pub(crate) enum Command {
     Nodes(crate::cluster_args::Nodes),
     /// Prints the state of this machine's node and of its cluster.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
-    Status(crate::cluster_args::OfNode),
+    Status(crate::cluster_args::NodeSelector),
     /// Lists the GPUs of this machine and their speed.
     #[command(subcommand)]
     Gpu(GpuCommand),
     /// Prints the memory of a running program by process, and its objects with their holders.
     #[command(after_help = "Examples:\n  host memory\n  host memory 4f3a9c --json")]
-    Memory(OfJob),
+    Memory(JobSelector),
     /// Checks this machine's kernel, limits, folders, GPUs and compiler, and suggests fixes.
     #[command(
         after_help = "Examples:\n  host doctor\n  host doctor --json\n  host doctor | grep -v '^ok'\n\nThe command builds, fetches and leaves nothing; `host gpu list` measures GPUs.\n\nExit codes: 0 no check failed, 1 a check failed: some jobs or programs will fail."
@@ -146,20 +146,20 @@ pub(crate) enum GpuCommand {
 
 impl Command {
     /// Returns the form of the command's log.
-    pub(crate) fn log_form(&self) -> Form {
+    pub(crate) fn log_format(&self) -> LogFormat {
         let is_quiet = match self {
-            Command::Serve(serve) => return Form::Node(serve.log_level),
+            Command::Serve(serve) => return LogFormat::Node(serve.log_level),
             Command::Submit(submit) => submit.quiet || submit.json,
             Command::Predict(predict) => predict.quiet || predict.json,
             Command::Build { quiet, .. } => *quiet,
             Command::Doctor { json, .. } | Command::Version { json } => *json,
-            Command::Jobs(Jobs::List { json, .. } | Jobs::Status(OfJob { json, .. })) => *json,
-            Command::Objects(OfJob { json, .. }) | Command::Memory(OfJob { json, .. }) => *json,
+            Command::Jobs(Jobs::List { json, .. } | Jobs::Status(JobSelector { json, .. })) => *json,
+            Command::Objects(JobSelector { json, .. }) | Command::Memory(JobSelector { json, .. }) => *json,
             Command::Summary(Summary::Tasks { json, .. }) => *json,
             Command::List(list) => list.is_json(),
             _ => false,
         };
-        Form::Command { is_quiet }
+        LogFormat::Command { is_quiet }
     }
 }
 

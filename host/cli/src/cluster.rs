@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::cluster_args::{ClusterCommand, MemberArgs, Nodes, OfNode, Serve};
+use crate::cluster_args::{ClusterCommand, MemberArgs, NodeSelector, Nodes, Serve};
 use crate::table::Columns;
 use crate::{CliError, output, signals, start_node};
 
@@ -202,7 +202,7 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
 
 pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
     match nodes {
-        Nodes::List(OfNode { data, json }) => {
+        Nodes::List(NodeSelector { data, json }) => {
             let status = send_request(data, &NodeRequest::List).await?;
             if json { output::json(&status)? } else { output::print(&table(&status))? }
         }
@@ -243,7 +243,7 @@ fn amount(of: u64) -> String {
     format!("{}", of as f64 / 10_000.0)
 }
 
-pub(crate) async fn status(of: OfNode) -> Result<ExitCode, CliError> {
+pub(crate) async fn status(of: NodeSelector) -> Result<ExitCode, CliError> {
     let status = send_request(of.data, &NodeRequest::List).await?;
     if of.json {
         output::json(&status)?;

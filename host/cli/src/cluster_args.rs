@@ -136,7 +136,7 @@ pub(crate) enum ClusterCommand {
 pub(crate) enum Nodes {
     /// Lists the nodes of this machine's cluster.
     #[command(after_help = "Examples:\n  host nodes list\n  host nodes list --json")]
-    List(OfNode),
+    List(NodeSelector),
     /// Drains a node: it gets no new tasks, finishes its running tasks, hands over what only it has, and ends.
     #[command(after_help = "Examples:\n  host nodes drain node-2")]
     Drain {
@@ -159,7 +159,7 @@ pub(crate) enum Nodes {
 
 /// A node of this machine.
 #[derive(Debug, Args)]
-pub(crate) struct OfNode {
+pub(crate) struct NodeSelector {
     /// Folder of the node.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,

@@ -24,7 +24,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
         None => Vec::new(),
     };
     if json {
-        output::json(&Listed::of(all, &usable))?;
+        output::json(&GpuList::of(all, &usable))?;
     } else if all.is_empty() {
         output::message("no Vulkan driver reports a GPU (--software-gpu uses a driver that computes on the CPU)");
     } else {
@@ -35,7 +35,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
 
 /// A GPU as JSON.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct GpuList<'a> {
     gpus: Vec<Gpu<'a>>,
 }
 
@@ -48,14 +48,14 @@ struct Gpu<'a> {
     costs: Option<GpuCosts>,
 }
 
-impl<'a> Listed<'a> {
-    fn of(all: &'a [GpuProfile], usable: &[usize]) -> Listed<'a> {
+impl<'a> GpuList<'a> {
+    fn of(all: &'a [GpuProfile], usable: &[usize]) -> GpuList<'a> {
         let gpu = |(place, gpu): (usize, &'a GpuProfile)| Gpu {
             is_used: usable.contains(&place),
             about: &gpu.about,
             costs: gpu.costs,
         };
-        Listed { gpus: all.iter().enumerate().map(gpu).collect() }
+        GpuList { gpus: all.iter().enumerate().map(gpu).collect() }
     }
 }
 

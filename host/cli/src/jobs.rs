@@ -9,7 +9,7 @@ use sandbar_node::{
 use serde::Serialize;
 
 use crate::table::{Columns, cell, time};
-use crate::view_args::{Jobs, OfJob};
+use crate::view_args::{JobSelector, Jobs};
 use crate::{CliError, output, remote};
 
 /// Maximum time for a job to end after a stop request.
@@ -33,7 +33,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
             Some(cluster) => cluster.list(state.map(RunState::from), limit, json).await?,
             None => list(state.map(RunState::from), limit, json)?,
         },
-        Jobs::Status(OfJob { id, json, remote }) => match remote::Cluster::of(remote).await? {
+        Jobs::Status(JobSelector { id, json, remote }) => match remote::Cluster::of(remote).await? {
             Some(cluster) => cluster.status(id.as_deref(), json).await?,
             None => status(find(id.as_deref())?, json).await?,
         },
@@ -94,7 +94,7 @@ async fn query_running(job: &StoredJob, query: JobQuery) -> Result<Option<JobRes
 
 fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
     #[derive(Serialize)]
-    struct Listed {
+    struct JobList {
         jobs: Vec<JobRecord>,
     }
     let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
@@ -102,7 +102,7 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
     jobs.retain(|job| state.is_none_or(|state| state == job.state));
     jobs.truncate(limit);
     if as_json {
-        return output::json(&Listed { jobs });
+        return output::json(&JobList { jobs });
     }
     let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "SUBMITTED", "TOOK", "TASKS", "FAILED", "ERROR"]);
     for job in &jobs {

@@ -43,7 +43,7 @@ pub(crate) enum LogLevel {
 
 /// The kind of log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum LogFormat {
     /// A node's log: each line has a time and a level.
     Node(LogLevel),
     /// A command's log: progress and failures, without time and level.
@@ -58,28 +58,28 @@ const SHOWN_BY_COMMANDS: [(&str, Level); 3] = [
 ];
 
 /// Starts the log of this process.
-pub(crate) fn start(form: Form) {
-    let level = match form {
-        Form::Node(LogLevel::Error) => LevelFilter::Error,
-        Form::Node(LogLevel::Warn) => LevelFilter::Warn,
-        Form::Node(LogLevel::Debug) => LevelFilter::Debug,
-        Form::Node(LogLevel::Info) | Form::Command { .. } => LevelFilter::Info,
+pub(crate) fn start(format: LogFormat) {
+    let level = match format {
+        LogFormat::Node(LogLevel::Error) => LevelFilter::Error,
+        LogFormat::Node(LogLevel::Warn) => LevelFilter::Warn,
+        LogFormat::Node(LogLevel::Debug) => LevelFilter::Debug,
+        LogFormat::Node(LogLevel::Info) | LogFormat::Command { .. } => LevelFilter::Info,
     };
     // Only this call sets the logger of the process, so it does not fail.
-    let logger = Box::new(Logger { form, rates: Mutex::default() });
+    let logger = Box::new(Logger { format, rates: Mutex::default() });
     if log::set_boxed_logger(logger).is_ok() {
         log::set_max_level(level);
     }
 }
 
 struct Logger {
-    form: Form,
+    format: LogFormat,
     rates: Mutex<HashMap<(&'static str, u32), Rate>>,
 }
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        is_shown(self.form, metadata.target(), metadata.level())
+        is_shown(self.format, metadata.target(), metadata.level())
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -91,24 +91,24 @@ impl Log for Logger {
         let Some(left_out) = rates.entry(call_site).or_insert_with(Rate::new).take(Instant::now()) else { return };
         drop(rates);
         let text = line(&record.args().to_string(), left_out);
-        match self.form {
-            Form::Node(_) => {
+        match self.format {
+            LogFormat::Node(_) => {
                 let time = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
                 // One write per line keeps lines whole. A closed stderr is ignored.
                 let _ = std::io::stderr().write_all(format!("{time} {:<5} {text}\n", record.level()).as_bytes());
             }
-            Form::Command { .. } if record.level() <= Level::Warn => output::message(&format!("warning: {text}")),
-            Form::Command { .. } => output::message(&text),
+            LogFormat::Command { .. } if record.level() <= Level::Warn => output::message(&format!("warning: {text}")),
+            LogFormat::Command { .. } => output::message(&text),
         }
     }
 
     fn flush(&self) {}
 }
 
-fn is_shown(form: Form, target: &str, level: Level) -> bool {
-    match form {
-        Form::Node(_) => OWN.iter().any(|own| target.starts_with(own)),
-        Form::Command { is_quiet } => {
+fn is_shown(format: LogFormat, target: &str, level: Level) -> bool {
+    match format {
+        LogFormat::Node(_) => OWN.iter().any(|own| target.starts_with(own)),
+        LogFormat::Command { is_quiet } => {
             let shown = SHOWN_BY_COMMANDS.iter().find(|(prefix, _)| target.starts_with(prefix));
             shown.is_some_and(|(_, most)| level <= *most) && (level <= Level::Warn || !is_quiet)
         }
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn commands_show_attempts_and_nodes_show_all() {
-        let (node, command) = (Form::Node(LogLevel::Info), |is_quiet| Form::Command { is_quiet });
+        let (node, command) = (LogFormat::Node(LogLevel::Info), |is_quiet| LogFormat::Command { is_quiet });
         let attempts = log_targets::CONNECTION_ATTEMPTS;
         let module_of = |prefix: &str| format!("{prefix}::module");
         let (cluster, jobs) = (&module_of(log_targets::CLUSTER), &module_of(log_targets::JOBS));
         let runtime = &module_of(log_targets::RUNTIME);
-        for (form, target, level, expected) in [
+        for (format, target, level, expected) in [
             (node, runtime.as_str(), Level::Warn, true),
             (node, "sandbar_wire::endpoint::accept", Level::Info, true),
             (node, "host::cluster", Level::Info, true),
@@ -197,7 +197,7 @@ mod tests {
             (command(false), jobs, Level::Warn, true),
             (command(false), runtime, Level::Warn, false),
         ] {
-            assert_eq!(is_shown(form, target, level), expected, "{form:?} {target} {level}");
+            assert_eq!(is_shown(format, target, level), expected, "{format:?} {target} {level}");
         }
     }
 

@@ -34,7 +34,7 @@ use sandbar_node::{
 
 use args::{Arguments, Command, Shares, Submit};
 use output::OutputForm;
-use progress::Show;
+use progress::ProgressDisplay;
 use signals::Interruption;
 
 #[global_allocator]
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
     machine::raise_file_limit();
     let arguments = Arguments::parse();
-    logging::start(arguments.command.log_form());
+    logging::start(arguments.command.log_format());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -262,7 +262,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
     let form = OutputForm::of(submit.json, submit.quiet);
-    let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
+    let bar = progress::watch(node.progress().clone(), ProgressDisplay::unless(submit.quiet));
     let result = unless_fenced(cluster.as_ref(), node.submit(&job, TenantId::DEFAULT)).await;
     bar.finish();
     if let Some(cluster) = cluster {
@@ -337,7 +337,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if let Some(name) = recorder.name().filter(|_| !submit.quiet) {
         output::message(&format!("job {}", name.short()));
     }
-    let bar = progress::watch(node.progress().clone(), Show::unless(submit.quiet));
+    let bar = progress::watch(node.progress().clone(), ProgressDisplay::unless(submit.quiet));
     let result = unless_fenced(cluster.as_ref(), async { Ok(node.programs().run(&spec, recorder).await?) }).await;
     bar.finish();
     if let Some(cluster) = cluster {
@@ -363,7 +363,7 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
     let node = start_node(&shares, spec.limits().map_err(NodeError::from)?, None)?;
-    let bar = progress::watch(node.progress().clone(), Show::unless(quiet));
+    let bar = progress::watch(node.progress().clone(), ProgressDisplay::unless(quiet));
     let result = node.predict(&spec, TenantId::DEFAULT).await;
     bar.finish();
     let predicted = result?;
@@ -385,7 +385,7 @@ async fn run_build(folders: &[std::path::PathBuf], is_quiet: bool) -> Result<Exi
 async fn run_inspect(component: &std::path::Path, json: bool) -> Result<ExitCode, CliError> {
     let shares = Shares { workers: Some(1), ..Shares::default() };
     let node = start_node(&shares, sandbar_node::Limits::default(), None)?;
-    let bar = progress::watch(node.progress().clone(), Show::Log);
+    let bar = progress::watch(node.progress().clone(), ProgressDisplay::Log);
     let inspection = node.inspect(component).await;
     bar.finish();
     output::inspection(&inspection?, json)?;

@@ -22,7 +22,7 @@ pub(crate) struct Watch {
 
 /// The part of a job's progress to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Show {
+pub(crate) enum ProgressDisplay {
     /// The progress bar, builds of crates, and guests' logs.
     All,
     /// Builds of crates, and guests' logs.
@@ -31,16 +31,16 @@ pub(crate) enum Show {
     Nothing,
 }
 
-impl Show {
-    pub(crate) fn unless(is_quiet: bool) -> Show {
-        if is_quiet { Show::Nothing } else { Show::All }
+impl ProgressDisplay {
+    pub(crate) fn unless(is_quiet: bool) -> ProgressDisplay {
+        if is_quiet { ProgressDisplay::Nothing } else { ProgressDisplay::All }
     }
 }
 
 /// Follows `progress`. Draws no bar if standard error is not a terminal.
-pub(crate) fn watch(progress: Arc<JobProgress>, show: Show) -> Watch {
-    let quiet = show != Show::All;
-    if show == Show::Nothing {
+pub(crate) fn watch(progress: Arc<JobProgress>, show: ProgressDisplay) -> Watch {
+    let quiet = show != ProgressDisplay::All;
+    if show == ProgressDisplay::Nothing {
         progress.set_quiet();
     }
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };

@@ -184,7 +184,7 @@ impl Cluster {
 
     pub(crate) async fn list(mut self, state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
         #[derive(Serialize)]
-        struct Listed {
+        struct JobList {
             jobs: Vec<ClusterJob>,
         }
         let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
@@ -193,7 +193,7 @@ impl Cluster {
         jobs.retain(|job| state.is_none_or(|state| state == job.state));
         jobs.truncate(limit);
         if as_json {
-            return output::json(&Listed { jobs });
+            return output::json(&JobList { jobs });
         }
         let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "NODE", "TAKEN", "TASKS", "FAILED", "ERROR"]);
         for job in &jobs {

@@ -28,7 +28,7 @@ pub(crate) enum Jobs {
     #[command(
         after_help = "Examples:\n  host jobs status\n  host jobs status 4f3a9c --json\n  host jobs status 4f3a9c --node 10.0.0.1:7410"
     )]
-    Status(OfJob),
+    Status(JobSelector),
     /// Prints the log lines of a job's tasks.
     #[command(after_help = "Examples:\n  host jobs logs\n  host jobs logs -f 4f3a9c\n  host jobs logs --task throw")]
     Logs {
@@ -64,7 +64,7 @@ pub(crate) enum Jobs {
 
 /// The job to show, and the output form.
 #[derive(Debug, Args)]
-pub(crate) struct OfJob {
+pub(crate) struct JobSelector {
     /// The job's id [default: the last job]
     pub id: Option<String>,
     /// Print one JSON object.

@@ -13,7 +13,7 @@ use crate::cluster_args::Remote;
 use crate::jobs::{find, query_job};
 use crate::remote::Cluster;
 use crate::table::{Columns, cell, size, time};
-use crate::view_args::{List, OfJob, Summary, Timeline};
+use crate::view_args::{JobSelector, List, Summary, Timeline};
 use crate::{CliError, output};
 
 /// Default number of listed objects.
@@ -139,7 +139,7 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
 
 pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
     #[derive(Serialize)]
-    struct Summed<'a> {
+    struct SummaryOutput<'a> {
         job: &'a str,
         state: RunState,
         #[serde(flatten)]
@@ -150,7 +150,7 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
     let summary = job.query_recorded(JobQuery::Summary, of!(Summary)).await?;
     if json {
         let state = job.state().await?;
-        output::json(&Summed { job: job.id().as_str(), state, summary: &summary })?;
+        output::json(&SummaryOutput { job: job.id().as_str(), state, summary: &summary })?;
     } else {
         output::print(&summary_table(&summary))?;
     }
@@ -179,14 +179,14 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn all_objects(of: OfJob) -> Result<ExitCode, CliError> {
+pub(crate) async fn all_objects(of: JobSelector) -> Result<ExitCode, CliError> {
     objects(of.id.as_deref(), &of.remote, (OBJECTS_SHOWN, of.json)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
+pub(crate) async fn memory(of: JobSelector) -> Result<ExitCode, CliError> {
     #[derive(Serialize)]
-    struct Held<'a> {
+    struct MemoryOutput<'a> {
         job: &'a str,
         #[serde(flatten)]
         view: &'a MemoryView,
@@ -194,7 +194,7 @@ pub(crate) async fn memory(of: OfJob) -> Result<ExitCode, CliError> {
     let mut job = ShownJob::find(of.id.as_deref(), &of.remote).await?;
     let view = job.query_objects(JobQuery::Memory, of!(Memory)).await?;
     if of.json {
-        output::json(&Held { job: job.id().as_str(), view: &view })?;
+        output::json(&MemoryOutput { job: job.id().as_str(), view: &view })?;
     } else {
         output::print(&memory_text(&view))?;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{ComponentId, Fault, Limits, NodeId};
-use sandbar_runtime::{Callback, ClusterServices, Loaded, RemoteObject, WORKERS_MAX};
+use sandbar_runtime::{Callback, ClusterServices, LoadResult, RemoteObject, WORKERS_MAX};
 use sandbar_store::SealedFile;
 
 use crate::state::ClusterState;
@@ -23,7 +23,7 @@ impl ClusterServices for RemoteServices {
         self.0.handle.spawn(async move { reply(objects::fetch(&cluster, wanted).await) });
     }
 
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<Loaded>) {
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<LoadResult>) {
         let cluster = self.0.clone();
         self.0.handle.spawn(async move { reply(components::load(&cluster, node, component, limits).await) });
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use sandbar_core::{ComponentId, Fault, Limits, NodeId};
 use sandbar_machine::write_atomically;
-use sandbar_runtime::{Loaded, load_program};
+use sandbar_runtime::{LoadResult, load_program};
 use sandbar_wire::{Channel, Connection, Frames};
 
 use crate::component_id::component_id;
@@ -26,7 +26,7 @@ pub(crate) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Loads a component that this node or any connected node has.
-pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId) -> Loaded {
+pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId) -> LoadResult {
     let nodes: Vec<NodeId> = cluster.network.connections().keys().copied().collect();
     let mut failed = host_fault("no node has the component");
     for node in [cluster.own_id()].into_iter().chain(nodes) {
@@ -76,7 +76,7 @@ pub(crate) async fn ensure_stored(
 }
 
 /// Loads a component that a node has.
-pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> Loaded {
+pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> LoadResult {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let limits = limits.within(&runtime.services.limits);
     if let Some(program) = cluster.components.programs().get(component, limits) {

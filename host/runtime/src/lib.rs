@@ -38,8 +38,8 @@ pub use engine::WORKERS_MAX;
 pub use engine::{FuzzInput, generate_peer_message, run_fuzz_inputs};
 pub use error::ProgramError;
 pub use peer::{
-    Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, Loaded, NewPeer, PeerEnd, PeerLine,
-    RemoteObject,
+    Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, LoadResult, NewPeer, PeerEnd,
+    PeerLine, RemoteObject,
 };
 pub use plan::{ArgumentPlan, ProgramPlan};
 pub use runner::{

@@ -23,7 +23,7 @@ use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::leases::{LeaseId, LeaseRequest, LeaseState};
 use crate::link::Link;
-use crate::peer::{CachedResult, Callback, ClusterServices, Loaded, NewPeer, RemoteObject};
+use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject};
 
 /// Time that the thread polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
@@ -71,7 +71,7 @@ pub(crate) enum Request {
     /// A value was fetched, by its number.
     Fetched(u64, Result<SealedFile, Fault>),
     /// A program of a node was loaded, by its number.
-    Loaded(NodeId, u32, Loaded),
+    Loaded(NodeId, u32, LoadResult),
     CachedResults(Arc<str>, u64, Callback<Vec<(u64, CachedResult)>>),
     Drain(Callback<()>),
     Shutdown,

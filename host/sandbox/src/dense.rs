@@ -220,7 +220,7 @@ struct WitGpu {
 }
 
 /// The return value of an import: a result, or an error for the guest to handle.
-type GuestAnswer<T> = (std::result::Result<T, WitError>,);
+type GuestResult<T> = (std::result::Result<T, WitError>,);
 type Tensors = Vec<Resource<Tensor>>;
 
 pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool) -> Result<()> {
@@ -236,7 +236,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         "[static]tensor.make",
         |mut store: Context<'_>,
          (dtype, sizes, values): (WitDtype, WasmList<u32>, Option<WasmList<u8>>)|
-         -> Result<GuestAnswer<Resource<Tensor>>> {
+         -> Result<GuestResult<Resource<Tensor>>> {
             let sizes = shape_sizes(&store, &sizes);
             // SAFETY: the guest waits for this call.
             let values = values.map(|values| unsafe { detached(&store, &values) });
@@ -285,7 +285,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         "[method]kernel.dispatch",
         |mut store: Context<'_>,
          (kernel, tensors, x, y, z): (Resource<Kernel>, Vec<Resource<Tensor>>, u32, u32, u32)|
-         -> Result<GuestAnswer<()>> {
+         -> Result<GuestResult<()>> {
             let tensors: Vec<u32> = tensors.iter().map(Resource::rep).collect();
             let done = session(store.data_mut())?.dispatch(kernel.rep(), &tensors, [x, y, z]);
             Ok((done.map_err(WitError::from),))
@@ -355,7 +355,7 @@ fn reading_later(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
 fn run(
     mut store: Context<'_>,
     (operation, operands): (WitOperation, WasmList<WitOperand>),
-) -> Result<GuestAnswer<Tensors>> {
+) -> Result<GuestResult<Tensors>> {
     if operands.len() > OPERANDS_MAX {
         return Err(Error::from(Refusal::bad_request(format!(
             "it runs an operation on {} operands, the limit is {OPERANDS_MAX}",
@@ -436,7 +436,7 @@ fn session(state: &mut SandboxState) -> Result<&mut Session> {
 fn new_tensor(
     state: &mut SandboxState,
     make: impl FnOnce(&mut Session) -> std::result::Result<u32, DenseError>,
-) -> Result<GuestAnswer<Resource<Tensor>>> {
+) -> Result<GuestResult<Resource<Tensor>>> {
     let made = make(session(state)?);
     let made = made.map(|number| {
         state.handles += 1;

@@ -111,7 +111,7 @@ struct WitTask {
     about: String,
 }
 
-type GuestAnswer = (Result<(), String>,);
+type GuestResult = (Result<(), String>,);
 
 impl<'p> Instance<'p> {
     pub(crate) fn new(program: &'p Program, mut store: Store<SandboxState>) -> Result<Self, Fault> {
@@ -233,7 +233,7 @@ impl<'p> Instance<'p> {
     where
         P: ComponentNamedList + Lower,
     {
-        let (answer,) = self.call::<P, GuestAnswer>(export, params)?;
+        let (answer,) = self.call::<P, GuestResult>(export, params)?;
         answer.map_err(|message| Fault::new(Code::Refused, message))
     }
 

@@ -56,9 +56,9 @@ pub struct TaskExecution {
     call: Pin<Box<dyn Future<Output = TaskOutcome>>>,
 }
 
-type GuestAnswer = (Result<bool, String>,);
-type Run = TypedFunc<(u32, u64, u64, Box<[u8]>), GuestAnswer>;
-type Resume = TypedFunc<(u64,), GuestAnswer>;
+type GuestResult = (Result<bool, String>,);
+type Run = TypedFunc<(u32, u64, u64, Box<[u8]>), GuestResult>;
+type Resume = TypedFunc<(u64,), GuestResult>;
 type Abandon = TypedFunc<(u64,), ()>;
 
 /// Exported functions of one instance of a program.

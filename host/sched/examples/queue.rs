@@ -13,13 +13,13 @@ use sandbar_sched::{
 };
 
 /// An allocator that counts allocated bytes.
-struct Counting;
+struct CountingAllocator;
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: passes every call on to `System` unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let bytes = BYTES.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(bytes, Relaxed);
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const DRIVER: WorkerId = WorkerId(1);
 const WORKERS: u32 = 8;

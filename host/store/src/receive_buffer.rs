@@ -16,7 +16,7 @@ use crate::{SealedFile, UnsealedFile};
 /// A memory file of a fixed size, initially zero, that is mapped for writing.
 #[derive(Debug)]
 pub struct ReceiveBuffer {
-    written: Mapped,
+    written: MappedRange,
     read: Arc<ReceiveBufferView>,
     file: UnsealedFile,
     bytes: usize,
@@ -24,28 +24,28 @@ pub struct ReceiveBuffer {
 
 /// The bytes of a [`ReceiveBuffer`], mapped for reading.
 #[derive(Debug)]
-pub struct ReceiveBufferView(Mapped);
+pub struct ReceiveBufferView(MappedRange);
 
 #[derive(Debug)]
-struct Mapped {
+struct MappedRange {
     at: NonNull<u8>,
     /// Length of the mapping; 0 for no mapping.
     bytes: usize,
 }
 
 // SAFETY: the value is an address; the owners of writer and reader roles keep their ranges apart.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedRange {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedRange {}
 
-impl Mapped {
-    fn of(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<Mapped> {
+impl MappedRange {
+    fn of(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<MappedRange> {
         let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, bytes, protection, flags)? };
-        Ok(Mapped { at, bytes })
+        Ok(MappedRange { at, bytes })
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedRange {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: mapped in `of`; holders of the address do not use it after this value is dropped.
@@ -61,9 +61,9 @@ impl ReceiveBuffer {
     /// Fails if no memory is available.
     pub fn new(bytes: usize) -> io::Result<ReceiveBuffer> {
         let file = UnsealedFile::new(bytes)?;
-        let written = Mapped::of(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
+        let written = MappedRange::of(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         // A private mapping without writes shows the file's content, and does not prevent sealing.
-        let read = Mapped::of(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
+        let read = MappedRange::of(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
         Ok(ReceiveBuffer { written, read: Arc::new(ReceiveBufferView(read)), file, bytes })
     }
 

@@ -57,13 +57,13 @@ enum Symptom<'a> {
 }
 
 /// Result of reproducing a symptom: the fault, if the symptom is one.
-type Reproduced = Option<Fault>;
+type ReproducedFault = Option<Fault>;
 
 /// The smallest range of rows that shows a symptom.
 struct FailingRows {
     /// Row numbers in the morsel.
     rows: Range<u64>,
-    reproduced: Reproduced,
+    reproduced: ReproducedFault,
 }
 
 impl FailingRowFinder {
@@ -183,7 +183,7 @@ struct RowSearch<'a> {
 
 impl RowSearch<'_> {
     /// Returns whether the transforms show the symptom for these rows.
-    async fn reproduce(&self, rows: &RecordBatch) -> Option<Reproduced> {
+    async fn reproduce(&self, rows: &RecordBatch) -> Option<ReproducedFault> {
         let mut chunk = self.pipeline.chunk(1);
         let output = match chunk.push(rows.clone()) {
             Ok(()) => chunk.run(self.seed).await,
@@ -201,7 +201,7 @@ impl RowSearch<'_> {
     }
 
     /// Halves a range of rows as long as one of the halves shows the symptom.
-    async fn bisect(&self, rows: &RecordBatch, reproduced: Reproduced) -> (Range<usize>, Reproduced) {
+    async fn bisect(&self, rows: &RecordBatch, reproduced: ReproducedFault) -> (Range<usize>, ReproducedFault) {
         let (mut range, mut reproduced) = (0..rows.num_rows(), reproduced);
         while range.len() > 1 {
             let middle = range.start + range.len() / 2;

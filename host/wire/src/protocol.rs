@@ -31,7 +31,7 @@
 //! |---|---|
 //! | 0 to 63 | the channel with that number: frames in both directions, until each end finishes |
 //! | 64 | a request, then the end; back: the answer, then the end |
-//! | 65 | a renewal: like 64, with a [`RenewRequest`] and a [`JoinAnswer`] |
+//! | 65 | a renewal: like 64, with a [`RenewRequest`] and a [`JoinResponse`] |
 //! | 66 | the opener's newer certificate in postcard, then the end; no answer |
 //! | 96 to 255 | handled by another module of this crate: `t`, 116, is a transfer |
 //!
@@ -46,7 +46,7 @@
 //! A client without a certificate has a join token. It connects with [`JOIN_ALPN`] and a self-signed certificate that
 //! names no identity. The server's chain ends with the authority's certificate, whose fingerprint the token contains; a
 //! client that finds another authority sends nothing. One stream, without a first byte, carries a [`JoinRequest`] and
-//! back a [`JoinAnswer`], each until the end of the stream. A client that has a certificate renews it over a
+//! back a [`JoinResponse`], each until the end of the stream. A client that has a certificate renews it over a
 //! connection, without a token and with the same key.
 
 use std::fmt;
@@ -251,7 +251,7 @@ pub struct RenewRequest {
 }
 
 /// Answer to a [`JoinRequest`] or a [`RenewRequest`].
-pub type JoinAnswer = Result<IssuedCertificate, JoinRefusal>;
+pub type JoinResponse = Result<IssuedCertificate, JoinRefusal>;
 
 /// An issued certificate and the certificate of its authority.
 #[derive(Debug, Clone, Serialize, Deserialize)]

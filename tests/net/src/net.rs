@@ -24,11 +24,11 @@ const RELAY_MTU: u16 = 1_500;
 #[derive(Debug)]
 pub struct Net {
     nodes: usize,
-    joined: Joined,
+    topology: Topology,
 }
 
 #[derive(Debug)]
-enum Joined {
+enum Topology {
     Switch { nodes: Vec<Namespace>, switch: Namespace },
     // The relay comes first, so that its thread ends before the devices are closed.
     Relay { relay: Relay, nodes: Vec<Namespace> },
@@ -58,20 +58,20 @@ impl Net {
         Net::or_loopback(nodes, relay(nodes, seed))
     }
 
-    fn or_loopback(nodes: usize, made: io::Result<Joined>) -> Net {
+    fn or_loopback(nodes: usize, made: io::Result<Topology>) -> Net {
         static PRINT_ONCE: Once = Once::new();
-        let joined = made.unwrap_or_else(|e| {
+        let topology = made.unwrap_or_else(|e| {
             let words =
                 "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
             PRINT_ONCE.call_once(|| print_line(format_args!("{words}: {e}")));
-            Joined::Loopback
+            Topology::Loopback
         });
-        Net { nodes, joined }
+        Net { nodes, topology }
     }
 
     /// Returns whether nodes have namespaces of their own.
     pub fn is_real(&self) -> bool {
-        !matches!(self.joined, Joined::Loopback)
+        !matches!(self.topology, Topology::Loopback)
     }
 
     /// Returns the address of a node.
@@ -80,8 +80,8 @@ impl Net {
     /// Panics if there is no such node.
     pub fn address(&self, node: usize) -> Ipv4Addr {
         assert!(node < self.nodes, "there are {} nodes", self.nodes);
-        match self.joined {
-            Joined::Loopback => Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + node as u32),
+        match self.topology {
+            Topology::Loopback => Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + node as u32),
             _ => own(node),
         }
     }
@@ -109,8 +109,8 @@ impl Net {
 
     /// Returns the relay, if one joins the nodes.
     pub fn relay(&self) -> Option<&Relay> {
-        match &self.joined {
-            Joined::Relay { relay, .. } => Some(relay),
+        match &self.topology {
+            Topology::Relay { relay, .. } => Some(relay),
             _ => None,
         }
     }
@@ -139,23 +139,23 @@ impl Net {
     /// # Errors
     /// Fails if the `ip` command fails.
     pub fn join(&self, node: usize, is_joined: bool) -> io::Result<()> {
-        match &self.joined {
-            Joined::Switch { switch, .. } => {
+        match &self.topology {
+            Topology::Switch { switch, .. } => {
                 switch.command(&format!("ip link set port{node} {}", if is_joined { "up" } else { "down" }))
             }
-            Joined::Relay { relay, .. } => {
+            Topology::Relay { relay, .. } => {
                 relay.change_from(node, |link| link.cut = !is_joined);
                 relay.change_to(node, |link| link.cut = !is_joined);
                 Ok(())
             }
-            Joined::Loopback => Ok(()),
+            Topology::Loopback => Ok(()),
         }
     }
 
     fn namespace(&self, node: usize) -> Option<&Namespace> {
-        match &self.joined {
-            Joined::Switch { nodes, .. } | Joined::Relay { nodes, .. } => nodes.get(node),
-            Joined::Loopback => None,
+        match &self.topology {
+            Topology::Switch { nodes, .. } | Topology::Relay { nodes, .. } => nodes.get(node),
+            Topology::Loopback => None,
         }
     }
 }
@@ -171,7 +171,7 @@ fn namespaces(count: usize) -> io::Result<Vec<Namespace>> {
     (0..count).map(|_| Namespace::new()).collect()
 }
 
-fn switch(count: usize) -> io::Result<Joined> {
+fn switch(count: usize) -> io::Result<Topology> {
     let (nodes, switch) = (namespaces(count)?, Namespace::new()?);
     switch.command("ip link add switch0 type bridge")?;
     for (node, namespace) in nodes.iter().enumerate() {
@@ -181,10 +181,10 @@ fn switch(count: usize) -> io::Result<Joined> {
         up(namespace, node)?;
     }
     switch.command("ip link set switch0 up")?;
-    Ok(Joined::Switch { nodes, switch })
+    Ok(Topology::Switch { nodes, switch })
 }
 
-fn relay(count: usize, seed: u64) -> io::Result<Joined> {
+fn relay(count: usize, seed: u64) -> io::Result<Topology> {
     let nodes = namespaces(count)?;
     let mut tuns = Vec::new();
     for (node, namespace) in nodes.iter().enumerate() {
@@ -192,7 +192,7 @@ fn relay(count: usize, seed: u64) -> io::Result<Joined> {
         namespace.command(&format!("ip link set net0 mtu {RELAY_MTU} txqueuelen 4000"))?;
         up(namespace, node)?;
     }
-    Ok(Joined::Relay { relay: Relay::new(tuns, seed)?, nodes })
+    Ok(Topology::Relay { relay: Relay::new(tuns, seed)?, nodes })
 }
 
 /// Assigns the node's address, with a route to all of 10.77.0.0/16, and sets its device up.

@@ -31,10 +31,10 @@ pub struct Socket {
 
 /// Datagrams that have arrived but were not read.
 #[derive(Debug, Default)]
-struct Inbox(Mutex<Unread>);
+struct Inbox(Mutex<InboxState>);
 
 #[derive(Debug, Default)]
-struct Unread {
+struct InboxState {
     datagrams: VecDeque<(SocketAddr, Bytes)>,
     reader: Option<Waker>,
 }
@@ -127,7 +127,7 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Unread> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,8 +12,8 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch};
 use sandbar_core::{Code, Fault, Function, Limits, TenantId};
 use sandbar_tests::{Lab, component, host};
 use sandbar_worker::{
-    Binding, CallAnswer, CallJob, CallRequest, CallScheduler, CallSubmission, CallWork, Caller, CompiledComponent,
-    Compiler, Groups, JobCalls, Lease, Leases, Payload, Pool, PoolOptions,
+    Binding, CallJob, CallRequest, CallScheduler, CallSubmission, CallWork, Caller, CompiledComponent, Compiler,
+    Groups, JobCalls, Lease, Leases, Payload, Pool, PoolOptions, SubmissionResult,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 fn slow_calls_do_not_delay_other_answers() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let polite = Polite::new().await;
+        let polite = PolitePool::new().await;
         // From here on a message carries as many calls as it can.
         let quick = polite.answers("scalar_divides", 600).await;
         assert!(quick.iter().any(|answers| answers.len() > 100), "no message carried the answers of many quick calls");
@@ -36,7 +36,7 @@ fn slow_calls_do_not_delay_other_answers() {
 fn what_a_function_prints_is_logged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let answers = Polite::new().await.answers("batch_prints", 1).await;
+        let answers = PolitePool::new().await.answers("batch_prints", 1).await;
         let logged: Vec<_> = answers[0][0].called.log.iter().map(|line| (line.level, line.message.as_str())).collect();
         assert_eq!(logged, [("info", "1 rows"), ("warn", "where is None?"), ("info", "no end")]);
     });
@@ -46,7 +46,7 @@ fn what_a_function_prints_is_logged() {
 fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let polite = Polite::new().await;
+        let polite = PolitePool::new().await;
         let groups = Groups { count: 200_000, without: (0..200_000).step_by(2).collect(), ..Groups::default() };
         let payload = Payload::Inline { header: [].into(), body: [].into() };
         let called = polite.pool.call(request(&bind(&polite.compiled, 0), CallWork::Fit(payload, groups.into()))).await;
@@ -63,7 +63,7 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
     const NEVER_READY: &str = "#!/bin/sh\nhead -c 1 > /dev/null\nexit 3\n";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let polite = Polite::new().await;
+        let polite = PolitePool::new().await;
         for (script, code, why) in [
             (DOOMED, Code::WorkerLost, "4 workers died while they ran it; the last: exit status: 0"),
             (NEVER_READY, Code::Host, "a worker can't be started: exit status: 3 before it was ready"),
@@ -91,7 +91,7 @@ fn a_worker_that_dies_before_it_begins_a_call_is_not_replaced_for_ever() {
 fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let polite = Polite::new().await;
+        let polite = PolitePool::new().await;
         // The first to start is a real worker.
         let (first, worker) = (polite.lab.path("first"), host().with_file_name("host-worker"));
         let script =
@@ -117,7 +117,7 @@ fn a_worker_that_does_not_read_is_noticed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let limits = Limits { time_ms_max: 500, ..Limits::default() };
-        let polite = Polite::with(limits).await;
+        let polite = PolitePool::with(limits).await;
         polite.answers("scalar_divides", 100).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
         let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
@@ -146,7 +146,7 @@ fn each_call_of_many_callers_is_answered_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let limits = Limits { time_ms_max: 500, ..Limits::default() };
-        let polite = Polite::with(limits).await;
+        let polite = PolitePool::with(limits).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
         let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
         let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await;
@@ -199,11 +199,11 @@ fn calls_of_jobs_run_in_turns_by_leases() {
     const CALLS: usize = 12;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let polite = Polite::new().await;
+        let polite = PolitePool::new().await;
         let program = host().with_file_name("host-worker");
         let (limits, gpus, on_demand) = (Limits::default(), None, false);
         let pool = Arc::new(Pool::start(PoolOptions { workers: 2, limits, program, gpus, on_demand }));
-        let scheduler = OneLease::default();
+        let scheduler = SingleLease::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let job = |tenant: u64| {
             let job = CallJob { name: "job", tenant: TenantId(tenant), origin: None };
@@ -235,22 +235,22 @@ fn calls_of_jobs_run_in_turns_by_leases() {
 
 /// Grants one lease at a time, in the order of the requests.
 #[derive(Debug, Clone, Default)]
-struct OneLease(Arc<Mutex<OneLeaseState>>);
+struct SingleLease(Arc<Mutex<SingleLeaseState>>);
 
 #[derive(Default)]
-struct OneLeaseState {
+struct SingleLeaseState {
     waiting: VecDeque<Box<dyn FnOnce(Lease) + Send>>,
     held: usize,
     most: usize,
 }
 
-impl std::fmt::Debug for OneLeaseState {
+impl std::fmt::Debug for SingleLeaseState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OneLeaseState").field("held", &self.held).finish_non_exhaustive()
     }
 }
 
-impl OneLease {
+impl SingleLease {
     fn grant(&self) {
         let granted = {
             let mut state = self.0.lock().unwrap();
@@ -262,17 +262,17 @@ impl OneLease {
             state.most = state.most.max(state.held);
             granted
         };
-        granted(Lease::new(ReturnsLease(self.clone())));
+        granted(Lease::new(LeaseGuard(self.clone())));
     }
 }
 
-impl CallScheduler for OneLease {
+impl CallScheduler for SingleLease {
     fn start(&self, _job: CallJob) -> Result<Box<dyn Leases>, Fault> {
         Ok(Box::new(self.clone()))
     }
 }
 
-impl Leases for OneLease {
+impl Leases for SingleLease {
     fn request(&self, granted: Box<dyn FnOnce(Lease) + Send>) {
         self.0.lock().unwrap().waiting.push_back(granted);
         self.grant();
@@ -283,9 +283,9 @@ impl Leases for OneLease {
     }
 }
 
-struct ReturnsLease(OneLease);
+struct LeaseGuard(SingleLease);
 
-impl Drop for ReturnsLease {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         self.0.0.lock().unwrap().held -= 1;
         self.0.grant();
@@ -293,7 +293,7 @@ impl Drop for ReturnsLease {
 }
 
 /// A pool with one worker, and a component to call.
-struct Polite {
+struct PolitePool {
     lab: Lab,
     compiler: Compiler,
     pool: Pool,
@@ -301,12 +301,12 @@ struct Polite {
     functions: Vec<Function>,
 }
 
-impl Polite {
-    async fn new() -> Polite {
-        Polite::with(Limits::default()).await
+impl PolitePool {
+    async fn new() -> PolitePool {
+        PolitePool::with(Limits::default()).await
     }
 
-    async fn with(limits: Limits) -> Polite {
+    async fn with(limits: Limits) -> PolitePool {
         let (lab, program) = (Lab::new(), host().with_file_name("host-worker"));
         let compiler = Compiler::new(lab.path("compiled"), program.clone());
         let component = File::open(component("tests/hostile/polite")).unwrap();
@@ -314,7 +314,7 @@ impl Polite {
         let pool = Pool::start(PoolOptions { workers: 1, limits, program, gpus: None, on_demand: false });
         let described = pool.call(request(&bind(&compiled, 0), CallWork::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();
-        Polite { lab, compiler, pool, compiled, functions }
+        PolitePool { lab, compiler, pool, compiled, functions }
     }
 
     /// Writes a script to run as a worker.
@@ -330,7 +330,7 @@ impl Polite {
     }
 
     /// Queues calls of a function on one row at once, and returns their answers as they come.
-    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<CallAnswer>> {
+    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<SubmissionResult>> {
         let (to, mut from) = mpsc::unbounded_channel();
         self.pool.submit(&Caller::new(self.bind(function), to), calls_of_a_row(0..calls as u64)).unwrap();
         let (mut all, mut left) = (Vec::new(), calls);

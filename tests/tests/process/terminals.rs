@@ -166,10 +166,10 @@ impl Interruption {
 }
 
 /// A program or a job that does not end by itself: its name and further arguments.
-type Endless = (&'static str, &'static [&'static str]);
+type EndlessProgram = (&'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
-const PROGRAMS: &[Endless] = &[
+const PROGRAMS: &[EndlessProgram] = &[
     ("tests/programs/tasks#spins",          &[]),
     ("tests/programs/tasks#endless",        &["--arg", "depth=2", "--arg", "width=20"]),
     ("tests/programs/tasks#stores",         &["--arg", "bytes=100000", "--arg", "kept=400", "--object-memory", "20MiB"]),
@@ -190,7 +190,7 @@ fn times() -> usize {
 }
 
 /// Returns the command of a program, or of a job that trains endlessly.
-fn command(lab: &Lab, (program, more): Endless) -> Command {
+fn command(lab: &Lab, (program, more): EndlessProgram) -> Command {
     let (folder, task) = program.split_once('#').expect("a task");
     let program = format!("{}#{task}", component(folder).display());
     lab.command(&[&["submit", &program][..], more].concat())

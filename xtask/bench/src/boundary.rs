@@ -5,7 +5,7 @@ use std::hint::black_box;
 use crate::Failure;
 use crate::paths;
 use crate::report::Report;
-use crate::sandbox::{Data, Loaded, SANDBOXES_MAX, as_bytes};
+use crate::sandbox::{Data, LoadedGuest, SANDBOXES_MAX, as_bytes};
 use crate::timing::{Effort, least};
 
 const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
@@ -14,7 +14,7 @@ const SHARED_BYTES: usize = 64 << 20;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let time = effort.time.mul_f64(0.4);
-    let guest = Loaded::new(&paths::guest("xtask/bench/guest")?)?;
+    let guest = LoadedGuest::new(&paths::guest("xtask/bench/guest")?)?;
     // Runs first: memory that other measurements free could return to the kernel while this one reads PSS.
     let ways = if effort.many_copies { &["map", "copy"][..] } else { &["map"] };
     shared(report, &guest, ways)?;
@@ -67,7 +67,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
 }
 
 /// Measures the real memory of many sandboxes that each read one whole object, in addition to that object.
-fn shared(report: Report, guest: &Loaded, ways: &[&str]) -> Result<(), Failure> {
+fn shared(report: Report, guest: &LoadedGuest, ways: &[&str]) -> Result<(), Failure> {
     let words: Vec<u64> = (0..SHARED_BYTES as u64 / 8).collect();
     let data = Data::new(as_bytes(&words))?;
     for way in ways {

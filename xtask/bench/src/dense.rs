@@ -13,7 +13,7 @@ use sandbar_sandbox::{GroupRange, Input, Predictions, Refusal, Services};
 use crate::Failure;
 use crate::paths;
 use crate::report::Report;
-use crate::sandbox::{Data, Loaded};
+use crate::sandbox::{Data, LoadedGuest};
 use crate::timing::{Effort, least_in_turn};
 
 /// Rows of a group.
@@ -52,7 +52,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         }
     };
 
-    let guest = Loaded::new(&paths::guest("udfs/models")?)?;
+    let guest = LoadedGuest::new(&paths::guest("udfs/models")?)?;
     let arrays = columns.iter().map(|column| Arc::new(Float64Array::from(column.clone())) as ArrayRef);
     let batch = RecordBatch::try_from_iter(arrays.enumerate().map(|(at, array)| (format!("c{at}"), array)))?;
     let encoded = sandbar_batch::encode(&batch)?;

@@ -23,16 +23,16 @@ pub const SANDBOXES_MAX: u32 = 50;
 const SLOT_BYTES: usize = 64 << 20;
 
 /// A component, ready to be instantiated in this process.
-pub struct Loaded {
+pub struct LoadedGuest {
     pub program: Program,
     pub functions: Vec<String>,
     pub limits: Limits,
     _engine: Engine,
 }
 
-impl Loaded {
+impl LoadedGuest {
     /// Compiles and loads a component.
-    pub fn new(component: &Path) -> Result<Loaded, Failure> {
+    pub fn new(component: &Path) -> Result<LoadedGuest, Failure> {
         let limits = Limits::default();
         let engine = Engine::with_room(&limits, SANDBOXES_MAX)?;
         let (code, shape) = compile(&std::fs::read(component)?)?;
@@ -41,7 +41,7 @@ impl Loaded {
         let mut instance = program.instantiate(Box::new(sandbar_sandbox::NoServices), &limits, 0)?;
         let functions = instance.describe()?.into_iter().map(|f| f.name).collect();
         drop(instance);
-        Ok(Loaded { program, functions, limits, _engine: engine })
+        Ok(LoadedGuest { program, functions, limits, _engine: engine })
     }
 
     /// Returns the index of a function.
@@ -56,7 +56,7 @@ impl Loaded {
         Ok(self.program.instantiate(Box::new(services), &self.limits, 0)?)
     }
 
-    /// Like [`Loaded::instantiate`], but its output is read in guest memory.
+    /// Like [`LoadedGuest::instantiate`], but its output is read in guest memory.
     pub fn instantiate_in_place(&self, data: &Arc<Data>) -> Result<Instance<'_>, Failure> {
         let collector = BatchCollector::new(Box::new(SumCollect), &self.limits, data.slot.clone());
         let services = CollectingServices { data: data.clone(), collector };

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::Failure;
 use crate::paths;
 use crate::report::Report;
-use crate::sandbox::{Data, Loaded};
+use crate::sandbox::{Data, LoadedGuest};
 use crate::timing::{Effort, fastest, median, seconds};
 
 /// Calls in flight, as in a queue of many small tasks.
@@ -21,7 +21,7 @@ const ROUNDS_PER_TURN: usize = 4;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = paths::guest("xtask/bench/guest")?;
-    let guest = Loaded::new(&component)?;
+    let guest = LoadedGuest::new(&component)?;
     let (function, data) = (guest.function("nothing")?, Data::new(&[0])?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let one = runtime.block_on(Calls::new(&component, function, 1))?;

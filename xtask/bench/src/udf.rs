@@ -8,11 +8,11 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use crate::Failure;
 use crate::paths;
 use crate::report::Report;
-use crate::sandbox::{Data, Loaded, total};
+use crate::sandbox::{Data, LoadedGuest, total};
 use crate::timing::{Effort, least_in_turn};
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
-    let guest = Loaded::new(&paths::guest("udfs/taxi")?)?;
+    let guest = LoadedGuest::new(&paths::guest("udfs/taxi")?)?;
     for (rows, name) in [(1024, "1024 rows"), (1_000_000, "1M rows")] {
         let (a, b): (Vec<i64>, Vec<i64>) = (0..rows).map(|row| (row, 3 * row)).unzip();
         let column = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;

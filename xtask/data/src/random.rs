@@ -75,13 +75,13 @@ pub fn normal(bits: u64) -> f64 {
 }
 
 /// Weighted distribution of indices, drawn in constant time (Walker's alias method, in Vose's form).
-pub struct Weighted {
+pub struct WeightedAliasIndex {
     /// Probability of staying in a cell, times 2⁵³.
     threshold: Vec<f64>,
     alias: Vec<u32>,
 }
 
-impl Weighted {
+impl WeightedAliasIndex {
     /// Prepares the distribution. `weights` are positive and need not sum to one.
     pub fn new(weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn weighted_draws_follow_their_weights() {
-        let weighted = Weighted::new(&[1.0, 2.0, 5.0]);
+        let weighted = WeightedAliasIndex::new(&[1.0, 2.0, 5.0]);
         let mut random = Random::new(3);
         let mut counts = [0_u32; 3];
         for _ in 0..80_000 {

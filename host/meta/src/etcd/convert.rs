@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::messages::{
-    Compare, CompareResult, CompareTarget, CompareValue, DeleteRangeRequest, Event, EventType, KeyValue, OneRequest,
-    OneResponse, PutRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+    Compare, CompareResult, CompareTarget, CompareValue, DeleteRangeRequest, Event, EventType, KeyValue, PutRequest,
+    RequestKind, RequestOp, ResponseHeader, ResponseKind, ResponseOp, TxnRequest,
 };
 use crate::key::end_of_prefix;
 use crate::{
@@ -97,14 +97,14 @@ impl Prefix {
 
     fn operation(&self, operation: &Operation) -> RequestOp {
         let request = match operation {
-            Operation::Put { key, value, lease } => OneRequest::Put(PutRequest {
+            Operation::Put { key, value, lease } => RequestKind::Put(PutRequest {
                 key: self.key(key),
                 value: Bytes::copy_from_slice(value.as_bytes()),
                 lease: lease.map_or(0, |lease| signed(lease.0)),
             }),
             Operation::Delete(span) => {
                 let (key, range_end) = self.span(span);
-                OneRequest::Delete(DeleteRangeRequest { key, range_end })
+                RequestKind::Delete(DeleteRangeRequest { key, range_end })
             }
         };
         RequestOp { request: Some(request) }
@@ -113,8 +113,8 @@ impl Prefix {
 
 pub(super) fn outcome(response: ResponseOp) -> OperationResult {
     match response.response {
-        Some(OneResponse::Delete(deleted)) => OperationResult::Deleted(unsigned(deleted.deleted)),
-        Some(OneResponse::Put(_)) | None => OperationResult::Put,
+        Some(ResponseKind::Delete(deleted)) => OperationResult::Deleted(unsigned(deleted.deleted)),
+        Some(ResponseKind::Put(_)) | None => OperationResult::Put,
     }
 }
 

@@ -80,12 +80,12 @@ pub(super) struct DeleteRangeResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RequestOp {
-    #[prost(oneof = "OneRequest", tags = "2, 3")]
-    pub(super) request: Option<OneRequest>,
+    #[prost(oneof = "RequestKind", tags = "2, 3")]
+    pub(super) request: Option<RequestKind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum OneRequest {
+pub(super) enum RequestKind {
     #[prost(message, tag = "2")]
     Put(PutRequest),
     #[prost(message, tag = "3")]
@@ -94,12 +94,12 @@ pub(super) enum OneRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseOp {
-    #[prost(oneof = "OneResponse", tags = "2, 3")]
-    pub(super) response: Option<OneResponse>,
+    #[prost(oneof = "ResponseKind", tags = "2, 3")]
+    pub(super) response: Option<ResponseKind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum OneResponse {
+pub(super) enum ResponseKind {
     #[prost(message, tag = "2")]
     Put(PutResponse),
     #[prost(message, tag = "3")]

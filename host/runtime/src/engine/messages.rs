@@ -17,7 +17,7 @@ use super::effects::{Effect, JobEffect};
 use super::files::OpenedFile;
 use super::objects::{Admission, Objects, take_admitted};
 use super::refs::{AttemptRef, Progress};
-use super::submission::{StartsIn, decode};
+use super::submission::{StartLocation, decode};
 use super::values::Stored;
 use super::{Engine, actors, groups};
 
@@ -94,7 +94,7 @@ impl Engine {
         let cx = &mut self.cx;
         match message {
             WorkerMessage::Submit(submit) => {
-                if let Some(task) = decode(cx, &self.peers, worker, &submit, StartsIn::Any)? {
+                if let Some(task) = decode(cx, &self.peers, worker, &submit, StartLocation::Any)? {
                     self.submit(worker, task);
                 }
             }
@@ -188,7 +188,7 @@ impl Engine {
         if let Some(worker) = self.cx.workers.get_mut(&worker) {
             worker.task_started_inline(id);
         }
-        match decode(&mut self.cx, &self.peers, worker, submit, StartsIn::Parent)? {
+        match decode(&mut self.cx, &self.peers, worker, submit, StartLocation::Parent)? {
             Some(task) => self.cx.step(Event::StartedInline { task, worker }),
             None => self.cx.push(Effect::Interrupt { worker, task: id, attempt: Attempt(0), reason: None }),
         }
@@ -203,7 +203,7 @@ impl Engine {
         usage: &AttemptUsage,
     ) -> io::Result<()> {
         let id = TaskId(submit.task);
-        let task = decode(&mut self.cx, &self.peers, worker, submit, StartsIn::Parent)?;
+        let task = decode(&mut self.cx, &self.peers, worker, submit, StartLocation::Parent)?;
         let call = task.as_ref().map(|task| &task.call);
         self.jobs.attempt_finished(attempt_record(&self.cx, worker, id, call, usage, returned_bytes(&returned)));
         let job = task.as_ref().map(|task| task.job);

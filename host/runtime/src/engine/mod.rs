@@ -65,7 +65,7 @@ use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
 use crate::calls::Call;
 use crate::leases::{LeaseId, LeaseRequest};
-use crate::peer::{CachedResult, Callback, Loaded, NewPeer};
+use crate::peer::{CachedResult, Callback, LoadResult, NewPeer};
 
 /// Maximum number of messages of one peer before another's turn.
 const PEER_MESSAGES_PER_TURN: usize = 256;
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// A program was loaded, or can't be: see [`Driver::load`].
-    pub(crate) fn loaded(&mut self, node: NodeId, program: u32, loaded: Loaded) {
+    pub(crate) fn loaded(&mut self, node: NodeId, program: u32, loaded: LoadResult) {
         self.peers.loaded(&mut self.cx, node, program, loaded);
         self.run_effects();
     }

@@ -18,7 +18,7 @@ use crate::calls::{Call, DecodedRequest, actor_demand, default_demand, demand};
 const RETRIES: u32 = 3;
 /// Where a submitted task starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StartsIn {
+pub(super) enum StartLocation {
     /// Where the scheduler places it.
     Any,
     /// In its parent's worker, which has started it.
@@ -34,7 +34,7 @@ pub(super) fn decode(
     peers: &Peers,
     worker: WorkerId,
     submit: &SubmitTask<'_>,
-    starts_in: StartsIn,
+    start_location: StartLocation,
 ) -> io::Result<Option<Submission<Call>>> {
     let DecodedRequest { options, actor, arguments, needs, refs } =
         DecodedRequest::decode(submit.request).map_err(io::Error::other)?;
@@ -81,7 +81,7 @@ pub(super) fn decode(
         SubmissionKind::Method(_) | SubmissionKind::Lease => ResourceSet::default(),
     };
     let is_large = too_large_for_peers(submit.returns, needs.len() + refs.len(), arguments.len()).is_some();
-    let stays = cx.peers.is_any() && starts_in == StartsIn::Any && is_large;
+    let stays = cx.peers.is_any() && start_location == StartLocation::Any && is_large;
     Ok(Some(Submission {
         id,
         job,

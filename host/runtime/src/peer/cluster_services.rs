@@ -13,7 +13,7 @@ use crate::Program;
 pub type Callback<T> = Box<dyn FnOnce(T) + Send>;
 
 /// Result of loading a program.
-pub type Loaded = Result<Arc<Program>, Fault>;
+pub type LoadResult = Result<Arc<Program>, Fault>;
 
 /// A value of another node to fetch.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ pub trait ClusterServices: Send + Sync {
     fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, Fault>>);
 
     /// Loads a component from a node, for tasks with these limits.
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<Loaded>);
+    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<LoadResult>);
 
     /// Allocates worker ids that no other node has.
     fn worker_ids(&self, reply: Callback<Range<u32>>);

@@ -10,7 +10,7 @@ use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
 use sandbar_sched::ResourceSet;
 use sandbar_store::SealedFile;
 
-use super::{Callback, ClusterServices, Loaded, NewPeer, PeerLine, RemoteObject};
+use super::{Callback, ClusterServices, LoadResult, NewPeer, PeerLine, RemoteObject};
 use crate::calls::Program;
 use crate::engine::WORKERS_MAX;
 use crate::runner::{RuntimePeers, RuntimeStarted};
@@ -93,7 +93,7 @@ impl ClusterServices for InProcessPeers {
         }
     }
 
-    fn load(&self, _: NodeId, component: ComponentId, _: Limits, reply: Callback<Loaded>) {
+    fn load(&self, _: NodeId, component: ComponentId, _: Limits, reply: Callback<LoadResult>) {
         let programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let program = programs.get(&component).cloned();
         drop(programs);

@@ -111,9 +111,9 @@ fn only_one_form_is_changed() {
 }
 
 /// Serves 8 bytes of input, and checks what is emitted.
-struct Emitted(Vec<u8>);
+struct ExpectedHeader(Vec<u8>);
 
-impl Services for Emitted {
+impl Services for ExpectedHeader {
     fn input(&self) -> Input<'_> {
         Input { bytes: b"8 bytes."[..].into(), file: None }
     }
@@ -134,7 +134,7 @@ fn the_code_has_its_data_and_is_given_the_functions_it_asked_for() {
     // SAFETY: compiled just now, by this build.
     let program = unsafe { engine.load(&code, shape.image_end) }.unwrap();
     for _ in 0..3 {
-        let services = Emitted(b"8 bytes.*".to_vec());
+        let services = ExpectedHeader(b"8 bytes.*".to_vec());
         program.instantiate(Box::new(services), &limits, 0).unwrap().process(&[]).unwrap();
     }
 }

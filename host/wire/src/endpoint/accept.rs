@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::environment::canonical;
-use super::handshake_limiter::{HandshakePermit, Verdict};
+use super::handshake_limiter::{HandshakeDecision, HandshakePermit};
 use super::peers::{Direction, close};
 use super::{Shared, join_server, transport};
 use crate::connection::Connection;
@@ -23,13 +23,13 @@ pub(super) async fn accept_loop(shared: Arc<Shared>) {
     while let Some(incoming) = shared.quinn.accept().await {
         let address = incoming.remote_address().ip().to_canonical();
         match shared.limiter.admit(address, incoming.remote_address_validated()) {
-            Verdict::Accept(permit) => drop(tokio::spawn(handshake(shared.clone(), incoming, permit))),
-            Verdict::Retry => {
+            HandshakeDecision::Accept(permit) => drop(tokio::spawn(handshake(shared.clone(), incoming, permit))),
+            HandshakeDecision::Retry => {
                 shared.counts.retried.fetch_add(1, Relaxed);
                 // Retry is allowed: the address is not validated yet.
                 let _ = incoming.retry();
             }
-            Verdict::Ignore => {
+            HandshakeDecision::Ignore => {
                 shared.counts.ignored.fetch_add(1, Relaxed);
                 incoming.ignore();
             }

@@ -18,7 +18,7 @@ use crate::name::Role;
 
 /// Decision about a connection attempt.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum HandshakeDecision {
     /// Accept it while the permit is held.
     Accept(HandshakePermit),
     /// Require address validation first.
@@ -49,11 +49,11 @@ struct Prefix(u128);
 #[derive(Debug)]
 pub(super) struct HandshakeLimiter {
     limits: WireLimits,
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LimiterState {
     unproved: usize,
     proved: usize,
     /// Handshakes of each prefix, from validated addresses only. Bounded by the number of handshakes.
@@ -72,7 +72,7 @@ struct KnownAddresses {
     since: VecDeque<IpAddr>,
 }
 
-impl State {
+impl LimiterState {
     fn known(&mut self, role: Role) -> &mut KnownAddresses {
         match role {
             Role::Node => &mut self.nodes,
@@ -87,14 +87,14 @@ impl HandshakeLimiter {
     }
 
     /// Decides about a connection attempt from an address; `proved` means that QUIC validated it.
-    pub(super) fn admit(self: &Arc<HandshakeLimiter>, from: IpAddr, proved: bool) -> Verdict {
+    pub(super) fn admit(self: &Arc<HandshakeLimiter>, from: IpAddr, proved: bool) -> HandshakeDecision {
         let (address, limits) = (from.to_canonical(), &self.limits);
         let prefix = self.prefix(address);
         let state = &mut *self.lock();
-        let accept = |pool| Verdict::Accept(HandshakePermit { limiter: self.clone(), from: prefix, pool });
+        let accept = |pool| HandshakeDecision::Accept(HandshakePermit { limiter: self.clone(), from: prefix, pool });
         if !proved {
             if state.unproved >= limits.handshakes_unproved_max {
-                return Verdict::Retry;
+                return HandshakeDecision::Retry;
             }
             state.unproved += 1;
             return accept(Pool::Unproved);
@@ -111,7 +111,7 @@ impl HandshakeLimiter {
             if *of_prefix == 0 {
                 state.of_prefix.remove(&prefix);
             }
-            return Verdict::Ignore;
+            return HandshakeDecision::Ignore;
         }
         *used += 1;
         *of_prefix += 1;
@@ -144,7 +144,7 @@ impl HandshakeLimiter {
         Prefix(kept)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LimiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,12 +193,12 @@ mod tests {
         let mut permits = Vec::new();
         for (number, (address, proved, wanted)) in requests.iter().enumerate() {
             let got = match limiter.admit(address.parse().unwrap(), *proved) {
-                Verdict::Accept(permit) => {
+                HandshakeDecision::Accept(permit) => {
                     permits.push(permit);
                     'a'
                 }
-                Verdict::Retry => 'r',
-                Verdict::Ignore => 'i',
+                HandshakeDecision::Retry => 'r',
+                HandshakeDecision::Ignore => 'i',
             };
             assert_eq!(got, *wanted, "{number}: {address}, proved: {proved}");
         }

@@ -18,7 +18,7 @@ use crate::disconnect::{self, DisconnectReason};
 use crate::identity::{HandshakeSide, Identity, IdentityError, JoinToken, Key, PeerError, TokenError};
 use crate::limits::WireLimits;
 use crate::name::{Fingerprint, Name, Role};
-use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, JoinAnswer, JoinRefusal, JoinRequest};
+use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, JoinRefusal, JoinRequest, JoinResponse};
 use crate::tls::{SERVER_NAME, authority_among};
 
 /// Why a join or a renewal failed.
@@ -218,7 +218,7 @@ pub(super) fn accept_certificate(
     authority: Fingerprint,
     now: Timestamp,
 ) -> Result<Identity, JoinError> {
-    let answer: JoinAnswer = postcard::from_bytes(answer).map_err(|e| JoinError::Malformed(e.to_string()))?;
+    let answer: JoinResponse = postcard::from_bytes(answer).map_err(|e| JoinError::Malformed(e.to_string()))?;
     let issued = answer.map_err(|refusal| JoinError::Refused { refusal, ours: now })?;
     if issued.clock.abs_diff(now) > Duration::from_secs(CLOCK_SKEW_S_MAX) {
         return Err(JoinError::Clock { ours: now, theirs: issued.clock });

@@ -17,7 +17,7 @@ use crate::identity::{
     Authority, CERTIFICATE_LIFETIME_S, Identity, IdentityError, JoinToken, request_key, self_signed_key,
 };
 use crate::name::{KeyId, Name, Role, TokenId};
-use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, IssuedCertificate, JoinAnswer, JoinRefusal, JoinRequest};
+use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, IssuedCertificate, JoinRefusal, JoinRequest, JoinResponse};
 
 /// A client that requests a certificate.
 #[derive(Debug, Clone)]
@@ -139,7 +139,7 @@ async fn exchange(shared: &Shared, quinn: &quinn::Connection) -> Result<bool, Cl
     Ok(answer.is_ok())
 }
 
-fn decide(shared: &Shared, quinn: &quinn::Connection, request: &JoinRequest) -> JoinAnswer {
+fn decide(shared: &Shared, quinn: &quinn::Connection, request: &JoinRequest) -> JoinResponse {
     let issuer = shared.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
     let now = shared.environment.clock.now();
     let token: JoinToken = request.token.parse().map_err(JoinRefusal::Token)?;
@@ -164,7 +164,7 @@ pub(super) fn issue(
     issuer: &CertificateIssuer,
     applicant: &Applicant<'_>,
     request: &[u8],
-) -> JoinAnswer {
+) -> JoinResponse {
     let now = shared.environment.clock.now();
     let wrong = |error: IdentityError| match error {
         IdentityError::Request(reason) => JoinRefusal::Request(reason),

@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     nodes: mpsc::Sender<Connection>,
     tenants: mpsc::Sender<Connection>,
     accept_queues: AcceptQueues,
-    counts: Counts,
+    counts: Counters,
     /// Whether the endpoint is closed.
     stopped: watch::Sender<bool>,
 }
@@ -75,7 +75,7 @@ struct AcceptQueues {
 }
 
 #[derive(Default)]
-struct Counts {
+struct Counters {
     admitted: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
@@ -197,7 +197,7 @@ impl Endpoint {
             nodes,
             tenants,
             accept_queues: AcceptQueues { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },
-            counts: Counts::default(),
+            counts: Counters::default(),
             stopped: watch::Sender::new(false),
         });
         tokio::spawn(accept::accept_loop(shared.clone()));

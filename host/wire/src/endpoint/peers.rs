@@ -43,11 +43,11 @@ pub(super) enum Direction {
 #[derive(Debug)]
 pub(super) struct PeerTable {
     limits: WireLimits,
-    state: Mutex<State>,
+    state: Mutex<PeersState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PeersState {
     revoked: RevocationList,
     next: u64,
     /// Ordered by arrival, so that a simulation closes connections in a reproducible order.
@@ -107,7 +107,7 @@ impl PeerTable {
     pub(super) fn revoke(&self, revoked_now: RevocationList) {
         let state = &mut *self.lock();
         state.revoked = revoked_now;
-        let State { revoked: set, live, .. } = state;
+        let PeersState { revoked: set, live, .. } = state;
         live.values().filter(|live| set.has(&live.peer)).for_each(|live| live.close(&revoked(&live.peer)));
     }
 
@@ -132,12 +132,12 @@ impl PeerTable {
         self.lock().live.values().filter(|live| live.direction == direction && live.is_open()).count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PeersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PeersState {
     fn incoming(&self, role: Role) -> impl Iterator<Item = &LiveConnection> {
         let is_one = move |live: &&LiveConnection| {
             live.direction == Direction::Incoming && live.peer.role == role && live.is_open()

@@ -14,7 +14,7 @@ use crate::channel::{ByteLimit, read_whole, send_answer, send_request};
 use crate::connection::{Connection, Inner};
 use crate::identity::{HandshakeSide, Identity, IdentityError, PeerError};
 use crate::name::Role;
-use crate::protocol::{CERTIFICATES_BYTES_MAX, JoinAnswer, JoinRefusal, NEWER, RENEW, RenewRequest};
+use crate::protocol::{CERTIFICATES_BYTES_MAX, JoinRefusal, JoinResponse, NEWER, RENEW, RenewRequest};
 
 /// Handler of streams about certificates. Each call spawns a task with a deadline.
 pub(crate) trait RenewalHandler: Send + Sync + std::fmt::Debug {
@@ -64,7 +64,7 @@ impl Shared {
         read_whole(receive, max, until, ms).await.ok().map(Vec::from)
     }
 
-    fn answer_renewal(&self, connection: &Inner, request: &[u8]) -> JoinAnswer {
+    fn answer_renewal(&self, connection: &Inner, request: &[u8]) -> JoinResponse {
         let issuer = self.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
         if !connection.may_renew(INTERVAL) {
             return Err(JoinRefusal::Busy);

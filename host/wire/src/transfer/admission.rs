@@ -12,10 +12,10 @@ use super::Priority;
 /// can't deadlock. Higher priorities come first; within a priority the queue is first come, first served, whatever the
 /// size. When prefetches hold memory that a higher priority needs, the youngest of them are asked to release it.
 #[derive(Debug)]
-pub struct Admission(Mutex<State>);
+pub struct Admission(Mutex<AdmissionState>);
 
 #[derive(Debug)]
-struct State {
+struct AdmissionState {
     bytes_max: u64,
     used: u64,
     waiting_max: usize,
@@ -56,7 +56,7 @@ impl Admission {
     /// Creates an admission of `bytes_max` bytes, with at most `waiting_max` waiting fetches.
     pub fn new(bytes_max: u64, waiting_max: usize) -> Arc<Admission> {
         let (waiting, prefetches) = (Default::default(), Vec::new());
-        Arc::new(Admission(Mutex::new(State { bytes_max, used: 0, waiting_max, waiting, prefetches })))
+        Arc::new(Admission(Mutex::new(AdmissionState { bytes_max, used: 0, waiting_max, waiting, prefetches })))
     }
 
     /// Changes the total. Memory in use stays; waiting fetches that need more than the new total fail.
@@ -108,7 +108,7 @@ impl Admission {
         state.waiting()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AdmissionState> {
         // Poisoning is harmless: no code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +131,7 @@ impl Admission {
     }
 }
 
-impl State {
+impl AdmissionState {
     /// Removes the next waiter if its memory is free. Otherwise asks prefetches to release memory.
     fn next(&mut self) -> Option<(Waiter, Priority)> {
         for queue in &mut self.waiting {

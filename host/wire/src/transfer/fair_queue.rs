@@ -17,10 +17,10 @@ pub(crate) const FIRST_POSITION: u32 = 0;
 
 /// The positions of one peer's pieces.
 #[derive(Debug, Default)]
-pub(crate) struct FairQueue(Mutex<State>);
+pub(crate) struct FairQueue(Mutex<QueueState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     /// Furthest completed position.
     done: u64,
     /// Fetches with requested pieces.
@@ -52,7 +52,7 @@ impl FairQueue {
         QueueSlot { queue: self, fetch, number: open.last }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         // Poisoning is harmless: no code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,11 +25,11 @@ pub(crate) struct FetchProgress {
     layout: Layout,
     hashes: VerifiedHashes,
     view: Arc<dyn TargetView>,
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
     changed: Notify,
 }
 
-struct State {
+struct ProgressState {
     groups: Box<[GroupState]>,
     /// The fetch has ended; no group will be added.
     is_over: bool,
@@ -38,7 +38,7 @@ struct State {
 impl FetchProgress {
     pub(crate) fn new(layout: Layout, root: RootHash, view: Arc<dyn TargetView>) -> FetchProgress {
         let groups = layout.groups().map(|_| GroupState::Missing).collect();
-        let state = Mutex::new(State { groups, is_over: false });
+        let state = Mutex::new(ProgressState { groups, is_over: false });
         FetchProgress { layout, hashes: VerifiedHashes::new(layout, root), view, state, changed: Notify::new() }
     }
 
@@ -50,7 +50,7 @@ impl FetchProgress {
         &self.hashes
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProgressState> {
         // Poisoning is harmless: no code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

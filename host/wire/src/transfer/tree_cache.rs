@@ -18,11 +18,11 @@ pub(crate) struct HashTreeCache {
     offload: Offload,
     /// Bounds how many trees are computed concurrently.
     makers: Semaphore,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CacheState {
     all: HashMap<ObjectId, CacheEntry>,
     /// Objects by time of last use, oldest first.
     order: BTreeMap<u64, ObjectId>,
@@ -79,13 +79,13 @@ impl HashTreeCache {
         self.state().used
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CacheState> {
         // Poisoning is harmless: no code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl CacheState {
     fn touch(&mut self, object: ObjectId, bytes: u64) -> Cell {
         if self.all.get(&object).is_some_and(|entry| entry.bytes != bytes) {
             self.remove(object);

@@ -12,7 +12,7 @@ use serde::ser::{Serialize, SerializeSeq, Serializer};
 use super::answer::unpack;
 use super::queue::{QueueHandle, Turn};
 use super::worker::{SLOTS, WorkerProcess, steps};
-use super::{CallAnswer, CallResult, CallRun, Caller, LogLine, Losses, PendingCall, PoolOptions, RunningWorkers};
+use super::{CallResult, CallRun, Caller, LogLine, Losses, PendingCall, PoolOptions, RunningWorkers, SubmissionResult};
 use crate::protocol::{
     CALLS_BYTES_MAX, CALLS_MAX, Call, CallReply, CallWork, FromWorker, MESSAGE_TIME_MAX, Output, Payload, ToWorker,
 };
@@ -348,7 +348,13 @@ fn room(depth: usize, calls_min: usize, messages: usize, on_their_way: usize) ->
 }
 
 /// Converts a worker's reply to the answer of a call.
-fn answer(process: &WorkerProcess, slot: usize, caller: &Caller, item: PendingCall, done: CallReply) -> CallAnswer {
+fn answer(
+    process: &WorkerProcess,
+    slot: usize,
+    caller: &Caller,
+    item: PendingCall,
+    done: CallReply,
+) -> SubmissionResult {
     let PendingCall { token, work, losses, .. } = item;
     let taken = match &done.delivered {
         None => 0,
@@ -365,7 +371,7 @@ fn answer(process: &WorkerProcess, slot: usize, caller: &Caller, item: PendingCa
         called.log.splice(..0, lost_log);
     }
     process.release(slot, taken);
-    caller.answer_of(token, called)
+    caller.result_for(token, called)
 }
 
 /// Returns the call if it should run again: without the group that ended the worker, or unchanged while it has retries
@@ -396,7 +402,7 @@ fn after_death(
     losses.log(logged);
     let Some(group) = group.filter(|group| item.work.leave_out(*group)) else {
         let log = std::mem::take(&mut losses.log);
-        caller.answer(vec![caller.answer_of(item.token, CallResult { log, result: Err(fault) })]);
+        caller.answer(vec![caller.result_for(item.token, CallResult { log, result: Err(fault) })]);
         return None;
     };
     losses.deaths = 0;

@@ -217,7 +217,7 @@ pub struct CallResult {
 
 /// Result of a [submitted](Pool::submit) call.
 #[derive(Debug)]
-pub struct CallAnswer {
+pub struct SubmissionResult {
     /// Token from the submission.
     pub token: u64,
     /// Result of the call.
@@ -237,12 +237,12 @@ pub struct Caller {
 enum ReplyTo {
     /// Receiver of one result, which is taken when the result is sent.
     One(Mutex<Option<oneshot::Sender<CallResult>>>),
-    Many(mpsc::UnboundedSender<Vec<CallAnswer>>),
+    Many(mpsc::UnboundedSender<Vec<SubmissionResult>>),
 }
 
 impl Caller {
     /// Creates a caller of `binding` that sends its results to `answers`, several at a time.
-    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<CallAnswer>>) -> Arc<Caller> {
+    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<SubmissionResult>>) -> Arc<Caller> {
         Arc::new(Caller { binding, to: ReplyTo::Many(answers), lane: OWN_LANE })
     }
 
@@ -250,11 +250,11 @@ impl Caller {
         Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))), lane })
     }
 
-    fn answer_of(&self, token: u64, mut called: CallResult) -> CallAnswer {
+    fn answer_of(&self, token: u64, mut called: CallResult) -> SubmissionResult {
         if called.result.is_err() {
             called.result = called.result.map_err(|fault| fault.of(&self.binding.name));
         }
-        CallAnswer { token, called }
+        SubmissionResult { token, called }
     }
 
     /// Returns whether the receiver of the results has been dropped.
@@ -268,7 +268,7 @@ impl Caller {
     }
 
     /// Sends results. The receiver may have been dropped, in which case they are discarded.
-    fn answer(&self, answers: Vec<CallAnswer>) {
+    fn answer(&self, answers: Vec<SubmissionResult>) {
         match &self.to {
             ReplyTo::One(to) => {
                 let to = to.lock().unwrap_or_else(PoisonError::into_inner).take();

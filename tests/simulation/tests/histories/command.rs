@@ -5,7 +5,7 @@ use sandbar_wire::Priority;
 
 /// Sources of a fetch.
 #[derive(Debug, Clone)]
-pub enum From {
+pub enum FetchSources {
     /// These holders.
     Holders(Vec<usize>),
     /// The sources that the object's owner assigns, so that receivers form a tree.
@@ -16,7 +16,7 @@ pub enum From {
 pub enum Command {
     Fetch {
         object: ObjectId,
-        from: From,
+        from: FetchSources,
         priority: Priority,
         /// Drops the future after this many milliseconds.
         cancel_ms: Option<u64>,

@@ -9,10 +9,10 @@ use futures::future::BoxFuture;
 use sandbar_core::{NodeId, ObjectId};
 use sandbar_wire::*;
 
-use crate::command::{Command, From};
+use crate::command::{Command, FetchSources};
 use crate::member::{Links, Member};
 use crate::scenario::{HolderBehavior, Lie, TestObject};
-use crate::world::{Reserved, World};
+use crate::world::{ReservationGuard, World};
 
 /// The current connection to a peer, at the time of use.
 struct CurrentLink {
@@ -79,13 +79,20 @@ pub async fn run(member: Rc<Member>, command: Command) {
     }
 }
 
-async fn fetch(member: &Member, object: ObjectId, root: RootHash, from: From, priority: Priority, must_succeed: bool) {
+async fn fetch(
+    member: &Member,
+    object: ObjectId,
+    root: RootHash,
+    from: FetchSources,
+    priority: Priority,
+    must_succeed: bool,
+) {
     let (world, host) = (&member.world, member.host);
     let test_object = world.scenario.object(object);
     let node = NodeId(host as u32);
     let (peers, is_tree) = match from {
-        From::Holders(peers) => (peers, false),
-        From::Tree => match world.state().locations.assign(object, node) {
+        FetchSources::Holders(peers) => (peers, false),
+        FetchSources::Tree => match world.state().locations.assign(object, node) {
             SourceAssignment::Holders(nodes) => (nodes.iter().map(|node| node.0 as usize).collect(), true),
             _ => return,
         },
@@ -101,7 +108,7 @@ async fn fetch(member: &Member, object: ObjectId, root: RootHash, from: From, pr
     };
     let mut reserved = None;
     let result = member.transfers.fetch(spec, |bytes| {
-        reserved = Some(Reserved::new(world, host, bytes));
+        reserved = Some(ReservationGuard::new(world, host, bytes));
         HeapTarget::reserve(bytes)
     });
     let result = result.await;

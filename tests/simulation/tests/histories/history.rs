@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use sandbar_simulation::{EPOCH_S, Net, NetworkFaults, Random};
 use sandbar_wire::Priority;
 
-use crate::command::{Command, From};
+use crate::command::{Command, FetchSources};
 use crate::plan::{Event, plan};
 use crate::scenario::{CALM_MS, HolderBehavior, Scenario};
 use crate::world::{STEP_MS, World};
@@ -157,7 +157,7 @@ impl History {
             let (priority, cancel_ms) = (Priority::Argument, None);
             let command = Command::Fetch {
                 object: test_object.object,
-                from: From::Tree,
+                from: FetchSources::Tree,
                 priority,
                 cancel_ms,
                 is_wrongly_announced: false,
@@ -244,7 +244,7 @@ impl History {
             let holders = self.world.scenario.liar().into_iter().chain(others).chain([honest]).collect();
             let command = Command::Fetch {
                 object: test_object.object,
-                from: From::Holders(holders),
+                from: FetchSources::Holders(holders),
                 priority: Priority::Get,
                 cancel_ms: None,
                 is_wrongly_announced: false,

@@ -3,7 +3,7 @@
 use sandbar_simulation::{NetworkFaults, Random};
 use sandbar_wire::Priority;
 
-use crate::command::{Command, From};
+use crate::command::{Command, FetchSources};
 use crate::scenario::{HolderBehavior, Scenario};
 
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ fn fetch(scenario: &Scenario, at: usize, random: &mut Random) -> Command {
     holders.truncate(random.within(1, 4) as usize);
     Command::Fetch {
         object: test_object.object,
-        from: From::Holders(holders),
+        from: FetchSources::Holders(holders),
         priority: random.pick(&[Priority::Prefetch, Priority::Argument, Priority::Get]),
         cancel_ms: random.chance(1, 6).then(|| random.below(400)),
         is_wrongly_announced,

@@ -22,18 +22,18 @@ pub const SLACK_MS: u64 = 3 * STEP_MS;
 
 /// The shared state. Clones share it.
 #[derive(Clone)]
-pub struct World(Arc<Inner>);
+pub struct World(Arc<WorldShared>);
 
-pub struct Inner {
+pub struct WorldShared {
     pub seed: u64,
     pub scenario: Scenario,
     pub net: Net,
     addresses: Vec<IpAddr>,
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
 }
 
 #[derive(Default)]
-pub struct State {
+pub struct WorldState {
     pub hosts: Vec<HostState>,
     next: u64,
     links: BTreeMap<u64, OpenLink>,
@@ -83,15 +83,15 @@ impl World {
         if let Some(twin) = scenario.twin() {
             hosts[twin].is_on = false;
         }
-        let state = State { hosts, locations: Locations::new(LocationLimits::default()), ..State::default() };
-        World(Arc::new(Inner { seed, scenario, net, addresses, state: Mutex::new(state) }))
+        let state = WorldState { hosts, locations: Locations::new(LocationLimits::default()), ..WorldState::default() };
+        World(Arc::new(WorldShared { seed, scenario, net, addresses, state: Mutex::new(state) }))
     }
 
     pub fn address(&self, host: usize) -> SocketAddr {
         (self.addresses[host], PORT).into()
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, WorldState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,12 +120,12 @@ impl World {
     }
 
     /// Registers a running operation with a deadline, until the guard is dropped.
-    pub fn begin(&self, what: String) -> Pending {
+    pub fn begin(&self, what: String) -> OperationGuard {
         let now_ms = self.now_ms();
         let state = &mut *self.state();
         let number = state.number();
         state.pending.insert(number, (what, now_ms + OPERATION_MS_MAX));
-        Pending { world: self.clone(), number }
+        OperationGuard { world: self.clone(), number }
     }
 
     /// Registers an open connection until the guard is dropped.
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-impl State {
+impl WorldState {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -187,9 +187,9 @@ impl State {
 }
 
 impl std::ops::Deref for World {
-    type Target = Inner;
+    type Target = WorldShared;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &WorldShared {
         &self.0
     }
 }
@@ -209,18 +209,18 @@ impl Scenario {
 }
 
 /// Guard of a running operation.
-pub struct Pending {
+pub struct OperationGuard {
     world: World,
     number: u64,
 }
 
-impl Pending {
+impl OperationGuard {
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Drop for Pending {
+impl Drop for OperationGuard {
     fn drop(&mut self) {
         self.world.state().pending.remove(&self.number);
     }
@@ -244,20 +244,20 @@ impl Drop for LinkGuard {
 }
 
 /// Guard of memory that a fetch holds.
-pub struct Reserved {
+pub struct ReservationGuard {
     world: World,
     host: usize,
     bytes: u64,
 }
 
-impl Reserved {
-    pub fn new(world: &World, host: usize, bytes: u64) -> Reserved {
+impl ReservationGuard {
+    pub fn new(world: &World, host: usize, bytes: u64) -> ReservationGuard {
         world.state().hosts[host].reserved += bytes;
-        Reserved { world: world.clone(), host, bytes }
+        ReservationGuard { world: world.clone(), host, bytes }
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservationGuard {
     fn drop(&mut self) {
         self.world.state().hosts[self.host].reserved -= self.bytes;
     }

@@ -1,7 +1,7 @@
 //! The generated city: popularity and location of its zones, and routes between them.
 
 use super::ZONES;
-use crate::random::{Random, Weighted, normal, seed_of, unit};
+use crate::random::{Random, WeightedAliasIndex, normal, seed_of, unit};
 
 const SEED: u64 = 0x7a_78_69;
 
@@ -25,7 +25,7 @@ pub const DAY: f64 = 86_400.0;
 
 /// The city, which all months share.
 pub struct City {
-    popularity: Weighted,
+    popularity: WeightedAliasIndex,
     /// Zone number by popularity.
     by_rank: Vec<i32>,
     /// Locations by zone number minus one. Zones are numbered from west to east, so that the number is a useful feature: a
@@ -61,7 +61,7 @@ impl City {
             *before = sum / total;
             sum += demand;
         }
-        Self { popularity: Weighted::new(&zipf), by_rank, places, demand_before }
+        Self { popularity: WeightedAliasIndex::new(&zipf), by_rank, places, demand_before }
     }
 
     /// Draws a zone number; the r-th most popular zone has weight 1/r.

@@ -10,7 +10,7 @@ use super::city::{City, DAY};
 use super::schema;
 use crate::atomic_file::AtomicFile;
 use crate::parquet_file::{BATCH_ROWS, Dictionary, GROUP_ROWS, ParquetFile};
-use crate::random::{Random, Weighted, seed_of};
+use crate::random::{Random, WeightedAliasIndex, seed_of};
 
 const SEED: u64 = 0x74_72_69_70;
 
@@ -117,16 +117,16 @@ impl Month {
 /// Distributions of the small columns.
 struct Draws {
     /// Payment types: card, cash, no charge, dispute.
-    payment: Weighted,
+    payment: WeightedAliasIndex,
     /// Passenger counts: one to six.
-    passengers: Weighted,
+    passengers: WeightedAliasIndex,
 }
 
 impl Draws {
     fn new() -> Self {
         Self {
-            payment: Weighted::new(&[71.0, 28.0, 0.7, 0.3]),
-            passengers: Weighted::new(&[71.0, 15.0, 4.3, 2.0, 4.7, 3.0]),
+            payment: WeightedAliasIndex::new(&[71.0, 28.0, 0.7, 0.3]),
+            passengers: WeightedAliasIndex::new(&[71.0, 15.0, 4.3, 2.0, 4.7, 3.0]),
         }
     }
 }

@@ -201,11 +201,11 @@ fn against(
         return Ok(with(op.operator(), ticks(None, data_type, zone)));
     };
     Ok(match op.with(instant, tick(data_type).unwrap_or(1), range(data_type)) {
-        Truth::If(op, value) => with(op.operator(), ticks(Some(value), data_type, zone)),
+        TimePredicate::If(op, value) => with(op.operator(), ticks(Some(value), data_type, zone)),
         // Null stays null.
-        Truth::Always => with(Operator::Eq, time.clone()),
-        Truth::Never => with(Operator::NotEq, time.clone()),
-        Truth::Constant(of_null) => lit(of_null),
+        TimePredicate::Always => with(Operator::Eq, time.clone()),
+        TimePredicate::Never => with(Operator::NotEq, time.clone()),
+        TimePredicate::Constant(of_null) => lit(of_null),
     })
 }
 
@@ -293,7 +293,7 @@ enum TimeComparison {
 
 /// Result of comparing times of a unit with a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Truth {
+enum TimePredicate {
     /// True for times that compare to this count.
     If(TimeComparison, i64),
     /// True, but null for null.
@@ -344,23 +344,23 @@ impl TimeComparison {
     }
 
     /// Converts the comparison with `instant` to counts of `tick` nanoseconds within `range`.
-    fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> Truth {
+    fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> TimePredicate {
         use TimeComparison::*;
         let (count, is_exact) = (instant.div_euclid(tick), instant.rem_euclid(tick) == 0);
         let (first, last) = (i128::from(range.0), i128::from(range.1));
-        let holds = |is_true: bool| if is_true { Truth::Always } else { Truth::Never };
+        let holds = |is_true: bool| if is_true { TimePredicate::Always } else { TimePredicate::Never };
         let within = i64::try_from(count).ok().filter(|_| (first..=last).contains(&count));
         match (self, within) {
-            (Equal | NotEqual, Some(count)) if is_exact => Truth::If(self, count),
-            (Distinct | NotDistinct, Some(count)) if is_exact => Truth::If(self, count),
+            (Equal | NotEqual, Some(count)) if is_exact => TimePredicate::If(self, count),
+            (Distinct | NotDistinct, Some(count)) if is_exact => TimePredicate::If(self, count),
             (Equal | NotEqual, _) => holds(self == NotEqual),
-            (Distinct | NotDistinct, _) => Truth::Constant(self == Distinct),
+            (Distinct | NotDistinct, _) => TimePredicate::Constant(self == Distinct),
             (Less | LessOrEqual, None) => holds(count > last),
             (Greater | GreaterOrEqual, None) => holds(count < first),
             // The instant is between this count and the next.
-            (Less | LessOrEqual, Some(count)) if !is_exact => Truth::If(LessOrEqual, count),
-            (Greater | GreaterOrEqual, Some(count)) if !is_exact => Truth::If(Greater, count),
-            (_, Some(count)) => Truth::If(self, count),
+            (Less | LessOrEqual, Some(count)) if !is_exact => TimePredicate::If(LessOrEqual, count),
+            (Greater | GreaterOrEqual, Some(count)) if !is_exact => TimePredicate::If(Greater, count),
+            (_, Some(count)) => TimePredicate::If(self, count),
         }
     }
 
@@ -452,22 +452,28 @@ mod tests {
         let days = (i64::from(i32::MIN), i64::from(i32::MAX));
         let all = (i64::MIN, i64::MAX);
         for (op, instant, tick, range, expected) in [
-            (Less, 5 * NANOS, NANOS, all, Truth::If(Less, 5)),
-            (Less, 5 * NANOS + 1, NANOS, all, Truth::If(LessOrEqual, 5)),
-            (LessOrEqual, 5 * NANOS + 1, NANOS, all, Truth::If(LessOrEqual, 5)),
-            (Greater, -1, NANOS, all, Truth::If(Greater, -1)),
-            (GreaterOrEqual, -1, NANOS, all, Truth::If(Greater, -1)),
-            (GreaterOrEqual, -NANOS, NANOS, all, Truth::If(GreaterOrEqual, -1)),
-            (Equal, 1, NANOS, all, Truth::Never),
-            (NotEqual, 1, NANOS, all, Truth::Always),
-            (Distinct, 1, NANOS, all, Truth::Constant(true)),
-            (NotDistinct, 1, NANOS, all, Truth::Constant(false)),
-            (Less, i128::from(i64::MAX) + 1, 1, all, Truth::Always),
-            (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all, Truth::Never),
-            (Greater, i128::from(i64::MIN) - 1, 1, all, Truth::Always),
-            (LessOrEqual, i128::from(i64::MIN) - 1, 1, all, Truth::Never),
-            (Less, (i128::from(i32::MAX) + 1) * DAY_NANOS, DAY_NANOS, days, Truth::Always),
-            (LessOrEqual, i128::from(i32::MAX) * DAY_NANOS + 1, DAY_NANOS, days, Truth::If(LessOrEqual, days.1)),
+            (Less, 5 * NANOS, NANOS, all, TimePredicate::If(Less, 5)),
+            (Less, 5 * NANOS + 1, NANOS, all, TimePredicate::If(LessOrEqual, 5)),
+            (LessOrEqual, 5 * NANOS + 1, NANOS, all, TimePredicate::If(LessOrEqual, 5)),
+            (Greater, -1, NANOS, all, TimePredicate::If(Greater, -1)),
+            (GreaterOrEqual, -1, NANOS, all, TimePredicate::If(Greater, -1)),
+            (GreaterOrEqual, -NANOS, NANOS, all, TimePredicate::If(GreaterOrEqual, -1)),
+            (Equal, 1, NANOS, all, TimePredicate::Never),
+            (NotEqual, 1, NANOS, all, TimePredicate::Always),
+            (Distinct, 1, NANOS, all, TimePredicate::Constant(true)),
+            (NotDistinct, 1, NANOS, all, TimePredicate::Constant(false)),
+            (Less, i128::from(i64::MAX) + 1, 1, all, TimePredicate::Always),
+            (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all, TimePredicate::Never),
+            (Greater, i128::from(i64::MIN) - 1, 1, all, TimePredicate::Always),
+            (LessOrEqual, i128::from(i64::MIN) - 1, 1, all, TimePredicate::Never),
+            (Less, (i128::from(i32::MAX) + 1) * DAY_NANOS, DAY_NANOS, days, TimePredicate::Always),
+            (
+                LessOrEqual,
+                i128::from(i32::MAX) * DAY_NANOS + 1,
+                DAY_NANOS,
+                days,
+                TimePredicate::If(LessOrEqual, days.1),
+            ),
         ] {
             assert_eq!(op.with(instant, tick, range), expected, "{op:?} {instant} {tick}");
         }

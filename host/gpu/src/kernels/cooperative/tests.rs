@@ -129,7 +129,7 @@ fn products_of_units_are_right() {
 }
 
 fn check_on(device: Arc<Device>, units: MatrixUnits, run: fn(Kernel) -> Kernel) {
-    let mut checked = Checked { stream: Stream::new(device), units, run, seed: 1 };
+    let mut checked = KernelCheck { stream: Stream::new(device), units, run, seed: 1 };
     // Operands: the number of matrices of each, 0 for a single matrix, and rows, depth and columns. Either all reads
     // cover four values or none: each kernel takes a second to compile.
     for (stacks, sizes) in [
@@ -164,7 +164,7 @@ fn check_on(device: Arc<Device>, units: MatrixUnits, run: fn(Kernel) -> Kernel) 
     }
 }
 
-struct Checked {
+struct KernelCheck {
     stream: Stream,
     units: MatrixUnits,
     /// Replacement of each kernel.
@@ -172,7 +172,7 @@ struct Checked {
     seed: u64,
 }
 
-impl Checked {
+impl KernelCheck {
     /// Compares a product with one in f64. The result is rounded to f16 once, and the sum to f32 at each step.
     fn check(&mut self, stacks: [usize; 2], [rows, depth, columns]: [usize; 3], turned: [bool; 2]) {
         let (first, a) = self.operand(stacks[0], [rows, depth], turned[0]);

@@ -51,7 +51,7 @@ use super::effects::{Effect, JobEffect};
 use super::refs::{AttemptRef, Progress, ReceivedObject, ReservationRef, TaskInWorker};
 use super::values::{Recipient, RemoteKey};
 use crate::calls::{Call, Program};
-use crate::peer::{CachedResult, Callback, JobRoot, Loaded, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
+use crate::peer::{CachedResult, Callback, JobRoot, LoadResult, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
 
 /// Work of this node with other nodes. Its parts do not call each other, but for those below them in this order: connections,
 /// proxy tasks and borrowed objects; values; owner, executor and programs; actors, checkpoints, reservations, drain.
@@ -280,7 +280,7 @@ impl Peers {
     }
 
     /// A program of a node was loaded, or can't be.
-    pub(super) fn loaded(&mut self, cx: &mut Context, node: NodeId, program: u32, loaded: Loaded) {
+    pub(super) fn loaded(&mut self, cx: &mut Context, node: NodeId, program: u32, loaded: LoadResult) {
         let waiting = self.programs.loaded(cx, node, program, loaded);
         // Without the program, bundles could not be reserved.
         self.reservations.report_soon(node);

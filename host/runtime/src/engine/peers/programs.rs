@@ -9,7 +9,7 @@ use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
 use super::super::context::Context;
 use super::executor::RemoteTask;
 use crate::calls::Program;
-use crate::peer::{Loaded, PeerMessage, RemoteTaskSpec, RemoteWork};
+use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork};
 
 /// Programs of other nodes, by the node and its number of the program.
 #[derive(Default)]
@@ -18,12 +18,12 @@ pub(super) struct Programs(BTreeMap<(NodeId, u32), ProgramState>);
 enum ProgramState {
     /// Frames of tasks that wait for it, in order.
     Loading(Vec<Vec<u8>>),
-    Loaded(Loaded),
+    Loaded(LoadResult),
 }
 
 /// Outcome of [`Programs::get_or_wait`].
 pub(super) enum Lookup {
-    Loaded(Loaded),
+    Loaded(LoadResult),
     /// The task waits for the program.
     Waits,
 }
@@ -63,7 +63,7 @@ impl Programs {
     }
 
     /// A program was loaded. Returns the frames of the tasks that waited for it.
-    pub(super) fn loaded(&mut self, cx: &Context, node: NodeId, program: u32, loaded: Loaded) -> Vec<Vec<u8>> {
+    pub(super) fn loaded(&mut self, cx: &Context, node: NodeId, program: u32, loaded: LoadResult) -> Vec<Vec<u8>> {
         if !cx.peers.contains(node) {
             return Vec::new();
         }

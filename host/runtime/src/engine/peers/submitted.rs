@@ -77,7 +77,9 @@ pub(super) fn start(
     let own = cx.jobs.get(&job).filter(|_| is_creation);
     let proxy_ref = TaskInWorker { job, task: proxy, worker };
     let creator = own.map_or(proxy_ref, |own| TaskInWorker { job, task: own.first, worker: own.driver });
-    if let Some(task) = submission(cx, borrowed, executor, Hosted { node, creator, spec: &spec, strategy, program }) {
+    if let Some(task) =
+        submission(cx, borrowed, executor, HostedSubmission { node, creator, spec: &spec, strategy, program })
+    {
         if is_creation {
             let object = task.id.returns(0);
             cx.push(Effect::Submit(creator.worker, Box::new(task)));
@@ -141,7 +143,7 @@ fn remote_task(spec: &RemoteTaskSpec<'_>) -> RemoteTask {
 }
 
 /// A task of another node that runs here.
-struct Hosted<'a> {
+struct HostedSubmission<'a> {
     /// The owner.
     node: NodeId,
     /// Its parent here.
@@ -157,9 +159,10 @@ fn submission(
     cx: &mut Context,
     borrowed: &Borrowed,
     executor: &Executor,
-    hosted: Hosted<'_>,
+    hosted: HostedSubmission<'_>,
 ) -> Option<Submission<Call>> {
-    let Hosted { node, creator: TaskInWorker { job, task: parent, worker }, spec, strategy: here, program } = hosted;
+    let HostedSubmission { node, creator: TaskInWorker { job, task: parent, worker }, spec, strategy: here, program } =
+        hosted;
     let creation =
         |options: &ActorOptions, name| Some(Box::new(program.creation(spec.function, options.clone(), name)));
     let (kind, creation, strategy, retries_max, retry_on) = match &spec.work {

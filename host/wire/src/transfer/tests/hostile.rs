@@ -15,16 +15,16 @@ use super::world::{Host, Liar, Lie, OBJECT, lie, limits, noise, spec};
 const GROUP: usize = GROUP_BYTES as usize;
 
 /// The parts of an answer.
-pub struct ScriptedAnswer {
+pub struct ScriptedResponse {
     pub begin: Vec<u8>,
     pub heads: Vec<FrameHead>,
     pub bodies: Vec<Vec<u8>>,
     pub end: Vec<u8>,
 }
 
-impl ScriptedAnswer {
+impl ScriptedResponse {
     /// Creates an honest answer.
-    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> ScriptedAnswer {
+    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> ScriptedResponse {
         let layout = Layout::of_memory(bytes);
         let mut begin = vec![FOUND];
         if request.wants_blocks {
@@ -40,7 +40,7 @@ impl ScriptedAnswer {
             heads.push(FrameHead { codec: Codec::Raw, groups: 1, len: body.len() as u32 });
             bodies.push(body);
         }
-        ScriptedAnswer { begin, heads, bodies, end: Vec::new() }
+        ScriptedResponse { begin, heads, bodies, end: Vec::new() }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -50,12 +50,12 @@ impl ScriptedAnswer {
 }
 
 /// Modifies an honest answer.
-fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut ScriptedAnswer, &PieceRequest) + Send + Sync + 'static) -> Lie {
+fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut ScriptedResponse, &PieceRequest) + Send + Sync + 'static) -> Lie {
     let (bytes, tree, change) = (bytes.clone(), Arc::new(HashTree::of(bytes)), Arc::new(change));
     lie(move |request, mut send: SendStream, _| {
         let (bytes, tree, change) = (bytes.clone(), tree.clone(), change.clone());
         async move {
-            let mut answer = ScriptedAnswer::of(&bytes, &tree, &request);
+            let mut answer = ScriptedResponse::of(&bytes, &tree, &request);
             change(&mut answer, &request);
             let _ = send.write_all(&answer.bytes()).await;
         }

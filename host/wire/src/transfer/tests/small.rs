@@ -58,8 +58,8 @@ async fn what_is_wrong_with_one_does_not_touch_others() {
 
 #[tokio::test]
 async fn silent_and_wrong_holders_are_abandoned() {
-    type Answer = Arc<dyn Fn(quinn::SendStream) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
-    async fn check(answer: Answer) -> HolderError {
+    type Responder = Arc<dyn Fn(quinn::SendStream) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
+    async fn check(answer: Responder) -> HolderError {
         let endpoint = super::loopback::endpoint(super::world::transport());
         let receiver = Host::start(0, limits());
         let holder = receiver.holder(sandbar_core::NodeId(1), endpoint.local_addr().unwrap());
@@ -77,7 +77,7 @@ async fn silent_and_wrong_holders_are_abandoned() {
         let fetched = receiver.transfers.fetch_small(&holder, &specs, Priority::Get).await.unwrap();
         fetched.objects.last().unwrap().clone().unwrap_err()
     }
-    fn responds(bytes: &'static [u8], ends: bool) -> Answer {
+    fn responds(bytes: &'static [u8], ends: bool) -> Responder {
         Arc::new(move |mut send| {
             Box::pin(async move {
                 while send.write_all(bytes).await.is_ok() && !ends {}

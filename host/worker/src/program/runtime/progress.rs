@@ -15,7 +15,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The last progress that a task reported under a name.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct NamedProgress {
     name: String,
     done: u64,
     total: Option<u64>,
@@ -24,9 +24,9 @@ pub(super) struct Progress {
     is_reported: bool,
 }
 
-impl Progress {
+impl NamedProgress {
     fn message<'a>(&'a self, task: u64) -> WorkerMessage<'a> {
-        WorkerMessage::Progress { task, name: &self.name, done: self.done, total: self.total }
+        WorkerMessage::NamedProgress { task, name: &self.name, done: self.done, total: self.total }
     }
 }
 
@@ -39,7 +39,7 @@ impl WorkerRuntime {
             Some(place) => place,
             None if task.progress.len() < NAMES_MAX => {
                 let name = name.to_owned();
-                task.progress.push(Progress { name, done, total, reported_at: None, is_reported: false });
+                task.progress.push(NamedProgress { name, done, total, reported_at: None, is_reported: false });
                 task.progress.len() - 1
             }
             None => return,
@@ -51,7 +51,7 @@ impl WorkerRuntime {
         }
         (own.reported_at, own.is_reported) = (Some(Instant::now()), true);
         self.announce(slot);
-        self.send(&WorkerMessage::Progress { task: id, name, done, total });
+        self.send(&WorkerMessage::NamedProgress { task: id, name, done, total });
         self.publish_in_time();
     }
 
