@@ -1,34 +1,12 @@
 //! Leases of the node's workers for calls of jobs that are not programs: see [`sandbar_worker::Leases`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use sandbar_core::{Fault, JobId};
 use sandbar_worker::{CallJob, CallScheduler, Lease, Leases};
 
-use crate::peer::Callback;
-use crate::runner::ProgramRunner;
+use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::thread::{Request, RuntimeHandle};
-
-/// Identity of a lease in one runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeaseId(pub(crate) u64);
-
-/// What threads and the engine share for leases.
-#[derive(Debug, Default)]
-pub(crate) struct LeaseState {
-    next: AtomicU64,
-    /// Whether other work waits for what leases hold.
-    pub(crate) is_contended: Arc<AtomicBool>,
-}
-
-/// A request for a lease.
-pub(crate) struct LeaseRequest {
-    pub(crate) id: LeaseId,
-    pub(crate) job: JobId,
-    /// Called once it is granted. It must then be returned.
-    pub(crate) granted: Callback<()>,
-}
 
 /// The leases of a job. The job ends when this is dropped.
 #[derive(Debug)]
@@ -73,11 +51,5 @@ impl CallScheduler for RuntimeHandle {
         let id = self.next_job();
         self.send(Request::StartCallJob(id, job));
         Ok(Box::new(JobLeases { job: id, handle: self.clone() }))
-    }
-}
-
-impl CallScheduler for ProgramRunner {
-    fn start(&self, job: CallJob) -> Result<Box<dyn Leases>, Fault> {
-        CallScheduler::start(&self.runtime_without_workers()?.handle(), job)
     }
 }

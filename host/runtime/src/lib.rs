@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod file_reader;
 mod files;
+mod lease_request;
 mod leases;
 mod link;
 mod peer;

@@ -11,7 +11,7 @@ use sandbar_functions::{FunctionLoader, LoadedComponent, find_component};
 use sandbar_jobs::{JobProgress, JobRecorder, LogOutput, Phase};
 use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_worker::program::ProgramWorkerOptions;
-use sandbar_worker::{GpuProcesses, peak_memory_bytes};
+use sandbar_worker::{CallJob, CallScheduler, GpuProcesses, Leases, peak_memory_bytes};
 
 use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
@@ -287,6 +287,12 @@ impl ProgramRunner {
             peers.started(RuntimeStarted { node, handle, resources, slots, run });
         }
         Ok(runtime.insert(started).clone())
+    }
+}
+
+impl CallScheduler for ProgramRunner {
+    fn start(&self, job: CallJob) -> Result<Box<dyn Leases>, Fault> {
+        CallScheduler::start(&self.runtime_without_workers()?.handle(), job)
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
-use crate::leases::{LeaseId, LeaseRequest, LeaseState};
+use crate::lease_request::{LeaseId, LeaseRequest, LeaseState};
 use crate::link::Link;
 use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject};
 

@@ -149,7 +149,7 @@ const RESPONSES: [&str; 11] = [
     r#""working""#,
     r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
     r#"{"jobs":[{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}]}"#,
-    r#"{"line":{"ms":1,"name":"add","task":"3-17","worker":4,"level":"info","line":"text"}}"#,
+    r#"{"line":{"ms":1,"tenant":"000000000000012c","name":"add","task":"3-17","worker":4,"level":"info","line":"text"}}"#,
     r#"{"progress":[{"name":"rows","done":1,"total":2,"seconds":0.5}]}"#,
     r#"{"elsewhere":"127.0.0.1:7410"}"#,
     r#""seen""#,

@@ -12,7 +12,7 @@ use sandbar_worker::CallJob;
 
 use super::context::Context;
 use super::values::Stored;
-use crate::leases::{LeaseId, LeaseRequest};
+use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::Callback;
 
 /// The leases, and the jobs that may request them.

@@ -64,7 +64,7 @@ use self::refs::Progress;
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
 use crate::calls::Call;
-use crate::leases::{LeaseId, LeaseRequest};
+use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::{CachedResult, Callback, LoadResult, NewPeer};
 
 /// Maximum number of messages of one peer before another's turn.

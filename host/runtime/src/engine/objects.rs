@@ -113,7 +113,7 @@ impl Objects {
                 for reply in self.sharing.remove(&key).unwrap_or_default() {
                     reply(match &restored {
                         Ok(()) => share_stored(cx, key),
-                        Err(error) => Err(error.clone()),
+                        Err(reason) => Err(not_shared(reason)),
                     });
                 }
                 let recipients = self.recipients.remove(&key).unwrap_or_default();

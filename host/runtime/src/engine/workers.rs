@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{ActorId, Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::{ActorState, Event, Failure, Outcome, Scheduler, WorkerKind};
 use sandbar_store::LendResult;
 use sandbar_worker::program::{Delivery, NodeMessage, StartTask};

@@ -3,7 +3,7 @@
 //! An actor that is created for a job of another node is created by that node, the job's root: it is found there by its name,
 //! and outlives this node. An actor in a placement group of this node, or one that must be on this node, is created here.
 
-use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, Strategy, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Attempt, Code, Fault, NodeId, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 use sandbar_sched::{Event, Submission, SubmissionKind};
 
 use super::super::actors::creation;

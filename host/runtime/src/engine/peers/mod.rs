@@ -51,7 +51,7 @@ use super::effects::{Effect, JobEffect};
 use super::refs::{AttemptRef, Progress, ReceivedObject, ReservationRef, TaskInWorker};
 use super::values::{Recipient, RemoteKey};
 use crate::calls::{Call, Program};
-use crate::peer::{CachedResult, Callback, JobRoot, LoadResult, PeerLine, PeerMessage, PeerValue, RemoteTaskSpec};
+use crate::peer::{CachedResult, Callback, JobRoot, LoadResult, PeerLine, PeerMessage, RemoteTaskSpec};
 
 /// Work of this node with other nodes. Its parts do not call each other, but for those below them in this order: connections,
 /// proxy tasks and borrowed objects; values; owner, executor and programs; actors, checkpoints, reservations, drain.
@@ -90,10 +90,10 @@ impl Peers {
         ]
     }
 
-    /// Returns the node that runs a job, if it is another.
+    /// Returns the root of a job that another node runs.
     #[cfg(test)]
-    pub(super) fn owner_of(&self, job: JobId) -> Option<NodeId> {
-        self.proxies.remote_root(job).map(|root| root.node)
+    pub(super) fn remote_root(&self, job: JobId) -> Option<JobRoot> {
+        self.proxies.remote_root(job)
     }
 
     /// Returns whether a task stands for another node.

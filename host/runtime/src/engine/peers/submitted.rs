@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{
-    ActorOptions, Attempt, Code, Fault, JobId, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX, Strategy, TaskError,
-    TaskId, TaskKind, WorkerId,
+    ActorOptions, Attempt, Code, Fault, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX, Strategy, TaskError, TaskId,
+    TaskKind,
 };
 use sandbar_sched::{Event, ResourceSet, Submission, SubmissionKind};
 use sandbar_wire::Priority;
@@ -26,7 +26,7 @@ use super::proxy_tasks::ProxyTasks;
 use super::remote_values::fetch;
 use super::reservations::Reservations;
 use crate::calls::{ActorCreation, Call, Program};
-use crate::peer::{PeerMessage, PeerValue, RemoteTaskSpec, RemoteWork};
+use crate::peer::{PeerMessage, RemoteTaskSpec, RemoteWork};
 
 /// Parts that the start of a task of another node needs.
 pub(super) struct HostingParts<'a> {

@@ -7,7 +7,7 @@ use sandbar_core::{JobId, Seed, TenantId};
 use sandbar_worker::CallJob;
 
 use super::super::Engine;
-use crate::leases::{LeaseId, LeaseRequest};
+use crate::lease_request::{LeaseId, LeaseRequest};
 
 /// Total number of leases that a job requests.
 const LEASES: u64 = 6;

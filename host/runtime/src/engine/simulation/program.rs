@@ -1,5 +1,5 @@
-//! Programs of simulated jobs. What a task does, and the value that it returns, follow from its seed alone, so that a job's
-//! result is known before it runs.
+//! Programs of simulated jobs. The seed of a task determines its behaviour and its result, so that a job's result is known
+//! before it runs.
 
 use sandbar_core::{Seed, VALUE_INLINE_BYTES_MAX};
 
@@ -9,51 +9,57 @@ pub(super) const GENERATOR: u32 = 1;
 pub(super) const ACTOR: u32 = 2;
 pub(super) const METHOD: u32 = 3;
 
+/// Flag of a task's number, beside its depth: neither it nor what it submits creates actors, so that its job may be taken
+/// over by another node.
+pub(super) const WITHOUT_ACTORS: u8 = 0x80;
+
 /// Maximum number of children of a task.
 const CHILDREN_MAX: u32 = 4;
 
-/// What a task submits.
+/// A child of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Child {
-    /// A task, which takes the value of a stored object, or of an earlier child.
+    /// A task with at most one input.
     Task(Option<Input>),
-    /// A generator of so many items.
+    /// A generator of this number of items.
     Generator(u32),
-    /// An actor, and so many calls.
+    /// An actor and this number of calls.
     Actor(u32),
-    /// A task that is cancelled.
+    /// A task that its parent cancels.
     Cancelled,
 }
 
-/// An argument.
+/// Input of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
-    /// The object that the task has stored.
+    /// The object that the parent has stored.
     Stored,
-    /// The result of the child of this index.
+    /// The result of the parent's child with this index.
     Child(usize),
 }
 
 /// The plan of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
+    /// Children, with their seeds.
     pub(super) children: Vec<(u64, Child)>,
-    /// Whether its result contains the object that it has stored.
+    /// Whether the result contains the object that the task has stored.
     pub(super) returns_ref: bool,
-    /// Microseconds of its computation.
+    /// Duration of the computation in microseconds.
     pub(super) micros: u64,
 }
 
-/// Returns the plan of a task with this seed, at this depth: 0 for tasks without children.
-pub(super) fn plan(seed: u64, depth: u8) -> Plan {
+/// Returns the plan of a task with this seed and number: its depth, which is 0 for tasks without children, and flags.
+pub(super) fn plan(seed: u64, number: u8) -> Plan {
     let mut random = Seed::new(seed);
+    let (depth, has_actors) = (number & !WITHOUT_ACTORS, number & WITHOUT_ACTORS == 0);
     let count = if depth == 0 { 0 } else { 1 + random.below(CHILDREN_MAX) };
     let mut children = Vec::new();
     for index in 0..count as usize {
         let child_seed = random.next_u64();
         let kind = match random.below(12) {
             0 | 1 => Child::Generator(random.below(6)),
-            2 | 3 => Child::Actor(1 + random.below(4)),
+            2 | 3 if has_actors => Child::Actor(1 + random.below(4)),
             4 => Child::Cancelled,
             5..8 => Child::Task(Some(Input::Stored)),
             8 | 9 if index > 0 && matches!(children[index - 1], (_, Child::Task(_))) => {
@@ -66,8 +72,8 @@ pub(super) fn plan(seed: u64, depth: u8) -> Plan {
     Plan { children, returns_ref: random.below(4) == 0, micros: u64::from(random.below(3000)) }
 }
 
-/// Returns a value: a number, and bytes that follow from it. Some values are large enough for the value store, some are too
-/// large for messages between nodes.
+/// Encodes a number as a value: the number, and padding whose length and content it determines. Some values are large enough
+/// for the value store, some are too large for messages between nodes.
 pub(super) fn encode(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     let length = match number % 10 {
@@ -80,7 +86,7 @@ pub(super) fn encode(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the number of a value.
+/// Returns the number of a value, or `None` if the value is wrong.
 pub(super) fn decode(bytes: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     (encode(number) == bytes).then_some(number)
@@ -110,9 +116,14 @@ pub(super) fn combine(seed: u64, input: Option<u64>, children: &[u64]) -> u64 {
     result.value()
 }
 
+/// Returns the number of a child.
+pub(super) fn child_number(number: u8) -> u8 {
+    (number & !WITHOUT_ACTORS).saturating_sub(1) | number & WITHOUT_ACTORS
+}
+
 /// Returns the expected result of a task.
-pub(super) fn expected(seed: u64, depth: u8, input: Option<u64>) -> u64 {
-    let Plan { children, .. } = plan(seed, depth);
+pub(super) fn expected(seed: u64, number: u8, input: Option<u64>) -> u64 {
+    let Plan { children, .. } = plan(seed, number);
     let mut results: Vec<u64> = Vec::new();
     for (child_seed, child) in children {
         let result = match child {
@@ -121,7 +132,7 @@ pub(super) fn expected(seed: u64, depth: u8, input: Option<u64>) -> u64 {
                     Input::Stored => stored_value(seed),
                     Input::Child(index) => results[index],
                 });
-                expected(child_seed, depth - 1, input)
+                expected(child_seed, child_number(number), input)
             }
             Child::Generator(items) => {
                 let items: Vec<u64> = (0..u64::from(items)).map(|index| item_value(child_seed, index)).collect();

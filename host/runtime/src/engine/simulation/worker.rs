@@ -1,4 +1,4 @@
-//! Simulated workers: they run the plans of tasks, a step at a time, and check each value that they get.
+//! Simulated workers: they run the plans of tasks step by step, and check all delivered values.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,8 +19,8 @@ use sandbar_worker::program::{
 };
 
 use super::program::{
-    ACTOR, Child, GENERATOR, Input, METHOD, Plan, TASK, call_seed, call_value, combine, decode, encode, item_value,
-    plan, stored_value,
+    ACTOR, Child, GENERATOR, Input, METHOD, Plan, TASK, call_seed, call_value, child_number, combine, decode, encode,
+    item_value, plan, stored_value,
 };
 use crate::link::WorkerLink;
 
@@ -32,7 +32,6 @@ const RETRIES: u32 = 3;
 /// A delivered value, or an error.
 type ValueOrError = Result<Vec<u8>, TaskError>;
 
-/// A worker.
 #[derive(Debug)]
 pub(super) struct SimWorker {
     pub(super) id: WorkerId,
@@ -45,26 +44,28 @@ pub(super) struct SimWorker {
     /// File of the message that the node reads.
     current_file: Option<SealedFile>,
     queue: VecDeque<QueuedTask>,
-    /// Number of tasks that were assigned, and that have started.
+    /// Number of assigned tasks.
     assigned: u32,
+    /// Number of tasks that have started or were reclaimed.
     started: u32,
     tasks: BTreeMap<u64, RunningTask>,
-    /// The task that computes, until this time.
+    /// The task that has the processor.
     computing: Option<u64>,
-    /// Attempts of the creation of resident actors.
     actors: BTreeMap<u64, ResidentActor>,
     /// Requests of tasks for objects, in order.
     requests: BTreeMap<u64, VecDeque<u64>>,
-    /// Values delivered for the next tasks, or `None` for one that is not available yet.
+    /// Objects delivered for the next tasks, or `None` for a pending one.
     needs: BTreeMap<u64, VecDeque<Option<ValueOrError>>>,
+    /// Bytes of the files that the node has lent, by the file's number.
     lent: BTreeMap<u64, Vec<u8>>,
+    /// Jobs that must not submit tasks, because of back-pressure.
     held_jobs: BTreeSet<u32>,
     pub(super) is_alive: bool,
-    /// Whether the node has killed it, or disconnected.
+    /// Whether the node has killed the worker.
     pub(super) is_killed: bool,
-    /// Violations of the protocol, or wrong values.
+    /// Violations of the protocol, and wrong values.
     pub(super) errors: Vec<String>,
-    /// A root task waits until the simulation lets it finish.
+    /// Whether a root task waits until the simulation releases it.
     pub(super) waits_for_quiescence: bool,
 }
 
@@ -77,7 +78,7 @@ struct QueuedTask {
     seed: u64,
     role: TaskRole,
     needs: Vec<u64>,
-    /// First argument: the depth of a task, or the number of items.
+    /// First argument: depth and flags of a task, or the number of a generator's items.
     number: u8,
     /// Whether it is the root task of a job.
     is_root: bool,
@@ -85,36 +86,40 @@ struct QueuedTask {
 
 #[derive(Debug)]
 struct ResidentActor {
+    /// Attempt of the actor's creation.
     attempt: u32,
     creation: QueuedTask,
 }
 
 #[derive(Debug)]
 struct RunningTask {
-    own: QueuedTask,
+    spec: QueuedTask,
     stage: Stage,
     plan: Plan,
     input: Option<u64>,
+    /// The object that the task has stored.
     stored: Option<u64>,
-    children: Vec<Submitted>,
+    children: Vec<SubmittedChild>,
     results: Vec<u64>,
-    /// Objects that the task holds, with how often.
+    /// Reference counts of the objects that the task holds.
     holds: BTreeMap<u64, u32>,
     /// Values or errors of requested objects.
     delivered: BTreeMap<u64, ValueOrError>,
-    /// Items of streams.
+    /// Values of received items, by stream.
     items: BTreeMap<u64, Vec<u64>>,
-    /// Consumed items, of a generator.
+    /// Number of a generator's items that its consumer has taken.
     consumed: u64,
     is_blocked: bool,
-    ends: Duration,
-    /// The next child, item, or call.
+    /// Time at which the computation ends.
+    computes_until: Duration,
+    /// Index of the next child or item.
     next: usize,
 }
 
 #[derive(Debug, Clone)]
-struct Submitted {
+struct SubmittedChild {
     object: u64,
+    /// Calls of an actor.
     calls: Vec<u64>,
 }
 
@@ -125,12 +130,12 @@ enum Stage {
     Await,
     Yield,
     Compute,
-    /// A root task waits until all is quiet.
+    /// A root task waits until the simulation releases it.
     Quiesce,
     Return,
 }
 
-/// What a step of a task did.
+/// State of a task after a step.
 enum Step {
     Continues,
     Blocked,
@@ -163,7 +168,7 @@ impl SimWorker {
         }
     }
 
-    /// Returns whether it has nothing to do, apart from a root task that waits.
+    /// Returns whether the worker has no messages, and no tasks except root tasks that wait for release.
     pub(super) fn is_idle(&self) -> bool {
         let all_wait = self.tasks.values().all(|task| task.stage == Stage::Quiesce);
         !self.is_alive || self.inbox.is_empty() && self.outbox.is_empty() && self.queue.is_empty() && all_wait
@@ -177,7 +182,7 @@ impl SimWorker {
         self.tasks.clear();
     }
 
-    /// Lets a waiting root task finish.
+    /// Releases waiting root tasks, which then finish.
     pub(super) fn release_root(&mut self) {
         self.waits_for_quiescence = false;
         for task in self.tasks.values_mut().filter(|task| task.stage == Stage::Quiesce) {
@@ -189,7 +194,7 @@ impl SimWorker {
         self.outbox.push_back((postcard::to_stdvec(message).unwrap(), file));
     }
 
-    /// Handles messages, and runs its tasks for a moment.
+    /// Handles all messages, and runs some steps of the tasks.
     pub(super) fn run(&mut self, now: Duration) {
         if !self.is_alive {
             return;
@@ -205,13 +210,13 @@ impl SimWorker {
         }
     }
 
-    /// Runs a step of one task. Returns whether there was one.
+    /// Runs a step of one task, or starts a task. Returns whether a task was ready.
     fn step(&mut self, now: Duration) -> bool {
         let ready: Vec<u64> = self.tasks.iter().filter(|(_, task)| !task.is_blocked).map(|(id, _)| *id).collect();
-        // One task has the processor; others wait for it.
+        // One task has the processor until it blocks or finishes.
         let current = self.computing.filter(|task| ready.contains(task)).or_else(|| {
-            let pick = self.seed.below(ready.len().max(1) as u32) as usize;
-            ready.get(pick).copied()
+            let index = self.seed.below(ready.len().max(1) as u32) as usize;
+            ready.get(index).copied()
         });
         let Some(id) = current else {
             return self.start_next(now);
@@ -234,24 +239,24 @@ impl SimWorker {
     }
 
     fn start_next(&mut self, now: Duration) -> bool {
-        let Some(own) = self.queue.pop_front() else { return false };
+        let Some(spec) = self.queue.pop_front() else { return false };
         self.started += 1;
-        let id = own.task;
-        match own.role {
+        let id = spec.task;
+        match spec.role {
             TaskRole::MakeActor(_) => {
-                self.take_needs(&own.needs);
+                self.take_needs(&spec.needs);
                 let value = postcard::to_stdvec(&None::<u64>).unwrap();
-                self.send_finished(&own, Ok((value, Vec::new())), None, false);
-                self.actors.insert(id, ResidentActor { attempt: own.attempt, creation: own });
+                self.send_finished(&spec, Ok((value, Vec::new())), None, false);
+                self.actors.insert(id, ResidentActor { attempt: spec.attempt, creation: spec });
             }
             TaskRole::ActorCall(actor, attempt, _)
                 if self.actors.get(&actor).is_none_or(|resident| resident.attempt != attempt) =>
             {
-                self.take_needs(&own.needs);
+                self.take_needs(&spec.needs);
                 self.send(&WorkerMessage::CallDropped(id), None);
             }
             _ => {
-                let plan = plan(own.seed, if own.function == TASK { own.number } else { 0 });
+                let plan = plan(spec.seed, if spec.function == TASK { spec.number } else { 0 });
                 let task = RunningTask {
                     stage: Stage::Input,
                     input: None,
@@ -263,10 +268,10 @@ impl SimWorker {
                     items: BTreeMap::new(),
                     consumed: 0,
                     is_blocked: false,
-                    ends: now,
+                    computes_until: now,
                     next: 0,
                     plan,
-                    own,
+                    spec,
                 };
                 self.tasks.insert(id, task);
             }
@@ -274,7 +279,7 @@ impl SimWorker {
         true
     }
 
-    /// Takes the values that were delivered for a task which does not run.
+    /// Drops the objects that were delivered for a task that does not run.
     fn take_needs(&mut self, needs: &[u64]) {
         for need in needs {
             self.take_need(*need);
@@ -296,8 +301,8 @@ impl SimWorker {
             Stage::Submit => self.submit_next(task),
             Stage::Await => self.await_next(task),
             Stage::Yield => self.yield_next(task),
-            Stage::Compute if now < task.ends => Step::Continues,
-            Stage::Compute if task.own.is_root => {
+            Stage::Compute if now < task.computes_until => Step::Continues,
+            Stage::Compute if task.spec.is_root => {
                 self.release_holds(task);
                 task.stage = Stage::Quiesce;
                 self.waits_for_quiescence = true;
@@ -316,14 +321,14 @@ impl SimWorker {
     }
 
     fn take_input(&mut self, task: &mut RunningTask, now: Duration) -> Step {
-        if let Some(need) = task.own.needs.first().copied() {
+        if let Some(need) = task.spec.needs.first().copied() {
             let value = match task.delivered.remove(&need) {
                 Some(value) => value,
                 None => match self.take_need(need) {
                     Some(Some(value)) => value,
                     Some(None) => return self.request(task, need),
                     None => {
-                        self.errors.push(format!("task {} starts without object {need}", task.own.task));
+                        self.errors.push(format!("task {} starts without object {need}", task.spec.task));
                         return Step::Blocked;
                     }
                 },
@@ -336,8 +341,8 @@ impl SimWorker {
                 }
             }
         }
-        task.ends = now + Duration::from_micros(task.plan.micros);
-        task.stage = match task.own.function {
+        task.computes_until = now + Duration::from_micros(task.plan.micros);
+        task.stage = match task.spec.function {
             TASK => Stage::Submit,
             GENERATOR => Stage::Yield,
             _ => Stage::Compute,
@@ -345,7 +350,7 @@ impl SimWorker {
         Step::Continues
     }
 
-    /// Decodes a value.
+    /// Decodes and checks a value.
     fn check(&mut self, object: u64, value: ValueOrError) -> Result<u64, TaskError> {
         let bytes = value?;
         Ok(decode(&bytes).unwrap_or_else(|| {
@@ -355,24 +360,24 @@ impl SimWorker {
     }
 
     fn request(&mut self, task: &mut RunningTask, object: u64) -> Step {
-        self.send(&WorkerMessage::RequestObject(object, task.own.task), None);
-        self.requests.entry(object).or_default().push_back(task.own.task);
+        self.send(&WorkerMessage::RequestObject(object, task.spec.task), None);
+        self.requests.entry(object).or_default().push_back(task.spec.task);
         Step::Blocked
     }
 
     fn submit_next(&mut self, task: &mut RunningTask) -> Step {
-        let own = task.own.task;
+        let id = task.spec.task;
         let uses_stored = |child: &(u64, Child)| child.1 == Child::Task(Some(Input::Stored));
         let is_stored = task.plan.returns_ref || task.plan.children.iter().any(uses_stored);
         if is_stored && task.stored.is_none() {
             let object = self.ids.take(1).unwrap();
-            let value = encode(stored_value(task.own.seed));
-            self.send_value(value, |value| WorkerMessage::Put { object, task: own, value, refs: Vec::new() });
+            let value = encode(stored_value(task.spec.seed));
+            self.send_value(value, |value| WorkerMessage::Put { object, task: id, value, refs: Vec::new() });
             task.holds.insert(object, 1);
             task.stored = Some(object);
             return Step::Continues;
         }
-        if task.next > 0 && self.held_jobs.contains(&task.own.job) {
+        if task.next > 0 && self.held_jobs.contains(&task.spec.job) {
             return Step::Continues;
         }
         let Some((seed, child)) = task.plan.children.get(task.next).copied() else {
@@ -381,22 +386,22 @@ impl SimWorker {
             return Step::Continues;
         };
         task.next += 1;
-        let depth = task.own.number.saturating_sub(1);
+        let number = child_number(task.spec.number);
         let submitted = match child {
             Child::Task(input) => {
                 let input = input.map(|input| match input {
                     Input::Stored => task.stored.unwrap_or(0),
                     Input::Child(index) => task.children[index].object,
                 });
-                Submitted { object: self.submit(task, (TASK, seed), depth, input, None), calls: Vec::new() }
+                SubmittedChild { object: self.submit(task, (TASK, seed), number, input, None), calls: Vec::new() }
             }
             Child::Generator(items) => {
                 let object = self.submit(task, (GENERATOR, seed), items as u8, None, None);
                 task.items.insert(object, Vec::new());
-                // The end of the stream is requested before its items.
-                self.send(&WorkerMessage::RequestObject(object, own), None);
-                self.requests.entry(object).or_default().push_back(own);
-                Submitted { object, calls: Vec::new() }
+                // Requests the end of the stream before its items.
+                self.send(&WorkerMessage::RequestObject(object, id), None);
+                self.requests.entry(object).or_default().push_back(id);
+                SubmittedChild { object, calls: Vec::new() }
             }
             Child::Actor(calls) => {
                 let object = self.submit(task, (ACTOR, seed), 0, None, None);
@@ -405,12 +410,12 @@ impl SimWorker {
                     self.submit(task, (METHOD, seed), 0, None, Some(object))
                 });
                 let calls = calls.collect();
-                Submitted { object, calls }
+                SubmittedChild { object, calls }
             }
             Child::Cancelled => {
-                let object = self.submit(task, (TASK, seed), depth, None, None);
-                self.send(&WorkerMessage::Cancel(object, own, true), None);
-                Submitted { object, calls: Vec::new() }
+                let object = self.submit(task, (TASK, seed), number, None, None);
+                self.send(&WorkerMessage::Cancel(object, id, true), None);
+                SubmittedChild { object, calls: Vec::new() }
             }
         };
         task.children.push(submitted);
@@ -434,14 +439,14 @@ impl SimWorker {
                 let actor = ActorOptions { max_restarts: 2, max_task_retries: 5, ..ActorOptions::default() };
                 Some(RequestOptions { actor: Some(Box::new(actor)), ..RequestOptions::default() })
             }
-            // Generators wait for their consumers.
+            // A small buffer: generators wait for their consumers.
             GENERATOR => Some(RequestOptions { buffer: Some(2), ..RequestOptions::default() }),
             _ => None,
         };
         let options = options.map(Box::new);
         let request = TaskRequest { options, actor: actor.map(ObjectId), arguments, refs: Vec::new() };
         let request = postcard::to_stdvec(&request).unwrap();
-        let (parent, attempt) = (task.own.task, task.own.attempt);
+        let (parent, attempt) = (task.spec.task, task.spec.attempt);
         let submit = SubmitTask { task: id, parent, attempt, function, returns: 1, seed, request: &request };
         self.send(&WorkerMessage::Submit(submit), None);
         *task.holds.entry(id).or_default() += 1;
@@ -482,12 +487,12 @@ impl SimWorker {
         }
     }
 
-    /// Returns the value of an object, or requests it.
+    /// Returns the value of a delivered object. Requests the object otherwise.
     fn await_value(&mut self, task: &mut RunningTask, object: u64) -> Option<Result<u64, TaskError>> {
         match task.delivered.get(&object).cloned() {
             Some(value) => Some(self.check(object, value)),
             None => {
-                let is_requested = self.requests.get(&object).is_some_and(|tasks| tasks.contains(&task.own.task));
+                let is_requested = self.requests.get(&object).is_some_and(|tasks| tasks.contains(&task.spec.task));
                 if !is_requested {
                     self.request(task, object);
                 }
@@ -508,12 +513,12 @@ impl SimWorker {
     }
 
     fn yield_next(&mut self, task: &mut RunningTask) -> Step {
-        let TaskRole::Generator(buffer) = task.own.role else {
-            self.errors.push(format!("generator {} has another role", task.own.task));
+        let TaskRole::Generator(buffer) = task.spec.role else {
+            self.errors.push(format!("generator {} has another role", task.spec.task));
             task.stage = Stage::Compute;
             return Step::Continues;
         };
-        if task.next >= usize::from(task.own.number) {
+        if task.next >= usize::from(task.spec.number) {
             task.stage = Stage::Compute;
             return Step::Continues;
         }
@@ -521,8 +526,8 @@ impl SimWorker {
             return Step::Blocked;
         }
         let (index, object) = (task.next as u64, self.ids.take(1).unwrap());
-        let (id, attempt) = (task.own.task, task.own.attempt);
-        let value = encode(item_value(task.own.seed, index));
+        let (id, attempt) = (task.spec.task, task.spec.attempt);
+        let value = encode(item_value(task.spec.seed, index));
         self.send_value(value, |value| WorkerMessage::Yield {
             task: id,
             attempt,
@@ -531,25 +536,25 @@ impl SimWorker {
             value,
             refs: Vec::new(),
         });
-        // The item belongs to its stream.
+        // The stream holds the item, not the task.
         task.next += 1;
         Step::Continues
     }
 
     fn finish(&mut self, task: &mut RunningTask) {
-        let seed = task.own.seed;
-        let result = match task.own.function {
+        let seed = task.spec.seed;
+        let result = match task.spec.function {
             METHOD => call_value(seed),
-            GENERATOR => u64::from(task.own.number),
+            GENERATOR => u64::from(task.spec.number),
             _ => combine(seed, task.input, &task.results),
         };
-        let refs = task.stored.filter(|_| task.plan.returns_ref && !task.own.is_root).into_iter().collect();
-        self.send_finished(&task.own, Ok((encode(result), refs)), None, false);
+        let refs = task.stored.filter(|_| task.plan.returns_ref && !task.spec.is_root).into_iter().collect();
+        self.send_finished(&task.spec, Ok((encode(result), refs)), None, false);
         self.release_holds(task);
     }
 
     fn fail(&mut self, task: &mut RunningTask, error: TaskError) {
-        self.send_finished(&task.own, Err(error), None, false);
+        self.send_finished(&task.spec, Err(error), None, false);
         self.release_holds(task);
     }
 
@@ -561,12 +566,12 @@ impl SimWorker {
 
     fn send_finished(
         &mut self,
-        own: &QueuedTask,
+        spec: &QueuedTask,
         returned: Result<(Vec<u8>, Vec<u64>), TaskError>,
         saved: Option<u64>,
         lost: bool,
     ) {
-        let (task, attempt, usage) = (own.task, own.attempt, AttemptUsage::default());
+        let (task, attempt, usage) = (spec.task, spec.attempt, AttemptUsage::default());
         match returned {
             Ok((value, refs)) => self.send_value(value, |value| WorkerMessage::Finished {
                 task,
@@ -583,7 +588,7 @@ impl SimWorker {
         }
     }
 
-    /// Sends a message with a value: some large values in files.
+    /// Sends a message with a value. Values of more than 8000 bytes are files.
     fn send_value(&mut self, value: Vec<u8>, message: impl FnOnce(SentValue<'_>) -> WorkerMessage<'_>) {
         if value.len() > 8000 {
             let file = SealedFile::new(&value).unwrap();
@@ -618,7 +623,7 @@ impl SimWorker {
                 if self.lent.remove(&file).is_some() {
                     self.send(&WorkerMessage::FileReleased(file), None);
                 } else {
-                    self.errors.push(format!("file {file} is released, and was not lent"));
+                    self.errors.push(format!("file {file} is released but not lent"));
                 }
             }
             NodeMessage::Cancel(task, attempt) => self.cancel(task, attempt),
@@ -653,14 +658,14 @@ impl SimWorker {
 
     fn deliver_requested(&mut self, object: u64, value: Option<ValueOrError>, contains: Vec<u64>) {
         let Some(value) = value else {
-            return self.errors.push(format!("object {object} was requested, and is pending"));
+            return self.errors.push(format!("object {object} was requested, but is delivered as pending"));
         };
         let requester = self.requests.get_mut(&object).and_then(VecDeque::pop_front);
         if self.requests.get(&object).is_some_and(VecDeque::is_empty) {
             self.requests.remove(&object);
         }
         if requester.is_none() {
-            self.errors.push(format!("object {object} was delivered, and not requested"));
+            self.errors.push(format!("object {object} is delivered but was not requested"));
         }
         match requester.and_then(|task| self.tasks.get_mut(&task)) {
             Some(task) => {
@@ -668,7 +673,7 @@ impl SimWorker {
                 task.delivered.insert(object, value);
                 self.unblock(requester.unwrap_or(0));
             }
-            // Its task has ended.
+            // The requester has ended.
             None => contains.into_iter().for_each(|content| self.send(&WorkerMessage::Release(content, 1), None)),
         }
     }
@@ -680,7 +685,7 @@ impl SimWorker {
             contains.into_iter().chain([object]).for_each(|object| self.send(&WorkerMessage::Release(object, 1), None));
             return;
         };
-        // An item's value is known from its position; it is requested if it is large.
+        // Items are computed from their indices. Only values in the message are compared.
         let number = match value {
             Some(Ok(bytes)) => decode(&bytes),
             _ => None,
@@ -706,52 +711,53 @@ impl SimWorker {
         if let Some(task) = self.tasks.get_mut(&task)
             && std::mem::take(&mut task.is_blocked)
         {
-            let id = task.own.task;
+            let id = task.spec.task;
             self.send(&WorkerMessage::Blocked(id, false), None);
         }
     }
 
     fn cancel(&mut self, id: u64, attempt: u32) {
-        let cancelled = || TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
+        let cancelled =
+            || TaskError { fault: Fault::new(Code::Cancelled, "the task was cancelled"), chain: Vec::new() };
         if let Some(resident) = self.actors.get(&id).filter(|resident| resident.attempt == attempt) {
             let died = || TaskError { fault: Fault::new(Code::ActorDied, "the actor has ended"), chain: Vec::new() };
-            let is_of = |own: &QueuedTask| matches!(own.role, TaskRole::ActorCall(actor, ..) if actor == id);
+            let is_call = |spec: &QueuedTask| matches!(spec.role, TaskRole::ActorCall(actor, ..) if actor == id);
             let _ = resident;
             let running: Vec<u64> =
-                self.tasks.iter().filter(|(_, task)| is_of(&task.own)).map(|(call, _)| *call).collect();
+                self.tasks.iter().filter(|(_, task)| is_call(&task.spec)).map(|(call, _)| *call).collect();
             for call in running {
                 let mut task = self.tasks.remove(&call).unwrap();
-                self.send_finished(&task.own, Err(died()), None, true);
+                self.send_finished(&task.spec, Err(died()), None, true);
                 self.release_holds(&mut task);
             }
             let resident = self.actors.remove(&id).unwrap();
             return self.send_finished(&resident.creation, Err(cancelled()), None, false);
         }
-        if let Some(at) = self.queue.iter().position(|own| own.task == id && own.attempt == attempt) {
-            let own = self.queue.remove(at).unwrap();
+        if let Some(at) = self.queue.iter().position(|spec| spec.task == id && spec.attempt == attempt) {
+            let spec = self.queue.remove(at).unwrap();
             self.started += 1;
-            self.take_needs(&own.needs);
-            return self.send_finished(&own, Err(cancelled()), None, false);
+            self.take_needs(&spec.needs);
+            return self.send_finished(&spec, Err(cancelled()), None, false);
         }
-        if self.tasks.get(&id).is_some_and(|task| task.own.attempt == attempt) {
+        if self.tasks.get(&id).is_some_and(|task| task.spec.attempt == attempt) {
             let mut task = self.tasks.remove(&id).unwrap();
             self.fail(&mut task, cancelled());
         }
     }
 
-    /// Ends a call that has not started.
+    /// Removes a call that has not started from the queue.
     fn withdraw(&mut self, call: u64, attempt: u32) {
-        if let Some(at) = self.queue.iter().position(|own| own.task == call && own.attempt == attempt) {
-            let own = self.queue.remove(at).unwrap();
+        if let Some(at) = self.queue.iter().position(|spec| spec.task == call && spec.attempt == attempt) {
+            let spec = self.queue.remove(at).unwrap();
             self.started += 1;
-            self.take_needs(&own.needs);
-            let error = TaskError { fault: Fault::new(Code::Cancelled, "it was cancelled"), chain: Vec::new() };
-            self.send_finished(&own, Err(error), None, false);
+            self.take_needs(&spec.needs);
+            let error = TaskError { fault: Fault::new(Code::Cancelled, "the task was cancelled"), chain: Vec::new() };
+            self.send_finished(&spec, Err(error), None, false);
         }
     }
 }
 
-/// The node's side of a worker.
+/// The node's link to a simulated worker.
 #[derive(Debug)]
 pub(super) struct SimLink(pub(super) Rc<RefCell<SimWorker>>);
 
@@ -785,7 +791,7 @@ impl WorkerLink for SimLink {
             _ => 0,
         };
         if task.attempt > RETRIES && task.function != ACTOR && task.function != METHOD {
-            worker.errors.push(format!("task {} has attempt {}", task.task, task.attempt));
+            worker.errors.push(format!("task {} has attempt {}, but only {RETRIES} retries", task.task, task.attempt));
         }
         worker.assigned += 1;
         let position = TaskPosition::new(worker.assigned);
@@ -811,7 +817,7 @@ impl WorkerLink for SimLink {
         let mut worker = self.0.borrow_mut();
         let started = worker.started;
         worker.queue.clear();
-        // The positions of reclaimed tasks are not used again.
+        // Positions of reclaimed tasks are never reused.
         worker.started = worker.assigned;
         TaskPosition::new(started)
     }

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustc_hash::FxHasher;
 use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
 use sandbar_jobs::{JobLog, LogOutput};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet};
@@ -21,14 +23,14 @@ use super::super::jobs::{JobOutputs, JobResult, NewJob, RootTask};
 use super::super::workers::WORKERS_MAX;
 use super::driver::{Clock, SimDriver, Surroundings};
 use super::leases::LeaseJob;
-use super::program::{decode, expected};
+use super::program::{WITHOUT_ACTORS, decode, expected};
 use super::worker::SimWorker;
 use crate::calls::{Program, ProgramTask};
-use crate::peer::{NewPeer, PeerEnd, PeerLine, RemoteObject};
+use crate::peer::{CachedResult, JobRoot, NewPeer, PeerEnd, PeerLine, RemoteObject};
 
 /// Maximum simulated time of a run. A run without faults takes much less.
 const TIME_MAX: Duration = Duration::from_secs(300);
-/// Time within which faults happen.
+/// Time from the start of a run in which faults happen.
 const FAULT_TIME: Duration = Duration::from_millis(400);
 /// Slots of a node.
 const SLOTS: u32 = 2;
@@ -48,9 +50,9 @@ pub(super) struct Faults {
     pub(super) worker_crashes: u32,
     pub(super) node_crashes: u32,
     pub(super) disconnects: u32,
-    /// Chance in a hundred that a disk task fails.
+    /// Probability, in percent, that a disk task fails.
     pub(super) disk_fails: u32,
-    /// Chance in a hundred that a worker can't be started.
+    /// Probability, in percent, that a worker can't be started.
     pub(super) start_fails: u32,
     pub(super) small_memory: bool,
 }
@@ -65,21 +67,52 @@ impl Faults {
 struct Node {
     engine: Engine,
     surroundings: Rc<RefCell<Surroundings>>,
-    job: SimJob,
+    jobs: Vec<SimJob>,
     leases: LeaseJob,
 }
 
+impl Node {
+    fn jobs_have_ended(&self) -> bool {
+        self.jobs.iter().all(|job| job.outcome.is_some())
+    }
+}
+
+/// A job: what it runs, and its result.
 struct SimJob {
     id: JobId,
-    expected: u64,
+    work: JobWork,
     result: oneshot::Receiver<JobResult>,
     outcome: Option<Result<Vec<u8>, String>>,
+}
+
+/// What a job runs.
+#[derive(Debug, Clone)]
+struct JobWork {
+    /// Name in the cluster, if another node may take it over.
+    name: Option<Arc<str>>,
+    /// The node that it was submitted to.
+    node: u32,
+    seed: u64,
+    /// Depth and flags of its root task.
+    number: u8,
+}
+
+/// A job that another node takes over.
+struct Takeover {
+    at: Duration,
+    work: JobWork,
+}
+
+impl JobWork {
+    fn expected(&self) -> u64 {
+        expected(self.seed, self.number, None)
+    }
 }
 
 /// A connection of two nodes.
 struct Connection {
     ends: [PeerEnd; 2],
-    /// Frames under way, by direction.
+    /// Frames in flight, by direction, with the times at which they arrive.
     frames: [VecDeque<(Duration, Vec<u8>)>; 2],
 }
 
@@ -95,11 +128,16 @@ pub(super) struct World {
     /// Fetches under way: when, by which node and its number, and what.
     fetches: Vec<(Duration, u32, u64, RemoteObject)>,
     loads: Vec<(Duration, u32, NodeId, u32)>,
+    takeovers: Vec<Takeover>,
     next_range: u32,
     program: Arc<Program>,
+    /// The program without actors, of jobs that can be taken over.
+    program_without_actors: Arc<Program>,
     doorbell: Doorbell,
     log: JobLog,
     frame: Vec<u8>,
+    /// Hash of all that nodes have sent to each other, and when.
+    sent: FxHasher,
     prints: bool,
     _folder: tempfile::TempDir,
 }
@@ -115,17 +153,7 @@ impl World {
     pub(super) fn new(mut random: Seed, faults: Faults, prints: bool) -> World {
         let clock = Clock::new();
         let folder = tempfile::tempdir().unwrap();
-        let names = [("task", TaskKind::Task), ("generator", TaskKind::Generator), ("Actor.new", TaskKind::Make)];
-        let names = names.into_iter().chain([("Actor.call", TaskKind::Method)]);
-        let task = |(name, kind): (&str, TaskKind)| ProgramTask {
-            name: name.into(),
-            arguments: Vec::new(),
-            returns: "u64".to_owned(),
-            count: 1,
-            kind,
-        };
-        let compiled = Arc::new(CompiledComponent::placeholder().unwrap());
-        let program = Arc::new(Program { compiled, limits: Limits::default(), tasks: names.map(task).collect() });
+        let [program, program_without_actors] = programs();
         let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).unwrap();
         let mut fault_times = Vec::new();
         for (count, fault) in [
@@ -149,11 +177,14 @@ impl World {
             broken: Vec::new(),
             fetches: Vec::new(),
             loads: Vec::new(),
+            takeovers: Vec::new(),
             next_range: 100,
             program,
+            program_without_actors,
             doorbell: Doorbell::new().unwrap(),
             log,
             frame: Vec::new(),
+            sent: FxHasher::default(),
             prints,
             _folder: folder,
         };
@@ -187,30 +218,67 @@ impl World {
         };
         let limits = StoreLimits { memory_bytes_max, files_max: 1000, job_bytes_max: u64::MAX };
         let next_job = Arc::new(AtomicU32::new(1));
-        let [id, leases_id] = [(); 2].map(|()| JobId(next_job.fetch_add(1, Relaxed)));
+        let leases_id = JobId(next_job.fetch_add(1, Relaxed));
         let driver = Box::new(SimDriver(surroundings.clone()));
         let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
+        let leases = LeaseJob::start(&mut engine, leases_id, tenant_of(number));
+        self.nodes.insert(number, Node { engine, surroundings, jobs: Vec::new(), leases });
+        let is_lasting = self.random.below(2) == 0;
         let (seed, depth) = (self.random.next_u64(), 1 + self.random.below(3) as u8);
-        let (number_of_node, number) = (number, [depth]);
+        let name = is_lasting.then(|| Arc::from(format!("job-{number}")));
+        let number_of_task = if is_lasting { depth | WITHOUT_ACTORS } else { depth };
+        self.start_job(number, JobWork { name, node: number, seed, number: number_of_task }, Vec::new());
+    }
+
+    /// Starts a job on a node, with results of an earlier run.
+    fn start_job(&mut self, node: u32, work: JobWork, results: Vec<CachedResult>) {
+        let Some(on) = self.nodes.get_mut(&node) else { return };
+        let number = [work.number];
         // Three arguments mark a root task.
         let arguments = [Argument::Value(&number), Argument::Missing, Argument::Missing];
         let arguments = postcard::to_stdvec(&arguments[..]).unwrap();
         let outputs =
             JobOutputs { progress: Arc::default(), log: self.log.sender(), finished: Arc::new(OnceLock::new()) };
         let (done, result) = oneshot::channel();
+        let program = if work.name.is_some() { &self.program_without_actors } else { &self.program };
         let new = NewJob {
-            tenant: tenant_of(number_of_node),
-            program: self.program.clone(),
+            tenant: tenant_of(work.node),
+            program: program.clone(),
             root_task: RootTask::Function { function: 0, arguments: arguments.into() },
-            seed,
-            lasting: None,
+            seed: work.seed,
+            lasting: work.name.clone().map(|name| (name, results)),
             files: Arc::default(),
             outputs,
         };
-        engine.start_job(id, new, done);
-        let job = SimJob { id, expected: expected(seed, depth, None), result, outcome: None };
-        let leases = LeaseJob::start(&mut engine, leases_id, tenant_of(number_of_node));
-        self.nodes.insert(number_of_node, Node { engine, surroundings, job, leases });
+        let id = on.engine.cx.ids.next_job();
+        on.engine.start_job(id, new, done);
+        on.jobs.push(SimJob { id, work, result, outcome: None });
+    }
+
+    /// Another node takes over jobs of nodes that have crashed, with what the others have of their results.
+    fn take_over(&mut self, now: Duration) {
+        let (due, later): (Vec<Takeover>, Vec<Takeover>) =
+            std::mem::take(&mut self.takeovers).into_iter().partition(|takeover| takeover.at <= now);
+        self.takeovers = later;
+        for Takeover { work, .. } in due {
+            let (Some(name), false) = (work.name.clone(), self.nodes.is_empty()) else { continue };
+            let mut results = Vec::new();
+            for node in self.nodes.values() {
+                let mut from = 0;
+                loop {
+                    let page = node.engine.cached_results(&name, from);
+                    let Some((next, _)) = page.last() else { break };
+                    from = *next;
+                    results.extend(page.into_iter().map(|(_, result)| result));
+                }
+            }
+            let pick = self.random.below(self.nodes.len() as u32) as usize;
+            let Some(node) = self.nodes.keys().nth(pick).copied() else { continue };
+            if self.prints {
+                eprintln!("{now:?}: node {node} takes over {name} with {} results", results.len());
+            }
+            self.start_job(node, work, results);
+        }
     }
 
     fn connect(&mut self, a: u32, b: u32) {
@@ -229,15 +297,18 @@ impl World {
         self.connections.insert((a, b), Connection { ends, frames: Default::default() });
     }
 
-    /// Runs until all jobs have ended.
-    pub(super) fn run(mut self) -> Result<(), String> {
+    /// Runs until all jobs have ended. Returns a hash of what has happened.
+    ///
+    /// # Errors
+    /// An invariant is violated.
+    pub(super) fn run(mut self) -> Result<u64, String> {
         let mut last_tick = Duration::ZERO;
         let mut quiet_since = Duration::ZERO;
         loop {
             self.clock.advance(Duration::from_micros(50 + u64::from(self.random.below(400))));
             let now = self.clock.elapsed();
             if now > TIME_MAX {
-                return Err(self.stuck());
+                return Err(self.time_out_error());
             }
             self.inject_faults(now);
             let is_tick = now - last_tick >= Duration::from_millis(1);
@@ -249,21 +320,24 @@ impl World {
                 worked |= self.run_node(number, now, is_tick)?;
             }
             worked |= self.run_network(now);
+            self.take_over(now);
             if worked {
                 quiet_since = now;
             }
-            // All but waiting root tasks is done, also what takes some rounds.
+            // Only waiting root tasks are left. 60 ms cover work that takes several rounds.
             if now - quiet_since > Duration::from_millis(60) && self.is_quiet() && self.fault_times.is_empty() {
                 self.check_references()?;
                 let released = self.release_roots();
-                if !released && self.nodes.values().all(|node| node.job.outcome.is_some()) {
+                if !released && self.nodes.values().all(Node::jobs_have_ended) {
                     break;
                 }
                 quiet_since = now;
             }
         }
         self.check_results()?;
-        self.check_empty()
+        self.check_empty()?;
+        self.clock.elapsed().hash(&mut self.sent);
+        Ok(self.sent.finish())
     }
 
     fn run_node(&mut self, number: u32, now: Duration, is_tick: bool) -> Result<bool, String> {
@@ -291,13 +365,15 @@ impl World {
             node.engine.fetched(fetch, value);
         }
         let usage = node.engine.cx.values.usage();
-        // Messages that wait have one value each, and so have fetches.
-        let held = 40 * VALUE_INLINE_BYTES_MAX as u64;
-        if usage.memory_bytes > node.engine.cx.options.memory_bytes_max + held {
+        // Each waiting message and each fetch holds one value in excess of the limit.
+        let excess_bytes = 40 * VALUE_INLINE_BYTES_MAX as u64;
+        if usage.memory_bytes > node.engine.cx.options.memory_bytes_max + excess_bytes {
             return Err(format!("node {number} has {} bytes of values in memory", usage.memory_bytes));
         }
-        if let Ok(result) = node.job.result.try_recv() {
-            node.job.outcome = Some(result.result.map_err(|error| error.to_string()));
+        for job in &mut node.jobs {
+            if let Ok(result) = job.result.try_recv() {
+                job.outcome = Some(result.result.map_err(|error| error.to_string()));
+            }
         }
         let mut surroundings = node.surroundings.borrow_mut();
         for (fetch, object) in surroundings.fetches.drain(..) {
@@ -327,6 +403,7 @@ impl World {
                     let delay = Duration::from_micros(u64::from(self.random.below(2000)));
                     // Frames arrive in order.
                     let last = connection.frames[from].back().map_or(Duration::ZERO, |(at, _)| *at);
+                    frame.hash(&mut self.sent);
                     connection.frames[from].push_back((last.max(now + delay), frame));
                 }
                 while connection.frames[from].front().is_some_and(|(at, _)| *at <= now) {
@@ -371,11 +448,11 @@ impl World {
     fn fetch(&mut self, number: u32, fetch: u64, object: RemoteObject) {
         let Some(node) = self.nodes.get(&number) else { return };
         let fetched = node.surroundings.borrow().fetched.clone();
-        let tell = move |value| fetched.lock().unwrap_or_else(PoisonError::into_inner).push((fetch, value));
+        let reply = move |value| fetched.lock().unwrap_or_else(PoisonError::into_inner).push((fetch, value));
         let pair = (number.min(object.node.0), number.max(object.node.0));
         match self.nodes.get_mut(&object.node.0).filter(|_| self.connections.contains_key(&pair)) {
-            Some(other) => other.engine.share(object.object, Box::new(tell)),
-            None => tell(Err(sandbar_core::Fault::new(Code::Host, "the node is not connected"))),
+            Some(other) => other.engine.share(object.object, Box::new(reply)),
+            None => reply(Err(sandbar_core::Fault::new(Code::Host, "the node is not connected"))),
         }
     }
 
@@ -389,15 +466,15 @@ impl World {
                 Fault::CrashWorker => {
                     let workers: Vec<_> =
                         self.nodes.values().flat_map(|node| node.surroundings.borrow().workers.clone()).collect();
-                    let pick = self.random.below(workers.len().max(1) as u32) as usize;
-                    if let Some(worker) = workers.get(pick) {
+                    let index = self.random.below(workers.len().max(1) as u32) as usize;
+                    if let Some(worker) = workers.get(index) {
                         worker.borrow_mut().crash();
                     }
                 }
                 Fault::CrashNode => self.crash_node(),
                 Fault::Disconnect => {
-                    let pick = self.random.below(self.connections.len().max(1) as u32) as usize;
-                    if let Some(nodes) = self.connections.keys().nth(pick).copied() {
+                    let index = self.random.below(self.connections.len().max(1) as u32) as usize;
+                    if let Some(nodes) = self.connections.keys().nth(index).copied() {
                         self.connections.remove(&nodes);
                         self.broken.push((now + Duration::from_millis(50), nodes.0, nodes.1));
                     }
@@ -406,14 +483,19 @@ impl World {
         }
     }
 
-    /// Crashes a node, but for the last one.
+    /// Crashes a random node, unless it is the last one.
     fn crash_node(&mut self) {
         if self.nodes.len() < 2 {
             return;
         }
-        let pick = self.random.below(self.nodes.len() as u32) as usize;
-        let Some(number) = self.nodes.keys().nth(pick).copied() else { return };
-        self.nodes.remove(&number);
+        let index = self.random.below(self.nodes.len() as u32) as usize;
+        let Some(number) = self.nodes.keys().nth(index).copied() else { return };
+        let Some(crashed) = self.nodes.remove(&number) else { return };
+        let lasting = crashed.jobs.into_iter().filter(|job| job.outcome.is_none() && job.work.name.is_some());
+        for job in lasting {
+            let at = self.clock.elapsed() + Duration::from_millis(20 + u64::from(self.random.below(100)));
+            self.takeovers.push(Takeover { at, work: job.work });
+        }
         self.connections.retain(|(a, b), _| *a != number && *b != number);
         self.broken.retain(|(_, a, b)| *a != number && *b != number);
     }
@@ -427,26 +509,30 @@ impl World {
         };
         let no_frames = |connection: &Connection| connection.frames.iter().all(VecDeque::is_empty);
         self.broken.is_empty()
+            && self.takeovers.is_empty()
             && self.fetches.is_empty()
             && self.loads.is_empty()
             && self.nodes.values().all(is_idle)
             && self.connections.values().all(no_frames)
     }
 
-    /// Checks that nothing is left of the tasks of root tasks, which have released all that they held.
+    /// Checks that the engines have no state of the tasks that root tasks submitted. The root tasks have released all
+    /// references.
     fn check_references(&self) -> Result<(), String> {
         for (number, node) in &self.nodes {
             let cx = &node.engine.cx;
-            let waits = node.surroundings.borrow().workers.iter().any(|worker| worker.borrow().waits_for_quiescence);
-            if node.job.outcome.is_none() && !waits {
-                return Err(format!("node {number}: its job neither runs nor has ended: {}", self.describe(*number)));
+            let surroundings = node.surroundings.borrow();
+            let waiting = surroundings.workers.iter().filter(|worker| worker.borrow().waits_for_quiescence).count();
+            if node.jobs.iter().filter(|job| job.outcome.is_none()).count() > waiting {
+                return Err(format!("node {number}: its job neither waits nor has ended: {}", self.describe(*number)));
             }
             let is_result =
                 |task: TaskId| node.engine.peers.is_proxy(task) || cx.jobs.values().any(|job| job.first == task);
             for (job, tenant) in cx.scheduler.jobs() {
-                let owner = node.engine.peers.owner_of(job).map_or(*number, |owner| owner.0);
-                if tenant != tenant_of(owner) {
-                    return Err(format!("node {number}: a job of node {owner} is of tenant {tenant}"));
+                let root = node.engine.peers.remote_root(job).unwrap_or(JobRoot { node: NodeId(*number), job });
+                let mut jobs = self.nodes.get(&root.node.0).into_iter().flat_map(|node| &node.jobs);
+                if let Some(job) = jobs.find(|other| other.id == root.job && tenant != tenant_of(other.work.node)) {
+                    return Err(format!("node {number}: a job of node {} is of tenant {tenant}", job.work.node));
                 }
                 let left = cx.scheduler.objects_of(job).find(|object| object.task.is_none_or(|task| !is_result(task)));
                 if let Some(left) = left {
@@ -462,8 +548,8 @@ impl World {
             let left = [executor, borrowed, remote, missed, checkpoints, reservations];
             if left != [0; 6] {
                 return Err(format!(
-                    "node {number}: left are {left:?} (hosted tasks, borrowed objects, remote values, missed values, \
-                     checkpoints, reservations)"
+                    "node {number} has {left:?} (hosted tasks, borrowed objects, remote values, missed values, \
+                     checkpoints, reservations) left"
                 ));
             }
         }
@@ -484,27 +570,27 @@ impl World {
 
     fn check_results(&self) -> Result<(), String> {
         for (number, node) in &self.nodes {
-            let Some(outcome) = &node.job.outcome else { continue };
-            match outcome {
-                Ok(bytes) => {
-                    let result = decode(bytes);
-                    if result != Some(node.job.expected) {
-                        return Err(format!("node {number}: the result is {result:?}, not {}", node.job.expected));
+            for (job, outcome) in node.jobs.iter().filter_map(|job| Some((job, job.outcome.as_ref()?))) {
+                let expected = job.work.expected();
+                let error = match outcome {
+                    Ok(bytes) if decode(bytes) == Some(expected) => continue,
+                    Ok(bytes) => {
+                        let result = decode(bytes);
+                        return Err(format!("node {number}: the result is {result:?}, not {expected}"));
                     }
-                }
-                Err(error) => {
-                    let codes = [Code::WorkerLost, Code::ObjectLost, Code::ActorDied, Code::StoreFull, Code::Host];
-                    let is_explained = codes.iter().any(|code| error.contains(&format!("[{}]", code.as_str())));
-                    if !self.faults.is_any() || !is_explained {
-                        return Err(format!("node {number}: the job failed: {error}"));
-                    }
+                    Err(error) => error,
+                };
+                let codes = [Code::WorkerLost, Code::ObjectLost, Code::ActorDied, Code::StoreFull, Code::Host];
+                let is_explained = codes.iter().any(|code| error.contains(&format!("[{}]", code.as_str())));
+                if !self.faults.is_any() || !is_explained {
+                    return Err(format!("node {number}: the job failed: {error}"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Checks that nothing is left of jobs that have ended.
+    /// Checks that the engines have no state of jobs that have ended.
     fn check_empty(&mut self) -> Result<(), String> {
         for (number, node) in &mut self.nodes {
             for job in node.engine.cx.detached_jobs.clone().into_values() {
@@ -512,18 +598,18 @@ impl World {
             }
             node.engine.run_effects();
             let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &node.engine;
-            // Workers of peers are connected still.
+            // The last count, of connected proxy workers, is not zero.
             let [executor, proxies, borrowed, remote, missed, checkpoints, reservations, _] = peers.counts(cx);
             let left = [executor, proxies, borrowed, remote, missed, checkpoints, reservations, objects.len()];
             if left != [0; 8] || cx.values.usage().values > 0 || jobs.has_results() {
-                return Err(format!("node {number}: left are {left:?} after its jobs have ended"));
+                return Err(format!("node {number}: state {left:?} is left after its jobs have ended"));
             }
             if !cx.scheduler.is_empty() || !workers.has_no_actors() || !deadlines.is_empty() {
                 let (tasks, actors) = (cx.scheduler.is_empty(), workers.has_no_actors());
                 return Err(format!(
                     "node {number}: scheduler empty {tasks}, no actors {actors}, {deadlines:?}, {:?} {:?} {:?}",
                     cx.scheduler.tasks().collect::<Vec<_>>(),
-                    cx.scheduler.objects_of(node.job.id).collect::<Vec<_>>(),
+                    cx.scheduler.objects().collect::<Vec<_>>(),
                     cx.scheduler.jobs().collect::<Vec<_>>()
                 ));
             }
@@ -531,7 +617,7 @@ impl World {
         Ok(())
     }
 
-    fn stuck(&self) -> String {
+    fn time_out_error(&self) -> String {
         let nodes: Vec<String> = self.nodes.keys().map(|number| self.describe(*number)).collect();
         format!("jobs have not ended after {TIME_MAX:?}: {}", nodes.join("; "))
     }
@@ -546,9 +632,33 @@ impl World {
             .map(|view| format!("{} {} {:?} on {:?}", view.id, view.name, view.state, view.worker))
             .collect();
         let counts = node.engine.peers.counts(cx);
-        let outcome = node.job.outcome.is_some();
+        let outcome = node.jobs_have_ended();
         format!("node {number} (ended: {outcome}, peers: {counts:?}): {tasks:?}")
     }
+}
+
+/// Returns the programs of all simulations, with and without actors. Messages have their numbers.
+fn programs() -> [Arc<Program>; 2] {
+    static PROGRAMS: OnceLock<[Arc<Program>; 2]> = OnceLock::new();
+    let functions = [
+        ("task", TaskKind::Task),
+        ("generator", TaskKind::Generator),
+        ("Actor.new", TaskKind::Make),
+        ("Actor.call", TaskKind::Method),
+    ];
+    let task = |(name, kind): &(&str, TaskKind)| ProgramTask {
+        name: (*name).into(),
+        arguments: Vec::new(),
+        returns: "u64".to_owned(),
+        count: 1,
+        kind: *kind,
+    };
+    let program = |functions: &[(&str, TaskKind)]| {
+        let compiled = Arc::new(CompiledComponent::placeholder().unwrap());
+        let tasks = functions.iter().map(task).collect();
+        Arc::new(Program { compiled, limits: Limits::default(), tasks })
+    };
+    PROGRAMS.get_or_init(|| [program(&functions), program(&functions[..2])]).clone()
 }
 
 /// Returns an engine without workers, of a node with this number of processors.
