@@ -46,7 +46,7 @@ fn tasks_and_actors_are_placed() {
 #[test]
 fn nothing_is_placed_where_no_group_is() {
     let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::StrictSpread);
-    let code = |got: Result<i64, TaskError>| got.map_err(|error| error.fault.code);
+    let code = |result: Result<i64, TaskError>| result.map_err(|error| error.fault.code);
     assert_eq!(code(double::options().placement(&group, 1).submit(4).get()), Err(Code::BadRequest));
     group.remove();
     assert_eq!(code(double::options().placement_any(&group).submit(4).get()), Err(Code::GroupRemoved));

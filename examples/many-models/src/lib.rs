@@ -56,20 +56,21 @@ fn group_rows(data: Bytes, by: String, target: String, features: Vec<String>) ->
     let place =
         |name: &str| header.iter().position(|column| *column == name).ok_or(format!("the file has no column `{name}`"));
     let by = place(&by)?;
-    let wanted: Vec<usize> = features.iter().chain([&target]).map(|name| place(name)).collect::<Result<_, _>>()?;
+    let column_indices: Vec<usize> =
+        features.iter().chain([&target]).map(|name| place(name)).collect::<Result<_, _>>()?;
     let mut groups: BTreeMap<&str, Vec<Vec<f64>>> = BTreeMap::new();
     for (number, line) in lines {
         let fields: Vec<&str> = line.split(',').collect();
         let field =
             |place: usize| fields.get(place).copied().ok_or(format!("line {number} has {} fields", fields.len()));
-        let values: Vec<&str> = wanted.iter().map(|place| field(*place)).collect::<Result<_, _>>()?;
+        let values: Vec<&str> = column_indices.iter().map(|place| field(*place)).collect::<Result<_, _>>()?;
         if values.contains(&"") {
             continue;
         }
         let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         groups.entry(field(by)?).or_default().push(values.map_err(|e| format!("line {number}: {e}"))?);
     }
-    let mut columns = vec![Vec::new(); wanted.len()];
+    let mut columns = vec![Vec::new(); column_indices.len()];
     let mut found = Vec::new();
     for (key, rows) in groups.into_iter().filter(|(_, rows)| rows.len() >= ROWS_MIN) {
         let start = columns[0].len();

@@ -141,7 +141,10 @@ mod tests {
         };
         let trained = run(false);
         assert!(trained.accuracy > 0.85, "{trained:?}");
-        assert!(trained.weights.iter().zip(TRUE_WEIGHTS).all(|(is, wanted)| (is - wanted).abs() < 0.4), "{trained:?}");
+        assert!(
+            trained.weights.iter().zip(TRUE_WEIGHTS).all(|(is, expected)| (is - expected).abs() < 0.4),
+            "{trained:?}"
+        );
         assert_eq!(run(true), trained);
     }
 }

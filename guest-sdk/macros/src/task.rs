@@ -194,9 +194,9 @@ pub fn submit_type(of: &impl ToTokens) -> Tokens {
 }
 
 /// Rejects parameters that can't be sent to another process.
-pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'_>) -> syn::Result<()> {
+pub fn check_arguments(context: &str, sig: &syn::Signature, signature: &Signature<'_>) -> syn::Result<()> {
     if let Some(lifetime) = sig.generics.params.first() {
-        let message = format!("a {what} can't borrow its arguments: they come from another process");
+        let message = format!("a {context} can't borrow its arguments: they come from another process");
         return Err(syn::Error::new_spanned(lifetime, message));
     }
     for (_, of) in &signature.inputs {
@@ -211,7 +211,7 @@ pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'
                         .map_or(own.to_owned(), |item| format!("Vec<{item}>")),
                 };
                 let message =
-                    format!("a {what} can't borrow its arguments: they come from another process; take `{own}`");
+                    format!("a {context} can't borrow its arguments: they come from another process; take `{own}`");
                 return Err(syn::Error::new_spanned(of, message));
             }
             Type::ImplTrait(_) => {
@@ -222,7 +222,7 @@ pub fn check_arguments(what: &str, sig: &syn::Signature, signature: &Signature<'
     }
     let typed = |input: &&FnArg| matches!(input, FnArg::Typed(_));
     if let Some(over) = sig.inputs.iter().filter(typed).nth(ARGUMENTS_MAX) {
-        let message = format!("a {what} takes at most {ARGUMENTS_MAX} arguments: combine some in a struct");
+        let message = format!("a {context} takes at most {ARGUMENTS_MAX} arguments: combine some in a struct");
         return Err(syn::Error::new_spanned(over, message));
     }
     Ok(())

@@ -343,9 +343,9 @@ impl ProgramHost {
     }
 
     /// Ends an actor for good.
-    fn terminate_actor(&mut self, number: u64, what: &str) {
+    fn terminate_actor(&mut self, number: u64, reason: &str) {
         let Some(actor) = self.actors.get_mut(&number).filter(|actor| actor.died.is_none()) else { return };
-        let message = format!("actor `{}` {what}", actor.name.as_deref().unwrap_or(actor.creation.definition.name));
+        let message = format!("actor `{}` {reason}", actor.name.as_deref().unwrap_or(actor.creation.definition.name));
         let died = Fault::new(Code::ActorDied, message);
         (actor.died, actor.restart_pending) = (Some(died.clone()), false);
         let is_detached = actor.options.detached;

@@ -181,8 +181,8 @@ pub(super) fn run(definition: &'static TaskDefinition, call: u64, list: &Argumen
     match list {
         Argument::Value(bytes) => each(bytes)?,
         Argument::Object(object) => {
-            let got = host::get(object.0, None);
-            ValueBytes::Object(object.0, usize::try_from(got.bytes).unwrap_or(usize::MAX)).with(each)?;
+            let response = host::get(object.0, None);
+            ValueBytes::Object(object.0, usize::try_from(response.bytes).unwrap_or(usize::MAX)).with(each)?;
         }
         _ => return Err("the list of arguments is missing".to_owned()),
     }

@@ -204,8 +204,9 @@ pub(crate) fn try_fetch<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
 /// Decodes the value or error of an object if it is ready.
 fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
     let bytes = ValueBytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
-    let unreadable =
-        |what: &str, e: String| failure(Code::BadOutput, format!("object {number} can't be read as {what}: {e}"));
+    let unreadable = |value_kind: &str, e: String| {
+        failure(Code::BadOutput, format!("object {number} can't be read as {value_kind}: {e}"))
+    };
     match got.outcome {
         Outcome::Value => Some(T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e))),
         Outcome::Failed => Some(Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e)))),

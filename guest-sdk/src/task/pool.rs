@@ -110,7 +110,7 @@ impl<'p, A: Value, R: Value> Pool<'p, A, R> {
     fn results<I: IntoIterator<Item = A>>(self, arguments: I, ordered: bool) -> Results<'p, I::IntoIter, R> {
         let arguments = arguments.into_iter().fuse();
         let total = match arguments.size_hint() {
-            (least, Some(most)) if least == most => Some(least as u64),
+            (lower, Some(upper)) if lower == upper => Some(lower as u64),
             _ => None,
         };
         let results =

@@ -16,8 +16,8 @@ pub(crate) const NODES_MAX: usize = 1 << 16;
 #[error("{0}")]
 pub struct HeaderError(pub(crate) String);
 
-pub(crate) fn invalid<T>(what: impl Into<String>) -> Result<T, HeaderError> {
-    Err(HeaderError(what.into()))
+pub(crate) fn invalid<T>(reason: impl Into<String>) -> Result<T, HeaderError> {
+    Err(HeaderError(reason.into()))
 }
 
 /// A header whose parts are in bounds of each other. [`Header::check_bounds`] checks that each buffer is inside a given

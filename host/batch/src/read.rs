@@ -205,9 +205,9 @@ fn values_bytes(width: usize, len: usize) -> Result<usize, HeaderError> {
     width.checked_mul(len).ok_or_else(|| HeaderError(format!("{len} values of {width} bytes can't be addressed here")))
 }
 
-fn require_bytes(buffer: Buffer, bytes: usize, what: &str) -> Result<Buffer, HeaderError> {
+fn require_bytes(buffer: Buffer, bytes: usize, buffer_name: &str) -> Result<Buffer, HeaderError> {
     if buffer.len() != bytes {
-        return invalid(format!("its {what} take {} bytes where {bytes} are due", buffer.len()));
+        return invalid(format!("its {buffer_name} take {} bytes where {bytes} are due", buffer.len()));
     }
     Ok(buffer)
 }

@@ -212,11 +212,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads precision and scale.
-    fn decimal(&mut self, most: u8) -> Result<(u8, i8), HeaderError> {
+    fn decimal(&mut self, max: u8) -> Result<(u8, i8), HeaderError> {
         let (precision, scale) = (self.byte()?, self.byte()? as i8);
-        if !(1..=most).contains(&precision) || scale.unsigned_abs() > precision {
+        if !(1..=max).contains(&precision) || scale.unsigned_abs() > precision {
             return Err(HeaderError(format!(
-                "a decimal of {precision} digits, {scale} of them behind the point, of {most}"
+                "a decimal of {precision} digits, {scale} of them behind the point, of {max}"
             )));
         }
         Ok((precision, scale))

@@ -86,7 +86,7 @@ fn text(plan: &JobPlan) -> String {
     let device = plan.device.map_or_else(String::new, |device| format!("; device {}", word(&device)));
     let workers = if plan.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", plan.workers) };
     lines.line("runs on", &format!("{workers}; {} for grouped rows{device}", size(plan.memory_bytes_max)));
-    plan.unchecked.iter().for_each(|what| lines.line("not checked", what));
+    plan.unchecked.iter().for_each(|item| lines.line("not checked", item));
     lines.0
 }
 

@@ -194,9 +194,9 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
         // A job writes no log lines after its end.
         let goes_on = follow && job.is_running();
         while let Some(line) = log.next_line() {
-            let is_wanted = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));
+            let is_selected = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));
             let text = || format!("{} {}\n", line.source(), line.message().replace('\n', "\n  "));
-            if is_wanted && !output::stream(&text())? {
+            if is_selected && !output::stream(&text())? {
                 return Ok(());
             }
         }

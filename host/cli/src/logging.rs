@@ -88,9 +88,9 @@ impl Log for Logger {
         }
         let call_site = (record.file_static().unwrap_or_default(), record.line().unwrap_or_default());
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(left_out) = rates.entry(call_site).or_insert_with(Rate::new).take(Instant::now()) else { return };
+        let Some(suppressed) = rates.entry(call_site).or_insert_with(Rate::new).take(Instant::now()) else { return };
         drop(rates);
-        let text = line(&record.args().to_string(), left_out);
+        let text = line(&record.args().to_string(), suppressed);
         match self.format {
             LogFormat::Node(_) => {
                 let time = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
@@ -110,20 +110,20 @@ fn is_shown(format: LogFormat, target: &str, level: Level) -> bool {
         LogFormat::Node(_) => OWN.iter().any(|own| target.starts_with(own)),
         LogFormat::Command { is_quiet } => {
             let shown = SHOWN_BY_COMMANDS.iter().find(|(prefix, _)| target.starts_with(prefix));
-            shown.is_some_and(|(_, most)| level <= *most) && (level <= Level::Warn || !is_quiet)
+            shown.is_some_and(|(_, max_level)| level <= *max_level) && (level <= Level::Warn || !is_quiet)
         }
     }
 }
 
 /// Formats a line with the number of suppressed lines before it.
-fn line(words: &str, left_out: u64) -> String {
+fn line(words: &str, suppressed: u64) -> String {
     let words = output::plain(words).replace('\n', " ");
     let mut text: String = words.chars().take(LINE_CHARS_MAX).collect();
     if text.len() < words.len() {
         text.push('…');
     }
-    if left_out > 0 {
-        text.push_str(&format!(" ({left_out} similar lines suppressed)"));
+    if suppressed > 0 {
+        text.push_str(&format!(" ({suppressed} similar lines suppressed)"));
     }
     text
 }
@@ -133,12 +133,12 @@ fn line(words: &str, left_out: u64) -> String {
 struct Rate {
     left: f64,
     since: Instant,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Rate {
     fn new() -> Rate {
-        Rate { left: BURST, since: Instant::now(), left_out: 0 }
+        Rate { left: BURST, since: Instant::now(), suppressed: 0 }
     }
 
     /// Takes one line from the limit. Returns the number of suppressed lines since the last shown one, or `None` to
@@ -147,11 +147,11 @@ impl Rate {
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
         (self.left, self.since) = ((self.left + passed * PER_SECOND).min(BURST), now);
         if self.left < 1.0 {
-            self.left_out += 1;
+            self.suppressed += 1;
             return None;
         }
         self.left -= 1.0;
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -172,9 +172,9 @@ pub(crate) fn rows(summary: &RowsSummary, job: &Job, form: OutputForm) -> Result
 }
 
 /// Describes the written output.
-fn written(what: &str, output: &str, files: u64, rows: u64, bytes: u64) -> String {
+fn written(output_kind: &str, output: &str, files: u64, rows: u64, bytes: u64) -> String {
     let files = if files == 1 { String::new() } else { format!("{files} files, ") };
-    format!("{what}: {output} ({files}{rows} rows, {})", size(bytes))
+    format!("{output_kind}: {output} ({files}{rows} rows, {})", size(bytes))
 }
 
 fn render(table: &TextTable) -> String {

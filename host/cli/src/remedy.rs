@@ -37,8 +37,8 @@ fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
     if FULL.iter().any(|full| message.contains(full)) {
         return Some("set TMPDIR to a folder on a disk with more room, or give the job more memory".to_owned());
     }
-    let what = format!("{named} is the folder for temporary files and is not writable");
-    (!can_be_written(folder)).then(|| format!("{what}: set TMPDIR to a writable folder"))
+    let text = format!("{named} is the folder for temporary files and is not writable");
+    (!can_be_written(folder)).then(|| format!("{text}: set TMPDIR to a writable folder"))
 }
 
 /// Returns whether a folder is writable, by creating a file and removing it.

@@ -211,7 +211,7 @@ async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Resul
 /// rows than the total were searched.
 fn show<T: Serialize>(
     job: &ShownJob,
-    what: &str,
+    rows_name: &str,
     listing: &Listing<T>,
     (limit, as_json): (u32, bool),
     table: impl FnOnce(&[T]) -> Columns,
@@ -224,46 +224,46 @@ fn show<T: Serialize>(
             all.insert("looked_at".to_owned(), looked_at.into());
         }
         let rows = serde_json::to_value(&listing.rows).map_err(|e| CliError::Failed(e.to_string()))?;
-        all.insert(what.to_owned(), rows);
+        all.insert(rows_name.to_owned(), rows);
         return output::json(&all);
     }
     if listing.rows.is_empty() && listing.total == 0 {
         // A message, because an empty table looks as if rows were missing.
-        output::message(&format!("job {} has no {} to show", job.id().short(), what.replace('_', " ")));
+        output::message(&format!("job {} has no {} to show", job.id().short(), rows_name.replace('_', " ")));
         return Ok(());
     }
     output::print(&table(&listing.rows).text())?;
-    if let Some(words) = left_out(&what.replace('_', "-"), listing, limit) {
+    if let Some(words) = omitted_rows(&rows_name.replace('_', "-"), listing, limit) {
         output::message(&words);
     }
     Ok(())
 }
 
 /// Describes the number of rows if not all are shown, and how to show more.
-fn left_out<T>(what: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
+fn omitted_rows<T>(rows_name: &str, listing: &Listing<T>, limit: u32) -> Option<String> {
     let (shown, total) = (listing.rows.len() as u64, listing.total);
     if shown >= total {
         return None;
     }
     let chosen = listing.looked_at.map_or_else(String::new, |last| format!(", selected from the newest {last}"));
-    let most = JobFolderLimits::DEFAULT.rows_max;
-    let more = if shown < limit.min(most).into() {
+    let limit_max = JobFolderLimits::DEFAULT.rows_max;
+    let more = if shown < limit.min(limit_max).into() {
         "the others are not recorded".to_owned()
-    } else if limit < most {
-        format!("`host list {what} --limit N` shows more, up to {most}")
+    } else if limit < limit_max {
+        format!("`host list {rows_name} --limit N` shows more, up to {limit_max}")
     } else {
         "this is the maximum of a list".to_owned()
     };
-    Some(format!("{shown} of {total} {what} shown{chosen}; {more}"))
+    Some(format!("{shown} of {total} {rows_name} shown{chosen}; {more}"))
 }
 
 fn tasks_table(rows: &[TaskRow]) -> Columns {
     let header = ["TASK", "NAME", "STATE", "ATTEMPTS", "WORKER", "PARENT", "TOOK", "IN", "OUT", "MEMORY", "ERROR"];
     let mut table = Columns::new(&header);
     for row in rows {
-        let took = row.ended_ns.zip(row.begun_ns).map(|(ended, start)| time(ended.saturating_sub(start)));
+        let duration = row.ended_ns.zip(row.begun_ns).map(|(ended, start)| time(ended.saturating_sub(start)));
         let state = match &row.waits_for {
-            Some(what) => format!("{} (waits for {what})", row.state.as_str()),
+            Some(rows_name) => format!("{} (waits for {rows_name})", row.state.as_str()),
             None => row.state.as_str().to_owned(),
         };
         table.row([
@@ -273,7 +273,7 @@ fn tasks_table(rows: &[TaskRow]) -> Columns {
             row.attempts.to_string(),
             cell(row.worker),
             cell(row.parent.clone()),
-            cell(took),
+            cell(duration),
             cell(row.bytes_in.map(size)),
             cell(row.bytes_out.map(size)),
             cell(row.memory_bytes.map(size)),
@@ -389,7 +389,7 @@ fn summary_table(summary: &JobSummary) -> String {
     ];
     let mut table = Columns::new(&header);
     for name in &summary.names {
-        let took =
+        let duration =
             |of: fn(&sandbar_node::DurationStats) -> u64| cell(name.took_ns.as_ref().map(|stats| time(of(stats))));
         table.row([
             name.name.clone(),
@@ -398,10 +398,10 @@ fn summary_table(summary: &JobSummary) -> String {
             name.succeeded.to_string(),
             name.failed.to_string(),
             name.stopped.to_string(),
-            took(|stats| stats.mean),
-            took(|stats| stats.p50),
-            took(|stats| stats.p95),
-            took(|stats| stats.max),
+            duration(|stats| stats.mean),
+            duration(|stats| stats.p50),
+            duration(|stats| stats.p95),
+            duration(|stats| stats.max),
             time(name.computed_ns),
             time(name.gpu_ns),
             size(name.bytes_in),

@@ -176,9 +176,9 @@ impl Client {
     /// # Errors
     /// The node can't run programs.
     pub async fn job(&self, program: &Program, options: JobOptions) -> Result<Job, ClientError> {
-        let what = format!("{}#{}", program.path().display(), options.name);
+        let program_text = format!("{}#{}", program.path().display(), options.name);
         // If the job can't be recorded, it runs without a name.
-        let recorder = self.shared.job_store.create(&what, &[], TenantId::DEFAULT);
+        let recorder = self.shared.job_store.create(&program_text, &[], TenantId::DEFAULT);
         let recorder = recorder.unwrap_or_else(|_| JobRecorder::disabled(TenantId::DEFAULT));
         Job::start(&self.shared.node, program, options, recorder).await
     }

@@ -18,9 +18,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct RemoteServices(pub(crate) Arc<ClusterState>);
 
 impl ClusterServices for RemoteServices {
-    fn fetch(&self, wanted: RemoteObject, reply: Callback<Result<SealedFile, Fault>>) {
+    fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, Fault>>) {
         let cluster = self.0.clone();
-        self.0.handle.spawn(async move { reply(objects::fetch(&cluster, wanted).await) });
+        self.0.handle.spawn(async move { reply(objects::fetch(&cluster, object).await) });
     }
 
     fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<LoadResult>) {

@@ -111,8 +111,8 @@ pub(crate) async fn evict_idle(cluster: Arc<ClusterState>) {
 }
 
 /// Fetches the value of an object from a connected node that has it, and from other nodes that are fetching it.
-pub(crate) async fn fetch(cluster: &Arc<ClusterState>, wanted: RemoteObject) -> Result<SealedFile, Fault> {
-    let RemoteObject { node, object, bytes, priority } = wanted;
+pub(crate) async fn fetch(cluster: &Arc<ClusterState>, remote_object: RemoteObject) -> Result<SealedFile, Fault> {
+    let RemoteObject { node, object, bytes, priority } = remote_object;
     let connection =
         cluster.connection(node).ok_or_else(|| host_fault(format!("there is no connection to node {node}")))?;
     let description: Result<ObjectDescription, String> =

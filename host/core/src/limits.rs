@@ -79,10 +79,10 @@ impl Limits {
             ("model_bytes_max", self.model_bytes_max, 1, u64::MAX),
             ("retries_max", u64::from(self.retries_max), 0, 100),
         ];
-        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
             None => Ok(()),
-            Some((name, value, least, u64::MAX)) => Err(format!("`limits.{name}` is {value}, less than {least}")),
-            Some((name, value, least, most)) => Err(format!("`limits.{name}` is {value}, not from {least} to {most}")),
+            Some((name, value, min, u64::MAX)) => Err(format!("`limits.{name}` is {value}, less than {min}")),
+            Some((name, value, min, max)) => Err(format!("`limits.{name}` is {value}, not from {min} to {max}")),
         }
     }
 }

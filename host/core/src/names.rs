@@ -24,12 +24,12 @@ const TWO_EDITS_CHARS: usize = 6;
 const NAME_CHARS_MAX: usize = 256;
 
 /// Returns the number of insertions, removals, replacements and swaps of characters that turn `a` into `b`, if at most
-/// `most`.
-fn edits(a: &[char], b: &[char], most: usize) -> Option<usize> {
+/// `max`.
+fn edits(a: &[char], b: &[char], max: usize) -> Option<usize> {
     if a == b {
         return Some(0);
     }
-    if a.len().abs_diff(b.len()) > most || a.len().min(b.len()) < 2 || a.len().max(b.len()) > NAME_CHARS_MAX {
+    if a.len().abs_diff(b.len()) > max || a.len().min(b.len()) < 2 || a.len().max(b.len()) > NAME_CHARS_MAX {
         return None;
     }
     // Rows of the table of edit distances between prefixes of `a` and of `b`: two rows back, one row back, and the
@@ -46,7 +46,7 @@ fn edits(a: &[char], b: &[char], most: usize) -> Option<usize> {
         }
         (older, old) = (old, row);
     }
-    Some(old[b.len()]).filter(|edits| *edits <= most)
+    Some(old[b.len()]).filter(|edits| *edits <= max)
 }
 
 #[cfg(test)]

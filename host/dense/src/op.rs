@@ -237,16 +237,16 @@ impl Op {
     }
 
     fn check_number(&self, inputs: &[Spec]) -> Result<(), DenseError> {
-        let (least, most) = match self {
+        let (min, max) = match self {
             Op::Map(_) => (1, INPUTS_MAX),
             Op::GroupedLeastSquares(_) => (3, 4),
             Op::Reduce { .. } | Op::Softmax | Op::LogSumExp | Op::Convert(_) => (1, 1),
             _ => (2, 2),
         };
-        if (least..=most).contains(&inputs.len()) {
+        if (min..=max).contains(&inputs.len()) {
             return Ok(());
         }
-        let due = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let due = if min == max { min.to_string() } else { format!("{min} to {max}") };
         Err(DenseError::inputs(self.name(), format!("takes {due} tensors, not {}", inputs.len())))
     }
 

@@ -512,8 +512,8 @@ impl Session {
     pub fn kernel(&mut self, wgsl: &str) -> Result<u32, DenseError> {
         let gpu = self.connect().ok_or(DenseError::NoGpu)?;
         if wgsl.len() > crate::remote::KERNEL_BYTES_MAX {
-            let most = crate::remote::KERNEL_BYTES_MAX;
-            return Err(DenseError::Kernel(format!("a kernel of {} bytes, the maximum is {most}", wgsl.len())));
+            let max = crate::remote::KERNEL_BYTES_MAX;
+            return Err(DenseError::Kernel(format!("a kernel of {} bytes, the maximum is {max}", wgsl.len())));
         }
         if self.kernels.len() >= KERNELS_MAX {
             return Err(DenseError::Kernel(format!("more than {KERNELS_MAX} kernels")));
@@ -532,8 +532,8 @@ impl Session {
         let gpu = self.connect().ok_or(DenseError::NoGpu)?;
         let kernel = *self.kernels.get(&kernel).ok_or(DenseError::NoTensor(kernel))?;
         if tensors.len() > crate::remote::BINDINGS_MAX {
-            let most = crate::remote::BINDINGS_MAX;
-            return Err(DenseError::Kernel(format!("{} tensors, the maximum is {most}", tensors.len())));
+            let max = crate::remote::BINDINGS_MAX;
+            return Err(DenseError::Kernel(format!("{} tensors, the maximum is {max}", tensors.len())));
         }
         let mut bindings = Vec::new();
         for tensor in tensors {

@@ -54,14 +54,14 @@ impl Device {
     /// Fails if the driver creates none.
     pub fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<Device, GpuError> {
         use wgpu::Features;
-        let wanted = Features::IMMEDIATES
+        let requested = Features::IMMEDIATES
             | Features::SHADER_F16
             | Features::SHADER_F64
             | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
         let limits = adapter.inner.limits();
         let units = MatrixUnits::of(&adapter.inner);
-        let wanted = if units.is_some() { wanted | MatrixUnits::FEATURES } else { wanted };
+        let requested = if units.is_some() { requested | MatrixUnits::FEATURES } else { requested };
         let experimental_features = match units {
             // SAFETY: wgpu documents that its experimental features may have errors, including undefined behaviour.
             // This enables matrix units alone. One kernel of this crate uses them, within the bounds of its bindings,
@@ -71,7 +71,7 @@ impl Device {
         };
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
-            required_features: adapter.inner.features() & wanted,
+            required_features: adapter.inner.features() & requested,
             required_limits: limits.clone(),
             experimental_features,
             memory_hints: wgpu::MemoryHints::Performance,

@@ -75,13 +75,13 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let functions = functions.chain(module.entry_points.iter().map(|entry| &entry.function));
     let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, of)| of.ty));
     let own = global(naga::AddressSpace::Private).chain(local).map(bytes).fold(0, u64::saturating_add);
-    for (what, bytes, most) in [
+    for (what, bytes, max) in [
         ("shared variables", shared, u64::from(limits.max_compute_workgroup_storage_size)),
         ("variables of a thread", own, THREAD_BYTES_MAX),
     ] {
-        if bytes > most {
+        if bytes > max {
             return Err(GpuError::Kernel(format!(
-                "the kernel is invalid: {what} take {bytes} bytes, the maximum is {most}"
+                "the kernel is invalid: {what} take {bytes} bytes, the maximum is {max}"
             )));
         }
     }
@@ -100,13 +100,13 @@ impl Stream {
         grid: [u32; 3],
     ) -> Result<(), GpuError> {
         let device = self.device().clone();
-        let most = device.limits().max_compute_workgroups_per_dimension;
+        let max = device.limits().max_compute_workgroups_per_dimension;
         let groups: u64 = grid.iter().map(|groups| u64::from(*groups)).product();
         if bindings.len() > BINDINGS_MAX {
             return Err(GpuError::Kernel(format!("{} tensors, the maximum is {BINDINGS_MAX}", bindings.len())));
         }
-        if grid.iter().any(|groups| *groups > most) || groups > GROUPS_MAX {
-            let message = format!("a grid of {grid:?}, the maximum is {most} per dimension and {GROUPS_MAX} in total");
+        if grid.iter().any(|groups| *groups > max) || groups > GROUPS_MAX {
+            let message = format!("a grid of {grid:?}, the maximum is {max} per dimension and {GROUPS_MAX} in total");
             return Err(GpuError::Kernel(message));
         }
         self.submit();

@@ -136,14 +136,14 @@ fn connections_beside_each_other() {
     std::thread::scope(|scope| {
         for (at, mut remote) in remotes.into_iter().enumerate() {
             scope.spawn(move || {
-                for turn in 0..150 {
-                    let values: Vec<f32> = (0..20_000).map(|x| (x % 77 + turn * 3 + at) as f32).collect();
+                for round in 0..150 {
+                    let values: Vec<f32> = (0..20_000).map(|x| (x % 77 + round * 3 + at) as f32).collect();
                     let tensor = of(&mut remote, &values);
                     let doubled = remote.run(&twice(), &[tensor], 1).unwrap()[0];
                     remote.drop_tensor(tensor);
                     let expected: Vec<f32> = values.iter().map(|value| value * 2.0).collect();
                     let found = read(&mut remote, doubled, values.len()).unwrap();
-                    assert!(found == expected, "{at}, turn {turn}: {}, not {}", found[0], expected[0]);
+                    assert!(found == expected, "{at}, turn {round}: {}, not {}", found[0], expected[0]);
                     remote.drop_tensor(doubled);
                 }
             });
@@ -208,9 +208,9 @@ fn guests_kernels() {
 fn work_without_end() {
     let mut neighbour = start(1 << 30);
     let mut other = connect(&mut neighbour);
-    let turns = std::env::var("SANDBAR_TURNS").map_or(3, |turns| turns.parse().expect("a number"));
+    let rounds = std::env::var("SANDBAR_TURNS").map_or(3, |rounds| rounds.parse().expect("a number"));
     let mut longest = Duration::ZERO;
-    for _ in 0..turns {
+    for _ in 0..rounds {
         let mut process = start(1 << 30);
         let (mut remote, mut beside) = (connect(&mut process), connect(&mut process));
         let values = of(&mut remote, &[0.5; 64]);
@@ -325,7 +325,7 @@ fn messages_that_make_no_sense() {
 /// Uses few tensor numbers, so that they often exist.
 fn any_message(random: &mut Random) -> GpuRequest {
     let number = |random: &mut Random| random.below(6) as u32;
-    let numbers = |random: &mut Random, most| (0..random.below(most)).map(|_| number(random)).collect::<Vec<_>>();
+    let numbers = |random: &mut Random, max| (0..random.below(max)).map(|_| number(random)).collect::<Vec<_>>();
     match random.below(12) {
         0..3 => {
             let Case { inputs, .. } = Case::random(random);

@@ -120,14 +120,14 @@ pub fn limit_resources(files: u64) -> io::Result<()> {
     limit(Resource::Nofile, files)
 }
 
-/// Sets the soft and the hard limit of a resource to `most`, or to the current hard limit if that is lower: a process
+/// Sets the soft and the hard limit of a resource to `max`, or to the current hard limit if that is lower: a process
 /// cannot raise a hard limit.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
-    let most = Some(getrlimit(resource).maximum.map_or(most, |hard| hard.min(most)));
-    Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
+pub fn limit(resource: Resource, max: u64) -> io::Result<()> {
+    let max = Some(getrlimit(resource).maximum.map_or(max, |hard| hard.min(max)));
+    Ok(setrlimit(resource, Rlimit { current: max, maximum: max })?)
 }
 
 /// Redirects standard error to `/dev/null`: it may be a terminal or a file of the user.
@@ -378,9 +378,9 @@ mod tests {
     fn limits_are_never_raised() {
         if std::env::var_os(ACTION).is_some() {
             let hard = |resource| getrlimit(resource).maximum;
-            for (most, expected) in [(200, 200), (300, 200), (100, 100), (u64::MAX, 100)] {
-                limit_resources(most).expect("limits");
-                assert_eq!((hard(Resource::Nofile), hard(Resource::Core)), (Some(expected), Some(0)), "{most}");
+            for (max, expected) in [(200, 200), (300, 200), (100, 100), (u64::MAX, 100)] {
+                limit_resources(max).expect("limits");
+                assert_eq!((hard(Resource::Nofile), hard(Resource::Core)), (Some(expected), Some(0)), "{max}");
             }
             limit(Resource::Fsize, 1 << 20).and_then(|()| limit(Resource::Fsize, 1 << 30)).expect("a limit");
             assert_eq!(hard(Resource::Fsize), Some(1 << 20));

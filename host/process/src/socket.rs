@@ -80,20 +80,20 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> 
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let got = loop {
+    let received = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             other => break other?,
         }
     };
-    if got.bytes == 0 {
+    if received.bytes == 0 {
         return Ok(None);
     }
-    if got.flags.contains(ReturnFlags::TRUNC) {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         let message = format!("a message has more than {FRAME_BYTES_MAX} bytes (FRAME_BYTES_MAX)");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    if got.flags.contains(ReturnFlags::CTRUNC) {
+    if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(no_room_for_files());
     }
     let mut files = Vec::new();
@@ -103,6 +103,6 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> 
         }
     }
     let message =
-        postcard::from_bytes(&buffer[..got.bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        postcard::from_bytes(&buffer[..received.bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     Ok(Some((message, files)))
 }

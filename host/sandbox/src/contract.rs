@@ -154,7 +154,7 @@ mod tests {
             (Err(fault), Err((code, words))) => {
                 assert!(fault.code == code && fault.message.contains(words), "{text}: {fault}")
             }
-            (got, expect) => panic!("{text}: {got:?} instead of {expect:?}"),
+            (actual, expect) => panic!("{text}: {actual:?} instead of {expect:?}"),
         }
     }
 

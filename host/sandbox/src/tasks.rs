@@ -183,17 +183,17 @@ fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
         "wait",
         |mut store: Context<'_>, (objects, count, nanos, ready): (WasmList<u64>, u32, Option<u64>, WasmList<u8>)| {
             Box::new(async move {
-                let wanted = objects.as_le_slice(&store).to_vec();
+                let numbers = objects.as_le_slice(&store).to_vec();
                 let (to, len) = range(&store, &ready);
                 // Stored as an integer, because a pointer may not be held across a wait.
                 let to = to as usize;
-                if len != wanted.len() {
+                if len != numbers.len() {
                     return refuse(Refusal::bad_request(format!(
                         "it waits for {} objects with room for {len} results",
-                        wanted.len()
+                        numbers.len()
                     )));
                 }
-                store.data_mut().services.begin_wait(&wanted, count, nanos)?;
+                store.data_mut().services.begin_wait(&numbers, count, nanos)?;
                 let ready = poll_fn(|_| store.data_mut().services.poll_wait()).await?;
                 for (at, ready) in ready.iter().take(len).enumerate() {
                     // SAFETY: the guest's own bytes, which do not move while it waits for this call.

@@ -176,8 +176,8 @@ fn a_task_finds_nothing_of_the_one_before() {
     let mut below = |end: u64| random.next_u64() % end;
     for number in 0..1500 {
         let task = if below(4) == 0 { [0, GROWS, MAPS, TRAPS, RETURNS_NOTHING][below(5) as usize] } else { 0 };
-        let (at, most) = (below(MEMORY_BYTES), if below(20) == 0 { MEMORY_BYTES } else { 20_000 });
-        let bytes = below(most).min(MEMORY_BYTES - at);
+        let (at, max) = (below(MEMORY_BYTES), if below(20) == 0 { MEMORY_BYTES } else { 20_000 });
+        let bytes = below(max).min(MEMORY_BYTES - at);
         let ended = node.run(1, task, at, bytes);
         assert_eq!(ended.is_ok(), task != TRAPS, "SANDBAR_SEED={seed}, task {number}, which does {task}: {ended:?}");
         assert_ne!(ended, Err("old".to_owned()), "SANDBAR_SEED={seed}, task {number}");

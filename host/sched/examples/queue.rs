@@ -89,10 +89,10 @@ fn started() -> Steps {
 }
 
 #[allow(clippy::print_stdout, reason = "this is what it is for")]
-fn measure(what: &str, tasks: u64, run: impl FnOnce()) {
+fn measure(label: &str, tasks: u64, run: impl FnOnce()) {
     let start = Instant::now();
     run();
-    println!("{what:<28} {:>7.0} ns", start.elapsed().as_nanos() as f64 / tasks as f64);
+    println!("{label:<28} {:>7.0} ns", start.elapsed().as_nanos() as f64 / tasks as f64);
 }
 
 /// Finishes all assigned tasks. Returns the number of finished tasks.

@@ -55,7 +55,7 @@ pub(crate) fn pack_bundles(
     let mut has_given_up = false;
     let (first, last) = (*counts.start(), *counts.end());
     for count in counts {
-        search.wanted = if spreads { first + last - count } else { count };
+        search.node_count = if spreads { first + last - count } else { count };
         search.steps = STEPS_MAX;
         if search.place_from(0, used) {
             return PackResult::Placed(search.found);
@@ -73,7 +73,7 @@ struct Search<'a> {
     found: Vec<usize>,
     spreads: bool,
     /// The exact number of nodes to use.
-    wanted: usize,
+    node_count: usize,
     steps: u32,
 }
 
@@ -82,21 +82,21 @@ impl<'a> Search<'a> {
         let mut order: Vec<usize> = (0..bundles.len()).collect();
         // GPUs and custom resources come first: few nodes have them.
         order.sort_by_key(|at| (Reverse((&bundles[*at].custom, bundles[*at].gpus)), Reverse(bundles[*at]), *at));
-        Search { bundles, order, places, found: vec![0; bundles.len()], spreads, wanted: 0, steps: 0 }
+        Search { bundles, order, places, found: vec![0; bundles.len()], spreads, node_count: 0, steps: 0 }
     }
 
     /// Places the bundles from position `next` of the order on, where the group is on `used` nodes already.
     fn place_from(&mut self, next: usize, used: usize) -> bool {
         let left = self.order.len() - next;
         if left == 0 {
-            return used == self.wanted;
+            return used == self.node_count;
         }
-        if used > self.wanted || used + left < self.wanted || self.steps == 0 {
+        if used > self.node_count || used + left < self.node_count || self.steps == 0 {
             return false;
         }
         self.steps -= 1;
         let (bundle, demand) = (self.order[next], self.bundles[self.order[next]]);
-        for at in self.candidates(demand, used, used + left == self.wanted) {
+        for at in self.candidates(demand, used, used + left == self.node_count) {
             let is_new = self.places[at].bundles == 0;
             self.places[at].bundles += 1;
             self.places[at].free.acquire(demand);
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
 
     /// Returns the nodes for a bundle, best first. Among unused nodes with equal free resources, it returns one.
     fn candidates(&self, demand: &ResourceSet, used: usize, must_be_new: bool) -> Vec<usize> {
-        let may = |place: &CandidateNode| if place.bundles == 0 { used < self.wanted } else { !must_be_new };
+        let may = |place: &CandidateNode| if place.bundles == 0 { used < self.node_count } else { !must_be_new };
         let mut all: Vec<usize> = Vec::new();
         for (at, place) in self.places.iter().enumerate() {
             let is_like = |other: &usize| {
@@ -189,9 +189,9 @@ mod tests {
                     GroupStrategy::StrictSpread => ways.get(&bundles.len()),
                 };
                 let all: Vec<&ResourceSet> = bundles.iter().collect();
-                let got = pack_bundles(strategy, &all, nodes.clone());
-                let PackResult::Placed(places) = got else {
-                    assert_eq!((got, best), (PackResult::Infeasible, None), "round {round}, {strategy:?}");
+                let result = pack_bundles(strategy, &all, nodes.clone());
+                let PackResult::Placed(places) = result else {
+                    assert_eq!((result, best), (PackResult::Infeasible, None), "round {round}, {strategy:?}");
                     continue;
                 };
                 let mut left = nodes.clone();

@@ -126,7 +126,7 @@ fn a_remote_worker_is_given_more_in_advance() {
     world.submit_all((10..2000).map(short)).discard_actions();
     // 50 µs per task: the window of 10 ms holds 200.
     let assigned: Vec<String> = (11..211).map(|task| format!("run w1 t{task}")).collect();
-    world.ran(10, 1, 50_000).emits_only("run", &assigned.join(", "));
+    world.finish_after(10, 1, 50_000).emits_only("run", &assigned.join(", "));
 }
 
 /// Nodes 1 and 2 with one worker each; objects 1001 and 2001 to 2003.
@@ -197,7 +197,7 @@ fn what_a_node_that_is_to_go_has_not_started_is_asked_back() {
         .job(1, LIMITS)
         .driver(DRIVER, 2, 1);
     world.submit(first(1, 1)).submit_all((10..100).map(short)).discard_actions();
-    world.ran(10, 2, 50_000).ran(11, 1, 50_000).discard_actions();
+    world.finish_after(10, 2, 50_000).finish_after(11, 1, 50_000).discard_actions();
     world.drain_node(1).emits("recall w1");
 }
 

@@ -54,14 +54,14 @@ fn a_worker_is_given_a_millisecond_of_work_of_which_a_part_waits() {
     world.submit_all((10..210).map(short)).emits("run w1 t10");
     // 1 ms / 100 µs, with 199 queued tasks.
     world
-        .ran(10, 1, 100_000)
+        .finish_after(10, 1, 100_000)
         .emits_only("run", &(11..21).map(|id| format!("run w1 t{id}")).collect::<Vec<_>>().join(", "));
     // The worker gets more only when less than half is left.
     (11..16).for_each(|id| {
-        world.ran(id, 1, 100_000).emits(&format!("finished t{id}"));
+        world.finish_after(id, 1, 100_000).emits(&format!("finished t{id}"));
     });
     world
-        .ran(16, 1, 100_000)
+        .finish_after(16, 1, 100_000)
         .emits_only("run", &(21..27).map(|id| format!("run w1 t{id}")).collect::<Vec<_>>().join(", "));
     assert_eq!(world.free_cpus(1), 0);
 }
@@ -70,23 +70,23 @@ fn a_worker_is_given_a_millisecond_of_work_of_which_a_part_waits() {
 fn half_of_what_waits_is_left_to_others() {
     let mut world = World::new(2, 2);
     world.submit_all((10..22).map(short)).emits("run w1 t10, run w2 t11");
-    world.ran(10, 1, 1000).emits_only("run", "run w1 t12, run w1 t13, run w1 t14");
-    world.ran(11, 2, 1000).emits_only("run", "run w2 t15, run w2 t16");
+    world.finish_after(10, 1, 1000).emits_only("run", "run w1 t12, run w1 t13, run w1 t14");
+    world.finish_after(11, 2, 1000).emits_only("run", "run w2 t15, run w2 t16");
 }
 
 #[test]
 fn tasks_in_advance_are_of_one_demand_and_in_order() {
     let mut world = World::new(4, 1);
-    world.submit(short(9)).ran(9, 1, 1000).submit(short(10)).emits("run w1 t9, finished t9, run w1 t10");
+    world.submit(short(9)).finish_after(9, 1, 1000).submit(short(10)).emits("run w1 t9, finished t9, run w1 t10");
     world
         .submit(short(11))
         .submit(short(12))
         .submit(demanding(short(13), resources(2, 0, 0)))
         .submit(short(14))
         .submit(short(15));
-    world.ran(10, 1, 1000).emits("finished t10, run w1 t11, run w1 t12");
-    world.ran(11, 1, 1000).ran(12, 1, 1000).emits("finished t11, finished t12, run w1 t13");
-    world.ran(13, 1, 1000).emits("finished t13, run w1 t14");
+    world.finish_after(10, 1, 1000).emits("finished t10, run w1 t11, run w1 t12");
+    world.finish_after(11, 1, 1000).finish_after(12, 1, 1000).emits("finished t11, finished t12, run w1 t13");
+    world.finish_after(13, 1, 1000).emits("finished t13, run w1 t14");
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn tasks_that_ask_for_more_than_processors_are_given_one_at_a_time() {
     world.submit(first(1, 1)).emits("run w100 t1");
     let heavy = |id| demanding(short(id), resources(1, 1, 0));
     world.submit_all((10..40).map(heavy)).emits("run w1 t10");
-    world.ran(10, 1, 1000).emits("finished t10, run w1 t11");
+    world.finish_after(10, 1, 1000).emits("finished t10, run w1 t11");
     world.block(11, 1, true).emits("");
     assert_eq!(world.free_cpus(1), 4, "the device stays taken, the processor does not");
-    world.ran(11, 1, 1000).emits("finished t11, run w1 t12");
+    world.finish_after(11, 1, 1000).emits("finished t11, run w1 t12");
 }
 
 #[test]
@@ -118,7 +118,9 @@ fn a_blocked_task_gives_its_processors_away_and_takes_them_back() {
 fn tasks_behind_a_blocked_one_run_on_its_processors() {
     let mut world = World::new(1, 2);
     world.submit_all((10..30).map(short)).emits("run w1 t10");
-    world.ran(10, 1, 100_000).emits("finished t10, run w1 t11, run w1 t12, run w1 t13, run w1 t14, run w1 t15");
+    world
+        .finish_after(10, 1, 100_000)
+        .emits("finished t10, run w1 t11, run w1 t12, run w1 t13, run w1 t14, run w1 t15");
     world.block(11, 1, true).emits("");
     assert_eq!(world.free_cpus(1), 0);
     world.block(11, 1, false).emits("");
@@ -137,15 +139,15 @@ fn a_big_task_gets_its_turn() {
 fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
     let mut world = World::new(3, 2);
     world.submit(t(8)).submit(needs(demanding(t(9), resources(3, 0, 0)), &[8])).submit_all((10..40).map(short));
-    world.emits("run w1 t8, run w2 t10").ran(10, 2, 100_000);
+    world.emits("run w1 t8, run w2 t10").finish_after(10, 2, 100_000);
     world.emits(
         "finished t10, run w2 t11, run w2 t12, run w2 t13, run w2 t14, run w2 t15, run w2 t16, run w2 t17, run w2 t18",
     );
     world.done(8, 1).emits("finished t8");
     (11..18).for_each(|id| {
-        world.ran(id, 2, 100_000).emits(&format!("finished t{id}"));
+        world.finish_after(id, 2, 100_000).emits(&format!("finished t{id}"));
     });
-    world.ran(18, 2, 100_000).emits("finished t18, run w1 t9");
+    world.finish_after(18, 2, 100_000).emits("finished t18, run w1 t9");
 }
 
 #[test]

@@ -55,8 +55,8 @@ fn a_wrong_number_of_values_is_an_error() {
 #[test]
 fn a_dead_worker_costs_those_an_attempt_that_it_had_started() {
     let mut world = World::new(1, 1);
-    world.submit(short(9)).ran(9, 1, 1000).submit_all((10..14).map(|id| retries(short(id), 1)));
-    world.ran(10, 1, 1000).emits("run w1 t9, finished t9, run w1 t10, finished t10, run w1 t11, run w1 t12");
+    world.submit(short(9)).finish_after(9, 1, 1000).submit_all((10..14).map(|id| retries(short(id), 1)));
+    world.finish_after(10, 1, 1000).emits("run w1 t9, finished t9, run w1 t10, finished t10, run w1 t11, run w1 t12");
     world.lose(1, &[11, 77, 13]).emits("");
     world.worker(2, 1).emits("run w2 t11#1, run w2 t12");
     world.lose(2, &[11]).worker(3, 1).emits("finished t11, run w3 t12");

@@ -104,7 +104,9 @@ fn tasks_run_in_their_bundle_and_in_no_other_room() {
 fn many_short_tasks_of_a_bundle_are_given_in_advance() {
     let mut world = nodes(&[4]);
     world.group(50, Pack, &cpus([1])).submit_all((20..40).map(|id| within(short(id), 50, None))).emits("run w10 t20");
-    world.ran(20, 10, 100_000).emits("finished t20, run w10 t21, run w10 t22, run w10 t23, run w10 t24, run w10 t25");
+    world
+        .finish_after(20, 10, 100_000)
+        .emits("finished t20, run w10 t21, run w10 t22, run w10 t23, run w10 t24, run w10 t25");
 }
 
 #[test]

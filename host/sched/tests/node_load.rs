@@ -123,17 +123,17 @@ fn a_slot_is_given_more_in_advance_unless_its_task_waits_for_others() {
         .node(2, resources(1, 0, 0))
         .job(1, LIMITS)
         .driver(DRIVER, 2, 1);
-    world.submit(first(1, 1)).submit_all((10..100).map(short)).ran(10, 1, 1_000_000).discard_actions();
+    world.submit(first(1, 1)).submit_all((10..100).map(short)).finish_after(10, 1, 1_000_000).discard_actions();
     let runs = |tasks: std::ops::Range<u64>| tasks.map(|task| format!("run w1 t{task}")).collect::<Vec<_>>().join(", ");
     // The worker has ten tasks, and gets more when most of them have finished.
-    (11..17).for_each(|task| _ = world.ran(task, 1, 1_000_000));
+    (11..17).for_each(|task| _ = world.finish_after(task, 1, 1_000_000));
     world.emits_only("run", &runs(21..27)).load(1, resources(1, 0, 0));
-    (17..26).for_each(|task| _ = world.ran(task, 1, 1_000_000));
+    (17..26).for_each(|task| _ = world.finish_after(task, 1, 1_000_000));
     world
         .emits_only("run", "")
         .load(1, resources(0, 0, 0))
         .emits("")
-        .ran(26, 1, 1_000_000)
+        .finish_after(26, 1, 1_000_000)
         .emits_only("run", &runs(27..37));
 }
 
@@ -158,7 +158,7 @@ fn nothing_is_called_back_for_what_has_no_room_beside_others() {
         world
             .submit(first(1, 1))
             .submit_all((10..100).map(short))
-            .ran(10, 1, 100_000)
+            .finish_after(10, 1, 100_000)
             .load(1, resources(0, external_usage, 0));
         world.discard_actions().submit(priority(demanding(t(200), resources(1, 2, 0)), 1)).emits(expected);
     }

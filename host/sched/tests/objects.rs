@@ -117,12 +117,12 @@ fn a_promised_value_outlives_the_task_that_asked_for_it() {
 fn a_promise_without_waiters_is_detected() {
     let mut world = World::new(1, 1);
     world.promise(10, 1, DRIVER).promise(11, 1, DRIVER).promise(11, 1, DRIVER).release(10, DRIVER).emits("");
-    let wanted = |world: &World, id| world.steps.is_promise_referenced(ObjectId(id));
-    assert_eq!([10, 11, 12].map(|id| wanted(&world, id)), [false, true, false]);
+    let is_referenced = |world: &World, id| world.steps.is_promise_referenced(ObjectId(id));
+    assert_eq!([10, 11, 12].map(|id| is_referenced(&world, id)), [false, true, false]);
     world.fulfil(10, false).emits("");
     assert_eq!(world.kept(), [1, 11]);
     world.job_ends(1).discard_actions();
-    assert!(!wanted(&world, 11));
+    assert!(!is_referenced(&world, 11));
     world.fulfil(11, true).emits("drop o11");
 }
 

@@ -7,7 +7,7 @@ use dsl::*;
 /// Worker 1 of two has run task 10, of a class of short tasks, and has 11 to 15; tasks 16 to 29 wait for a processor.
 fn with_a_window() -> World {
     let mut world = World::new(1, 2);
-    world.submit_all((10..30).map(short)).ran(10, 1, 100_000);
+    world.submit_all((10..30).map(short)).finish_after(10, 1, 100_000);
     world.emits("run w1 t10, finished t10, run w1 t11, run w1 t12, run w1 t13, run w1 t14, run w1 t15");
     world
 }
@@ -18,9 +18,11 @@ fn a_task_that_comes_before_those_given_in_advance_calls_them_back() {
     world.submit(child(50, 11, 1)).emits("recall w1");
     world.submit(child(51, 11, 1)).emits("");
     world.recalled(1, &[12, 13, 14, 15]).emits("");
-    world.ran(11, 1, 100_000).emits("finished t11, run w1 t50");
-    world.ran(50, 1, 1_000_000).emits("finished t50, run w1 t51");
-    world.ran(51, 1, 1_000_000).emits_only("run", "run w1 t12, run w1 t13, run w1 t14, run w1 t15, run w1 t16");
+    world.finish_after(11, 1, 100_000).emits("finished t11, run w1 t50");
+    world.finish_after(50, 1, 1_000_000).emits("finished t50, run w1 t51");
+    world
+        .finish_after(51, 1, 1_000_000)
+        .emits_only("run", "run w1 t12, run w1 t13, run w1 t14, run w1 t15, run w1 t16");
 }
 
 #[test]
@@ -28,8 +30,8 @@ fn what_was_called_back_keeps_its_turn() {
     let mut world = with_a_window();
     world.submit(priority(t(50), 1)).emits("recall w1");
     world.recalled(1, &[15, 12, 14, 13]).emits("");
-    world.ran(11, 1, 100_000).emits("finished t11, run w1 t50");
-    world.ran(50, 1, 1).emits_only("run", "run w1 t12, run w1 t13, run w1 t14, run w1 t15, run w1 t16");
+    world.finish_after(11, 1, 100_000).emits("finished t11, run w1 t50");
+    world.finish_after(50, 1, 1).emits_only("run", "run w1 t12, run w1 t13, run w1 t14, run w1 t15, run w1 t16");
 }
 
 /// Worker 1 runs task 11 and has 12 and 13 in advance; nothing is queued.
@@ -37,12 +39,12 @@ fn with_a_rest() -> World {
     let mut world = World::new(1, 1);
     world
         .submit_all((9..21).map(short))
-        .ran(9, 1, 100_000)
+        .finish_after(9, 1, 100_000)
         .emits_only("run", "run w1 t9, run w1 t10, run w1 t11, run w1 t12, run w1 t13, run w1 t14, run w1 t15");
     (16..21).for_each(|id| {
         world.cancel(id, false);
     });
-    world.ran(10, 1, 100_000).ran(14, 1, 100_000).ran(15, 1, 100_000).emits_only("run", "");
+    world.finish_after(10, 1, 100_000).finish_after(14, 1, 100_000).finish_after(15, 1, 100_000).emits_only("run", "");
     world
 }
 
@@ -51,7 +53,7 @@ fn a_worker_without_work_gets_some_of_what_another_was_given() {
     let mut world = with_a_rest();
     world.node(2, resources(1, 0, 0)).worker(2, 2).emits("recall w1");
     world.recalled(1, &[12, 13]).emits("run w2 t12");
-    world.ran(12, 2, 100_000).emits("finished t12, run w2 t13");
+    world.finish_after(12, 2, 100_000).emits("finished t12, run w2 t13");
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn what_is_queued_and_has_no_place_keeps_no_worker_from_work() {
         .submit(demanding(t(30), resources(1, 1, 0)))
         .emits("finished t30")
         .submit(demanding(t(31), resources(0, 1, 0)))
-        .ran(11, 1, 100_000);
+        .finish_after(11, 1, 100_000);
     world.emits("finished t11, recall w1").recalled(1, &[13]).emits("run w2 t13");
 }
 
@@ -83,17 +85,22 @@ fn a_worker_is_not_robbed_again_before_something_has_ended_there() {
     world.node(2, resources(2, 0, 0)).worker(2, 2).worker(3, 2).emits("recall w1");
     // All of the tasks had started.
     world.recalled(1, &[]).worker(4, 2).emits("");
-    world.ran(11, 1, 100_000).emits("finished t11, recall w1");
+    world.finish_after(11, 1, 100_000).emits("finished t11, recall w1");
 }
 
 #[test]
 fn a_worker_that_is_asked_for_tasks_is_given_none() {
     let mut world = World::new(1, 1);
     let urgent = |id| priority(short(id), 1);
-    world.submit(urgent(8)).ran(8, 1, 100_000).submit_all((10..40).map(short)).ran(10, 1, 100_000).discard_actions();
+    world
+        .submit(urgent(8))
+        .finish_after(8, 1, 100_000)
+        .submit_all((10..40).map(short))
+        .finish_after(10, 1, 100_000)
+        .discard_actions();
     world.submit_all((50..60).map(urgent)).emits("recall w1");
     (11..20).for_each(|id| {
-        world.ran(id, 1, 100_000);
+        world.finish_after(id, 1, 100_000);
     });
     world.emits_only("run", "").recalled(1, &[]);
     world.emits(&(50..59).map(|id| format!("run w1 t{id}")).collect::<Vec<_>>().join(", "));

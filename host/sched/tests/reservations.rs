@@ -252,8 +252,8 @@ fn tasks_and_actors_are_in_bundles_that_lie_remote() {
 fn tasks_of_a_bundle_go_in_advance_whatever_others_use() {
     let mut world = world(0, &[1]);
     world.group(50, Pack, &cpus([1])).reserve_reply(2, 50, 0, true).load(2, resources(1, 0, 0));
-    world.submit_all((20..200).map(|id| within(short(id), 50, None))).ran(20, 20, 1_000_000).discard_actions();
-    (21..27).for_each(|task| _ = world.ran(task, 20, 1_000_000));
+    world.submit_all((20..200).map(|id| within(short(id), 50, None))).finish_after(20, 20, 1_000_000).discard_actions();
+    (21..27).for_each(|task| _ = world.finish_after(task, 20, 1_000_000));
     let assigned: Vec<String> = (31..37).map(|task| format!("run w20 t{task}")).collect();
     world.emits_only("run", &assigned.join(", ")).bundle_is(36, Some((50, 0)));
 }

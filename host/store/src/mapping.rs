@@ -105,8 +105,8 @@ impl Mapping {
     }
 }
 
-fn wrong(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+fn wrong(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
 }
 
 /// Checks that a file has at least `bytes` bytes and these seals. Returns its length in bytes.

@@ -99,8 +99,9 @@ impl SegmentPool {
     /// request. Otherwise takes the segment with the most memory among those with enough address space.
     fn take(&self, bytes: usize) -> Option<Segment> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = bytes.max(SEGMENT_BYTES_MIN).saturating_mul(OVERSIZE_MAX);
-        let fitting = free.segments.iter().enumerate().filter(|(_, s)| s.memory.bytes() >= bytes && s.used <= most);
+        let oversize_bytes = bytes.max(SEGMENT_BYTES_MIN).saturating_mul(OVERSIZE_MAX);
+        let fitting =
+            free.segments.iter().enumerate().filter(|(_, s)| s.memory.bytes() >= bytes && s.used <= oversize_bytes);
         let (at, _) = fitting.min_by_key(|(_, s)| if s.used >= bytes { s.used } else { usize::MAX - s.used })?;
         free.bytes -= free.segments[at].used;
         Some(free.segments.swap_remove(at))

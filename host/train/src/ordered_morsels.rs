@@ -119,14 +119,14 @@ mod tests {
             let process = |morsel| items(morsel, morsel % 4).map(Ok).boxed();
             let progress: Arc<JobProgress> = Arc::default();
             let mut morsels = OrderedMorsels::new(7, concurrency, progress.clone(), process);
-            let mut got = Vec::new();
+            let mut received = Vec::new();
             while let Some((morsel, item)) = morsels.next().await {
                 let item = item.unwrap();
                 assert_eq!(item.0, morsel);
-                got.push(item);
+                received.push(item);
             }
             let expected: Vec<_> = (0..7).flat_map(|m| (0..m % 4).map(move |number| (m, number))).collect();
-            assert_eq!((got, progress.parts().0), (expected, 7), "concurrency {concurrency}");
+            assert_eq!((received, progress.parts().0), (expected, 7), "concurrency {concurrency}");
         }
     }
 

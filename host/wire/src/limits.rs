@@ -179,9 +179,9 @@ impl WireLimits {
             ("request_time_ms_max", self.request_time_ms_max, 1, 3600 * SECONDS),
             ("join_time_ms_max", self.join_time_ms_max, 1, 60 * SECONDS),
         ];
-        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
             None => Ok(()),
-            Some((name, value, least, most)) => Err(format!("`wire.{name}` is {value}, not from {least} to {most}")),
+            Some((name, value, min, max)) => Err(format!("`wire.{name}` is {value}, not from {min} to {max}")),
         }
     }
 }
@@ -213,10 +213,10 @@ mod tests {
             (|l| l.prefix_v4_bits = 33, Some("`wire.prefix_v4_bits` is 33, not from 1 to 32")),
             (|l| l.join_time_ms_max = 0, Some("`wire.join_time_ms_max` is 0, not from 1 to 60000")),
         ];
-        for (change, wanted) in cases {
+        for (change, expected) in cases {
             let mut limits = WireLimits::default();
             change(&mut limits);
-            assert_eq!(limits.check().err().as_deref(), wanted);
+            assert_eq!(limits.check().err().as_deref(), expected);
         }
     }
 

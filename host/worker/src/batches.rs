@@ -42,6 +42,6 @@ impl BatchReader {
     }
 }
 
-pub(crate) fn malformed(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::BadOutput, format!("its output is malformed: {what}"))
+pub(crate) fn malformed(reason: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::BadOutput, format!("its output is malformed: {reason}"))
 }

@@ -227,11 +227,11 @@ impl Compiler {
     }
 }
 
-/// Reads up to `most` bytes of a process's output, then closes the pipe, so that the process's next write fails.
-async fn read_up_to(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+/// Reads up to `bytes_max` bytes of a process's output, then closes the pipe, so that the process's next write fails.
+async fn read_up_to(from: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
-        from.take(most).read_to_end(&mut bytes).await?;
+        from.take(bytes_max).read_to_end(&mut bytes).await?;
     }
     Ok(bytes)
 }

@@ -271,7 +271,7 @@ impl GpuProcesses {
 
     /// Starts a process for a job, unless another caller has started it meanwhile.
     async fn start(&self, job: u64, place: usize) -> StartResult {
-        let _turn = self.starting.lock().await;
+        let _guard = self.starting.lock().await;
         let mut processes = self.processes.lock().await;
         if position(&processes, job, place).is_some() {
             return StartResult::Ready;

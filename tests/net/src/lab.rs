@@ -206,7 +206,7 @@ impl Running {
             }
         };
         let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
-        CommandOutput { line: self.line.clone(), status, stdout, stderr, took: self.since.elapsed() }
+        CommandOutput { line: self.line.clone(), status, stdout, stderr, duration: self.since.elapsed() }
     }
 }
 
@@ -274,7 +274,7 @@ pub struct CommandOutput {
     /// Standard error: messages.
     pub stderr: String,
     /// Duration of the run.
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 impl CommandOutput {

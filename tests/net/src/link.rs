@@ -62,7 +62,7 @@ impl FaultSampler {
         FaultSampler { random: Xoshiro256PlusPlus::seed_from_u64(seed), last: Instant::now() }
     }
 
-    pub(crate) fn fate(&mut self, link: &LinkFaults) -> Delivery {
+    pub(crate) fn next_delivery(&mut self, link: &LinkFaults) -> Delivery {
         let shares = [link.loss, link.duplicate, link.corrupt, link.reorder];
         let mut drawn = self.share();
         let which = shares.iter().position(|share| {
@@ -103,17 +103,17 @@ mod tests {
         let link = LinkFaults { loss: 0.1, duplicate: 0.2, corrupt: 0.3, reorder: 0.05, ..LinkFaults::default() };
         let draws = |seed| {
             let mut draw = FaultSampler::new(seed);
-            (0..10_000).map(|_| draw.fate(&link)).collect::<Vec<_>>()
+            (0..10_000).map(|_| draw.next_delivery(&link)).collect::<Vec<_>>()
         };
         let all = draws(7);
-        let count = |is: fn(&Delivery) -> bool| all.iter().filter(|fate| is(fate)).count();
-        for (found, wanted) in [
-            (count(|fate| *fate == Delivery::Lost), 1000),
-            (count(|fate| *fate == Delivery::Twice), 2000),
-            (count(|fate| matches!(fate, Delivery::Damaged(_))), 3000),
-            (count(|fate| *fate == Delivery::Late), 500),
+        let count = |is: fn(&Delivery) -> bool| all.iter().filter(|next_delivery| is(next_delivery)).count();
+        for (found, expected) in [
+            (count(|next_delivery| *next_delivery == Delivery::Lost), 1000),
+            (count(|next_delivery| *next_delivery == Delivery::Twice), 2000),
+            (count(|next_delivery| matches!(next_delivery, Delivery::Damaged(_))), 3000),
+            (count(|next_delivery| *next_delivery == Delivery::Late), 500),
         ] {
-            assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}");
+            assert!(found.abs_diff(expected) < 200, "{found} are not about {expected}");
         }
         assert!(all == draws(7) && all != draws(8));
     }

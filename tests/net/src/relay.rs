@@ -24,7 +24,7 @@ const UNDER_WAY_BYTES_MAX: usize = 256 << 20;
 /// Maximum wait before the thread checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum packets read from one node before the next node's turn.
-const TURN_PACKETS: usize = 32;
+const ROUND_PACKETS: usize = 32;
 
 /// Datagrams counted so far. A packet that is not UDP counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl Carrier {
         while !lock(&self.shared).ends {
             self.deliver();
             for from in self.wait() {
-                for _ in 0..TURN_PACKETS {
+                for _ in 0..ROUND_PACKETS {
                     let Some(bytes) = self.tuns[from].read(&mut buffer) else { break };
                     self.take(from, bytes);
                 }
@@ -228,17 +228,17 @@ impl Carrier {
         let at = self.draws[number].due(link, now);
         let mut from = 0;
         for datagram in 0..=count {
-            let fate = (datagram < count).then(|| self.draws[number].fate(link));
-            if fate == Some(Delivery::OnTime) {
+            let next_delivery = (datagram < count).then(|| self.draws[number].next_delivery(link));
+            if next_delivery == Some(Delivery::OnTime) {
                 continue;
             }
             if from < datagram {
                 self.send(at, to, packet.part(from..datagram).into_bytes(), counts);
             }
             from = datagram + 1;
-            let Some(fate) = fate else { return };
+            let Some(next_delivery) = next_delivery else { return };
             let mut one = packet.part(datagram..from);
-            match fate {
+            match next_delivery {
                 Delivery::OnTime => {}
                 Delivery::Lost => counts.lost += 1,
                 Delivery::Twice => {

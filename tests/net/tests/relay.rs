@@ -48,8 +48,13 @@ fn numbers(net: &Net, count: u32) -> ReceivedDatagrams {
                 std::thread::sleep(ms(1));
             }
         }
-        let number = |got: &Vec<u8>| u32::from_le_bytes(got[..4].try_into().unwrap());
-        receiver.join().unwrap().iter().map(|got| (number(got), *got == datagram(number(got)))).collect()
+        let number = |received: &Vec<u8>| u32::from_le_bytes(received[..4].try_into().unwrap());
+        receiver
+            .join()
+            .unwrap()
+            .iter()
+            .map(|received| (number(received), *received == datagram(number(received))))
+            .collect()
     })
 }
 
@@ -68,10 +73,10 @@ fn a_way_does_what_it_says() {
     let net = Net::relayed(2, 2);
     let Some(relay) = net.relay() else { return };
     let count = 4000;
-    let expect = |link: LinkFaults, check: fn(&ReceivedDatagrams) -> usize, wanted: usize| {
+    let expect = |link: LinkFaults, check: fn(&ReceivedDatagrams) -> usize, expected: usize| {
         relay.set(0, 1, link);
         let found = check(&numbers(&net, count));
-        assert!(found.abs_diff(wanted) < 200, "{found} are not about {wanted}: {link:?}, {:?}", relay.counts());
+        assert!(found.abs_diff(expected) < 200, "{found} are not about {expected}: {link:?}, {:?}", relay.counts());
     };
     let overtaken = |came: &ReceivedDatagrams| {
         let last = came.iter().scan(0, |last, (number, _)| {

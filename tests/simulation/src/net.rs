@@ -96,9 +96,9 @@ impl Net {
     }
 
     /// Records an event.
-    pub fn note(&self, what: fmt::Arguments<'_>) {
+    pub fn note(&self, line: fmt::Arguments<'_>) {
         let now_ms = self.now_ms();
-        self.state().record.note(now_ms, what);
+        self.state().record.note(now_ms, line);
     }
 
     /// Returns a hash of all events.
@@ -153,11 +153,11 @@ impl Net {
 }
 
 impl Record {
-    fn note(&mut self, now_ms: u64, what: fmt::Arguments<'_>) {
+    fn note(&mut self, now_ms: u64, line: fmt::Arguments<'_>) {
         // Writing to a hash does not fail.
-        let _ = write!(Fnv1a(&mut self.hash), "{now_ms} {what}");
+        let _ = write!(Fnv1a(&mut self.hash), "{now_ms} {line}");
         if let Some(lines) = &mut self.lines {
-            lines.push(format!("{now_ms:>6} {what}"));
+            lines.push(format!("{now_ms:>6} {line}"));
         }
     }
 }

@@ -18,9 +18,9 @@ impl Random {
         self.0.next_u64() % end
     }
 
-    /// Returns a number from `least` to `most`, both included.
-    pub fn within(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
+    /// Returns a number from `min` to `max`, both included.
+    pub fn within(&mut self, min: u64, max: u64) -> u64 {
+        min + self.below(max - min + 1)
     }
 
     /// Returns true in `of` of `among` cases.

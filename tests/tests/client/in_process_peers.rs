@@ -269,8 +269,8 @@ fn groups_have_bundles_on_several_nodes() {
         for number in 1..=3 {
             all.push(job.task("over_nodes").options(on(number)).submit((4,)).await?);
         }
-        for ran in all {
-            assert_eq!(ran.get().await?, 4 * 6);
+        for result in all {
+            assert_eq!(result.get().await?, 4 * 6);
         }
         Ok(())
     });
@@ -279,8 +279,8 @@ fn groups_have_bundles_on_several_nodes() {
 #[test]
 fn groups_go_with_their_job_and_their_nodes() {
     with_nodes(PLACEMENT, async |nodes, job| {
-        let ran: ObjectRef<u64> = job.task("over_nodes").options(on(1)).submit((1,)).await?;
-        assert_eq!(ran.get().await?, 6);
+        let result: ObjectRef<u64> = job.task("over_nodes").options(on(1)).submit((1,)).await?;
+        assert_eq!(result.get().await?, 6);
         // Two nodes provide too few.
         drop(nodes.pop());
         let fails: ObjectRef<u64> = job.task("over_nodes").options(on(2)).submit((1,)).await?;

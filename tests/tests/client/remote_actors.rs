@@ -113,8 +113,8 @@ fn an_actor_is_found_by_its_name_on_all_nodes() {
         for number in 1..=3 {
             let found: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("c", 1)).await?;
             assert_eq!(found.get().await?, 5 + u64::from(number));
-            let nobody: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("nobody", 1)).await?;
-            assert_eq!(nobody.get().await.unwrap_err().fault.code, Code::NoActor);
+            let missing: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("nobody", 1)).await?;
+            assert_eq!(missing.get().await.unwrap_err().fault.code, Code::NoActor);
             // The first caller creates the actor.
             let made: ObjectRef<u64> = job.task("meets").options(on(number)).submit(("d", 1)).await?;
             assert_eq!(made.get().await?, u64::from(number));
@@ -130,20 +130,20 @@ fn an_actor_of_a_lost_node_restarts_on_another_or_has_died() {
         let mortal = job.actor("Counter").options(kept_on(3)).submit((5,)).await?;
         // At least one actor on each of the other nodes.
         let options = ActorOptions::new().resource("other", 0.5).max_restarts(1).max_task_retries(1);
-        let mut anew = Vec::new();
+        let mut restarted = Vec::new();
         for _ in 0..3 {
             let actor = job.actor("Counter").options(options.clone()).submit((7,)).await?;
             actor.ready().await?;
-            anew.push(actor);
+            restarted.push(actor);
         }
         assert_eq!(add(&mortal, 1).await?.get().await?, 6);
-        for actor in &anew {
+        for actor in &restarted {
             assert_eq!(add(actor, 1).await?.get().await?, 8);
         }
         drop(nodes.pop());
         assert_eq!(add(&mortal, 1).await?.get().await.unwrap_err().fault.code, Code::ActorDied);
         let mut sums = Vec::new();
-        for actor in &anew {
+        for actor in &restarted {
             sums.push(add(actor, 1).await?.get().await?);
         }
         sums.sort_unstable();

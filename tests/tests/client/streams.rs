@@ -29,10 +29,10 @@ async fn count(mut stream: ObjectStream<u64>) -> Result<u64, TaskError> {
 async fn made(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
     loop {
         let read: ObjectRef<(u64, u64)> = gauge.call("read", ()).await?;
-        let (made, most) = read.get().await?;
+        let (made, max) = read.get().await?;
         assert!(made <= expected, "{made} of {expected} items exist");
         if made == expected {
-            return Ok(most);
+            return Ok(max);
         }
     }
 }

@@ -101,8 +101,8 @@ fn a_restarted_parameter_server_continues_from_its_checkpoint() {
     let trained = run(&lab, "parameter-server", &arguments);
     let accuracy = json(&trained)["accuracy"].as_f64().expect("a number");
     assert!(accuracy > 0.85, "{accuracy}");
-    let anew = run(&lab, "parameter-server", &[&arguments[..], &["restart=true"]].concat());
-    assert_eq!(anew.stdout, trained.stdout);
+    let rerun = run(&lab, "parameter-server", &[&arguments[..], &["restart=true"]].concat());
+    assert_eq!(rerun.stdout, trained.stdout);
 }
 
 /// scikit-learn's `MLPRegressor` with default parameters has an error of 33,300 to 35,400 dollars on a random fifth of

@@ -204,8 +204,8 @@ fn what_is_lost_with_a_gpu_is_done_again() {
 /// nothing is left behind.
 #[test]
 fn kernels_without_end_beside_another_tenant() {
-    let named = std::env::var("SANDBAR_TURNS").ok().map(|turns| turns.parse().expect("a number"));
-    let turns: u32 = named.unwrap_or(2);
+    let named = std::env::var("SANDBAR_TURNS").ok().map(|rounds| rounds.parse().expect("a number"));
+    let rounds: u32 = named.unwrap_or(2);
     // lavapipe compiles a kernel on its first run, which takes a second with both processors free, and longer beside
     // other tests.
     let seconds = if named.is_some() { "3" } else { "10" };
@@ -217,10 +217,10 @@ fn kernels_without_end_beside_another_tenant() {
     // Warm-up: compiles the component and the kernels.
     let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=2"];
     ada.host(&address, &line).expect_code(0);
-    let turns_of = format!("turns={turns}");
+    let rounds_name = format!("turns={rounds}");
     let start = Instant::now();
     let mut attack =
-        mallory.begin(&address, &["submit", &storm, "--json", "--arg", "kind=endless", "--arg", &turns_of]);
+        mallory.begin(&address, &["submit", &storm, "--json", "--arg", "kind=endless", "--arg", &rounds_name]);
     let line = ["submit", &serves, "--json", "--arg", "actors=1", "--arg", "calls=3000"];
     let mut served = 0;
     while !attack.has_ended() || served == 0 {
@@ -228,11 +228,13 @@ fn kernels_without_end_beside_another_tenant() {
         assert_eq!(found, 3000, "values of the other tenant on the GPU changed");
         served += 1;
     }
-    let a_turn = start.elapsed() / turns;
+    let round_time = start.elapsed() / rounds;
     let seen = attack.wait().expect_code(0).json()["result"].clone();
     let seen = seen.as_array().expect("a list");
     assert!(seen.len() == 1 && seen[0].as_str().is_some_and(|seen| seen.starts_with("TimeOut")), "{seen:?}");
-    sandbar_tests::print_line(format_args!("{turns} kernels without end, {a_turn:?} each; {served} jobs beside them"));
+    sandbar_tests::print_line(format_args!(
+        "{rounds} kernels without end, {round_time:?} each; {served} jobs beside them"
+    ));
     // GPU processes are kept for some seconds for further use.
     let node = nodes.process("node-1");
     let gpus = || sandbar_tests::children(node).into_iter().filter(|child| name(*child) == "host-gpu").count();

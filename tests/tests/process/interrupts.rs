@@ -59,13 +59,13 @@ fn interrupt(line: &[&str], moment: Duration) {
         }
     }
     let ended = host.wait();
-    let what = format!("{} after {moment:?}: {}\n{}", ended.line, ended.status, ended.stderr);
+    let context = format!("{} after {moment:?}: {}\n{}", ended.line, ended.status, ended.stderr);
     // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = ended.status.code().or(ended.status.signal().map(|signal| 128 + signal));
-    assert!(is_interrupted && code == Some(130), "{what}");
-    until(&what, || !processes.iter().any(|process| is_alive(*process)));
-    assert_eq!(lab.names(), Vec::<String>::new(), "{what}");
+    assert!(is_interrupted && code == Some(130), "{context}");
+    until(&context, || !processes.iter().any(|process| is_alive(*process)));
+    assert_eq!(lab.names(), Vec::<String>::new(), "{context}");
     let jobs = lab.host(&["jobs", "list", "--json"]).expect_code(0).json();
     let is_stopped = |job: &serde_json::Value| job["state"] == "stopped";
-    assert!(jobs["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(is_stopped)), "{what}{jobs}");
+    assert!(jobs["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(is_stopped)), "{context}{jobs}");
 }

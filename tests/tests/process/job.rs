@@ -21,10 +21,10 @@ pub fn taxi_of(files: &[PathBuf], lab: &Lab, arguments: &[&str]) -> (serde_json:
 }
 
 /// Checks that two jobs wrote the same models in the same order.
-pub fn same_models(got: &[Model], expected: &[Model]) {
-    assert_eq!(got.len(), expected.len());
-    for (got, expected) in got.iter().zip(expected) {
-        assert_eq!(got, expected);
+pub fn same_models(actual: &[Model], expected: &[Model]) {
+    assert_eq!(actual.len(), expected.len());
+    for (actual, expected) in actual.iter().zip(expected) {
+        assert_eq!(actual, expected);
     }
 }
 
@@ -87,12 +87,12 @@ fn linear_models_are_least_squares() {
     let close = |a: f64, b: f64, scale: f64| (a - b).abs() <= 1e-9 * scale.max(b.abs());
     for (((_, zone), pairs), model) in expected.iter().zip(linear) {
         let (slope, intercept) = least_squares(pairs);
-        let got = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
+        let actual = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
         // Scale of a relative error where the value itself is nearly zero.
         let size = pairs.iter().map(|(_, y)| y.abs()).sum::<f64>() / pairs.len() as f64;
         assert!(
-            close(got.0, slope, size / 261.0) && close(got.1, intercept, size),
-            "zone {zone}: {got:?} instead of {:?}",
+            close(actual.0, slope, size / 261.0) && close(actual.1, intercept, size),
+            "zone {zone}: {actual:?} instead of {:?}",
             (slope, intercept)
         );
         assert_eq!(
@@ -205,9 +205,9 @@ fn a_sandbox_sees_the_batches_of_its_call_and_no_others() {
     let mut expected: Vec<_> = (1..=10).map(|seen| (seen.to_string(), rows(seen))).collect();
     expected.sort();
     for workers in ["1", "2", "4"] {
-        let mut got = rows_by_seen(workers);
-        got.sort();
-        assert_eq!(got, expected, "{workers} workers");
+        let mut actual = rows_by_seen(workers);
+        actual.sort();
+        assert_eq!(actual, expected, "{workers} workers");
     }
 }
 

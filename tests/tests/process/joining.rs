@@ -134,7 +134,7 @@ fn all_addresses_of_a_name_are_tried() {
 #[track_caller]
 fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> CommandOutput {
     let ended = lab.host(line).expect_code(1).expect_stderr(words);
-    assert!(ended.took < within, "{}: {:?}\n{}", ended.line, ended.took, ended.stderr);
+    assert!(ended.duration < within, "{}: {:?}\n{}", ended.line, ended.duration, ended.stderr);
     ended
 }
 

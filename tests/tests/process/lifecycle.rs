@@ -12,10 +12,10 @@ use crate::job::taxi;
 
 /// Waits until `holds` returns true.
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(since.elapsed() < Duration::from_secs(30), "{condition}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -35,19 +35,19 @@ fn many_rows(lab: &Lab, groups: usize) {
 }
 
 /// Runs the host with a resource limit that it can't raise.
-fn limited(lab: &Lab, arguments: &[&str], resource: Resource, most: u64) -> CommandOutput {
+fn limited(lab: &Lab, arguments: &[&str], resource: Resource, max: u64) -> CommandOutput {
     let mut command = lab.command(arguments);
-    limit(&mut command, resource, most);
+    limit(&mut command, resource, max);
     Running::new(command).wait()
 }
 
 /// Sets a hard resource limit for the command.
-pub(crate) fn limit(command: &mut Command, resource: Resource, most: u64) {
+pub(crate) fn limit(command: &mut Command, resource: Resource, max: u64) {
     // SAFETY: the closure makes one system call, which is allowed between `fork` and `exec`.
     unsafe {
         command.pre_exec(move || {
-            let most = Some(most);
-            setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(io::Error::from)
+            let max = Some(max);
+            setrlimit(resource, Rlimit { current: max, maximum: max }).map_err(io::Error::from)
         })
     };
 }
@@ -59,19 +59,15 @@ fn few_descriptors() {
         lab.write(&format!("many/{file:03}.csv"), format!("k,x,y\n{},1,2\n{0},2,4\n", file % 5));
     }
     job(&lab, "many", "out.parquet");
-    for most in [1024, 256, 64, 32] {
-        let ended = limited(&lab, &["submit", "job.toml", "--json", "-q", "--workers", "2"], Resource::Nofile, most);
+    for max in [1024, 256, 64, 32] {
+        let ended = limited(&lab, &["submit", "job.toml", "--json", "-q", "--workers", "2"], Resource::Nofile, max);
         let json = ended.expect_code(0).json();
-        assert_eq!(
-            (json["rows"].as_u64(), json["groups"].as_u64()),
-            (Some(600), Some(5)),
-            "{most} descriptors: {json}"
-        );
+        assert_eq!((json["rows"].as_u64(), json["groups"].as_u64()), (Some(600), Some(5)), "{max} descriptors: {json}");
         // A program's node opens more descriptors at once.
-        if most >= 64 {
+        if max >= 64 {
             let program = format!("{}#pools", component("tests/programs/tasks").display());
             let arguments = ["--arg", "count=100", "--arg", "chunksize=10", "--workers", "2", "-q"];
-            limited(&lab, &[&["submit", &program], &arguments[..]].concat(), Resource::Nofile, most).expect_code(0);
+            limited(&lab, &[&["submit", &program], &arguments[..]].concat(), Resource::Nofile, max).expect_code(0);
         }
     }
     // A limit that is too low gives an error with the reason.

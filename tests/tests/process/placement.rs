@@ -89,8 +89,8 @@ fn a_node_has_what_it_is_said_to_have() {
     let few = ["amount=2", "tasks=10", "steps=1000"];
     let license = ["--resource", "license=3"];
     check("licensed", &few, &license, 10);
-    for (settings, most) in [(&[][..], "0"), (&["--resource", "license=1.5", "--gpus", "1"], "1.5")] {
-        let words = format!("asks for 2 of license, no node has more than {most} [infeasible]");
+    for (settings, available) in [(&[][..], "0"), (&["--resource", "license=1.5", "--gpus", "1"], "1.5")] {
+        let words = format!("asks for 2 of license, no node has more than {available} [infeasible]");
         start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_stderr(&[&words]);
     }
     // Takes longer than two intervals of the check, on any machine.

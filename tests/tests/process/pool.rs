@@ -229,7 +229,7 @@ fn calls_of_jobs_run_in_turns_by_leases() {
         let known = |tenant: u64| seen.iter().any(|(of, at)| *of == tenant && at.contains(&TenantId(tenant)));
         assert!(known(7) && known(8), "{seen:?}");
         let state = scheduler.0.lock().unwrap();
-        assert_eq!((state.most, state.held, state.waiting.len()), (1, 0, 0));
+        assert_eq!((state.held_max, state.held, state.waiting.len()), (1, 0, 0));
     });
 }
 
@@ -241,7 +241,7 @@ struct SingleLease(Arc<Mutex<SingleLeaseState>>);
 struct SingleLeaseState {
     waiting: VecDeque<Box<dyn FnOnce(Lease) + Send>>,
     held: usize,
-    most: usize,
+    held_max: usize,
 }
 
 impl std::fmt::Debug for SingleLeaseState {
@@ -259,7 +259,7 @@ impl SingleLease {
             }
             let Some(granted) = state.waiting.pop_front() else { return };
             state.held += 1;
-            state.most = state.most.max(state.held);
+            state.held_max = state.held_max.max(state.held);
             granted
         };
         granted(Lease::new(LeaseGuard(self.clone())));

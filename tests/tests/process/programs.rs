@@ -153,14 +153,14 @@ pub fn kill(process: u32) {
     let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process has an id"), Signal::KILL);
 }
 
-/// Kills workers of a kind while their host runs, at most `most`: each after it has computed for `computed`, so that
+/// Kills workers of a kind while their host runs, at most `max`: each after it has computed for `computed`, so that
 /// work completes between two kills on a machine of any speed. Returns the number of kills.
-pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, most: usize) -> usize {
+pub fn kill_workers(host: &mut Running, kind: &str, computed: Duration, max: usize) -> usize {
     let mut killed = BTreeSet::new();
     while host.is_running() {
         let is_due = |worker: &u32| !killed.contains(worker) && processor_time(*worker) >= computed;
         let due = workers(host.process(), kind).into_iter().find(is_due);
-        if let Some(worker) = due.filter(|_| killed.len() < most) {
+        if let Some(worker) = due.filter(|_| killed.len() < max) {
             kill(worker);
             killed.insert(worker);
         }
@@ -220,7 +220,7 @@ fn an_interrupt_ends_a_program_and_its_workers() {
         let all = children(process);
         host.interrupt();
         let ended = host.wait().expect_code(130).expect_stderr(&["interrupted"]);
-        assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
+        assert!(ended.duration < Duration::from_secs(20), "{:?}", ended.duration);
         until("its workers end with it", || !all.iter().any(|worker| is_alive(*worker)));
         assert_eq!(lab.names(), Vec::<String>::new());
     }

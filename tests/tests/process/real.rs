@@ -48,10 +48,13 @@ fn taxi_trips_of_a_csv_file() {
     for model in &written[0] {
         let pairs = &expected[&model.key[0].parse::<i64>().unwrap()];
         let (slope, intercept) = least_squares(pairs);
-        let got = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
+        let actual = (model.params["coefficients"][0].as_f64().unwrap(), model.params["intercept"].as_f64().unwrap());
         let size = pairs.iter().map(|(_, y)| y.abs()).sum::<f64>() / pairs.len() as f64;
         let close = |a: f64, b: f64, scale: f64| (a - b).abs() <= 1e-9 * scale.max(b.abs());
-        assert!(close(got.0, slope, size / 261.0) && close(got.1, intercept, size), "{model:?}: {slope}, {intercept}");
+        assert!(
+            close(actual.0, slope, size / 261.0) && close(actual.1, intercept, size),
+            "{model:?}: {slope}, {intercept}"
+        );
     }
 }
 

@@ -36,8 +36,8 @@ fn host_with(
             None => command.env_remove(name),
         };
     }
-    if let Some((resource, most)) = limit {
-        crate::machine::limit(&mut command, resource, most);
+    if let Some((resource, max)) = limit {
+        crate::machine::limit(&mut command, resource, max);
     }
     Running::new(command).wait()
 }

@@ -209,8 +209,8 @@ fn die(nodes: &mut Nodes, names: &[String], addresses: &[String], victim: usize,
         assert!(since.elapsed() < RECOVERY_MAX, "no node has taken over the jobs of {}", names[victim]);
         std::thread::sleep(Duration::from_millis(20));
     }
-    let took = since.elapsed();
-    print_line(format_args!("{} dies with {} jobs, which are others' after {took:?}", names[victim], own.len()));
+    let duration = since.elapsed();
+    print_line(format_args!("{} dies with {} jobs, which are others' after {duration:?}", names[victim], own.len()));
     nodes.come_back(&names[victim], &addresses[victim], &["--meta", &etcd.address()]);
-    if own.is_empty() { Duration::ZERO } else { took }
+    if own.is_empty() { Duration::ZERO } else { duration }
 }

@@ -210,7 +210,7 @@ fn training(lab: &Lab) -> Command {
 }
 
 /// Interrupts a command at a moment after its start. Returns its screen.
-fn interrupt(lab: &Lab, command: Command, how: Interruption, moment: Duration) -> String {
+fn interrupt(lab: &Lab, command: Command, interruption: Interruption, moment: Duration) -> String {
     let mut host = InTerminal::start(command);
     let (started, mut processes) = (Instant::now(), BTreeSet::new());
     let mut is_interrupted = false;
@@ -218,24 +218,24 @@ fn interrupt(lab: &Lab, command: Command, how: Interruption, moment: Duration) -
         if let Some(status) = host.status() {
             break status;
         }
-        assert!(started.elapsed() < END_TIME_MAX, "{} goes on after {how:?} at {moment:?}", host.line);
+        assert!(started.elapsed() < END_TIME_MAX, "{} goes on after {interruption:?} at {moment:?}", host.line);
         processes.extend(children(host.child.id()));
         if !is_interrupted && started.elapsed() >= moment {
-            how.act(&mut host);
+            interruption.act(&mut host);
             is_interrupted = true;
         }
     };
     host.keyboard = None;
     let screen = host.screen();
-    let what = format!("{} after {how:?} at {moment:?}: {status}\n{screen}", host.line);
+    let context = format!("{} after {interruption:?} at {moment:?}: {status}\n{screen}", host.line);
     // Before the host has installed its handler, the signal kills it: shells report the same code for both.
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    assert!(is_interrupted && code == Some(how.code()), "{what}");
-    assert!(!screen.contains("lost"), "a worker is blamed: {what}");
-    until(&what, || !processes.iter().any(|process| is_alive(*process)));
+    assert!(is_interrupted && code == Some(interruption.code()), "{context}");
+    assert!(!screen.contains("lost"), "a worker is blamed: {context}");
+    until(&context, || !processes.iter().any(|process| is_alive(*process)));
     let jobs = jobs(lab);
     let is_stopped = |job: &Value| job["state"] == "stopped" && job["counts"]["lost_workers"] == 0;
-    assert!(jobs.iter().all(is_stopped), "{what}{jobs:?}");
+    assert!(jobs.iter().all(is_stopped), "{context}{jobs:?}");
     screen
 }
 
@@ -248,16 +248,20 @@ fn interrupt_at_random(hows: &[Interruption]) {
     let mut random = random();
     for time in 0..times() {
         let moment = MOMENT_MAX.mul_f64(random.next_u64() as f64 / u64::MAX as f64);
-        let (lab, how) = (Lab::new(), hows[time % hows.len()]);
+        let (lab, interruption) = (Lab::new(), hows[time % hows.len()]);
         if time % 3 == 2 {
             let command = training(&lab);
             let before = lab.names();
-            interrupt(&lab, command, how, moment);
-            assert_eq!(lab.names(), before, "{how:?} at {moment:?} leaves something");
+            interrupt(&lab, command, interruption, moment);
+            assert_eq!(lab.names(), before, "{interruption:?} at {moment:?} leaves something");
         } else {
             let program = PROGRAMS[(time - time / 3) % PROGRAMS.len()];
-            interrupt(&lab, command(&lab, program), how, moment);
-            assert_eq!(lab.names(), Vec::<String>::new(), "{program:?} {how:?} at {moment:?} leaves something");
+            interrupt(&lab, command(&lab, program), interruption, moment);
+            assert_eq!(
+                lab.names(),
+                Vec::<String>::new(),
+                "{program:?} {interruption:?} at {moment:?} leaves something"
+            );
         }
     }
 }
@@ -298,8 +302,9 @@ fn a_record_has_the_time_of_the_end() {
     let moment = Duration::from_millis(2500);
     interrupt(&lab, command(&lab, PROGRAMS[0]), Interruption::TermTwice, moment);
     let job = &jobs(&lab)[0];
-    let took = job["ended_ms"].as_u64().zip(job["submitted_ms"].as_u64()).map(|(ended, submitted)| ended - submitted);
-    assert!(took.is_some_and(|took| (1500..20_000).contains(&took)), "{job}");
+    let duration =
+        job["ended_ms"].as_u64().zip(job["submitted_ms"].as_u64()).map(|(ended, submitted)| ended - submitted);
+    assert!(duration.is_some_and(|duration| (1500..20_000).contains(&duration)), "{job}");
 }
 
 /// Ctrl-Z suspends the host without causing a time-out; `fg` resumes it.

@@ -256,9 +256,9 @@ fn what_models_say_is_not_followed() {
             &["the models need the feature"],
         ),
     ];
-    for (what, change, code, words) in cases {
+    for (label, change, code, words) in cases {
         scene.models("m2.parquet", change);
-        sandbar_tests::print_line(format_args!("{what}"));
+        sandbar_tests::print_line(format_args!("{label}"));
         let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv"];
         scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, words);
     }

@@ -33,23 +33,23 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
                 Ok(sandbox.process(&(bytes as u64).to_le_bytes())?)
             };
             fresh()?;
-            let took = least(time, || fresh().expect("the first call succeeded"));
+            let seconds = least(time, || fresh().expect("the first call succeeded"));
             report.compare(
                 &format!("boundary/in/{way}/{size}/fresh"),
-                took * 1e6,
+                seconds * 1e6,
                 "µs",
                 "the same sum, native",
                 native * 1e6,
             );
             let mut sandbox = guest.instantiate(&data)?;
             sandbox.open(function, "{}", 0)?;
-            let took = least(time, || {
+            let seconds = least(time, || {
                 data.start_call();
                 sandbox.process(&(bytes as u64).to_le_bytes()).expect("the first call succeeded");
             });
             report.compare(
                 &format!("boundary/in/{way}/{size}/warm"),
-                took * 1e6,
+                seconds * 1e6,
                 "µs",
                 "the same sum, native",
                 native * 1e6,
@@ -57,11 +57,11 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         }
         let mut sandbox = guest.instantiate(&data)?;
         sandbox.open(guest.function("out")?, "{}", 0)?;
-        let took = least(time, || {
+        let seconds = least(time, || {
             data.start_call();
             sandbox.process(&(bytes as u64).to_le_bytes()).expect("the first call succeeded");
         });
-        report.compare(&format!("boundary/out/{size}/warm"), took * 1e6, "µs", "memcpy", copied * 1e6);
+        report.compare(&format!("boundary/out/{size}/warm"), seconds * 1e6, "µs", "memcpy", copied * 1e6);
     }
     Ok(())
 }

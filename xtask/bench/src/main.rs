@@ -175,57 +175,57 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     std::fs::create_dir_all(paths::data()?)?;
     let report = Report::new(arguments.json);
     let effort = if arguments.brief { Effort::brief() } else { arguments.effort() };
-    let wanted = |name| arguments.name == name || arguments.name == Name::All;
+    let selected = |name| arguments.name == name || arguments.name == Name::All;
     if gpu::is_measuring_process() {
         return gpu::run(report, effort, arguments.brief, arguments.peers);
     }
     let peers = (arguments.peers && arguments.name != Name::Gpu).then(Peers::install).transpose()?;
-    if wanted(Name::Boundary) {
+    if selected(Name::Boundary) {
         boundary::run(report, effort)?;
     }
-    if wanted(Name::Start) {
+    if selected(Name::Start) {
         start::run(report, effort)?;
     }
-    if wanted(Name::Dense) {
+    if selected(Name::Dense) {
         dense::run(report, effort)?;
     }
-    if wanted(Name::Gpu) {
+    if selected(Name::Gpu) {
         gpu::run_in_process()?;
     }
-    if wanted(Name::Udf) {
+    if selected(Name::Udf) {
         udf::run(report, effort)?;
     }
-    if wanted(Name::Tasks) {
+    if selected(Name::Tasks) {
         programs::tasks(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Queue) {
+    if selected(Name::Queue) {
         programs::queue(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Actors) {
+    if selected(Name::Actors) {
         programs::actors(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Client) {
+    if selected(Name::Client) {
         client::run(report, effort)?;
     }
-    if wanted(Name::Objects) {
+    if selected(Name::Objects) {
         objects::run(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Transfer) {
+    if selected(Name::Transfer) {
         transfer::transfer(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Broadcast) {
+    if selected(Name::Broadcast) {
         transfer::broadcast(report, effort)?;
     }
-    if wanted(Name::Cluster) {
+    if selected(Name::Cluster) {
         transfer::cluster(report, effort)?;
     }
-    if wanted(Name::Training) {
+    if selected(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::SmallModels) {
+    if selected(Name::SmallModels) {
         jobs::small_models(report, effort, peers.as_ref())?;
     }
-    if wanted(Name::Forest) {
+    if selected(Name::Forest) {
         jobs::forest(report, effort, arguments.housing.as_deref(), peers.as_ref())?;
     }
     Ok(())

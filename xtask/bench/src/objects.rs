@@ -71,14 +71,14 @@ fn memcpy(bytes: usize, time: Duration) -> f64 {
 /// Returns the peak memory in bytes of a node and its workers while they run a task; shared memory counts once.
 fn memory_of(guest: &Path, arguments: &[(&str, u64)]) -> Result<u64, Failure> {
     let mut child = command(guest, "peeks", arguments)?.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
-    let mut most = 0;
+    let mut peak = 0;
     while child.try_wait()?.is_none() {
         let all = processes(child.id());
-        most = most.max(all.into_iter().map(memory).sum());
+        peak = peak.max(all.into_iter().map(memory).sum());
         sleep(SAMPLE_INTERVAL);
     }
     summary("peeks", &child.wait_with_output()?.stdout)?;
-    Ok(most)
+    Ok(peak)
 }
 
 /// Returns a process and its children.

@@ -108,13 +108,14 @@ fn collect(unpacked: &Path, to: &Path) -> Result {
     let libraries = only_entry(&unpacked.join("usr/lib"), "")?;
     let base_libraries = unpacked.join("lib").join(libraries.file_name().unwrap_or_default());
     let search = format!("{}:{}", libraries.display(), base_libraries.display());
-    let mut wanted = BTreeMap::new();
+    let mut shared_libraries = BTreeMap::new();
     for name in [DRIVER, LOADER] {
         let library = libraries.join(name);
-        wanted.extend(dependencies(&library, &search)?.into_iter().filter(|(_, path)| path.starts_with(unpacked)));
-        wanted.insert(name.to_owned(), library);
+        shared_libraries
+            .extend(dependencies(&library, &search)?.into_iter().filter(|(_, path)| path.starts_with(unpacked)));
+        shared_libraries.insert(name.to_owned(), library);
     }
-    for (name, path) in wanted {
+    for (name, path) in shared_libraries {
         // Most are links to a file whose name has the full version.
         let moved = path.canonicalize().and_then(|file| fs::rename(file, to.join(&name)));
         moved.context(format_args!("move {} into {}", path.display(), to.display()))?;

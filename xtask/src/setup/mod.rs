@@ -167,9 +167,9 @@ fn add_with_rustup(work: &WorkDir) -> Result {
 fn errors_of(log: &str) -> Option<String> {
     let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines.find_map(|line| line.strip_prefix("error: "))?;
-    let what = error.split(": ").next().unwrap_or(error);
+    let summary = error.split(": ").next().unwrap_or(error);
     let cause = lines.next_back().unwrap_or(error).rsplit(": ").next().unwrap_or_default();
-    Some(if what == cause { what.to_owned() } else { format!("{what}: {cause}") })
+    Some(if summary == cause { summary.to_owned() } else { format!("{summary}: {cause}") })
 }
 
 /// Compiles a small component with the optimisation across crates that guests use, which tests the libraries, their

@@ -52,8 +52,8 @@ enum PendingColumns {
 /// Inclusive range of words.
 #[derive(Clone, Copy)]
 struct WordRange {
-    least: u64,
-    most: u64,
+    min: u64,
+    max: u64,
 }
 
 /// Collects rows until they fill a block.
@@ -163,11 +163,11 @@ impl BlockBuilder {
             Some((range, values)) => {
                 pending.words = pending.words.union(range);
                 for (of_block, column) in pending.int_range.iter_mut().zip(&values) {
-                    let (least, most) = of_block.unzip();
-                    let column = least.and(int_range(column));
-                    *of_block = least.zip(most).zip(column).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
+                    let (min, max) = of_block.unzip();
+                    let column = min.and(int_range(column));
+                    *of_block = min.zip(max).zip(column).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
                 }
-                let base = range.least;
+                let base = range.min;
                 let narrow = |keys: &Vec<u64>| keys.iter().map(|key| u32::of_word(*key, base)).collect();
                 let keys = if let BatchKeys::Words(keys) = &keys { Some(narrow(keys)) } else { None };
                 PendingColumns::Narrow { base, keys, values }
@@ -185,12 +185,11 @@ impl BlockBuilder {
 }
 
 impl WordRange {
-    const NONE: WordRange = WordRange { least: u64::MAX, most: 0 };
+    const NONE: WordRange = WordRange { min: u64::MAX, max: 0 };
 
     /// Returns the range of the words that are not null.
     fn of(words: &[u64], nulls: Option<&NullBuffer>) -> WordRange {
-        let with =
-            |range: WordRange, word: &u64| WordRange { least: range.least.min(*word), most: range.most.max(*word) };
+        let with = |range: WordRange, word: &u64| WordRange { min: range.min.min(*word), max: range.max.max(*word) };
         match nulls.filter(|n| n.null_count() > 0) {
             None => words.iter().fold(WordRange::NONE, with),
             Some(nulls) => {
@@ -200,11 +199,11 @@ impl WordRange {
     }
 
     fn union(self, other: WordRange) -> WordRange {
-        WordRange { least: self.least.min(other.least), most: self.most.max(other.most) }
+        WordRange { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
     fn is_narrow(self) -> bool {
-        self.most.saturating_sub(self.least) <= u64::from(u32::MAX)
+        self.max.saturating_sub(self.min) <= u64::from(u32::MAX)
     }
 }
 
@@ -259,13 +258,13 @@ impl PendingBlock {
         if !self.narrow || !self.words.is_narrow() {
             return RowLayout::Wide;
         }
-        let key = PackedField::of_range(self.words.least, self.words.most.max(self.words.least));
+        let key = PackedField::of_range(self.words.min, self.words.max.max(self.words.min));
         let value = |int_range: &Option<(i32, i32)>| match int_range {
-            Some((least, most)) => PackedField::of_range(i64::from(*least) as u64, i64::from(*most.max(least)) as u64),
+            Some((min, max)) => PackedField::of_range(i64::from(*min) as u64, i64::from(*max.max(min)) as u64),
             None => PackedField::of_floats(),
         };
         let fields: Vec<_> = std::iter::repeat_n(key, self.key_cells).chain(self.int_range.iter().map(value)).collect();
-        Packing::new(&fields).map_or(RowLayout::Narrow { base: self.words.least }, RowLayout::Packed)
+        Packing::new(&fields).map_or(RowLayout::Narrow { base: self.words.min }, RowLayout::Packed)
     }
 
     /// Returns the words that the rows take.

@@ -78,9 +78,9 @@ impl Packing {
 }
 
 impl PackedField {
-    /// Returns a field for words or integers from `base` to `most`, which must not be smaller.
-    pub(super) fn of_range(base: u64, most: u64) -> PackedField {
-        let bits = u64::BITS - most.wrapping_sub(base).leading_zeros();
+    /// Returns a field for words or integers from `base` to `max`, which must not be smaller.
+    pub(super) fn of_range(base: u64, max: u64) -> PackedField {
+        let bits = u64::BITS - max.wrapping_sub(base).leading_zeros();
         PackedField { base, bits, is_float: false, shift: 0 }
     }
 
@@ -183,7 +183,7 @@ fn int_of(cell: u32) -> i32 {
 pub(super) fn int_range(cells: &[u32]) -> Option<(i32, i32)> {
     /// Cells that vector instructions compare at once.
     const LANES: usize = 8;
-    let (mut least, mut most, mut lost) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0; LANES]);
+    let (mut least, mut max, mut lost) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0; LANES]);
     let (chunks, rest) = cells.as_chunks::<LANES>();
     let Some(first) = cells.first() else { return Some((i32::MAX, i32::MIN)) };
     let mut last = [*first; LANES];
@@ -193,13 +193,13 @@ pub(super) fn int_range(cells: &[u32]) -> Option<(i32, i32)> {
             let number = f32::from_bits(chunk[i]);
             lost[i] |= ((number + ROUNDING_OFFSET) - ROUNDING_OFFSET).to_bits() ^ chunk[i];
             least[i] = if number < least[i] { number } else { least[i] };
-            most[i] = if number > most[i] { number } else { most[i] };
+            max[i] = if number > max[i] { number } else { max[i] };
         }
     }
     let least = least.into_iter().fold(f32::INFINITY, f32::min);
-    let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    let small = -INT_LIMIT / 2.0 <= least && most < INT_LIMIT / 2.0;
-    (small && lost == [0; LANES]).then_some((least as i32, most as i32))
+    let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let small = -INT_LIMIT / 2.0 <= least && max < INT_LIMIT / 2.0;
+    (small && lost == [0; LANES]).then_some((least as i32, max as i32))
 }
 
 /// Word of a block. Every bit pattern is valid.
@@ -363,16 +363,16 @@ mod tests {
         ];
         for (keys, base, columns, bytes) in cases {
             let word = |value: i32| i64::from(value) as u64;
-            let key = keys.iter().max().map(|most| PackedField::of_range(base, *most));
+            let key = keys.iter().max().map(|max| PackedField::of_range(base, *max));
             let of = |range: &Option<(i32, i32)>| {
-                range.map_or(PackedField::of_floats(), |(least, most)| PackedField::of_range(word(least), word(most)))
+                range.map_or(PackedField::of_floats(), |(least, max)| PackedField::of_range(word(least), word(max)))
             };
             let fields: Vec<_> = key.into_iter().chain(columns.iter().map(of)).collect();
             let packing = Packing::new(&fields).expect("a packing");
             assert_eq!(packing.row_bytes(), bytes, "{columns:?}");
             let values: Vec<Vec<f64>> = columns
                 .iter()
-                .map(|range| range.map_or(vec![0.25, -1e9], |(least, most)| vec![f64::from(least), f64::from(most)]))
+                .map(|range| range.map_or(vec![0.25, -1e9], |(least, max)| vec![f64::from(least), f64::from(max)]))
                 .collect();
             if bytes == 4 {
                 come_back::<u32>(packing, keys, base, &values);

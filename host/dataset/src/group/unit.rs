@@ -144,8 +144,8 @@ fn test_rows(rows: u32, share: f64) -> u32 {
     }
     // 0.07 * 100 is 7.000000000000001, but means 7.
     let exact = share * f64::from(rows);
-    let wanted = (exact - exact * 1e-12).ceil() as u32;
-    wanted.clamp(1, rows - 1)
+    let rounded = (exact - exact * 1e-12).ceil() as u32;
+    rounded.clamp(1, rows - 1)
 }
 
 /// Copies the rows of a partition to their final positions, in memory that `reserve` provides for each unit.

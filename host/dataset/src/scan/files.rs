@@ -281,10 +281,10 @@ async fn list_remote(
     let folder = ObjectPath::from_url_path(fixed).map_err(|e| DatasetError::input(input, e.to_string()))?;
     let mut listing = client.list(Some(&folder));
     while let Some(meta) = listing.try_next().await.map_err(fail)? {
-        let wanted = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
+        let is_match = pattern.as_ref().is_none_or(|p| p.matches_with(meta.location.as_ref(), MATCHING));
         // The name of an explicitly named folder does not matter.
         let below = meta.location.as_ref().strip_prefix(folder.as_ref()).unwrap_or_default();
-        if wanted && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
+        if is_match && !is_hidden(path, below) && Format::is_data(meta.location.as_ref()) {
             files.push(named(meta)?);
         }
         check_file_count(input, files.len())?;

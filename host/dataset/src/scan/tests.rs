@@ -382,8 +382,8 @@ fn names_that_others_hide_are_left_out_below_folders_and_globs() {
         ("_own/**", &["7"]),
         ("*/e.parquet", &[]),
     ] {
-        let wanted = ScanSource { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
-        match read_with(&wanted, ScanOptions::default()) {
+        let selected = ScanSource { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
+        match read_with(&selected, ScanOptions::default()) {
             Ok(rows) => assert_eq!(text(&rows), expected, "{pattern}"),
             Err(error) => assert!(expected.is_empty(), "{pattern}: {error}"),
         }
@@ -525,7 +525,7 @@ fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
     let long =
         |rows: i64| RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef)]);
     let long = |name, rows, group_rows| folder.parquet(name, &long(rows).expect("a batch"), group_rows);
-    let (most, too_many) = (long("most.parquet", 1 << 20, 1 << 20), long("more.parquet", (1 << 20) + 1, 1 << 21));
+    let (longest, too_many) = (long("most.parquet", 1 << 20, 1 << 20), long("more.parquet", (1 << 20) + 1, 1 << 21));
     let narrow = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1; 100])) as ArrayRef)]);
     let narrow = folder.parquet("narrow.parquet", &narrow.expect("a batch"), 100);
     let fields = vec![Arc::new(arrow_schema::Field::new("n", DataType::Int64, true))];
@@ -566,7 +566,7 @@ fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
         ("a struct that is not read", with(&[&nested], &["n"], None), (2, 0)),
         ("a struct that is read", with(&[&nested], &["n", "o"], None), (0, 1)),
         ("a type that only Arrow knows", with(&[&wide], &[], None), (0, 1)),
-        ("as many rows as can be", with(&[&most], &[], None), (1, 0)),
+        ("as many rows as can be", with(&[&longest], &[], None), (1, 0)),
         ("more rows", with(&[&too_many], &[], None), (0, 1)),
     ] {
         let (read, from_row_groups) = read_stored(&source, ScanOptions::default()).expect("rows");
@@ -602,8 +602,8 @@ fn a_file_without_rows_has_none_and_no_say() {
         ("nothing at all", folder.write("9.jsonl", " \n")),
     ] {
         for both in [[without.clone(), paths[1].clone()], [paths[1].clone(), without.clone()]] {
-            let wanted = ScanSource { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
-            let rows = read(&wanted).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let selected = ScanSource { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
+            let rows = read(&selected).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{what}");
         }
     }

@@ -144,9 +144,9 @@ impl GpuProcess {
         let now = now_nanos();
         let limits = [(words::BUSY_SINCE, time_max), (words::COMPILING_SINCE, time_max.max(COMPILE_TIME_MIN))];
         let is_over = |area: &SharedMemory| {
-            limits.into_iter().any(|(word, most)| {
+            limits.into_iter().any(|(word, max)| {
                 let since = area.atomic(word).load(Acquire);
-                since != 0 && u128::from(now.saturating_sub(since)) > most.as_nanos()
+                since != 0 && u128::from(now.saturating_sub(since)) > max.as_nanos()
             })
         };
         if !self.areas.iter().any(is_over) {

@@ -64,11 +64,11 @@ fn measure_device(adapter: &Adapter) -> Result<(Arc<Device>, Costs, Duration), G
 /// Opens and checks a device.
 fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream), GpuError> {
     // The rest of the memory is for the driver and other programs.
-    let most = match adapter.about().memory_bytes {
+    let max = match adapter.about().memory_bytes {
         0 => u64::MAX,
         bytes => bytes / 10 * 9,
     };
-    let device = Arc::new(Device::open(adapter, memory_bytes_max.min(most))?);
+    let device = Arc::new(Device::open(adapter, memory_bytes_max.min(max))?);
     let mut stream = Stream::new(device.clone());
     stream.check_device()?;
     Ok((device, stream))

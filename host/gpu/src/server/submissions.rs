@@ -45,12 +45,12 @@ impl SubmissionQueue {
     /// Removes the first submission, which is completed. Returns the nanoseconds for which it was the first.
     pub(super) fn done(&self) -> u64 {
         let mut state = lock(&self.state);
-        let took = now_nanos().saturating_sub(state.since);
+        let duration = now_nanos().saturating_sub(state.since);
         if let Some(area) = state.submitted.pop_front() {
             area.atomic(words::BUSY_SINCE).store(0, Release);
         }
         state.start_timer();
-        took
+        duration
     }
 
     /// Runs the callbacks of completed submissions.

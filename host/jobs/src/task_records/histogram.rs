@@ -120,8 +120,8 @@ mod tests {
         ] {
             let mut histogram = Histogram::default();
             values.iter().for_each(|value| histogram.add(*value));
-            let got = histogram.quantile(fraction);
-            assert!(got.abs_diff(expected) <= expected / 8, "{fraction} of {values:?}: {got}");
+            let actual = histogram.quantile(fraction);
+            assert!(actual.abs_diff(expected) <= expected / 8, "{fraction} of {values:?}: {actual}");
         }
     }
 }

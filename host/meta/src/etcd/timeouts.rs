@@ -60,10 +60,10 @@ impl Backoff {
     }
 
     pub(super) fn next(&mut self, seed: &mut Seed) -> Duration {
-        let most = self.next_ms.min(self.ms_max);
-        self.next_ms = most.saturating_mul(2);
-        let random_us = seed.below(most.saturating_mul(500));
-        ms(most) - Duration::from_micros(random_us.into())
+        let delay_max = self.next_ms.min(self.ms_max);
+        self.next_ms = delay_max.saturating_mul(2);
+        let random_us = seed.below(delay_max.saturating_mul(500));
+        ms(delay_max) - Duration::from_micros(random_us.into())
     }
 }
 
@@ -79,8 +79,8 @@ mod tests {
             (0..10).map(|_| pauses.next(&mut seed)).collect()
         };
         for (number, pause) in pauses_of(1).into_iter().enumerate() {
-            let most = ms((20 << number).min(500));
-            assert!(pause > most / 2 - ms(1) && pause <= most, "{number}: {pause:?}");
+            let delay_max = ms((20 << number).min(500));
+            assert!(pause > delay_max / 2 - ms(1) && pause <= delay_max, "{number}: {pause:?}");
         }
         assert_eq!(pauses_of(1), pauses_of(1));
         assert_ne!(pauses_of(1), pauses_of(2));

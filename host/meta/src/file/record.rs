@@ -58,8 +58,8 @@ pub(super) fn decode_changes(revision: Revision, bytes: &[u8]) -> Result<Vec<Cha
     Ok(changes)
 }
 
-fn seal<T: Serialize + ?Sized>(location: &[u8], what: &T) -> Result<Vec<u8>, String> {
-    let mut bytes = postcard::to_extend(what, vec![0; CHECKSUM_BYTES]).map_err(|e| e.to_string())?;
+fn seal<T: Serialize + ?Sized>(location: &[u8], record: &T) -> Result<Vec<u8>, String> {
+    let mut bytes = postcard::to_extend(record, vec![0; CHECKSUM_BYTES]).map_err(|e| e.to_string())?;
     let sum = checksum(location, &bytes[CHECKSUM_BYTES..]);
     bytes[..CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
     Ok(bytes)
@@ -73,7 +73,7 @@ fn open<'a, T: Deserialize<'a>>(location: &[u8], bytes: &'a [u8]) -> Result<T, S
         return Err("a record has a wrong checksum".to_owned());
     }
     match postcard::take_from_bytes(rest) {
-        Ok((what, [])) => Ok(what),
+        Ok((record, [])) => Ok(record),
         Ok((_, more)) => Err(format!("a record has {} surplus bytes", more.len())),
         Err(e) => Err(format!("a record can't be decoded: {e}")),
     }
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
 
     fn entry(seed: &mut Seed) -> Entry {
-        let mut bytes = |least: u32, most: u32| -> Vec<u8> {
-            let count = least + seed.below(most - least);
+        let mut bytes = |min: u32, max: u32| -> Vec<u8> {
+            let count = min + seed.below(max - min);
             (0..count).map(|_| seed.below(256) as u8).collect()
         };
         Entry {

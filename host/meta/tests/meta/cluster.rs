@@ -16,13 +16,13 @@ use crate::driver::folder;
 const STARTS_MAX: usize = 3;
 
 /// Serializes the start of clusters: the tests exercise them, not the machine.
-static TURN: Mutex<()> = Mutex::const_new(());
+static CLUSTER_LOCK: Mutex<()> = Mutex::const_new(());
 
 pub struct Cluster {
     members: Vec<Member>,
     tls: Option<EtcdTls>,
     folder: TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
@@ -32,8 +32,8 @@ impl Cluster {
 
     /// Starts a cluster with extra arguments for each member, and the TLS files for clients.
     pub async fn start_with(members: usize, arguments: &[String], tls: Option<EtcdTls>) -> Cluster {
-        let turn = TURN.lock().await;
-        let mut cluster = Cluster { members: Vec::new(), tls, folder: folder(), _turn: turn };
+        let guard = CLUSTER_LOCK.lock().await;
+        let mut cluster = Cluster { members: Vec::new(), tls, folder: folder(), _guard: guard };
         for start in 1..=STARTS_MAX {
             cluster.members =
                 plan(members, arguments, cluster.tls.is_some(), &cluster.folder.path().join(start.to_string()));

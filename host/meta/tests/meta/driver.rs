@@ -153,11 +153,11 @@ impl Driver {
     async fn try_step(&mut self, step: &Step) -> Result<String, MetaError> {
         Ok(match step {
             Step::Get(key) => {
-                let got = self.store().get(key).await?;
+                let response = self.store().get(key).await?;
                 format!(
                     "@{} {}",
-                    self.relative(got.revision),
-                    got.entry.map_or("-".to_owned(), |entry| self.entry(&entry))
+                    self.relative(response.revision),
+                    response.entry.map_or("-".to_owned(), |entry| self.entry(&entry))
                 )
             }
             Step::Range(span, limit) => {

@@ -169,7 +169,7 @@ async fn count(store: Arc<dyn MetaStore>, client: u64, clients: Clients) -> Vec<
             break;
         }
         let before = match timeout(bound, store.get(&key(COUNTER))).await.expect("a look ends in time") {
-            Ok(got) => got.entry.expect("the counter is there"),
+            Ok(response) => response.entry.expect("the counter is there"),
             Err(MetaError::Unavailable { .. }) => continue,
             Err(e) => panic!("client {client}: {e}"),
         };
@@ -282,8 +282,8 @@ async fn leases_end_in_time_and_not_before() {
     assert_eq!(gone.iter().map(|change| change.key().to_string()).collect::<Vec<_>>(), ["left"]);
     let after = started.elapsed();
     // A new leader restarts the period of each lease.
-    let most = Duration::from_secs(2 * u64::from(TTL_S)) + SLACK;
-    assert!(after >= Duration::from_secs(TTL_S.into()) && after < most, "the lease ended after {after:?}");
+    let delay_max = Duration::from_secs(2 * u64::from(TTL_S)) + SLACK;
+    assert!(after >= Duration::from_secs(TTL_S.into()) && after < delay_max, "the lease ended after {after:?}");
     assert!(store.keep_alive(left.lease).await.is_err());
     assert!(store.get(&key("kept")).await.unwrap().entry.is_some());
     store.revoke(kept.lease).await.unwrap();

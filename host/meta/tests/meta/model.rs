@@ -83,7 +83,7 @@ async fn a_bit_of_everything_happens() {
         history.run().await;
         lines.extend(history.lines);
     }
-    for (wanted, at_least) in [
+    for (event_text, at_least) in [
         (" then put", 200),
         (" otherwise put", 50),
         (" deleted 2", 20),
@@ -98,8 +98,8 @@ async fn a_bit_of_everything_happens() {
         ("Reopen", 20),
         ("saw: ", 200),
     ] {
-        let count = lines.iter().filter(|line| line.contains(wanted)).count();
-        assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());
+        let count = lines.iter().filter(|line| line.contains(event_text)).count();
+        assert!(count >= at_least, "`{event_text}` occurs {count} times, of {} lines", lines.len());
     }
 }
 

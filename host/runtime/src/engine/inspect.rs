@@ -54,13 +54,15 @@ impl Inspection<'_> {
 
     /// Assigned tasks first, then waiting ones, then finished ones.
     fn list_tasks(&self, job: JobId, limit: usize, state: Option<RunState>, name: Option<&str>) -> Listing<TaskRow> {
-        let is_wanted =
+        let is_selected =
             |other: &str, at: RunState| state.is_none_or(|state| state == at) && name.is_none_or(|name| name == other);
         let mut rows: Vec<TaskRow> = Vec::new();
         let live = self.cx.assigned_tasks(job).chain(self.unassigned_tasks(job));
-        rows.extend(live.filter(|view| is_wanted(view.name, run_state(view.state))).take(limit).map(|v| self.row(&v)));
+        rows.extend(
+            live.filter(|view| is_selected(view.name, run_state(view.state))).take(limit).map(|v| self.row(&v)),
+        );
         if let Some(records) = self.jobs.records(job) {
-            rows.extend(records.rows(limit - rows.len(), is_wanted));
+            rows.extend(records.rows(limit - rows.len(), is_selected));
         }
         let counted = self.summary(job).names.into_iter().filter(|of| name.is_none_or(|name| name == of.name));
         Listing::new(counted.map(|of| of.count(state)).sum(), rows)

@@ -11,7 +11,7 @@ use wasmparser::{
 pub(super) struct Item<'a> {
     pub(super) section: u8,
     pub(super) bytes: Cow<'a, [u8]>,
-    pub(super) what: ItemKind<'a>,
+    pub(super) kind: ItemKind<'a>,
 }
 
 pub(super) enum ItemKind<'a> {
@@ -38,7 +38,7 @@ pub(super) enum IndexSpace {
 impl<'a> Item<'a> {
     fn space(&self) -> Option<IndexSpace> {
         use ComponentAlias::{CoreInstanceExport, InstanceExport, Outer};
-        match &self.what {
+        match &self.kind {
             ItemKind::Module => Some(IndexSpace::Module),
             ItemKind::Instance(_) => Some(IndexSpace::Instance),
             ItemKind::Canonical(CanonicalFunction::Lift { .. }) => Some(IndexSpace::Function),
@@ -56,13 +56,13 @@ impl<'a> Item<'a> {
 
     /// Returns the instantiated module and its arguments: names and instances.
     pub(super) fn instantiates(&self) -> Option<(u32, Vec<(&'a str, u32)>)> {
-        let ItemKind::Instance(Instance::Instantiate { module_index, args }) = &self.what else { return None };
+        let ItemKind::Instance(Instance::Instantiate { module_index, args }) = &self.kind else { return None };
         Some((*module_index, args.iter().map(|arg| (arg.name, arg.index)).collect()))
     }
 
     /// Returns the name of the alias, if it refers to an export of this instance.
     pub(super) fn exports_of(&self, instance: usize) -> Option<&'a str> {
-        match self.what {
+        match self.kind {
             ItemKind::Alias(ComponentAlias::CoreInstanceExport { instance_index, name, .. }) => {
                 (instance_index as usize == instance).then_some(name)
             }
@@ -135,11 +135,11 @@ fn definitions(component: &[u8]) -> Result<Vec<Item<'_>>, BinaryReaderError> {
                 ComponentExternalKind::Module => ItemKind::Module,
                 _ => ItemKind::Other,
             })?,
-            Payload::ModuleSection { .. } => items.push(Item { section, bytes: whole.into(), what: ItemKind::Module }),
+            Payload::ModuleSection { .. } => items.push(Item { section, bytes: whole.into(), kind: ItemKind::Module }),
             // Custom sections are dropped: their names refer to indices that may change. Other sections are kept whole:
             // they define nothing that is counted here.
             Payload::CustomSection(_) => {}
-            _ => items.push(Item { section, bytes: whole.into(), what: ItemKind::Other }),
+            _ => items.push(Item { section, bytes: whole.into(), kind: ItemKind::Other }),
         }
     }
     Ok(items)
@@ -156,14 +156,14 @@ impl<'a> SectionReader<'_, 'a> {
     fn add<T: FromReader<'a>>(
         &mut self,
         section: SectionLimited<'a, T>,
-        what: impl Fn(T) -> ItemKind<'a>,
+        kind: impl Fn(T) -> ItemKind<'a>,
     ) -> Result<(), BinaryReaderError> {
         let end = section.range().end;
         let several = section.into_iter_with_offsets().collect::<Result<Vec<_>, _>>()?;
         let ends: Vec<usize> = several.iter().skip(1).map(|(start, _)| *start).chain([end]).collect();
         for ((start, item), end) in several.into_iter().zip(ends) {
             let bytes = self.component.get(start..end).unwrap_or_default();
-            self.items.push(Item { section: self.section, bytes: [&[1], bytes].concat().into(), what: what(item) });
+            self.items.push(Item { section: self.section, bytes: [&[1], bytes].concat().into(), kind: kind(item) });
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
         let (trampolines_module, nothing) = items.get(first)?.instantiates()?;
         let (code_module, code_args) = items.get(code)?.instantiates()?;
         let (filler_module, filler_args) = items.get(*filler)?.instantiates()?;
-        let ItemKind::Instance(Instance::FromExports(filled)) = &items.get(*fillings)?.what else { return None };
+        let ItemKind::Instance(Instance::FromExports(filled)) = &items.get(*fillings)?.kind else { return None };
         let filled_by_fillings = matches!(&*filler_args, [(_, index)] if *index as usize + 2 == instances.len());
         let modules = || instances.iter().filter_map(|at| items.get(*at)?.instantiates()).map(|(module, _)| module);
         let each_once = modules().collect::<HashSet<_>>().len() == modules().count();
@@ -117,7 +117,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
             let Some(name) = items.get(trampoline)?.exports_of(0) else { continue };
             let filling = self.filled_with.get(fillers.get(*called.get(name)?)?)?;
             let function = items.at(IndexSpace::CoreFunction, *filling)?;
-            let ItemKind::Canonical(CanonicalFunction::Lower { func_index, options }) = &items.get(function)?.what
+            let ItemKind::Canonical(CanonicalFunction::Lower { func_index, options }) = &items.get(function)?.kind
             else {
                 return None;
             };
@@ -129,7 +129,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
         }
         let functions = items.of(IndexSpace::Function).iter().copied();
         let early: Vec<usize> = functions.filter(|at| (self.first..=reach).contains(at)).collect();
-        let may_be_moved = early.iter().all(|at| items.get(*at).is_some_and(|i| matches!(i.what, ItemKind::Alias(_))));
+        let may_be_moved = early.iter().all(|at| items.get(*at).is_some_and(|i| matches!(i.kind, ItemKind::Alias(_))));
         may_be_moved.then_some((lowered, early))
     }
 
@@ -140,7 +140,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
         let (mut called, mut meanwhile) = (HashSet::new(), HashSet::new());
         let name = |function| items.get(items.at(IndexSpace::CoreFunction, function)?)?.exports_of(self.code_index);
         for item in items.all() {
-            let ItemKind::Canonical(canonical) = &item.what else { continue };
+            let ItemKind::Canonical(canonical) = &item.kind else { continue };
             let options = match canonical {
                 CanonicalFunction::Lift { core_func_index, options, .. } => {
                     called.insert(name(*core_func_index)?);

@@ -260,9 +260,9 @@ fn changes_more(operator: &Operator<'_>) -> bool {
     )
 }
 
-fn encoded(what: &impl Encode) -> Vec<u8> {
+fn encoded(item: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();
-    what.encode(&mut bytes);
+    item.encode(&mut bytes);
     bytes
 }
 

@@ -57,10 +57,10 @@ impl<C, V> Scheduler<C, V> {
         let stream = self.objects[object].stream()?;
         let consumer = self.cluster.find(stream.consumer)?;
         let is_next = item.index == stream.yielded && item.index - stream.consumed < u64::from(stream.buffer);
-        let is_wanted =
+        let is_consumed =
             self.tasks[task].cancellation == Cancellation::None && self.objects[object].is_held_by(stream.consumer);
         let is_new = !self.ids.contains_key(&item.object.0);
-        (is_next && is_wanted && is_new).then_some(consumer)
+        (is_next && is_consumed && is_new).then_some(consumer)
     }
 
     fn add_item(&mut self, task: TaskKey, stream: ObjectKey, consumer: WorkerKey, item: Item<V>) {

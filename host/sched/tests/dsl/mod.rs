@@ -197,8 +197,8 @@ impl World {
 
     /// Checks the actions since the last check.
     pub fn emits(&mut self, expected: &str) -> &mut World {
-        let got: Vec<String> = self.actions.drain(..).map(|action| text(&action)).collect();
-        assert_eq!(got.join(", "), expected);
+        let actual: Vec<String> = self.actions.drain(..).map(|action| text(&action)).collect();
+        assert_eq!(actual.join(", "), expected);
         self
     }
 
@@ -303,12 +303,12 @@ impl World {
     }
 
     /// Finishes the first attempt of a task after `nanos`. The value is the task's number.
-    pub fn ran(&mut self, task: u64, worker: u32, nanos: u64) -> &mut World {
+    pub fn finish_after(&mut self, task: u64, worker: u32, nanos: u64) -> &mut World {
         self.finish(task, 0, worker, Outcome::Succeeded(vec![(task, Vec::new())]), nanos)
     }
 
     pub fn done(&mut self, task: u64, worker: u32) -> &mut World {
-        self.ran(task, worker, 50_000_000)
+        self.finish_after(task, worker, 50_000_000)
     }
 
     /// Like `done`, with objects in the value.

@@ -83,8 +83,8 @@ impl Model {
         let is_needed = self.tasks.iter().any(dependencies);
         let Some(object) = self.objects.get_mut(&id) else {
             // The last reference was dropped within the step.
-            let was_wanted = is_needed || step.refused.keys().any(|(_, object)| *object == id);
-            assert!(was_wanted && step.returned.contains(&id), "object {id} is not there");
+            let was_needed = is_needed || step.refused.keys().any(|(_, object)| *object == id);
+            assert!(was_needed && step.returned.contains(&id), "object {id} is not there");
             return;
         };
         assert!(object.value == Value::Borrowed && !object.is_fetching, "object {id} is not to be asked for");
@@ -115,7 +115,7 @@ impl Model {
             assert_eq!(view.assigned.iter().map(|call| call.0).collect::<BTreeSet<_>>(), assigned);
             assert_eq!((view.calls, view.worker.map(|worker| worker.0)), (calls.len() as u64, borrowed.owner));
             assert_eq!(view.state == ActorState::Alive, borrowed.owner.is_some());
-            assert_eq!(self.left_out(*id), None, "actor {id} could be called");
+            assert_eq!(self.omitted_actor(*id), None, "actor {id} could be called");
         }
     }
 }

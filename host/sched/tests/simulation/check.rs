@@ -231,7 +231,7 @@ impl Model {
     }
 
     /// Returns a call that should have been assigned.
-    pub fn left_out(&self, actor: u64) -> Option<u64> {
+    pub fn omitted_actor(&self, actor: u64) -> Option<u64> {
         let waits = |id: &u64| self.tasks[id].worker.is_none() && self.is_callable(*id);
         self.actor_worker(actor).and_then(|_| self.calls(actor).into_iter().find(waits))
     }
@@ -247,7 +247,7 @@ impl Model {
             assert_eq!(view.state == ActorState::Dead, creator.has_finished);
             assert_eq!(view.state == ActorState::Alive, self.actor_worker(view.id.0).is_some());
             assert_eq!(view.checkpoint.map(|object| object.0), self.actors[&view.id.0].checkpoint);
-            assert_eq!(self.left_out(view.id.0), None, "actor {} could be called", view.id);
+            assert_eq!(self.omitted_actor(view.id.0), None, "actor {} could be called", view.id);
         }
         let mut seen: Vec<&Task> = Vec::new();
         for id in self.pending_actors() {
@@ -375,10 +375,10 @@ impl Model {
             assert_eq!(holds, object.holds, "holders of object {}", view.id);
             assert_eq!(view.pins, pins.get(&view.id.0).copied().unwrap_or(0), "what refers to object {}", view.id);
             assert_eq!(steps.is_borrowed(view.id), object.is_borrowed, "whether object {} is borrowed", view.id);
-            let is_wanted = object.value == Value::Promised && (!object.holds.is_empty() || view.pins > 0);
+            let is_needed = object.value == Value::Promised && (!object.holds.is_empty() || view.pins > 0);
             assert_eq!(
                 steps.is_promise_referenced(view.id),
-                is_wanted,
+                is_needed,
                 "whether somebody waits for object {}",
                 view.id
             );

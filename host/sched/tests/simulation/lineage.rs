@@ -93,17 +93,17 @@ impl Model {
 
     /// Checks that finished tasks have records only for their lineage or their descendants.
     pub fn check_records(&self, steps: &Steps) {
-        let is_wanted = |(id, task): &(&u64, &Task)| {
+        let is_needed = |(id, task): &(&u64, &Task)| {
             let has_just = self.step.ended.contains(id) || self.step.dropped_lineage.contains(id);
             !task.has_finished || task.lineage.is_some() || has_just
         };
-        let mut wanted = BTreeSet::new();
-        for (id, _) in self.tasks.iter().filter(is_wanted) {
+        let mut needed = BTreeSet::new();
+        for (id, _) in self.tasks.iter().filter(is_needed) {
             let up = std::iter::successors(Some(*id), |id| self.tasks[id].parent);
-            up.take_while(|id| wanted.insert(*id)).for_each(drop);
+            up.take_while(|id| needed.insert(*id)).for_each(drop);
         }
         for view in steps.tasks() {
-            assert!(wanted.contains(&view.id.0), "{view:?} should be forgotten");
+            assert!(needed.contains(&view.id.0), "{view:?} should be forgotten");
         }
         for (id, _) in self.tasks.iter().filter(|(_, task)| task.lineage.is_some()) {
             assert!(steps.task(TaskId(*id)).is_some(), "of task {id} lineage should be kept");

@@ -63,7 +63,7 @@ fn the_same_seed_gives_the_same_actions() {
 #[test]
 fn a_bit_of_everything_happens() {
     let lines: Vec<String> = (0..500).flat_map(History::trace).collect();
-    for (wanted, at_least) in [
+    for (event_text, at_least) in [
         ("attempt: Attempt(2)", 5),
         ("Recall {", 50),
         ("Recalled {", 50),
@@ -107,7 +107,7 @@ fn a_bit_of_everything_happens() {
         ("its node was lost", 10),
         ("LeaseRequested {", 200),
     ] {
-        let count = lines.iter().filter(|line| line.contains(wanted)).count();
-        assert!(count >= at_least, "`{wanted}` occurs {count} times, of {} lines", lines.len());
+        let count = lines.iter().filter(|line| line.contains(event_text)).count();
+        assert!(count >= at_least, "`{event_text}` occurs {count} times, of {} lines", lines.len());
     }
 }

@@ -399,8 +399,8 @@ impl Model {
                 }
             }
             Event::Killed { actor, restart: true } => {
-                let is_wanted = self.tasks.get(&actor.0).is_some_and(|creator| creator.cancellation == 0);
-                if let Some(worker) = self.actor_worker(actor.0).filter(|_| is_wanted) {
+                let is_live = self.tasks.get(&actor.0).is_some_and(|creator| creator.cancellation == 0);
+                if let Some(worker) = self.actor_worker(actor.0).filter(|_| is_live) {
                     self.step.interrupted.insert((worker, actor.0));
                 }
             }

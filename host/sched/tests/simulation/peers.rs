@@ -110,9 +110,9 @@ impl History {
         let all: Vec<u64> = self.model.tasks.iter().filter(|(_, task)| is_there(task)).map(|(id, _)| *id).collect();
         let Some(task) = self.pick(&all).map(TaskId) else { return };
         let job = self.model.tasks[&task.0].job;
-        let is_wanted = self.chance(50);
+        let is_needed = self.chance(50);
         for object in self.some_objects(Some(job), 60) {
-            self.event(match is_wanted {
+            self.event(match is_needed {
                 true => Event::ObjectRequested { object, worker, task },
                 false => Event::ReferenceAdded { object, worker, task },
             });

@@ -97,8 +97,8 @@ impl Model {
     pub fn closed(&self, pins: &BTreeMap<u64, u32>) -> Vec<u64> {
         let is_closed = |id: &&u64| {
             let object = &self.objects[*id];
-            let is_wanted = !object.holds.is_empty() || pins.contains_key(*id);
-            object.value == Value::Pending && !is_wanted && self.tasks[*id].cancellation == 0
+            let is_referenced = !object.holds.is_empty() || pins.contains_key(*id);
+            object.value == Value::Pending && !is_referenced && self.tasks[*id].cancellation == 0
         };
         self.streams.keys().filter(is_closed).copied().collect()
     }

@@ -53,8 +53,8 @@ impl History {
             return self.yield_item(worker, task, attempt);
         }
         // A proxy task does not finish by itself.
-        let most = if self.model.is_proxy_task(task.0) { 84 } else { 100 };
-        match self.seed.below(most) {
+        let max = if self.model.is_proxy_task(task.0) { 84 } else { 100 };
+        match self.seed.below(max) {
             0..4 => self.borrow(worker, task),
             4..35 => {
                 for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {
@@ -147,9 +147,9 @@ impl History {
                 self.event(Event::Recalled { worker: WorkerId(worker), tasks });
             }
             Action::Interrupt { task, attempt, .. } if state.actors.contains(&(task, attempt)) => {
-                let is_wanted = self.model.tasks.get(&task.0).is_some_and(|creator| creator.cancellation == 0);
+                let is_live = self.model.tasks.get(&task.0).is_some_and(|creator| creator.cancellation == 0);
                 // A remote scheduler may restart an actor by itself, without a report.
-                if !(is_wanted && self.model.is_peer(worker) && self.chance(50)) {
+                if !(is_live && self.model.is_peer(worker) && self.chance(50)) {
                     self.end_actor(worker, task, attempt);
                 }
             }

@@ -37,9 +37,9 @@ impl World {
             for action in actions {
                 match action {
                     StoreAction::Forget(worker, key) => self.notified.push(format!("forget w{worker} v{}", key.0)),
-                    StoreAction::Writer(worker, number, fate) => {
-                        let fate = format!("{fate:?}");
-                        let word = fate.split('(').next().unwrap_or_default();
+                    StoreAction::Writer(worker, number, state) => {
+                        let state = format!("{state:?}");
+                        let word = state.split('(').next().unwrap_or_default();
                         self.notified.push(format!("{word} w{worker} m{number}"));
                     }
                     StoreAction::Disk(DiskTask::Write(all)) => {

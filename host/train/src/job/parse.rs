@@ -178,7 +178,7 @@ mod tests {
                 assert!(e.to_string().contains(expected), "{overrides:?}: {e}");
                 assert!(e.to_string().starts_with("--set "), "{overrides:?}: {e}");
             }
-            (got, _) => panic!("{overrides:?}: {got:?}"),
+            (actual, _) => panic!("{overrides:?}: {actual:?}"),
         }
     }
 

@@ -64,8 +64,8 @@ mod tests {
         let key = cast_key(&column, keys.data_type()).unwrap();
         let keys = normalise(&keys).unwrap();
         let equal = not_distinct(&key.values, &keys).unwrap();
-        let got: Vec<bool> = (0..column.len()).map(|row| key.is_exact.value(row) && equal.value(row)).collect();
-        assert_eq!(got, found, "{column:?} among {keys:?}");
+        let equal_rows: Vec<bool> = (0..column.len()).map(|row| key.is_exact.value(row) && equal.value(row)).collect();
+        assert_eq!(equal_rows, found, "{column:?} among {keys:?}");
     }
 
     #[test]

@@ -55,16 +55,16 @@ mod tests {
     }
 
     /// Decodes the stream in pieces of every size and expects the same frames.
-    fn check(stream: &[u8], wanted: &[&[u8]]) {
+    fn check(stream: &[u8], expected: &[&[u8]]) {
         for piece in 1..=stream.len().max(1) {
-            let (mut decoder, mut got) = (FrameDecoder::default(), Vec::new());
+            let (mut decoder, mut decoded) = (FrameDecoder::default(), Vec::new());
             for piece in stream.chunks(piece) {
                 decoder.push(piece);
                 while let Some(frame) = decoder.next(64).unwrap() {
-                    got.push(frame);
+                    decoded.push(frame);
                 }
             }
-            assert_eq!(got, wanted, "in pieces of {piece}");
+            assert_eq!(decoded, expected, "in pieces of {piece}");
             assert!(!decoder.is_within(), "in pieces of {piece}");
         }
     }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_length_over_the_limit_is_seen_before_its_bytes_come() {
-        for (head, wanted) in [
+        for (head, expected) in [
             (64, Ok(None)),
             (65, Err(FrameTooLong(65))),
             (u32::MAX, Err(FrameTooLong(u32::MAX))),
@@ -87,7 +87,7 @@ mod tests {
         ] {
             let mut decoder = FrameDecoder::default();
             decoder.push(&u32::to_le_bytes(head));
-            assert_eq!(decoder.next(64), wanted, "{head}");
+            assert_eq!(decoder.next(64), expected, "{head}");
         }
     }
 
@@ -108,17 +108,17 @@ mod tests {
                 .filter(|(at, _)| at % 5 != 0)
                 .for_each(|(_, byte)| *byte = byte.saturating_sub(230));
             let (mut whole, mut pieces) = (FrameDecoder::default(), FrameDecoder::default());
-            let (mut wanted, mut got) = (Vec::new(), Vec::new());
+            let (mut expected, mut decoded) = (Vec::new(), Vec::new());
             whole.push(&bytes);
-            read_all(&mut whole, &mut wanted);
+            read_all(&mut whole, &mut expected);
             let mut rest = &bytes[..];
-            while !rest.is_empty() && !got.last().is_some_and(Result::is_err) {
+            while !rest.is_empty() && !decoded.last().is_some_and(Result::is_err) {
                 let (piece, later) = rest.split_at(1 + random.next_u32() as usize % rest.len());
                 rest = later;
                 pieces.push(piece);
-                read_all(&mut pieces, &mut got);
+                read_all(&mut pieces, &mut decoded);
             }
-            assert_eq!(got, wanted, "SANDBAR_SEED={seed} replays it");
+            assert_eq!(decoded, expected, "SANDBAR_SEED={seed} replays it");
         }
     }
 

@@ -144,11 +144,11 @@ fn identify(shared: &Shared, quinn: &quinn::Connection, expect: &ExpectedPeer) -
     let trust = shared.identity().trust().clone();
     let peer = trust.identify(&chain(quinn), HandshakeSide::Server, shared.environment.clock.now())?;
     if peer.role != Role::Node {
-        return Err(PeerError::Role { wanted: Role::Node, got: peer.role });
+        return Err(PeerError::Role { expected: Role::Node, actual: peer.role });
     }
     match expect {
-        ExpectedPeer::Node(wanted) if *wanted != peer.name => {
-            Err(PeerError::Name { wanted: wanted.clone(), got: peer.name })
+        ExpectedPeer::Node(expected) if *expected != peer.name => {
+            Err(PeerError::Name { expected: expected.clone(), actual: peer.name })
         }
         _ => Ok(peer),
     }

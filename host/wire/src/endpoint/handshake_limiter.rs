@@ -191,8 +191,8 @@ mod tests {
     /// Requests admission for each address and expects `a` (accept), `r` (retry) or `i` (ignore). Returns the permits.
     fn check(limiter: &Arc<HandshakeLimiter>, requests: &[(&str, bool, char)]) -> Vec<HandshakePermit> {
         let mut permits = Vec::new();
-        for (number, (address, proved, wanted)) in requests.iter().enumerate() {
-            let got = match limiter.admit(address.parse().unwrap(), *proved) {
+        for (number, (address, proved, expected)) in requests.iter().enumerate() {
+            let decision = match limiter.admit(address.parse().unwrap(), *proved) {
                 HandshakeDecision::Accept(permit) => {
                     permits.push(permit);
                     'a'
@@ -200,7 +200,7 @@ mod tests {
                 HandshakeDecision::Retry => 'r',
                 HandshakeDecision::Ignore => 'i',
             };
-            assert_eq!(got, *wanted, "{number}: {address}, proved: {proved}");
+            assert_eq!(decision, *expected, "{number}: {address}, proved: {proved}");
         }
         permits
     }

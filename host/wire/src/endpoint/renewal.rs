@@ -92,10 +92,10 @@ impl Shared {
         };
         let newer = trust.identify(&[certificate.into()], side, self.environment.clock.now())?;
         if newer.role != before.role {
-            return Err(PeerError::Role { wanted: before.role, got: newer.role });
+            return Err(PeerError::Role { expected: before.role, actual: newer.role });
         }
         if newer.name != before.name {
-            return Err(PeerError::Name { wanted: before.name.clone(), got: newer.name });
+            return Err(PeerError::Name { expected: before.name.clone(), actual: newer.name });
         }
         if newer.key != before.key {
             return Err(PeerError::Malformed("it is for another key".to_owned()));

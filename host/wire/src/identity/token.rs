@@ -131,24 +131,24 @@ pub enum TokenError {
         now: Timestamp,
     },
     /// It is for another role.
-    #[error("join token {id} is for a {grants}, not for a {wanted}")]
+    #[error("join token {id} is for a {grants}, not for a {requested}")]
     Role {
         /// The token.
         id: TokenId,
         /// The role that it allows.
         grants: Role,
         /// The requested role.
-        wanted: Role,
+        requested: Role,
     },
     /// It is for another tenant.
-    #[error("join token {id} is for tenant {grants:?}, not {wanted:?}")]
+    #[error("join token {id} is for tenant {grants:?}, not {requested:?}")]
     Name {
         /// The token.
         id: TokenId,
         /// The tenant that it allows.
         grants: Name,
         /// The requested tenant.
-        wanted: Name,
+        requested: Name,
     },
     /// It was revoked.
     #[error("join token {id} was revoked; ask for a new one")]
@@ -265,12 +265,12 @@ impl JoinToken {
     ///
     /// # Errors
     /// The token is for another role or tenant.
-    pub fn check_grant(&self, wanted: Role, name: &Name) -> Result<(), TokenError> {
+    pub fn check_grant(&self, requested: Role, name: &Name) -> Result<(), TokenError> {
         let (id, grants) = (self.body.id, self.body.grant.role());
         match &self.body.grant {
-            _ if grants != wanted => Err(TokenError::Role { id, grants, wanted }),
+            _ if grants != requested => Err(TokenError::Role { id, grants, requested }),
             JoinGrant::Tenant(grants) if grants != name => {
-                Err(TokenError::Name { id, grants: grants.clone(), wanted: name.clone() })
+                Err(TokenError::Name { id, grants: grants.clone(), requested: name.clone() })
             }
             _ => Ok(()),
         }

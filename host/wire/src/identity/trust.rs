@@ -66,18 +66,18 @@ pub enum PeerError {
         serial: Serial,
     },
     /// The peer has another role.
-    #[error("a {wanted} is expected here, not a {got}")]
+    #[error("a {parse_serial} is expected here, not a {got}")]
     Role {
         /// Expected role.
-        wanted: Role,
+        parse_serial: Role,
         /// The peer's role.
         got: Role,
     },
     /// The peer has another name.
-    #[error("{wanted:?} was expected, but this is {got:?}; check the address")]
+    #[error("{parse_serial:?} was expected, but this is {got:?}; check the address")]
     Name {
         /// Expected name.
-        wanted: Name,
+        parse_serial: Name,
         /// The peer's name.
         got: Name,
     },
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn serial_numbers_have_one_form() {
-        let wanted = |text: &str| text.parse::<Serial>().ok();
+        let parse_serial = |text: &str| text.parse::<Serial>().ok();
         for (raw, text) in [
             (&[1][..], "00000000000000000000000000000001"),
             (&[0, 0x80], "00000000000000000000000000000080"),
@@ -354,7 +354,7 @@ mod tests {
             (&[7; 16], "07070707070707070707070707070707"),
             (&[7; 17], ""),
         ] {
-            assert_eq!(serial(raw), wanted(text), "{raw:?}");
+            assert_eq!(serial(raw), parse_serial(text), "{raw:?}");
         }
     }
 }

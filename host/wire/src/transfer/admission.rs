@@ -265,14 +265,14 @@ mod tests {
     #[test]
     fn there_may_be_more_or_less_later() {
         let admission = Admission::new(100, 10);
-        let most = request(&admission, 90, Priority::Get).unwrap();
+        let large_permit = request(&admission, 90, Priority::Get).unwrap();
         let mut large = request(&admission, 80, Priority::Get).unwrap_err();
         let mut small = request(&admission, 40, Priority::Argument).unwrap_err();
         admission.set_limit(50);
         let refused = (&mut large.0).now_or_never().unwrap();
         assert_eq!(refused.unwrap_err(), AdmissionError::TooLarge { max: 50 });
         assert!(small.admitted().is_none());
-        drop(most);
+        drop(large_permit);
         assert_eq!(small.admitted().unwrap().bytes(), 40);
         admission.set_limit(200);
         assert_eq!(request(&admission, 200, Priority::Get).unwrap().bytes(), 200);
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_dropped_waiter_leaves_nothing_behind() {
         let admission = Admission::new(100, 2);
-        let most = request(&admission, 90, Priority::Get).unwrap();
+        let large_permit = request(&admission, 90, Priority::Get).unwrap();
         let large = request(&admission, 50, Priority::Get).unwrap_err();
         let mut small = request(&admission, 10, Priority::Get).unwrap_err();
         assert_eq!(admission.waiting(), 2);
@@ -304,7 +304,7 @@ mod tests {
         let permit = small.admitted().unwrap();
         // Its permit is granted, but never taken.
         let waits = request(&admission, 90, Priority::Get).unwrap_err();
-        drop(most);
+        drop(large_permit);
         drop(waits);
         assert_eq!(admission.used(), 10);
         drop(permit);

@@ -178,8 +178,8 @@ impl FetchDriver {
     /// time.
     fn has_room(&self, active: &ActiveHolder) -> bool {
         let limits = &self.engine.limits;
-        let most = if self.engine.is_outranked(self.spec.priority) { 1 } else { limits.pieces_in_flight_max };
-        active.in_flight < active.pieces(limits.piece_bytes_max).min(most)
+        let pieces_max = if self.engine.is_outranked(self.spec.priority) { 1 } else { limits.pieces_in_flight_max };
+        active.in_flight < active.pieces(limits.piece_bytes_max).min(pieces_max)
     }
 
     fn request_piece(&mut self, holder: HolderIndex, groups: Groups) {

@@ -121,9 +121,9 @@ impl TransferLimits {
             ),
             ("small_requests_max", self.small_requests_max as u64, 1, 1024),
         ];
-        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
             None => Ok(()),
-            Some((name, value, least, most)) => Err(format!("`{name}` is {value}, not from {least} to {most}")),
+            Some((name, value, min, max)) => Err(format!("`{name}` is {value}, not from {min} to {max}")),
         }
     }
 

@@ -188,8 +188,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-fn protocol(what: &'static str) -> PieceEnd {
-    PieceEnd::Bad(HolderError::Protocol(what))
+fn protocol(reason: &'static str) -> PieceEnd {
+    PieceEnd::Bad(HolderError::Protocol(reason))
 }
 
 /// Stream code for a reset without an error, as the sender is too slow or busy.

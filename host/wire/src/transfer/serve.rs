@@ -176,11 +176,11 @@ impl TransferServer {
     pub(crate) async fn write(&self, send: &mut SendStream, mut chunks: &mut [Bytes]) -> Result<(), ServeError> {
         let engine = &self.transfers.0;
         let len: usize = chunks.iter().map(Bytes::len).sum();
-        let permits = |most: u64| u32::try_from((len as u64).min(most)).unwrap_or(u32::MAX);
+        let permits = |max: u64| u32::try_from((len as u64).min(max)).unwrap_or(u32::MAX);
         let of_peer = self.peer.sending.acquire_many(permits(engine.limits.sending_peer_bytes_max)).await;
         let of_all = engine.sending.acquire_many(permits(engine.limits.sending_bytes_max)).await;
         // The semaphores are never closed.
-        let _turn = (of_peer.map_err(|_| ServeError::Cancelled)?, of_all.map_err(|_| ServeError::Cancelled)?);
+        let _permits = (of_peer.map_err(|_| ServeError::Cancelled)?, of_all.map_err(|_| ServeError::Cancelled)?);
         while !chunks.is_empty() {
             match within_ms(engine.limits.idle_ms_max, send.write_chunks(chunks)).await {
                 None => return Err(ServeError::Stalled),
@@ -197,10 +197,10 @@ impl TransferServer {
 
 /// Reads a stream to its end, up to a maximum. Reads in order, like the first byte: a stream that switches to unordered
 /// reads counts retransmitted bytes twice in quinn-proto 0.11 and never finds the end.
-async fn read_all(receive: &mut RecvStream, most: usize) -> Result<Vec<u8>, ServeError> {
+async fn read_all(receive: &mut RecvStream, max: usize) -> Result<Vec<u8>, ServeError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = receive.read_chunk(most, true).await.map_err(|_| ServeError::Cancelled)? {
-        if chunk.bytes.len() > most - bytes.len() {
+    while let Some(chunk) = receive.read_chunk(max, true).await.map_err(|_| ServeError::Cancelled)? {
+        if chunk.bytes.len() > max - bytes.len() {
             return Err(ServeError::Malformed);
         }
         bytes.extend_from_slice(&chunk.bytes);

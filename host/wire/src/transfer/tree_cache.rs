@@ -49,7 +49,7 @@ impl HashTreeCache {
         let len = (**bytes).as_ref().len() as u64;
         let cell = self.state().touch(object, len);
         let computed = cell.get_or_try_init(|| async {
-            let _turn = self.makers.acquire().await.map_err(drop)?;
+            let _permit = self.makers.acquire().await.map_err(drop)?;
             let bytes = bytes.clone();
             self.offload.run(move || Arc::new(HashTree::of((*bytes).as_ref()))).await.ok_or(())
         });

@@ -299,7 +299,7 @@ async fn requests_are_answered() {
         }
     });
     let second = Duration::from_secs(1);
-    for (asked, time, wanted) in [
+    for (asked, time, expected) in [
         (&b"echo"[..], second, Ok(())),
         (b"", second, Ok(())),
         (&[3; 1 << 20], second, Ok(())),
@@ -309,7 +309,11 @@ async fn requests_are_answered() {
         (b"late", second / 10, Err("slow")),
     ] {
         let answer = pair.a.request(asked, time).await;
-        assert_eq!(answer.as_ref().map(|answer| assert_eq!(answer, asked)).map_err(|e| e.code()), wanted, "{answer:?}");
+        assert_eq!(
+            answer.as_ref().map(|answer| assert_eq!(answer, asked)).map_err(|e| e.code()),
+            expected,
+            "{answer:?}"
+        );
     }
     let many: Vec<_> = (0..500_u32)
         .map(|number| {

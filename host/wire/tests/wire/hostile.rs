@@ -43,8 +43,8 @@ async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, words: &str) {
         }
     };
     assert_eq!(error.blame(), Blame::Peer, "{error}");
-    let DisconnectReason::Closed { code: got, reason } = closed(&attack.quinn).await else { panic!("{error}") };
-    assert_eq!(got, code, "{reason}");
+    let DisconnectReason::Closed { code: actual, reason } = closed(&attack.quinn).await else { panic!("{error}") };
+    assert_eq!(actual, code, "{reason}");
     assert!(reason.contains(words), "{reason}");
 }
 

@@ -8,14 +8,14 @@ use sandbar_wire::*;
 use crate::support::*;
 
 /// Connects and checks the client's result, and whether the server admitted it.
-async fn check(from: &Endpoint, to: &Endpoint, expect: ExpectedPeer, wanted: Result<(), &str>) -> String {
+async fn check(from: &Endpoint, to: &Endpoint, expect: ExpectedPeer, expected: Result<(), &str>) -> String {
     let before = to.counts();
     let connected = from.connect(to.address().unwrap(), &expect).await;
     let message = connected.as_ref().map_or_else(ToString::to_string, |connection| connection.peer().to_string());
-    assert_eq!(connected.as_ref().map(drop).map_err(|error| error.code()), wanted, "{message}");
+    assert_eq!(connected.as_ref().map(drop).map_err(|error| error.code()), expected, "{message}");
     // If the client rejects, the server may have admitted it before it disconnected.
     if !message.contains("is rejected") {
-        assert_eq!(to.counts().admitted - before.admitted, u64::from(wanted.is_ok()), "{message}");
+        assert_eq!(to.counts().admitted - before.admitted, u64::from(expected.is_ok()), "{message}");
     }
     message
 }
@@ -62,7 +62,7 @@ async fn certificates_begin_and_end() {
     let fresh = |name| cluster.node(name);
     let ended = |name| cluster.identity_of(Role::Node, name, ago(2 * DAY), DAY);
     let future = |name| cluster.identity_of(Role::Node, name, now().after(Duration::from_secs(DAY)), DAY);
-    for (client, client_clock, server, server_clock, wanted, words) in [
+    for (client, client_clock, server, server_clock, expected, words) in [
         (fresh("c"), 0, fresh("s"), 0, Ok(()), ""),
         (fresh("c"), skew, fresh("s"), -skew, Ok(()), ""),
         (fresh("c"), 0, ended("s"), 0, Err("expired"), "the clock here says"),
@@ -105,7 +105,7 @@ async fn certificates_begin_and_end() {
     ] {
         let client = bind_at(&client, &OffsetClock::by(client_clock));
         let server = bind_at(&server, &OffsetClock::by(server_clock));
-        let message = check(&client, &server, ExpectedPeer::AnyNode, wanted).await;
+        let message = check(&client, &server, ExpectedPeer::AnyNode, expected).await;
         assert!(message.contains(words), "{message}");
     }
 }
@@ -124,15 +124,15 @@ async fn revoked_peers_are_refused() {
     let identity = cluster.node("n2");
     let serial = identity.own().serial;
     let (server, client) = (cluster.endpoint("n1"), bind(&identity));
-    for (set, wanted) in [
+    for (set, expected) in [
         (revoked(&[serial], &[]), Err("revoked")),
         (revoked(&[], &[(Role::Node, "n2")]), Err("revoked")),
         (revoked(&[], &[(Role::Tenant, "n2"), (Role::Node, "n22")]), Ok(())),
         (RevocationList::default(), Ok(())),
     ] {
         server.revoke(set.clone());
-        let message = check(&client, &server, ExpectedPeer::AnyNode, wanted).await;
-        assert!(wanted.is_ok() || message.contains("node `n2` was removed"), "{message}");
+        let message = check(&client, &server, ExpectedPeer::AnyNode, expected).await;
+        assert!(expected.is_ok() || message.contains("node `n2` was removed"), "{message}");
     }
     // The client checks its own revocation list.
     client.revoke(revoked(&[], &[(Role::Node, "n1")]));
@@ -209,7 +209,7 @@ async fn there_are_as_many_as_there_may_be() {
     let limits = WireLimits { nodes_max: 2, tenants_max: 3, connections_per_tenant_max: 2, ..WireLimits::default() };
     let server = bind_with(&cluster.node("n0"), limits);
     let mut kept = Vec::new();
-    for (role, name, wanted) in [
+    for (role, name, expected) in [
         (Role::Node, "n1", Ok(())),
         (Role::Node, "n2", Ok(())),
         (Role::Node, "n3", Err("busy")),
@@ -221,7 +221,7 @@ async fn there_are_as_many_as_there_may_be() {
     ] {
         let client = bind(&cluster.identity(role, name));
         let connected = client.connect(server.address().unwrap(), &ExpectedPeer::AnyNode).await;
-        assert_eq!(connected.as_ref().map(drop).map_err(|error| error.code()), wanted, "{role} {name}");
+        assert_eq!(connected.as_ref().map(drop).map_err(|error| error.code()), expected, "{role} {name}");
         if let Err(error) = &connected {
             assert!(error.may_retry(), "{error}");
         }

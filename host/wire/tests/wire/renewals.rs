@@ -110,6 +110,6 @@ async fn a_newer_certificate_has_to_be_the_same_peer_s() {
         send.finish().unwrap();
         let _accepted = server.accept(Role::Node).await.unwrap();
         let lost = crate::raw::closed(&quinn).await;
-        assert!(matches!(&lost, DisconnectReason::Closed { code: got, .. } if *got == code), "{code}: {lost}");
+        assert!(matches!(&lost, DisconnectReason::Closed { code: actual, .. } if *actual == code), "{code}: {lost}");
     }
 }

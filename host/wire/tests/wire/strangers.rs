@@ -9,17 +9,17 @@ use crate::support::*;
 /// Connects to a node that issues certificates and to one that does not, and expects how each refuses.
 async fn check(raw: &Raw, alone: Result<CloseCode, u8>, with_joins: Result<CloseCode, u8>) {
     let cluster = Cluster::new();
-    for (joins, wanted) in [(false, alone), (true, with_joins)] {
+    for (joins, expected) in [(false, alone), (true, with_joins)] {
         let server = cluster.endpoint("s");
         if joins {
             server.serve_joins(cluster.issuer()).unwrap();
         }
-        let got = raw.closed(server.address().unwrap(), "sandbar/1").await;
-        let got = got.map(|(code, _)| code).map_err(|lost| match lost {
+        let closing = raw.closed(server.address().unwrap(), "sandbar/1").await;
+        let closing = closing.map(|(code, _)| code).map_err(|lost| match lost {
             DisconnectReason::Alert { alert } => alert,
             other => panic!("{other}"),
         });
-        assert_eq!(got, wanted, "takes strangers in: {joins}");
+        assert_eq!(closing, expected, "takes strangers in: {joins}");
         assert_eq!(server.counts().admitted, 0);
     }
 }
@@ -91,13 +91,13 @@ async fn a_tenant_can_t_be_a_node() {
     let quinn = tenant.connect_in(&server).await;
     let accepted = server.accept(Role::Tenant).await.unwrap();
     assert_eq!(accepted.peer().role, Role::Tenant);
-    let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Node)).await;
-    assert!(nobody.is_err());
+    let result = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Node)).await;
+    assert!(result.is_err());
     drop(quinn);
     // Conversely, a node is not a tenant.
     let node = Raw::member(&cluster, Role::Node, "acme");
     let _quinn = node.connect_in(&server).await;
     assert_eq!(server.accept(Role::Node).await.unwrap().peer().role, Role::Node);
-    let nobody = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Tenant)).await;
-    assert!(nobody.is_err());
+    let result = tokio::time::timeout(std::time::Duration::from_millis(50), server.accept(Role::Tenant)).await;
+    assert!(result.is_err());
 }

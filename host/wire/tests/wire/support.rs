@@ -123,10 +123,10 @@ impl Clock for OffsetClock {
 }
 
 /// Waits for a condition, up to 10 s.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited for {what}");
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "waited for {condition}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -31,7 +31,7 @@ fn what_is_wrong_with_a_token_s_text_is_said() {
     let whole = text.len() - 5;
     let changed = |at: usize, to: &str| format!("{}{to}{}", &text[..at], &text[at + 1..]);
     let other = if &text[50..51] == "a" { "b" } else { "a" };
-    for (text, wanted) in [
+    for (text, expected) in [
         (String::new(), TokenError::Truncated { has: 0, whole: None }),
         ("sbt".to_owned(), TokenError::Truncated { has: 0, whole: None }),
         ("sbt1-".to_owned(), TokenError::Truncated { has: 0, whole: None }),
@@ -46,7 +46,7 @@ fn what_is_wrong_with_a_token_s_text_is_said() {
         (changed(50, "ß"), TokenError::Character { at: 51 }),
         (changed(50, other), TokenError::Damaged),
     ] {
-        assert_eq!(text.parse::<JoinToken>(), Err(wanted), "{text}");
+        assert_eq!(text.parse::<JoinToken>(), Err(expected), "{text}");
     }
     let error = text[..100].parse::<JoinToken>().unwrap_err();
     let message = format!("the join token is cut off: it has 95 characters after `sbt1-`, not {whole}; copy it again");
@@ -137,7 +137,7 @@ fn damaged_tokens_are_refused() {
     for seed in seeds(20_000) {
         let _seed = PrintSeedOnPanic(seed);
         let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut below = |most: usize| random.next_u64() as usize % most;
+        let mut below = |bound: usize| random.next_u64() as usize % bound;
         let mut damaged = if below(4) == 0 { "sbt1-".chars().collect() } else { text.clone() };
         for _ in 0..1 + below(6) {
             let (at, letter) = (below(damaged.len() + 1), char::from(LETTERS[below(LETTERS.len())]));

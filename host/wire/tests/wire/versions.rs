@@ -17,8 +17,8 @@ async fn both_versions_are_named() {
         let (from, to) = (speaking(&cluster.node("c"), client), speaking(&cluster.node("s"), server));
         let address = to.address().unwrap();
         let error = from.connect(address, &ExpectedPeer::AnyNode).await.unwrap_err();
-        let wanted = ConnectError::Version { address, ours: client, theirs: Some(server) };
-        assert_eq!(error, wanted);
+        let expected = ConnectError::Version { address, ours: client, theirs: Some(server) };
+        assert_eq!(error, expected);
         let message = error.to_string();
         assert!(message.contains(&format!("uses sandbar/{server}, this end sandbar/{client}")), "{message}");
         assert!(!error.may_retry());

@@ -41,12 +41,12 @@ fn unpack_some(
     completed: impl FnOnce(CallProduct) -> CompletedCall,
 ) -> CallResult {
     let CallDelivery { result, output, log_bytes, rows } = delivered;
-    let most = match work {
+    let bytes_max = match work {
         CallWork::Collect(..) => collected_bytes_max(limits),
         _ => limits.output_bytes_max,
     };
     let result = result.map_err(|fault| *fault);
-    match opened(slot, &output, most.saturating_add(LOG_SPACE_BYTES), log_bytes) {
+    match opened(slot, &output, bytes_max.saturating_add(LOG_SPACE_BYTES), log_bytes) {
         Ok((data, end, log)) => {
             let product = result.and_then(|()| product(work, &data, end, rows));
             CallResult { log, result: product.map(completed) }
@@ -59,10 +59,10 @@ fn unpack_some(
 fn opened(
     slot: &SharedMemory,
     output: &Output,
-    most: u64,
+    bytes_max: u64,
     log_bytes: u64,
 ) -> Result<(Buffer, usize, Vec<LogLine>), Fault> {
-    let data = fetch(slot, output, most)?;
+    let data = fetch(slot, output, bytes_max)?;
     if log_bytes > LOG_SPACE_BYTES {
         return Err(malformed(format!("its log takes {log_bytes} bytes, the limit is {LOG_SPACE_BYTES}")));
     }
@@ -82,17 +82,17 @@ fn product(work: &CallWork, data: &Buffer, end: usize, rows: u64) -> Result<Call
     })
 }
 
-/// Copies a call's output of at most `most` bytes out of shared memory, before anything reads it.
-fn fetch(slot: &SharedMemory, output: &Output, most: u64) -> Result<Buffer, Fault> {
+/// Copies a call's output of at most `bytes_max` bytes out of shared memory, before anything reads it.
+fn fetch(slot: &SharedMemory, output: &Output, bytes_max: u64) -> Result<Buffer, Fault> {
     match output {
         Output::Inline(bytes) if bytes.len() <= INLINE_BYTES_MAX => Ok(aligned(bytes)),
         Output::Inline(bytes) => {
             Err(Fault::new(Code::Host, format!("a worker sent {} bytes in a message", bytes.len())))
         }
         Output::Slot(bytes) => {
-            let most = usize::try_from(most).unwrap_or(usize::MAX).min(slot.bytes());
-            let Some(bytes) = usize::try_from(*bytes).ok().filter(|bytes| *bytes <= most) else {
-                return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output of {most}")));
+            let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX).min(slot.bytes());
+            let Some(bytes) = usize::try_from(*bytes).ok().filter(|bytes| *bytes <= bytes_max) else {
+                return Err(Fault::new(Code::Host, format!("a worker claims {bytes} bytes of output of {bytes_max}")));
             };
             let mut copy = MutableBuffer::with_capacity(bytes);
             // SAFETY: the range is the buffer's capacity; its bytes need not be initialised.
@@ -276,7 +276,7 @@ mod tests {
                     assert_eq!((collected.as_slice(), rows), (bytes, 5));
                 }
                 (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
-                (got, expected) => panic!("{got:?} instead of {expected:?}"),
+                (actual, expected) => panic!("{actual:?} instead of {expected:?}"),
             }
         }
     }

@@ -310,14 +310,14 @@ impl Driver {
     fn handle_death(&mut self, process: &mut WorkerProcess, end: &WorkerEnd) {
         let (reported, group, _) = process.progress();
         let current_call = self.current_call(reported);
-        let how = process.kill();
+        let exit = process.kill();
         let left = |caller: &Caller, item, id| {
             if id != current_call {
                 return Some(item);
             }
             // The worker's report is used only for a call that it has started.
             let (group, logged) = if id == reported { (group, process.logged()) } else { (None, Vec::new()) };
-            after_death(caller, item, group, logged, end, &how)
+            after_death(caller, item, group, logged, end, &exit)
         };
         let mut runs = Vec::new();
         for sent in self.sent.drain(..) {
@@ -382,7 +382,7 @@ fn after_death(
     group: Option<u32>,
     logged: Vec<LogLine>,
     end: &WorkerEnd,
-    how: &str,
+    exit: &str,
 ) -> Option<PendingCall> {
     let limits = caller.binding.limits;
     let losses = item.losses.get_or_insert_default();
@@ -396,7 +396,7 @@ fn after_death(
             if deaths <= limits.retries_max {
                 return Some(item);
             }
-            Fault::new(Code::WorkerLost, format!("{deaths} workers died while they ran it; the last: {how} ({e})"))
+            Fault::new(Code::WorkerLost, format!("{deaths} workers died while they ran it; the last: {exit} ({e})"))
         }
     };
     losses.log(logged);

@@ -91,10 +91,11 @@ struct CompanionColumns {
     taken: usize,
 }
 
-/// Returns the fault for results of a scalar function that are not one column of `wanted` rows.
-pub fn not_a_column(columns: usize, rows: usize, wanted: usize) -> Fault {
-    let message =
-        format!("it returned {columns} columns of {rows} rows; a scalar function returns one column of {wanted} rows");
+/// Returns the fault for results of a scalar function that are not one column of `expected_rows` rows.
+pub fn not_a_column(columns: usize, rows: usize, expected_rows: usize) -> Fault {
+    let message = format!(
+        "it returned {columns} columns of {rows} rows; a scalar function returns one column of {expected_rows} rows"
+    );
     Fault::new(Code::BadOutput, message)
 }
 
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn results_stand_beside_the_columns_of_their_rows() {
         // The results are numbers from 0, with companion columns of numbers from 100.
-        for (wanted, came, columns, expected) in [
+        for (expected_rows, came, columns, expected) in [
             (5, &[5][..], 1, Ok(())),
             (5, &[2, 0, 3], 1, Ok(())),
             (0, &[], 1, Ok(())),
@@ -216,8 +217,8 @@ mod tests {
         ] {
             let slot = Arc::new(SharedMemory::new(1 << 12).unwrap());
             let mut collecting = BatchCollector::new(Box::new(Sums), &Limits::default(), slot.clone());
-            let got = (0..2).try_for_each(|_| {
-                collecting.begin_beside(batch(1, 100..100 + wanted));
+            let result = (0..2).try_for_each(|_| {
+                collecting.begin_beside(batch(1, 100..100 + expected_rows));
                 let mut at = 0;
                 for rows in came {
                     let results = sandbar_batch::encode(&batch(columns, at..at + rows)).unwrap();
@@ -227,14 +228,14 @@ mod tests {
                 }
                 collecting.end_beside()
             });
-            match (got, expected) {
+            match (result, expected) {
                 (Ok(()), Ok(())) => {
                     let mut words = vec![MaybeUninit::uninit(); collecting.finish().unwrap()];
                     let sums = slot.read(0, &mut words).as_chunks().0.iter().map(|word| i64::from_le_bytes(*word));
-                    assert!(sums.eq((0..2).flat_map(|_| (0..wanted).map(|row| 100 + 2 * row))), "{came:?}");
+                    assert!(sums.eq((0..2).flat_map(|_| (0..expected_rows).map(|row| 100 + 2 * row))), "{came:?}");
                 }
                 (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{fault}"),
-                (got, expected) => panic!("{got:?} instead of {expected:?}"),
+                (result, expected) => panic!("{result:?} instead of {expected:?}"),
             }
         }
     }

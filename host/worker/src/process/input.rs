@@ -64,8 +64,8 @@ fn shared(input: &Arc<CallInput>, bytes: &[u8]) -> Buffer {
     unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), input.clone()) }
 }
 
-fn wrong(what: impl std::fmt::Display) -> Fault {
-    Fault::new(Code::Host, format!("the input of the call can't be read: {what}"))
+fn wrong(reason: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::Host, format!("the input of the call can't be read: {reason}"))
 }
 
 impl CallInput {
@@ -110,7 +110,7 @@ impl CallInput {
 
     /// Returns the companion columns of a batch, without copying them.
     pub(super) fn beside(self: &Arc<Self>, at: &BatchLocation, reader: &mut BatchReader) -> Result<RecordBatch, Fault> {
-        let wrong = |what: String| wrong(format!("the companion columns of a batch: {what}"));
+        let wrong = |reason: String| wrong(format!("the companion columns of a batch: {reason}"));
         let batch = Batch::new(at, self.bytes.len()).ok_or_else(|| wrong("they exceed its length".into()))?;
         let (header, body) = (&self.bytes[batch.header], &self.bytes[batch.body]);
         reader.read(header, &shared(self, body)).map_err(|e| wrong(e.message))

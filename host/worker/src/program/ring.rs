@@ -306,7 +306,7 @@ mod tests {
     fn frames_arrive_in_order_once_they_are_published() {
         let ring = ring(1024);
         let (mut sender, mut receiver) = (Sender::new(ring.clone()), Receiver::new(ring));
-        let (mut sent, mut got, mut buffer) = (0, 0, Vec::new());
+        let (mut sent, mut received, mut buffer) = (0, 0, Vec::new());
         for _ in 0..100_000 {
             if sender.write(&frame(sent)).is_some() {
                 sent += 1;
@@ -322,10 +322,10 @@ mod tests {
                 receiver.claim_all()
             }
             while receiver.next(&mut buffer).unwrap() {
-                assert_eq!(buffer, frame(got));
-                got += 1;
+                assert_eq!(buffer, frame(received));
+                received += 1;
             }
-            assert_eq!(sent, got);
+            assert_eq!(sent, received);
         }
         assert!(sent > 30_000);
     }

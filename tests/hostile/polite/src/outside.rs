@@ -66,7 +66,7 @@ pub fn looks_around(_group: &Group<'_>) -> Result<Zero, String> {
         ("standard input", std::io::stdin().read_line(&mut String::new()).is_ok_and(|n| n > 0)),
     ];
     match seen.iter().find(|(_, is_seen)| *is_seen) {
-        Some((what, _)) => Err(format!("it got at {what}")),
+        Some((thing, _)) => Err(format!("it got at {thing}")),
         None => Ok(Zero {}),
     }
 }

@@ -25,8 +25,8 @@ fn three_nodes_2_ms_apart_form_and_work() {
     let _alone = alone();
     let net = relayed(LinkFaults::of_delay(APART));
     let nodes = Nodes::start_at_once(net, 3);
-    let took = nodes.meet();
-    print_line(format_args!("three nodes 2 ms apart knew each other after {took:?}"));
+    let duration = nodes.meet();
+    print_line(format_args!("three nodes 2 ms apart knew each other after {duration:?}"));
     (0..3).for_each(|node| nodes.works(node));
     nodes.gives("tests/programs/tasks", "tree", &["depth=3", "width=10", "steps=1000"], 1000);
     nodes.gives("tests/programs/objects", "passes", &["objects=20", "rows=200000"], 20);

@@ -12,10 +12,10 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Waits until `holds` returns true. Returns how long that took.
 #[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+pub fn until(condition: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let since = Instant::now();
     while !holds() {
-        assert!(since.elapsed() < TIME_MAX, "{what}");
+        assert!(since.elapsed() < TIME_MAX, "{condition}");
         std::thread::sleep(Duration::from_millis(10));
     }
     since.elapsed()

@@ -47,11 +47,11 @@ fn check(name: &str, cut: impl Fn(&Net, bool), until_healed: impl Fn(&Nodes)) {
     let again = all.iter().filter(|task| task["attempts"].as_u64() > Some(1)).count();
     assert!(again > 0 || !nodes.net.is_real(), "{all:?}");
     // The node is a member again.
-    let took = nodes.meet();
+    let duration = nodes.meet();
     nodes.works(CUT);
     print_line(format_args!(
-        "{name}: {again} tasks were retried, the job took {:?}, all met after {took:?}",
-        ended.took
+        "{name}: {again} tasks were retried, the job took {:?}, all met after {duration:?}",
+        ended.duration
     ));
 }
 

@@ -69,13 +69,13 @@ fn net(link: LinkFaults) -> Net {
 }
 
 /// Fetches over a link with faults, and checks that faults happened.
-fn check(what: &str, link: LinkFaults, bytes: usize, happened: fn(&RelayCounts) -> u64) {
+fn check(label: &str, link: LinkFaults, bytes: usize, happened: fn(&RelayCounts) -> u64) {
     let _alone = alone();
     let net = net(link);
     let output = fetch(&net, bytes, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);
     let share = share(&output);
     if let Some(counts) = net.relay().map(Relay::counts) {
-        print_line(format_args!("{what}, {bytes} bytes:\n{output}ours is {share} of bare, {counts:?}"));
+        print_line(format_args!("{label}, {bytes} bytes:\n{output}ours is {share} of bare, {counts:?}"));
         assert!(happened(&counts) > 0, "{counts:?}");
     }
 }

@@ -432,7 +432,7 @@ fn beside(waiting: u64) -> Result<String, TaskError> {
     let (ready, _) = wait(std::slice::from_ref(&alone), 1, Some(Duration::ZERO));
     let value = late.get()?;
     let all = get_all(&all)?;
-    let right = all.iter().enumerate().all(|(place, (before, got))| (*before, *got) == (place as u64, value));
+    let right = all.iter().enumerate().all(|(place, (before, stored))| (*before, *stored) == (place as u64, value));
     Ok(format!("{meanwhile} {} {right} {}", ready.len(), alone.get()?))
 }
 

@@ -132,7 +132,7 @@ fn asks_wrongly() -> String {
     let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::Spread);
     let beyond = spins::options().placement(&group, 1).submit(1).get();
     let too_much = spins::options().cpus(2.0).placement(&group, 0).submit(1).get();
-    let codes = [beyond, too_much].map(|got| got.map_err(|error| error.fault.code));
+    let codes = [beyond, too_much].map(|result| result.map_err(|error| error.fault.code));
     assert_eq!(codes, [Err(Code::BadRequest), Err(Code::Infeasible)]);
     "refused".to_owned()
 }
@@ -161,7 +161,7 @@ fn counts(steps: u64) -> u64 {
 /// Returns their number.
 #[task]
 fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
-    let mut ran = 0;
+    let mut completed = 0;
     for _ in 0..rounds {
         let group = PlacementGroup::new((1..=3).map(of_node), GroupStrategy::StrictSpread);
         let mut tasks = Vec::new();
@@ -175,15 +175,15 @@ fn over_nodes(rounds: u32) -> Result<u64, TaskError> {
         group.ready()?;
         for sign in &signs {
             sign.raise().get()?;
-            ran += u64::from(sign.is_up().get()?);
+            completed += u64::from(sign.is_up().get()?);
         }
-        ran += get_all(&tasks)?.iter().sum::<u64>();
+        completed += get_all(&tasks)?.iter().sum::<u64>();
         // Tasks and actors in the group end with it.
         group.remove();
         let ended = signs[1].is_up().get().expect_err("it ends with its group");
         assert_eq!(ended.fault.code, Code::ActorDied, "{ended}");
     }
-    Ok(ran)
+    Ok(completed)
 }
 
 /// More than half of the resource that only this node provides: two such bundles don't fit there.

@@ -89,7 +89,7 @@ fn nested(items: u64) -> Result<u64, TaskError> {
 struct Gauge {
     made: u64,
     taken: u64,
-    most: u64,
+    max: u64,
 }
 
 #[actor]
@@ -100,7 +100,7 @@ impl Gauge {
 
     pub fn make(&mut self) {
         self.made += 1;
-        self.most = self.most.max(self.made.saturating_sub(self.taken));
+        self.max = self.max.max(self.made.saturating_sub(self.taken));
     }
 
     pub fn take(&mut self) {
@@ -109,7 +109,7 @@ impl Gauge {
 
     /// Returns the items yielded, and the maximum lead over those taken.
     pub fn read(&self) -> (u64, u64) {
-        (self.made, self.most)
+        (self.made, self.max)
     }
 }
 

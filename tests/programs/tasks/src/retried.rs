@@ -20,11 +20,11 @@ impl Tries {
     }
 }
 
-/// Fails as `how` says before its third attempt, and returns the number of the attempt.
+/// Fails as `failure` says before its third attempt, and returns the number of the attempt.
 #[task]
-fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
+fn third(tries: TriesHandle, failure: String) -> Result<u32, String> {
     let this = tries.next().get().map_err(|error| error.to_string())?;
-    match how.as_str() {
+    match failure.as_str() {
         _ if this == 3 => Ok(this),
         "panic" => panic!("on purpose"),
         "time-out" => Err(format!("it has ended: {}", super::spins())),
@@ -35,10 +35,10 @@ fn third(tries: TriesHandle, how: String) -> Result<u32, String> {
 /// Returns the results of such tasks, and their attempts.
 #[task]
 fn retried() -> Result<String, TaskError> {
-    let outcome = |how: &str, retries: u32, retry_on: RetryOn| {
+    let outcome = |failure: &str, retries: u32, retry_on: RetryOn| {
         let tries = Tries::submit();
         let options = third::options().max_retries(retries).retry_on(retry_on).timeout(Duration::from_millis(200));
-        let result = options.submit(&tries, how.to_owned()).get();
+        let result = options.submit(&tries, failure.to_owned()).get();
         let tried = tries.next().get()? - 1;
         Ok(match result {
             Ok(_) => format!("{tried} ok"),

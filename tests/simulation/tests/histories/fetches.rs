@@ -47,8 +47,8 @@ struct OwnerFinder {
 impl HolderFinder for OwnerFinder {
     fn find_more(&self, object: ObjectId, failed: &[FailedHolder]) -> BoxFuture<'static, Vec<Holder>> {
         let failed: Vec<NodeId> = failed.iter().map(|failed| failed.holder).collect();
-        let wanted = self.world.state().locations.reassign(object, self.node, &failed);
-        let SourceAssignment::Holders(from) = wanted else { return std::future::ready(Vec::new()).boxed() };
+        let assigned = self.world.state().locations.reassign(object, self.node, &failed);
+        let SourceAssignment::Holders(from) = assigned else { return std::future::ready(Vec::new()).boxed() };
         let holders = from.iter().map(|node| holder_by(&self.links, node.0 as usize)).collect();
         // Simulates the delay of the owner's answer.
         async move {

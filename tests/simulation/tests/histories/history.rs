@@ -25,15 +25,15 @@ pub struct History {
 impl History {
     pub fn new(seed: u64, keeps_lines: bool) -> History {
         let scenario = Scenario::new(seed);
-        let (least_ms, most_ms) = scenario.latency_ms;
+        let (min_ms, max_ms) = scenario.latency_ms;
         let mut builder = turmoil::Builder::new();
         builder
             .rng_seed(seed)
             .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S))
             .simulation_duration(Duration::from_millis(LAST_MS))
             .tick_duration(Duration::from_millis(STEP_MS))
-            .min_message_latency(Duration::from_millis(least_ms))
-            .max_message_latency(Duration::from_millis(most_ms))
+            .min_message_latency(Duration::from_millis(min_ms))
+            .max_message_latency(Duration::from_millis(max_ms))
             .udp_capacity(scenario.udp_queue)
             .repair_rate(0.05);
         let mut sim = builder.build();
@@ -80,10 +80,10 @@ impl History {
     }
 
     /// Steps until a condition holds.
-    fn until(&mut self, what: &str, most_ms: u64, mut is_so: impl FnMut(&mut History) -> bool) {
-        let until_ms = self.world.now_ms() + most_ms;
-        while !is_so(self) {
-            assert!(self.world.now_ms() < until_ms, "after {most_ms} ms not yet: {what}");
+    fn until(&mut self, condition: &str, max_ms: u64, mut holds: impl FnMut(&mut History) -> bool) {
+        let until_ms = self.world.now_ms() + max_ms;
+        while !holds(self) {
+            assert!(self.world.now_ms() < until_ms, "after {max_ms} ms not yet: {condition}");
             self.step();
         }
     }
@@ -197,10 +197,10 @@ impl History {
         let wire = self.world.scenario.wire;
         // Time to give up an old connection and one being established before the next is made; and some members join
         // late.
-        let most_ms =
+        let max_ms =
             self.world.scenario.silence_ms_max(0) + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;
         let mut since_ms = None;
-        self.until("all are connected", most_ms, |history| {
+        self.until("all are connected", max_ms, |history| {
             let members = history.world.scenario.members;
             let now_ms = history.world.now_ms();
             if now_ms.is_multiple_of(500) {

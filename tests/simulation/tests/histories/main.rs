@@ -106,8 +106,9 @@ fn a_bit_of_everything_happens() {
         ("has an answer", 1_000),
         ("is down", 300),
     ];
-    let rare =
-        rare.map(|(wanted, at_least)| (wanted, lines.iter().filter(|line| line.contains(wanted)).count(), at_least));
+    let rare = rare.map(|(event_text, at_least)| {
+        (event_text, lines.iter().filter(|line| line.contains(event_text)).count(), at_least)
+    });
     let rare: Vec<_> = rare.into_iter().filter(|(_, count, at_least)| count < at_least).collect();
     assert!(rare.is_empty(), "what occurs so often, and should so often, in {} lines: {rare:?}", lines.len());
 }

@@ -74,13 +74,13 @@ pub fn identity_of(world: &World, host: usize) -> usize {
 }
 
 async fn start(world: &World, host: usize, mut random: Random, events: mpsc::Sender<TransferEvent>) -> Member {
-    let who = identity_of(world, host);
-    let kept = world.state().hosts[who].identity.clone();
+    let applicant = identity_of(world, host);
+    let kept = world.state().hosts[applicant].identity.clone();
     let identity = match kept {
         Some(identity) => identity,
         None => {
             let identity = join_cluster(world, host, &mut random).await;
-            world.state().hosts[who].identity = Some(identity.clone());
+            world.state().hosts[applicant].identity = Some(identity.clone());
             identity
         }
     };
@@ -93,7 +93,7 @@ async fn start(world: &World, host: usize, mut random: Random, events: mpsc::Sen
     }
     let admission = Admission::new(world.scenario.admission_bytes, world.scenario.waiting_max);
     let transfers = Transfers::new(world.scenario.transfer, admission.clone(), Some(events), Offload::Inline).unwrap();
-    let of = (who == host).then_some(host);
+    let of = (applicant == host).then_some(host);
     let store = Store::new(transfers.clone(), &world.scenario.objects, of);
     let (world, random) = (world.clone(), RefCell::new(random));
     let (links, redial, is_stopping) = (Links::default(), Notify::new(), Cell::new(false));
@@ -113,11 +113,11 @@ async fn join_cluster(world: &World, host: usize, random: &mut Random) -> Identi
         let (limits, started) = (&world.scenario.wire, Instant::now());
         let address = std::net::SocketAddr::new(world.address(host).ip(), 0);
         let environment = environment(&world.net, address, clock(world, host), random.bytes()).await.unwrap();
-        let who = (Role::Node, &name(identity_of(world, host)));
-        let joined = join(environment, world.address(0), &identities().token, key.clone(), who, limits).await;
-        let most_ms = limits.connect_time_ms_max + 2 * limits.join_time_ms_max + 200 + SLACK_MS;
-        let took_ms = started.elapsed().as_millis() as u64;
-        assert!(took_ms <= most_ms, "joining took {took_ms} ms");
+        let applicant = (Role::Node, &name(identity_of(world, host)));
+        let joined = join(environment, world.address(0), &identities().token, key.clone(), applicant, limits).await;
+        let max_ms = limits.connect_time_ms_max + 2 * limits.join_time_ms_max + 200 + SLACK_MS;
+        let duration_ms = started.elapsed().as_millis() as u64;
+        assert!(duration_ms <= max_ms, "joining took {duration_ms} ms");
         let error = match joined {
             Ok(identity) => {
                 world.note(format_args!("host {host} joins: ok"));
@@ -187,16 +187,16 @@ async fn accept(member: Rc<Member>) {
 /// Keeps a connection to another host.
 async fn dial(member: Rc<Member>, peer: usize) {
     let (world, host) = (&member.world, member.host);
-    let wanted = if Some(peer) == world.scenario.liar() { LIAR.parse().unwrap() } else { name(peer) };
+    let expected = if Some(peer) == world.scenario.liar() { LIAR.parse().unwrap() } else { name(peer) };
     loop {
         let (started, is_up) = (Instant::now(), world.state().hosts[peer].up_ms.is_some());
-        let connected = member.endpoint.connect(world.address(peer), &ExpectedPeer::Node(wanted.clone())).await;
+        let connected = member.endpoint.connect(world.address(peer), &ExpectedPeer::Node(expected.clone())).await;
         if member.is_stopping.get() {
             return;
         }
-        let (took_ms, most_ms) =
+        let (duration_ms, max_ms) =
             (started.elapsed().as_millis() as u64, world.scenario.wire.connect_time_ms_max + SLACK_MS);
-        assert!(took_ms <= most_ms, "connecting took {took_ms} ms");
+        assert!(duration_ms <= max_ms, "connecting took {duration_ms} ms");
         let code = match connected {
             Ok(connection) => {
                 let lost = serve_peer(member.clone(), peer, connection).await;
@@ -260,10 +260,10 @@ impl Drop for UnlinkGuard {
 
 /// Checks a node's invariants periodically.
 async fn watch(member: Rc<Member>) {
-    let most = member.world.scenario.admission_bytes;
+    let admission_bytes_max = member.world.scenario.admission_bytes;
     loop {
         sleep(Duration::from_millis(50)).await;
-        assert!(member.admission.used() <= most, "{} bytes are admitted", member.admission.used());
+        assert!(member.admission.used() <= admission_bytes_max, "{} bytes are admitted", member.admission.used());
         // At most one incoming connection for each name.
         let (incoming, _) = member.endpoint.connections();
         assert!(incoming < member.world.scenario.members, "{incoming} connections to host {}", member.host);
@@ -282,12 +282,12 @@ async fn stop(member: Rc<Member>) {
     drop(member);
     // A failed handshake keeps its permit for the same time again; QUIC drops a connection's state after three probes.
     let probes_ms = if world.is_rough() { PROBES_MS_MAX } else { 2_000 };
-    let most_ms = 2 * wire.handshake_time_ms_max.max(wire.join_time_ms_max) + probes_ms + SLACK_MS;
+    let max_ms = 2 * wire.handshake_time_ms_max.max(wire.join_time_ms_max) + probes_ms + SLACK_MS;
     let started = Instant::now();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     while tasks() > 0 {
-        let took_ms = started.elapsed().as_millis() as u64;
-        assert!(took_ms <= most_ms, "{} tasks are left of host {host}", tasks());
+        let duration_ms = started.elapsed().as_millis() as u64;
+        assert!(duration_ms <= max_ms, "{} tasks are left of host {host}", tasks());
         sleep(Duration::from_millis(10)).await;
     }
     world.note(format_args!("host {host} is down"));

@@ -43,8 +43,8 @@ async fn request(member: &Member, to: usize, bytes: usize, must_succeed: bool) {
     body.resize(9 + bytes, number as u8);
     let (ms, started) = (1_000, Instant::now());
     let answer = connection.request(&body, Duration::from_millis(ms)).await;
-    let took_ms = started.elapsed().as_millis() as u64;
-    assert!(took_ms <= ms + SLACK_MS, "a request took {took_ms} ms");
+    let duration_ms = started.elapsed().as_millis() as u64;
+    assert!(duration_ms <= ms + SLACK_MS, "a request took {duration_ms} ms");
     let times = world.state().answered.get(&number).copied().unwrap_or(0);
     match answer {
         Ok(answer) => {

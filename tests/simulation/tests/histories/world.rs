@@ -99,8 +99,8 @@ impl World {
         self.net.now_ms()
     }
 
-    pub fn note(&self, what: fmt::Arguments<'_>) {
-        self.net.note(what);
+    pub fn note(&self, line: fmt::Arguments<'_>) {
+        self.net.note(line);
     }
 
     /// Returns a host's random numbers, independent for each start.
@@ -120,11 +120,11 @@ impl World {
     }
 
     /// Registers a running operation with a deadline, until the guard is dropped.
-    pub fn begin(&self, what: String) -> OperationGuard {
+    pub fn begin(&self, line: String) -> OperationGuard {
         let now_ms = self.now_ms();
         let state = &mut *self.state();
         let number = state.number();
-        state.pending.insert(number, (what, now_ms + OPERATION_MS_MAX));
+        state.pending.insert(number, (line, now_ms + OPERATION_MS_MAX));
         OperationGuard { world: self.clone(), number }
     }
 
@@ -157,16 +157,16 @@ impl World {
     pub fn check(&self) {
         let now_ms = self.now_ms();
         let state = self.state();
-        for (what, until_ms) in state.pending.values() {
-            assert!(now_ms <= (*until_ms).max(state.healed_ms.unwrap_or(0) + OPERATION_MS_MAX), "{what} never ends");
+        for (line, until_ms) in state.pending.values() {
+            assert!(now_ms <= (*until_ms).max(state.healed_ms.unwrap_or(0) + OPERATION_MS_MAX), "{line} never ends");
         }
         for OpenLink { at, peer, since_ms, before } in state.links.values() {
             let (received_ms, count) = self.net.last_received(self.addresses[*at], *peer);
-            let most_ms = self.scenario.silence_ms_max(count - before) + 2 * SLACK_MS;
+            let max_ms = self.scenario.silence_ms_max(count - before) + 2 * SLACK_MS;
             let silent_ms = now_ms.saturating_sub(received_ms.max(*since_ms));
             assert!(
-                silent_ms <= most_ms,
-                "host {at} has received nothing from {peer} for {silent_ms} ms, {most_ms} at most"
+                silent_ms <= max_ms,
+                "host {at} has received nothing from {peer} for {silent_ms} ms, {max_ms} at most"
             );
         }
         for (host, host_state) in state.hosts.iter().enumerate() {

@@ -93,8 +93,8 @@ impl AttackLab {
         };
         self.lab.write("attack.toml", job);
         let attacker = component.file_stem().unwrap_or_default().to_string_lossy();
-        if let Err(what) = self.check(name, called, outcome) {
-            self.wrong.borrow_mut().push(format!("{attacker}#{name}: {what}"));
+        if let Err(problem) = self.check(name, called, outcome) {
+            self.wrong.borrow_mut().push(format!("{attacker}#{name}: {problem}"));
         }
     }
 

@@ -89,8 +89,8 @@ fn constant_features_and_offsets() {
     let far = x.map(|x| 1e9 + x);
     let alone = fit(&LogisticParams::default(), &[&x], &target).unwrap();
     let model = fit(&LogisticParams::default(), &[&far, &[7.0; 6]], &target).unwrap();
-    let (found, wanted) = (model.log_odds.coefficients(), alone.log_odds.coefficients());
-    assert!((found[0] - wanted[0]).abs() < 1e-6 && found[1] == 0.0, "{found:?} is not {wanted:?}");
+    let (found, expected) = (model.log_odds.coefficients(), alone.log_odds.coefficients());
+    assert!((found[0] - expected[0]).abs() < 1e-6 && found[1] == 0.0, "{found:?} is not {expected:?}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl MlpParams {
     }
 
     fn check(&self) -> Result<(), MlpError> {
-        let wrong = |what: &str| Err(MlpError::Parameter(what.to_owned()));
+        let wrong = |reason: &str| Err(MlpError::Parameter(reason.to_owned()));
         let is_positive = |value: f64| value.is_finite() && value > 0.0;
         let has_neurons = |size: &u32| (1..=NEURONS_MAX).contains(size);
         if !self.hidden_layer_sizes.iter().all(has_neurons) || self.hidden_layer_sizes.len() > LAYERS_MAX {

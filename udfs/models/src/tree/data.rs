@@ -213,12 +213,12 @@ pub(super) fn check_rows(rows: usize) -> Result<(), TreeError> {
     }
 }
 
-fn check_column(what: impl Fn() -> String, column: &[f64], expected: usize) -> Result<(), TreeError> {
+fn check_column(name: impl Fn() -> String, column: &[f64], expected: usize) -> Result<(), TreeError> {
     if column.len() != expected {
-        return Err(TreeError::Ragged { what: what(), expected, found: column.len() });
+        return Err(TreeError::Ragged { name: name(), expected, found: column.len() });
     }
     match column.iter().position(|value| !value.is_finite()) {
-        Some(row) => Err(TreeError::NotFinite { what: what(), row, value: column[row] }),
+        Some(row) => Err(TreeError::NotFinite { name: name(), row, value: column[row] }),
         None => Ok(()),
     }
 }
@@ -266,13 +266,13 @@ mod tests {
         ] {
             let column: Vec<f64> = (0..1_000).map(|_| number(below, unit, above)).collect();
             let feature = SortedFeature::new(&column, &mut [Vec::new(), Vec::new()]);
-            let what = format!("{below} {unit} {above}");
-            assert_eq!(matches!(feature.rows, Rows::Order(_)), sorts, "{what}");
+            let name = format!("{below} {unit} {above}");
+            assert_eq!(matches!(feature.rows, Rows::Order(_)), sorts, "{name}");
             let (values, order) = sorted(&column);
-            assert_eq!(feature.values.iter().map(|v| to_ordered_bits(*v)).collect::<Vec<_>>(), values, "{what}");
-            assert_eq!(*feature.order(), order, "{what}");
+            assert_eq!(feature.values.iter().map(|v| to_ordered_bits(*v)).collect::<Vec<_>>(), values, "{name}");
+            assert_eq!(*feature.order(), order, "{name}");
             let ranks = feature.ranks();
-            assert!(order.iter().all(|entry| u64::from(ranks[*entry as u32 as usize]) == entry >> 32), "{what}");
+            assert!(order.iter().all(|entry| u64::from(ranks[*entry as u32 as usize]) == entry >> 32), "{name}");
         }
     }
 }

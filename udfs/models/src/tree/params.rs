@@ -80,7 +80,7 @@ impl RegressionTreeParams {
             depth_max: self.max_depth.unwrap_or(u32::MAX),
             split_rows_min: (self.min_samples_split as usize).max(2),
             leaf_rows_min: self.min_samples_leaf as usize,
-            features_max: self.max_features.map_or(set.features(), |most| most.min(set.features())) as u32,
+            features_max: self.max_features.map_or(set.features(), |max| max.min(set.features())) as u32,
         })
     }
 }

@@ -264,6 +264,6 @@ pub(super) fn handle_value(
     cx.steps(contains.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
 }
 
-fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
 }

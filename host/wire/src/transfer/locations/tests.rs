@@ -208,9 +208,14 @@ impl History {
             self.check();
         }
         assert!(self.nodes.values().all(|(has, _)| *has == CHUNKS), "{:?}", self.nodes);
-        let most = CHUNKS * (self.limits.fan_out_max as u64 + self.deaths);
+        let sends_max = CHUNKS * (self.limits.fan_out_max as u64 + self.deaths);
         let sent = self.sent.get(&PRODUCER).copied().unwrap_or(0);
-        assert!(sent <= most, "the producer sent {sent} chunks of {CHUNKS}, {:?}, {} deaths", self.limits, self.deaths);
+        assert!(
+            sent <= sends_max,
+            "the producer sent {sent} chunks of {CHUNKS}, {:?}, {} deaths",
+            self.limits,
+            self.deaths
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use sandbar_core::ObjectId;
 
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::*;
-use super::hostile::ScriptedAnswer;
+use super::hostile::ScriptedResponse;
 use super::world::{Host, Liar, OBJECT, lie, limits, noise, spec};
 
 const GROUP: usize = GROUP_BYTES as usize;
@@ -97,7 +97,7 @@ async fn a_stolen_range_is_fetched_by_its_thief() {
     let slow = || {
         let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
-            let all = ScriptedAnswer::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedResponse::of(&bytes, &tree, &request).bytes();
             async move {
                 for some in all.chunks(8 << 10) {
                     let _ = send.write_all(some).await;
@@ -122,7 +122,7 @@ async fn a_holder_that_serves_more_urgent_fetches_is_kept() {
     let holder = Liar::start(1, {
         let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
         lie(move |request, mut send, _| {
-            let all = ScriptedAnswer::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedResponse::of(&bytes, &tree, &request).bytes();
             async move {
                 let is_busy = started.elapsed() < Duration::from_millis(busy_ms);
                 if is_busy && request.priority < Priority::Get {
@@ -258,7 +258,7 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
     use super::super::progress::{FetchProgress, GroupLease};
     let text: Vec<u8> = (0..200_000).flat_map(|i: u32| (i / 9).to_le_bytes()).collect();
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
-    for (bytes, goodput, least, most) in [
+    for (bytes, goodput, min, max) in [
         (text.clone(), 1_000_000, 1, text.len() / 2),
         (text.clone(), 0, text.len(), usize::MAX),
         (text.clone(), 1_000_000_000, text.len(), usize::MAX),
@@ -287,6 +287,6 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
         assert_eq!(end, PieceEnd::Done { wrong: vec![] });
         assert!(progress.verified(&layout.groups()).unwrap().1 == bytes);
         let came = count.into_inner() as usize;
-        assert!((least..most).contains(&came), "{came} of {} bytes at {goodput} bytes a second", bytes.len());
+        assert!((min..max).contains(&came), "{came} of {} bytes at {goodput} bytes a second", bytes.len());
     }
 }

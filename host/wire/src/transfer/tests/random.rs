@@ -13,7 +13,7 @@ use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::message::Refusal;
 use super::super::*;
-use super::hostile::ScriptedAnswer;
+use super::hostile::ScriptedResponse;
 use super::world::{Host, Liar, Lie, lie, limits, noise};
 
 const SEEDS: u64 = 150;
@@ -90,7 +90,7 @@ impl HolderBehavior {
             let (bytes, tree, before) = (bytes.clone(), tree.clone(), answered.fetch_add(1, Ordering::Relaxed));
             let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed + before));
             async move {
-                let mut answer = ScriptedAnswer::of(&bytes, &tree, &request);
+                let mut answer = ScriptedResponse::of(&bytes, &tree, &request);
                 match self {
                     HolderBehavior::Corrupts(of) => {
                         for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {

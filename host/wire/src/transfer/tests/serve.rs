@@ -135,8 +135,8 @@ async fn a_prefetch_makes_room_for_what_is_waited_for() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         fetch(Priority::Get, vec![requester.holder_of(&host)]).await
     };
-    let (prefetched, got) = tokio::join!(prefetch, get);
+    let (prefetched, fetched) = tokio::join!(prefetch, get);
     assert!(matches!(prefetched, Err(FetchError::Yielded { object: OBJECT })), "{prefetched:?}");
-    assert!(got.unwrap().target.into_bytes().as_ref() == bytes);
+    assert!(fetched.unwrap().target.into_bytes().as_ref() == bytes);
     assert_eq!((admission.used(), admission.waiting()), (0, 0));
 }

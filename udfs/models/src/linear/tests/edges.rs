@@ -6,11 +6,12 @@ use super::{LinearParams, ORIGIN, fit};
 fn check(params: LinearParams, columns: &[&[f64]], target: &[f64], coefficients: &[f64], intercept: f64, digits: i32) {
     let model = fit(params, columns, target).unwrap();
     let found = model.coefficients().iter().chain([&model.intercept()]).copied().collect::<Vec<_>>();
-    let wanted = coefficients.iter().chain([&intercept]).copied().collect::<Vec<_>>();
+    let expected = coefficients.iter().chain([&intercept]).copied().collect::<Vec<_>>();
     let largest = coefficients.iter().fold(f64::MIN_POSITIVE, |largest, c| largest.max(c.abs()));
-    let close =
-        |(found, wanted): (&f64, &f64)| (found - wanted).abs() <= wanted.abs().max(largest) * 10_f64.powi(-digits);
-    assert!(found.iter().zip(&wanted).all(close), "{found:?} is not {wanted:?} to {digits} digits");
+    let close = |(found, expected): (&f64, &f64)| {
+        (found - expected).abs() <= expected.abs().max(largest) * 10_f64.powi(-digits)
+    };
+    assert!(found.iter().zip(&expected).all(close), "{found:?} is not {expected:?} to {digits} digits");
 }
 
 fn column(rows: usize, value: impl Fn(f64) -> f64) -> Vec<f64> {
@@ -47,10 +48,10 @@ fn dependent_features_share_whatever_their_offset() {
             let births = column(rows, |row| year - step(row));
             let target = column(rows, |row| 3.0 * step(row) + 7.0);
             // As precise as the intercept, which the offset makes equally large.
-            let wanted = [1.5, -1.5, 7.0 + 1.5 * year];
+            let expected = [1.5, -1.5, 7.0 + 1.5 * year];
             let model = fit(LinearParams::default(), &[&ages, &births], &target).unwrap();
             let found = [model.coefficients()[0], model.coefficients()[1], model.intercept()];
-            let close = |i: usize| (found[i] - wanted[i]).abs() <= 1e-9 * wanted[i].abs();
+            let close = |i: usize| (found[i] - expected[i]).abs() <= 1e-9 * expected[i].abs();
             assert!((0..3).all(close), "{rows} rows, {year}, draw {draw}: {found:?}");
         }
     }
@@ -132,8 +133,11 @@ fn scales_do_not_matter() {
     for (scale_a, scale_b) in [(1e-100, 1.0), (1e12, 1e-12), (1e140, 1e140)] {
         let scaled = |column: &[f64], scale: f64| column.iter().map(|v| v * scale).collect::<Vec<_>>();
         let model = fit(LinearParams::default(), &[&scaled(&a, scale_a), &scaled(&b, scale_b)], &y).unwrap();
-        for (found, wanted) in model.coefficients().iter().zip([2.0 / scale_a, 5.0 / scale_b]) {
-            assert!((found / wanted - 1.0).abs() < 1e-13, "{found} is not {wanted} at scales {scale_a} and {scale_b}");
+        for (found, expected) in model.coefficients().iter().zip([2.0 / scale_a, 5.0 / scale_b]) {
+            assert!(
+                (found / expected - 1.0).abs() < 1e-13,
+                "{found} is not {expected} at scales {scale_a} and {scale_b}"
+            );
         }
     }
 }

@@ -73,9 +73,9 @@ fn without_magnitudes_it_is_ridge() {
     let params = ElasticNetParams { alpha: 0.5, l1_ratio: 0.0, tolerance: 1e-14, ..Default::default() };
     let (a, b) = ([0.0, 1.0, 5.0, 2.0, 9.0], [1.0, 3.0, -2.0, 0.5, 4.0]);
     let target = [1.0, 2.0, 0.0, 4.0, 1.0];
-    let (found, wanted) = (elastic_net(&params, &[&a, &b], &target).linear, ridge(2.5, &[&a, &b], &target));
-    for (found, wanted) in found.coefficients().iter().zip(wanted.coefficients()) {
-        assert!((found - wanted).abs() < 1e-6, "{found} is not {wanted}");
+    let (found, expected) = (elastic_net(&params, &[&a, &b], &target).linear, ridge(2.5, &[&a, &b], &target));
+    for (found, expected) in found.coefficients().iter().zip(expected.coefficients()) {
+        assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
     }
 }
 
@@ -142,13 +142,13 @@ fn constant_and_dependent_features() {
 fn no_penalty_is_ordinary() {
     let (a, b) = ([0.0, 1.0, 5.0, 2.0, 9.0], [1.0, 3.0, -2.0, 0.5, 4.0]);
     let target = [1.0, 2.0, 0.0, 4.0, 1.0];
-    let wanted = fit(LinearParams::default(), &[&a, &b], &target).unwrap();
-    assert_eq!(ridge(0.0, &[&a, &b], &target), wanted);
+    let expected = fit(LinearParams::default(), &[&a, &b], &target).unwrap();
+    assert_eq!(ridge(0.0, &[&a, &b], &target), expected);
     let params = ElasticNetParams { alpha: 0.0, tolerance: 1e-15, max_iterations: 10_000, ..Default::default() };
-    for (found, wanted) in
-        elastic_net(&params, &[&a, &b], &target).linear.coefficients().iter().zip(wanted.coefficients())
+    for (found, expected) in
+        elastic_net(&params, &[&a, &b], &target).linear.coefficients().iter().zip(expected.coefficients())
     {
-        assert!((found - wanted).abs() < 1e-6, "{found} is not {wanted}");
+        assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
     }
 }
 

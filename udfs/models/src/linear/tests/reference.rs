@@ -113,14 +113,14 @@ fn random_data() {
         let (columns, target) = data(&mut Draws::stream(seed, 0));
         let slices: Vec<&[f64]> = columns.iter().map(|c| &**c).collect();
         let model = fit(LinearParams::default(), &slices, &target).unwrap();
-        let wanted = reference(&slices, &target);
+        let expected = reference(&slices, &target);
         let magnitude =
-            |j: usize| slices.get(j).map_or(1.0, |column| column.iter().fold(0.0_f64, |most, x| most.max(x.abs())));
-        let shares: Vec<f64> = wanted.iter().enumerate().map(|(j, wanted)| wanted.abs() * magnitude(j)).collect();
+            |j: usize| slices.get(j).map_or(1.0, |column| column.iter().fold(0.0_f64, |max, x| max.max(x.abs())));
+        let shares: Vec<f64> = expected.iter().enumerate().map(|(j, expected)| expected.abs() * magnitude(j)).collect();
         let largest = shares.iter().copied().fold(0.0, f64::max);
         for (j, found) in model.coefficients().iter().chain([&model.intercept()]).enumerate() {
-            let error = (found - wanted[j]).abs() / wanted[j].abs().max(largest / magnitude(j) * 1e-6);
-            assert!(error < 1e-9, "{found} is not {}, {error:e} off: failed with SEED={seed}", wanted[j]);
+            let error = (found - expected[j]).abs() / expected[j].abs().max(largest / magnitude(j) * 1e-6);
+            assert!(error < 1e-9, "{found} is not {}, {error:e} off: failed with SEED={seed}", expected[j]);
         }
     }
 }
