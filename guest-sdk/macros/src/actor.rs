@@ -5,8 +5,8 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::{Attribute, Ident, ImplItem, ImplItemFn, Item, ItemImpl, PathArguments, Receiver, Type, Visibility};
 
-use crate::at;
 use crate::signature::Signature;
+use crate::span::at;
 use crate::task::{check_arguments, identifiers, submit_type, text};
 
 /// Names of generated functions.

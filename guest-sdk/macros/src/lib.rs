@@ -2,6 +2,7 @@
 
 mod actor;
 mod signature;
+mod span;
 mod task;
 
 use proc_macro::TokenStream;
@@ -12,6 +13,7 @@ use syn::spanned::Spanned;
 use syn::{Ident, Item, ItemFn, LitStr, Token, parse_macro_input};
 
 use signature::{Lifetimes, Signature, with_lifetimes};
+use span::at;
 
 /// Makes a function of plain values a scalar function over columns.
 ///
@@ -194,11 +196,6 @@ fn expand_scalar(function: &ItemFn) -> syn::Result<Tokens> {
 /// An identifier that can't collide with the user's names.
 fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
-}
-
-/// The span for compiler errors about a type.
-fn at(of: &impl Spanned) -> Span {
-    of.span().resolved_at(Span::call_site())
 }
 
 fn expand_batch(function: &ItemFn, args: Tokens) -> syn::Result<Tokens> {

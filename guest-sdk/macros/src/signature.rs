@@ -3,11 +3,12 @@
 use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
-use syn::spanned::Spanned;
 use syn::{
     Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Lifetime, Lit, Meta, Pat, PatType,
     PathArguments, ReturnType, Type, TypeParamBound,
 };
+
+use crate::span::at;
 
 /// Error for an async function.
 const WAITED_FOR: &str = "this function can't be async: the host waits for its result";
@@ -135,7 +136,7 @@ impl<'a> Signature<'a> {
     pub fn as_result_with(&self, call: Tokens, usage: &str, failed: Tokens) -> syn::Result<Tokens> {
         let success = self.success(usage)?;
         let output = self.output.unwrap_or(success);
-        let span = output.span().resolved_at(Span::call_site());
+        let span = at(output);
         Ok(match result_of(output) {
             Some(_) => quote_spanned!(span=> #call.map_err(#failed)),
             None => quote_spanned!(span=> ::core::result::Result::<_, ::std::string::String>::Ok(#call)),

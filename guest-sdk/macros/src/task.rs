@@ -4,8 +4,8 @@ use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, ExprLit, FnArg, Ident, Index, ItemFn, Lit, Meta, Type, parse_str};
 
-use crate::at;
 use crate::signature::{GeneratorItems, Signature};
+use crate::span::at;
 
 /// Maximum number of parameters: `Task::submit` has as many implementations.
 const ARGUMENTS_MAX: usize = 12;
