@@ -266,7 +266,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/wire",
     "host/worker",
     "udfs/models",
-    "udfs/taxi",
     "xtask",
     "xtask/bench",
     "xtask/data",

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch};
-use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_buffer::ScalarBuffer;
 use arrow_schema::{DataType, Field, Schema};
 
+use crate::columns::{MISSING, fill_nulls};
 use crate::ids::location_ids;
 use crate::instants::Instants;
 
-/// Replacement for a missing value.
-pub(crate) const MISSING: i64 = -1;
 /// Rows per block: parsed or scaled times of a block stay in the cache.
 const BLOCK_ROWS: usize = 512;
 
@@ -31,26 +30,6 @@ pub(crate) fn clean(batch: &RecordBatch) -> Result<RecordBatch, String> {
     ]);
     let columns: Vec<ArrayRef> = vec![Arc::new(pickup_ids), Arc::new(dropoff_ids), Arc::new(durations)];
     RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| e.to_string())
-}
-
-/// Returns a column of the batch.
-pub(crate) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, String> {
-    batch.column_by_name(name).ok_or_else(|| {
-        let names: Vec<_> = batch.schema_ref().fields().iter().map(|f| f.name().as_str()).collect();
-        format!("column `{name}` is missing; the batch has {}: select or rename it", names.join(", "))
-    })
-}
-
-/// Writes `missing` into each null row.
-pub(crate) fn fill_nulls<T: Copy>(values: &mut [T], nulls: Option<&NullBuffer>, missing: T) {
-    let Some(nulls) = nulls.filter(|n| n.null_count() > 0) else { return };
-    for (word, values) in nulls.inner().bit_chunks().iter_padded().zip(values.chunks_mut(64)) {
-        let mut unset = !word;
-        while (unset.trailing_zeros() as usize) < values.len() {
-            values[unset.trailing_zeros() as usize] = missing;
-            unset &= unset - 1;
-        }
-    }
 }
 
 fn trip_durations(batch: &RecordBatch) -> Result<ScalarBuffer<f64>, String> {

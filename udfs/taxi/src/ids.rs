@@ -5,7 +5,7 @@ use arrow_array::types::*;
 use arrow_array::{Array, ArrowPrimitiveType, Int64Array, PrimitiveArray, RecordBatch};
 use arrow_schema::DataType;
 
-use crate::clean::{MISSING, column, fill_nulls};
+use crate::columns::{MISSING, column, fill_nulls};
 
 /// Returns the column `name` as integers, with [`MISSING`] for null and NaN. Shares the column's memory if nothing
 /// changes.

@@ -8,7 +8,7 @@ use arrow_array::{Array, GenericStringArray, OffsetSizeTrait, RecordBatch};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::clean::column;
+use crate::columns::column;
 
 const MICROS: i64 = 1_000_000;
 

@@ -1,6 +1,7 @@
 //! The taxi transform: typed columns and the duration of each trip.
 
 mod clean;
+mod columns;
 mod ids;
 mod instants;
 
