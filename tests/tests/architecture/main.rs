@@ -265,7 +265,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/sandbox",
     "host/wire",
     "host/worker",
-    "udfs/models",
     "xtask",
     "xtask/bench",
     "xtask/data",

@@ -1,16 +1,12 @@
-use sandbar_guest::Features;
-use sandbar_guest::random::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use super::train::Training;
-use super::{MlpError, MlpModel};
-use crate::linear::{LinearError, why_not_finite};
+use super::MlpError;
 
 /// Maximum number of neurons per layer, and of layers.
 const NEURONS_MAX: u32 = 1 << 16;
 const LAYERS_MAX: usize = 16;
 
-/// Hyperparameters of a [`MlpModel`].
+/// Hyperparameters of a [`MlpModel`](super::MlpModel).
 ///
 /// Minimises half the mean squared error, relative to a target of variance 1, plus `alpha / 2` times the sum of squared
 /// weights, per row.
@@ -48,28 +44,8 @@ impl Default for MlpParams {
 }
 
 impl MlpParams {
-    /// Trains a perceptron from random initial weights, on rows in random order.
-    ///
-    /// # Errors
-    /// [`MlpError`].
-    pub fn fit_features(
-        &self,
-        features: Features<'_>,
-        target: &[f64],
-        random: Xoshiro256PlusPlus,
-    ) -> Result<MlpModel, MlpError> {
-        self.check()?;
-        if target.is_empty() {
-            return Err(LinearError::NoRows.into());
-        }
-        let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
-        if columns.into_iter().any(|column| column.iter().any(|value| !value.is_finite())) {
-            return Err(why_not_finite(features, target).into());
-        }
-        Training::new(self, features, target, random)?.run()
-    }
-
-    fn check(&self) -> Result<(), MlpError> {
+    /// Checks the ranges of all parameters.
+    pub(super) fn check(&self) -> Result<(), MlpError> {
         let wrong = |reason: &str| Err(MlpError::Parameter(reason.to_owned()));
         let is_positive = |value: f64| value.is_finite() && value > 0.0;
         let has_neurons = |size: &u32| (1..=NEURONS_MAX).contains(size);

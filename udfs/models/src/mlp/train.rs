@@ -12,14 +12,38 @@ use sandbar_guest::random::rand_core::RngCore;
 use super::loaded::{apply_layer, standardise};
 use super::model::{Layer, standard};
 use super::{MlpError, MlpModel, MlpParams};
+use crate::linear::{LinearError, why_not_finite};
 
 /// Adam's decay rates of the two moments, and the term that prevents a division by zero.
 const FIRST: f64 = 0.9;
 const SECOND: f64 = 0.999;
 const EPSILON: f64 = 1e-8;
 
+impl MlpParams {
+    /// Trains a perceptron from random initial weights, on rows in random order.
+    ///
+    /// # Errors
+    /// [`MlpError`].
+    pub fn fit_features(
+        &self,
+        features: Features<'_>,
+        target: &[f64],
+        random: Xoshiro256PlusPlus,
+    ) -> Result<MlpModel, MlpError> {
+        self.check()?;
+        if target.is_empty() {
+            return Err(LinearError::NoRows.into());
+        }
+        let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
+        if columns.into_iter().any(|column| column.iter().any(|value| !value.is_finite())) {
+            return Err(why_not_finite(features, target).into());
+        }
+        Training::new(self, features, target, random)?.run()
+    }
+}
+
 /// A perceptron in training and its rows, all in tensors of the host.
-pub(super) struct Training<'a> {
+struct Training<'a> {
     params: &'a MlpParams,
     scales: Vec<(f64, f64)>,
     features: Tensor,
@@ -57,7 +81,7 @@ impl Adam {
 }
 
 impl<'a> Training<'a> {
-    pub(super) fn new(
+    fn new(
         params: &'a MlpParams,
         features: Features<'_>,
         target: &[f64],
@@ -94,7 +118,7 @@ impl<'a> Training<'a> {
     }
 
     /// Trains until the loss no longer decreases.
-    pub(super) fn run(mut self) -> Result<MlpModel, MlpError> {
+    fn run(mut self) -> Result<MlpModel, MlpError> {
         let mut order: Vec<u32> = (0..self.rows as u32).collect();
         let (mut best, mut since) = (f64::INFINITY, 0);
         let (mut epochs, mut loss) = (0, f64::NAN);

@@ -4,7 +4,7 @@ use super::data::{SortedFeature, TrainingSet};
 use super::model::Node;
 use super::params::Limits;
 use super::split::{Candidates, Cut, Key, Sample};
-use super::{Draws, RegressionTree, Splitter};
+use super::{Draws, RegressionTree, RegressionTreeParams, Splitter, TreeError};
 
 /// Maximum variance of a pure node (scikit-learn's `EPSILON`).
 const VARIANCE_MIN: f64 = f64::EPSILON;
@@ -91,6 +91,25 @@ impl Summary {
     fn value(&self) -> f64 {
         // The mean of equal targets does not always equal them, because of rounding.
         if self.low == self.high { self.low } else { self.weighted / self.weight }
+    }
+}
+
+impl RegressionTreeParams {
+    /// Grows one tree on `columns` (one per feature, each as long as the target) and `target`.
+    ///
+    /// # Errors
+    /// The errors of [`TrainingSet::new`], and [`TreeError::Parameter`].
+    pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RegressionTree, TreeError> {
+        self.fit_set(&TrainingSet::new(columns, target)?)
+    }
+
+    /// Grows one tree on every row of `set`.
+    ///
+    /// # Errors
+    /// [`TreeError::Parameter`].
+    pub fn fit_set(&self, set: &TrainingSet) -> Result<RegressionTree, TreeError> {
+        let mut grower = Grower::new(set, self.limits(set)?);
+        Ok(grower.grow(&vec![1; set.rows()], &mut Draws::stream(self.seed.unwrap_or(0), 0)))
     }
 }
 

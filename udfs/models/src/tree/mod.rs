@@ -13,6 +13,7 @@ mod data;
 mod draws;
 mod error;
 mod grow;
+mod limits;
 mod model;
 mod params;
 mod split;
@@ -21,8 +22,9 @@ mod traits;
 #[cfg(test)]
 mod tests;
 
-pub use data::{ROWS_MAX, TARGET_MAGNITUDE_MAX, TrainingSet};
+pub use data::TrainingSet;
 pub use error::TreeError;
+pub use limits::{ROWS_MAX, TARGET_MAGNITUDE_MAX};
 pub use model::RegressionTree;
 pub use params::{RegressionTreeParams, Splitter};
 

@@ -1,7 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::grow::Grower;
-use super::{Draws, RegressionTree, TrainingSet, TreeError};
+use super::{TrainingSet, TreeError};
 
 /// The choice of a node's threshold on a feature.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,23 +48,6 @@ impl Default for RegressionTreeParams {
 }
 
 impl RegressionTreeParams {
-    /// Grows one tree on `columns` (one per feature, each as long as the target) and `target`.
-    ///
-    /// # Errors
-    /// The errors of [`TrainingSet::new`], and [`TreeError::Parameter`].
-    pub fn fit_columns(&self, columns: &[&[f64]], target: &[f64]) -> Result<RegressionTree, TreeError> {
-        self.fit_set(&TrainingSet::new(columns, target)?)
-    }
-
-    /// Grows one tree on every row of `set`.
-    ///
-    /// # Errors
-    /// [`TreeError::Parameter`].
-    pub fn fit_set(&self, set: &TrainingSet) -> Result<RegressionTree, TreeError> {
-        let mut grower = Grower::new(set, self.limits(set)?);
-        Ok(grower.grow(&vec![1; set.rows()], &mut Draws::stream(self.seed.unwrap_or(0), 0)))
-    }
-
     pub(crate) fn limits(&self, set: &TrainingSet) -> Result<Limits, TreeError> {
         let at_least = |name, value: u64, bound: u64, range| match value >= bound {
             true => Ok(()),
