@@ -267,7 +267,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/worker",
     "xtask",
     "xtask/bench",
-    "xtask/data",
 ];
 
 /// Checks that crates not in [`CRATES_WITH_CYCLES`] have no import cycles.

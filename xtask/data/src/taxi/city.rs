@@ -1,7 +1,9 @@
 //! The generated city: popularity and location of its zones, and routes between them.
 
-use super::ZONES;
 use crate::random::{Random, WeightedAliasIndex, normal, seed_of, unit};
+
+/// Number of zones, which are numbered 1..=ZONES.
+pub const ZONES: i32 = 261;
 
 const SEED: u64 = 0x7a_78_69;
 

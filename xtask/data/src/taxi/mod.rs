@@ -9,39 +9,18 @@ mod month;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::Mutex;
 use std::thread;
-
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use self::city::City;
 use self::month::Month;
 use crate::atomic_file::AtomicFile;
 
-/// Number of zones, which are numbered 1..=ZONES.
-pub const ZONES: i32 = 261;
+pub use self::city::ZONES;
+pub use self::month::schema;
 
 /// Maximum number of months: ten years of files.
 pub const MONTHS_MAX: u32 = 120;
-
-/// Returns the schema, with the city's names and types, except that all files have zones instead of coordinates.
-pub fn schema() -> SchemaRef {
-    let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
-    Arc::new(Schema::new(vec![
-        Field::new("vendor_id", DataType::Int32, true),
-        Field::new("pickup_at", timestamp.clone(), true),
-        Field::new("dropoff_at", timestamp, true),
-        Field::new("passenger_count", DataType::Int32, true),
-        Field::new("trip_distance", DataType::Float64, true),
-        Field::new("pickup_location_id", DataType::Int32, true),
-        Field::new("dropoff_location_id", DataType::Int32, true),
-        Field::new("payment_type", DataType::Int32, true),
-        Field::new("fare_amount", DataType::Float64, true),
-        Field::new("tip_amount", DataType::Float64, true),
-        Field::new("total_amount", DataType::Float64, true),
-    ]))
-}
 
 /// Writes `months` files of `rows` rows each into `folder`, from `yellow_tripdata_2019-01.parquet` on, and returns their
 /// paths. No file appears before all are written. Calls `progress` with the month's name and the number of written rows

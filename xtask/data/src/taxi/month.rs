@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int32Array, RecordBatch, TimestampMicrosecondArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use super::city::{City, DAY};
-use super::schema;
 use crate::atomic_file::AtomicFile;
 use crate::parquet_file::{BATCH_ROWS, Dictionary, GROUP_ROWS, ParquetFile};
 use crate::random::{Random, WeightedAliasIndex, seed_of};
@@ -34,6 +34,24 @@ pub struct Month {
     rows: u64,
     first_second: i64,
     days: i64,
+}
+
+/// Returns the schema, with the city's names and types, except that all files have zones instead of coordinates.
+pub fn schema() -> SchemaRef {
+    let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
+    Arc::new(Schema::new(vec![
+        Field::new("vendor_id", DataType::Int32, true),
+        Field::new("pickup_at", timestamp.clone(), true),
+        Field::new("dropoff_at", timestamp, true),
+        Field::new("passenger_count", DataType::Int32, true),
+        Field::new("trip_distance", DataType::Float64, true),
+        Field::new("pickup_location_id", DataType::Int32, true),
+        Field::new("dropoff_location_id", DataType::Int32, true),
+        Field::new("payment_type", DataType::Int32, true),
+        Field::new("fare_amount", DataType::Float64, true),
+        Field::new("tip_amount", DataType::Float64, true),
+        Field::new("total_amount", DataType::Float64, true),
+    ]))
 }
 
 impl Month {
