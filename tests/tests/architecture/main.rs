@@ -266,7 +266,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/wire",
     "host/worker",
     "xtask",
-    "xtask/bench",
 ];
 
 /// Checks that crates not in [`CRATES_WITH_CYCLES`] have no import cycles.

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest, SANDBOXES_MAX, as_bytes};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sandbar_client::{Client, ClientError, ClientOptions, Job, JobOptions, ObjectRef, wait};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::programs::{PROGRAM, submit};
 use crate::report::Report;

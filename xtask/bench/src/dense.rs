@@ -10,7 +10,7 @@ use sandbar_dense::{DeviceChoice, Dtype, GroupedOptions, Op, Session, Spec, Tens
 use sandbar_guest::Features;
 use sandbar_sandbox::{GroupRange, Input, Predictions, Refusal, Services};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest};

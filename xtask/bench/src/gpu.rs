@@ -11,10 +11,11 @@ use sandbar_dense::{
 };
 use sandbar_gpu::{Adapter, Device, DeviceTensor, Stream};
 
+use crate::failure::Failure;
+use crate::jobs;
 use crate::peers::Torch;
 use crate::report::{Report, progress};
 use crate::timing::{Effort, least};
-use crate::{Failure, jobs};
 
 /// Rows of a group.
 const ROWS: u32 = 64;

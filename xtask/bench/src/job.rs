@@ -1,19 +1,13 @@
-//! Whole jobs: `host submit`, the same work natively, and peers.
+//! A job that is measured.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
+use models::tree::Splitter;
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
-use crate::native;
+use crate::failure::Failure;
 use crate::paths;
-use crate::peers::Peers;
-use crate::report::{Report, progress};
-use crate::timing::{Effort, median};
 
 /// A job that the host, the native program and the peers run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,119 +22,43 @@ pub struct Bench {
     pub per_file: bool,
     pub features: Vec<String>,
     pub target: String,
-    pub models: Vec<native::Model>,
+    pub models: Vec<Model>,
 }
 
-/// Output of `host submit --json`.
-#[derive(Debug, Deserialize)]
-struct Summary {
-    groups: u64,
-    models: u64,
-    failed: u64,
-    peak_memory_bytes: u64,
+/// A model of a job.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Model {
+    Linear,
+    Tree(Splitter),
+    /// A forest with this number of trees.
+    Forest(u32),
 }
 
-/// Unit of a job's figure.
-#[derive(Clone, Copy)]
-pub enum Figure {
-    Seconds,
-    ModelsPerSecond,
+impl Model {
+    /// Returns the trainer's name and its parameters in TOML.
+    pub fn trainer(self) -> (&'static str, String) {
+        match self {
+            Model::Linear => ("linear", "{}".to_owned()),
+            Model::Tree(Splitter::Best) => ("tree", "{}".to_owned()),
+            Model::Tree(Splitter::Random) => ("tree", "{ splitter = \"random\" }".to_owned()),
+            Model::Forest(trees) => ("forest", format!("{{ n_estimators = {trees} }}")),
+        }
+    }
+
+    /// Returns the model's name in the job.
+    pub fn label(self) -> String {
+        match self {
+            Model::Linear => "linear".to_owned(),
+            Model::Tree(Splitter::Best) => "tree".to_owned(),
+            Model::Tree(Splitter::Random) => "tree-random".to_owned(),
+            Model::Forest(trees) => format!("forest-{trees}"),
+        }
+    }
 }
 
 impl Bench {
-    /// Runs the job in sandboxes, natively, and with the given peers.
-    pub fn run(&self, report: Report, figure: Figure, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
-        let Effort { runs, pause, .. } = effort;
-        let (mut seconds, mut native_seconds) = (Vec::new(), Vec::new());
-        let mut last = None;
-        // Both run in turn on the same machine state; the first run of each warms the caches. Each starts first in every
-        // other round: a process finds only the memory warm that the previous process released.
-        for run in 0..=runs {
-            progress(&format!("{}: run {run} of {runs}", self.name));
-            let natively_first = if run % 2 == 1 { Some(self.natively(pause)?) } else { None };
-            let (took, summary) = self.submit(pause, &[])?;
-            let (native_took, native_models) = natively_first.map_or_else(|| self.natively(pause), Ok)?;
-            if native_models != summary.models || summary.failed > 0 {
-                let counts = format!("{} models, {} failed, {native_models} natively", summary.models, summary.failed);
-                return Err(format!("{}: {counts}", self.name).into());
-            }
-            if run > 0 {
-                seconds.push(took);
-                native_seconds.push(native_took);
-            }
-            last = Some(summary);
-        }
-        let summary = last.ok_or("no run of the job was requested")?;
-        let (took, native_took) = (median(seconds), median(native_seconds));
-        let (unit, given) = match figure {
-            Figure::Seconds => ("s", (|seconds, _| seconds) as fn(f64, f64) -> f64),
-            Figure::ModelsPerSecond => ("/s", (|seconds, models| models / seconds) as fn(f64, f64) -> f64),
-        };
-        let value = given(took, summary.models as f64);
-        report.compare(&self.name, value, unit, "the same code, native", given(native_took, summary.models as f64));
-        report.value(
-            &format!("{}/peak memory", self.name),
-            summary.peak_memory_bytes as f64 / f64::from(1 << 20),
-            "MiB",
-        );
-        report.value(&format!("{}/groups", self.name), summary.groups as f64, "");
-        for peer in peers.map(|peers| peers.run(self)).transpose()?.into_iter().flatten() {
-            let models = peer.models.unwrap_or(summary.models as f64);
-            report.compare(&self.name, value, unit, &peer.name, given(peer.seconds, models));
-        }
-        Ok(())
-    }
-
-    /// Runs the job with each list of arguments, in turn, and returns the median seconds of each.
-    pub fn run_with(&self, Effort { runs, pause, .. }: Effort, all: &[&[&str]]) -> Result<Vec<f64>, Failure> {
-        let mut seconds = vec![Vec::new(); all.len()];
-        for run in 0..=runs {
-            progress(&format!("{}: run {run} of {runs}", self.name));
-            for (arguments, seconds) in all.iter().zip(&mut seconds) {
-                let (took, summary) = self.submit(pause, arguments)?;
-                if summary.failed > 0 {
-                    return Err(format!("{} {arguments:?}: {} groups failed", self.name, summary.failed).into());
-                }
-                if run > 0 {
-                    seconds.push(took);
-                }
-            }
-        }
-        Ok(seconds.into_iter().map(median).collect())
-    }
-
-    /// Returns the seconds of the same work in a native process, and the number of its models.
-    fn natively(&self, pause: Duration) -> Result<(f64, u64), Failure> {
-        let mut native = Command::new(std::env::current_exe()?);
-        native.arg(native::ARGUMENT).arg(serde_json::to_string(self)?).stderr(Stdio::inherit());
-        sleep(pause);
-        let started = Instant::now();
-        let output = native.output()?;
-        let seconds = started.elapsed().as_secs_f64();
-        if !output.status.success() {
-            return Err(format!("{}: the native process failed: {}", self.name, output.status).into());
-        }
-        Ok((seconds, serde_json::from_slice(&output.stdout)?))
-    }
-
-    /// Returns the seconds of the whole process `host submit`, and its summary.
-    fn submit(&self, pause: Duration, arguments: &[&str]) -> Result<(f64, Summary), Failure> {
-        let file = paths::data()?.join("job.toml");
-        std::fs::write(&file, self.toml()?)?;
-        let mut submit = Command::new(paths::program("host")?);
-        submit.arg("submit").arg(&file).args(["--json", "--quiet"]).args(arguments).current_dir(paths::root());
-        submit.env("CARGO_TARGET_DIR", paths::target()?).stderr(Stdio::inherit());
-        sleep(pause);
-        let started = Instant::now();
-        let output = submit.output()?;
-        let seconds = started.elapsed().as_secs_f64();
-        if !output.status.success() {
-            return Err(format!("{}: host submit failed: {}", self.name, output.status).into());
-        }
-        Ok((seconds, serde_json::from_slice(&output.stdout)?))
-    }
-
-    fn toml(&self) -> Result<String, Failure> {
+    /// Returns the job file.
+    pub fn toml(&self) -> Result<String, Failure> {
         let root = paths::root();
         let quoted = |text: &str| format!("{text:?}");
         let list = |texts: &[String]| texts.iter().map(|t| quoted(t)).collect::<Vec<_>>().join(", ");
@@ -152,7 +70,7 @@ impl Bench {
         if self.clean {
             writeln!(toml, "[[transform]]\nudf = {}", quoted(&format!("{}#clean", at(&root, "udfs/taxi"))))?;
         }
-        let udf = |model: &native::Model| {
+        let udf = |model: &Model| {
             let (trainer, params) = model.trainer();
             let udf = quoted(&format!("{}#{trainer}", at(&root, "udfs/models")));
             format!("{{ udf = {udf}, name = {}, params = {params} }}", quoted(&model.label()))

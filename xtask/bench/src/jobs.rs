@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use models::tree::Splitter;
 
-use crate::Failure;
-use crate::job::{Bench, Figure};
-use crate::native::Model;
+use crate::failure::Failure;
+use crate::job::{Bench, Model};
+use crate::job_runs::Figure;
 use crate::paths;
 use crate::peers::Peers;
 use crate::report::{Report, progress};

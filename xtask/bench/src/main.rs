@@ -3,8 +3,10 @@
 mod boundary;
 mod client;
 mod dense;
+mod failure;
 mod gpu;
 mod job;
+mod job_runs;
 mod jobs;
 mod memory;
 mod native;
@@ -27,12 +29,11 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use failure::Failure;
 use peers::Peers;
 use report::{Report, progress};
 use sandbar_store::Heap;
 use timing::Effort;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// The host's allocator, so that native work uses the same one.
 #[global_allocator]

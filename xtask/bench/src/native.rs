@@ -11,51 +11,19 @@ use futures::StreamExt as _;
 use futures::executor::block_on;
 use models::forest::RandomForestParams;
 use models::linear::LinearParams;
-use models::tree::{RegressionTreeParams, Splitter};
+use models::tree::RegressionTreeParams;
 use sandbar_dataset::{
     Grouper, Grouping, HeapUnitMemory, MemoryBudget, ParquetOutput, Partitions, RowGroupReader, Scan, ScanOptions,
     ScanSource, UnitGroup, WorkUnit,
 };
 use sandbar_guest::Features;
-use serde::{Deserialize, Serialize};
 
-use crate::Failure;
-use crate::job::Bench;
+use crate::failure::Failure;
+use crate::job::{Bench, Model};
 use crate::paths;
 
 /// First argument of a process that runs a job natively; the second is the job as JSON.
 pub const ARGUMENT: &str = "__native";
-
-/// A model of a job.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub enum Model {
-    Linear,
-    Tree(Splitter),
-    /// A forest with this number of trees.
-    Forest(u32),
-}
-
-impl Model {
-    /// Returns the trainer's name and its parameters in TOML.
-    pub fn trainer(self) -> (&'static str, String) {
-        match self {
-            Model::Linear => ("linear", "{}".to_owned()),
-            Model::Tree(Splitter::Best) => ("tree", "{}".to_owned()),
-            Model::Tree(Splitter::Random) => ("tree", "{ splitter = \"random\" }".to_owned()),
-            Model::Forest(trees) => ("forest", format!("{{ n_estimators = {trees} }}")),
-        }
-    }
-
-    /// Returns the model's name in the job.
-    pub fn label(self) -> String {
-        match self {
-            Model::Linear => "linear".to_owned(),
-            Model::Tree(Splitter::Best) => "tree".to_owned(),
-            Model::Tree(Splitter::Random) => "tree-random".to_owned(),
-            Model::Forest(trees) => format!("forest-{trees}"),
-        }
-    }
-}
 
 /// Runs a job and returns the number of models.
 pub fn run(bench: &Bench) -> Result<u64, Failure> {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::peers::Peers;
 use crate::programs::{PROGRAM, command, submit, summary};

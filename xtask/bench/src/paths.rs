@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::report::progress;
 
 /// Returns the checkout that this program was built from.

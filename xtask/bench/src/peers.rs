@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::job::Bench;
 use crate::paths;
 use crate::report::progress;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::failure::Failure;
 use crate::paths;
 use crate::peers::Peers;
 use crate::report::Report;
 use crate::timing::{Effort, median};
-use crate::{Failure, memory, records};
+use crate::{memory, records};
 
 pub const PROGRAM: &str = "xtask/bench/program";
 /// Interval between samples of memory.

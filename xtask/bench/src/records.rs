@@ -4,7 +4,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::{Failure, paths};
+use crate::failure::Failure;
+use crate::paths;
 
 /// More rows than a node keeps for one task name.
 const ROWS_MAX: &str = "100000";

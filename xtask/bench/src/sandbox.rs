@@ -14,7 +14,7 @@ use sandbar_sandbox::{Engine, Input, Instance, Program, Refusal, Services, compi
 use sandbar_store::{LentSegment, Mapping, SegmentPart, SegmentPool, SharedMemory};
 use sandbar_worker::{BatchCollector, Collect, CollectBuffer};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Maximum number of sandboxes alive at once.
 pub const SANDBOXES_MAX: u32 = 50;

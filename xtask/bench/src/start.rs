@@ -8,7 +8,7 @@ use sandbar_core::Limits;
 use sandbar_worker::{Binding, CallRequest, CallSubmission, CallWork, Caller, Compiler, Payload, Pool, PoolOptions};
 use tokio::sync::mpsc;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest};

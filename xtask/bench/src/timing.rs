@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Sizes of the workloads.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::peers::Peers;
 use crate::programs::{PROGRAM, submit, summary};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest, total};
