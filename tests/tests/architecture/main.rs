@@ -265,7 +265,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/sandbox",
     "host/wire",
     "host/worker",
-    "xtask",
 ];
 
 /// Checks that crates not in [`CRATES_WITH_CYCLES`] have no import cycles.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 
-use super::cache;
+use super::cache::cache;
 use super::debian::{Apt, mirror, unpack};
 use super::work_dir::WorkDir;
 use crate::run::{Context as _, Result, capture, fail, report, step};

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
-use super::cache;
+use super::cache::cache;
 use super::debian::{Apt, mirror, only_entry, unpack};
 use super::std_build::copy_files;
 use super::work_dir::WorkDir;

@@ -5,6 +5,7 @@
 //! would, so that plain `cargo build --target wasm32-wasip2` works afterwards. The build happens in a temporary folder and
 //! moves into place after rustc has compiled a component with it: an interrupted set-up changes nothing.
 
+mod cache;
 mod debian;
 mod etcd;
 mod lavapipe;
@@ -12,21 +13,16 @@ mod std_build;
 mod toolchain;
 mod work_dir;
 
-use std::env;
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use self::std_build::{Sysroot, copy_files};
-use self::toolchain::{TargetState, Toolchain, Version};
+use self::toolchain::{TARGET, TargetState, Toolchain, Version};
 use self::work_dir::WorkDir;
 use crate::run::{Context as _, ExitDescription, Result, Seconds, capture, fail, not_started, report, step};
-
-/// Target that guests are compiled for.
-pub const TARGET: &str = "wasm32-wasip2";
 
 /// First bytes of a component: the WebAssembly magic, then version 13 of layer 1 (a core module has version 1, layer 0).
 const COMPONENT_MAGIC: [u8; 8] = *b"\0asm\x0d\0\x01\0";
@@ -188,20 +184,6 @@ fn verify(work: &WorkDir, rustc: &Path) -> Result {
     })
 }
 
-/// Returns the user's cache folder for the program `name`. Tests search it too, for example those of host/meta for etcd.
-fn cache(name: &str) -> Result<PathBuf> {
-    match cache_folder(|variable| env::var_os(variable)) {
-        Some(folder) => Ok(folder.join(name)),
-        None => fail("the cache folder is unknown: set XDG_CACHE_HOME or HOME"),
-    }
-}
-
-fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("sandbar"))
-}
-
 fn explain(toolchain: &Toolchain, version: &Version, rustup: &str, debian: &str) -> String {
     let release = &version.release;
     let indented = debian.replace('\n', "\n      ");
@@ -221,19 +203,6 @@ fn explain(toolchain: &Toolchain, version: &Version, rustup: &str, debian: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cache_folder_is_found() {
-        for (cache_home, home, expected) in [
-            (Some("/c"), Some("/h"), Some("/c/sandbar")),
-            (Some(""), Some("/h"), Some("/h/.cache/sandbar")),
-            (None, Some("/h"), Some("/h/.cache/sandbar")),
-            (None, None, None),
-        ] {
-            let variable = |name: &str| if name == "HOME" { home } else { cache_home }.map(Into::into);
-            assert_eq!(cache_folder(variable), expected.map(PathBuf::from), "{cache_home:?} {home:?}");
-        }
-    }
 
     #[test]
     fn rustups_errors_are_shortened_to_error_and_cause() {

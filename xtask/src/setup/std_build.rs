@@ -10,9 +10,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::TARGET;
 use super::debian::Sources;
-use super::toolchain::{Toolchain, Version};
+use super::toolchain::{TARGET, Toolchain, Version};
 use super::work_dir::WorkDir;
 use crate::run::{Context as _, Result, run_quiet_stdout, step};
 

@@ -6,8 +6,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::TARGET;
 use crate::run::{Context as _, Failure, Result, capture, fail, report};
+
+/// Target that guests are compiled for.
+pub const TARGET: &str = "wasm32-wasip2";
 
 /// File in a target folder that this set-up built, with the compiler's version, to detect another compiler later.
 /// Folders that rustup or a distribution updates have none.
