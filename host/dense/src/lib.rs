@@ -18,6 +18,8 @@ mod about;
 mod cost;
 pub mod cpu;
 mod error;
+#[cfg(feature = "remote")]
+mod gpu;
 mod grouped;
 mod map;
 mod op;
@@ -33,10 +35,12 @@ pub use about::{DeviceInfo, DeviceKind, DeviceProfile};
 #[cfg(feature = "remote")]
 pub use cost::{Costs, Workload};
 pub use error::DenseError;
+#[cfg(feature = "remote")]
+pub use gpu::Gpu;
 pub use grouped::{GroupStatus, MEAN_NOISE, PIVOT_MIN};
 pub use map::{Binary, Broadcast, Map, STACK_MAX, STEPS_MAX, Step, Unary, broadcast};
 pub use op::{GROUPED_WIDTH_MAX, GroupedOptions, INPUTS_MAX, Op, Reduction};
 #[cfg(feature = "remote")]
-pub use session::{DeviceChoice, Gpu, KERNELS_MAX, Operand, Session, TENSORS_MAX};
+pub use session::{DeviceChoice, KERNELS_MAX, Operand, Session, TENSORS_MAX};
 pub use shape::{Dtype, RANK_MAX, Shape, Spec, VALUES_MAX};
 pub use tensor::{OwnedValues, Tensor, Values};

@@ -1,13 +1,14 @@
 //! The tensors of one guest, and the placement of its operations on processor and GPU.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::lock;
 use crate::remote::{Broker, GpuClient, ReadNumber, RemoteError, RemoteErrorKind, TRANSFER_BYTES_MAX};
-use crate::{Costs, DenseError, DeviceInfo, DeviceProfile, Dtype, Op, OwnedValues, Spec, Tensor, Values, cpu};
+use crate::{Costs, DenseError, DeviceInfo, DeviceProfile, Dtype, Gpu, Op, OwnedValues, Spec, Tensor, Values, cpu};
 
 /// Maximum number of tensors of a guest.
 pub const TENSORS_MAX: usize = 1 << 16;
@@ -25,36 +26,6 @@ pub enum DeviceChoice {
     Cpu,
     /// The GPU, for all operations that it supports.
     Gpu,
-}
-
-/// A GPU that several guests share.
-#[derive(Debug, Clone)]
-pub struct Gpu {
-    /// Connection to its process.
-    pub remote: Arc<Mutex<GpuClient>>,
-    /// Number of the guest that uses it.
-    user: u32,
-}
-
-impl Gpu {
-    /// Wraps a connection without users.
-    pub fn new(remote: GpuClient) -> Gpu {
-        Gpu { remote: Arc::new(Mutex::new(remote)), user: 0 }
-    }
-
-    /// Locks the connection for requests of this guest.
-    fn lock(&self) -> MutexGuard<'_, GpuClient> {
-        let mut remote = lock(&self.remote);
-        remote.set_user(self.user);
-        remote
-    }
-
-    /// Whether the connection is lost.
-    pub fn is_lost(&self) -> bool {
-        let mut remote = lock(&self.remote);
-        remote.poll_messages();
-        remote.lost().is_some()
-    }
 }
 
 /// The tensors of one guest.
@@ -622,10 +593,6 @@ fn convert_error(error: RemoteError) -> DenseError {
         RemoteErrorKind::Request => DenseError::Shape(error.message),
         RemoteErrorKind::Lost => DenseError::Lost(error.message),
     }
-}
-
-fn lock(remote: &Mutex<GpuClient>) -> MutexGuard<'_, GpuClient> {
-    remote.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "faer")]
 use super::by_faer as kernels;
+use super::matrix::Matrix;
 #[cfg(not(feature = "faer"))]
 use super::plain as kernels;
 use super::real::Real;
@@ -12,22 +13,6 @@ const PARTIAL_SUM_VALUES: usize = 256;
 /// Points per block of distances, and distances per block, unless one point has more.
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
-
-/// A row-major matrix, or the transpose of one. Rows and columns are those in storage.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Matrix<'a, T> {
-    pub(super) values: &'a [T],
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) is_transposed: bool,
-}
-
-impl<T> Matrix<'_, T> {
-    /// Returns the rows and columns of the matrix after transposition.
-    pub(super) fn sizes(&self) -> (usize, usize) {
-        if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
-    }
-}
 
 /// Multiplies two stacks of matrices, each optionally transposed.
 pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &mut [T]) {

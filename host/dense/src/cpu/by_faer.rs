@@ -4,7 +4,7 @@ use faer::linalg::matmul::matmul;
 use faer::linalg::solvers::{Solve as _, SolveLstsq as _};
 use faer::{Accum, MatMut, MatRef, Par, Side};
 
-use super::algebra::Matrix;
+use super::matrix::Matrix;
 use super::real::Real;
 
 /// Multiplies two matrices into a row-major result.

@@ -6,6 +6,7 @@ mod algebra;
 #[cfg(feature = "faer")]
 mod by_faer;
 mod maps;
+mod matrix;
 #[cfg(any(test, not(feature = "faer")))]
 mod plain;
 mod real;

@@ -3,7 +3,7 @@
 //!
 //! The results equal faer's within rounding, which a test below verifies.
 
-use super::algebra::Matrix;
+use super::matrix::Matrix;
 use super::real::Real;
 
 /// Multiplies two matrices into a row-major result.
