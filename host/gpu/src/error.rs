@@ -16,20 +16,20 @@ pub enum GpuError {
     #[error("the GPU does not support `{0}` for these tensors")]
     Unsupported(&'static str),
     /// A tensor exceeds the device's maximum size.
-    #[error("{spec} takes {bytes} bytes, the GPU's maximum for one tensor is {most}")]
+    #[error("{spec} takes {bytes} bytes, the GPU's maximum for one tensor is {max}")]
     Size {
         /// Tensor.
         spec: Spec,
         /// Bytes of the tensor.
         bytes: u64,
         /// Maximum bytes of a tensor.
-        most: u64,
+        max: u64,
     },
     /// The memory limit or the device's memory is exhausted.
-    #[error("{wanted} more bytes exceed the GPU memory limit: {used} of {limit} bytes are in use")]
+    #[error("{requested} more bytes exceed the GPU memory limit: {used} of {limit} bytes are in use")]
     Memory {
         /// Requested bytes.
-        wanted: u64,
+        requested: u64,
         /// Bytes in use.
         used: u64,
         /// Limit in bytes.

@@ -51,7 +51,7 @@ impl BufferPool {
             state.used += size;
             return Ok(Arc::new(PooledBuffer { buffer, memory: self.clone() }));
         }
-        let over = GpuError::Memory { wanted: size, used: state.used, limit: self.limit };
+        let over = GpuError::Memory { requested: size, used: state.used, limit: self.limit };
         if state.used.saturating_add(size) > self.limit {
             return Err(over);
         }

@@ -13,10 +13,10 @@ pub enum LinearError {
         found: usize,
     },
     /// A value is NaN or infinite.
-    #[error("{what} is {value} in row {row}: drop or fill such rows before training")]
+    #[error("{column} is {value} in row {row}: drop or fill such rows before training")]
     NotFinite {
         /// The column.
-        what: String,
+        column: String,
         /// First such row, from zero.
         row: usize,
         /// Its value.

@@ -105,8 +105,8 @@ pub(crate) fn why_not_finite(features: Features<'_>, target: &[f64]) -> LinearEr
     let columns = (0..features.width()).map(|j| features.column(j)).chain([target]);
     for (j, column) in columns.enumerate() {
         if let Some(row) = column.iter().position(|v| !v.is_finite()) {
-            let what = if j < features.width() { format!("feature {j}") } else { "the target".to_owned() };
-            return LinearError::NotFinite { what, row, value: column[row] };
+            let name = if j < features.width() { format!("feature {j}") } else { "the target".to_owned() };
+            return LinearError::NotFinite { column: name, row, value: column[row] };
         }
     }
     LinearError::TooLarge

@@ -209,10 +209,10 @@ pub(super) fn check_rows(rows: usize) -> Result<(), TreeError> {
 
 fn check_column(name: impl Fn() -> String, column: &[f64], expected: usize) -> Result<(), TreeError> {
     if column.len() != expected {
-        return Err(TreeError::Ragged { name: name(), expected, found: column.len() });
+        return Err(TreeError::Ragged { column: name(), expected, found: column.len() });
     }
     match column.iter().position(|value| !value.is_finite()) {
-        Some(row) => Err(TreeError::NotFinite { name: name(), row, value: column[row] }),
+        Some(row) => Err(TreeError::NotFinite { column: name(), row, value: column[row] }),
         None => Ok(()),
     }
 }

@@ -14,20 +14,20 @@ pub enum TreeError {
         rows: usize,
     },
     /// A column or the target has another length than the first column.
-    #[error("{what} has {found} rows where {expected} are expected")]
+    #[error("{column} has {found} rows where {expected} are expected")]
     Ragged {
         /// The column.
-        what: String,
+        column: String,
         /// Length of the first column.
         expected: usize,
         /// Length of this column.
         found: usize,
     },
     /// A value is NaN or infinite.
-    #[error("{what} is {value} in row {row}: drop or fill such rows before training")]
+    #[error("{column} is {value} in row {row}: drop or fill such rows before training")]
     NotFinite {
         /// The column.
-        what: String,
+        column: String,
         /// First such row, from zero.
         row: usize,
         /// Its value.

@@ -290,7 +290,7 @@ pub(crate) fn check_columns(columns: &[&[f64]], width: usize) -> Result<usize, T
     let expected = columns.first().map_or(0, |column| column.len());
     match columns.iter().position(|column| column.len() != expected) {
         Some(index) => {
-            Err(TreeError::Ragged { what: format!("feature {index}"), expected, found: columns[index].len() })
+            Err(TreeError::Ragged { column: format!("feature {index}"), expected, found: columns[index].len() })
         }
         None => Ok(expected),
     }
