@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbar_dense::{DeviceInfo, Spec};
+use sandbar_dense::DeviceInfo;
 
 use crate::GpuError;
 use crate::adapter::Adapter;
 use crate::kernels::{Kernel, MatrixUnits, Step};
-use crate::memory::{BufferPool, PooledBuffer};
+use crate::memory::BufferPool;
+use crate::tensor::TensorMemory;
 
 /// A device, shared by several [streams](crate::Stream).
 #[derive(Debug)]
 pub struct Device {
     pub(crate) inner: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    pub(crate) memory: Arc<BufferPool>,
+    pub(crate) memory: TensorMemory,
     about: DeviceInfo,
     limits: wgpu::Limits,
     units: Option<MatrixUnits>,
@@ -25,26 +26,6 @@ pub struct Device {
     kernels: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
     /// The first error that made the device unusable.
     loss: Arc<Mutex<Option<String>>>,
-}
-
-/// A tensor in device memory.
-#[derive(Debug, Clone)]
-pub struct DeviceTensor {
-    pub(crate) spec: Spec,
-    pub(crate) buffer: Arc<PooledBuffer>,
-}
-
-impl DeviceTensor {
-    /// Returns type and shape.
-    pub fn spec(&self) -> Spec {
-        self.spec
-    }
-
-    /// Binds the tensor's bytes alone, without the memory behind them, for guests' kernels.
-    pub(crate) fn binding(&self) -> wgpu::BindingResource<'_> {
-        let size = std::num::NonZero::new(self.spec.bytes().next_multiple_of(4));
-        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.buffer.raw(), offset: 0, size })
-    }
 }
 
 impl Device {
@@ -84,8 +65,8 @@ impl Device {
         inner.set_device_lost_callback(move |reason, message| record_loss(&recorded, format!("{reason:?}: {message}")));
         let recorded = loss.clone();
         inner.on_uncaptured_error(Arc::new(move |error: wgpu::Error| record_loss(&recorded, error.to_string())));
-        let memory = BufferPool::new(inner.clone(), memory_bytes_max);
         let about = adapter.about().clone();
+        let memory = TensorMemory::new(BufferPool::new(inner.clone(), memory_bytes_max), about.tensor_bytes_max);
         let (uses_units, kernels) = (AtomicBool::new(false), Mutex::default());
         Ok(Device { inner, queue, memory, about, limits, units, uses_units, kernels, loss })
     }
@@ -122,15 +103,6 @@ impl Device {
     /// Enables or disables the use of matrix units.
     pub(crate) fn use_units(&self, uses: bool) {
         self.uses_units.store(uses, Ordering::Relaxed);
-    }
-
-    /// Allocates a tensor with arbitrary values.
-    pub(crate) fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
-        let (bytes, most) = (spec.bytes(), self.about.tensor_bytes_max);
-        if bytes > most {
-            return Err(GpuError::Size { spec, bytes, most });
-        }
-        Ok(DeviceTensor { spec, buffer: self.memory.take(spec.bytes())? })
     }
 
     /// Returns the pipeline of one of this crate's kernels, compiled on first use.

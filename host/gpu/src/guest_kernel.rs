@@ -6,8 +6,8 @@
 use sandbar_dense::remote::{BINDINGS_MAX, KERNEL_BYTES_MAX};
 use wgpu::naga;
 
-use crate::device::{Device, DeviceTensor};
-use crate::{GpuError, Stream};
+use crate::device::Device;
+use crate::{DeviceTensor, GpuError, Stream};
 
 /// Maximum number of thread groups of a launch.
 const GROUPS_MAX: u64 = 1 << 24;

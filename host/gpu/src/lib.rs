@@ -20,14 +20,15 @@ mod memory;
 mod program;
 mod server;
 mod software;
-
 mod stream;
+mod tensor;
 mod timer;
 
 pub use adapter::Adapter;
-pub use device::{Device, DeviceTensor};
+pub use device::Device;
 pub use error::GpuError;
 pub use guest_kernel::GuestKernel;
 pub use program::run_gpu;
 pub use software::use_software;
 pub use stream::Stream;
+pub use tensor::DeviceTensor;

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use sandbar_dense::{DenseError, Op, Spec};
 
 use crate::GpuError;
-use crate::device::{Device, DeviceTensor, lock};
+use crate::device::{Device, lock};
 use crate::kernels::{self, Step};
 use crate::memory::PooledBuffer;
+use crate::tensor::DeviceTensor;
 use crate::timer::{DoneCallback, GpuTimer};
 
 /// Maximum number of dispatches per submission.
@@ -57,7 +58,7 @@ impl Stream {
     /// # Errors
     /// [`GpuError::Memory`], or [`GpuError::Size`] if the tensor is too large.
     pub fn tensor(&self, spec: Spec) -> Result<DeviceTensor, GpuError> {
-        self.device.tensor(spec)
+        self.device.memory.tensor(spec)
     }
 
     /// Allocates a tensor of zeros.
@@ -65,7 +66,7 @@ impl Stream {
     /// # Errors
     /// Errors of [`Stream::tensor`].
     pub fn zeros(&mut self, spec: Spec) -> Result<DeviceTensor, GpuError> {
-        let tensor = self.device.tensor(spec)?;
+        let tensor = self.device.memory.tensor(spec)?;
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         encoder.clear_buffer(tensor.buffer.raw(), 0, None);
@@ -83,7 +84,7 @@ impl Stream {
                 DenseError::Shape(format!("{} can't be reshaped to {spec}: it has other values", from.spec)).into()
             );
         }
-        let tensor = self.device.tensor(spec)?;
+        let tensor = self.device.memory.tensor(spec)?;
         let mut encoder = self.encoder();
         let kept = self.encode(&mut encoder);
         encoder.copy_buffer_to_buffer(from.buffer.raw(), 0, tensor.buffer.raw(), 0, None);
@@ -152,9 +153,9 @@ impl Stream {
             return Err(GpuError::Unsupported(op.name()));
         }
         let outputs: Vec<DeviceTensor> =
-            outputs.into_iter().map(|spec| self.device.tensor(spec)).collect::<Result<_, _>>()?;
+            outputs.into_iter().map(|spec| self.device.memory.tensor(spec)).collect::<Result<_, _>>()?;
         let all: Vec<&DeviceTensor> = outputs.iter().collect();
-        for step in kernels::plan(&self.device, op, inputs, &all)? {
+        for step in kernels::plan(&self.device.memory, self.device.units(), op, inputs, &all)? {
             self.record(step);
         }
         self.device.check()?;

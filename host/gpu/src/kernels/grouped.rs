@@ -4,19 +4,14 @@
 
 use sandbar_dense::{GroupedOptions, MEAN_NOISE, PIVOT_MIN, Spec};
 
-use super::{Immediates, Kernel, Step, binding, grid, head};
-use crate::device::DeviceTensor;
+use super::kernel::{GroupedKernel, Kernel};
+use super::step::{Immediates, Step, grid};
+use super::wgsl::{binding, head};
+use crate::tensor::DeviceTensor;
 
 /// Threads per group.
 const THREADS: u32 = 64;
 const F64: sandbar_dense::Dtype = sandbar_dense::Dtype::F64;
-
-/// A kernel for a number of features.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct GroupedKernel {
-    width: u32,
-    is_weighted: bool,
-}
 
 impl GroupedKernel {
     pub(super) fn of(inputs: &[Spec]) -> GroupedKernel {

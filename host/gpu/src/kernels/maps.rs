@@ -2,34 +2,16 @@
 
 use sandbar_dense::{Binary, Broadcast, Dtype, Map, Step as Of, Unary, broadcast};
 
-use super::{Immediates, Kernel, Step, binding, grid, head};
-use crate::device::DeviceTensor;
+use super::kernel::{ElementwiseKernel, Kernel, MapStep};
+use super::step::{Immediates, Step, grid};
+use super::wgsl::{binding, head};
+use crate::tensor::DeviceTensor;
 
 /// Threads per group, and values per thread.
 const THREADS: u64 = 256;
 const EACH: u64 = 4;
 /// Maximum number of constants that are passed as parameters; further ones are part of the text.
 const CONSTANTS_MAX: usize = 12;
-
-/// A kernel for a sequence of steps.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct ElementwiseKernel {
-    dtype: Dtype,
-    inputs: Vec<Broadcast>,
-    steps: Vec<MapStep>,
-}
-
-/// A step, with parameters in place of constants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum MapStep {
-    Input(u8),
-    Parameter(u8),
-    /// A constant, as the bits of an f64.
-    Constant(u64),
-    One(Unary),
-    Two(Binary),
-    Select,
-}
 
 pub(super) fn plan(map: &Map, inputs: &[&DeviceTensor], output: &DeviceTensor) -> Vec<Step> {
     let (dtype, shape) = (output.spec.dtype, output.spec.shape);

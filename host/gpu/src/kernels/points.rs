@@ -2,9 +2,12 @@
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
-use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
+use super::kernel::{Kernel, Points};
+use super::rows;
+use super::step::{Immediates, Step, grid};
+use super::wgsl::{arithmetic, binding, head};
 use crate::GpuError;
-use crate::device::{Device, DeviceTensor};
+use crate::tensor::{DeviceTensor, TensorMemory};
 
 /// Threads per group.
 const THREADS: usize = 64;
@@ -15,15 +18,6 @@ const BINS: usize = 256;
 /// Minimum rows of a slice, and maximum number of slices, whose histograms are summed.
 const SLICE: usize = 8192;
 const SLICES_MAX: usize = 64;
-
-/// One of these kernels.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Points {
-    Nearest(Dtype),
-    Histogram(Dtype, Dtype),
-    Take(Dtype),
-    Convert(Dtype, Dtype),
-}
 
 pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [indices, squares]: [&DeviceTensor; 2]) -> Vec<Step> {
     let dtype = points.spec.dtype;
@@ -42,7 +36,7 @@ pub(super) fn nearest([points, centres]: [&DeviceTensor; 2], [indices, squares]:
 }
 
 pub(super) fn histogram(
-    device: &Device,
+    memory: &TensorMemory,
     [bins_of, values]: [&DeviceTensor; 2],
     bins: u32,
     output: &DeviceTensor,
@@ -57,7 +51,7 @@ pub(super) fn histogram(
     let from = values.spec.dtype;
     let parts = match slices {
         1 => None,
-        _ => Some(device.tensor(Spec { dtype: arithmetic(from), shape: Shape::new(&[slices as u32, count as u32])? })?),
+        _ => Some(memory.tensor(Spec { dtype: arithmetic(from), shape: Shape::new(&[slices as u32, count as u32])? })?),
     };
     let to = parts.as_ref().unwrap_or(output);
     let immediates = Immediates::default().size(features).size(rows).size(channels).size(bins);
@@ -69,7 +63,7 @@ pub(super) fn histogram(
         grid: grid((slices * features * channels * blocks) as u64),
     }];
     if let Some(parts) = &parts {
-        steps.extend(rows::reduce(device, Reduction::Sum, 0, parts, output)?);
+        steps.extend(rows::reduce(memory, Reduction::Sum, 0, parts, output)?);
     }
     Ok(steps)
 }

@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
-use super::cooperative::{self, Cooperative, Layout, MatrixUnits};
-use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head, rows};
+use super::cooperative;
+use super::kernel::{Cooperative, Kernel, Layout, MatrixUnits, Product};
+use super::rows;
+use super::step::{Immediates, Step, grid};
+use super::tiles::{PARAMS, TILE_INDEX};
+use super::wgsl::{arithmetic, binding, head};
 use crate::GpuError;
-use crate::device::{Device, DeviceTensor};
+use crate::tensor::{DeviceTensor, TensorMemory};
 
 /// Threads per group in each dimension.
 const SIDE: u32 = 16;
@@ -18,42 +22,9 @@ const DEPTH: u32 = 16;
 const TILES_FEW: usize = 128;
 const PART: usize = 512;
 
-/// Parameters of a kernel.
-pub(super) const PARAMS: &str = "struct Params { rows: u32, columns: u32, depth: u32, first_step: u32, second_step: u32, \
-                               down: u32, across: u32, parts: u32, length: u32, count: u32 }\n\
-                               var<immediate> params: Params;\n";
-
-/// Computes a group's tile, product and part of the depth. Not a function, because naga does not see that a function's
-/// result is uniform across threads, which matrix units require.
-pub(super) const TILE_INDEX: &str = "    let tile = group % (params.down * params.across);
-    let stacked = group / (params.down * params.across) / params.parts;
-    let part = group / (params.down * params.across) % params.parts;
-    if stacked >= params.count { return; }
-    let top = tile / params.across * TILE;
-    let leftmost = tile % params.across * TILE;";
-
-/// A kernel for one tile size.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Product {
-    from: Dtype,
-    to: Dtype,
-    first_transposed: bool,
-    second_transposed: bool,
-    /// Number of 4×4 blocks per thread in each dimension.
-    blocks: u32,
-}
-
+/// Uses matrix units if available and worthwhile.
 pub(super) fn plan(
-    device: &Device,
-    operands: [(&DeviceTensor, bool); 2],
-    output: &DeviceTensor,
-) -> Result<Vec<Step>, GpuError> {
-    plan_with(device, device.units(), operands, output)
-}
-
-/// Like [`plan`], by matrix units if available and worthwhile.
-pub(super) fn plan_with(
-    device: &Device,
+    memory: &TensorMemory,
     units: Option<MatrixUnits>,
     [(first, first_transposed), (second, second_transposed)]: [(&DeviceTensor, bool); 2],
     output: &DeviceTensor,
@@ -81,7 +52,7 @@ pub(super) fn plan_with(
         _ => {
             let shape = Shape::new(&[count as u32, parts as u32, (rows * columns) as u32]);
             // Without memory for parts, the depth is not cut.
-            shape.ok().map(|shape| device.tensor(Spec { dtype: arithmetic(from), shape })).transpose()?
+            shape.ok().map(|shape| memory.tensor(Spec { dtype: arithmetic(from), shape })).transpose()?
         }
     };
     let parts = if added.is_some() { parts } else { 1 };
@@ -116,7 +87,7 @@ pub(super) fn plan_with(
         grid: grid((tiles * parts) as u64),
     }];
     if let Some(added) = &added {
-        steps.extend(rows::reduce(device, Reduction::Sum, 1, added, output)?);
+        steps.extend(rows::reduce(memory, Reduction::Sum, 1, added, output)?);
     }
     Ok(steps)
 }

@@ -2,9 +2,11 @@
 
 use sandbar_dense::{Dtype, Reduction, Shape, Spec};
 
-use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head};
+use super::kernel::{Kernel, Reduce, Softmax};
+use super::step::{Immediates, Step, grid};
+use super::wgsl::{arithmetic, binding, head};
 use crate::GpuError;
-use crate::device::{Device, DeviceTensor};
+use crate::tensor::{DeviceTensor, TensorMemory};
 
 /// Threads of a group that reduces one line, and of a group whose threads reduce a line each.
 const THREADS: usize = 256;
@@ -17,26 +19,12 @@ const MANY: usize = 1 << 14;
 const SLICE: usize = 4096;
 const SLICES_MAX: usize = 1024;
 
-/// A kernel that reduces lines.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Reduce {
-    from: Dtype,
-    to: Dtype,
-    with: Reduction,
-    /// Whether a group reduces a line, instead of each thread.
-    by_group: bool,
-    /// Whether the input has indices beside the values.
-    has_indices: bool,
-    /// Whether the output has values beside the indices.
-    returns_values: bool,
-}
-
 fn is_index(with: Reduction) -> bool {
     matches!(with, Reduction::ArgMax | Reduction::ArgMin)
 }
 
 pub(super) fn reduce(
-    device: &Device,
+    memory: &TensorMemory,
     with: Reduction,
     along: usize,
     input: &DeviceTensor,
@@ -55,7 +43,7 @@ pub(super) fn reduce(
         slices => slices,
     };
     // Reduces each slice of a line to a value, and these values to one.
-    let parts = |dtype| device.tensor(Spec { dtype, shape: shape(before, slices, after)? });
+    let parts = |dtype| memory.tensor(Spec { dtype, shape: shape(before, slices, after)? });
     let values = parts(arithmetic(input.spec.dtype))?;
     let indices = if is_index(with) { Some(parts(Dtype::U32)?) } else { None };
     let first = LineGeometry { divisor: 1.0, ..geometry }.step(input, None, &values, indices.as_ref(), slices);
@@ -224,14 +212,6 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     if t == 0u { store((before * params.slices + slice) * params.after + column, states[0]); }
 }
 ";
-
-/// A kernel for exponentials along rows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Softmax {
-    dtype: Dtype,
-    /// Whether to compute the logarithm of the sum, instead of shares of it.
-    is_log_sum: bool,
-}
 
 pub(super) fn softmax(input: &DeviceTensor, output: &DeviceTensor, is_log_sum: bool) -> Vec<Step> {
     let (dtype, shape) = (input.spec.dtype, input.spec.shape);

@@ -1,24 +1,17 @@
 //! Systems of equations, one thread group each, in device memory.
 
-use sandbar_dense::Dtype;
-
-use super::{Immediates, Kernel, Step, arithmetic, binding, grid, head};
+use super::kernel::{Kernel, Solve};
+use super::step::{Immediates, Step, grid};
+use super::wgsl::{arithmetic, binding, head};
 use crate::GpuError;
-use crate::device::{Device, DeviceTensor};
+use crate::tensor::{DeviceTensor, TensorMemory};
 use sandbar_dense::{Shape, Spec};
 
 /// Threads per group.
 const THREADS: usize = 64;
 
-/// One of these kernels.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Solve {
-    dtype: Dtype,
-    is_cholesky: bool,
-}
-
 pub(super) fn plan(
-    device: &Device,
+    memory: &TensorMemory,
     is_cholesky: bool,
     [systems, right]: [&DeviceTensor; 2],
     output: &DeviceTensor,
@@ -31,7 +24,7 @@ pub(super) fn plan(
     let columns = right.spec.shape.last();
     // Copies of systems and right sides side by side, solved in place.
     let space = Shape::new(&[count as u32, rows as u32, (unknowns + columns) as u32])?;
-    let space = device.tensor(Spec { dtype: arithmetic(dtype), shape: space })?;
+    let space = memory.tensor(Spec { dtype: arithmetic(dtype), shape: space })?;
     let immediates = Immediates::default().value(dtype, f64::NAN).size(count).size(rows).size(unknowns).size(columns);
     Ok(vec![Step {
         kernel: Kernel::Solve(Solve { dtype, is_cholesky }),

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use sandbar_dense::Dtype;
 
-use super::binding;
-use super::product::{PARAMS, TILE_INDEX};
+use super::kernel::{Cooperative, Layout, MatrixUnits};
+use super::tiles::{PARAMS, TILE_INDEX};
+use super::wgsl::binding;
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -23,15 +24,6 @@ const SUBGROUPS: u32 = 2;
 const GAP: u32 = 8;
 /// Minimum side of matrices: smaller ones would leave most of a tile empty.
 const SIDE_MIN: usize = 64;
-
-/// A GPU's units for products of small square f16 matrices with sums in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct MatrixUnits {
-    /// Rows and columns of a small matrix.
-    side: u32,
-    /// Threads of a subgroup, which together hold a small matrix.
-    lanes: u32,
-}
 
 impl MatrixUnits {
     /// Device features that matrix units require.
@@ -70,27 +62,6 @@ impl MatrixUnits {
             && threads <= limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x)
             && staged + sums <= limits.max_compute_workgroup_storage_size
     }
-}
-
-/// A kernel for one tile size.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Cooperative {
-    pub(super) units: MatrixUnits,
-    pub(super) to: Dtype,
-    /// Tile size as a multiple of [`TILE`].
-    pub(super) blocks: u32,
-    pub(super) first: Layout,
-    pub(super) second: Layout,
-}
-
-/// Memory layout of an operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Layout {
-    /// Whether values of consecutive depths are adjacent, instead of those of consecutive lines: rows of the first
-    /// operand, columns of the second.
-    is_deep: bool,
-    /// Whether reads always cover four adjacent values.
-    is_by_four: bool,
 }
 
 impl Layout {

@@ -6,9 +6,9 @@ use sandbar_dense::{OwnedValues, Spec};
 use wgpu::naga;
 
 use super::*;
-use crate::device::{Device, DeviceTensor};
+use crate::device::Device;
 use crate::kernels::{Kernel, product};
-use crate::{Adapter, Stream, use_software};
+use crate::{Adapter, DeviceTensor, Stream, use_software};
 
 const UNITS: MatrixUnits = MatrixUnits { side: 16, lanes: 32 };
 
@@ -225,7 +225,7 @@ impl KernelCheck {
 
     fn multiply(&mut self, operands: [(&DeviceTensor, bool); 2], out: &DeviceTensor) -> Vec<f64> {
         let device = self.stream.device().clone();
-        for mut step in product::plan_with(&device, Some(self.units), operands, out).unwrap() {
+        for mut step in product::plan(&device.memory, Some(self.units), operands, out).unwrap() {
             step.kernel = (self.run)(step.kernel);
             self.stream.record(step);
         }
