@@ -28,7 +28,7 @@ const NAME_CHECK_DELAY: Duration = Duration::from_millis(500);
 const ALLOCATE_ATTEMPTS_MAX: usize = 1000;
 
 fn key(text: &str) -> Result<Key, ClusterError> {
-    Key::new(text.as_bytes().to_vec()).map_err(ClusterError::from)
+    Ok(Key::new(text.as_bytes().to_vec()).map_err(MetaError::from)?)
 }
 
 /// Returns the key of a member.
@@ -38,12 +38,12 @@ pub(crate) fn member_key(name: &str) -> Result<Key, ClusterError> {
 
 /// Returns the range of the keys of all members.
 pub(crate) fn member_keys() -> Result<KeyRange, ClusterError> {
-    Ok(KeyRange::prefix(NODES.as_bytes())?)
+    Ok(KeyRange::prefix(NODES.as_bytes()).map_err(MetaError::from)?)
 }
 
 /// Returns the range of the keys of all removed nodes.
 pub(crate) fn removed_keys() -> Result<KeyRange, ClusterError> {
-    Ok(KeyRange::prefix(REMOVED.as_bytes())?)
+    Ok(KeyRange::prefix(REMOVED.as_bytes()).map_err(MetaError::from)?)
 }
 
 /// Allocates a number, for a node or for more of its workers.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Key, LeaseId, Revision};
+use crate::{KEY_BYTES_MAX, Key, KeyError, LeaseId, Revision};
 
 /// The kind of a limit in [`MetaLimits`](crate::MetaLimits), or of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,6 +185,15 @@ impl MetaError {
             MetaError::File { .. } => "meta-file",
             MetaError::Address { .. } => "meta-address",
             MetaError::Closed => "meta-closed",
+        }
+    }
+}
+
+impl From<KeyError> for MetaError {
+    fn from(error: KeyError) -> MetaError {
+        match error {
+            KeyError::Empty => MetaError::EmptyKey,
+            KeyError::TooLong(bytes) => MetaError::limit(LimitKind::KeyBytes, bytes, KEY_BYTES_MAX),
         }
     }
 }

@@ -6,10 +6,19 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{LimitKind, MetaError};
-
 /// Maximum size of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
+
+/// Errors of keys and key ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// A key is empty.
+    #[error("a key has at least one byte, this one has none")]
+    Empty,
+    /// A key, or an end of a range, is longer than [`KEY_BYTES_MAX`].
+    #[error("bytes of a key: {0}, the limit is 1 to {KEY_BYTES_MAX}")]
+    TooLong(usize),
+}
 
 /// The key of an entry: 1 to [`KEY_BYTES_MAX`] bytes, with an order that its owner defines.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,13 +29,13 @@ impl Key {
     /// Parses a key.
     ///
     /// # Errors
-    /// [`MetaError::EmptyKey`] if it is empty, [`MetaError::Limit`] if it is longer than [`KEY_BYTES_MAX`].
-    pub fn new(bytes: impl Into<Bytes>) -> Result<Key, MetaError> {
+    /// An empty key, or one that is longer than [`KEY_BYTES_MAX`].
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Key, KeyError> {
         let bytes = bytes.into();
         match bytes.len() {
-            0 => Err(MetaError::EmptyKey),
+            0 => Err(KeyError::Empty),
             1..=KEY_BYTES_MAX => Ok(Key(bytes)),
-            more => Err(MetaError::limit(LimitKind::KeyBytes, more, KEY_BYTES_MAX)),
+            more => Err(KeyError::TooLong(more)),
         }
     }
 
@@ -44,17 +53,17 @@ impl Borrow<[u8]> for Key {
 }
 
 impl TryFrom<&str> for Key {
-    type Error = MetaError;
+    type Error = KeyError;
 
-    fn try_from(text: &str) -> Result<Key, MetaError> {
+    fn try_from(text: &str) -> Result<Key, KeyError> {
         Key::new(text.as_bytes().to_vec())
     }
 }
 
 impl TryFrom<RawBytes> for Key {
-    type Error = MetaError;
+    type Error = KeyError;
 
-    fn try_from(raw: RawBytes) -> Result<Key, MetaError> {
+    fn try_from(raw: RawBytes) -> Result<Key, KeyError> {
         Key::new(raw.0)
     }
 }
@@ -145,11 +154,11 @@ impl KeyRange {
     /// The range of the keys with a prefix; all keys for an empty prefix.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] if the prefix is longer than a key may be.
-    pub fn prefix(prefix: impl Into<Bytes>) -> Result<KeyRange, MetaError> {
+    /// [`KeyError::TooLong`] if the prefix is longer than a key may be.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Result<KeyRange, KeyError> {
         let from = prefix.into();
         if from.len() > KEY_BYTES_MAX {
-            return Err(MetaError::limit(LimitKind::KeyBytes, from.len(), KEY_BYTES_MAX));
+            return Err(KeyError::TooLong(from.len()));
         }
         let to = end_of_prefix(&from).map(Bytes::from);
         Ok(KeyRange { from, to })
@@ -229,13 +238,13 @@ impl From<KeyRange> for RawKeyRange {
 }
 
 impl TryFrom<RawKeyRange> for KeyRange {
-    type Error = MetaError;
+    type Error = KeyError;
 
-    fn try_from(RawKeyRange(from, to): RawKeyRange) -> Result<KeyRange, MetaError> {
+    fn try_from(RawKeyRange(from, to): RawKeyRange) -> Result<KeyRange, KeyError> {
         // The end of a range may have one byte more than a key: the first key after the longest one has it.
         let longest = from.0.len().max(to.as_ref().map_or(0, |to| to.0.len()));
         if longest > KEY_BYTES_MAX + 1 {
-            return Err(MetaError::limit(LimitKind::KeyBytes, longest, KEY_BYTES_MAX));
+            return Err(KeyError::TooLong(longest));
         }
         Ok(KeyRange { from: from.0, to: to.map(|to| to.0) })
     }

@@ -20,7 +20,6 @@ mod file;
 mod key;
 mod leases;
 mod limits;
-
 mod memory;
 mod response;
 mod store;
@@ -30,7 +29,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{LimitKind, MetaError};
 pub use etcd::{EtcdAddress, EtcdStore, EtcdTimeouts, EtcdTls};
 pub use file::RedbStore;
-pub use key::{KEY_BYTES_MAX, Key, KeyRange, MetaValue};
+pub use key::{KEY_BYTES_MAX, Key, KeyError, KeyRange, MetaValue};
 pub use limits::MetaLimits;
 pub use memory::MemoryStore;
 pub use response::{

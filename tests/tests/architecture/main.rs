@@ -259,7 +259,6 @@ const CRATES_WITH_CYCLES: &[&str] = &[
     "host/cli",
     "host/client",
     "host/dataset",
-    "host/meta",
     "host/sandbox",
     "host/wire",
     "host/worker",

@@ -88,7 +88,7 @@ pub(crate) fn owner_key(id: &JobName) -> Option<Key> {
 
 /// Returns the range of the keys of all jobs and owners.
 pub(crate) fn job_keys() -> Result<KeyRange, MetaError> {
-    KeyRange::prefix(JOBS.as_bytes())
+    Ok(KeyRange::prefix(JOBS.as_bytes())?)
 }
 
 /// A parsed key.

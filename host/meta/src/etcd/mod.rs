@@ -8,6 +8,7 @@
 //! up, and then rejects writes.
 
 mod address;
+mod connection;
 mod convert;
 mod members;
 mod messages;
@@ -22,6 +23,7 @@ use std::sync::atomic::AtomicUsize;
 use async_trait::async_trait;
 use sandbar_core::Seed;
 
+use self::connection::EtcdConnection;
 use self::convert::{Prefix, outcome, revision, signed, unsigned};
 use self::members::{Effect, Members};
 use self::messages::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, RangeResponse};
@@ -40,15 +42,8 @@ const FEWER: usize = 8;
 /// A store in an etcd cluster.
 #[derive(Debug)]
 pub struct EtcdStore {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdConnection>,
     watchers: Arc<AtomicUsize>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    members: Members,
-    prefix: Prefix,
-    limits: MetaLimits,
 }
 
 impl EtcdStore {
@@ -68,7 +63,7 @@ impl EtcdStore {
     ) -> Result<EtcdStore, MetaError> {
         let members = Members::new(address, limits.watchers_max, times, seed)?;
         members.call(Effect::Repeatable, None, rpc::probe).await?;
-        let shared = Arc::new(Shared { members, prefix: Prefix(address.prefix.clone()), limits });
+        let shared = Arc::new(EtcdConnection { members, prefix: Prefix(address.prefix.clone()), limits });
         Ok(EtcdStore { shared, watchers: Arc::default() })
     }
 

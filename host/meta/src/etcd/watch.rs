@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::sleep;
 use tonic::Streaming;
 
-use super::Shared;
+use super::connection::EtcdConnection;
 use super::convert::{revision, signed, unsigned};
 use super::messages::{WatchCreateRequest, WatchResponse};
 use super::rpc;
@@ -39,7 +39,7 @@ impl Drop for WatcherSlot {
 }
 
 pub(super) struct EtcdWatcher {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdConnection>,
     _slot: WatcherSlot,
     /// Start and end of the range in etcd.
     span: (Bytes, Bytes),
@@ -56,7 +56,7 @@ pub(super) struct EtcdWatcher {
 }
 
 impl EtcdWatcher {
-    pub(super) fn new(shared: Arc<Shared>, slot: WatcherSlot, span: &KeyRange, from: Revision) -> EtcdWatcher {
+    pub(super) fn new(shared: Arc<EtcdConnection>, slot: WatcherSlot, span: &KeyRange, from: Revision) -> EtcdWatcher {
         let span = shared.prefix.span(span);
         EtcdWatcher {
             shared,

@@ -4,7 +4,7 @@ use redb::{ReadableTable as _, ReadableTableMetadata as _, Table, WriteTransacti
 
 use super::record;
 use super::schema::{self, ATTACHED, ENTRIES, HISTORY, LEASES, META, StoreCounters, StoreFile};
-use super::writer::{WriteRequest, WriteResponse};
+use super::write_request::{WriteRequest, WriteResponse};
 use crate::change_log::{ChangeLog, Commit};
 use crate::{
     Change, Entry, GrantResponse, KeyRange, LeaseId, MetaError, MetaLimits, Operation, OperationResult, Revision,

@@ -9,12 +9,14 @@ mod batch;
 mod open;
 mod record;
 mod schema;
+mod store_state;
 #[cfg(test)]
 mod tests;
+mod write_request;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
 use redb::Database;
@@ -22,7 +24,9 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use self::schema::{LoadedState, Snapshot, StoreFile};
-use self::writer::{QueuedWrite, WriteRequest, WriteResponse};
+use self::store_state::StoreState;
+use self::write_request::{WriteRequest, WriteResponse};
+use self::writer::QueuedWrite;
 use crate::change_log::ChangeLog;
 use crate::leases::Leases;
 use crate::{
@@ -33,24 +37,10 @@ use crate::{
 /// A store in a local file.
 #[derive(Debug)]
 pub struct RedbStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     requests: mpsc::Sender<QueuedWrite>,
     /// Tasks that end expired leases and write. Both end with the store.
     tasks: [JoinHandle<()>; 2],
-}
-
-#[derive(Debug)]
-struct Shared {
-    file: StoreFile,
-    database: Database,
-    limits: MetaLimits,
-    clock: Arc<dyn Clock>,
-    leases: Mutex<Leases>,
-    /// Signals that the next expiry time may have changed.
-    leases_changed: Notify,
-    log: Arc<ChangeLog>,
-    /// Error after which the store rejects all writes.
-    fatal_error: OnceLock<MetaError>,
 }
 
 impl RedbStore {
@@ -76,7 +66,7 @@ impl RedbStore {
     ) -> RedbStore {
         let mut leases = Leases::default();
         loaded.leases.into_iter().for_each(|(id, ttl_s)| leases.begin(id, ttl_s, clock.now()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreState {
             file,
             database,
             limits,
@@ -130,7 +120,7 @@ async fn submit(requests: &mpsc::Sender<QueuedWrite>, request: WriteRequest) -> 
 }
 
 /// Ends leases when they expire. Runs until the store is dropped.
-async fn end_leases(shared: Arc<Shared>, requests: mpsc::WeakSender<QueuedWrite>) {
+async fn end_leases(shared: Arc<StoreState>, requests: mpsc::WeakSender<QueuedWrite>) {
     loop {
         let next = shared.leases().next_end();
         let end = async {
@@ -157,12 +147,6 @@ impl Drop for RedbStore {
         // All senders are dropped, so the writer ends after its pending requests.
         self.tasks[0].abort();
         self.shared.log.close();
-    }
-}
-
-impl Shared {
-    fn leases(&self) -> MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

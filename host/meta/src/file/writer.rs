@@ -7,30 +7,11 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
 use super::batch::Batch;
+use super::store_state::StoreState;
+use super::write_request::{WriteRequest, WriteResponse};
 use crate::change_log::Commit;
-use crate::{GrantResponse, LeaseId, MetaError, RevokeResponse, TransactResponse, Transaction};
-
-/// A request to the writer.
-#[derive(Debug)]
-pub(super) enum WriteRequest {
-    Transact(Transaction),
-    /// Period in seconds.
-    Grant(u32),
-    Revoke(LeaseId),
-    /// Ends expired leases, which precedes every request anyway.
-    ExpireLeases,
-}
-
-/// Response to a write request.
-#[derive(Debug)]
-pub(super) enum WriteResponse {
-    Transact(TransactResponse),
-    Grant(GrantResponse),
-    Revoke(LeaseId, RevokeResponse),
-    Expired,
-}
+use crate::{LeaseId, MetaError};
 
 #[derive(Debug)]
 pub(super) struct QueuedWrite {
@@ -39,7 +20,7 @@ pub(super) struct QueuedWrite {
 }
 
 /// Runs the writer until all senders are dropped.
-pub(super) async fn write(shared: Arc<Shared>, mut requests: mpsc::Receiver<QueuedWrite>) {
+pub(super) async fn write(shared: Arc<StoreState>, mut requests: mpsc::Receiver<QueuedWrite>) {
     let batch_max = shared.limits.requests_together_max;
     loop {
         let mut batch = Vec::new();
@@ -65,7 +46,7 @@ enum BatchFailure {
     During(MetaError),
 }
 
-impl Shared {
+impl StoreState {
     fn write(&self, requests: Vec<QueuedWrite>) {
         let answers = match self.fatal_error.get() {
             Some(error) => Err(BatchFailure::Before(error.clone())),
