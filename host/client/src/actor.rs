@@ -8,9 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::ClientError;
 use crate::arguments::Arguments;
 use crate::encode::ACTOR;
-use crate::job::OfJob;
+use crate::job_state::JobState;
 use crate::object::{ObjectRef, Returned};
 use crate::options::{ActorOptions, CallOptions};
+use crate::task_call::submit;
 
 /// The value of an actor's handle: the handle of the existing actor, if one had the name already.
 #[derive(Debug, Deserialize)]
@@ -20,13 +21,13 @@ struct Made(Option<ObjectRef<Made>>);
 #[derive(Debug, Clone)]
 #[must_use = "nothing is made until it is submitted"]
 pub struct ActorCall<'a> {
-    job: &'a Arc<OfJob>,
+    job: &'a Arc<JobState>,
     of: &'a str,
     options: Option<Box<RequestOptions>>,
 }
 
 impl<'a> ActorCall<'a> {
-    pub(crate) fn new(job: &'a Arc<OfJob>, of: &'a str) -> ActorCall<'a> {
+    pub(crate) fn new(job: &'a Arc<JobState>, of: &'a str) -> ActorCall<'a> {
         ActorCall { job, of, options: None }
     }
 
@@ -44,7 +45,7 @@ impl<'a> ActorCall<'a> {
     pub async fn submit(&self, arguments: impl Arguments) -> Result<Actor, ClientError> {
         let name = format!("{}.new", self.of);
         let (place, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
-        let handle = self.job.call((place, task), self.options.clone(), None, arguments).await?;
+        let handle = submit(self.job, (place, task), self.options.clone(), None, arguments).await?;
         Ok(Actor { handle, of: self.of.into(), options: None })
     }
 }
@@ -60,9 +61,9 @@ pub struct Actor {
 }
 
 impl Actor {
-    pub(crate) async fn find(job: &Arc<OfJob>, of: &str, name: &str) -> Result<Actor, ClientError> {
+    pub(crate) async fn find(job: &Arc<JobState>, of: &str, name: &str) -> Result<Actor, ClientError> {
         method(job, &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
-        let found: ObjectRef<ObjectRef<Made>> = ObjectRef::made(job.link().find_actor(name).await?, job);
+        let found: ObjectRef<ObjectRef<Made>> = ObjectRef::made(job.link.find_actor(name).await?, job);
         Ok(Actor { handle: found.get().await?, of: of.into(), options: None })
     }
 
@@ -79,7 +80,7 @@ impl Actor {
             return Err(ClientError::Returns { task: name, returns, asked });
         }
         R::check(&name, &task.returns)?;
-        job.call((place, task), self.options.clone(), Some(self.handle.number()), arguments).await
+        submit(job, (place, task), self.options.clone(), Some(self.handle.number()), arguments).await
     }
 
     /// Returns a handle whose calls have these options.
@@ -112,7 +113,7 @@ impl Actor {
 
     async fn end(&self, restart: bool) {
         // An actor of an ended job has ended.
-        let _ = self.handle.job().link().kill_actor(ActorId(self.number().0), restart).await;
+        let _ = self.handle.job().link.kill_actor(ActorId(self.number().0), restart).await;
     }
 
     fn number(&self) -> ObjectId {
@@ -157,7 +158,7 @@ impl<'de> Deserialize<'de> for ActorRef {
 }
 
 fn method<'j>(
-    job: &'j OfJob,
+    job: &'j JobState,
     name: &str,
     is_one: fn(TaskKind) -> bool,
 ) -> Result<(u32, &'j sandbar_node::ProgramTask), ClientError> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ClientError;
 use crate::encode::{Unfit, encode_argument};
-use crate::job::OfJob;
+use crate::job_state::JobState;
 use crate::types::Type;
 use crate::value::captured;
 
@@ -27,7 +27,7 @@ pub trait Arguments {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ArgumentList<'a> {
-    job: &'a Arc<OfJob>,
+    job: &'a Arc<JobState>,
     task: &'a ProgramTask,
     bytes: Vec<u8>,
     all: Vec<ArgumentSource>,
@@ -44,7 +44,7 @@ enum ArgumentSource {
 impl<'a> ArgumentList<'a> {
     /// Encodes all arguments of a task.
     pub(crate) fn of<A: Arguments>(
-        job: &'a Arc<OfJob>,
+        job: &'a Arc<JobState>,
         task: &'a ProgramTask,
         arguments: &A,
     ) -> Result<ArgumentList<'a>, ClientError> {

@@ -1,18 +1,17 @@
-//! Jobs, and the submission of their tasks.
+//! Jobs of a client: start, tasks and actors, stored values, end.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbar_core::{ObjectId, RequestOptions, STREAM_BUFFER, TaskKind};
-use sandbar_node::{ClientJob, JobRecorder, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
+use sandbar_core::ObjectId;
+use sandbar_node::{JobRecorder, LoadedProgram, LoggedLine, ProgramSummary, ProgramTask};
 use serde::Serialize;
 
 use crate::actor::{Actor, ActorCall};
-use crate::arguments::{ArgumentList, Arguments};
-use crate::object::{ObjectRef, Returned};
-use crate::options::TaskOptions;
-use crate::stream::ObjectStream;
-use crate::table::{Released, Table, TableListener};
+use crate::job_state::JobState;
+use crate::listener::TableListener;
+use crate::object::ObjectRef;
+use crate::task_call::TaskCall;
 use crate::{ClientError, value};
 
 /// A component with tasks to call: see [`Client::program`](crate::Client::program).
@@ -70,73 +69,7 @@ impl std::fmt::Debug for JobOptions {
 /// and their objects become errors.
 #[derive(Debug)]
 pub struct Job {
-    of: Arc<OfJob>,
-}
-
-/// State that a job and the handles to its objects share.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct OfJob {
-    pub(crate) table: Arc<Table>,
-    link: ClientJob,
-    program: LoadedProgram,
-}
-
-impl OfJob {
-    pub(crate) fn link(&self) -> &ClientJob {
-        &self.link
-    }
-
-    /// Releases a dropped handle's hold on an object.
-    pub(crate) fn release(&self, object: ObjectId) {
-        self.release_all(self.table.release(object));
-    }
-
-    /// Releases objects at the node.
-    pub(crate) fn release_all(&self, released: Released) {
-        released.into_iter().for_each(|(object, times)| self.link.release(object, times));
-    }
-
-    /// Returns a task and its index in the program, or the names of the available tasks.
-    pub(crate) fn find(&self, name: &str, is_one: fn(TaskKind) -> bool) -> Result<(u32, &ProgramTask), String> {
-        let ones = || self.program.tasks().iter().zip(0..).filter(|(task, _)| is_one(task.kind));
-        let found = ones().find(|(task, _)| &*task.name == name);
-        found.map(|(task, place)| (place, task)).ok_or_else(|| {
-            let there: Vec<&str> = ones().map(|(task, _)| &*task.name).collect();
-            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
-        })
-    }
-
-    /// Submits a call of a task or of an actor method.
-    pub(crate) async fn call<R: Returned>(
-        self: &Arc<OfJob>,
-        (function, task): (u32, &ProgramTask),
-        options: Option<Box<RequestOptions>>,
-        actor: Option<ObjectId>,
-        arguments: impl Arguments,
-    ) -> Result<R, ClientError> {
-        let list = ArgumentList::of(self, task, &arguments)?;
-        let first = self.link.submit(function, R::COUNT, &list.request(options, actor)).await?;
-        Ok(R::made(first, self))
-    }
-
-    /// Submits a generator.
-    async fn generate<T>(
-        self: &Arc<OfJob>,
-        (function, task): (u32, &ProgramTask),
-        options: Option<Box<RequestOptions>>,
-        arguments: impl Arguments,
-    ) -> Result<ObjectStream<T>, ClientError> {
-        let buffer = options.as_ref().map_or(STREAM_BUFFER, |options| options.buffer());
-        let list = ArgumentList::of(self, task, &arguments)?;
-        let request = list.request(options, None);
-        Ok(self.link.stream(function, &request, |stream| ObjectStream::made(stream, buffer, self)).await?)
-    }
-
-    /// Reports taken items to the node. Called before a wait, which may depend on them.
-    pub(crate) fn report_taken(&self) {
-        self.table.unreported().into_iter().for_each(|(stream, taken)| self.link.items_consumed(stream, taken));
-    }
+    of: Arc<JobState>,
 }
 
 impl Job {
@@ -151,7 +84,7 @@ impl Job {
         let listener = Arc::new(TableListener::default());
         let spec = sandbar_node::ClientJobSpec { name, seed, recorder, log };
         let link = node.programs().start_job(&program.0, spec, listener.clone()).await?;
-        let of = Arc::new(OfJob { table: listener.table.clone(), link, program: program.0.clone() });
+        let of = Arc::new(JobState { table: listener.table.clone(), link, program: program.0.clone() });
         // This is the only caller of `set`, so it can't fail.
         let _ = listener.job.set(Arc::downgrade(&of));
         Ok(Job { of })
@@ -169,7 +102,7 @@ impl Job {
 
     /// Returns a call of a task, to submit.
     pub fn task<'a>(&'a self, name: &'a str) -> TaskCall<'a> {
-        TaskCall { job: &self.of, name, options: None }
+        TaskCall::new(&self.of, name)
     }
 
     /// Returns a call that creates an actor of the type `of`.
@@ -215,58 +148,5 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.of.link.stop();
-    }
-}
-
-/// A call of a task: see [`Job::task`].
-#[derive(Debug, Clone)]
-#[must_use = "nothing is run until it is submitted"]
-pub struct TaskCall<'a> {
-    job: &'a Arc<OfJob>,
-    name: &'a str,
-    options: Option<Box<RequestOptions>>,
-}
-
-impl TaskCall<'_> {
-    /// Sets the options of the task.
-    pub fn options(mut self, options: TaskOptions) -> Self {
-        self.options = Some(Box::new(options.0));
-        self
-    }
-
-    /// Submits the task with a tuple of values and object references. Returns a handle to the result, or a tuple of
-    /// handles, as soon as the node has room for the submission.
-    ///
-    /// # Errors
-    /// No such task exists; it takes or returns other types; the job has ended.
-    pub async fn submit<R: Returned>(&self, arguments: impl Arguments) -> Result<R, ClientError> {
-        let (place, task) = self.find()?;
-        if task.kind == TaskKind::Generator {
-            return Err(ClientError::Generator { task: self.name.to_owned(), items: task.returns.clone() });
-        }
-        if R::COUNT != task.count {
-            let (of, asked) = (task.returns.clone(), format!("{} objects", R::COUNT));
-            return Err(ClientError::Returns { task: self.name.to_owned(), returns: of, asked });
-        }
-        R::check(&task.name, &task.returns)?;
-        self.job.call((place, task), self.options.clone(), None, arguments).await
-    }
-
-    /// Submits a generator, as [`TaskCall::submit`] submits a task. Returns the stream of its items.
-    ///
-    /// # Errors
-    /// No such task exists; it is not a generator; it takes or yields other types; the job has ended.
-    pub async fn stream<T>(&self, arguments: impl Arguments) -> Result<ObjectStream<T>, ClientError> {
-        let (place, task) = self.find()?;
-        if task.kind != TaskKind::Generator {
-            return Err(ClientError::NoGenerator { task: self.name.to_owned(), returns: task.returns.clone() });
-        }
-        ObjectRef::<T>::check(&task.name, &task.returns)?;
-        self.job.generate((place, task), self.options.clone(), arguments).await
-    }
-
-    fn find(&self) -> Result<(u32, &ProgramTask), ClientError> {
-        let found = self.job.find(self.name, |kind| matches!(kind, TaskKind::Task | TaskKind::Generator));
-        found.map_err(|there| ClientError::NoTask { name: self.name.to_owned(), there })
     }
 }

@@ -12,7 +12,7 @@ use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
 use crate::encode::OBJECT;
-use crate::job::OfJob;
+use crate::job_state::JobState;
 use crate::table::{Outcome, Waiter};
 use crate::types::Type;
 use crate::{ClientError, value};
@@ -28,7 +28,7 @@ pub struct ObjectRef<T> {
 /// State that the clones of a handle share. Dropping it releases the object.
 struct Handle {
     object: ObjectId,
-    job: Arc<OfJob>,
+    job: Arc<JobState>,
 }
 
 impl Drop for Handle {
@@ -39,13 +39,13 @@ impl Drop for Handle {
 
 impl<T> ObjectRef<T> {
     /// Returns a handle to a new object.
-    pub(crate) fn made(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
+    pub(crate) fn made(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
         job.table.made(object);
         ObjectRef::held(object, job)
     }
 
     /// Returns a handle to an object whose hold the table has counted already.
-    pub(crate) fn held(object: ObjectId, job: &Arc<OfJob>) -> ObjectRef<T> {
+    pub(crate) fn held(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
         ObjectRef { handle: Arc::new(Handle { object, job: job.clone() }), of: PhantomData }
     }
 
@@ -53,7 +53,7 @@ impl<T> ObjectRef<T> {
         self.handle.object
     }
 
-    pub(crate) fn job(&self) -> &Arc<OfJob> {
+    pub(crate) fn job(&self) -> &Arc<JobState> {
         &self.handle.job
     }
 
@@ -70,7 +70,7 @@ impl<T> ObjectRef<T> {
     /// which restarts if it has restarts left.
     pub async fn cancel(&self, recursive: bool) {
         // All tasks of an ended job are cancelled.
-        let _ = self.job().link().cancel(self.number(), recursive).await;
+        let _ = self.job().link.cancel(self.number(), recursive).await;
     }
 
     /// Writes the object's number into a value, as a newtype struct of the given name.
@@ -97,7 +97,7 @@ impl<T> ObjectRef<T> {
     async fn ask(&self) {
         let (job, object) = (self.job(), self.number());
         job.report_taken();
-        let _ = job.link().request(object, || job.table.mark_requested(object)).await;
+        let _ = job.link.request(object, || job.table.mark_requested(object)).await;
     }
 }
 
@@ -209,7 +209,7 @@ pub trait Returned: Sized {
     fn check(task: &str, returns: &str) -> Result<(), ClientError>;
 
     #[doc(hidden)]
-    fn made(first: ObjectId, job: &Arc<OfJob>) -> Self;
+    fn made(first: ObjectId, job: &Arc<JobState>) -> Self;
 }
 
 /// Checks that a task's return type matches the requested type.
@@ -228,7 +228,7 @@ impl<T> Returned for ObjectRef<T> {
         check_type::<T>(task, &Type::parse(returns), returns)
     }
 
-    fn made(first: ObjectId, job: &Arc<OfJob>) -> Self {
+    fn made(first: ObjectId, job: &Arc<JobState>) -> Self {
         ObjectRef::made(first, job)
     }
 }
@@ -244,7 +244,7 @@ macro_rules! several {
                 Ok(())
             }
 
-            fn made(first: ObjectId, job: &Arc<OfJob>) -> Self {
+            fn made(first: ObjectId, job: &Arc<JobState>) -> Self {
                 ($(ObjectRef::<$type>::made(ObjectId(first.0 + $place), job),)*)
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sandbar_core::{Code, Fault, ObjectId, TaskError};
 
-use crate::job::OfJob;
+use crate::job_state::JobState;
 use crate::object::ObjectRef;
 
 /// The items of a generator: a task that returns `impl Iterator<Item = T>`, or an iterator of `Result<T, E>`. See
@@ -30,7 +30,7 @@ pub struct ObjectStream<T> {
 
 impl<T> ObjectStream<T> {
     /// Opens the stream of a generator that is about to be submitted.
-    pub(crate) fn made(stream: ObjectId, buffer: u32, job: &Arc<OfJob>) -> ObjectStream<T> {
+    pub(crate) fn made(stream: ObjectId, buffer: u32, job: &Arc<JobState>) -> ObjectStream<T> {
         job.table.open_stream(stream, buffer);
         ObjectStream { end: ObjectRef::made(stream, job), is_over: false, items: PhantomData }
     }

@@ -5,14 +5,12 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, ObjectId, TaskError};
-use sandbar_node::{ClientListener, ObjectValue};
-
-use crate::job::OfJob;
+use sandbar_node::ObjectValue;
 
 /// Outcome of an object.
 pub(crate) type Outcome = Result<ObjectValue, Arc<TaskError>>;
@@ -181,45 +179,36 @@ impl Table {
         });
         taken.collect()
     }
-}
 
-/// Receives the node's deliveries and puts them in the table.
-#[derive(Debug, Default)]
-pub(crate) struct TableListener {
-    pub(crate) table: Arc<Table>,
-    /// The job. The node delivers nothing before it is set.
-    pub(crate) job: OnceLock<Weak<OfJob>>,
-}
-
-impl TableListener {
-    /// Releases objects whose handles were dropped while they were under way.
-    fn release_all(&self, released: Released) {
-        if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !released.is_empty()) {
-            job.release_all(released);
-        }
-    }
-}
-
-impl ClientListener for TableListener {
-    fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
+    /// Puts in a delivered object. Returns the objects to release at the node.
+    pub(crate) fn arrived(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) -> Released {
         let mut released = Vec::new();
-        self.table.objects().arrived(object, outcome, contains, &mut released);
-        self.release_all(released);
+        self.objects().arrived(object, outcome, contains, &mut released);
+        released
     }
 
-    fn item(&self, stream: ObjectId, item: ObjectId, outcome: Option<Outcome>, contains: Vec<ObjectId>) {
+    /// Puts in a delivered item of a stream. Returns the objects to release at the node.
+    pub(crate) fn item_arrived(
+        &self,
+        stream: ObjectId,
+        item: ObjectId,
+        outcome: Option<Outcome>,
+        contains: Vec<ObjectId>,
+    ) -> Released {
         let mut released = Vec::new();
-        self.table.objects().item_arrived(stream, item, outcome, contains, &mut released);
-        self.release_all(released);
+        self.objects().item_arrived(stream, item, outcome, contains, &mut released);
+        released
     }
 
-    fn flush(&self) {
-        let woken = std::mem::take(&mut self.table.objects().woken);
+    /// Wakes the waiters of what was put in.
+    pub(crate) fn wake(&self) {
+        let woken = std::mem::take(&mut self.objects().woken);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn ended(&self) {
-        let mut objects = self.table.objects();
+    /// Ends the job: all waits end, with an error for unfinished objects.
+    pub(crate) fn end(&self) {
+        let mut objects = self.objects();
         objects.has_ended = true;
         let all: Vec<Weak<Waiter>> = objects.entries.values_mut().flat_map(|entry| entry.waiters.drain(..)).collect();
         let Objects { streams, woken, .. } = &mut *objects;
@@ -227,7 +216,7 @@ impl ClientListener for TableListener {
         drop(objects);
         let error = Err(over());
         all.iter().filter_map(Weak::upgrade).filter_map(|waiter| waiter.notify(&error)).for_each(Waker::wake);
-        self.flush();
+        self.wake();
     }
 }
 
@@ -391,9 +380,7 @@ mod tests {
     }
 
     fn arrived(table: &Table, object: ObjectId, contains: Vec<ObjectId>) -> Released {
-        let mut released = Vec::new();
-        table.objects().arrived(object, failed(), contains, &mut released);
-        released
+        table.arrived(object, failed(), contains)
     }
 
     #[test]
@@ -446,9 +433,7 @@ mod tests {
     }
 
     fn item(table: &Table, item: ObjectId, contains: Vec<ObjectId>) -> Released {
-        let mut released = Vec::new();
-        table.objects().item_arrived(STREAM, item, Some(failed()), contains, &mut released);
-        released
+        table.item_arrived(STREAM, item, Some(failed()), contains)
     }
 
     #[test]
@@ -484,16 +469,15 @@ mod tests {
 
     #[test]
     fn an_end_is_what_became_of_all_that_is_waited_for() {
-        let listener = TableListener::default();
-        let table = &listener.table;
+        let table = Table::default();
         table.made(ONE);
         let waiter = Waiter::for_objects(1);
         assert!(!table.watch(ONE, &waiter) && !waiter.is_done());
         table.open_stream(STREAM, 4);
-        assert_eq!(poll(table), (Poll::Pending, true));
-        listener.ended();
+        assert_eq!(poll(&table), (Poll::Pending, true));
+        table.end();
         assert!(waiter.is_done() && table.is_there(TWO));
-        assert_eq!(poll(table), (Poll::Ready(None), false));
+        assert_eq!(poll(&table), (Poll::Ready(None), false));
         assert_eq!(table.outcome(ONE).unwrap().unwrap_err().fault.code, Code::Cancelled);
     }
 }

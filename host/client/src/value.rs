@@ -7,13 +7,13 @@ use sandbar_core::{Code, Fault, ObjectId, TaskError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::job::OfJob;
+use crate::job_state::JobState;
 
 thread_local! {
     /// References in the value that this thread encodes.
     static WRITTEN: RefCell<Option<Written>> = const { RefCell::new(None) };
     /// Job of the value that this thread decodes.
-    static READ: RefCell<Option<Arc<OfJob>>> = const { RefCell::new(None) };
+    static READ: RefCell<Option<Arc<JobState>>> = const { RefCell::new(None) };
 }
 
 /// References in an encoded value.
@@ -28,12 +28,12 @@ pub(crate) struct Written {
 }
 
 /// Returns a number that identifies a live job.
-fn place(job: &Arc<OfJob>) -> usize {
+fn place(job: &Arc<JobState>) -> usize {
     Arc::as_ptr(job) as usize
 }
 
 /// Calls `write`, which encodes a value for a job. Returns its result and the references in the value.
-pub(crate) fn captured<R>(job: &Arc<OfJob>, write: impl FnOnce() -> R) -> (R, Written) {
+pub(crate) fn captured<R>(job: &Arc<JobState>, write: impl FnOnce() -> R) -> (R, Written) {
     let new = Written { job: place(job), ..Written::default() };
     let before = WRITTEN.with_borrow_mut(|written| written.replace(new));
     let result = write();
@@ -42,7 +42,7 @@ pub(crate) fn captured<R>(job: &Arc<OfJob>, write: impl FnOnce() -> R) -> (R, Wr
 }
 
 /// Records a reference of the value being encoded. Returns false outside of an encoding.
-pub(crate) fn capture<T>(object: ObjectId, job: &Arc<OfJob>) -> bool {
+pub(crate) fn capture<T>(object: ObjectId, job: &Arc<JobState>) -> bool {
     WRITTEN.with_borrow_mut(|written| {
         let Some(written) = written else { return false };
         written.objects.push(object);
@@ -55,18 +55,18 @@ pub(crate) fn capture<T>(object: ObjectId, job: &Arc<OfJob>) -> bool {
 }
 
 /// Job of the value that this thread decodes.
-pub(crate) fn reader() -> Option<Arc<OfJob>> {
+pub(crate) fn reader() -> Option<Arc<JobState>> {
     READ.with_borrow(Clone::clone)
 }
 
 /// Encodes a value for a job. Returns the bytes and the references in them.
-pub(crate) fn write<T: Serialize + ?Sized>(job: &Arc<OfJob>, value: &T) -> Result<(Vec<u8>, Written), String> {
+pub(crate) fn write<T: Serialize + ?Sized>(job: &Arc<JobState>, value: &T) -> Result<(Vec<u8>, Written), String> {
     let (bytes, written) = captured(job, || postcard::to_extend(value, Vec::new()));
     Ok((bytes.map_err(|e| e.to_string())?, written))
 }
 
 /// Decodes an object's value, whose bytes are untrusted.
-pub(crate) fn read<T: DeserializeOwned>(job: &Arc<OfJob>, object: ObjectId, bytes: &[u8]) -> Result<T, TaskError> {
+pub(crate) fn read<T: DeserializeOwned>(job: &Arc<JobState>, object: ObjectId, bytes: &[u8]) -> Result<T, TaskError> {
     let before = READ.with_borrow_mut(|reader| reader.replace(job.clone()));
     let result = postcard::take_from_bytes(bytes);
     READ.with_borrow_mut(|reader| *reader = before);
