@@ -12,8 +12,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::cluster_args::{ClusterCommand, MemberArgs, NodeSelector, Nodes, Serve};
+use crate::error::CliError;
+use crate::local_node::start_node;
 use crate::table::Columns;
-use crate::{CliError, output, signals, start_node};
+use crate::{output, signals};
 
 /// Socket, in the node's folder, for requests of this machine.
 const SOCKET: &str = "identity/socket";

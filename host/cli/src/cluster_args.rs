@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sandbar_node::{AddressError, ClientTimeouts, ListenOn, NodeAddress};
 
-use crate::args::Shares;
 use crate::logging::LogLevel;
+use crate::shares::Shares;
 
 /// Default UDP port of a node.
 const PORT: u16 = 7410;

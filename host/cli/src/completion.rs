@@ -2,18 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, ValueEnum};
+use clap::CommandFactory as _;
 
-use crate::args::Arguments;
-use crate::{CliError, output};
-
-/// A supported shell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
+use crate::args::{Arguments, Shell};
+use crate::error::CliError;
+use crate::output;
 
 /// Prints the completion script of a shell.
 pub(crate) fn print(shell: Shell) -> Result<ExitCode, CliError> {

@@ -9,9 +9,10 @@ use sandbar_node::machine::{
 
 use serde::Serialize;
 
+use crate::error::CliError;
+use crate::output;
 use crate::remedy::{FILES_LEAST, FILES_USUAL, can_be_written};
 use crate::table::size;
-use crate::{CliError, output};
 
 /// Memory, in bytes, below which a warning is shown.
 const MEMORY_USUAL_BYTES: u64 = 1 << 30;

@@ -8,9 +8,11 @@ use sandbar_node::{
 };
 use serde::Serialize;
 
-use crate::args::Shares;
+use crate::error::CliError;
+use crate::local_node::node_options;
+use crate::output;
+use crate::shares::Shares;
 use crate::table::size;
-use crate::{CliError, node_options, output};
 
 /// Maximum number of files and of columns in the text.
 const FILES_SHOWN: usize = 10;

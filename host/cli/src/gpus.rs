@@ -6,8 +6,9 @@ use sandbar_node::{GpuCosts, GpuProfile, machine};
 use serde::Serialize;
 
 use crate::args::GpuCommand;
+use crate::error::CliError;
+use crate::output;
 use crate::table::{Columns, cell, size};
-use crate::{CliError, output};
 
 pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let GpuCommand::List { json, software_gpu } = command;

@@ -1,31 +1,16 @@
 //! `host jobs`: running and finished programs of this machine.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use sandbar_node::{
-    InspectError, JobCounts, JobQuery, JobRecord, JobResponse, JobStore, JobStoreError, RunState, StoredJob, machine,
-};
+use sandbar_node::{InspectError, JobCounts, JobQuery, JobRecord, JobResponse, JobStore, RunState, StoredJob, machine};
 use serde::Serialize;
 
-use crate::table::{Columns, cell, time};
+use crate::error::CliError;
+use crate::job_limits::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX};
+use crate::table::{Columns, cell, ending, time};
 use crate::view_args::{JobSelector, Jobs};
-use crate::{CliError, output, remote};
-
-/// Maximum time for a job to end after a stop request.
-pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(20);
-/// Interval at which a job's end and its new log lines are polled.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of characters of a program's path in a list.
-const PROGRAM_CHARS_MAX: usize = 40;
-/// Maximum number of jobs that a filter by state searches.
-pub(crate) const SCANNED_JOBS_MAX: usize = 10_000;
-
-impl From<JobStoreError> for CliError {
-    fn from(error: JobStoreError) -> CliError {
-        CliError::Failed(error.to_string())
-    }
-}
+use crate::{output, remote};
 
 pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     match jobs {
@@ -119,12 +104,6 @@ fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliE
         ]);
     }
     output::print(&table.text())
-}
-
-/// Shortens a program's path at its start; its end distinguishes programs.
-pub(crate) fn ending(program: &str) -> String {
-    let over = program.chars().count().saturating_sub(PROGRAM_CHARS_MAX);
-    if over == 0 { program.to_owned() } else { format!("…{}", program.chars().skip(over + 1).collect::<String>()) }
 }
 
 async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {

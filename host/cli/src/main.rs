@@ -9,14 +9,18 @@ mod cluster_args;
 mod completion;
 mod doctor;
 mod dry_run;
+mod error;
 mod gpus;
+mod job_limits;
 mod jobs;
+mod local_node;
 mod logging;
 mod new;
 mod output;
 mod progress;
 mod remedy;
 mod remote;
+mod shares;
 mod signals;
 mod table;
 mod version;
@@ -27,14 +31,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sandbar_node::{
-    Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, Node, NodeError, NodeOptions, ProgramError, ProgramSpec,
-    TenantId, machine,
-};
+use sandbar_node::{Cluster, Heap, Job, JobOutcome, JobRecorder, ListenOn, NodeError, ProgramSpec, TenantId, machine};
 
-use args::{Arguments, Command, Shares, Submit};
+use args::{Arguments, Command, Submit};
+use error::CliError;
+use local_node::start_node;
 use output::OutputForm;
 use progress::ProgressDisplay;
+use shares::Shares;
 use signals::Interruption;
 
 #[global_allocator]
@@ -144,87 +148,6 @@ fn report_failure(failure: CliError) -> ExitCode {
         }
     }
     failure.code()
-}
-
-/// Why a command failed.
-#[derive(Debug)]
-pub(crate) enum CliError {
-    /// Wrong usage: exit code 2.
-    Usage(String),
-    /// Failure: exit code 1.
-    Failed(String),
-    /// Stopped by another process: exit code 130, as after an interrupt.
-    Stopped(String),
-}
-
-impl CliError {
-    fn code(&self) -> ExitCode {
-        match self {
-            CliError::Usage(_) => ExitCode::from(2),
-            CliError::Failed(_) => ExitCode::FAILURE,
-            CliError::Stopped(_) => ExitCode::from(signals::exit_code(signals::INTERRUPT)),
-        }
-    }
-}
-
-impl std::fmt::Display for CliError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CliError::Usage(words) | CliError::Failed(words) | CliError::Stopped(words) => f.write_str(words),
-        }
-    }
-}
-
-impl From<ProgramError> for CliError {
-    fn from(error: ProgramError) -> Self {
-        NodeError::from(error).into()
-    }
-}
-
-impl From<NodeError> for CliError {
-    fn from(error: NodeError) -> Self {
-        let message = error.to_string();
-        match (error.is_invalid(), error.is_stopped()) {
-            (true, _) => CliError::Usage(message),
-            (_, true) => CliError::Stopped(message),
-            _ => CliError::Failed(message),
-        }
-    }
-}
-
-/// Starts a node that lives as long as this process.
-fn start_node(
-    shares: &Shares,
-    limits: sandbar_node::Limits,
-    cluster: Option<Cluster>,
-) -> Result<&'static Node, CliError> {
-    Ok(Box::leak(Box::new(Node::start(node_options(shares, limits, cluster)?))))
-}
-
-/// Returns the node's options, with defaults for unset shares.
-fn node_options(
-    shares: &Shares,
-    limits: sandbar_node::Limits,
-    cluster: Option<Cluster>,
-) -> Result<NodeOptions, CliError> {
-    let gpus = machine::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
-    Ok(NodeOptions {
-        number: cluster.as_ref().map_or(0, Cluster::number),
-        in_process_peers: None,
-        cluster,
-        workers: shares.workers.unwrap_or_else(machine::cores),
-        resources: shares.resources(),
-        limits,
-        cache: machine::cache_folder().map_err(CliError::Failed)?,
-        shipped: machine::shipped(),
-        spill: std::env::temp_dir(),
-        memory_bytes_max: shares.memory.unwrap_or_else(machine::memory_for_rows),
-        object_bytes_max: shares.object_memory.unwrap_or_else(machine::memory_for_objects),
-        disk_reserve_bytes: shares.disk_reserve,
-        worker: machine::worker().map_err(CliError::Failed)?,
-        gpus,
-        on_demand: false,
-    })
 }
 
 async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sandbar_node::machine;
 
-use crate::{CliError, output};
+use crate::error::CliError;
+use crate::output;
 
 /// Contents of a new crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

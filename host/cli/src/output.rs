@@ -7,7 +7,7 @@ use sandbar_node::{
     Inspected, InspectedParameter, Job, PredictSummary, ProgramSummary, RowsSummary, TextTable, TrainSummary,
 };
 
-use crate::CliError;
+use crate::error::CliError;
 use crate::table::size;
 
 /// Maximum number of groups in the table, and of listed failures.

@@ -13,11 +13,12 @@ use serde::Serialize;
 
 use crate::args::Submit;
 use crate::cluster_args::{Remote, TimeoutArgs};
-use crate::jobs::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX, ending};
+use crate::error::CliError;
+use crate::job_limits::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX};
 use crate::output::OutputForm;
 use crate::signals::Interruption;
-use crate::table::{Columns, cell};
-use crate::{CliError, output, signals};
+use crate::table::{Columns, cell, ending};
+use crate::{output, signals};
 
 /// Default first task of a program.
 const MAIN: &str = "main";

@@ -50,6 +50,15 @@ fn is_amount(cell: &str) -> bool {
     !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || ".,%/".contains(c))
 }
 
+/// Maximum number of characters of a program's path in a list.
+const PROGRAM_CHARS_MAX: usize = 40;
+
+/// Shortens a program's path at its start; its end distinguishes programs.
+pub(crate) fn ending(program: &str) -> String {
+    let over = program.chars().count().saturating_sub(PROGRAM_CHARS_MAX);
+    if over == 0 { program.to_owned() } else { format!("…{}", program.chars().skip(over + 1).collect::<String>()) }
+}
+
 /// Text of an empty cell.
 const NOTHING: &str = "-";
 

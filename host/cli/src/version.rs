@@ -6,7 +6,8 @@ use sandbar_node::machine::{ConfinementSupport, confinement_support};
 use sandbar_node::{CONTRACT, PROTOCOL_VERSION};
 use serde::Serialize;
 
-use crate::{CliError, output};
+use crate::error::CliError;
+use crate::output;
 
 #[derive(Serialize)]
 struct Version {

@@ -10,11 +10,12 @@ use sandbar_node::{
 use serde::Serialize;
 
 use crate::cluster_args::Remote;
+use crate::error::CliError;
 use crate::jobs::{find, query_job};
+use crate::output;
 use crate::remote::Cluster;
 use crate::table::{Columns, cell, size, time};
 use crate::view_args::{JobSelector, List, Summary, Timeline};
-use crate::{CliError, output};
 
 /// Default number of listed objects.
 const OBJECTS_SHOWN: u32 = 100;
