@@ -1,37 +1,20 @@
-//! The clock of a sandbox, and sleeping.
+//! The clock of a sandbox.
 //!
 //! A guest has no access to the machine's time: its clock starts at zero, moves by [`TICK_NANOS`] with each reading,
 //! and by the length of each sleep once that is over. So a call that is run again reads the same times, and a loop that
 //! waits for the clock to move terminates.
-//!
-//! A sleep takes as long as it says by the machine's clock. In an engine for programs it is a wait like that for an
-//! object ([`Services::sleep_until`]): other tasks of the worker run meanwhile. Elsewhere the worker's thread sleeps,
-//! which the node's limit on the call's time bounds.
-//!
-//! This module defines `wasi:clocks/monotonic-clock` and the blocking functions of `wasi:io/poll`. Those of
-//! wasmtime-wasi wait on a tokio timer, which never fires in a worker: nothing drives its runtime.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use wasmtime::component::{Linker, LinkerInstance, Resource};
-use wasmtime::{Result, StoreContextMut};
-use wasmtime_wasi::p2::bindings::io::poll::Host as _;
-use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::p2::Pollable;
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
-
-use crate::services::Refusal;
-use crate::state::SandboxState;
 
 /// Step of the clock at each reading, in nanoseconds.
 const TICK_NANOS: u64 = 1_000;
-/// WASI version that wasmtime-wasi defines; functions of the same name are replaced.
-const MONOTONIC_CLOCK: &str = "wasi:clocks/monotonic-clock@0.2.12";
-const POLL: &str = "wasi:io/poll@0.2.12";
 
 /// The clock of one sandbox, in nanoseconds since its first reading.
 #[derive(Debug, Clone, Default)]
@@ -49,12 +32,23 @@ impl Clock {
         self.0.now.fetch_add(TICK_NANOS, Relaxed)
     }
 
-    fn due(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    /// Returns the time without moving the clock.
+    pub(crate) fn now_nanos(&self) -> u64 {
+        self.0.now.load(Relaxed)
+    }
+
+    /// Takes the earliest end of the sleeps that were polled since the last call.
+    pub(crate) fn take_due(&self) -> Option<Instant> {
+        self.due().take()
+    }
+
+    fn due(&self) -> MutexGuard<'_, Option<Instant>> {
         self.0.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep(&self, nanos: u64) -> Sleep {
-        let until = self.0.now.load(Relaxed).saturating_add(nanos);
+    /// Creates a sleep that starts now.
+    pub(crate) fn sleep(&self, nanos: u64) -> Sleep {
+        let until = self.now_nanos().saturating_add(nanos);
         // A sleep whose end exceeds the machine's clock never ends.
         Sleep { clock: self.clone(), until, due: Instant::now().checked_add(Duration::from_nanos(nanos)) }
     }
@@ -81,7 +75,7 @@ impl HostWallClock for Clock {
 }
 
 /// A sleep, until a time of the sandbox's clock and a time of the machine's clock.
-struct Sleep {
+pub(crate) struct Sleep {
     clock: Clock,
     until: u64,
     due: Option<Instant>,
@@ -106,107 +100,6 @@ impl Pollable for Sleep {
     }
 }
 
-/// Defines the clock and blocking functions, replacing those of wasmtime-wasi. `waits` is whether blocking suspends the
-/// task.
-pub(crate) fn imports(linker: &mut Linker<SandboxState>, waits: bool) -> Result<()> {
-    linker.allow_shadowing(true);
-    let mut clock = linker.instance(MONOTONIC_CLOCK)?;
-    clock.func_wrap("subscribe-duration", |mut store: Store<'_>, (nanos,): (u64,)| {
-        Ok((subscribed(store.data_mut(), |_| nanos)?,))
-    })?;
-    clock.func_wrap("subscribe-instant", |mut store: Store<'_>, (when,): (u64,)| {
-        Ok((subscribed(store.data_mut(), |now| when.saturating_sub(now))?,))
-    })?;
-    let mut poll = linker.instance(POLL)?;
-    if waits {
-        waiting(&mut poll)?
-    } else {
-        blocking(&mut poll)?
-    }
-    linker.allow_shadowing(false);
-    Ok(())
-}
-
-type Store<'a> = StoreContextMut<'a, SandboxState>;
-
-/// Creates a pollable of a sleep whose length depends on the sandbox's time.
-fn subscribed(state: &mut SandboxState, nanos: impl FnOnce(u64) -> u64) -> Result<Resource<DynPollable>> {
-    let wasi = state.wasi();
-    let sleep = wasi.clock.sleep(nanos(wasi.clock.0.now.load(Relaxed)));
-    let sleep = wasi.table.push(sleep)?;
-    subscribe(&mut wasi.table, sleep)
-}
-
-fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
-    linker.func_wrap_async("poll", |mut store: Store<'_>, (pollables,): (Vec<Resource<DynPollable>>,)| {
-        Box::new(async move { Ok((wait(store.data_mut(), pollables).await?,)) })
-    })?;
-    linker.func_wrap_async("[method]pollable.block", |mut store: Store<'_>, (pollable,): (Resource<DynPollable>,)| {
-        Box::new(async move { wait(store.data_mut(), vec![pollable]).await.map(drop) })
-    })
-}
-
-fn blocking(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
-    linker.func_wrap("poll", |mut store: Store<'_>, (pollables,): (Vec<Resource<DynPollable>>,)| {
-        Ok((block(store.data_mut(), pollables)?,))
-    })?;
-    linker.func_wrap("[method]pollable.block", |mut store: Store<'_>, (pollable,): (Resource<DynPollable>,)| {
-        block(store.data_mut(), vec![pollable]).map(drop)
-    })
-}
-
-/// Suspends the task until one of the pollables is ready. Returns the indices of the ready ones.
-async fn wait(state: &mut SandboxState, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
-    let (services, wasi) = state.services_and_wasi();
-    let clock = wasi.clock.clone();
-    let mut polled = pin!(wasi.table.poll(pollables));
-    let mut sleeps = false;
-    let ready = poll_fn(|context| match poll_once(polled.as_mut(), &clock, context) {
-        (Poll::Ready(ready), _) => Poll::Ready(ready),
-        (Poll::Pending, due) => {
-            sleeps = true;
-            match due.ok_or_else(never).and_then(|due| services.sleep_until(due)) {
-                Ok(()) => Poll::Pending,
-                Err(refusal) => Poll::Ready(Err(refusal.into())),
-            }
-        }
-    });
-    let ready = ready.await;
-    if sleeps {
-        services.end_sleep();
-    }
-    ready
-}
-
-/// Like [`wait`], but blocks this thread.
-fn block(state: &mut SandboxState, pollables: Vec<Resource<DynPollable>>) -> Result<Vec<u32>> {
-    let wasi = state.wasi();
-    let clock = wasi.clock.clone();
-    let mut polled = pin!(wasi.table.poll(pollables));
-    loop {
-        match poll_once(polled.as_mut(), &clock, &mut Context::from_waker(Waker::noop())) {
-            (Poll::Ready(ready), _) => return ready,
-            (Poll::Pending, Some(due)) => std::thread::sleep(due.saturating_duration_since(Instant::now())),
-            (Poll::Pending, None) => return Err(never().into()),
-        }
-    }
-}
-
-/// Polls once. Also returns the earliest end of the polled sleeps.
-fn poll_once<T>(
-    polled: Pin<&mut impl Future<Output = T>>,
-    clock: &Clock,
-    context: &mut Context<'_>,
-) -> (Poll<T>, Option<Instant>) {
-    *clock.due() = None;
-    let polled = polled.poll(context);
-    (polled, clock.due().take())
-}
-
-fn never() -> Refusal {
-    Refusal::bad_request("it waits for something that never happens: the only events of a sandbox are ends of sleeps")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +110,7 @@ mod tests {
         assert_eq!([clock.read(), clock.read(), clock.read()], [0, TICK_NANOS, 2 * TICK_NANOS]);
         let sleep = clock.sleep(5_000_000);
         while sleep.poll().is_pending() {
-            let due = clock.due().take().unwrap();
+            let due = clock.take_due().unwrap();
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         assert_eq!(clock.read(), 3 * TICK_NANOS + 5_000_000);
@@ -228,7 +121,7 @@ mod tests {
         let clock = Clock::default();
         let sleeps = [u64::MAX, 60_000_000_000, 3_600_000_000_000].map(|nanos| clock.sleep(nanos));
         assert!(sleeps.iter().all(|sleep| sleep.poll().is_pending()));
-        assert_eq!(clock.due().take(), sleeps[1].due);
+        assert_eq!(clock.take_due(), sleeps[1].due);
         assert!(clock.sleep(0).poll().is_ready());
     }
 }

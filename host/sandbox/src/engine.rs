@@ -1,4 +1,4 @@
-//! The engine, compiled code, and programs that are ready to be instantiated.
+//! The engine, and compiled code.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -7,24 +7,21 @@ use std::sync::{Arc, LazyLock};
 
 use rustix::mm::{MprotectFlags, mprotect};
 use sandbar_core::{Code, Fault, Limits};
-use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker};
+use wasmtime::component::{Component, Linker};
 use wasmtime::{
     Config, CustomCodeMemory, Enabled, InstanceAllocationStrategy, Module, OptLevel, PoolingAllocationConfig, Store,
 };
 
-use crate::contract::{ComponentShape, GUEST, PARAMETERS, PROGRAM, check_binary};
-use crate::imports;
-use crate::instance::Instance;
+use crate::contract::{ComponentShape, check_binary};
 use crate::interrupt;
+use crate::linker::linker;
 use crate::memory::{PAGE_BYTES, Slots};
-use crate::reuse::{self, MemoryReset};
+use crate::memory_reset::{KEEP_RESIDENT_BYTES, MemoryReset, pages};
+use crate::program::{CodeOwner, Exports, Program};
+use crate::reuse::IDLE_MAX;
 use crate::rewrite::{self, MemoryImage};
-use crate::services::Services;
 use crate::state::SandboxState;
 
-/// Bytes of a slot that are zeroed in place instead of being returned to the kernel: most guests touch that much. Returned
-/// pages fault in again one by one, which takes five times as long.
-pub(crate) const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 const KEEP_TABLE_BYTES: usize = 64 << 10;
 /// Maximum number of live sandboxes in a worker.
 const SANDBOXES_MAX: u32 = 8;
@@ -126,10 +123,10 @@ impl Engine {
     /// Creates an engine for [`Program::run`], with room for `sandboxes` sandboxes at once, each of which may wait with
     /// its call.
     pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
-        let mut engine = Engine::make(limits, sandboxes + reuse::IDLE_MAX as u32, true)?;
+        let mut engine = Engine::make(limits, sandboxes + IDLE_MAX as u32, true)?;
         interrupt::prepare(&engine.engine)?;
         // The kernel does not report swapped-out pages as written.
-        engine.pages = if may_swap() { None } else { reuse::pages() };
+        engine.pages = if may_swap() { None } else { pages() };
         Ok(engine)
     }
 
@@ -139,7 +136,7 @@ impl Engine {
         config.parallel_compilation(false);
         config.with_custom_code_memory(Some(Arc::new(InPlaceCode)));
         let engine = wasmtime::Engine::new(&config).map_err(host)?;
-        let linker = imports::linker(&engine, waits).map_err(host)?;
+        let linker = linker(&engine, waits).map_err(host)?;
         let slots = probe_slots(&engine, sandboxes).map_err(host)?;
         Ok(Engine { engine, linker, slots: Arc::new(slots), pages: None })
     }
@@ -195,9 +192,6 @@ impl Engine {
     }
 }
 
-/// Keeps code alive until it is dropped.
-type CodeOwner = Option<Box<dyn Send + Sync>>;
-
 /// Makes code executable in the memory where it lies.
 struct InPlaceCode;
 
@@ -233,80 +227,4 @@ fn probe_slots(engine: &wasmtime::Engine, sandboxes: u32) -> wasmtime::Result<Sl
         Ok(memory.data_ptr(&store) as usize)
     });
     Ok(Slots::new(bases.collect::<wasmtime::Result<_>>()?))
-}
-
-/// A component that is ready to be instantiated.
-pub struct Program {
-    pub(crate) pre: InstancePre<SandboxState>,
-    pub(crate) exports: Exports,
-    image_end: u64,
-    slots: Arc<Slots>,
-    /// Present if its sandboxes are reused.
-    pub(crate) reuse: Option<MemoryReset>,
-    /// The memory of the code, if wasmtime does not own it. Dropped last.
-    _code: CodeOwner,
-}
-
-impl Program {
-    /// Creates a fresh sandbox under `limits`. Its randomness is a function of `seed`.
-    pub fn instantiate(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Instance<'_>, Fault> {
-        Instance::new(self, self.store(services, limits, seed))
-    }
-
-    pub(crate) fn store(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Store<SandboxState> {
-        let state = SandboxState::new(services, limits, self.image_end, self.slots.clone(), seed);
-        let mut store = Store::new(self.pre.engine(), state);
-        store.limiter(|state| &mut state.limiter);
-        store
-    }
-}
-
-/// The contract's functions among a component's exports.
-pub(crate) struct Exports {
-    pub(crate) describe: ComponentExportIndex,
-    pub(crate) open: ComponentExportIndex,
-    pub(crate) process: ComponentExportIndex,
-    pub(crate) fit: ComponentExportIndex,
-    pub(crate) predict: ComponentExportIndex,
-    /// `describe` of a component that describes parameters.
-    pub(crate) parameters: Option<ComponentExportIndex>,
-    /// Functions of a component that has tasks.
-    pub(crate) tasks: Option<TaskExports>,
-}
-
-/// Exported functions of a component that has tasks.
-pub(crate) struct TaskExports {
-    pub(crate) describe: ComponentExportIndex,
-    pub(crate) run: ComponentExportIndex,
-    pub(crate) resume: ComponentExportIndex,
-    pub(crate) abandon: ComponentExportIndex,
-}
-
-impl Exports {
-    fn find(component: &Component) -> Result<Exports, Fault> {
-        let missing = |name: &str| Fault::new(Code::Contract, format!("its `{GUEST}` has no `{name}`"));
-        let guest = component
-            .get_export_index(None, GUEST)
-            .ok_or_else(|| Fault::new(Code::Contract, format!("it does not export `{GUEST}`")))?;
-        let find = |name: &str| component.get_export_index(Some(&guest), name).ok_or_else(|| missing(name));
-        Ok(Exports {
-            describe: find("describe")?,
-            open: find("open")?,
-            process: find("process")?,
-            fit: find("fit")?,
-            predict: find("predict")?,
-            parameters: component
-                .get_export_index(None, PARAMETERS)
-                .and_then(|parameters| component.get_export_index(Some(&parameters), "describe")),
-            tasks: component.get_export_index(None, PROGRAM).and_then(|program| {
-                let find = |name: &str| component.get_export_index(Some(&program), name);
-                Some(TaskExports {
-                    describe: find("describe")?,
-                    run: find("run")?,
-                    resume: find("resume")?,
-                    abandon: find("abandon")?,
-                })
-            }),
-        })
-    }
 }

@@ -1,35 +1,20 @@
-//! Imports of the contract: translates from guest memory to [`Services`].
+//! Imports of the contract for data, logs and groups: translates from guest memory to [`Services`](crate::Services).
 
 use sandbar_core::{Code, copy_from_shared};
-use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, WasmList, WasmStr};
-use wasmtime::{Engine, Error, Result, StoreContextMut};
+use wasmtime::component::{ComponentType, Lift, LinkerInstance, Lower, WasmList, WasmStr};
+use wasmtime::{Error, Result, StoreContextMut};
 
-use crate::contract::DENSE;
 use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
 use crate::services::{GroupRange, Input, Level, Predictions, Refusal};
 use crate::state::SandboxState;
-use crate::{clock, dense, tasks};
 
 /// Maximum number of buffers of one emitted batch.
 const BUFFERS_MAX: usize = 1 << 16;
 
-/// Defines the imports of guests. `waits` is whether calls may wait for objects; if so, components are instantiated and
-/// called as futures.
-pub(crate) fn linker(engine: &Engine, waits: bool) -> Result<Linker<SandboxState>> {
-    let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
-    clock::imports(&mut linker, waits)?;
-    data(&mut linker.instance("sandbar:udf/data@0.1.0")?)?;
-    log(&mut linker.instance("sandbar:udf/log@0.1.0")?)?;
-    groups(&mut linker.instance("sandbar:udf/groups@0.1.0")?)?;
-    dense::imports(&mut linker.instance(DENSE)?, waits)?;
-    tasks::imports(&mut linker.instance("sandbar:udf/tasks@0.1.0")?, waits)?;
-    Ok(linker)
-}
-
 pub(crate) type Context<'a> = StoreContextMut<'a, SandboxState>;
 
-fn data(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
+/// Defines the interface `data`.
+pub(crate) fn data(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker
         .func_wrap("read", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| read(store, offset, &region))?;
     linker.func_wrap("map-pages", |store: Context<'_>, (offset, region): (u64, WasmList<u8>)| {
@@ -151,7 +136,8 @@ impl From<WitLevel> for Level {
     }
 }
 
-fn log(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
+/// Defines the interface `log`.
+pub(crate) fn log(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
         let message = message.to_str(&store)?.into_owned();
         store.data_mut().services.log(level.into(), &message);
@@ -191,7 +177,8 @@ impl From<GroupRange> for WitGroup {
     }
 }
 
-fn groups(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
+/// Defines the interface `groups`.
+pub(crate) fn groups(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("next", |mut store: Context<'_>, (): ()| {
         let state = store.data_mut();
         state.limiter.begin();

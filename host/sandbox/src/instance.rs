@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use sandbar_core::{Code, Fault, Function, FunctionKind, Parameter, TaskKind};
+use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, Parameter, TaskKind};
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Lift, Lower, TypedFunc};
 
 use crate::contract::GUEST;
-use crate::engine::Program;
 use crate::fault::fault;
-use crate::services::Services;
+use crate::program::Program;
+use crate::services::{NoServices, Services};
 use crate::state::SandboxState;
 
 /// Maximum number of functions of a component.
@@ -113,8 +113,15 @@ struct WitTask {
 
 type GuestResult = (Result<(), String>,);
 
+impl Program {
+    /// Creates a fresh sandbox under `limits`. Its randomness is a function of `seed`.
+    pub fn instantiate(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Instance<'_>, Fault> {
+        Instance::new(self, self.store(services, limits, seed))
+    }
+}
+
 impl<'p> Instance<'p> {
-    pub(crate) fn new(program: &'p Program, mut store: Store<SandboxState>) -> Result<Self, Fault> {
+    fn new(program: &'p Program, mut store: Store<SandboxState>) -> Result<Self, Fault> {
         match program.pre.instantiate(&mut store) {
             Ok(instance) => Ok(Instance { program, store, instance }),
             Err(error) => Err(fault(store.data_mut(), error)),
@@ -222,7 +229,7 @@ impl<'p> Instance<'p> {
     /// Ends the sandbox, and returns its services.
     pub fn into_services(mut self) -> Box<dyn Services> {
         self.store.data_mut().flush_output();
-        std::mem::replace(&mut self.store.data_mut().services, Box::new(crate::NoServices))
+        std::mem::replace(&mut self.store.data_mut().services, Box::new(NoServices))
     }
 
     fn answer<P>(

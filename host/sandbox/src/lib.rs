@@ -21,22 +21,31 @@ mod fault;
 mod imports;
 mod instance;
 mod interrupt;
+mod linker;
 mod memory;
+mod memory_reset;
+mod program;
 mod reuse;
 mod rewrite;
 mod running;
+mod sandbox;
 mod services;
+mod sleep;
 mod state;
+mod task_call;
 mod tasks;
 mod wasi;
 
 pub use contract::{CONTRACT, ComponentShape, DENSE, check_binary, inspect};
-pub use engine::{Engine, Program, build_id, compile, may_swap};
+pub use engine::{Engine, build_id, compile, may_swap};
 pub use instance::Instance;
 pub use interrupt::{install_interrupt_handler, set_current_task};
-pub use reuse::{IdleSandboxes, reports_written_pages};
+pub use memory_reset::reports_written_pages;
+pub use program::Program;
+pub use reuse::IdleSandboxes;
 pub use rewrite::{MemoryImage, RewrittenComponent, move_memory_first};
-pub use running::{TaskCall, TaskExecution, TaskOutcome};
+pub use running::{TaskExecution, TaskOutcome};
 pub use services::{
     ActorStep, GetOutcome, GroupRange, Input, InputBytes, Level, NextItem, NoServices, Predictions, Refusal, Services,
 };
+pub use task_call::TaskCall;

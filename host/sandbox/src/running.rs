@@ -7,28 +7,17 @@ use std::task::{Context, Poll, Waker};
 
 use sandbar_core::{Code, Fault, JobId, Limits, TaskId};
 use wasmtime::Store;
-use wasmtime::component::{Instance, TypedFunc};
+use wasmtime::component::TypedFunc;
 
 use crate::contract::PROGRAM;
-use crate::engine::Program;
 use crate::fault::fault;
 use crate::interrupt;
-use crate::reuse::{IdleSandboxes, Sandbox};
+use crate::program::Program;
+use crate::reuse::IdleSandboxes;
+use crate::sandbox::{GuestResult, Run, Sandbox, TaskFunctions};
 use crate::services::{ActorStep, Services};
 use crate::state::SandboxState;
-
-/// A call of a task.
-#[derive(Debug, Clone)]
-pub struct TaskCall {
-    /// Index of its function among the component's tasks.
-    pub function: u32,
-    /// Number by which an actor identifies the call.
-    pub call: u64,
-    /// Seed of its randomness.
-    pub seed: u64,
-    /// Its arguments: a list of [`sandbar_core::Argument`], in postcard.
-    pub arguments: Box<[u8]>,
-}
+use crate::task_call::TaskCall;
 
 /// Outcome of a task's execution.
 #[derive(Debug)]
@@ -56,16 +45,8 @@ pub struct TaskExecution {
     call: Pin<Box<dyn Future<Output = TaskOutcome>>>,
 }
 
-type GuestResult = (Result<bool, String>,);
-type Run = TypedFunc<(u32, u64, u64, Box<[u8]>), GuestResult>;
 type Resume = TypedFunc<(u64,), GuestResult>;
 type Abandon = TypedFunc<(u64,), ()>;
-
-/// Exported functions of one instance of a program.
-pub(crate) struct TaskFunctions {
-    run: Run,
-    instance: Instance,
-}
 
 impl Program {
     /// Returns whether it has tasks.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use sandbar_core::{ActorId, Code, Fault, GroupId, ObjectId};
 use sandbar_dense::Session;
 
-use crate::running::TaskCall;
+use crate::task_call::TaskCall;
 
 /// Level of a line of a guest's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
