@@ -1,59 +1,24 @@
 //! An authenticated connection to a peer.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Mutex, mpsc};
-use tokio::time::Instant;
 
 use crate::channel::{ByteLimit, ChannelError, Frames, IncomingRequest, send_request};
-use crate::disconnect::DisconnectReason;
-use crate::endpoint::{PeerEntry, RenewalHandler, canonical, close};
+use crate::connection_state::ConnectionState;
+use crate::disconnect::{DisconnectReason, close};
+use crate::endpoint::{PeerEntry, canonical};
+use crate::incoming_queues::{IncomingQueues, RawStream};
 use crate::limits::WireLimits;
 use crate::name::PeerIdentity;
 use crate::protocol::{Channel, CloseCode, REQUEST};
-use crate::router::Router;
+use crate::router::{RenewalHandler, Router};
 
 /// A connection. Clones share it; dropping the last clone closes it.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    quinn: quinn::Connection,
-    peer: PeerIdentity,
-    limits: WireLimits,
-    pub(crate) entry: PeerEntry,
-    incoming: IncomingQueues,
-    renewed: std::sync::Mutex<Option<Instant>>,
-}
-
-/// Bounded queues of what the peer opened and the application has not accepted yet. The router refuses what exceeds
-/// them.
-#[derive(Debug)]
-struct IncomingQueues {
-    channels: Mutex<mpsc::Receiver<(Channel, Frames)>>,
-    requests: Mutex<mpsc::Receiver<IncomingRequest>>,
-    raw: Mutex<mpsc::Receiver<RawStream>>,
-}
-
-/// The router's ends of [`IncomingQueues`].
-#[derive(Debug)]
-pub(crate) struct IncomingSenders {
-    pub channels: mpsc::Sender<(Channel, Frames)>,
-    pub requests: mpsc::Sender<IncomingRequest>,
-    pub raw: mpsc::Sender<RawStream>,
-}
-
-/// A stream that another module of this crate handles, and its first byte.
-#[derive(Debug)]
-pub(crate) struct RawStream {
-    pub head: u8,
-    pub send: quinn::SendStream,
-    pub receive: quinn::RecvStream,
+    inner: Arc<ConnectionState>,
 }
 
 impl Connection {
@@ -64,15 +29,8 @@ impl Connection {
         limits: &WireLimits,
         renewal_handler: Arc<dyn RenewalHandler>,
     ) -> Connection {
-        let (channels, taken_channels) = mpsc::channel(limits.channels_max);
-        let (requests, taken_requests) = mpsc::channel(limits.requests_waiting_max);
-        let (raw, taken_raw) = mpsc::channel(limits.streams_max as usize);
-        let incoming = IncomingQueues {
-            channels: Mutex::new(taken_channels),
-            requests: Mutex::new(taken_requests),
-            raw: Mutex::new(taken_raw),
-        };
-        let inner = Arc::new(Inner {
+        let (senders, incoming) = IncomingQueues::new(limits);
+        let inner = Arc::new(ConnectionState {
             quinn: quinn.clone(),
             peer,
             limits: *limits,
@@ -80,8 +38,7 @@ impl Connection {
             incoming,
             renewed: Default::default(),
         });
-        let senders = IncomingSenders { channels, requests, raw };
-        let connection: Weak<Inner> = Arc::downgrade(&inner);
+        let connection: Weak<ConnectionState> = Arc::downgrade(&inner);
         tokio::spawn(Router::new(quinn, connection, senders, *limits, renewal_handler).run());
         Connection { inner }
     }
@@ -183,31 +140,5 @@ impl Connection {
 
     fn closed_error(&self) -> ChannelError {
         ChannelError::Disconnected(self.disconnect_reason().unwrap_or(DisconnectReason::Local))
-    }
-}
-
-impl Inner {
-    pub(crate) fn quinn(&self) -> &quinn::Connection {
-        &self.quinn
-    }
-
-    pub(crate) fn peer(&self) -> &PeerIdentity {
-        &self.peer
-    }
-
-    /// Rate-limits renewals: returns whether the last one is at least `interval` ago, and if so records this one.
-    pub(crate) fn may_renew(&self, interval: Duration) -> bool {
-        let (now, mut renewed) = (Instant::now(), self.renewed.lock().unwrap_or_else(PoisonError::into_inner));
-        let may = renewed.is_none_or(|before| now.duration_since(before) >= interval);
-        if may {
-            *renewed = Some(now);
-        }
-        may
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        close(&self.quinn, CloseCode::Done, "no longer needed");
     }
 }

@@ -1,8 +1,9 @@
 //! The reason that a connection ended.
 
-use quinn::{ConnectionError, TransportErrorCode};
+use quinn::{ConnectionError, TransportErrorCode, VarInt};
 
 use crate::blame::Blame;
+use crate::congestion::bypass_for_close;
 use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 
 /// Why a connection ended.
@@ -70,6 +71,14 @@ impl DisconnectReason {
             DisconnectReason::Alert { .. } | DisconnectReason::Local | DisconnectReason::Transport(_) => false,
         }
     }
+}
+
+/// Closes a connection with a code, and a reason for the peer's log, truncated to [`REASON_BYTES_MAX`].
+pub(crate) fn close(quinn: &quinn::Connection, code: CloseCode, reason: &str) {
+    let number = VarInt::from_u64(code.number()).unwrap_or(VarInt::MAX);
+    let cut = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+    bypass_for_close(quinn);
+    quinn.close(number, &reason.as_bytes()[..cut]);
 }
 
 /// Extracts the TLS alert from a QUIC error code (RFC 9001, section 4.8).

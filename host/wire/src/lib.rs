@@ -13,10 +13,13 @@
 mod blame;
 mod channel;
 mod clock;
+mod congestion;
 mod connection;
+mod connection_state;
 mod disconnect;
 mod endpoint;
 mod identity;
+mod incoming_queues;
 mod limits;
 mod name;
 mod objects;

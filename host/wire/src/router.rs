@@ -8,15 +8,29 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::channel::{Frames, IncomingRequest};
-use crate::connection::{IncomingSenders, Inner, RawStream};
-use crate::endpoint::{RenewalHandler, close};
+use crate::connection_state::ConnectionState;
+use crate::disconnect::close;
+use crate::incoming_queues::{IncomingSenders, RawStream};
 use crate::limits::WireLimits;
 use crate::protocol::{Channel, CloseCode, NEWER, RAW, RENEW, REQUEST, stream_code};
+
+/// Handler of streams about certificates. Each call spawns a task with a deadline.
+pub(crate) trait RenewalHandler: Send + Sync + std::fmt::Debug {
+    /// Handles the peer's request for its next certificate.
+    fn handle_renewal(
+        self: Arc<Self>,
+        connection: Weak<ConnectionState>,
+        send: quinn::SendStream,
+        receive: quinn::RecvStream,
+    );
+    /// Handles the peer's announcement of a newer certificate.
+    fn handle_newer_certificate(self: Arc<Self>, connection: Weak<ConnectionState>, receive: quinn::RecvStream);
+}
 
 /// The accept task of a connection. It ends when the connection closes.
 pub(crate) struct Router {
     quinn: quinn::Connection,
-    connection: Weak<Inner>,
+    connection: Weak<ConnectionState>,
     senders: IncomingSenders,
     limits: WireLimits,
     renewal_handler: Arc<dyn RenewalHandler>,
@@ -29,7 +43,7 @@ type Stream = (quinn::SendStream, quinn::RecvStream);
 impl Router {
     pub(crate) fn new(
         quinn: quinn::Connection,
-        connection: Weak<Inner>,
+        connection: Weak<ConnectionState>,
         senders: IncomingSenders,
         limits: WireLimits,
         renewal_handler: Arc<dyn RenewalHandler>,

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::ring::{cipher_suite, kx_group};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -20,22 +19,10 @@ use rustls::version::TLS13;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
 use crate::identity::{
-    HandshakeSide, Identity, IdentityError, Key, PeerError, TrustAnchor, algorithms, self_signed_key,
+    HandshakeSide, Identity, IdentityError, Key, PeerError, TrustAnchor, algorithms, provider, self_signed_key,
 };
 use crate::name::Fingerprint;
 use crate::protocol::{JOIN_ALPN, alpn, versions};
-
-/// Returns the crypto provider of both ends. One algorithm of each kind prevents downgrade attacks, and keeps
-/// unauthenticated clients from choosing expensive ones.
-pub(crate) fn provider() -> Result<CryptoProvider, IdentityError> {
-    Ok(CryptoProvider {
-        // QUIC requires the first; the second is for machines without AES instructions.
-        cipher_suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_CHACHA20_POLY1305_SHA256],
-        kx_groups: vec![kx_group::X25519],
-        signature_verification_algorithms: algorithms()?,
-        ..rustls::crypto::ring::default_provider()
-    })
-}
 
 /// Server name that clients pass to TLS. Nothing checks it: the certificate's URI identifies the server.
 pub(crate) const SERVER_NAME: &str = "sandbar";

@@ -257,7 +257,6 @@ fn packages() -> BTreeMap<String, Vec<String>> {
 const CRATES_WITH_CYCLES: &[&str] = &[
     "guest-sdk",
     "host/dataset",
-    "host/wire",
     "host/worker",
 ];
 

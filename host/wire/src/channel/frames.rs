@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::frame_decoder::{FrameDecoder, FrameTooLong, HEAD_BYTES};
 use super::{ChannelError, StopReason};
-use crate::endpoint::close;
+use crate::disconnect::close;
 use crate::limits::WireLimits;
 use crate::protocol::{CloseCode, stream_code};
 

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use quinn::crypto::rustls::HandshakeData;
-use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::environment::canonical;
+use super::handshake::{negotiated_protocol, peer_chain};
 use super::handshake_limiter::{HandshakeDecision, HandshakePermit};
-use super::peers::{Direction, close};
-use super::{Shared, join_server, transport};
+use super::peers::Direction;
+use super::state::EndpointState;
+use super::{join_server, transport};
 use crate::connection::Connection;
-use crate::disconnect::DisconnectReason;
+use crate::disconnect::{DisconnectReason, close};
 use crate::identity::{HandshakeSide, PeerError, self_signed_key};
 use crate::name::{PeerIdentity, Role};
 use crate::protocol::{JOIN_ALPN, WELCOME, version_of};
 
 /// Examines each connection attempt immediately, and spawns a task for each handshake. Ends with the endpoint.
-pub(super) async fn accept_loop(shared: Arc<Shared>) {
+pub(super) async fn accept_loop(shared: Arc<EndpointState>) {
     while let Some(incoming) = shared.quinn.accept().await {
         let address = incoming.remote_address().ip().to_canonical();
         match shared.limiter.admit(address, incoming.remote_address_validated()) {
@@ -45,15 +45,17 @@ enum Outcome {
     Failed,
 }
 
-async fn handshake(shared: Arc<Shared>, incoming: quinn::Incoming, permit: HandshakePermit) {
+async fn handshake(shared: Arc<EndpointState>, incoming: quinn::Incoming, permit: HandshakePermit) {
     let from = canonical(incoming.remote_address());
     let address = from.ip();
     let time = Duration::from_millis(shared.limits.handshake_time_ms_max);
     let outcome = match timeout(time, async { incoming.accept()?.await }).await {
-        Ok(Ok(quinn)) if protocol(&quinn) == JOIN_ALPN.as_bytes() => match join_server::serve(&shared, &quinn).await {
-            true => Outcome::Joined,
-            false => Outcome::Refused,
-        },
+        Ok(Ok(quinn)) if negotiated_protocol(&quinn) == JOIN_ALPN.as_bytes() => {
+            match join_server::serve(&shared, &quinn).await {
+                true => Outcome::Joined,
+                false => Outcome::Refused,
+            }
+        }
         Ok(Ok(quinn)) => timeout(time, admit(&shared, &quinn)).await.unwrap_or(Outcome::Failed),
         Ok(Err(error)) => {
             match DisconnectReason::from(error) {
@@ -88,7 +90,7 @@ async fn handshake(shared: Arc<Shared>, incoming: quinn::Incoming, permit: Hands
     drop(permit);
 }
 
-async fn admit(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
+async fn admit(shared: &Arc<EndpointState>, quinn: &quinn::Connection) -> Outcome {
     match welcome(shared, quinn).await {
         Ok(Some(role)) => Outcome::Admitted(role),
         Ok(None) => Outcome::Failed,
@@ -102,7 +104,7 @@ async fn admit(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Outcome {
 
 /// Checks a peer, enters it into the peer table and writes the welcome. Returns its role; `None` if it disconnected
 /// meanwhile.
-async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<Option<Role>, PeerError> {
+async fn welcome(shared: &Arc<EndpointState>, quinn: &quinn::Connection) -> Result<Option<Role>, PeerError> {
     let peer = identify(shared, quinn)?;
     let queue = match peer.role {
         Role::Node => &shared.nodes,
@@ -128,27 +130,15 @@ async fn welcome(shared: &Arc<Shared>, quinn: &quinn::Connection) -> Result<Opti
     }))
 }
 
-fn identify(shared: &Shared, quinn: &quinn::Connection) -> Result<PeerIdentity, PeerError> {
+fn identify(shared: &EndpointState, quinn: &quinn::Connection) -> Result<PeerIdentity, PeerError> {
     let (ours, trust) = (shared.environment.version, shared.identity().trust().clone());
-    match version_of(&protocol(quinn)) {
+    match version_of(&negotiated_protocol(quinn)) {
         Some(theirs) if theirs != ours => return Err(PeerError::Version { ours, theirs }),
         _ => {}
     }
-    let chain = chain(quinn);
+    let chain = peer_chain(quinn);
     if chain.first().is_some_and(|certificate| self_signed_key(certificate).is_some()) {
         return Err(PeerError::NoCertificate { ours: trust.cluster().clone() });
     }
     trust.identify(&chain, HandshakeSide::Client, shared.environment.clock.now())
-}
-
-/// Returns the application protocol that TLS negotiated.
-pub(super) fn protocol(quinn: &quinn::Connection) -> Vec<u8> {
-    let data = quinn.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
-    data.and_then(|data| data.protocol).unwrap_or_default()
-}
-
-/// Returns the peer's certificate chain.
-pub(super) fn chain(quinn: &quinn::Connection) -> Vec<CertificateDer<'static>> {
-    let chain = quinn.peer_identity().and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok());
-    chain.map(|chain| *chain).unwrap_or_default()
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use quinn::ConnectionError;
 use tokio::time::timeout;
 
-use super::Shared;
-use super::accept::chain;
-use super::peers::{Direction, close};
+use super::handshake::peer_chain;
+use super::peers::Direction;
+use super::state::EndpointState;
 use crate::blame::Blame;
 use crate::connection::Connection;
-use crate::disconnect::{self, DisconnectReason};
+use crate::disconnect::{self, DisconnectReason, close};
 use crate::identity::{HandshakeSide, PeerError};
 use crate::name::{Name, PeerIdentity, Role};
 use crate::protocol::{CloseCode, WELCOME, alpn, version_of};
@@ -110,7 +110,7 @@ impl ConnectError {
 }
 
 pub(super) async fn connect(
-    shared: &Arc<Shared>,
+    shared: &Arc<EndpointState>,
     address: SocketAddr,
     expect: &ExpectedPeer,
 ) -> Result<Connection, ConnectError> {
@@ -121,7 +121,7 @@ pub(super) async fn connect(
 }
 
 async fn try_connect(
-    shared: &Arc<Shared>,
+    shared: &Arc<EndpointState>,
     address: SocketAddr,
     expect: &ExpectedPeer,
 ) -> Result<Connection, ConnectError> {
@@ -140,9 +140,13 @@ async fn try_connect(
     Ok(Connection::new(quinn, peer, entry, &shared.limits, shared.clone()))
 }
 
-fn identify(shared: &Shared, quinn: &quinn::Connection, expect: &ExpectedPeer) -> Result<PeerIdentity, PeerError> {
+fn identify(
+    shared: &EndpointState,
+    quinn: &quinn::Connection,
+    expect: &ExpectedPeer,
+) -> Result<PeerIdentity, PeerError> {
     let trust = shared.identity().trust().clone();
-    let peer = trust.identify(&chain(quinn), HandshakeSide::Server, shared.environment.clock.now())?;
+    let peer = trust.identify(&peer_chain(quinn), HandshakeSide::Server, shared.environment.clock.now())?;
     if peer.role != Role::Node {
         return Err(PeerError::Role { expected: Role::Node, actual: peer.role });
     }
@@ -168,7 +172,7 @@ async fn wait_for_welcome(quinn: &quinn::Connection) -> Result<(), ConnectionErr
     }
 }
 
-fn failed(shared: &Shared, address: SocketAddr, error: ConnectionError) -> ConnectError {
+fn failed(shared: &EndpointState, address: SocketAddr, error: ConnectionError) -> ConnectError {
     let (ours, ms) = (shared.environment.version, shared.limits.connect_time_ms_max);
     if let ConnectionError::TransportError(error) = &error {
         let cluster = shared.identity().trust().cluster().clone();

@@ -7,14 +7,13 @@ use std::time::Duration;
 use quinn::ConnectionError;
 use tokio::time::timeout;
 
-use super::accept::chain;
 use super::environment::EndpointEnvironment;
-use super::peers::close;
+use super::handshake::peer_chain;
 use super::transport;
 use crate::blame::Blame;
 use crate::channel::{ByteLimit, ChannelError, send_request};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
-use crate::disconnect::{self, DisconnectReason};
+use crate::disconnect::{self, DisconnectReason, close};
 use crate::identity::{HandshakeSide, Identity, IdentityError, JoinToken, Key, PeerError, TokenError};
 use crate::limits::WireLimits;
 use crate::name::{Fingerprint, Name, Role};
@@ -195,7 +194,7 @@ async fn exchange(
     request: &JoinRequest,
     limits: &WireLimits,
 ) -> Result<Identity, JoinError> {
-    let chain = chain(quinn);
+    let chain = peer_chain(quinn);
     let other = || PeerError::OtherAuthority { ours: token.cluster().clone() };
     let verified = authority_among(&chain, token.authority()).ok_or_else(other);
     let verified = verified.and_then(|trust| trust.identify(&chain, HandshakeSide::Server, environment.clock.now()));

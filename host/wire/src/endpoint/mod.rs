@@ -1,42 +1,44 @@
 //! The endpoint of a node or tenant: outgoing and incoming connections over one UDP socket.
 
 mod accept;
-mod congestion;
+mod certificate_issuer;
 mod connect;
 mod environment;
+mod handshake;
 mod handshake_limiter;
 mod join;
 mod join_server;
 mod peers;
 mod renewal;
+mod state;
 mod transport;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-pub use connect::{ConnectError, ExpectedPeer};
-pub(crate) use environment::canonical;
-pub use environment::{EndpointEnvironment, SOCKET_BUFFER_BYTES};
-pub use join::{JoinError, join};
-pub use join_server::{Applicant, CertificateIssuer, JoinPolicy};
-pub use peers::RevocationList;
-pub(crate) use peers::{PeerEntry, close};
-pub(crate) use renewal::RenewalHandler;
-pub use transport::transport_config;
+use handshake_limiter::HandshakeLimiter;
+use peers::{Direction, PeerTable};
+use state::{AcceptQueues, Counters, EndpointState};
 
 use crate::connection::Connection;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::WireLimits;
 use crate::name::Role;
-use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 use crate::tls::CertificateResolver;
-use handshake_limiter::HandshakeLimiter;
-use peers::{Direction, PeerTable};
+
+pub use certificate_issuer::{Applicant, CertificateIssuer, JoinPolicy};
+pub use connect::{ConnectError, ExpectedPeer};
+pub(crate) use environment::canonical;
+pub use environment::{EndpointEnvironment, SOCKET_BUFFER_BYTES};
+pub use join::{JoinError, join};
+pub(crate) use peers::PeerEntry;
+pub use peers::RevocationList;
+pub use transport::transport_config;
 
 /// An endpoint. Clones share it; dropping the last clone closes its connections.
 #[derive(Clone)]
@@ -45,43 +47,7 @@ pub struct Endpoint {
 }
 
 struct Handle {
-    shared: Arc<Shared>,
-}
-
-/// State that an endpoint's tasks share.
-pub(crate) struct Shared {
-    quinn: quinn::Endpoint,
-    /// Socket for addresses of the other family, created when the first socket can't reach one.
-    other: Mutex<Option<quinn::Endpoint>>,
-    environment: EndpointEnvironment,
-    limits: WireLimits,
-    identity: Mutex<Identity>,
-    resolver: Arc<CertificateResolver>,
-    client: quinn::ClientConfig,
-    limiter: Arc<HandshakeLimiter>,
-    peers: Arc<PeerTable>,
-    issuer: Mutex<Option<CertificateIssuer>>,
-    nodes: mpsc::Sender<Connection>,
-    tenants: mpsc::Sender<Connection>,
-    accept_queues: AcceptQueues,
-    counts: Counters,
-    /// Whether the endpoint is closed.
-    stopped: watch::Sender<bool>,
-}
-
-struct AcceptQueues {
-    nodes: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
-    tenants: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
-}
-
-#[derive(Default)]
-struct Counters {
-    admitted: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-    retried: AtomicU64,
-    ignored: AtomicU64,
-    joined: AtomicU64,
+    shared: Arc<EndpointState>,
 }
 
 /// Counters of an endpoint since it was bound.
@@ -157,7 +123,7 @@ impl Endpoint {
         limits: WireLimits,
         issuer: CertificateIssuer,
     ) -> Result<Endpoint, BindError> {
-        join_server::check(identity, &issuer)?;
+        issuer.check(identity)?;
         Endpoint::open(environment, identity, limits, Some(issuer))
     }
 
@@ -183,7 +149,7 @@ impl Endpoint {
         let quinn = quinn.map_err(|reason| BindError::Address { address: ([0; 4], 0).into(), reason })?;
         let (nodes, accepted_nodes) = mpsc::channel(limits.accept_queue_max);
         let (tenants, accepted_tenants) = mpsc::channel(limits.accept_queue_max);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EndpointState {
             quinn,
             other: Mutex::default(),
             environment,
@@ -300,62 +266,12 @@ impl Endpoint {
         let _ = tokio::time::timeout(Duration::from_secs(1), idle).await;
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<EndpointState> {
         &self.handle.shared
     }
 }
 
-impl Shared {
-    fn stop(&self, reason: &str) {
-        let number = quinn::VarInt::from_u64(CloseCode::Stopping.number()).unwrap_or(quinn::VarInt::MAX);
-        let reason = &reason.as_bytes()[..reason.len().min(REASON_BYTES_MAX)];
-        self.peers.all().iter().for_each(congestion::bypass_for_close);
-        self.quinn.close(number, reason);
-        self.other().iter().for_each(|other| other.close(number, reason));
-        self.stopped.send_replace(true);
-    }
-
-    fn other(&self) -> MutexGuard<'_, Option<quinn::Endpoint>> {
-        self.other.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the endpoint to connect to an address from: the listening one if it can reach the address, so that peers
-    /// see one source address; otherwise one of the address's family.
-    fn endpoint_for(&self, address: SocketAddr) -> std::io::Result<quinn::Endpoint> {
-        if environment::can_reach(self.quinn.local_addr()?, address) {
-            return Ok(self.quinn.clone());
-        }
-        let mut other = self.other();
-        if let Some(other) = &*other {
-            return Ok(other.clone());
-        }
-        let any: IpAddr = match address {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let environment =
-            EndpointEnvironment { seed: self.environment.seed, ..EndpointEnvironment::udp(SocketAddr::new(any, 0))? };
-        let config = transport::endpoint(&environment, &self.limits, &self.identity());
-        let bound =
-            quinn::Endpoint::new_with_abstract_socket(config, None, environment.socket.clone(), environment.runtime)?;
-        Ok(other.insert(bound).clone())
-    }
-
-    /// Waits until the endpoint is closed.
-    async fn stopped(&self) {
-        let _ = self.stopped.subscribe().wait_for(|stopped| *stopped).await;
-    }
-
-    fn identity(&self) -> MutexGuard<'_, Identity> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn issuer(&self) -> MutexGuard<'_, Option<CertificateIssuer>> {
-        self.issuer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn sweep(shared: std::sync::Weak<Shared>) {
+async fn sweep(shared: std::sync::Weak<EndpointState>) {
     let mut ticks = tokio::time::interval(SWEEP);
     loop {
         ticks.tick().await;
@@ -367,12 +283,6 @@ async fn sweep(shared: std::sync::Weak<Shared>) {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop("the endpoint was dropped");
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
     }
 }
 

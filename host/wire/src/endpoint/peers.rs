@@ -7,14 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quinn::VarInt;
-
-use super::congestion::bypass_for_close;
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
+use crate::disconnect::close;
 use crate::identity::PeerError;
 use crate::limits::WireLimits;
 use crate::name::{Name, PeerIdentity, Role, Serial, TokenId};
-use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 
 /// Revoked certificates, names and tokens. The owner of the cluster's state replaces the whole list on every change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -197,14 +194,6 @@ impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.lock().live.remove(&self.number);
     }
-}
-
-/// Closes a connection with a code, and a reason for the peer's log, truncated to [`REASON_BYTES_MAX`].
-pub(crate) fn close(quinn: &quinn::Connection, code: CloseCode, reason: &str) {
-    let number = VarInt::from_u64(code.number()).unwrap_or(VarInt::MAX);
-    let cut = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
-    bypass_for_close(quinn);
-    quinn.close(number, &reason.as_bytes()[..cut]);
 }
 
 fn revoked(peer: &PeerIdentity) -> PeerError {

@@ -5,32 +5,26 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::Shared;
+use super::certificate_issuer::Applicant;
 use super::environment::canonical;
 use super::join::{JoinError, accept_certificate};
-use super::join_server::{Applicant, issue};
-use super::peers::close;
+use super::state::EndpointState;
 use crate::channel::{ByteLimit, read_whole, send_answer, send_request};
-use crate::connection::{Connection, Inner};
+use crate::connection::Connection;
+use crate::connection_state::ConnectionState;
+use crate::disconnect::close;
 use crate::identity::{HandshakeSide, Identity, IdentityError, PeerError};
 use crate::name::Role;
 use crate::protocol::{CERTIFICATES_BYTES_MAX, JoinRefusal, JoinResponse, NEWER, RENEW, RenewRequest};
-
-/// Handler of streams about certificates. Each call spawns a task with a deadline.
-pub(crate) trait RenewalHandler: Send + Sync + std::fmt::Debug {
-    /// Handles the peer's request for its next certificate.
-    fn handle_renewal(self: Arc<Self>, connection: Weak<Inner>, send: quinn::SendStream, receive: quinn::RecvStream);
-    /// Handles the peer's announcement of a newer certificate.
-    fn handle_newer_certificate(self: Arc<Self>, connection: Weak<Inner>, receive: quinn::RecvStream);
-}
+use crate::router::RenewalHandler;
 
 /// Minimum time between two certificates for one peer, as each costs a signature.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-impl RenewalHandler for Shared {
+impl RenewalHandler for EndpointState {
     fn handle_renewal(
         self: Arc<Self>,
-        connection: Weak<Inner>,
+        connection: Weak<ConnectionState>,
         send: quinn::SendStream,
         mut receive: quinn::RecvStream,
     ) {
@@ -44,19 +38,19 @@ impl RenewalHandler for Shared {
         });
     }
 
-    fn handle_newer_certificate(self: Arc<Self>, connection: Weak<Inner>, mut receive: quinn::RecvStream) {
+    fn handle_newer_certificate(self: Arc<Self>, connection: Weak<ConnectionState>, mut receive: quinn::RecvStream) {
         tokio::spawn(async move {
             let certificate = self.read_certificate_message(&mut receive).await?;
             let connection = connection.upgrade()?;
             if let Err(reason) = self.accept_newer(&connection, certificate) {
-                close(connection.quinn(), reason.close_code(), &reason.to_string());
+                close(&connection.quinn, reason.close_code(), &reason.to_string());
             }
             Some(())
         });
     }
 }
 
-impl Shared {
+impl EndpointState {
     async fn read_certificate_message(&self, receive: &mut quinn::RecvStream) -> Option<Vec<u8>> {
         let ms = self.limits.join_time_ms_max;
         let max = ByteLimit { what: "certificate", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
@@ -64,28 +58,28 @@ impl Shared {
         read_whole(receive, max, until, ms).await.ok().map(Vec::from)
     }
 
-    fn answer_renewal(&self, connection: &Inner, request: &[u8]) -> JoinResponse {
+    fn answer_renewal(&self, connection: &ConnectionState, request: &[u8]) -> JoinResponse {
         let issuer = self.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
         if !connection.may_renew(INTERVAL) {
             return Err(JoinRefusal::Busy);
         }
         let malformed = |e: postcard::Error| JoinRefusal::Request(e.to_string());
         let request: RenewRequest = postcard::from_bytes(request).map_err(malformed)?;
-        let peer = connection.peer();
+        let peer = &connection.peer;
         let applicant = Applicant {
             role: peer.role,
             name: &peer.name,
             key: peer.key,
             token: None,
-            address: canonical(connection.quinn().remote_address()),
+            address: canonical(connection.quinn.remote_address()),
         };
-        issue(self, &issuer, &applicant, &request.request)
+        issuer.issue(&applicant, &request.request, self.environment.clock.now())
     }
 
     /// Accepts a newer certificate for the same subject and key. The peer proved possession of the key when it
     /// connected.
-    fn accept_newer(&self, connection: &Inner, certificate: Vec<u8>) -> Result<(), PeerError> {
-        let (before, trust) = (connection.peer(), self.identity().trust().clone());
+    fn accept_newer(&self, connection: &ConnectionState, certificate: Vec<u8>) -> Result<(), PeerError> {
+        let (before, trust) = (&connection.peer, self.identity().trust().clone());
         let side = match before.role {
             Role::Node => HandshakeSide::Server,
             Role::Tenant => HandshakeSide::Client,
@@ -104,7 +98,10 @@ impl Shared {
     }
 }
 
-pub(super) async fn request_renewal(shared: &Arc<Shared>, connection: &Connection) -> Result<Identity, JoinError> {
+pub(super) async fn request_renewal(
+    shared: &Arc<EndpointState>,
+    connection: &Connection,
+) -> Result<Identity, JoinError> {
     let before = shared.identity().clone();
     let request = postcard::to_stdvec(&RenewRequest { request: before.key().request()? });
     let request = request.map_err(|e| JoinError::Malformed(e.to_string()))?;
@@ -119,7 +116,7 @@ pub(super) async fn request_renewal(shared: &Arc<Shared>, connection: &Connectio
     }
 }
 
-pub(super) fn set_identity(shared: &Arc<Shared>, next: &Identity) -> Result<(), IdentityError> {
+pub(super) fn set_identity(shared: &Arc<EndpointState>, next: &Identity) -> Result<(), IdentityError> {
     {
         let mut now = shared.identity();
         if !is_same_subject(&now, next) {

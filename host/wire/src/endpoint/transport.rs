@@ -6,9 +6,9 @@ use std::time::Duration;
 use quinn::{EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 
-use super::congestion;
 use super::environment::{EndpointEnvironment, QuicTime};
 use crate::clock::Clock;
+use crate::congestion;
 use crate::identity::{Identity, IdentityError, Key, TrustAnchor};
 use crate::limits::WireLimits;
 use crate::name::{Fingerprint, Role};

@@ -9,17 +9,17 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SanType, SerialNumber,
     SigningKey, date_time_ymd,
 };
-use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateSigningRequestDer;
 
+use super::crypto::{crypto_error, random_bytes, random_serial};
 use super::folder::SecretFolder;
-use super::key::{crypto, key_id};
+use super::key::key_id;
 use super::token::{JoinGrant, JoinToken, TokenBody};
 use super::token_text;
 use super::trust::AUTHORITY;
 use super::{IdentityError, Key, TrustAnchor};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
-use crate::name::{ClusterId, KeyId, Name, Role, SCHEME, Serial, Subject, TokenId};
+use crate::name::{ClusterId, KeyId, Name, Role, SCHEME, Subject, TokenId};
 
 const KEY: &str = "authority.key";
 const CERTIFICATE: &str = "authority.crt";
@@ -53,7 +53,7 @@ impl Authority {
         }
         let key = Key::generate()?;
         let cluster = format!("c{}", token_text::base32(&random_bytes::<8>()?));
-        let cluster = ClusterId(cluster.parse().map_err(crypto)?);
+        let cluster = ClusterId(cluster.parse().map_err(crypto_error)?);
         let trust = TrustAnchor::new(own_certificate(&key, &cluster, now)?.into())?;
         folder.write(KEY, key.der())?;
         folder.write(CERTIFICATE, trust.certificate())?;
@@ -70,7 +70,7 @@ impl Authority {
         let key = Key::from_der(&folder.read(KEY)?.ok_or_else(|| missing(KEY))?)?;
         let certificate = folder.read(CERTIFICATE)?.ok_or_else(|| missing(CERTIFICATE))?;
         let trust = TrustAnchor::new(certificate.into())?;
-        let proof = key.pair().sign(PROOF).map_err(crypto)?;
+        let proof = key.pair().sign(PROOF).map_err(crypto_error)?;
         if !trust.signed_message(PROOF, &proof) {
             let reason = "its key does not match".to_owned();
             return Err(IdentityError::Malformed { what: "the authority's certificate", reason });
@@ -112,7 +112,7 @@ impl Authority {
         set_validity(&mut params, now, now.after(lifetime).min(self.trust.ends()));
         params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
         params.distinguished_name = common_name(name.as_str());
-        params.subject_alt_names = vec![SanType::URI(subject.uri().try_into().map_err(crypto)?)];
+        params.subject_alt_names = vec![SanType::URI(subject.uri().try_into().map_err(crypto_error)?)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match role {
@@ -121,8 +121,8 @@ impl Authority {
             Role::Tenant => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
-        let issuer = Issuer::from_ca_cert_der(self.trust.certificate(), self.key.pair()).map_err(crypto)?;
-        let certificate = params.signed_by(&request.public_key, &issuer).map_err(crypto)?;
+        let issuer = Issuer::from_ca_cert_der(self.trust.certificate(), self.key.pair()).map_err(crypto_error)?;
+        let certificate = params.signed_by(&request.public_key, &issuer).map_err(crypto_error)?;
         Ok(certificate.der().to_vec())
     }
 
@@ -143,7 +143,7 @@ impl Authority {
             expires: now.after(lifetime),
             authority: self.trust.fingerprint(),
         };
-        JoinToken::sign(body, |message| self.key.pair().sign(message).map_err(crypto))
+        JoinToken::sign(body, |message| self.key.pair().sign(message).map_err(crypto_error))
     }
 }
 
@@ -182,10 +182,10 @@ fn own_certificate(key: &Key, cluster: &ClusterId, now: Timestamp) -> Result<Vec
     params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
     params.distinguished_name = common_name(cluster.0.as_str());
     let uri = format!("{SCHEME}{cluster}{AUTHORITY}");
-    params.subject_alt_names = vec![SanType::URI(uri.try_into().map_err(crypto)?)];
+    params.subject_alt_names = vec![SanType::URI(uri.try_into().map_err(crypto_error)?)];
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    let certificate = params.self_signed(key.pair()).map_err(crypto)?;
+    let certificate = params.self_signed(key.pair()).map_err(crypto_error)?;
     Ok(certificate.der().to_vec())
 }
 
@@ -193,21 +193,6 @@ fn common_name(name: &str) -> DistinguishedName {
     let mut names = DistinguishedName::new();
     names.push(DnType::CommonName, name);
     names
-}
-
-fn random_bytes<const N: usize>() -> Result<[u8; N], IdentityError> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| IdentityError::Crypto("the system has no randomness".to_owned()))?;
-    Ok(bytes)
-}
-
-pub(super) fn random_serial() -> Result<Serial, IdentityError> {
-    let mut bytes = random_bytes::<16>()?;
-    // In DER the number is then positive and of full length.
-    bytes[0] = bytes[0] & 0x7f | 0x40;
-    Ok(Serial(bytes))
 }
 
 /// Sets the validity, from [`CLOCK_SKEW_S_MAX`] before `now`: the recipient's clock may be behind.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::trust::PeerError;
+use super::PeerError;
 use crate::blame::Blame;
 use crate::clock::Timestamp;
 

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::IdentityError;
-use super::authority::random_serial;
+use super::crypto::{crypto_error, random_serial};
 use crate::name::KeyId;
 
 /// An Ed25519 key pair.
@@ -29,7 +29,7 @@ impl Key {
     /// # Errors
     /// The system has no randomness.
     pub fn generate() -> Result<Key, IdentityError> {
-        KeyPair::generate_for(&PKCS_ED25519).map(Key::of).map_err(crypto)
+        KeyPair::generate_for(&PKCS_ED25519).map(Key::of).map_err(crypto_error)
     }
 
     /// Decodes a key from PKCS #8 (DER).
@@ -64,7 +64,7 @@ impl Key {
     /// # Errors
     /// Signing failed.
     pub fn request(&self) -> Result<Vec<u8>, IdentityError> {
-        let request = nameless().serialize_request(&self.pair).map_err(crypto)?;
+        let request = nameless().serialize_request(&self.pair).map_err(crypto_error)?;
         Ok(request.der().to_vec())
     }
 
@@ -73,8 +73,8 @@ impl Key {
         let mut params = nameless();
         // A default serial number, derived from the key, sometimes begins with a zero byte, which DER omits.
         params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
-        params.subject_alt_names = vec![SanType::URI(JOIN_URI.try_into().map_err(crypto)?)];
-        Ok(params.self_signed(&self.pair).map_err(crypto)?.into())
+        params.subject_alt_names = vec![SanType::URI(JOIN_URI.try_into().map_err(crypto_error)?)];
+        Ok(params.self_signed(&self.pair).map_err(crypto_error)?.into())
     }
 
     /// Returns the signing key for TLS.
@@ -122,10 +122,6 @@ fn nameless() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
-}
-
-pub(super) fn crypto(error: impl fmt::Display) -> IdentityError {
-    IdentityError::Crypto(error.to_string())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! big-endian; the token; the CRC-32 of both, 4 bytes big-endian. White space is ignored and upper case is accepted.
 //! The length distinguishes a truncated text from a damaged one.
 
-use super::token::TokenError;
+use super::TokenError;
 
 const PREFIX: &str = "sbt1-";
 /// Maximum characters that are read.

@@ -10,133 +10,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::server::ParsedCertificate;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, RootCertStore};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::IdentityError;
+use super::crypto::{algorithms, provider};
 use super::key::{key_id, sha256};
-use crate::blame::Blame;
+use super::{IdentityError, PeerError};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
-use crate::name::{ClusterId, Fingerprint, Name, PeerIdentity, Role, SCHEME, Serial, Subject};
-use crate::protocol::{CloseCode, alpn};
-
-/// Why a peer is rejected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PeerError {
-    /// It presents no certificate, or a chain of more than two.
-    #[error("the peer presented {0} certificates, not one or two")]
-    Count(usize),
-    /// The certificate does not have the form that the authority issues.
-    #[error("the presented certificate is malformed: {0}")]
-    Malformed(String),
-    /// Another authority signed the certificate, or it was modified.
-    #[error("the presented certificate was not signed by the authority of cluster {ours}; join that cluster first")]
-    OtherAuthority {
-        /// This end's cluster.
-        ours: ClusterId,
-    },
-    /// The peer has no certificate of an authority, and did not use the join protocol.
-    #[error("no certificate of cluster {ours} was presented; join that cluster first")]
-    NoCertificate {
-        /// This end's cluster.
-        ours: ClusterId,
-    },
-    /// The certificate is not valid yet.
-    #[error("the presented certificate is not valid before {begins}, and the clock here says {now}; check both clocks")]
-    NotYet {
-        /// Start of its validity.
-        begins: Timestamp,
-        /// This end's clock.
-        now: Timestamp,
-    },
-    /// The certificate is expired.
-    #[error("the presented certificate expired {ended}, and the clock here says {now}; renew it or join again")]
-    Expired {
-        /// End of its validity.
-        ended: Timestamp,
-        /// This end's clock.
-        now: Timestamp,
-    },
-    /// The certificate or its name is revoked.
-    #[error("{who} was removed (certificate {serial}); join again if that was a mistake")]
-    Revoked {
-        /// Role and name.
-        who: String,
-        /// Serial number of the certificate.
-        serial: Serial,
-    },
-    /// The peer has another role.
-    #[error("a {parse_serial} is expected here, not a {got}")]
-    Role {
-        /// Expected role.
-        parse_serial: Role,
-        /// The peer's role.
-        got: Role,
-    },
-    /// The peer has another name.
-    #[error("{parse_serial:?} was expected, but this is {got:?}; check the address")]
-    Name {
-        /// Expected name.
-        parse_serial: Name,
-        /// The peer's name.
-        got: Name,
-    },
-    /// The peer has another protocol version.
-    #[error("{} is required here, not {}; update one of them", alpn(*.ours), alpn(*.theirs))]
-    Version {
-        /// This end's version.
-        ours: u8,
-        /// The peer's version.
-        theirs: u8,
-    },
-    /// The same name is connected with a newer certificate.
-    #[error("{0} is connected with a newer certificate; only one process at a time can run a node")]
-    OlderCertificate(String),
-    /// The same name connected again, which replaces the older connection.
-    #[error("{0} connected again")]
-    Reconnected(String),
-    /// A connection limit is reached.
-    #[error("the limit of {max} connections {of} is reached; retry later")]
-    Full {
-        /// What the limit counts.
-        of: String,
-        /// The limit.
-        max: usize,
-    },
-}
-
-impl PeerError {
-    /// Returns the code that closes the connection.
-    pub fn close_code(&self) -> CloseCode {
-        match self {
-            PeerError::Count(_)
-            | PeerError::Malformed(_)
-            | PeerError::OtherAuthority { .. }
-            | PeerError::NoCertificate { .. } => CloseCode::Untrusted,
-            PeerError::NotYet { .. } | PeerError::Expired { .. } => CloseCode::Expired,
-            PeerError::Revoked { .. } => CloseCode::Revoked,
-            PeerError::Role { .. } => CloseCode::Role,
-            PeerError::Name { .. } => CloseCode::Name,
-            PeerError::Version { .. } => CloseCode::Version,
-            PeerError::OlderCertificate(_) | PeerError::Reconnected(_) => CloseCode::Replaced,
-            PeerError::Full { .. } => CloseCode::Busy,
-        }
-    }
-
-    /// Returns the party at fault.
-    pub fn blame(&self) -> Blame {
-        match self {
-            PeerError::NotYet { .. } | PeerError::Expired { .. } | PeerError::Version { .. } => Blame::Operator,
-            PeerError::Name { .. } | PeerError::Full { .. } => Blame::Operator,
-            _ => Blame::Peer,
-        }
-    }
-
-    /// Returns the stable error code.
-    pub fn code(&self) -> &'static str {
-        self.close_code().as_str()
-    }
-}
+use crate::name::{ClusterId, Fingerprint, PeerIdentity, SCHEME, Serial, Subject};
 
 /// The end of a handshake whose certificate is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,14 +39,6 @@ pub struct TrustAnchor {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Returns Ed25519 only: clients can't make this end verify an expensive signature.
-pub(crate) fn algorithms() -> Result<WebPkiSupportedAlgorithms, IdentityError> {
-    let all = rustls::crypto::ring::default_provider().signature_verification_algorithms.mapping;
-    let entry = all.iter().find(|(scheme, _)| *scheme == SignatureScheme::ED25519);
-    let entry = entry.ok_or_else(|| IdentityError::Crypto("TLS does not support Ed25519".to_owned()))?;
-    Ok(WebPkiSupportedAlgorithms { all: entry.1, mapping: std::slice::from_ref(entry) })
-}
-
 impl TrustAnchor {
     /// Creates a trust anchor from an authority's certificate (DER). The caller vouches for it.
     ///
@@ -182,7 +55,7 @@ impl TrustAnchor {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone()).map_err(|e| malformed(e.to_string()))?;
         let roots = Arc::new(roots);
-        let provider = Arc::new(crate::tls::provider()?);
+        let provider = Arc::new(provider()?);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider).build();
         let clients = clients.map_err(|e| malformed(e.to_string()))?;
         let (fingerprint, algorithms) = (Fingerprint::of(&authority), algorithms()?);

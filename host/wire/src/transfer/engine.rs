@@ -10,28 +10,11 @@ use tokio::sync::{Semaphore, mpsc};
 use super::event::EventSender;
 use super::progress::FetchProgress;
 use super::rate_meter::RateMeter;
-use super::serve::PartialObject;
 use super::tree_cache::HashTreeCache;
-use super::{Admission, AdmissionError, FetchError, HashTree, MemoryPermit, Priority, TransferEvent, TransferLimits};
-
-/// Where CPU-intensive work runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offload {
-    /// On tokio's blocking threads.
-    Threads,
-    /// Inline, for single-threaded simulations.
-    Inline,
-}
-
-impl Offload {
-    /// Runs the work. Returns `None` if it panicked or the runtime shuts down.
-    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        match self {
-            Offload::Threads => tokio::task::spawn_blocking(work).await.ok(),
-            Offload::Inline => Some(work()),
-        }
-    }
-}
+use super::{
+    Admission, AdmissionError, FetchError, HashTree, MemoryPermit, Offload, PartialObject, Priority, TransferEvent,
+    TransferLimits,
+};
 
 /// Object transfers of this node. Clones share the engine.
 #[derive(Debug, Clone)]

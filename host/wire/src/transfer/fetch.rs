@@ -4,40 +4,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use sandbar_core::{NodeId, ObjectId};
-
 use super::driver::FetchDriver;
 use super::engine::ActiveFetch;
 use super::layout::Layout;
 use super::progress::FetchProgress;
-use super::{
-    FailedHolders, FetchError, FetchTarget, Holder, HolderFinder, MemoryPermit, Priority, RootHash, Transfers,
-};
-
-/// Parameters of a fetch.
-#[derive(Clone)]
-pub struct FetchSpec {
-    /// The object.
-    pub object: ObjectId,
-    /// Its length in bytes, as announced by its owner.
-    pub bytes: u64,
-    /// Its hash, as announced by its owner.
-    pub root: RootHash,
-    /// Its holders, best first.
-    pub holders: Vec<Holder>,
-    /// The priority.
-    pub priority: Priority,
-    /// Finds more holders when these have failed.
-    pub finder: Option<Arc<dyn HolderFinder>>,
-}
-
-impl fmt::Debug for FetchSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut fields = f.debug_struct("FetchSpec");
-        fields.field("object", &self.object).field("bytes", &self.bytes).field("root", &self.root);
-        fields.field("holders", &self.holders).field("priority", &self.priority).finish_non_exhaustive()
-    }
-}
+use super::{FetchError, FetchReport, FetchSpec, FetchTarget, MemoryPermit, RootHash, Transfers};
 
 /// A fetched object.
 #[derive(Debug)]
@@ -61,17 +32,6 @@ impl fmt::Debug for ServingGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServingGuard")
     }
-}
-
-/// Statistics of a fetch.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FetchReport {
-    /// Bytes received from each holder, including hashes and discarded data.
-    pub from: Vec<(NodeId, u64)>,
-    /// Dropped holders and the reasons.
-    pub failed: FailedHolders,
-    /// Pieces taken over from a slow holder.
-    pub stolen: u64,
 }
 
 impl Transfers {

@@ -7,10 +7,11 @@ use quinn::SendStream;
 
 use super::clock::{now, seconds_since, within_ms};
 use super::codec::{Codec, choose};
+use super::held_object::{HeldObject, ObjectSource, SharedBytes};
 use super::layout::{Groups, Layout};
 use super::message::{FOUND, FrameHead, PieceRequest, Refusal};
 use super::progress::FetchProgress;
-use super::serve::{HeldObject, ObjectSource, ServeError, SharedBytes, TransferServer};
+use super::serve::{ServeError, TransferServer};
 use super::tree::HashNode;
 use super::{HashTree, RootHash};
 

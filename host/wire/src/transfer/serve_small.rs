@@ -5,8 +5,9 @@ use std::sync::Arc;
 use quinn::SendStream;
 
 use super::clock::within_ms;
+use super::held_object::{HeldObject, ObjectSource};
 use super::message::{FOUND, Refusal, SmallRequest};
-use super::serve::{HeldObject, ObjectSource, ServeError, TransferServer};
+use super::serve::{ServeError, TransferServer};
 
 /// Bytes of a batch written to QUIC. Fewer batches are faster, as QUIC scans all of its data for each packet.
 const TOGETHER_BYTES: usize = 256 << 10;

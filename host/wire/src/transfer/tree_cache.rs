@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sandbar_core::ObjectId;
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::serve::SharedBytes;
-use super::{HashTree, Offload};
+use super::{HashTree, Offload, SharedBytes};
 
 type Cell = Arc<OnceCell<Arc<HashTree>>>;
 

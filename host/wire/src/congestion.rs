@@ -21,7 +21,7 @@ struct BypassOnClose {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct BypassOnCloseFactory {
+pub(crate) struct BypassOnCloseFactory {
     cubic: Arc<CubicConfig>,
 }
 
@@ -33,7 +33,7 @@ impl ControllerFactory for BypassOnCloseFactory {
 }
 
 /// Makes the congestion window of a connection unlimited from now on.
-pub(super) fn bypass_for_close(quinn: &quinn::Connection) {
+pub(crate) fn bypass_for_close(quinn: &quinn::Connection) {
     // quinn returns a clone of the controller, which shares the flag.
     if let Ok(control) = quinn.congestion_state().into_any().downcast::<BypassOnClose>() {
         control.is_closing.store(true, Ordering::Relaxed);
