@@ -1,6 +1,6 @@
 //! Errors of scanning, grouping and writing. Each message names the file, the column or the limit, and the remedy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbar_core::{Code, Fault, hint};
 
@@ -125,6 +125,10 @@ impl DatasetError {
 
     pub(crate) fn input(path: impl Into<String>, reason: impl Into<String>) -> Self {
         DatasetError::Input { path: path.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn write(path: &Path, source: std::io::Error) -> Self {
+        DatasetError::Io { what: "can't write", path: path.to_owned(), source }
     }
 
     pub(crate) fn no_column<'a>(

@@ -88,7 +88,7 @@ impl RowSearch {
     async fn unfiltered(&self, nth: u64) -> Result<Option<u64>, DatasetError> {
         let all = ScanSource { filter: None, columns: None, ..self.source.clone() };
         let all = Scan::open(all, self.options.clone()).await?;
-        let io = |source| DatasetError::Io { what: "can't write", path: self.temporary.clone(), source };
+        let io = |source| DatasetError::write(&self.temporary, source);
         let file = tempfile::Builder::new().suffix(".arrow").tempfile_in(&self.temporary).map_err(io)?;
         write_numbered(&all, self.morsel, file.as_file()).await?;
         let paths = vec![file.path().display().to_string()];

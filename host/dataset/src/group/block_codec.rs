@@ -15,10 +15,10 @@ use arrow_schema::SchemaRef;
 use super::block::{Block, BlockSlice, SLOTS, SliceLocation};
 use super::block_builder::{BlockBuilder, PendingBlock};
 use super::columns::Columns;
+use super::grouping::Grouping;
 use super::hash::salt;
 use super::keys::KeyKind;
 use super::rows::{FIELDS_MAX, PackedField, Packing, RowLayout};
-use super::{Grouping, block_rows};
 use crate::DatasetError;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SBBLOCK2");
@@ -27,7 +27,23 @@ const NARROW: u64 = 2;
 const PACKED: u64 = 4;
 const FLOAT: u64 = 256;
 /// Words of a block's header.
-pub(super) const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
+const HEADER_WORDS: usize = 4 + 2 * FIELDS_MAX + SLOTS;
+
+/// Maximum bytes of a block: its rows should still be cached when they are scattered. Twice the size takes twice the
+/// time (measured).
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// Minimum rows of a block, however small the memory budget.
+const BLOCK_ROWS_MIN: usize = 1 << 10;
+
+/// Minimum number of blocks that fit the memory budget.
+const BLOCKS_MIN: usize = 32;
+
+/// Returns the maximum rows of a block when all blocks share `bytes_max` bytes.
+pub(super) fn block_rows(columns: &Columns, bytes_max: usize) -> usize {
+    let bytes = BLOCK_BYTES.min(bytes_max / BLOCKS_MIN).saturating_sub(HEADER_WORDS * 8);
+    (bytes / (columns.row_cells() * 8)).max(BLOCK_ROWS_MIN)
+}
 
 /// Encodes the rows of a morsel, or of a part of one, as blocks for [`crate::MorselGrouper::push_blocks`].
 pub struct BlockWriter {

@@ -10,7 +10,7 @@ use arrow_buffer::ScalarBuffer;
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 
-use super::Grouping;
+use super::grouping::Grouping;
 use super::keys::{FILE_COLUMN, KeyKind, is_key};
 use crate::DatasetError;
 use crate::scan::plain_type;

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_buffer::Buffer;
 use arrow_schema::SchemaRef;
 
-use super::GrouperShared;
 use super::block::{Block, NULL_SLOT, SLOTS, SliceLocation};
 use super::group_ids::{LoadedSlice, assign};
+use super::row_store::RowStore;
 use super::rows::RowLayout;
+use super::spill_file::SpillFile;
 use super::unit::{UnitMemory, UnitShape, WorkUnit, build_units};
 use crate::DatasetError;
 
@@ -24,7 +25,7 @@ struct PartitionSlice {
 
 /// All rows, by partition.
 pub struct Partitions {
-    shared: Arc<GrouperShared>,
+    shared: Arc<RowStore>,
     partitions: Vec<Partition>,
 }
 
@@ -38,7 +39,7 @@ struct Partition {
 }
 
 impl Partitions {
-    pub(super) fn new(shared: Arc<GrouperShared>, mut blocks: Vec<Block>) -> Self {
+    pub(super) fn new(shared: Arc<RowStore>, mut blocks: Vec<Block>) -> Self {
         let per_file = shared.grouping.per_file;
         blocks.sort_by_key(|b| (if per_file { b.file } else { 0 }, b.sequence, b.number));
         let mut parts = vec![0; SLOTS];
@@ -124,7 +125,7 @@ impl Partitions {
     /// Loads the slices of a slot into memory. Slices in one spill file are adjacent there and take one read.
     fn load(&self, parts: Vec<PartitionSlice>) -> Result<Vec<LoadedSlice>, DatasetError> {
         let folder = &self.shared.budget.spill_dir;
-        let mut regions: Vec<(Arc<super::spill::SpillFile>, u64, u64, Buffer)> = Vec::new();
+        let mut regions: Vec<(Arc<SpillFile>, u64, u64, Buffer)> = Vec::new();
         for part in &parts {
             let SliceLocation::Disk { file, at, rows, keys } = &part.location else { continue };
             let end = at + (rows.next_multiple_of(8) + keys) as u64;

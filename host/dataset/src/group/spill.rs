@@ -1,41 +1,18 @@
-//! Spill files of blocks.
+//! Spilling of blocks.
 //!
 //! Several blocks are written together, partition by partition, so that all rows of a partition in one file are one
-//! range and take one read. Spill files are unnamed: they vanish with the process, however it ends.
+//! range and take one read.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_buffer::{Buffer, MutableBuffer};
-
 use super::block::{Block, SLOTS, SliceLocation};
+use super::spill_file::SpillFile;
 use crate::DatasetError;
 
 /// Bytes of the write buffer.
 const WRITE_BYTES: usize = 1 << 20;
-
-/// Unnamed temporary file.
-#[derive(Debug)]
-pub(super) struct SpillFile {
-    file: File,
-}
-
-impl SpillFile {
-    /// Reads a range of the file.
-    pub(super) fn read(&self, at: u64, len: usize, folder: &Path) -> Result<Buffer, DatasetError> {
-        let mut buffer = MutableBuffer::from_len_zeroed(len);
-        let read = self.file.read_exact_at(buffer.as_slice_mut(), at);
-        read.map_err(|source| DatasetError::Io {
-            what: "can't read spilled rows from",
-            path: folder.to_owned(),
-            source,
-        })?;
-        Ok(buffer.into())
-    }
-}
 
 /// Writes the rows of `blocks` to a new file in `folder`, and updates their locations. Frees the blocks' memory.
 pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetError> {
@@ -47,8 +24,8 @@ pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetEr
 }
 
 fn write(blocks: &mut [Block], folder: &Path) -> io::Result<()> {
-    let file = Arc::new(SpillFile { file: tempfile::tempfile_in(folder)? });
-    let mut out = BufWriter::with_capacity(WRITE_BYTES, &file.file);
+    let file = Arc::new(SpillFile::create(folder)?);
+    let mut out = BufWriter::with_capacity(WRITE_BYTES, file.writer());
     let mut next = vec![0; blocks.len()];
     let mut at = 0;
     for slot in 0..SLOTS {

@@ -7,10 +7,10 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::Schema;
 use sandbar_core::{Code, Seed, Split};
 
-use super::GrouperShared;
 use super::columns::UnusableCounts;
 use super::group_ids::{GroupKeys, Groups, LoadedSlice, too_many_rows};
 use super::keys::{CanonicalColumn, KeyKind, converter, decode_words, describe_key, write_file};
+use super::row_store::RowStore;
 use super::rows::{Cell, FIELDS_MAX, PackedField, PackedRow, RowLayout, cells};
 use crate::DatasetError;
 
@@ -152,7 +152,7 @@ fn test_rows(rows: u32, share: f64) -> u32 {
 pub(super) fn build_units<M: UnitMemory, E: From<DatasetError>>(
     groups: Groups,
     slices: Vec<LoadedSlice>,
-    shared: &GrouperShared,
+    shared: &RowStore,
     key_is_null: bool,
     reserve: impl FnMut(&UnitShape) -> Result<M, E>,
 ) -> Result<Vec<WorkUnit<M>>, E> {
@@ -195,7 +195,7 @@ struct UnusableGroup {
 }
 
 /// Finds the groups with non-finite values.
-fn count_unusable(groups: &Groups, slices: &[LoadedSlice], shared: &GrouperShared) -> HashMap<u32, UnusableGroup> {
+fn count_unusable(groups: &Groups, slices: &[LoadedSlice], shared: &RowStore) -> HashMap<u32, UnusableGroup> {
     let mut found: HashMap<u32, UnusableGroup> = HashMap::new();
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut first = 0;
@@ -220,7 +220,7 @@ fn describe_failed(
     failed: &[u32],
     groups: &Groups,
     unusable: &HashMap<u32, UnusableGroup>,
-    shared: &GrouperShared,
+    shared: &RowStore,
     key_is_null: bool,
 ) -> Result<Vec<FailedGroup>, DatasetError> {
     if failed.is_empty() {
@@ -243,7 +243,7 @@ fn describe_failed(
 }
 
 /// Returns the keys of the groups `ids`, one row each.
-fn key_batch(ids: &[u32], groups: &Groups, shared: &GrouperShared, is_null: bool) -> Result<RecordBatch, DatasetError> {
+fn key_batch(ids: &[u32], groups: &Groups, shared: &RowStore, is_null: bool) -> Result<RecordBatch, DatasetError> {
     let mut columns: Vec<ArrayRef> = Vec::new();
     if shared.grouping.per_file {
         let names = ids.iter().map(|id| &shared.files[groups.files[*id as usize] as usize]);
@@ -272,7 +272,7 @@ fn batch_of(schema: &Arc<Schema>, columns: Vec<ArrayRef>, rows: usize) -> Result
 }
 
 /// Derives the seed of each group from the job's seed and the group's key.
-fn seeds(keys: &RecordBatch, shared: &GrouperShared) -> Result<Vec<Seed>, DatasetError> {
+fn seeds(keys: &RecordBatch, shared: &RowStore) -> Result<Vec<Seed>, DatasetError> {
     let seed = Seed::new(shared.grouping.seed);
     let per_file = usize::from(shared.grouping.per_file);
     let columns = keys.columns()[per_file..].iter().map(CanonicalColumn::new).collect::<Result<Vec<_>, _>>()?;
@@ -336,7 +336,7 @@ fn positions(mut ids: Vec<u32>, mut cursors: Vec<Cursor>, discarded: u32) -> Vec
 }
 
 impl RowPlacement {
-    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &GrouperShared) -> Result<RowPlacement, DatasetError> {
+    fn new(kept: &[u32], all: &Groups, seeds: Vec<Seed>, shared: &RowStore) -> Result<RowPlacement, DatasetError> {
         let (columns, unit_rows) = (shared.columns.names.len(), shared.unit_rows());
         let left_out = Cursor { split: Split::new(Seed::new(0), 0, 0), next: [u32::MAX; 2] };
         let mut cursors = vec![left_out; all.rows.len()];
@@ -422,7 +422,7 @@ impl<'a> UnitBuffers<'a> {
 }
 
 /// Copies features and targets of all rows to their positions.
-fn fill(positions: &[u32], slices: Vec<LoadedSlice>, mut buffers: UnitBuffers<'_>, shared: &GrouperShared) {
+fn fill(positions: &[u32], slices: Vec<LoadedSlice>, mut buffers: UnitBuffers<'_>, shared: &RowStore) {
     let (row_cells, key_cells) = (shared.columns.row_cells(), shared.columns.key_cells());
     let mut unpacked = vec![[0.0; UNPACKED_ROWS]; FIELDS_MAX];
     let mut first = 0;

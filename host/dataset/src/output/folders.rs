@@ -12,7 +12,6 @@ use arrow_select::take::take_record_batch;
 
 use super::file::{FileWriter, OutputFormat};
 use super::parquet::GROUP_BYTES_MAX;
-use super::rows::{check_empty_folder, write_error};
 use super::temporary::{TemporaryFolder, folder_of};
 use crate::DatasetError;
 use crate::scan::plain_type;
@@ -86,7 +85,7 @@ impl FolderOutput {
         schema: &SchemaRef,
     ) -> Result<FolderOutput, DatasetError> {
         let FolderLayout { by, kept, schema } = FolderLayout::new(format, partition_by, schema)?;
-        let fail = |source| write_error(path, source);
+        let fail = |source| DatasetError::write(path, source);
         check_empty_folder(path).map_err(fail)?;
         fs::create_dir_all(folder_of(path)).map_err(fail)?;
         let root = TemporaryFolder::new(folder_of(path)).map_err(fail)?;
@@ -155,7 +154,7 @@ impl FolderOutput {
             return Err(DatasetError::LimitExceeded { what, value: FOLDERS_MAX as u64 + 1, bound: FOLDERS_MAX as u64 });
         }
         let folder_path = self.root.path().join(&name);
-        let fail = |source| write_error(&self.path.join(&name), source);
+        let fail = |source| DatasetError::write(&self.path.join(&name), source);
         let folder = self.folders.entry(name.clone()).or_default();
         folder.last = self.clock;
         let writer = match &mut folder.writer {
@@ -180,7 +179,7 @@ impl FolderOutput {
     }
 
     fn close(&mut self, writer: FileWriter) -> Result<(), DatasetError> {
-        let (_, bytes) = writer.finish().map_err(|source| write_error(&self.path, source))?;
+        let (_, bytes) = writer.finish().map_err(|source| DatasetError::write(&self.path, source))?;
         self.open -= 1;
         self.files += 1;
         self.bytes += bytes;
@@ -201,7 +200,7 @@ impl FolderOutput {
         writers
             .into_iter()
             .take(half)
-            .try_for_each(|(_, writer)| writer.flush().map_err(|e| write_error(&self.path, e)))
+            .try_for_each(|(_, writer)| writer.flush().map_err(|e| DatasetError::write(&self.path, e)))
     }
 
     /// Writes the rest and renames the folder to its final name. Returns the number of files and their bytes.
@@ -209,9 +208,23 @@ impl FolderOutput {
         let writers: Vec<FileWriter> = self.folders.values_mut().filter_map(|folder| folder.writer.take()).collect();
         writers.into_iter().try_for_each(|writer| self.close(writer))?;
         let FolderOutput { root, path, files, bytes, .. } = self;
-        root.persist(&path).map_err(|source| write_error(&path, source))?;
+        root.persist(&path).map_err(|source| DatasetError::write(&path, source))?;
         Ok((files, bytes))
     }
+}
+
+/// Checks that `path` does not exist or is an empty folder: rows are never mixed with those of an older output.
+pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
+    let Ok(existing) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !existing.is_dir() {
+        return Err(std::io::Error::other("it is not a folder; `partition_by` needs a new or empty one"));
+    }
+    if fs::read_dir(path)?.next().is_some() {
+        let words =
+            "it is a folder that is not empty; choose another one or remove it: rows are not added to existing output";
+        return Err(std::io::Error::other(words));
+    }
+    Ok(())
 }
 
 /// Returns the index of a partition column, after checking its type.

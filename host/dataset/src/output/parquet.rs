@@ -45,7 +45,7 @@ impl ParquetOutput {
         metadata: Vec<(String, String)>,
     ) -> Result<ParquetOutput, DatasetError> {
         let path = path.into();
-        let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
+        let fail = |source| DatasetError::write(&path, source);
         check_replaceable(&path).map_err(fail)?;
         let folder = folder_of(&path);
         fs::create_dir_all(folder).map_err(fail)?;
@@ -59,7 +59,7 @@ impl ParquetOutput {
 
     /// Checks that a file can be created at `path`. Creates no folders and leaves no file.
     pub fn probe(path: &Path) -> Result<(), DatasetError> {
-        let fail = |source| DatasetError::Io { what: "can't write", path: path.to_owned(), source };
+        let fail = |source| DatasetError::write(path, source);
         check_replaceable(path).map_err(fail)?;
         let folder = path.ancestors().skip(1).find(|folder| folder.exists());
         temporary_file(folder.unwrap_or(Path::new("."))).map(drop).map_err(fail)
@@ -82,12 +82,12 @@ impl ParquetOutput {
         let length = self.writer.inner().metadata().map_err(|e| self.fail(e))?.len();
         // The file stays open, and so locked, until it is renamed.
         let ParquetOutput { writer: _file, temporary, path, .. } = self;
-        temporary.persist(&path).map_err(|e| DatasetError::Io { what: "can't write", path, source: e.error })?;
+        temporary.persist(&path).map_err(|e| DatasetError::write(&path, e.error))?;
         Ok(length)
     }
 
     fn fail(&self, source: io::Error) -> DatasetError {
-        DatasetError::Io { what: "can't write", path: self.path.clone(), source }
+        DatasetError::write(&self.path, source)
     }
 }
 

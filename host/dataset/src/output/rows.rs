@@ -8,7 +8,7 @@ use arrow_schema::SchemaRef;
 use tempfile::TempPath;
 
 use super::file::{FileWriter, OutputFormat};
-use super::folders::{FolderLayout, FolderOutput};
+use super::folders::{FolderLayout, FolderOutput, check_empty_folder};
 use super::parquet::check_replaceable;
 use super::temporary::{folder_of, temporary_file};
 use crate::DatasetError;
@@ -54,7 +54,7 @@ impl RowTarget {
     /// # Errors
     /// If it can't, or if the path exists and is not replaceable: a non-empty folder, or no regular file.
     pub fn probe(&self) -> Result<(), DatasetError> {
-        let fail = |source| DatasetError::Io { what: "can't write", path: self.path.clone(), source };
+        let fail = |source| DatasetError::write(&self.path, source);
         if self.partition_by.is_empty() {
             check_replaceable(&self.path).map_err(fail)?;
         } else {
@@ -81,7 +81,7 @@ impl RowTarget {
     /// The errors of [`RowTarget::probe`] and [`RowTarget::check`].
     pub fn create(&self, schema: &SchemaRef) -> Result<RowOutput, DatasetError> {
         let RowTarget { path, format, partition_by } = self;
-        let fail = |source| DatasetError::Io { what: "can't write", path: path.clone(), source };
+        let fail = |source| DatasetError::write(path, source);
         let inner = if partition_by.is_empty() {
             let schema = format.schema(schema)?;
             check_replaceable(path).map_err(fail)?;
@@ -103,7 +103,7 @@ impl RowOutput {
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DatasetError> {
         self.rows += batch.num_rows() as u64;
         match &mut self.inner {
-            RowSink::File(writer, _) => writer.write(batch).map_err(|source| write_error(&self.path, source)),
+            RowSink::File(writer, _) => writer.write(batch).map_err(|source| DatasetError::write(&self.path, source)),
             RowSink::FolderOutput(folders) => folders.write(batch),
         }
     }
@@ -117,8 +117,8 @@ impl RowOutput {
         match inner {
             RowSink::File(writer, temporary) => {
                 // The file stays open, and so locked, until it is renamed.
-                let (_file, bytes) = writer.finish().map_err(|source| write_error(&path, source))?;
-                temporary.persist(&path).map_err(|e| write_error(&path, e.error))?;
+                let (_file, bytes) = writer.finish().map_err(|source| DatasetError::write(&path, source))?;
+                temporary.persist(&path).map_err(|e| DatasetError::write(&path, e.error))?;
                 Ok(WriteSummary { rows, files: 1, bytes })
             }
             RowSink::FolderOutput(folders) => {
@@ -127,24 +127,6 @@ impl RowOutput {
             }
         }
     }
-}
-
-pub(super) fn write_error(path: &Path, source: std::io::Error) -> DatasetError {
-    DatasetError::Io { what: "can't write", path: path.to_owned(), source }
-}
-
-/// Checks that `path` does not exist or is an empty folder: rows are never mixed with those of an older output.
-pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
-    let Ok(existing) = fs::symlink_metadata(path) else { return Ok(()) };
-    if !existing.is_dir() {
-        return Err(std::io::Error::other("it is not a folder; `partition_by` needs a new or empty one"));
-    }
-    if fs::read_dir(path)?.next().is_some() {
-        let words =
-            "it is a folder that is not empty; choose another one or remove it: rows are not added to existing output";
-        return Err(std::io::Error::other(words));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

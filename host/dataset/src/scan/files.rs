@@ -11,9 +11,9 @@ use glob::{MatchOptions, Pattern};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
 
+use super::dataset_file::DatasetFile;
 use super::format::Format;
 use super::store::{Location, Stores};
-use super::text::Compression;
 use crate::DatasetError;
 
 /// Maximum files of a dataset or of one path.
@@ -25,23 +25,6 @@ const DEPTH_MAX: usize = 64;
 /// [`is_hidden`], not the glob library, excludes names with a leading dot.
 const MATCHING: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
-
-/// File of a dataset.
-#[derive(Debug, Clone)]
-pub(super) struct DatasetFile {
-    /// Display name: relative if it was given so.
-    pub(super) name: String,
-    /// Index of the store.
-    pub(super) store: usize,
-    /// Whether the file is on this machine.
-    pub(super) is_local: bool,
-    /// Path in the store, and size.
-    pub(super) meta: ObjectMeta,
-    /// Format, by extension.
-    pub(super) format: Format,
-    /// Compression of a text file, by extension.
-    pub(super) compression: Option<Compression>,
-}
 
 /// Returns the files that `paths` match, sorted by name and without duplicates.
 pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<DatasetFile>, DatasetError> {
@@ -243,7 +226,7 @@ async fn list_remote(
     stores: &Stores,
     files: &mut Vec<DatasetFile>,
 ) -> Result<(), DatasetError> {
-    let fail = |e: object_store::Error| DatasetError::input(input, super::stream::reason_of(&e));
+    let fail = |e: object_store::Error| DatasetError::input(input, super::reason::reason_of(&e));
     let client = stores.client(store);
     let named = |meta: ObjectMeta| -> Result<DatasetFile, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);

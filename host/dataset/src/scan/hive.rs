@@ -13,7 +13,7 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::Expr;
 
-use super::files::DatasetFile;
+use super::dataset_file::DatasetFile;
 use super::filter;
 use super::inference::Evidence;
 use super::text::{TextOptions, folder_column};

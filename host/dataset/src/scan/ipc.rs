@@ -11,7 +11,7 @@ use datafusion::arrow::ipc::{Block, RecordBatch, root_as_footer, root_as_message
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
-use super::stream::reason_of;
+use super::reason::reason_of;
 
 /// Bytes at the end of a file with the length of its footer and the magic number.
 const TAIL_BYTES: u64 = 10;

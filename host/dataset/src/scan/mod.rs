@@ -4,18 +4,24 @@
 //! depend on the files alone, not on the number of threads. Reading all morsels in order yields the rows in file order
 //! and the same batches on every machine, which makes all later steps repeatable.
 
+mod dataset_file;
 mod encryption;
 mod files;
 mod filter;
 mod format;
 mod hive;
 mod inference;
+mod inspected_file;
+mod inspection;
 mod int96;
 mod ipc;
 mod local;
+mod morsel;
 mod plan;
+mod reason;
 mod row_group;
 mod schema;
+mod source;
 mod store;
 mod stream;
 #[cfg(test)]
@@ -35,84 +41,32 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use rustix::process::{Resource, getrlimit};
 use url::Url;
 
-use files::DatasetFile;
+use dataset_file::DatasetFile;
 use filter::Filter;
+use format::Format;
+use hive::HivePartitions;
+use inspected_file::InspectedFile;
+use reason::reason_of;
+use row_group::RowGroupPlanner;
 use schema::MergedSchema;
 use store::Stores;
 use stream::MorselOrigin;
+use text::TextFile;
 
 use crate::DatasetError;
+
 pub use files::find_files;
-use format::{Format, InspectedFile};
-use hive::HivePartitions;
-use row_group::RowGroupPlanner;
+pub use morsel::Morsel;
 pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
+pub use source::{ScanOptions, ScanSource};
 pub use stream::BatchStream;
-use text::TextFile;
 pub use text::{TextOptions, TextSpec};
 
 /// Maximum files whose schemas are read concurrently.
 const INSPECT_CONCURRENCY_MAX: usize = 32;
 /// Divisor of the process's descriptor limit for files whose schemas are read concurrently.
 const INSPECT_DESCRIPTORS: u64 = 8;
-
-/// Files, columns and rows to read.
-#[derive(Debug, Clone, Default)]
-pub struct ScanSource {
-    /// Files, folders (searched to any depth), globs (`*`, `?`, `[…]`, `**`) and URLs (`file`, `http`, `https`, `s3`,
-    /// `gs`, `az`). The extension determines the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
-    /// (consecutive objects), `.arrow`, `.feather` or `.ipc`. Text formats may add `.gz`, `.zst`, `.bz2` or `.xz`.
-    pub paths: Vec<String>,
-    /// SQL expression over the columns; rows for which it is not true are dropped. Names are case-sensitive, and quoted
-    /// (`"a b"`) unless they are plain identifiers. A blank filter is ignored.
-    pub filter: Option<String>,
-    /// Columns to read, in this order; `None` reads all.
-    pub columns: Option<Vec<String>>,
-    /// Options of text files.
-    pub text: TextOptions,
-}
-
-impl ScanSource {
-    /// Returns the filter unless it is blank.
-    fn filter_text(&self) -> Option<&str> {
-        self.filter.as_deref().filter(|text| !text.trim().is_empty())
-    }
-
-    /// Returns whether the column is requested or its name occurs in the filter's text.
-    fn may_use(&self, column: &str) -> bool {
-        let listed = self.columns.as_ref().is_none_or(|columns| columns.iter().any(|name| name == column));
-        listed || self.filter.as_ref().is_some_and(|filter| filter.contains(&column.replace('"', "\"\"")))
-    }
-}
-
-/// Sizes of batches and morsels.
-#[derive(Debug, Clone)]
-pub struct ScanOptions {
-    /// Approximate rows of a batch.
-    pub batch_rows: usize,
-    /// Approximate bytes of a file per morsel.
-    pub morsel_bytes: u64,
-}
-
-impl Default for ScanOptions {
-    fn default() -> Self {
-        ScanOptions { batch_rows: 16_384, morsel_bytes: 16 << 20 }
-    }
-}
-
-/// Byte range of a file: the unit of reading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Morsel {
-    /// Index in [`Scan::files`].
-    pub file: usize,
-    /// Approximate start in the file: records are not split.
-    pub first_byte: u64,
-    /// Approximate end in the file.
-    pub end_byte: u64,
-    plan: usize,
-    partition: usize,
-}
 
 /// Files whose schemas are known, ready to be read.
 pub struct Scan {
@@ -215,9 +169,27 @@ impl Scan {
         let widened = self.widened[file].iter().map(|(column, other)| (*column, self.names[*other].clone())).collect();
         let (exec, _) = &self.plans[plan];
         let batches = exec.execute(partition, Arc::clone(&self.context));
-        let batches = batches.map_err(|e| DatasetError::internal(stream::reason_of(&e)))?;
+        let batches = batches.map_err(|e| DatasetError::internal(reason_of(&e)))?;
         let origin = MorselOrigin { file: self.files[file].name.clone(), widened, filter: self.filter.clone() };
         Ok(BatchStream::new(Arc::clone(&self.schema), batches, origin, self.batch_rows))
+    }
+
+    /// Returns the row groups of a morsel that may have rows that pass the filter, to be decoded by [`RowGroupReader`]s
+    /// into batches of this scan's schema. Returns `None` if the morsel needs [`Scan::read`]: for conversions or a
+    /// complex filter, for a page index or bloom filter that could exclude pages, if the file is not on this machine,
+    /// or if a row group is large or damaged.
+    ///
+    /// # Panics
+    ///
+    /// If the morsel does not exist.
+    pub async fn row_groups(&self, morsel: usize) -> Option<Vec<RowGroup>> {
+        let Morsel { file, first_byte, end_byte, plan, .. } = self.morsels[morsel];
+        let planner = self.row_group_planner.as_ref().filter(|_| self.widened[file].is_empty())?;
+        let (_, format) = &self.plans[plan];
+        let file = &self.files[file];
+        let path = self.stores.path_of(file).filter(|_| *format == Format::Parquet)?;
+        let store = self.stores.client(file.store).as_ref();
+        planner.plan(store, &file.meta, &path, (first_byte, end_byte), &self.context).await
     }
 
     /// Extends the error of a text column that must be numeric by the first value that made the column text.
@@ -312,13 +284,13 @@ async fn inspect(
         let reason = "the file is empty".to_owned();
         return Err(DatasetError::Read { file: first.name.clone(), line: None, reason });
     }
-    let of_first = format::inspect(state, stores.client(first.store), first, source, options).await?;
+    let of_first = inspection::inspect(state, stores.client(first.store), first, source, options).await?;
     let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
     let folders = HivePartitions::of(files, &source.text, is_column)?;
     let may_match = folders.may_match(state, source.filter_text(), files.len());
     let others = files.iter().zip(&may_match).skip(1).map(|(file, may_match)| async move {
         match may_match {
-            true => format::inspect(state, stores.client(file.store), file, source, options).await.map(Some),
+            true => inspection::inspect(state, stores.client(file.store), file, source, options).await.map(Some),
             false => Ok(None),
         }
     });
@@ -347,7 +319,10 @@ impl ResolvedSource {
         folders: &HivePartitions,
     ) -> Result<ResolvedSource, DatasetError> {
         let merged = MergedSchema::new(files, inspected, folders, &source.text)?;
-        let filter = source.filter_text().map(|text| Filter::parse(state, text, &merged)).transpose()?;
+        let filter = source
+            .filter_text()
+            .map(|text| Filter::parse(state, text, merged.fields().cloned().collect()))
+            .transpose()?;
         let is_kept = |file: usize| inspected[file].as_ref().is_some_and(|inspected| inspected.has_rows);
         let filter = filter.and_then(|filter| filter.without(|part| folders.decides(state, part, is_kept)));
         let mut names: Vec<&str> = match &source.columns {
@@ -390,7 +365,7 @@ impl ResolvedSource {
     }
 
     fn explain(&self, error: &datafusion::error::DataFusionError) -> DatasetError {
-        let reason = stream::reason_of(error);
+        let reason = reason_of(error);
         match self.filter {
             Some(_) => DatasetError::Filter { filter: self.filter_text.clone(), reason },
             None => DatasetError::Internal(reason),

@@ -22,13 +22,15 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
-use super::files::DatasetFile;
+use super::dataset_file::DatasetFile;
 use super::filter::{self, Filter};
-use super::format::{Format, InspectedFile};
+use super::format::Format;
 use super::hive::HivePartitions;
-use super::stream::reason_of;
+use super::inspected_file::InspectedFile;
+use super::morsel::Morsel;
+use super::reason::reason_of;
+use super::source::ScanOptions;
 use super::text::{TextOptions, TextTable};
-use super::{Morsel, ScanOptions};
 use crate::DatasetError;
 
 /// Files that one plan reads.

@@ -1,6 +1,6 @@
 //! Row groups of Parquet files that worker processes decode.
 //!
-//! [`Scan::row_groups`] returns the row groups, each with a synthetic footer: that of a file with this row group and
+//! [`Scan::row_groups`](crate::Scan::row_groups) returns the row groups, each with a synthetic footer: that of a file with this row group and
 //! the columns in use alone. [`RowGroupReader`] decodes one with nothing but its file and that footer. So files, which
 //! may be damaged or malicious, are decoded behind a worker's walls, on the core that processes their rows.
 
@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow_arith::boolean::{and, is_not_null, is_null};
@@ -21,6 +22,7 @@ use datafusion::common::utils::normalize_float_zero;
 use datafusion::datasource::listing::FileRange;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, ParquetFileMetrics, RowGroupAccessPlanFilter};
+use datafusion::execution::TaskContext;
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::expr::Cast;
 use datafusion::logical_expr::utils::split_conjunction;
@@ -28,6 +30,7 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 use datafusion::physical_expr::conjunction_opt;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -42,14 +45,13 @@ use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread};
 use serde::{Deserialize, Serialize};
 
-use super::format::Format;
-use super::stream::{reason_of, reason_of_panic};
-use super::{Morsel, Scan, int96, plan};
+use super::reason::{reason_of, reason_of_panic};
+use super::{int96, plan};
 use crate::DatasetError;
 
-/// Maximum rows of a row group. [`Scan::read`] reads morsels with larger ones.
+/// Maximum rows of a row group. [`Scan::read`](crate::Scan::read) reads morsels with larger ones.
 const ROWS_MAX: u64 = 1 << 20;
-/// Maximum bytes of a row group's description. [`Scan::read`] reads morsels with larger ones.
+/// Maximum bytes of a row group's description. [`Scan::read`](crate::Scan::read) reads morsels with larger ones.
 const READ_SPEC_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a footer after the metadata: its length and a magic number.
 const TAIL_BYTES: usize = 8;
@@ -144,6 +146,28 @@ impl RowGroupPlanner {
         let prunes = conjunction_opt(prunes)
             .map(|all| PruningPredicateBuilder::new().with_file_schema(used.clone()).try_build(all));
         Some(RowGroupPlanner { conditions, columns, prunes: prunes.transpose().ok()?, used })
+    }
+
+    /// Returns the row groups of a byte range of a local file, to be decoded by [`RowGroupReader`]s. Returns `None` if
+    /// the range needs DataFusion's reader: for a page index or bloom filter that could exclude pages, or if a row group
+    /// is large or damaged.
+    pub(super) async fn plan(
+        &self,
+        store: &dyn ObjectStore,
+        meta: &ObjectMeta,
+        path: &Path,
+        (first_byte, end_byte): (u64, u64),
+        context: &TaskContext,
+    ) -> Option<Vec<RowGroup>> {
+        let metadata = DFParquetMetadata::new(store, meta)
+            .with_file_metadata_cache(Some(context.runtime_env().cache_manager.get_file_metadata_cache()))
+            .with_page_index_policy(Some(PageIndexPolicy::Skip));
+        let metadata = metadata.fetch_metadata().await.ok()?;
+        let bytes = FileRange { start: first_byte.try_into().ok()?, end: end_byte.try_into().ok()? };
+        let groups = catch_unwind(AssertUnwindSafe(|| self.row_groups(&metadata, meta.size, &bytes))).ok()??;
+        let file = Arc::new(File::open(path).ok()?);
+        let group = |(rows, description)| RowGroup { file: Arc::clone(&file), rows, description };
+        Some(groups.into_iter().map(group).collect())
     }
 
     /// Returns the row groups that DataFusion would read in a byte range of a file of `size` bytes, with their rows and
@@ -387,33 +411,6 @@ fn range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
     let start = column.dictionary_page_offset().map_or(Some(data), |at| u64::try_from(at).ok())?;
     let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
     (start..=end).contains(&data).then_some(start..end)
-}
-
-impl Scan {
-    /// Returns the row groups of a morsel that may have rows that pass the filter, to be decoded by [`RowGroupReader`]s
-    /// into batches of this scan's schema. Returns `None` if the morsel needs [`Scan::read`]: for conversions or a
-    /// complex filter, for a page index or bloom filter that could exclude pages, if the file is not on this machine,
-    /// or if a row group is large or damaged.
-    ///
-    /// # Panics
-    ///
-    /// If the morsel does not exist.
-    pub async fn row_groups(&self, morsel: usize) -> Option<Vec<RowGroup>> {
-        let Morsel { file, first_byte, end_byte, plan, .. } = self.morsels[morsel];
-        let planner = self.row_group_planner.as_ref().filter(|_| self.widened[file].is_empty())?;
-        let (_, format) = &self.plans[plan];
-        let (file, size) = (&self.files[file], self.files[file].meta.size);
-        let path = self.stores.path_of(file).filter(|_| *format == Format::Parquet)?;
-        let metadata = DFParquetMetadata::new(self.stores.client(file.store).as_ref(), &file.meta)
-            .with_file_metadata_cache(Some(self.context.runtime_env().cache_manager.get_file_metadata_cache()))
-            .with_page_index_policy(Some(PageIndexPolicy::Skip));
-        let metadata = metadata.fetch_metadata().await.ok()?;
-        let bytes = FileRange { start: first_byte.try_into().ok()?, end: end_byte.try_into().ok()? };
-        let groups = catch_unwind(AssertUnwindSafe(|| planner.row_groups(&metadata, size, &bytes))).ok()??;
-        let file = Arc::new(File::open(path).ok()?);
-        let group = |(rows, description)| RowGroup { file: Arc::clone(&file), rows, description };
-        Some(groups.into_iter().map(group).collect())
-    }
 }
 
 /// Decodes a [`RowGroup`] from an untrusted description and an untrusted file. The only system call it needs reads the

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
-use super::files::DatasetFile;
-use super::format::{InspectedFile, named_twice};
+use super::dataset_file::DatasetFile;
 use super::hive::HivePartitions;
 use super::inference::Evidence;
+use super::inspected_file::{InspectedFile, named_twice};
 use super::text::TextOptions;
 use crate::DatasetError;
 

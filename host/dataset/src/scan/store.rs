@@ -11,9 +11,9 @@ use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore};
 use url::Url;
 
-use super::files::DatasetFile;
+use super::dataset_file::DatasetFile;
 use super::local::LocalStore;
-use super::stream::reason_of;
+use super::reason::reason_of;
 use crate::DatasetError;
 
 /// Location that a path or URL names.

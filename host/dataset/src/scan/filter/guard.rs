@@ -12,7 +12,7 @@ use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 
-use super::super::stream::reason_of;
+use super::super::reason::reason_of;
 
 /// Maximum columns of a row in an error, and maximum characters of each value.
 const SHOWN_COLUMNS_MAX: usize = 4;

@@ -6,8 +6,11 @@
 //! file is read. Other rules of DataFusion's simplifier are not applied: it removes casts of columns (`CAST(d AS INT) =
 //! 3` becomes `d = 3`), which changes the result.
 
+mod chain;
+mod evaluator;
 mod guard;
 mod patterns;
+mod sql;
 mod syntax;
 mod times;
 
@@ -20,21 +23,24 @@ use arrow_schema::{DataType, FieldRef, Schema};
 use datafusion::common::tree_node::{Transformed, TransformedResult as _, TreeNode as _, TreeNodeRecursion};
 use datafusion::common::{DFSchema, DFSchemaRef, DataFusionError, Result as EngineResult, ScalarValue};
 use datafusion::execution::context::SessionState;
-use datafusion::logical_expr::expr::{Cast, ScalarFunction};
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::sqlparser::ast::{BinaryOperator, Expr as SqlExpr, ExprWithAlias};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{BinaryExpr, ColumnarValue, Expr, ExprSchemable as _, Operator, Volatility, lit};
+use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable as _, Operator, Volatility};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::BinaryExpr as Arithmetic;
 
-pub(super) use guard::FilterFailure;
+use chain::balanced;
+use evaluator::Evaluator;
 use guard::GuardedPredicate;
+use sql::{as_written, display_sql};
 
-use super::schema::MergedSchema;
-use super::stream::{message_of_panic, reason_of};
+use super::reason::{message_of_panic, reason_of};
 use crate::DatasetError;
+
+pub(super) use guard::FilterFailure;
 
 /// Maximum bytes of a filter.
 const FILTER_BYTES_MAX: usize = 4096;
@@ -44,9 +50,6 @@ const DEPTH_MAX: usize = 300;
 
 /// Stack size of the parser thread: enough for any nesting in [`FILTER_BYTES_MAX`] bytes.
 const STACK_BYTES: usize = 256 << 20;
-
-/// Minimum length of a chain of AND or OR that is rebuilt as a balanced tree.
-const CHAIN_MIN: usize = 16;
 
 /// Maximum rounds of replacing functions, whose replacement may contain functions.
 const REPLACE_ROUNDS_MAX: usize = 8;
@@ -60,17 +63,16 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Parses `text` as an SQL expression over the columns of all files.
+    /// Parses `text` as an SQL expression over columns.
     ///
     /// # Errors
     /// [`DatasetError::Filter`] with the invalid part, the rule and the remedy; [`DatasetError::LimitExceeded`] if the
     /// filter is too long.
-    pub(super) fn parse(state: &SessionState, text: &str, merged: &MergedSchema) -> Result<Filter, DatasetError> {
+    pub(super) fn parse(state: &SessionState, text: &str, fields: Vec<FieldRef>) -> Result<Filter, DatasetError> {
         if text.len() > FILTER_BYTES_MAX {
             let what = "length of the filter in bytes".to_owned();
             return Err(DatasetError::LimitExceeded { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
         }
-        let fields: Vec<FieldRef> = merged.fields().cloned().collect();
         let parsed = on_deep_stack(|| {
             let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| reason_of(&e))?;
             Planner::new(state, Arc::new(schema)).filter(syntax::parse(state, text)?, text)
@@ -211,19 +213,6 @@ impl<'a> Planner<'a> {
         folded.data()
     }
 
-    /// Evaluates an expression without columns.
-    fn value_of(&self, expr: &Expr) -> EngineResult<ScalarValue> {
-        let none = Planner::new(self.state, Arc::new(DFSchema::empty()));
-        let physical = self.state.create_physical_expr(none.resolve(expr.clone())?, &none.schema)?;
-        let physical = without_wrapping(physical)?;
-        let one = RecordBatchOptions::new().with_row_count(Some(1));
-        let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one)?;
-        match physical.evaluate(&row)? {
-            ColumnarValue::Scalar(value) => Ok(value),
-            ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
-        }
-    }
-
     /// Rejects expressions that are not boolean or that DataFusion can't evaluate.
     fn check(&self, expr: Expr) -> Result<Expr, String> {
         let types = self.schema.as_arrow();
@@ -237,49 +226,24 @@ impl<'a> Planner<'a> {
         physical.evaluate(&no_rows).map_err(|e| without_regex_picture(&reason_of(&e)))?;
         Ok(expr)
     }
+}
 
+impl Evaluator for Planner<'_> {
     fn type_of(&self, expr: &Expr) -> Option<DataType> {
         expr.get_type(&self.schema).ok()
     }
-}
 
-/// Rebuilds long chains of AND and of OR as balanced trees.
-fn balanced(expr: Expr) -> EngineResult<Expr> {
-    let balanced = expr.transform_down(|part| match part {
-        Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => {
-            let mut parts = Vec::new();
-            unchain(part, op, &mut parts);
-            let is_long = parts.len() >= CHAIN_MIN;
-            let chain = if is_long { join(parts, op) } else { parts.into_iter().reduce(|a, b| joined(a, op, b)) };
-            let chain = chain.unwrap_or_else(|| lit(op == Operator::And));
-            Ok(if is_long { Transformed::yes(chain) } else { Transformed::no(chain) })
+    fn value_of(&self, expr: &Expr) -> EngineResult<ScalarValue> {
+        let none = Planner::new(self.state, Arc::new(DFSchema::empty()));
+        let physical = self.state.create_physical_expr(none.resolve(expr.clone())?, &none.schema)?;
+        let physical = without_wrapping(physical)?;
+        let one = RecordBatchOptions::new().with_row_count(Some(1));
+        let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one)?;
+        match physical.evaluate(&row)? {
+            ColumnarValue::Scalar(value) => Ok(value),
+            ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
         }
-        other => Ok(Transformed::no(other)),
-    });
-    balanced.data()
-}
-
-/// Appends the parts of a chain in order.
-fn unchain(expr: Expr, chained: Operator, parts: &mut Vec<Expr>) {
-    match expr {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if op == chained => {
-            unchain(*left, chained, parts);
-            unchain(*right, chained, parts);
-        }
-        other => parts.push(other),
     }
-}
-
-fn join(mut parts: Vec<Expr>, op: Operator) -> Option<Expr> {
-    if parts.len() < 2 {
-        return parts.pop();
-    }
-    let second = parts.split_off(parts.len() / 2);
-    Some(joined(join(parts, op)?, op, join(second, op)?))
-}
-
-fn joined(left: Expr, op: Operator, right: Expr) -> Expr {
-    Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))
 }
 
 /// Returns the depth of an expression.
@@ -305,23 +269,6 @@ fn first_unrepeatable(expr: &Expr) -> Option<String> {
         _ => Ok(TreeNodeRecursion::Continue),
     });
     visited.ok().and(found)
-}
-
-/// Removes the casts around an expression that type coercion added.
-fn as_written(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Cast(Cast { expr, .. }) if !matches!(**expr, Expr::Literal(..)) => as_written(expr),
-        other => other,
-    }
-}
-
-/// Formats an expression as SQL, for messages.
-fn display_sql(expr: &Expr) -> String {
-    match expr {
-        Expr::Cast(Cast { expr, field }) => format!("CAST({} AS {})", display_sql(expr), field.data_type()),
-        Expr::Literal(ScalarValue::Utf8(Some(text)), _) => format!("'{text}'"),
-        other => other.human_display().to_string(),
-    }
 }
 
 /// Removes the diagram of several lines from the error of an invalid regular expression.

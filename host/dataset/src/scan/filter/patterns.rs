@@ -9,13 +9,14 @@ use datafusion::common::{DataFusionError, Result, ScalarValue};
 use datafusion::logical_expr::expr::Like;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
 
-use super::{Planner, display_sql};
+use super::evaluator::Evaluator;
+use super::sql::display_sql;
 
 /// Replaces each `SIMILAR TO` by a regular expression match.
-pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+pub(super) fn as_regex(evaluator: &dyn Evaluator, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::SimilarTo(Like { negated, expr, pattern, escape_char, .. }) => {
-            let regex = match constant(planner, "SIMILAR TO", &pattern)? {
+            let regex = match constant(evaluator, "SIMILAR TO", &pattern)? {
                 Some(text) => lit(regex_of(&text, escape_char.unwrap_or('\\')).map_err(DataFusionError::Plan)?),
                 None => Expr::Literal(ScalarValue::Utf8(None), None),
             };
@@ -28,10 +29,10 @@ pub(super) fn as_regex(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
 }
 
 /// Replaces the escape character of a `LIKE` by a backslash, the only one that DataFusion supports.
-pub(super) fn with_backslash(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+pub(super) fn with_backslash(evaluator: &dyn Evaluator, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::Like(Like { negated, expr, pattern, escape_char: Some(escape), case_insensitive }) if escape != '\\' => {
-            let pattern = match constant(planner, "LIKE with ESCAPE", &pattern)? {
+            let pattern = match constant(evaluator, "LIKE with ESCAPE", &pattern)? {
                 Some(text) => lit(escaped_by_backslash(&text, escape).map_err(DataFusionError::Plan)?),
                 None => Expr::Literal(ScalarValue::Utf8(None), None),
             };
@@ -61,7 +62,7 @@ fn escaped_by_backslash(pattern: &str, escape: char) -> std::result::Result<Stri
 }
 
 /// Evaluates the constant pattern of the operator `what`; `None` is null.
-fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<String>> {
+fn constant(evaluator: &dyn Evaluator, what: &str, pattern: &Expr) -> Result<Option<String>> {
     if pattern.any_column_refs() {
         return Err(DataFusionError::Plan(format!(
             "the pattern of {what} must be a constant, but `{}` is not; use `~` to match regular expressions \
@@ -69,7 +70,7 @@ fn constant(planner: &Planner<'_>, what: &str, pattern: &Expr) -> Result<Option<
             display_sql(pattern)
         )));
     }
-    match planner.value_of(pattern)? {
+    match evaluator.value_of(pattern)? {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
         ScalarValue::Null => Ok(None),
         _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is not text", display_sql(pattern)))),

@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::ParserError;
 use sandbar_core::hint;
 
-use super::super::stream::reason_of;
+use super::super::reason::reason_of;
 use crate::DatasetError;
 
 /// Maximum depth of nested expressions in the text.

@@ -25,7 +25,8 @@ use datafusion::logical_expr::{
     and, lit, or,
 };
 
-use super::{Planner, join};
+use super::chain::join;
+use super::evaluator::Evaluator;
 
 const NANOS: i128 = 1_000_000_000;
 const DAY_NANOS: i128 = 86_400 * NANOS;
@@ -35,7 +36,7 @@ const MICRO_NANOS: i128 = 1_000;
 type Zone = Option<Arc<str>>;
 
 /// Replaces comparisons of times that DataFusion would not compute exactly.
-pub(super) fn compare_exactly(planner: &Planner<'_>, expr: Expr) -> Result<Expr> {
+pub(super) fn compare_exactly(evaluator: &dyn Evaluator, expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|part| match part {
         Expr::Cast(Cast { expr, field }) => Ok(match time_literal(&expr, field.data_type())? {
             Some(literal) => Transformed::yes(literal),
@@ -50,19 +51,19 @@ pub(super) fn compare_exactly(planner: &Planner<'_>, expr: Expr) -> Result<Expr>
             Some(literal) => Transformed::yes(literal),
             None => Transformed::no(Expr::ScalarFunction(call)),
         }),
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match compare(planner, &left, op, &right)? {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match compare(evaluator, &left, op, &right)? {
             Some(expr) => Transformed::yes(expr),
             None => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
         }),
-        Expr::Between(between) => Ok(match between_as_comparisons(planner, &between)? {
+        Expr::Between(between) => Ok(match between_as_comparisons(evaluator, &between)? {
             Some(expr) => Transformed::yes(expr),
             None => Transformed::no(Expr::Between(between)),
         }),
-        Expr::InList(list) => Ok(match in_list_as_comparisons(planner, &list)? {
+        Expr::InList(list) => Ok(match in_list_as_comparisons(evaluator, &list)? {
             Some(expr) => Transformed::yes(expr),
             None => Transformed::no(Expr::InList(list)),
         }),
-        Expr::Case(case) => case_as_comparisons(planner, case),
+        Expr::Case(case) => case_as_comparisons(evaluator, case),
         other => Ok(Transformed::no(other)),
     });
     replaced.data()
@@ -106,10 +107,10 @@ fn literal_of(instant: i128, zone: &Zone) -> Expr {
 }
 
 /// Converts `x BETWEEN a AND b` to two comparisons, if any of them compares times.
-fn between_as_comparisons(planner: &Planner<'_>, between: &Between) -> Result<Option<Expr>> {
+fn between_as_comparisons(evaluator: &dyn Evaluator, between: &Between) -> Result<Option<Expr>> {
     let Between { expr, negated, low, high } = between;
     let (above, below) = if *negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
-    let sides = (compare(planner, expr, above, low)?, compare(planner, expr, below, high)?);
+    let sides = (compare(evaluator, expr, above, low)?, compare(evaluator, expr, below, high)?);
     if let (None, None) = sides {
         return Ok(None);
     }
@@ -120,12 +121,12 @@ fn between_as_comparisons(planner: &Planner<'_>, between: &Between) -> Result<Op
 }
 
 /// Converts `x IN (a, b)` to comparisons, if any of them compares times.
-fn in_list_as_comparisons(planner: &Planner<'_>, list: &InList) -> Result<Option<Expr>> {
+fn in_list_as_comparisons(evaluator: &dyn Evaluator, list: &InList) -> Result<Option<Expr>> {
     let InList { expr, list, negated } = list;
     let mut any = false;
     let mut equal = Vec::with_capacity(list.len());
     for item in list {
-        let compared = compare(planner, expr, Operator::Eq, item)?;
+        let compared = compare(evaluator, expr, Operator::Eq, item)?;
         any |= compared.is_some();
         let as_is = || Expr::BinaryExpr(BinaryExpr::new(expr.clone(), Operator::Eq, Box::new(item.clone())));
         equal.push(compared.unwrap_or_else(as_is));
@@ -135,11 +136,11 @@ fn in_list_as_comparisons(planner: &Planner<'_>, list: &InList) -> Result<Option
 }
 
 /// Converts `CASE x WHEN a THEN …` to `CASE WHEN x = a THEN …`, if these compare times.
-fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transformed<Expr>> {
+fn case_as_comparisons(evaluator: &dyn Evaluator, mut case: Case) -> Result<Transformed<Expr>> {
     let Some(base) = case.expr.take() else { return Ok(Transformed::no(Expr::Case(case))) };
     let mut compared = Vec::with_capacity(case.when_then_expr.len());
     for (when, _) in &case.when_then_expr {
-        compared.push(compare(planner, &base, Operator::Eq, when)?);
+        compared.push(compare(evaluator, &base, Operator::Eq, when)?);
     }
     if compared.iter().all(Option::is_none) {
         case.expr = Some(base);
@@ -153,8 +154,9 @@ fn case_as_comparisons(planner: &Planner<'_>, mut case: Case) -> Result<Transfor
 }
 
 /// Returns the exact comparison, if one side is a timestamp and the other a time of another type, or text.
-fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
-    let (Some(op), Some(types)) = (TimeComparison::of(op), planner.type_of(left).zip(planner.type_of(right))) else {
+fn compare(evaluator: &dyn Evaluator, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
+    let (Some(op), Some(types)) = (TimeComparison::of(op), evaluator.type_of(left).zip(evaluator.type_of(right)))
+    else {
         return Ok(None);
     };
     let zone = match &types {
@@ -165,8 +167,8 @@ fn compare(planner: &Planner<'_>, left: &Expr, op: Operator, right: &Expr) -> Re
         _ => return Ok(None),
     };
     match (left.any_column_refs(), right.any_column_refs()) {
-        (true, false) if !is_text(&types.0) => against(planner, left, &types.0, op, right, &zone).map(Some),
-        (false, true) if !is_text(&types.1) => against(planner, right, &types.1, op.swapped(), left, &zone).map(Some),
+        (true, false) if !is_text(&types.0) => against(evaluator, left, &types.0, op, right, &zone).map(Some),
+        (false, true) if !is_text(&types.1) => against(evaluator, right, &types.1, op.swapped(), left, &zone).map(Some),
         _ => {
             let args = vec![in_zone(left, &types.0, &zone), in_zone(right, &types.1, &zone)];
             let func = Arc::new(ScalarUDF::new_from_impl(CompareTimes::new(op, zone)));
@@ -187,7 +189,7 @@ fn in_zone(time: &Expr, data_type: &DataType, zone: &Zone) -> Expr {
 
 /// Returns `time op constant`, in the unit of `time`.
 fn against(
-    planner: &Planner<'_>,
+    evaluator: &dyn Evaluator,
     time: &Expr,
     data_type: &DataType,
     op: TimeComparison,
@@ -197,7 +199,7 @@ fn against(
     let time = in_zone(time, data_type, zone);
     let with =
         |op: Operator, other: Expr| Expr::BinaryExpr(BinaryExpr::new(Box::new(time.clone()), op, Box::new(other)));
-    let Some(instant) = instant_of(planner, constant, zone)? else {
+    let Some(instant) = instant_of(evaluator, constant, zone)? else {
         return Ok(with(op.operator(), ticks(None, data_type, zone)));
     };
     Ok(match op.with(instant, tick(data_type).unwrap_or(1), range(data_type)) {
@@ -210,8 +212,8 @@ fn against(
 }
 
 /// Evaluates a constant to nanoseconds since 1970.
-fn instant_of(planner: &Planner<'_>, constant: &Expr, zone: &Zone) -> Result<Option<i128>> {
-    let value = planner.value_of(constant)?;
+fn instant_of(evaluator: &dyn Evaluator, constant: &Expr, zone: &Zone) -> Result<Option<i128>> {
+    let value = evaluator.value_of(constant)?;
     if let Some(text) = text_of(&value) {
         return text.map(|text| instant_of_text(text, zone)).transpose();
     }

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
-use super::super::files::DatasetFile;
-use super::super::stream::reason_of;
+use super::super::dataset_file::DatasetFile;
+use super::super::reason::reason_of;
+use super::compression::Compression;
 use super::options::Encoding;
 
 /// Bytes of a chunk, read and decoded.
@@ -16,12 +17,6 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Number of chunks that are read concurrently, including the next one.
 const CHUNKS_AHEAD: usize = 3;
-
-/// Maximum memory for decompressing `.xz`: its dictionary takes 64 MiB at the highest level.
-const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
-
-/// Binary logarithm of the maximum window of a `.zst` file: 128 MiB.
-const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// First bytes of files that are not text, whatever their extension.
 const NO_TEXT: &[(&[u8], &str)] = &[
@@ -32,45 +27,6 @@ const NO_TEXT: &[(&[u8], &str)] = &[
     (b"\xff\xfe\0\0", "UTF-32 text, which is not supported"),
     (b"\0\0\xfe\xff", "UTF-32 text, which is not supported"),
 ];
-
-/// Compression of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in super::super) enum Compression {
-    Gzip,
-    Zstd,
-    Bzip2,
-    Xz,
-}
-
-impl Compression {
-    /// Returns the compression that an extension names.
-    pub(in super::super) fn of(extension: &str) -> Option<Compression> {
-        match extension {
-            "gz" | "gzip" => Some(Compression::Gzip),
-            "zst" | "zstd" => Some(Compression::Zstd),
-            "bz2" => Some(Compression::Bzip2),
-            "xz" => Some(Compression::Xz),
-            _ => None,
-        }
-    }
-
-    fn reader(self, feed: Feed) -> io::Result<Box<dyn Read + Send>> {
-        Ok(match self {
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(feed)),
-            Compression::Zstd => {
-                let mut decoder = zstd::stream::read::Decoder::with_buffer(feed)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-                Box::new(decoder)
-            }
-            Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(feed)),
-            Compression::Xz => {
-                let flags = liblzma::stream::CONCATENATED;
-                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES_MAX, flags)?;
-                Box::new(liblzma::bufread::XzDecoder::new_stream(feed, stream))
-            }
-        })
-    }
-}
 
 /// Text file, as bytes.
 #[derive(Debug, Clone)]

@@ -17,7 +17,8 @@ use datafusion::arrow::json::ReaderBuilder;
 
 use super::super::inference::{self, Class, Evidence};
 use super::options::TextOptions;
-use super::{RawValue, Syntax};
+use super::record::RawValue;
+use super::syntax::Syntax;
 
 /// Name and type of a column.
 #[derive(Debug, Clone)]

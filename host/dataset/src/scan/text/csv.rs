@@ -5,7 +5,7 @@
 
 use memchr::{memchr, memchr_iter, memchr2};
 
-use super::{RawValue, RecordError, RecordStep};
+use super::record::{RawValue, RecordError, RecordStep};
 
 /// CSV dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,35 +7,24 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStore;
 
-use super::super::ScanSource;
-use super::super::files::DatasetFile;
-use super::super::format::{Format, InspectedFile};
+use super::super::dataset_file::DatasetFile;
+use super::super::format::Format;
 use super::super::inference::{self, Class, Evidence, TypeProblem};
+use super::super::inspected_file::InspectedFile;
+use super::super::source::ScanSource;
 use super::bytes::TextBytes;
 use super::column::{key, not_utf8_reason};
 use super::csv::{CsvSyntax, RecordBoundaries};
+use super::file::TextFile;
 use super::json::{self, JsonKeys, NestedValue};
 use super::options::TextOptions;
-use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
+use super::record::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep};
+use super::syntax::Syntax;
 use crate::DatasetError;
 
 /// Bytes of a CSV file from which types are inferred, if each used column has a value in them. A later value of another
 /// type is an error when it is read.
 const HEAD_BYTES: u64 = 64 << 20;
-
-/// Inspected text file.
-#[derive(Debug)]
-pub(in super::super) struct TextFile {
-    pub(super) name: String,
-    pub(super) bytes: TextBytes,
-    pub(super) syntax: Syntax,
-    /// Columns of a CSV file, in order.
-    pub(super) columns: Vec<String>,
-    /// Start of the first record, after the header.
-    pub(super) first: u64,
-    /// Byte ranges that start and end at record boundaries and can be read independently.
-    pub(in super::super) parts: Vec<(u64, u64)>,
-}
 
 /// Inspects a file before its rows are read.
 pub(in super::super) async fn inspect(
@@ -63,23 +52,6 @@ pub(in super::super) async fn inspect(
 }
 
 impl TextFile {
-    /// Returns an error that names the line at byte `at`.
-    pub(super) async fn fault(&self, at: u64, reason: String) -> DatasetError {
-        let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
-        DatasetError::Read { file: self.name.clone(), line, reason }
-    }
-
-    /// Formats the file and the line at byte `at` for a message.
-    pub(in super::super) async fn place(&self, at: u64) -> String {
-        let line = self.bytes.line_of(at, |byte| self.syntax.skips(byte)).await;
-        let line = line.map_or_else(String::new, |line| format!(", line {line}"));
-        format!("{}{line}", self.name)
-    }
-
-    fn unread(&self, reason: String) -> DatasetError {
-        DatasetError::Read { file: self.name.clone(), line: None, reason }
-    }
-
     /// Splits the file into ranges of about `morsel_bytes`, each extended to the next record.
     async fn cut(&self, csv: CsvSyntax, morsel_bytes: u64) -> Result<Vec<(u64, u64)>, DatasetError> {
         let Some(len) = self.bytes.len() else { return Ok(vec![(self.first, u64::MAX)]) };

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use memchr::memchr3;
 
-use super::{RawValue, RecordError, RecordStep};
+use super::record::{RawValue, RecordError, RecordStep};
 
 /// Maximum depth of nested lists and objects in a used value.
 pub(super) const DEPTH_MAX: usize = 32;

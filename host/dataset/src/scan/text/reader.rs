@@ -17,10 +17,12 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::column::{ColumnSpec, TextColumn};
-use super::inspector::{TextFile, value_count_error};
+use super::file::TextFile;
+use super::inspector::value_count_error;
 use super::json::{self, JsonKeys};
 use super::options::TextOptions;
-use super::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep, Syntax};
+use super::record::{RECORD_BYTES_MAX, RawValue, RecordError, RecordStep};
+use super::syntax::Syntax;
 use crate::DatasetError;
 
 /// Maximum bytes of one column in a batch. Long values reduce the rows of a batch.
@@ -257,14 +259,14 @@ impl PartitionReader {
         let all = columns.into_iter().zip(self.columns.iter()).map(|(column, (spec, source))| match source {
             ColumnSource::Folder(value) => {
                 let array = value.to_array_of_size(begin.len());
-                array.map_err(|e| (self.base, super::super::stream::reason_of(&e)))
+                array.map_err(|e| (self.base, super::super::reason::reason_of(&e)))
             }
             ColumnSource::Column(_) => column.finish(spec).map_err(|fault| (begin[fault.row], fault.reason)),
         });
         let all = all.collect::<Result<Vec<ArrayRef>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(begin.len()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), all, &options)
-            .map_err(|e| (self.base, super::super::stream::reason_of(&e)))
+            .map_err(|e| (self.base, super::super::reason::reason_of(&e)))
     }
 
     /// Returns an error that names the line at `at`.
