@@ -15,10 +15,3 @@ pub use exports::sandbar::udf::{guest, parameters, program};
 #[cfg(target_family = "wasm")]
 pub use sandbar::udf::{data, groups};
 pub use sandbar::udf::{dense, log, tasks};
-
-#[cfg(target_family = "wasm")]
-use crate::export::Component;
-
-// On other targets, linkers reject the names of the exports, and no host calls them.
-#[cfg(target_family = "wasm")]
-export!(Component with_types_in self);

@@ -11,6 +11,10 @@ use crate::{actor, bindings, random, task};
 
 pub(crate) struct Component;
 
+// On other targets, linkers reject the names of the exports, and no host calls them.
+#[cfg(target_family = "wasm")]
+bindings::export!(Component with_types_in bindings);
+
 thread_local! {
     static BOUND: RefCell<Option<Box<dyn BoundFunction>>> = const { RefCell::new(None) };
 }

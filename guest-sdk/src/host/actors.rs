@@ -1,9 +1,12 @@
 //! Actors of the test host, in this process and thread.
 
-use sandbar_core::{ActorOptions, Argument, Code, Fault, RequestOptions, TaskError};
+use sandbar_core::{Code, Fault, RequestOptions, TaskError};
 
-use super::calls::{Call, CallFrame, CallResult, CallState, Step, encoded, run, settle};
-use super::objects::{EncodedValue, ProgramHost, host};
+use super::actor::{Actor, CreationCall};
+use super::call::{Call, CallFrame, CallResult, CallState};
+use super::calls::run;
+use super::encoded_value::encoded;
+use super::program_host::{ProgramHost, host};
 use crate::actor::ActorState;
 use crate::bindings::program::TaskKind;
 use crate::bindings::tasks::Outcome;
@@ -12,38 +15,6 @@ use crate::task;
 
 /// Default maximum number of concurrently waiting calls.
 const CONCURRENCY: u32 = 1000;
-
-pub(super) struct Actor {
-    creation: CreationCall,
-    /// Its `checkpoint` and `restore`.
-    hooks: Option<[&'static TaskDefinition; 2]>,
-    name: Option<String>,
-    options: ActorOptions,
-    /// None before the creation, and while a call uses it.
-    state: ActorState,
-    /// Whether a part of a call runs, or the actor is being created.
-    busy: bool,
-    /// Set when the actor was killed while it ran: whether it restarts.
-    kill_requested: Option<bool>,
-    restart_pending: bool,
-    restarts: u32,
-    /// Calls that have finished since the last checkpoint.
-    calls_since_checkpoint: u32,
-    saved: Option<EncodedValue>,
-    died: Option<Fault>,
-}
-
-/// The call that creates an actor.
-#[derive(Clone)]
-pub(super) struct CreationCall {
-    pub(super) definition: &'static TaskDefinition,
-    pub(super) chain: Vec<String>,
-    pub(super) arguments: Vec<u8>,
-    /// Objects in place of arguments.
-    pub(super) needs: Vec<u64>,
-    /// Objects inside arguments.
-    pub(super) refs: Vec<u64>,
-}
 
 pub(crate) fn find(name: &str) -> u64 {
     host(|host| match host.names.get(name).copied() {
@@ -57,14 +28,6 @@ pub(crate) fn find(name: &str) -> u64 {
             host.add(Outcome::Failed, encoded(&error), Vec::new())
         }
     })
-}
-
-pub(crate) fn kill(actor: u64, restart: bool) {
-    host(|host| {
-        let actor = host.resolve_alias(actor);
-        host.kill(actor, restart);
-    });
-    settle();
 }
 
 /// Restarts an actor from its last checkpoint, or from its original arguments.
@@ -93,36 +56,6 @@ pub(super) fn checkpoint_actor(number: u64) {
     host(|host| host.handle_checkpoint(number, saved));
 }
 
-impl Actor {
-    /// Takes the state for a part of a call.
-    pub(super) fn take_state(&mut self) -> ActorState {
-        self.busy = true;
-        self.state.take()
-    }
-
-    pub(super) fn is_busy(&self) -> bool {
-        self.busy
-    }
-
-    fn chain_of(&self, hook: &TaskDefinition) -> Vec<String> {
-        let mut chain = self.creation.chain.clone();
-        chain.pop();
-        chain.push(hook.name.to_owned());
-        chain
-    }
-
-    fn creation_call(&self) -> CreationCall {
-        match (&self.saved, self.hooks) {
-            (Some((bytes, contains)), Some([_, restore])) => {
-                let arguments = postcard::to_stdvec(&[Argument::Value(bytes)][..]).expect("an argument is bytes");
-                let (chain, refs) = (self.chain_of(restore), contains.clone());
-                CreationCall { definition: restore, chain, arguments, needs: Vec::new(), refs }
-            }
-            _ => self.creation.clone(),
-        }
-    }
-}
-
 /// Returns the type of an actor's function: `Counter` for `Counter.new`.
 fn type_of(definition: &TaskDefinition) -> &'static str {
     definition.name.rsplit_once('.').map_or(definition.name, |(of, _)| of)
@@ -135,20 +68,8 @@ fn hooks(of: &str) -> Option<[&'static TaskDefinition; 2]> {
 }
 
 impl ProgramHost {
-    /// Returns the next step that an actor needs.
-    pub(super) fn next_actor_step(&self) -> Option<Step> {
-        self.actors.iter().filter(|(_, actor)| !actor.busy).find_map(|(number, actor)| {
-            let every = actor.options.checkpoint_every.unwrap_or(1).max(1);
-            let is_due = actor.hooks.is_some() && actor.state.is_some() && actor.calls_since_checkpoint >= every;
-            match actor.restart_pending {
-                true => Some(Step::Restart(*number)),
-                false => is_due.then_some(Step::Checkpoint(*number)),
-            }
-        })
-    }
-
     /// Returns the actor of a handle, which may be an alias of another actor's handle.
-    fn resolve_alias(&self, handle: u64) -> u64 {
+    pub(super) fn resolve_alias(&self, handle: u64) -> u64 {
         let other = self.value(handle).and_then(|bytes| postcard::from_bytes::<Option<u64>>(bytes).ok());
         other.flatten().map_or(handle, |other| self.resolve_alias(other))
     }

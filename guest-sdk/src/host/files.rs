@@ -5,17 +5,9 @@ use std::path::PathBuf;
 
 use sandbar_core::{Code, FILE_NAMES_PER_OBJECT, Fault, FileListRef, TaskError};
 
-use super::calls::encoded;
-use super::objects::host;
+use super::encoded_value::encoded;
+use super::program_host::{InputFile, host};
 use crate::bindings::tasks::Outcome;
-
-/// An input file of the job.
-#[derive(Debug, Clone)]
-pub(super) enum InputFile {
-    File(PathBuf),
-    /// A list of file names, encoded with postcard.
-    Names(Vec<u8>),
-}
 
 /// Adds input files to the job.
 pub(crate) fn add_files(paths: Vec<PathBuf>) -> FileListRef {

@@ -3,7 +3,7 @@
 
 use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupRequest, RequestOptions, Strategy};
 
-use super::objects::{ProgramHost, host};
+use super::program_host::{ProgramHost, host};
 use crate::bindings::tasks::Outcome;
 
 pub(crate) fn group(request: &[u8]) -> u64 {

@@ -3,71 +3,8 @@
 //! As with a real host, an object exists while the program holds it or another object contains it. So tests notice a
 //! program that releases an object too early or twice.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
-
-use super::actors::Actor;
-use super::calls::{Call, CallFrame};
-use super::files::InputFile;
-use super::streams::Generator;
-use crate::actor::{self, ActorState};
+use super::program_host::{Object, ProgramHost, host};
 use crate::bindings::tasks::{Got, Outcome};
-use crate::registry::GeneratorItems;
-
-/// The state of the test host.
-#[derive(Default)]
-pub(super) struct ProgramHost {
-    /// The last object number in use.
-    last: u64,
-    objects: HashMap<u64, Object>,
-    /// Unfinished calls, by the number of their first result.
-    pub(super) calls: BTreeMap<u64, Call>,
-    /// Running parts of calls: each was started by the one before it.
-    pub(super) frames: Vec<CallFrame>,
-    /// Actors, by the number of their first handle.
-    pub(super) actors: BTreeMap<u64, Actor>,
-    pub(super) names: HashMap<String, u64>,
-    /// Generators, by the number of their call.
-    pub(super) streams: HashMap<u64, Generator>,
-    /// Input files, by their number.
-    pub(super) files: Vec<InputFile>,
-    /// Number of bundles of each placement group.
-    pub(super) groups: HashMap<u64, usize>,
-    pub(super) deferred: DeferredDrops,
-}
-
-struct Object {
-    /// `TimeOut` while the object is not ready.
-    outcome: Outcome,
-    bytes: Vec<u8>,
-    contains: Vec<u64>,
-    /// Whether the program holds a reference.
-    held: bool,
-    /// Number of objects that contain it and of unfinished calls that use it.
-    contained: usize,
-}
-
-/// User values to drop after the host is no longer borrowed: their destructors may call the host.
-#[derive(Default)]
-pub(super) struct DeferredDrops {
-    pub(super) states: Vec<ActorState>,
-    pub(super) calls: Vec<u64>,
-    pub(super) streams: Vec<GeneratorItems>,
-}
-
-/// The bytes of a value, and the objects that it contains.
-pub(super) type EncodedValue = (Vec<u8>, Vec<u64>);
-
-thread_local! {
-    static HOST: RefCell<ProgramHost> = RefCell::default();
-}
-
-pub(super) fn host<T>(run: impl FnOnce(&mut ProgramHost) -> T) -> T {
-    let (result, deferred) = HOST.with_borrow_mut(|host| (run(host), std::mem::take(&mut host.deferred)));
-    deferred.calls.into_iter().for_each(actor::abandon);
-    drop((deferred.states, deferred.streams));
-    result
-}
 
 /// Number of objects.
 pub(crate) fn count() -> usize {

@@ -2,25 +2,14 @@
 
 use sandbar_core::{Code, Fault, TaskError};
 
-use super::calls::{CallFrame, run};
-use super::objects::{ProgramHost, host, panic_on_deadlock};
+use super::call::CallFrame;
+use super::calls::run;
+use super::objects::panic_on_deadlock;
+use super::program_host::{Generator, ProgramHost, host};
 use crate::bindings::program::TaskKind;
 use crate::bindings::tasks::{Following, Outcome};
 use crate::registry::GeneratorItems;
 use crate::task;
-
-/// A started generator.
-pub(super) struct Generator {
-    /// None while the generator computes an item.
-    items: Option<GeneratorItems>,
-    yielded: u64,
-}
-
-impl Generator {
-    pub(super) fn into_items(self) -> Option<GeneratorItems> {
-        self.items
-    }
-}
 
 /// Registers the generator of a call.
 pub(crate) fn add_generator(call: u64, items: GeneratorItems) {

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use sandbar_core::{Argument, Code, Fault, Seed, TaskError};
 
-use super::call::{Arguments, write_number};
+use super::arguments::Arguments;
 use super::object::ObjectRef;
-use super::value::{Scratch, Value, ValueBytes};
+use super::value::{Scratch, Value, ValueBytes, write_number};
 use crate::registry::{EntryPoint, TaskDefinition};
 use crate::{host, random};
 
@@ -171,7 +171,9 @@ pub(super) fn run(definition: &'static TaskDefinition, call: u64, list: &Argumen
         let mut seeds = Seed::new(seed);
         for item in items {
             random::set_seed(seeds.next_u64());
-            if let Err(message) = run(&Arguments { definition, call, values: vec![Argument::Value(item)] }) {
+            if let Err(message) =
+                run(&Arguments { parameters: definition.arguments, call, values: vec![Argument::Value(item)] })
+            {
                 add_failure(definition, message);
             }
         }

@@ -6,7 +6,7 @@ use sandbar_core::{FILE_NAMES_PER_OBJECT, FileListRef, FileRef, TaskError};
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
-use super::call::Arg;
+use super::call_builder::Arg;
 use super::object::{ObjectRef, release_if_many};
 use crate::host;
 

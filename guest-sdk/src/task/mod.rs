@@ -2,33 +2,41 @@
 //!
 //! `#[task]` keeps the function, and generates a type of the same name that submits it.
 
+mod arguments;
 mod batch;
 mod bytes;
-mod call;
+mod call_buffers;
+mod call_builder;
 mod chunk;
+mod execution;
 mod files;
 mod group;
 mod json;
 mod object;
 mod options;
 mod pool;
+mod ref_capture;
 mod stream;
+mod task_result;
 mod value;
 
 use std::marker::PhantomData;
 
+pub use arguments::Arguments;
 pub use batch::Batch;
 pub use bytes::Bytes;
-pub use call::{Arg, Arguments, report_error, return_value};
+pub use call_builder::Arg;
 pub use files::{File, Files, FilesIter};
 pub use group::{Bundle, PlacementGroup};
 pub use object::{Handles, ObjectRef, cancel, get_all, put, wait};
 pub use options::Submission;
 pub use pool::{Pool, Results};
 pub use stream::{ObjectStream, yield_item};
+pub use task_result::{report_error, return_value};
 pub use value::Value;
 
-pub(crate) use call::{CallBuilder, run};
+pub(crate) use call_builder::CallBuilder;
+pub(crate) use execution::run;
 pub(crate) use object::{fetch, forget_handles, release_dropped, try_fetch};
 pub(crate) use options::milliseconds;
 

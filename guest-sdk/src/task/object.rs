@@ -11,7 +11,8 @@ use std::time::Duration;
 use sandbar_core::{Code, Fault, TaskError, VALUE_INLINE_BYTES_MAX};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use super::call::with_scratch;
+use super::call_buffers::with_scratch;
+use super::ref_capture::capture_ref;
 use super::value::{Value, ValueBytes};
 use crate::bindings::tasks::{Got, Outcome};
 use crate::host;
@@ -96,12 +97,7 @@ impl<T> fmt::Debug for ObjectRef<T> {
 
 impl<T> Serialize for ObjectRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let captures = |capture: &mut RefCapture| {
-            let captures = capture.depth > 0 && !serializer.is_human_readable();
-            capture.objects.extend(captures.then_some(self.number));
-            captures
-        };
-        if !REF_CAPTURE.with_borrow_mut(captures) {
+        if serializer.is_human_readable() || !capture_ref(self.number) {
             return Err(ser::Error::custom(
                 "an ObjectRef can only be serialised inside a value of a task or an object",
             ));
@@ -264,15 +260,6 @@ several! {
 
 thread_local! {
     static HANDLES: RefCell<HandleCounts> = const { RefCell::new(HandleCounts::new()) };
-    static REF_CAPTURE: RefCell<RefCapture> = const { RefCell::new(RefCapture { depth: 0, objects: Vec::new() }) };
-}
-
-/// The objects contained in the values that are being encoded.
-struct RefCapture {
-    /// Nesting depth: encoding one value may store another.
-    depth: usize,
-    /// Objects of the innermost value, after those of the outer ones.
-    objects: Vec<u64>,
 }
 
 /// Number of handles to each object.
@@ -350,20 +337,6 @@ pub(crate) fn forget_handles() {
         handles.counts.clear();
         handles.dropped.clear();
     });
-}
-
-/// Calls `write`, and appends the objects that it encoded to `objects`.
-pub(super) fn capture_refs<T>(objects: &mut Vec<u64>, write: impl FnOnce() -> T) -> T {
-    let start = REF_CAPTURE.with_borrow_mut(|capture| {
-        capture.depth += 1;
-        capture.objects.len()
-    });
-    let result = write();
-    REF_CAPTURE.with_borrow_mut(|capture| {
-        capture.depth -= 1;
-        objects.extend(capture.objects.drain(start..));
-    });
-    result
 }
 
 /// Hashes consecutive numbers: a multiplication spreads them over the bits that the map uses.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbar_core::{RequestOptions, RetryOn, Strategy};
 
-use super::call::CallBuilder;
+use super::call_builder::CallBuilder;
 use super::group::PlacementGroup;
 use crate::registry::TaskDefinition;
 

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use sandbar_core::{Code, RequestOptions, TaskError};
 
-use super::call::{Arg, CallBuilder};
+use super::call_builder::{Arg, CallBuilder};
 use super::chunk::{List, Outcomes};
 use super::object::{ObjectRef, release_dropped};
 use super::options::Submission;

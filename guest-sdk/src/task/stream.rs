@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use sandbar_core::{Code, TaskError};
 
-use super::call::with_scratch;
+use super::call_buffers::with_scratch;
 use super::object::{Handles, ObjectRef, failure, fetch, nanoseconds, release_if_many, release_now};
 use super::options::Submission;
 #[cfg(target_family = "wasm")]
-use super::return_value;
+use super::task_result::return_value;
 use super::value::Value;
 use crate::bindings::tasks::Following;
 use crate::host;

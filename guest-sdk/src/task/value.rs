@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::json;
-use super::object::capture_refs;
+use super::ref_capture::capture_refs;
 use crate::host;
 
 /// Maximum size of a value that is read into a stack buffer, in bytes. Larger values use the heap.
@@ -150,4 +150,13 @@ impl Flavor for AppendFlavor<'_> {
     fn finalize(self) -> postcard::Result<()> {
         Ok(())
     }
+}
+
+/// Writes a number as postcard does: seven bits per byte, the low bits first.
+pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
 }

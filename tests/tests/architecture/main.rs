@@ -255,7 +255,6 @@ fn packages() -> BTreeMap<String, Vec<String>> {
 
 /// Crates whose files still have import cycles. A crate without cycles must be removed from this list.
 const CRATES_WITH_CYCLES: &[&str] = &[
-    "guest-sdk",
     "host/worker",
 ];
 

@@ -1,35 +1,15 @@
-//! Calls of tasks: encoding them in the caller, decoding and running them in the callee.
-
-use std::any::Any;
-use std::cell::Cell;
-use std::fmt::Display;
+//! Calls of tasks under construction.
 
 use postcard::serialize_with_flavor;
-use sandbar_core::{Argument, RequestOptions, TaskError, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{RequestOptions, VALUE_INLINE_BYTES_MAX};
 
 use super::batch::Batch;
-use super::chunk::{self, List};
-use super::object::{Handles, ObjectRef, fetch, release_if_many};
-use super::stream;
-use super::value::{AppendFlavor, Scratch, Value, ValueBytes};
-use crate::registry::{self, EntryPoint, TaskDefinition};
-use crate::{actor, host};
-
-/// Maximum capacity of a recycled buffer, in bytes.
-const RECYCLED_BYTES_MAX: usize = 1 << 20;
-
-/// Converts a task's error to text. Reports another task's error to the host first, so that it keeps its code and
-/// chain.
-pub fn report_error<E: Display + 'static>(error: E) -> String {
-    let text = error.to_string();
-    if let Some(error) = (&error as &dyn Any).downcast_ref::<TaskError>() {
-        let error = postcard::to_stdvec(error).expect("an error is texts");
-        if !chunk::set_failure(&error) {
-            host::report_failure(&error);
-        }
-    }
-    text
-}
+use super::call_buffers::CallBuffers;
+use super::chunk::List;
+use super::object::{Handles, ObjectRef, release_if_many};
+use super::value::{AppendFlavor, Value, write_number};
+use crate::host;
+use crate::registry::TaskDefinition;
 
 /// An argument of a call: a value, or an object that contains the value. Converts from either.
 #[derive(Debug)]
@@ -83,42 +63,6 @@ pub(crate) struct CallBuilder {
     definition: &'static TaskDefinition,
     buffers: Box<CallBuffers>,
     pushed: usize,
-}
-
-#[derive(Default)]
-struct CallBuffers {
-    request: Vec<u8>,
-    /// Objects that the arguments contain.
-    refs: Vec<u64>,
-    scratch: Scratch,
-}
-
-thread_local! {
-    /// Recycled buffers; none while they are in use.
-    static BUFFERS: Cell<Option<Box<CallBuffers>>> = const { Cell::new(None) };
-}
-
-impl CallBuffers {
-    fn take() -> Box<CallBuffers> {
-        BUFFERS.take().unwrap_or_default()
-    }
-
-    fn recycle(mut self: Box<Self>) {
-        self.request.clear();
-        self.refs.clear();
-        if self.scratch.bytes.capacity() > RECYCLED_BYTES_MAX {
-            self.scratch.bytes = Vec::new();
-        }
-        BUFFERS.set(Some(self));
-    }
-}
-
-/// Calls `call` with a recycled scratch buffer.
-pub(super) fn with_scratch<T>(call: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut buffers = CallBuffers::take();
-    let result = call(&mut buffers.scratch);
-    buffers.recycle();
-    result
 }
 
 impl CallBuilder {
@@ -213,108 +157,13 @@ impl CallBuilder {
     }
 }
 
-/// Writes a number as postcard does: seven bits per byte, the low bits first.
-pub(super) fn write_number(to: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        to.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    to.push(number as u8);
-}
-
-/// The arguments that a task receives.
-#[derive(Debug)]
-pub struct Arguments<'a> {
-    pub(super) definition: &'static TaskDefinition,
-    pub(super) call: u64,
-    pub(super) values: Vec<Argument<'a>>,
-}
-
-impl Arguments<'_> {
-    /// The number of the call.
-    pub fn call(&self) -> u64 {
-        self.call
-    }
-
-    /// Decodes the argument at an index.
-    ///
-    /// # Errors
-    /// Names the argument when it is missing or can't be decoded.
-    pub fn take<T: Value>(&self, index: usize) -> Result<T, String> {
-        let (name, of) = self.definition.arguments[index];
-        let wrong = |e| format!("argument `{name}` can't be read as {of}: {e}");
-        match self.values.get(index).unwrap_or(&Argument::Missing) {
-            Argument::Value(bytes) => T::read(ValueBytes::Memory(bytes)).map_err(wrong),
-            Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),
-            Argument::Json(text) => T::from_json(text).map_err(wrong),
-            Argument::Missing | Argument::ReturnsJson => {
-                T::absent().ok_or_else(|| format!("argument `{name}` is missing"))
-            }
-        }
-    }
-}
-
-thread_local! {
-    /// Whether the current task returns JSON.
-    static RETURNS_JSON: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Passes a result of the current task to the host.
-///
-/// # Errors
-/// Reports why the value can't be encoded.
-pub fn return_value<T: Value>(value: T) -> Result<(), String> {
-    if RETURNS_JSON.get() {
-        let json = value.to_json().unwrap_or_else(|e| {
-            log::warn!("the result is shown as null: {e}");
-            b"null".to_vec()
-        });
-        host::returned(&[&json], &[]);
-        return Ok(());
-    }
-    let written = with_scratch(|scratch| match chunk::add_result(&value, scratch) {
-        Some(written) => written,
-        None => value.write(scratch, host::returned),
-    });
-    written.map_err(|e| format!("the result can't be encoded: {e}"))
-}
-
-/// Runs the task at this index of [`registry::tasks`]. `arguments` is an encoded list of `Argument`. Returns whether
-/// the call has finished.
-pub(crate) fn run(index: u32, call: u64, arguments: &[u8]) -> Result<bool, String> {
-    let definition = if actor::is_actor() { registry::cached_task(index) } else { registry::task(index) }?;
-    let mut values: Vec<Argument<'_>> =
-        postcard::from_bytes(arguments).map_err(|e| format!("the arguments can't be decoded: {e}"))?;
-    let returns_json = values.pop_if(|last| *last == Argument::ReturnsJson).is_some();
-    if chunk::is_list(definition, &values) {
-        return chunk::outside_list(|| actor::with_current_call(None, || chunk::run(definition, call, &values[0])))
-            .map(|()| true);
-    }
-    if values.len() > definition.arguments.len() {
-        return Err(format!("the task takes {} arguments, not {}", definition.arguments.len(), values.len()));
-    }
-    let arguments = Arguments { definition, call, values };
-    match definition.run {
-        EntryPoint::Blocking(run) => {
-            let before = RETURNS_JSON.replace(returns_json);
-            let ended = chunk::outside_list(|| actor::with_current_call(None, || run(&arguments)));
-            RETURNS_JSON.set(before);
-            ended.map(|()| true)
-        }
-        EntryPoint::Generator(begin) => {
-            chunk::outside_list(|| actor::with_current_call(None, || stream::run(call, begin(&arguments)?)))
-        }
-        EntryPoint::Async(begin) => actor::start(call, begin(&arguments)?),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use sandbar_core::{Code, ObjectId, TaskRequest};
+    use sandbar_core::{Argument, Code, ObjectId, TaskRequest};
 
-    use super::super::object::capture_refs;
+    use super::super::ref_capture::capture_refs;
     use super::*;
     use crate::Submission;
 
