@@ -10,9 +10,9 @@ use crate::mapping::HUGE_PAGE_BYTES;
 const LARGE_BYTES: usize = 8 << 10;
 /// Minimum size in bytes of allocations with a mapping of their own: the maximum of the setting.
 const MAPPED_BYTES: usize = 32 << 20;
-/// Free memory from which on a small heap returns memory to the kernel, in bytes.
+/// Minimum bytes of free memory that a small heap returns to the kernel.
 const TRIM_BYTES: usize = 1 << 20;
-/// Bytes of the heap that are in huge pages.
+/// Bytes at the start of the heap that are in huge pages.
 const HUGE_HEAP_BYTES: usize = 1 << 30;
 /// Increment of the heap beyond its huge pages, in bytes.
 const GROWTH_BYTES: usize = 16 << 20;
@@ -22,8 +22,8 @@ const GROWTH_BYTES: usize = 16 << 20;
 /// threads.
 ///
 /// One thread creates batches and another drops them. Per-thread heaps keep freed memory for the thread that allocated
-/// it while other threads take new pages, and clearing a page costs more than most operations on it. Grouping and
-/// training on 14M rows takes 290 MB of new pages with mimalloc alone, and 190 MB with one heap.
+/// it while other threads take new pages, and clearing a page costs more than most operations on it. Training 522
+/// models on 14M rows takes 148 MB of new memory with one heap for large allocations, and 290 MB without.
 #[derive(Debug)]
 pub struct Heap;
 
@@ -113,21 +113,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_keep_what_they_hold_when_they_grow_and_shrink() {
+    fn reallocations_keep_the_content() {
         let lengths = [1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 8 << 20, MAPPED_BYTES + 1];
         for (from, to) in lengths.iter().flat_map(|from| lengths.map(|to| (*from, to))) {
             for align in [1, 64, 4096] {
                 let layout = |bytes| Layout::from_size_align(bytes, align).unwrap();
                 // SAFETY: the layouts are not empty, and each allocation is used and freed with its own layout.
                 unsafe {
-                    let piece = Heap.alloc_zeroed(layout(from));
-                    assert!(piece.addr().is_multiple_of(align));
-                    assert_eq!((*piece, *piece.add(from - 1)), (0, 0));
-                    *piece.add(from.min(to) - 1) = 7;
-                    let piece = Heap.realloc(piece, layout(from), to);
-                    assert!(piece.addr().is_multiple_of(align));
-                    assert_eq!(*piece.add(from.min(to) - 1), 7, "{from} to {to} bytes");
-                    Heap.dealloc(piece, layout(to));
+                    let block = Heap.alloc_zeroed(layout(from));
+                    assert!(block.addr().is_multiple_of(align));
+                    assert_eq!((*block, *block.add(from - 1)), (0, 0));
+                    *block.add(from.min(to) - 1) = 7;
+                    let block = Heap.realloc(block, layout(from), to);
+                    assert!(block.addr().is_multiple_of(align));
+                    assert_eq!(*block.add(from.min(to) - 1), 7, "{from} to {to} bytes");
+                    Heap.dealloc(block, layout(to));
                 }
             }
         }

@@ -13,7 +13,6 @@
 
 mod disk;
 mod heap;
-
 mod mapping;
 mod receive_buffer;
 mod sealed;

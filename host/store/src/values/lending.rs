@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sandbar_core::WorkerId;
 
 use super::memory::charge;
-use super::{DiskState, StoreAction, StoredValue, ValueKey, ValueMemory, ValueStore, WriterAction};
+use super::value::DiskState;
+use super::{StoreAction, ValueKey, ValueMemory, ValueStore, WriterAction};
 use crate::SealedFile;
 use crate::disk::DiskTask;
 
@@ -27,22 +28,12 @@ pub enum LendResult {
     Lost(String),
 }
 
-#[derive(Debug)]
-pub(super) struct Loan {
-    pub(super) worker: WorkerId,
-    /// Number of times that the worker was lent the file and did not return it.
-    times: u32,
-    /// Whether the worker still keeps the file.
-    has: bool,
-}
-
 impl ValueStore {
     /// Lends a value to a worker.
     pub fn lend(&mut self, key: ValueKey, worker: WorkerId) -> LendResult {
         let now = self.tick();
         let Some(value) = self.all.get_mut(&key) else { return LendResult::Lost("there is no such value".into()) };
-        value.touched = now;
-        value.is_recalled = false;
+        value.touch(now);
         if let Some(ValueMemory::Unsealed(unsealed, (writer, number))) = &value.memory {
             self.actions.push(StoreAction::Writer(*writer, *number, WriterAction::Close));
             value.memory = match unsealed.seal_or_copy() {
@@ -90,7 +81,7 @@ impl ValueStore {
         value.disk_state = DiskState::Reading;
         // Reserves the memory for the value in advance.
         value.charge = charge(value.bytes);
-        self.used += value.charge;
+        self.memory.reserve(value.charge);
         self.actions.push(StoreAction::Disk(DiskTask::Read(key, spilled)));
         self.make_room();
         LendResult::Pending
@@ -98,23 +89,17 @@ impl ValueStore {
 
     /// Handles a worker's return of a value's file.
     pub fn return_file(&mut self, key: ValueKey, worker: WorkerId) {
-        let Some(value) = self.all.get_mut(&key) else { return };
-        let Some(at) = value.lent.iter().position(|lent| lent.worker == worker) else { return };
-        value.lent[at].times = value.lent[at].times.saturating_sub(1);
-        if value.lent[at].times == 0 {
-            value.lent.swap_remove(at);
+        if self.all.get_mut(&key).is_some_and(|value| value.return_from(worker)) {
+            self.handle_return(key);
+            self.make_room();
         }
-        self.handle_return(key);
-        self.make_room();
     }
 
     /// Removes a dead worker, with all files that it was lent and all memory that it wrote.
     pub fn remove_worker(&mut self, worker: WorkerId) {
         let mut back = Vec::new();
         for (key, value) in &mut self.all {
-            let before = value.lent.len();
-            value.lent.retain(|lent| lent.worker != worker);
-            if value.lent.len() < before {
+            if value.remove_worker(worker) {
                 back.push(*key);
             }
             if let Some(ValueMemory::Unsealed(unsealed, (writer, _))) = &value.memory
@@ -126,13 +111,7 @@ impl ValueStore {
         }
         back.sort_unstable();
         back.into_iter().for_each(|key| self.handle_return(key));
-        self.used -= self
-            .reusable
-            .iter()
-            .filter(|reusable| reusable.writer == worker)
-            .map(|reusable| reusable.charge)
-            .sum::<u64>();
-        self.reusable.retain(|reusable| reusable.writer != worker);
+        self.memory.release(self.reusable.remove_worker(worker));
         self.worker_files.remove(&worker);
     }
 
@@ -142,50 +121,22 @@ impl ValueStore {
         lent.push_back(key);
         if lent.len() > FILES_PER_WORKER_MAX
             && let Some(first) = lent.pop_front()
-            && let Some(value) = self.all.get_mut(&first)
-            && let Some(lent) = value.lent.iter_mut().find(|lent| lent.worker == worker && lent.has)
+            && self.all.get_mut(&first).is_some_and(|value| value.recall_from(worker))
         {
-            lent.has = false;
             self.actions.push(StoreAction::Forget(worker, first));
         }
     }
 
     /// Handles the return of a value's file.
     fn handle_return(&mut self, key: ValueKey) {
-        self.stuck_at = None;
+        self.memory.clear_stuck();
         if let Some(value) = self.all.get_mut(&key)
-            && value.lent.is_empty()
+            && !value.is_lent()
         {
-            value.is_recalled = false;
+            value.all_returned();
             if value.is_dropped {
                 self.remove_if_unused(key);
             }
         }
-    }
-}
-
-impl StoredValue {
-    /// Lends the value to a worker. Returns whether the worker needs the file.
-    fn lend(&mut self, worker: WorkerId) -> bool {
-        match self.lent.iter_mut().find(|lent| lent.worker == worker) {
-            Some(lent) if lent.has => false,
-            Some(lent) => {
-                (lent.times, lent.has) = (lent.times + 1, true);
-                true
-            }
-            None => {
-                self.lent.push(Loan { worker, times: 1, has: true });
-                true
-            }
-        }
-    }
-}
-
-/// Recalls a value's file from all workers.
-pub(super) fn recall(key: ValueKey, value: &mut StoredValue, actions: &mut Vec<StoreAction>) {
-    value.is_recalled = true;
-    for lent in value.lent.iter_mut().filter(|lent| lent.has) {
-        lent.has = false;
-        actions.push(StoreAction::Forget(lent.worker, key));
     }
 }

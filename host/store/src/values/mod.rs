@@ -9,109 +9,55 @@
 //! first, up to a file at once, except for those in use by workers. A restored value stays on disk as well, so that it
 //! can be evicted without another write. The store decides and performs no IO itself: it returns [`StoreAction`]s.
 
+mod actions;
+mod disk_use;
 mod eviction;
 mod lending;
+mod limits;
 mod memory;
-
-#[cfg(test)]
-mod tests;
+mod memory_use;
+mod reuse;
+mod value;
 mod view;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, JobId, ObjectId, WorkerId};
 
 use crate::disk::{DiskCompletion, DiskTask};
 use crate::spill::{RestoredValue, SpilledValue};
 
-use lending::{Loan, recall};
-use memory::ReusableMemory;
+use disk_use::DiskUse;
+use memory_use::MemoryUse;
+use reuse::{ReusableMemories, ReusableMemory};
+use value::{DiskState, StoredValue};
 
+pub use actions::StoreAction;
 pub use lending::LendResult;
-pub use memory::{ValueMemory, WriterAction};
+pub use limits::StoreLimits;
+pub use memory::ValueMemory;
+pub use reuse::WriterAction;
+pub use value::ValueKey;
 pub use view::{StoreUse, ValueView};
-
-/// Unique key of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ValueKey(pub u64);
-
-/// Limits of a value store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreLimits {
-    /// Bytes of memory.
-    pub memory_bytes_max: u64,
-    /// Number of open files.
-    pub files_max: usize,
-    /// Bytes of one job, in memory and on disk.
-    pub job_bytes_max: u64,
-}
-
-/// An action that the store's owner performs.
-#[derive(Debug)]
-pub enum StoreAction {
-    /// Tell a worker to forget a value's file.
-    Forget(WorkerId, ValueKey),
-    /// Tell a writer what to do with its memory of this number.
-    Writer(WorkerId, u32, WriterAction),
-    /// Run a disk task.
-    Disk(DiskTask),
-}
-
-#[derive(Debug)]
-struct StoredValue {
-    job: JobId,
-    object: ObjectId,
-    bytes: u64,
-    /// Bytes that the value counts for in memory.
-    charge: u64,
-    memory: Option<ValueMemory>,
-    disk: Option<Arc<SpilledValue>>,
-    disk_state: DiskState,
-    /// Logical time of the last access.
-    touched: u64,
-    lent: Vec<Loan>,
-    /// Whether the store has told the workers that have the file to forget it.
-    is_recalled: bool,
-    /// Its owner dropped the value.
-    is_dropped: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DiskState {
-    Idle,
-    Writing,
-    Reading,
-}
 
 /// All values of a node.
 #[derive(Debug)]
 pub struct ValueStore {
     limits: StoreLimits,
     all: FxHashMap<ValueKey, StoredValue>,
+    /// Key of the next value.
     next: u64,
+    /// Logical time: number of accesses.
     clock: u64,
-    used: u64,
-    on_disk: u64,
-    spilled: u64,
-    restored: u64,
-    /// Values in memory.
-    resident: FxHashSet<ValueKey>,
-    /// Number of resident values that are files.
-    files: usize,
+    memory: MemoryUse,
+    disk: DiskUse,
     job_bytes: FxHashMap<JobId, u64>,
+    /// Files that each worker was lent, the oldest first.
     worker_files: FxHashMap<WorkerId, VecDeque<ValueKey>>,
-    /// Memory that its writers may reuse.
-    reusable: VecDeque<ReusableMemory>,
-    /// A write is in progress.
-    is_writing: bool,
-    /// Memory use exceeded the high watermark, and is still above the low one.
-    is_draining: bool,
-    /// Memory use below which evicting more is known to be impossible.
-    stuck_at: Option<u64>,
-    full: Option<Fault>,
+    reusable: ReusableMemories,
     actions: Vec<StoreAction>,
 }
 
@@ -123,19 +69,11 @@ impl ValueStore {
             all: FxHashMap::default(),
             next: 0,
             clock: 0,
-            used: 0,
-            on_disk: 0,
-            spilled: 0,
-            restored: 0,
-            resident: FxHashSet::default(),
-            files: 0,
+            memory: MemoryUse::default(),
+            disk: DiskUse::default(),
             job_bytes: FxHashMap::default(),
             worker_files: FxHashMap::default(),
-            reusable: VecDeque::new(),
-            is_writing: false,
-            is_draining: false,
-            stuck_at: None,
-            full: None,
+            reusable: ReusableMemories::default(),
             actions: Vec::new(),
         }
     }
@@ -161,8 +99,10 @@ impl ValueStore {
         } else {
             None
         };
-        if let ValueMemory::Unsealed(_, (worker, number)) = &memory {
-            self.take_reusable(*worker, *number);
+        if let ValueMemory::Unsealed(_, (worker, number)) = &memory
+            && let Some(charge) = self.reusable.take(*worker, *number)
+        {
+            self.memory.release(charge);
         }
         if let Some(message) = refused {
             if let ValueMemory::Unsealed(_, (worker, number)) = memory {
@@ -173,23 +113,9 @@ impl ValueStore {
         self.job_bytes.insert(job, job_bytes);
         let key = ValueKey(self.next);
         self.next += 1;
-        let charge = memory.charge();
-        self.used += charge;
-        self.resident.insert(key);
-        self.files += usize::from(memory.is_file());
-        let value = StoredValue {
-            job,
-            object,
-            bytes,
-            charge,
-            memory: Some(memory),
-            disk: None,
-            disk_state: DiskState::Idle,
-            touched: self.tick(),
-            lent: Vec::new(),
-            is_recalled: false,
-            is_dropped: false,
-        };
+        self.memory.reserve(memory.charge());
+        self.memory.add(key, &memory);
+        let value = StoredValue::new(job, object, memory, self.tick());
         self.all.insert(key, value);
         self.make_room();
         Ok(key)
@@ -201,7 +127,7 @@ impl ValueStore {
         if std::mem::replace(&mut value.is_dropped, true) {
             return;
         }
-        recall(key, value, &mut self.actions);
+        value.recall(|worker| self.actions.push(StoreAction::Forget(worker, key)));
         let (job, bytes) = (value.job, value.bytes);
         if let Some(job_bytes) = self.job_bytes.get_mut(&job) {
             *job_bytes -= bytes;
@@ -210,7 +136,7 @@ impl ValueStore {
             }
         }
         self.remove_if_unused(key);
-        self.stuck_at = None;
+        self.memory.clear_stuck();
     }
 
     /// Handles a completed disk task. Returns the value that was read, or the reason of the failure.
@@ -227,28 +153,18 @@ impl ValueStore {
     }
 
     fn handle_written(&mut self, keys: Vec<ValueKey>, result: Result<Vec<SpilledValue>, Fault>) {
-        self.is_writing = false;
-        let mut spilled = match result {
-            Ok(spilled) => {
-                self.full = None;
-                spilled
-            }
-            Err(fault) => {
-                self.full = Some(fault);
-                Vec::new()
-            }
-        }
-        .into_iter();
+        let mut spilled = self.disk.end_write(result).into_iter();
         for key in keys {
             let spilled = spilled.next().map(Arc::new);
             let Some(value) = self.all.get_mut(&key) else { continue };
             value.disk_state = DiskState::Idle;
-            let bytes = spilled.as_ref().map_or(0, |_| value.bytes);
-            (self.on_disk, self.spilled) = (self.on_disk + bytes, self.spilled + bytes);
+            if spilled.is_some() {
+                self.disk.add_spilled(value.bytes);
+            }
             value.disk = spilled;
             if value.is_dropped {
                 self.remove_if_unused(key);
-            } else if value.disk.is_some() && value.lent.is_empty() {
+            } else if value.disk.is_some() && !value.is_lent() {
                 self.release_memory(key);
             }
         }
@@ -263,14 +179,13 @@ impl ValueStore {
                     RestoredValue::Bytes(bytes) => ValueMemory::Bytes(bytes),
                     RestoredValue::Sealed(object) => ValueMemory::Sealed(object),
                 };
-                self.resident.insert(key);
-                self.files += usize::from(memory.is_file());
-                self.restored += value.bytes;
+                self.memory.add(key, &memory);
+                self.disk.add_restored(value.bytes);
                 value.memory = Some(memory);
                 None
             }
             Err(e) => {
-                self.used -= std::mem::take(&mut value.charge);
+                self.memory.release(std::mem::take(&mut value.charge));
                 Some(e.to_string())
             }
         };
@@ -280,6 +195,7 @@ impl ValueStore {
         error.map_or(Ok(()), Err)
     }
 
+    /// Advances the logical time.
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -288,10 +204,9 @@ impl ValueStore {
     /// Releases the memory of a value that no worker has.
     fn release_memory(&mut self, key: ValueKey) {
         let Some(value) = self.all.get_mut(&key) else { return };
-        self.used -= std::mem::take(&mut value.charge);
-        self.resident.remove(&key);
         let memory = value.memory.take();
-        self.files -= usize::from(memory.as_ref().is_some_and(ValueMemory::is_file));
+        self.memory.release(std::mem::take(&mut value.charge));
+        self.memory.remove(key, memory.as_ref());
         if let Some(ValueMemory::Unsealed(unsealed, (writer, number))) = memory {
             // The writer has the file as well, and may keep it open for a while.
             let _ = unsealed.discard();
@@ -301,16 +216,37 @@ impl ValueStore {
 
     /// Removes a dropped value that no worker has.
     fn remove_if_unused(&mut self, key: ValueKey) {
-        let is_unused =
-            |value: &StoredValue| value.is_dropped && value.lent.is_empty() && value.disk_state == DiskState::Idle;
-        if !self.all.get(&key).is_some_and(is_unused) {
+        if !self.all.get(&key).is_some_and(StoredValue::is_unused) {
             return;
         }
         self.keep_for_reuse(key);
         self.release_memory(key);
         if let Some(spilled) = self.all.remove(&key).and_then(|value| value.disk) {
-            self.on_disk -= spilled.bytes();
+            self.disk.remove(spilled.bytes());
             self.actions.push(StoreAction::Disk(DiskTask::Free(spilled)));
         }
     }
+
+    /// Offers memory that only its writer has had for reuse, if enough memory is free.
+    fn keep_for_reuse(&mut self, key: ValueKey) {
+        let Some(value) = self.all.get_mut(&key) else { return };
+        if !matches!(value.memory, Some(ValueMemory::Unsealed(..))) {
+            return;
+        }
+        let fits_budget = self.memory.bytes() <= self.limits.memory_high()
+            && self.reusable.charge() + value.charge <= self.limits.reusable_max();
+        if !fits_budget {
+            return;
+        }
+        self.memory.remove(key, value.memory.as_ref());
+        if let Some(ValueMemory::Unsealed(memory, (writer, number))) = value.memory.take() {
+            // Its bytes stay in use.
+            let charge = std::mem::take(&mut value.charge);
+            self.reusable.add(ReusableMemory { writer, number, charge, memory });
+            self.actions.push(StoreAction::Writer(writer, number, WriterAction::Reuse));
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -216,12 +216,12 @@ fn files_are_few_enough() {
         (0..300).map(|_| world.add(ValueMemory::Sealed(SealedFile::new(&[1; 10]).unwrap()))).collect();
     let in_memory = world.places(&all).matches('m').count();
     assert!((50..=80).contains(&in_memory), "{in_memory}");
-    assert_eq!(world.values.files, in_memory);
+    assert_eq!(world.values.memory.files(), in_memory);
     all.iter().for_each(|key| assert_eq!(world.values.bytes(*key, 100).unwrap(), [1; 10]));
     all.iter().for_each(|key| world.values.drop_value(*key));
     world.settle();
     let StoreUse { memory_bytes, disk_bytes, values, .. } = world.values.usage();
-    assert_eq!((memory_bytes, disk_bytes, values, world.values.files), (0, 0, 0, 0));
+    assert_eq!((memory_bytes, disk_bytes, values, world.values.memory.files()), (0, 0, 0, 0));
 }
 
 #[test]

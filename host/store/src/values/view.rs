@@ -1,12 +1,13 @@
 //! Read access to values, for inspection.
 
 use std::io;
+use std::os::fd::AsFd as _;
 
 use sandbar_core::{JobId, ObjectId, WorkerId};
 
 use super::{ValueKey, ValueMemory, ValueStore};
-use crate::SealedFile;
 use crate::spill::RestoredValue;
+use crate::{Mapping, SealedFile};
 
 /// Use of memory and disk by values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,8 +52,7 @@ impl ValueStore {
         if value.bytes > max {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {} bytes", value.bytes)));
         }
-        let of_object =
-            |object: &SealedFile| Ok(crate::Mapping::sealed(std::os::fd::AsFd::as_fd(object), value.bytes)?.to_vec());
+        let of_object = |object: &SealedFile| Ok(Mapping::sealed(object.as_fd(), value.bytes)?.to_vec());
         match &value.memory {
             Some(ValueMemory::Bytes(bytes)) => Ok(bytes.to_vec()),
             Some(ValueMemory::Sealed(object)) => of_object(object),
@@ -67,11 +67,11 @@ impl ValueStore {
     /// Returns the use of memory and disk.
     pub fn usage(&self) -> StoreUse {
         StoreUse {
-            memory_bytes: self.used,
-            disk_bytes: self.on_disk,
+            memory_bytes: self.memory.bytes(),
+            disk_bytes: self.disk.bytes,
             values: self.all.len(),
-            spilled_bytes: self.spilled,
-            restored_bytes: self.restored,
+            spilled_bytes: self.disk.spilled_bytes,
+            restored_bytes: self.disk.restored_bytes,
         }
     }
 
@@ -84,7 +84,7 @@ impl ValueStore {
             bytes: value.bytes,
             in_memory: value.memory.is_some(),
             on_disk: value.disk.is_some(),
-            lent: value.lent.iter().map(|lent| lent.worker).collect(),
+            lent: value.workers().collect(),
         })
     }
 }
