@@ -19,6 +19,7 @@ mod batches;
 mod compiler;
 mod gpus;
 mod journal;
+mod mutex;
 mod pool;
 mod process;
 pub mod program;

@@ -5,7 +5,7 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use sandbar_core::{Code, Fault, Limits};
 use sandbar_store::SharedMemory;
 
-use super::{CallProduct, CallResult, CompletedCall, LogLine};
+use super::results::{CallProduct, CallResult, CompletedCall, LogLine};
 use crate::batches::{BatchReader, malformed};
 use crate::process::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES};
 use crate::protocol::{

@@ -10,9 +10,12 @@ use sandbar_core::{Code, Fault, LOG_BYTES_MAX, TenantId};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::answer::unpack;
+use super::calls::{CallRun, Caller, Losses, PendingCall};
+use super::options::PoolOptions;
 use super::queue::{QueueHandle, Turn};
+use super::results::{CallResult, LogLine, SubmissionResult};
+use super::running::RunningWorkers;
 use super::worker::{SLOTS, WorkerProcess, steps};
-use super::{CallResult, CallRun, Caller, LogLine, Losses, PendingCall, PoolOptions, RunningWorkers, SubmissionResult};
 use crate::protocol::{
     CALLS_BYTES_MAX, CALLS_MAX, Call, CallReply, CallWork, FromWorker, MESSAGE_TIME_MAX, Output, Payload, ToWorker,
 };

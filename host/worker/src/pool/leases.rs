@@ -1,5 +1,5 @@
-//! Leases: the right to keep one worker of a pool busy. Whoever schedules a node grants them, so that the calls of jobs
-//! share the node's processors with all other work.
+//! Leases: the right to keep one worker of a pool busy. The node's scheduler grants them, so that calls of jobs share
+//! the node's processors with all other work.
 
 use std::fmt;
 
@@ -17,17 +17,17 @@ pub trait CallScheduler: Send + Sync + fmt::Debug {
 /// A job with calls.
 #[derive(Debug, Clone)]
 pub struct CallJob {
-    /// What its calls do, for people.
+    /// Purpose of its calls, for display.
     pub name: &'static str,
     /// The tenant that submitted it.
     pub tenant: TenantId,
-    /// The node that it is of, if it is of another.
+    /// The node that it runs for, if that is another one.
     pub origin: Option<NodeId>,
 }
 
 /// The leases of a job.
 pub trait Leases: Send + Sync + fmt::Debug {
-    /// Requests a lease. `granted` gets it once there is room; never if the scheduler has shut down.
+    /// Requests a lease. Calls `granted` with it once there is room, and never if the scheduler has shut down.
     fn request(&self, granted: Box<dyn FnOnce(Lease) + Send>);
 
     /// Returns whether other work waits for room, so that leases should be returned soon.

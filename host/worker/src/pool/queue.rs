@@ -1,7 +1,7 @@
 //! The queue of calls of a pool: clients add calls, and each worker's driver takes as many as it can run.
 //!
-//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *turn*, which needs
-//! a [lease](super::Leases): the scheduler of the node decides whose turn it is. The calls of the node itself need none.
+//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *turn*, which needs a
+//! [lease](super::Leases): the node's scheduler decides whose turn it is. The calls of the node itself need none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
@@ -11,18 +11,13 @@ use std::time::{Duration, Instant};
 use sandbar_core::{Fault, TenantId};
 use tokio::sync::Notify;
 
+use super::calls::{CallRun, LaneId, OWN_LANE, PendingCall};
 use super::leases::{Lease, Leases};
-use super::{CallRun, PendingCall};
 
 /// Time after which a turn ends if other work waits for the lease.
 const TURN_TIME: Duration = Duration::from_millis(10);
 /// Time that a driver keeps a lease while its lane is empty, unless other work waits for it.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-
-/// Identity of a lane.
-pub(super) type LaneId = u64;
-/// The lane of the node's own calls, which need no leases.
-pub(super) const OWN_LANE: LaneId = 0;
 
 #[derive(Debug)]
 pub(super) struct Queue {

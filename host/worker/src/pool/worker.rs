@@ -16,7 +16,9 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{Binding, LogLine, PoolOptions};
+use super::binding::Binding;
+use super::options::PoolOptions;
+use super::results::LogLine;
 use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
 use crate::{WORKER_ARGUMENT, journal};

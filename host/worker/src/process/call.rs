@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
 use sandbar_core::{Code, Fault};
@@ -11,17 +11,20 @@ use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{Input, Level, NoServices, Program, Refusal, Services};
 use sandbar_store::SharedMemory;
 
+use super::bound_function::BoundFunction;
+use super::dense::Dense;
 use super::fit;
 use super::input::CallInput;
+use super::native::NativeHandlers;
 use super::outcome::Outcome;
 use super::stored::{self, StoredBody, StoredReader, StoredRows};
-use super::{Binding, Dense, NativeHandlers};
 use crate::batches::BatchReader;
+use crate::mutex::lock;
 use crate::protocol::{BatchLocation, Call, CallWork, CollectSpec, Payload, progress};
 
 pub(super) fn run(
     program: &Program,
-    binding: &Binding,
+    binding: &BoundFunction,
     call: &Call,
     file: Option<OwnedFd>,
     (native, broker): (NativeHandlers, &Broker),
@@ -53,7 +56,7 @@ pub(super) fn run(
     }
 }
 
-fn describe(program: &Program, binding: &Binding, call: &Call, outcome: &mut Outcome) -> Result<(), Fault> {
+fn describe(program: &Program, binding: &BoundFunction, call: &Call, outcome: &mut Outcome) -> Result<(), Fault> {
     let mut instance = program.instantiate(Box::new(NoServices), &binding.limits, call.seed)?;
     let functions = instance.describe()?;
     outcome.used_memory(instance.memory_bytes());
@@ -137,7 +140,7 @@ impl InputBatches {
 /// Runs a function over the batches of its input, one after another in one sandbox.
 fn process(
     program: &Program,
-    binding: &Binding,
+    binding: &BoundFunction,
     call: &Call,
     (batches, broker): (InputBatches, &Broker),
     progress: &SharedMemory,
@@ -175,10 +178,6 @@ struct ProcessServices {
     body: Body,
     outcome: Arc<Mutex<Outcome>>,
     dense: Dense,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Services for ProcessServices {

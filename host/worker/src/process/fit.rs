@@ -13,11 +13,12 @@ use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{GroupRange, Input, Instance, Level, Predictions, Program, Refusal, Services};
 use sandbar_store::SharedMemory;
 
-use super::call::lock;
+use super::bound_function::BoundFunction;
+use super::dense::Dense;
 use super::input::CallInput;
 use super::outcome::{Outcome, shortened};
-use super::{Binding, Dense};
 use crate::journal;
+use crate::mutex::lock;
 use crate::protocol::{Call, Groups, progress};
 
 /// Maximum bytes of a model's parameters.
@@ -41,7 +42,7 @@ pub(super) struct GroupCall<'a> {
 /// Runs all groups in one sandbox, or in further ones after traps.
 pub(super) fn run(
     program: &Program,
-    binding: &Binding,
+    binding: &BoundFunction,
     call: &Call,
     input: CallInput,
     job: GroupCall<'_>,
@@ -69,7 +70,7 @@ pub(super) fn run(
 
 fn drive(
     program: &Program,
-    binding: &Binding,
+    binding: &BoundFunction,
     call: &Call,
     input: &Arc<CallInput>,
     (predict, broker): (bool, &Broker),

@@ -1,13 +1,17 @@
 //! The worker process of a pool: one thread that answers calls until its socket closes.
 
+mod bound_function;
 mod call;
 mod collect;
+mod dense;
 mod fit;
 mod input;
+mod native;
 mod outcome;
 mod stored;
 
 pub use collect::{BatchCollector, Collect, CollectBuffer, Collectors, not_a_column};
+pub use native::NativeHandlers;
 pub(crate) use outcome::{BATCH_PREFIX_BYTES, LOG_SPACE_BYTES, Outcome, shortened};
 pub use stored::{StoredReader, StoredReaders, StoredRows};
 
@@ -18,14 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use sandbar_core::{Code, Fault, Limits};
+use sandbar_core::{Code, Fault};
 use sandbar_dense::remote::Broker;
-use sandbar_dense::{DeviceChoice, Session};
 use sandbar_process::socket::FRAME_BYTES_MAX;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, SharedMemory};
 
+use self::bound_function::BoundFunction;
 use crate::journal;
 use crate::protocol::{Call, CallDelivery, CallReply, FromWorker, MESSAGE_TIME_MAX, Output, ToWorker, progress};
 
@@ -34,18 +38,6 @@ pub const WORKER_ARGUMENT: &str = "worker";
 
 /// Approximate maximum bytes of the replies of one message.
 const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
-
-/// Job id for GPU connections: the workers of a pool belong to one job.
-const NO_JOB: u64 = u64::MAX;
-
-/// Native code that a worker runs besides guest functions.
-#[derive(Debug, Clone, Copy)]
-pub struct NativeHandlers {
-    /// Creates collectors of output.
-    pub collectors: Collectors,
-    /// Creates readers of stored inputs.
-    pub readers: StoredReaders,
-}
 
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up and of the socket. The node is
 /// trusted.
@@ -108,55 +100,10 @@ struct Worker<'e> {
     native: NativeHandlers,
     shared: Shared,
     programs: HashMap<u32, Result<Program, Fault>>,
-    bindings: HashMap<u32, Binding>,
+    bindings: HashMap<u32, BoundFunction>,
     broker: Broker,
     /// Buffer of the last sent message.
     frame: Vec<u8>,
-}
-
-struct Binding {
-    program: u32,
-    function: u32,
-    params: String,
-    limits: Limits,
-    plan: Vec<u8>,
-    device: Option<DeviceChoice>,
-}
-
-/// Dense algebra of a call.
-struct Dense {
-    broker: Broker,
-    device: Option<DeviceChoice>,
-    tensor_bytes_max: u64,
-    session: Option<Session>,
-}
-
-impl Dense {
-    fn new(broker: &Broker, binding: &Binding) -> Dense {
-        let (device, tensor_bytes_max) = (binding.device, binding.limits.tensor_bytes_max);
-        Dense { broker: broker.clone(), device, tensor_bytes_max, session: None }
-    }
-
-    /// Returns the session with the call's tensors, created on first use.
-    fn session(&mut self) -> &mut Session {
-        let Dense { broker, device, tensor_bytes_max, session } = self;
-        session.get_or_insert_with(|| {
-            // Without a device in the job file, results must have the same bits on every machine.
-            let is_here = matches!(device, None | Some(DeviceChoice::Cpu));
-            let broker = (!is_here).then(|| (broker.clone(), NO_JOB));
-            Session::new(broker, *device, *tensor_bytes_max)
-        })
-    }
-}
-
-impl Drop for Dense {
-    fn drop(&mut self) {
-        if self.session.as_ref().is_some_and(Session::is_lost) {
-            // The tensors on a GPU were lost through no fault of the guest. Another worker runs the call again, as
-            // after the death of a worker.
-            std::process::exit(1);
-        }
-    }
 }
 
 impl Worker<'_> {
@@ -177,7 +124,8 @@ impl Worker<'_> {
                 Ok(())
             }
             ToWorker::Binding { binding, program, function, params, limits, plan, device } => {
-                self.bindings.insert(binding, Binding { program, function, params, limits, plan, device });
+                let function = BoundFunction { program, function, params, limits, plan, device };
+                self.bindings.insert(binding, function);
                 Ok(())
             }
             ToWorker::Calls { slot, first, tenant, calls } => {
@@ -230,7 +178,7 @@ impl Worker<'_> {
         })
     }
 
-    fn program(&self, call: &Call) -> Result<(&Program, &Binding), Fault> {
+    fn program(&self, call: &Call) -> Result<(&Program, &BoundFunction), Fault> {
         let unknown = || Fault::new(Code::Host, "the call names a program that was not sent");
         let binding = self.bindings.get(&call.binding).ok_or_else(unknown)?;
         match self.programs.get(&binding.program).ok_or_else(unknown)? {

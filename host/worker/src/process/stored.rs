@@ -8,7 +8,7 @@ use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
 use sandbar_sandbox::{Input, InputBytes};
 
-use super::call::lock;
+use crate::mutex::lock;
 
 /// Rows of a stored input.
 pub struct StoredRows {
