@@ -6,13 +6,15 @@ use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use sandbar_core::{Code, Fault, IdAllocator, TaskKind, WorkerId};
+use sandbar_core::{Code, Fault, TaskKind, WorkerId};
 use sandbar_sandbox::Services;
 use sandbar_store::SharedMemory;
 
+use super::doorbell::Doorbell;
+use super::layout::{MEMORY_BYTES, rings};
 use super::ring::{Receiver, RingMemory, Sender, TaskReceiver, TaskSender};
-use super::runtime::{AttemptReport, TaskContext, TaskServices, WorkerRuntime, lock};
-use super::worker::{Doorbell, MEMORY_BYTES, rings};
+use super::runtime::{AttemptReport, RuntimeOptions, TaskContext, TaskServices, WorkerRuntime};
+use crate::mutex::lock;
 
 /// Feeds a task's request to a worker runtime: the first byte selects the import, the rest is its argument. Returns the
 /// encoded [`super::WorkerMessage`]s that the worker sends to the node; `None` if the request is refused or there is no
@@ -26,8 +28,9 @@ pub fn fuzz_task_request(
     let (which, argument) = bytes.split_first()?;
     let memory = Arc::new(SharedMemory::new(MEMORY_BYTES).ok()?);
     let mut messages = Receiver::new(rings(&memory).0);
-    let mut runtime = WorkerRuntime::new(memory, Doorbell::new().ok()?, IdAllocator::of(worker), 1, true);
-    runtime.insert_task(0, TaskContext::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
+    let options = RuntimeOptions { worker, sandboxes: 1, inline: true, value_bytes_max: u64::MAX };
+    let mut runtime = WorkerRuntime::new(memory, Doorbell::new().ok()?, options);
+    runtime.tasks.insert(0, TaskContext::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
     let runtime = Arc::new(Mutex::new(runtime));
     let mut services = TaskServices {
         runtime: runtime.clone(),
@@ -64,10 +67,10 @@ pub fn fuzz_task_request(
         }
     }
     let mut runtime = lock(&runtime);
-    if let (Some(result), Some(own)) = (result, runtime.remove_task(0)) {
+    if let (Some(result), Some(own)) = (result, runtime.tasks.remove(0)) {
         runtime.finish(own, result, AttemptReport::default());
     }
-    runtime.publish();
+    runtime.node.publish();
     let (mut sent, mut frame) = (Vec::new(), Vec::new());
     while messages.next(&mut frame).ok()? {
         sent.push(frame.clone());

@@ -11,20 +11,24 @@
 //! worker starts them.
 
 mod clock;
+mod doorbell;
 mod fuzz;
+mod layout;
 mod messages;
 mod objects;
+mod packets;
 mod process;
 mod ring;
 mod runtime;
 mod worker;
 
 pub use clock::monotonic_nanos;
+pub use doorbell::Doorbell;
 #[doc(hidden)]
 pub use fuzz::{fuzz_rings, fuzz_task_request};
 pub use messages::{
     ActorSettings, AttemptUsage, Delivery, NodeMessage, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, StartTask,
     SubmitTask, TaskRole, WAIT_OBJECTS_MAX, WorkerMessage,
 };
-pub use process::{PROGRAM_ARGUMENT, run_program_worker};
-pub use worker::{Doorbell, Polled, ProgramWorker, ProgramWorkerOptions, TaskPosition};
+pub use process::run_program_worker;
+pub use worker::{PROGRAM_ARGUMENT, Polled, ProgramWorker, ProgramWorkerOptions, TaskPosition};

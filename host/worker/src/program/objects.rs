@@ -78,6 +78,27 @@ pub(super) struct ObjectEntry {
     pub waiters: Vec<(TaskSlot, u64)>,
 }
 
+impl ObjectEntry {
+    /// Registers a task that waits for the object, unless it was registered last.
+    pub(super) fn add_waiter(&mut self, waiter: (TaskSlot, u64)) {
+        if self.waiters.last() != Some(&waiter) {
+            self.waiters.push(waiter);
+        }
+    }
+
+    /// Adds a reference that the node counts, unless it counts one already. Returns whether it was added.
+    pub(super) fn retain(&mut self) -> bool {
+        let is_new = self.held == 0;
+        self.held += u32::from(is_new);
+        is_new
+    }
+
+    /// Marks the object as requested from the node. Returns whether it is to be requested now.
+    pub(super) fn request(&mut self) -> bool {
+        !std::mem::replace(&mut self.requested, true)
+    }
+}
+
 /// The objects of a worker.
 #[derive(Debug, Default)]
 pub(super) struct ObjectTable {

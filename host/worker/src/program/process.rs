@@ -8,24 +8,25 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, IdAllocator, JobId, Limits, TaskError, TaskId, TaskKind, TaskRequest, WorkerId};
+use sandbar_core::{Code, Fault, JobId, Limits, TaskError, TaskId, TaskKind, TaskRequest, WorkerId};
 use sandbar_dense::remote::Broker;
 use sandbar_process::{confine, socket};
 use sandbar_sandbox::{Engine, IdleSandboxes, MemoryImage, Program, TaskCall, TaskExecution, TaskOutcome};
 use sandbar_store::{Mapping, SharedMemory};
 
 use super::clock::monotonic_nanos;
+use super::doorbell::{DOORBELL_BYTES, Doorbell};
+use super::layout::{MEMORY_BYTES, rings, words};
 use super::messages::{AttemptUsage, Delivery, NodeMessage, StartTask, SubmitTask, TaskRole, WorkerMessage};
 use super::objects::{LocalValue, ObjectKey, TaskSlot};
+use super::packets::Packet;
 use super::ring::{Receiver, TaskReceiver};
 use super::runtime::{
-    AttemptReport, GeneratorStream, QueuedCall, ResidentActor, TaskContext, TaskServices, WorkerRuntime, lock,
+    AttemptReport, GeneratorStream, InlineTask, QueuedCall, ResidentActor, RuntimeOptions, TaskContext, TaskServices,
+    WorkerRuntime,
 };
-use super::worker::{DOORBELL_BYTES, Doorbell, MEMORY_BYTES, Packet, rings, words};
 use crate::compiler::InitialMemory;
-
-/// The argument with which `host-worker` runs as a worker for programs; standard input is its socket.
-pub const PROGRAM_ARGUMENT: &str = "program";
+use crate::mutex::lock;
 
 /// Spin time of an idle worker before it sleeps: a wake-up takes as long.
 const SPIN_TIME: Duration = Duration::from_micros(60);
@@ -111,9 +112,9 @@ pub fn run_program_worker() -> io::Result<()> {
     confine::redirect_stderr_to_null()?;
     confine::restrict_worker_syscalls()?;
     let (_, node_messages, tasks) = rings(&memory);
-    let mut runtime =
-        WorkerRuntime::new(memory.clone(), node, IdAllocator::of(WorkerId(worker)), sandboxes as usize, inline);
-    runtime.value_bytes_max = value_bytes_max;
+    let worker = WorkerId(worker);
+    let options = RuntimeOptions { worker, sandboxes: sandboxes as usize, inline, value_bytes_max };
+    let runtime = WorkerRuntime::new(memory.clone(), node, options);
     let mut worker = Worker {
         engine,
         doorbell: Doorbell::at(memory.clone(), words::DOORBELL),
@@ -143,11 +144,7 @@ impl Worker {
     /// Does one unit of work. Returns false if there is none.
     fn step(&mut self) -> io::Result<bool> {
         self.handle_messages()?;
-        let mut runtime = lock(&self.runtime);
-        runtime.wake_expired();
-        runtime.release_submitters();
-        let woken = runtime.woken.pop();
-        drop(runtime);
+        let woken = lock(&self.runtime).tasks.next_woken();
         if let Some(slot) = woken {
             self.poll_task(slot)?;
             return Ok(true);
@@ -159,20 +156,17 @@ impl Worker {
     }
 
     fn has_room(&self) -> bool {
-        let runtime = lock(&self.runtime);
-        runtime.alive < runtime.room
+        lock(&self.runtime).tasks.has_room()
     }
 
     fn idle(&mut self) -> io::Result<()> {
         let mut runtime = lock(&self.runtime);
-        if !runtime.wait_for_gpu.is_empty() {
-            runtime.publish();
+        if runtime.tasks.any_on_gpu() {
+            runtime.node.publish();
             drop(runtime);
             let (node_messages, tasks, room) = (&self.node_messages, &self.tasks, self.has_room());
             self.doorbell.sleep(Some(SPIN_TIME), || node_messages.has_frame() || room && tasks.has_frame());
-            let mut runtime = lock(&self.runtime);
-            let waited = std::mem::take(&mut runtime.wait_for_gpu);
-            runtime.woken.extend(waited);
+            lock(&self.runtime).tasks.wake_on_gpu();
             return Ok(());
         }
         drop(runtime);
@@ -180,7 +174,7 @@ impl Worker {
             // All assigned tasks have finished or were taken back.
             self.cancelled.clear();
         }
-        lock(&self.runtime).publish();
+        lock(&self.runtime).node.publish();
         let since = Instant::now();
         while since.elapsed() < SPIN_TIME {
             if self.node_messages.has_frame() || self.tasks.has_frame() && self.has_room() {
@@ -188,7 +182,7 @@ impl Worker {
             }
             std::thread::yield_now();
         }
-        let deadline = lock(&self.runtime).first_deadline();
+        let deadline = lock(&self.runtime).tasks.first_deadline();
         let time = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let (node_messages, tasks, room) = (&self.node_messages, &self.tasks, self.has_room());
         self.doorbell.sleep(time, || node_messages.has_frame() || room && tasks.has_frame());
@@ -214,11 +208,11 @@ impl Worker {
                     }
                 }
                 NodeMessage::ReleaseFile(file) => lock(&self.runtime).objects.forget(file),
-                NodeMessage::DropMemory(number) => lock(&self.runtime).close(number),
+                NodeMessage::DropMemory(number) => lock(&self.runtime).drop_memory(number),
                 NodeMessage::DropDelivery(job, object) => lock(&self.runtime).release_needed((job, object)),
                 NodeMessage::Cancel(task, attempt) => self.cancel(task, attempt)?,
-                NodeMessage::HoldJob(job, holds) => lock(&self.runtime).hold_job(job, holds),
-                NodeMessage::ResumeOnce(job) => lock(&self.runtime).resume_once(job),
+                NodeMessage::HoldJob(job, holds) => lock(&self.runtime).tasks.hold_job(job, holds),
+                NodeMessage::ResumeOnce(job) => lock(&self.runtime).tasks.resume_once(job),
                 NodeMessage::ReportWaits(task) => {
                     if let Some(slot) = self.slots.get(&task) {
                         lock(&self.runtime).report_waits(*slot);
@@ -266,9 +260,9 @@ impl Worker {
             self.cancelled.push((task, attempt));
             return Ok(());
         };
-        let mut runtime = lock(&self.runtime);
+        let runtime = lock(&self.runtime);
         let of_actor = runtime.actors.get(&slot).map(|actor| actor.attempt);
-        let same = of_actor.or_else(|| runtime.task(slot).map(|own| own.attempt)) == Some(attempt);
+        let same = of_actor.or_else(|| runtime.tasks.get(slot).map(|own| own.attempt)) == Some(attempt);
         drop(runtime);
         if !same {
             return Ok(());
@@ -342,12 +336,7 @@ impl Worker {
         Ok(taken)
     }
 
-    fn start(
-        &mut self,
-        begin: StartTask<'_>,
-        started: u64,
-        unannounced: Option<(TaskSlot, Vec<u8>)>,
-    ) -> io::Result<()> {
+    fn start(&mut self, begin: StartTask<'_>, started: u64, unannounced: Option<InlineTask>) -> io::Result<()> {
         let StartTask { task, attempt, job, program, function, seed, role, has_gpu, needs, refs, arguments } = begin;
         while !self.programs.contains_key(&program) {
             let (message, files) = self.receive()?;
@@ -403,7 +392,7 @@ impl Worker {
             _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
         };
         self.insert(slot, ActiveTask { id: task, running, program, nanos: 0, started, until: started });
-        lock(&self.runtime).insert_task(slot, own);
+        lock(&self.runtime).tasks.insert(slot, own);
         self.poll_task(slot)
     }
 
@@ -416,7 +405,7 @@ impl Worker {
             runtime.drop_call(&call.own);
             return Ok(());
         };
-        let can_go_on = runtime.queue(slot, call);
+        let can_go_on = runtime.queue_call(slot, call);
         drop(runtime);
         if can_go_on { self.poll_task(slot) } else { Ok(()) }
     }
@@ -435,8 +424,8 @@ impl Worker {
         let mut runtime = lock(&self.runtime);
         runtime.unblock(slot);
         // A task that was not announced to the node runs on behalf of the task that waits for it.
-        let parent = runtime.task(slot).and_then(|task| Some(task.unannounced.as_ref()?.0));
-        let on_behalf_of = parent.and_then(|parent| runtime.task(parent)).map_or(active.id, |parent| parent.id);
+        let parent = runtime.tasks.get(slot).and_then(|task| Some(task.unannounced.as_ref()?.parent));
+        let on_behalf_of = parent.and_then(|parent| runtime.tasks.get(parent)).map_or(active.id, |parent| parent.id);
         drop(runtime);
         self.memory.atomic(words::CURRENT_TASK).store(on_behalf_of, SeqCst);
         self.memory.atomic(words::STEPS).fetch_add(1, Relaxed);
@@ -449,13 +438,13 @@ impl Worker {
             Poll::Pending => {
                 let mut runtime = lock(&self.runtime);
                 runtime.report_taken();
-                let inline = runtime.inline.take();
-                let is_on_gpu = runtime.wait_for_gpu.contains(&slot);
+                let inline = runtime.tasks.take_inline();
+                let is_on_gpu = runtime.tasks.is_on_gpu(slot);
                 let is_idle = runtime.actors.get(&slot).is_some_and(|actor| actor.is_idle());
                 match inline {
-                    Some((parent, frame)) => {
+                    Some(task) => {
                         drop(runtime);
-                        self.start_inline(parent, frame)
+                        self.start_inline(task)
                     }
                     // The node need not know: the task continues by itself.
                     None if is_idle || is_on_gpu => Ok(()),
@@ -469,14 +458,14 @@ impl Worker {
     }
 
     /// Starts a task in this worker for its waiting parent.
-    fn start_inline(&mut self, parent: TaskSlot, frame: Vec<u8>) -> io::Result<()> {
+    fn start_inline(&mut self, inline: InlineTask) -> io::Result<()> {
         let started = monotonic_nanos();
-        let Ok(WorkerMessage::Submit(submit)) = postcard::from_bytes(&frame) else { return Ok(()) };
+        let Ok(WorkerMessage::Submit(submit)) = postcard::from_bytes(&inline.submission) else { return Ok(()) };
         let SubmitTask { task, function, seed, request, .. } = submit;
         let Ok(request) = postcard::from_bytes::<TaskRequest<'_>>(request) else { return Ok(()) };
         let arguments = postcard::to_stdvec(&request.arguments).map_err(io::Error::other)?;
-        let Some(program) = self.active[parent].as_ref().map(|active| active.program) else { return Ok(()) };
-        let Some(job) = lock(&self.runtime).task(parent).map(|task| task.job) else { return Ok(()) };
+        let Some(program) = self.active[inline.parent].as_ref().map(|active| active.program) else { return Ok(()) };
+        let Some(job) = lock(&self.runtime).tasks.get(inline.parent).map(|task| task.job) else { return Ok(()) };
         let (needs, role) = (Vec::new(), TaskRole::Plain);
         let begin = StartTask {
             task,
@@ -491,7 +480,7 @@ impl Worker {
             refs: Vec::new(),
             arguments: &arguments,
         };
-        self.start(begin, started, Some((parent, frame.clone())))
+        self.start(begin, started, Some(inline))
     }
 
     /// Finishes a task.
@@ -503,7 +492,7 @@ impl Worker {
         self.slots.remove(&task);
         self.free.push(slot);
         let mut runtime = lock(&self.runtime);
-        let Some(own) = runtime.remove_task(slot) else { return Ok(()) };
+        let Some(own) = runtime.tasks.remove(slot) else { return Ok(()) };
         let TaskOutcome { result, memory_bytes, gpu_nanos, has_lost_gpu } = ended;
         let usage = AttemptUsage { started, nanos, waited_nanos, gpu_nanos, memory_bytes };
         let report = AttemptReport { usage, lost: has_lost_gpu && result.is_err(), saved: None };

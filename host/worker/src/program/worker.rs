@@ -8,108 +8,23 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release, SeqCst};
-use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::futex;
 use sandbar_core::{Limits, TaskKind, WorkerId};
 use sandbar_process::{confine, socket, spawn};
 use sandbar_store::{SealedFile, SharedMemory};
-use serde::{Deserialize, Serialize};
 
-use super::PROGRAM_ARGUMENT;
+use super::doorbell::Doorbell;
+use super::layout::{MEMORY_BYTES, rings, words};
 use super::messages::{NodeMessage, StartTask};
-use super::ring::{Receiver, RingMemory, Sender, TaskSender};
+use super::packets::Packet;
+use super::ring::{Receiver, Sender, TaskSender};
 use crate::GpuProcesses;
-use crate::compiler::{CompiledComponent, InitialMemory};
+use crate::compiler::CompiledComponent;
 
-/// Words of a worker's shared memory, as indices of u64. Independent words are one cache line apart.
-pub(super) mod words {
-    /// The task to interrupt.
-    pub const TASK_TO_INTERRUPT: usize = 0;
-    /// Doorbell of the worker: whether it sleeps.
-    pub const DOORBELL: usize = 8;
-    pub const WORKER_MESSAGES: usize = 16;
-    pub const WORKER_MESSAGES_READ: usize = 24;
-    pub const NODE_MESSAGES: usize = 32;
-    pub const NODE_MESSAGES_READ: usize = 40;
-    pub const TASKS: usize = 48;
-    /// The task whose code the worker runs, and the number of times it has switched to a task.
-    pub const CURRENT_TASK: usize = 56;
-    pub const STEPS: usize = 57;
-    /// The actor call for which that code runs.
-    pub const CURRENT_CALL: usize = 58;
-    /// Bytes of value files that the node has accepted.
-    pub const FILE_BYTES_CREDITED: usize = 64;
-    /// Whether tasks of any job must wait after submitting; a message names the jobs.
-    pub const JOBS_HELD: usize = 65;
-    /// Bit set of the worker's memories that may be written again. Clearing a bit claims the memory.
-    pub const FREE_MEMORY: usize = 72;
-}
-
-const CONTROL_BYTES: usize = 4096;
-const WORKER_RING_BYTES: usize = 2 << 20;
-const NODE_RING_BYTES: usize = 1 << 20;
-const TASK_RING_BYTES: usize = 1 << 20;
-pub(super) const MEMORY_BYTES: usize = CONTROL_BYTES + WORKER_RING_BYTES + NODE_RING_BYTES + TASK_RING_BYTES;
-/// Bytes of the node's doorbell, one page that all its workers map.
-pub(super) const DOORBELL_BYTES: usize = 4096;
-
-/// Returns the rings of a worker: worker messages, node messages, tasks.
-pub(super) fn rings(memory: &Arc<SharedMemory>) -> (RingMemory, RingMemory, RingMemory) {
-    let ring = |word, read, at, bytes| RingMemory { memory: memory.clone(), word, read, at, bytes };
-    let node_ring = CONTROL_BYTES + WORKER_RING_BYTES;
-    (
-        ring(words::WORKER_MESSAGES, words::WORKER_MESSAGES_READ, CONTROL_BYTES, WORKER_RING_BYTES),
-        ring(words::NODE_MESSAGES, words::NODE_MESSAGES_READ, node_ring, NODE_RING_BYTES),
-        ring(words::TASKS, 0, node_ring + NODE_RING_BYTES, TASK_RING_BYTES),
-    )
-}
-
-/// A doorbell in shared memory: one thread sleeps on it until another process rings.
-#[derive(Debug, Clone)]
-pub struct Doorbell {
-    memory: Arc<SharedMemory>,
-    /// Index of its word, in u64.
-    word: usize,
-}
-
-impl Doorbell {
-    /// Creates the doorbell of a node.
-    ///
-    /// # Errors
-    /// When there is no memory.
-    pub fn new() -> io::Result<Doorbell> {
-        Ok(Doorbell::at(Arc::new(SharedMemory::new(DOORBELL_BYTES)?), 0))
-    }
-
-    pub(super) fn at(memory: Arc<SharedMemory>, word: usize) -> Doorbell {
-        Doorbell { memory, word }
-    }
-
-    /// Wakes the sleeping thread. Costs almost nothing when no thread sleeps.
-    pub fn ring(&self) {
-        let sleeps = self.memory.atomic32(2 * self.word);
-        std::sync::atomic::fence(SeqCst);
-        if sleeps.load(SeqCst) != 0 && sleeps.swap(0, AcqRel) != 0 {
-            let _ = futex::wake(sleeps, futex::Flags::empty(), 1);
-        }
-    }
-
-    /// Sleeps until the doorbell rings, or for `time`, unless `has_some` finds work.
-    pub fn sleep(&self, time: Option<Duration>, has_some: impl FnOnce() -> bool) {
-        let sleeps = self.memory.atomic32(2 * self.word);
-        sleeps.store(1, SeqCst);
-        std::sync::atomic::fence(SeqCst);
-        if !has_some() {
-            let time = time.and_then(|time| time.try_into().ok());
-            // The reason of the wake-up does not matter: the caller checks for work in any case.
-            let _ = futex::wait(sleeps, futex::Flags::empty(), 1, time.as_ref());
-        }
-        sleeps.store(0, SeqCst);
-    }
-}
+/// The argument with which `host-worker` runs as a worker for programs; standard input is its socket.
+pub const PROGRAM_ARGUMENT: &str = "program";
 
 /// Options of workers for programs.
 #[derive(Debug, Clone)]
@@ -127,29 +42,6 @@ pub struct ProgramWorkerOptions {
     pub program: PathBuf,
     /// GPUs for tasks that request them.
     pub gpus: Option<Arc<GpuProcesses>>,
-}
-
-/// Packets over the socket. All go to the worker, except files of values, which go both ways.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Packet {
-    Hello {
-        worker: u32,
-        limits: Limits,
-        sandboxes: u32,
-        inline: bool,
-        value_bytes_max: u64,
-    },
-    /// Files: compiled code, and its memory image if its sandboxes are reused.
-    Program {
-        program: u32,
-        code_bytes: u64,
-        image_end: u64,
-        initial: Option<InitialMemory>,
-        limits: Limits,
-        kinds: Vec<TaskKind>,
-    },
-    /// File: a value, which a message in the ring refers to.
-    File,
 }
 
 /// A worker process for programs. Dropping it kills the process.
@@ -257,7 +149,7 @@ impl ProgramWorker {
         let mut buffer = Vec::new();
         // A task requests its own share of a GPU, so there is no further sharing.
         let broker = options.gpus.as_ref().map(|gpus| gpus.broker(1)).transpose()?;
-        let files = [worker.memory.as_fd(), node.memory.as_fd()];
+        let files = [worker.memory.as_fd(), node.file()];
         let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
         socket::send(&worker.socket, socket::frame(&hello, &mut buffer)?, &files)?;
         Ok(worker)

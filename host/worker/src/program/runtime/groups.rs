@@ -3,7 +3,7 @@
 use sandbar_core::{GROUP_BUNDLES_MAX, GroupId, GroupRequest};
 use sandbar_sandbox::Refusal;
 
-use super::{WorkerRuntime, task_gone};
+use super::WorkerRuntime;
 use crate::program::messages::WorkerMessage;
 use crate::program::objects::TaskSlot;
 
@@ -27,20 +27,20 @@ impl WorkerRuntime {
         }
         self.announce(slot);
         let group = self.take_ids(1)?;
-        let Some(task) = self.task(slot) else { return Err(task_gone()) };
+        let task = self.tasks.require(slot)?;
         task.holds.insert(group);
         let (task, job) = (task.id, task.job);
         self.objects.created((job, group));
-        self.send(&WorkerMessage::CreateGroup { group, task, request });
-        self.publish_in_time();
+        self.node.send(&WorkerMessage::CreateGroup { group, task, request });
+        self.node.publish_in_time();
         Ok(GroupId(group))
     }
 
     pub(super) fn remove_group(&mut self, slot: TaskSlot, group: GroupId) -> Result<(), Refusal> {
         self.announce(slot);
-        let task = self.task(slot).ok_or_else(task_gone)?.id;
-        self.send(&WorkerMessage::RemoveGroup(group.0, task));
-        self.publish();
+        let task = self.tasks.require(slot)?.id;
+        self.node.send(&WorkerMessage::RemoveGroup(group.0, task));
+        self.node.publish();
         Ok(())
     }
 }

@@ -2,22 +2,19 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, ObjectId, Seed, TaskKind, TaskRequest};
+use sandbar_core::{ObjectId, Seed, TaskKind, TaskRequest};
 use sandbar_sandbox::Refusal;
 
-use super::memory::no_memory;
-use super::streams::ReceivedStream;
-use super::{Child, OutputValue, RETURNS_MAX, TaskContext, WorkerRuntime, task_gone};
-use crate::program::messages::{RANGE_OBJECTS_MAX, SentValue, SubmitTask, WorkerMessage};
+use super::WorkerRuntime;
+use super::context::TaskContext;
+use super::limits::{RETURNS_MAX, check_contained};
+use super::memory::{OutputValue, no_memory};
+use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WorkerMessage};
 use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
 /// Maximum bytes of a task's arguments; larger ones must be objects. Twice as many bytes fit into half of the task
 /// ring, in which objects among the arguments are listed once more.
 const REQUEST_BYTES_MAX: usize = 255 << 10;
-
-/// Maximum number of objects in the values of one message. Their numbers and the rest of the message fit into half of a
-/// ring: a larger frame might never find room, depending on the position of the ring's end.
-pub(super) const CONTAINED_MAX: usize = 40_000;
 
 impl WorkerRuntime {
     pub(super) fn submit(
@@ -27,16 +24,20 @@ impl WorkerRuntime {
         returns: u32,
         request: &[u8],
     ) -> Result<ObjectId, Refusal> {
-        if returns == 0 || returns > RETURNS_MAX || request.len() > REQUEST_BYTES_MAX {
+        if !(1..=RETURNS_MAX).contains(&returns) {
+            let message = format!("it submits a task with {returns} results, the limits are 1 and {RETURNS_MAX}");
+            return Err(Refusal::bad_request(message));
+        }
+        if request.len() > REQUEST_BYTES_MAX {
             return Err(Refusal::bad_request(format!(
-                "it submits a task with {returns} results and {} bytes of arguments; 1 to {RETURNS_MAX} and {REQUEST_BYTES_MAX} are allowed: `put` what is larger",
+                "it submits a task with {} bytes of arguments, the limit is {REQUEST_BYTES_MAX}: `put` larger values",
                 request.len()
             )));
         }
         let Some(has_actor) = has_actor(request) else {
             return Err(Refusal::bad_request("its request for a task is malformed"));
         };
-        let kinds = self.task(slot).map(|task| task.kinds.clone()).unwrap_or_default();
+        let kinds = self.tasks.get(slot).map(|task| task.kinds.clone()).unwrap_or_default();
         let kind = kinds.get(function as usize).copied();
         let is_plain = match (kind, has_actor, returns) {
             (Some(TaskKind::Task), false, _) => true,
@@ -51,36 +52,22 @@ impl WorkerRuntime {
         };
         self.announce(slot);
         let first = self.take_ids(returns)?;
-        let Some(task) = self.task(slot) else { return Err(task_gone()) };
+        let task = self.tasks.require(slot)?;
         let seed = Seed::new(task.seed).with(&task.children.to_le_bytes()).value();
         task.children += 1;
         let (parent, attempt, job) = (task.id, task.attempt, task.job);
         task.holds.extend(first..first + u64::from(returns));
         (first..first + u64::from(returns)).for_each(|object| self.objects.created((job, object)));
-        let at = self.send(&WorkerMessage::Submit(SubmitTask {
-            task: first,
-            parent,
-            attempt,
-            function,
-            returns,
-            seed,
-            request,
-        }));
+        let submit = SubmitTask { task: first, parent, attempt, function, returns, seed, request };
+        self.node.send_submission(submit, slot, returns == 1 && is_plain);
         if kind == Some(TaskKind::Generator) {
-            self.streams.insert(first, ReceivedStream::new(job, buffer_of(request)));
+            self.streams.open(first, job, buffer_of(request));
             // Requests the end of the stream in advance.
             self.objects.entry((job, first)).requested = true;
-            self.send(&WorkerMessage::RequestObject(first, parent));
+            self.node.send(&WorkerMessage::RequestObject(first, parent));
         }
-        self.child = (returns == 1 && is_plain).then_some(Child { at, parent: slot, task: first });
-        self.publish_in_time();
+        self.node.publish_in_time();
         Ok(ObjectId(first))
-    }
-
-    pub(super) fn take_ids(&mut self, count: u32) -> Result<u64, Refusal> {
-        let none =
-            || Refusal { code: Code::TaskLimit, message: "its worker has used up its task and object numbers".into() };
-        self.ids.take(count).ok_or_else(none)
     }
 
     pub(super) fn put(&mut self, slot: TaskSlot, parts: &[&[u8]], contained: &[u64]) -> Result<ObjectId, Refusal> {
@@ -88,30 +75,19 @@ impl WorkerRuntime {
         self.announce(slot);
         let object = self.take_ids(1)?;
         let value = self.store_value(parts)?;
-        let Some(task) = self.task(slot) else { return Err(task_gone()) };
+        let task = self.tasks.require(slot)?;
         task.holds.insert(object);
         let (id, job) = (task.id, task.job);
-        let refs = contained.to_vec();
-        let value = match value {
-            OutputValue::Inline(bytes) => {
-                self.send(&WorkerMessage::Put { object, task: id, value: SentValue::Inline(&bytes), refs });
-                Some(LocalValue::inline(&bytes, false))
-            }
-            OutputValue::File(file) => {
-                // Files are sent before the message that refers to them.
-                self.send_file(&file).map_err(no_memory)?;
-                self.send(&WorkerMessage::Put { object, task: id, value: file.named(), refs });
-                // The value is not kept in this worker: most tasks do not read what they store, and the others request
-                // it.
-                None
-            }
-        };
+        let sent = self.send_value(&value).map_err(no_memory)?;
+        self.node.send(&WorkerMessage::Put { object, task: id, value: sent, refs: contained.to_vec() });
         self.objects.created((job, object));
-        if value.is_some() {
+        // A value in a file is not kept in this worker: most tasks do not read what they store, and the others request
+        // it.
+        if let OutputValue::Inline(bytes) = value {
             self.objects.set_contained((job, object), contained.to_vec(), false);
+            self.objects.entry((job, object)).value = Some(LocalValue::inline(&bytes, false));
         }
-        self.objects.entry((job, object)).value = value;
-        self.publish_in_time();
+        self.node.publish_in_time();
         Ok(ObjectId(object))
     }
 
@@ -119,18 +95,18 @@ impl WorkerRuntime {
     pub(super) fn open(&mut self, slot: TaskSlot, file: u64) -> Result<ObjectId, Refusal> {
         self.announce(slot);
         let object = self.take_ids(1)?;
-        let Some(task) = self.task(slot) else { return Err(task_gone()) };
+        let task = self.tasks.require(slot)?;
         task.holds.insert(object);
         let (task, job) = (task.id, task.job);
         self.objects.created((job, object));
-        self.send(&WorkerMessage::OpenFile { object, task, file });
-        self.publish_in_time();
+        self.node.send(&WorkerMessage::OpenFile { object, task, file });
+        self.node.publish_in_time();
         Ok(ObjectId(object))
     }
 
     /// Adds references of a task to the objects that a received value contains.
     pub(super) fn hold_contained(&mut self, slot: TaskSlot, object: u64) {
-        let Some(task) = self.tasks.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(task) = self.tasks.get_mut(slot) else { return };
         let job = task.job;
         let contained = self.objects.contained((job, object));
         let new: Vec<u64> = contained.iter().copied().filter(|object| task.holds.insert(*object)).collect();
@@ -143,7 +119,7 @@ impl WorkerRuntime {
     pub(super) fn release(&mut self, slot: TaskSlot, objects: &[u64]) {
         self.announce(slot);
         for object in objects {
-            let Some(task) = self.task(slot) else { return };
+            let Some(task) = self.tasks.get_mut(slot) else { return };
             let (job, held) = (task.job, task.holds.remove(object));
             if held {
                 self.objects.release((job, *object));
@@ -153,7 +129,7 @@ impl WorkerRuntime {
     }
 
     /// Drops all references of a finished task.
-    pub(in crate::program) fn release_all(&mut self, task: &TaskContext) {
+    pub(super) fn release_all(&mut self, task: &TaskContext) {
         for object in task.needs.iter().chain(&task.holds) {
             self.objects.release((task.job, *object));
         }
@@ -163,13 +139,13 @@ impl WorkerRuntime {
     /// Tells the node which files have been released at its request.
     pub(in crate::program) fn report_released_files(&mut self) {
         for file in self.objects.forgotten() {
-            self.send(&WorkerMessage::FileReleased(file));
+            self.node.send(&WorkerMessage::FileReleased(file));
         }
     }
 
     /// Tells the node that a lent file is not in use in this worker.
     pub(in crate::program) fn file_released(&mut self, file: u64) {
-        self.send(&WorkerMessage::FileReleased(file));
+        self.node.send(&WorkerMessage::FileReleased(file));
     }
 
     /// Tells the node which objects are no longer held in this worker.
@@ -178,8 +154,12 @@ impl WorkerRuntime {
             let gone = std::mem::take(&mut self.objects.released);
             let follows = |object: &(u64, u32), next: &(u64, u32)| *next == (object.0 + 1, 1) && object.1 == 1;
             for run in gone.chunk_by(follows).flat_map(|run| run.chunks(RANGE_OBJECTS_MAX)) {
-                run.iter().for_each(|(object, _)| self.close_stream(*object));
-                self.send(&match run {
+                for (object, _) in run {
+                    if let Some((job, items)) = self.streams.close(*object) {
+                        items.into_iter().for_each(|item| self.objects.release((job, item)));
+                    }
+                }
+                self.node.send(&match run {
                     [(object, times)] => WorkerMessage::Release(*object, *times),
                     run => WorkerMessage::ReleaseRange(run[0].0, run.len() as u32),
                 });
@@ -188,16 +168,16 @@ impl WorkerRuntime {
     }
 
     /// Returns whether a task of this worker waits for an object that was not requested from the node.
-    pub(in crate::program) fn is_awaited(&mut self, job: u32, object: u64) -> bool {
+    pub(super) fn is_awaited(&mut self, job: u32, object: u64) -> bool {
         self.objects.get((job, object)).is_some_and(|entry| !entry.requested && !entry.waiters.is_empty())
     }
 
     /// Requests an object from the node that was expected from a task of this worker.
-    pub(in crate::program) fn request_object(&mut self, job: u32, object: u64) {
+    pub(super) fn request_object(&mut self, job: u32, object: u64) {
         let entry = self.objects.entry((job, object));
         entry.requested = true;
         if let Some((_, task)) = entry.waiters.first().copied() {
-            self.send(&WorkerMessage::RequestObject(object, task));
+            self.node.send(&WorkerMessage::RequestObject(object, task));
         }
     }
 
@@ -231,35 +211,13 @@ impl WorkerRuntime {
     }
 
     /// Stores an object's value or error, and wakes the tasks that wait for it.
-    pub(in crate::program) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) {
+    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) {
         for (slot, id) in self.objects.arrived(key, value.clone()) {
-            let task = self.tasks.get_mut(slot).and_then(Option::as_mut).filter(|task| task.id == id);
-            let Some((task, waiting)) = task.and_then(|task| Some((&mut task.got, task.waiting.as_mut()?))) else {
+            if !self.tasks.object_arrived((slot, id), key.1, &value) {
                 self.resume_call(slot, id);
-                continue;
-            };
-            if waiting.is_get && waiting.objects == [key.1] {
-                // Keeps the value for the task, even if the node requests its release before the task continues.
-                *task = Some((key.1, value.clone()));
-            }
-            waiting.missing = waiting.missing.saturating_sub(1);
-            if waiting.missing == 0 {
-                self.woken.push(slot);
             }
         }
     }
-}
-
-/// Checks the number of objects in a value.
-pub(super) fn check_contained(contained: &[u64]) -> Result<(), Refusal> {
-    if contained.len() <= CONTAINED_MAX {
-        return Ok(());
-    }
-    let message = format!(
-        "a value contains {} objects, the limit is {CONTAINED_MAX}: put them into several values, and these into one",
-        contained.len()
-    );
-    Err(Refusal::bad_output(message))
 }
 
 /// Returns the number of items by which the submitted generator may be ahead.

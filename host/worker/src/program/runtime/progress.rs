@@ -1,10 +1,6 @@
-//! Progress reports of tasks, forwarded to the node at a limited rate.
+//! Progress of a task, reported to the node at a limited rate.
 
 use std::time::{Duration, Instant};
-
-use super::{TaskContext, WorkerRuntime};
-use crate::program::messages::WorkerMessage;
-use crate::program::objects::TaskSlot;
 
 /// Maximum number of names of one task. Progress under further names is dropped.
 const NAMES_MAX: usize = 8;
@@ -13,52 +9,45 @@ const NAME_BYTES_MAX: usize = 64;
 /// Minimum interval between reports of one name to the node.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The last progress that a task reported under a name.
+/// The progress of a task under each name.
+#[derive(Debug, Default)]
+pub(super) struct TaskProgress(Vec<NamedProgress>);
+
+/// The last progress under a name.
 #[derive(Debug)]
 pub(super) struct NamedProgress {
-    name: String,
-    done: u64,
-    total: Option<u64>,
+    pub name: String,
+    pub done: u64,
+    pub total: Option<u64>,
     reported_at: Option<Instant>,
     /// Whether the node has received it.
     is_reported: bool,
 }
 
-impl NamedProgress {
-    fn message<'a>(&'a self, task: u64) -> WorkerMessage<'a> {
-        WorkerMessage::NamedProgress { task, name: &self.name, done: self.done, total: self.total }
-    }
-}
-
-impl WorkerRuntime {
-    /// Records the progress of a task.
-    pub(super) fn progress(&mut self, slot: TaskSlot, name: &str, done: u64, total: Option<u64>) {
+impl TaskProgress {
+    /// Records progress. Returns its truncated name if it is to be reported now.
+    pub(super) fn record<'n>(&mut self, name: &'n str, done: u64, total: Option<u64>) -> Option<&'n str> {
         let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
-        let Some(task) = self.task(slot) else { return };
-        let place = match task.progress.iter().position(|known| known.name == name) {
-            Some(place) => place,
-            None if task.progress.len() < NAMES_MAX => {
+        let at = match self.0.iter().position(|known| known.name == name) {
+            Some(at) => at,
+            None if self.0.len() < NAMES_MAX => {
                 let name = name.to_owned();
-                task.progress.push(NamedProgress { name, done, total, reported_at: None, is_reported: false });
-                task.progress.len() - 1
+                self.0.push(NamedProgress { name, done, total, reported_at: None, is_reported: false });
+                self.0.len() - 1
             }
-            None => return,
+            None => return None,
         };
-        let (id, own) = (task.id, &mut task.progress[place]);
+        let own = &mut self.0[at];
         (own.done, own.total, own.is_reported) = (done, total, false);
         if own.reported_at.is_some_and(|reported_at| reported_at.elapsed() < REPORT_INTERVAL) {
-            return;
+            return None;
         }
         (own.reported_at, own.is_reported) = (Some(Instant::now()), true);
-        self.announce(slot);
-        self.send(&WorkerMessage::NamedProgress { task: id, name, done, total });
-        self.publish_in_time();
+        Some(name)
     }
 
-    /// Sends the progress of a finished task that the node has not received.
-    pub(super) fn flush_progress(&mut self, own: &TaskContext) {
-        for progress in own.progress.iter().filter(|progress| !progress.is_reported) {
-            self.send(&progress.message(own.id));
-        }
+    /// Returns the progress that the node has not received.
+    pub(super) fn unreported(&self) -> impl Iterator<Item = &NamedProgress> {
+        self.0.iter().filter(|progress| !progress.is_reported)
     }
 }

@@ -1,24 +1,16 @@
 //! Results of finished tasks, and their messages to the node.
 
 use sandbar_core::{Code, Fault, TaskError};
-use sandbar_sandbox::{Level, Refusal};
+use sandbar_sandbox::Refusal;
 
-use super::objects::CONTAINED_MAX;
-use super::{OutputValue, RETURNS_MAX, TaskContext, WorkerRuntime, task_gone};
+use super::WorkerRuntime;
+use super::context::{AttemptReport, TaskContext};
+use super::limits::{CONTAINED_MAX, RETURNS_MAX};
+use super::memory::OutputValue;
 use crate::process::shortened;
 use crate::program::clock::monotonic_nanos;
-use crate::program::messages::{AttemptUsage, ReturnedValues, SentValue, WorkerMessage};
+use crate::program::messages::{AttemptUsage, ReturnedValues, WorkerMessage};
 use crate::program::objects::{LocalValue, TaskSlot};
-
-/// Resource usage of an attempt, and its effects on its actor.
-#[derive(Debug, Default, Clone, Copy)]
-pub(in crate::program) struct AttemptReport {
-    pub usage: AttemptUsage,
-    /// Whether it failed because its GPU was lost, or its actor ended with it.
-    pub lost: bool,
-    /// Object with the checkpoint of the actor after this call.
-    pub saved: Option<u64>,
-}
 
 /// Maximum bytes of results inside the message; larger results are sent as files.
 const INLINE_BYTES_MAX: usize = 128 << 10;
@@ -26,7 +18,7 @@ const INLINE_BYTES_MAX: usize = 128 << 10;
 impl WorkerRuntime {
     /// Stores the next result of a task.
     pub(super) fn returned(&mut self, slot: TaskSlot, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
-        let task = self.task(slot).ok_or_else(task_gone)?;
+        let task = self.tasks.require(slot)?;
         if task.returned.len() >= RETURNS_MAX as usize {
             return Err(Refusal::bad_output(format!("it returns more than {RETURNS_MAX} results")));
         }
@@ -43,8 +35,7 @@ impl WorkerRuntime {
             return Err(Refusal::bad_output(message));
         }
         let value = self.store_value_within(parts, INLINE_BYTES_MAX.saturating_sub(inline))?;
-        let task = self.task(slot).ok_or_else(task_gone)?;
-        task.returned.push((value, contained.to_vec()));
+        self.tasks.require(slot)?.returned.push((value, contained.to_vec()));
         Ok(())
     }
 
@@ -57,13 +48,6 @@ impl WorkerRuntime {
     ) {
         let fails_with = own.fails_with.take();
         let TaskContext { id: task, attempt, job, ref returned, ref unannounced, .. } = own;
-        let values: ReturnedValues<'_> = returned
-            .iter()
-            .map(|(value, refs)| match value {
-                OutputValue::Inline(bytes) => (SentValue::Inline(bytes), refs.clone()),
-                OutputValue::File(file) => (file.named(), refs.clone()),
-            })
-            .collect();
         let is_awaited = self.is_awaited(job, task);
         let mut is_delivered = false;
         if let (Ok(()), [(OutputValue::Inline(bytes), refs)]) = (&result, &returned[..])
@@ -74,50 +58,48 @@ impl WorkerRuntime {
             self.arrived((job, task), LocalValue::inline(bytes, false));
             is_delivered = true;
         }
-        let files = returned.iter().filter_map(|(value, _)| match value {
-            OutputValue::Inline(_) => None,
-            OutputValue::File(file) => Some(file),
-        });
-        let mut sent = Ok(());
-        for file in files {
-            match &result {
-                // Files are sent before the message that refers to them.
-                Ok(()) => sent = sent.and_then(|()| self.send_file(file)),
-                Err(_) => self.discard(file),
+        let result = match result {
+            Ok(()) => self.send_results(returned),
+            Err(fault) => {
+                self.discard_results(returned);
+                Err(fault)
             }
-        }
-        let result = result.and_then(|()| {
-            sent.map_err(|e: std::io::Error| Fault::new(Code::Host, format!("a result can't be sent to the node: {e}")))
-        });
-        let returned = result.map(|()| values).map_err(|fault| match (fault.code, fails_with) {
+        };
+        let returned = result.map_err(|fault| match (fault.code, fails_with) {
             (Code::Refused, Some(error)) => error,
             _ => Box::new(own_error(fault)),
         });
-        self.flush_progress(&own);
-        if own.log_dropped > 0 {
-            let line = format!("({} lines more were dropped: `limits.log_bytes_max` is reached)", own.log_dropped);
-            self.send(&WorkerMessage::Log(task, Level::Warn as u8, &line));
-        }
+        self.finish_reports(&own);
         let AttemptReport { usage, lost, saved } = report;
-        match unannounced.as_ref().map(|(_, frame)| postcard::from_bytes(frame)) {
+        match unannounced.as_ref().map(|task| postcard::from_bytes(&task.submission)) {
             Some(Ok(WorkerMessage::Submit(submit))) => {
-                self.send(&WorkerMessage::FinishedInline { submit, returned, usage })
+                self.node.send(&WorkerMessage::FinishedInline { submit, returned, usage })
             }
-            _ => self.send(&WorkerMessage::Finished { task, attempt, returned, usage, lost, saved }),
+            _ => self.node.send(&WorkerMessage::Finished { task, attempt, returned, usage, lost, saved }),
         };
         if is_awaited && !is_delivered {
             self.request_object(job, task);
         }
         self.release_all(&own);
-        self.publish_in_time();
+        self.node.publish_in_time();
+    }
+
+    /// Returns results for the message that reports them, before which their files are sent.
+    fn send_results<'r>(&mut self, returned: &'r [(OutputValue, Vec<u64>)]) -> Result<ReturnedValues<'r>, Fault> {
+        let mut values = Vec::with_capacity(returned.len());
+        for (value, refs) in returned {
+            let failed = |e| Fault::new(Code::Host, format!("a result can't be sent to the node: {e}"));
+            values.push((self.send_value(value).map_err(failed)?, refs.clone()));
+        }
+        Ok(values)
     }
 
     /// Reports a task that was not started. It holds only the objects that it needs.
     pub(in crate::program) fn reject(&mut self, own: &TaskContext, fault: Fault) {
         let returned = Err(Box::new(own_error(fault)));
-        self.send(&finished(own, returned));
+        self.node.send(&finished(own, returned));
         self.release_all(own);
-        self.publish_in_time();
+        self.node.publish_in_time();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The services that a worker offers to one task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -9,7 +9,9 @@ use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{ActorStep, GetOutcome, Input, Level, NextItem, Refusal, Services};
 
-use super::{WorkerRuntime, task_gone};
+use super::WorkerRuntime;
+use super::tasks::task_gone;
+use crate::mutex::lock;
 use crate::program::messages::WorkerMessage;
 use crate::program::objects::{LocalValue, TaskSlot};
 
@@ -36,23 +38,9 @@ pub(in crate::program) struct TaskServices {
     pub gpu_nanos_reported: u64,
 }
 
-pub(in crate::program) fn lock(runtime: &Mutex<WorkerRuntime>) -> MutexGuard<'_, WorkerRuntime> {
-    runtime.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Services for TaskServices {
     fn log(&mut self, level: Level, message: &str) {
-        let mut runtime = lock(&self.runtime);
-        let Some(task) = runtime.task(self.slot) else { return };
-        let cost = message.len() as u64 + 16;
-        if cost > task.log_left {
-            task.log_dropped += 1;
-            return runtime.announce(self.slot);
-        }
-        task.log_left -= cost;
-        let id = task.id;
-        runtime.announce(self.slot);
-        runtime.send(&WorkerMessage::Log(id, level as u8, message));
+        lock(&self.runtime).log(self.slot, level, message);
     }
 
     fn dense(&mut self) -> Option<&mut Session> {
@@ -74,7 +62,7 @@ impl Services for TaskServices {
     }
 
     fn wait_for_gpu(&mut self) {
-        lock(&self.runtime).wait_for_gpu(self.slot);
+        lock(&self.runtime).tasks.wait_for_gpu(self.slot);
     }
 
     fn sleep_until(&mut self, due: Instant) -> Result<(), Refusal> {
@@ -82,7 +70,7 @@ impl Services for TaskServices {
     }
 
     fn end_sleep(&mut self) {
-        if let Some(task) = lock(&self.runtime).task(self.slot) {
+        if let Some(task) = lock(&self.runtime).tasks.get_mut(self.slot) {
             task.waiting = None;
         }
     }
@@ -93,8 +81,8 @@ impl Services for TaskServices {
 
     fn poll_submitted(&mut self) -> Poll<()> {
         let mut runtime = lock(&self.runtime);
-        if self.is_held || runtime.holds_jobs() {
-            let polled = runtime.poll_submitted(self.slot);
+        if self.is_held || runtime.node.holds_jobs() {
+            let polled = runtime.tasks.poll_submitted(self.slot);
             self.is_held = polled.is_pending();
             return polled;
         }
@@ -120,7 +108,7 @@ impl Services for TaskServices {
     fn object(&mut self, object: ObjectId) -> Result<(GetOutcome, Input<'_>), Refusal> {
         if self.current_object.as_ref().is_none_or(|(number, _)| *number != object.0) {
             let mut runtime = lock(&self.runtime);
-            let task = runtime.task(self.slot).ok_or_else(task_gone)?;
+            let task = runtime.tasks.require(self.slot)?;
             let (job, got) = (task.job, task.got.take_if(|(number, _)| *number == object.0));
             let value = got.map(|(_, value)| value).or_else(|| runtime.objects.value((job, object.0)).cloned());
             let unknown = || Refusal::bad_request(format!("object {object} is not available; `get` it first"));
@@ -133,7 +121,7 @@ impl Services for TaskServices {
 
     fn object_mapped(&mut self, at: usize, bytes: usize) {
         if let Some((_, value)) = &self.current_object
-            && let Some(task) = lock(&self.runtime).task(self.slot)
+            && let Some(task) = lock(&self.runtime).tasks.get_mut(self.slot)
         {
             let region = at..at + bytes;
             task.mapped.retain(|(other, _)| other.start < region.start || other.end > region.end);
@@ -150,9 +138,9 @@ impl Services for TaskServices {
     fn cancel(&mut self, object: ObjectId, recursive: bool) -> Result<(), Refusal> {
         let mut runtime = lock(&self.runtime);
         runtime.announce(self.slot);
-        let task = runtime.task(self.slot).ok_or_else(task_gone)?.id;
-        runtime.send(&WorkerMessage::Cancel(object.0, task, recursive));
-        runtime.publish();
+        let task = runtime.tasks.require(self.slot)?.id;
+        runtime.node.send(&WorkerMessage::Cancel(object.0, task, recursive));
+        runtime.node.publish();
         Ok(())
     }
 
@@ -167,8 +155,8 @@ impl Services for TaskServices {
     fn kill(&mut self, actor: ActorId, restart: bool) -> Result<(), Refusal> {
         let mut runtime = lock(&self.runtime);
         runtime.announce(self.slot);
-        runtime.send(&WorkerMessage::KillActor(actor.0, restart));
-        runtime.publish();
+        runtime.node.send(&WorkerMessage::KillActor(actor.0, restart));
+        runtime.node.publish();
         Ok(())
     }
 
@@ -213,7 +201,7 @@ impl Services for TaskServices {
         let malformed = || Refusal::bad_request("it fails with a malformed error");
         let error = error.ok_or_else(malformed)?;
         let mut runtime = lock(&self.runtime);
-        runtime.task(self.slot).ok_or_else(task_gone)?.fails_with = Some(Box::new(error));
+        runtime.tasks.require(self.slot)?.fails_with = Some(Box::new(error));
         Ok(())
     }
 

@@ -1,0 +1,22 @@
+//! Limits of the values of a task.
+
+use sandbar_sandbox::Refusal;
+
+/// Maximum number of results of one task.
+pub(super) const RETURNS_MAX: u32 = 10_000;
+
+/// Maximum number of objects in the values of one message. Their numbers and the rest of the message fit into half of a
+/// ring: a larger frame might never find room, depending on the position of the ring's end.
+pub(super) const CONTAINED_MAX: usize = 40_000;
+
+/// Checks the number of objects in a value.
+pub(super) fn check_contained(contained: &[u64]) -> Result<(), Refusal> {
+    if contained.len() <= CONTAINED_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "a value contains {} objects, the limit is {CONTAINED_MAX}: put them into several values, and these into one",
+        contained.len()
+    );
+    Err(Refusal::bad_output(message))
+}
