@@ -254,9 +254,7 @@ fn packages() -> BTreeMap<String, Vec<String>> {
 }
 
 /// Crates whose files still have import cycles. A crate without cycles must be removed from this list.
-const CRATES_WITH_CYCLES: &[&str] = &[
-    "host/worker",
-];
+const CRATES_WITH_CYCLES: &[&str] = &[];
 
 /// Checks that crates not in [`CRATES_WITH_CYCLES`] have no import cycles.
 #[test]
