@@ -1,8 +1,8 @@
 //! Sleeping.
 //!
 //! A sleep takes as long as it says by the machine's clock. In an engine for programs it is a wait like that for an
-//! object ([`Services::sleep_until`](crate::Services::sleep_until)): other tasks of the worker run meanwhile. Elsewhere the
-//! worker's thread sleeps, which the node's limit on the call's time bounds.
+//! object ([`Services::sleep_until`](crate::Services::sleep_until)): other tasks of the worker run meanwhile. Elsewhere
+//! the worker's thread sleeps, which the node's limit on the call's time bounds.
 //!
 //! This module defines `wasi:clocks/monotonic-clock` and the blocking functions of `wasi:io/poll`. Those of
 //! wasmtime-wasi wait on a tokio timer, which never fires in a worker: nothing drives its runtime.

@@ -33,8 +33,8 @@ impl Grouper {
         Ok(Grouper { shared: Arc::new(RowStore::new(grouping, columns, files, budget, block_rows)) })
     }
 
-    /// Returns whether rows can arrive as blocks of a [`BlockWriter`]: with one key column of at most eight bytes, or
-    /// no key.
+    /// Returns whether rows can arrive as blocks of a [`BlockWriter`](crate::BlockWriter): with one key column of at
+    /// most eight bytes, or no key.
     pub fn accepts_blocks(&self) -> bool {
         is_supported(&self.shared.columns)
     }

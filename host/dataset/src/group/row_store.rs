@@ -12,7 +12,8 @@ use crate::DatasetError;
 /// Memory limit of grouping and the location of spill files.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
-    /// Maximum bytes of grouped rows in memory. Each [`MorselGrouper`](crate::MorselGrouper) holds about 8 MiB in addition.
+    /// Maximum bytes of grouped rows in memory. Each [`MorselGrouper`](crate::MorselGrouper) holds about 8 MiB in
+    /// addition.
     pub bytes_max: usize,
     /// Folder of spill files. Spill files are unnamed and vanish with the process.
     pub spill_dir: PathBuf,

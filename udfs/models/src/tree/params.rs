@@ -13,7 +13,7 @@ pub enum Splitter {
     Random,
 }
 
-/// Hyperparameters of a [`RegressionTree`]. The defaults are scikit-learn's and grow the tree fully.
+/// Hyperparameters of a [`RegressionTree`](super::RegressionTree). The defaults are scikit-learn's and grow the tree fully.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegressionTreeParams {
