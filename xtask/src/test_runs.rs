@@ -172,7 +172,7 @@ pub fn run_tests(workspace: &Workspace, selection: &Selection) -> Result {
         // As cargo does.
         command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
         let log = logs.join(format!("{}.log", label.replace([' ', '/'], "-")));
-        runs.push(Run { last: times.of(&label), label, command, log });
+        runs.push(Run { last: times.duration(&label), label, command, log });
     }
     if runs.is_empty() {
         let message =
@@ -183,7 +183,7 @@ pub fn run_tests(workspace: &Workspace, selection: &Selection) -> Result {
         let mut command = workspace.cargo();
         command.args(["test", "--release", "--workspace", "--doc", "--"]).args(&selection.arguments);
         let label = "examples in the documentation".to_owned();
-        runs.push(Run { last: times.of(&label), label, command, log: logs.join("doc.log") });
+        runs.push(Run { last: times.duration(&label), label, command, log: logs.join("doc.log") });
     }
     set_library_path(workspace, &mut runs)?;
     // The longest first, so that none is left over at the end. What was never run may be long.
@@ -348,7 +348,7 @@ impl Times {
         Times(text.lines().filter_map(parse).collect())
     }
 
-    fn of(&self, label: &str) -> Option<Duration> {
+    fn duration(&self, label: &str) -> Option<Duration> {
         self.0.get(label).copied()
     }
 

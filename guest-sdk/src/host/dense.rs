@@ -106,7 +106,7 @@ fn session<T>(run: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseEr
 }
 
 impl Tensor {
-    fn of(number: u32) -> Tensor {
+    fn tensor(number: u32) -> Tensor {
         // SAFETY: the session issued the number, and this value owns its tensor; the handle is never dropped.
         Tensor(ManuallyDrop::new(unsafe { contract::Tensor::from_handle(number) }))
     }

@@ -147,7 +147,7 @@ impl ArrayReader<'_> {
         build: impl Fn(ArrayDataBuilder) -> Result<ArrayData, String> + Copy,
     ) -> Result<ArrayData, HeaderError> {
         let len = self.length(rows)?;
-        let layout = BufferLayout::of(data_type);
+        let layout = BufferLayout::for_type(data_type);
         let mut data = ArrayData::builder(data_type.clone()).len(len);
         if layout != BufferLayout::Null {
             let validity = self.next_buffer()?;

@@ -79,7 +79,7 @@ struct BodyBuilder {
 
 impl BodyBuilder {
     fn push(&mut self, data: &ArrayData) -> Result<(), HeaderError> {
-        let layout = BufferLayout::of(data.data_type());
+        let layout = BufferLayout::for_type(data.data_type());
         if data.offset() != 0 && !matches!(layout, BufferLayout::Fixed(_)) {
             // `MutableArrayData` without room for nulls panics on a validity buffer that has no nulls.
             let mut copy = MutableArrayData::new(vec![data], true, data.len());
@@ -152,7 +152,7 @@ fn rebase_offsets<O: ArrowNativeType + std::ops::Sub<Output = O>>(data: &ArrayDa
 }
 
 impl BufferLayout {
-    pub(crate) fn of(data_type: &DataType) -> BufferLayout {
+    pub(crate) fn for_type(data_type: &DataType) -> BufferLayout {
         match data_type {
             DataType::Null => BufferLayout::Null,
             DataType::Boolean => BufferLayout::Bits,
@@ -162,7 +162,7 @@ impl BufferLayout {
             DataType::LargeList(_) => BufferLayout::List { wide: true },
             DataType::Struct(_) | DataType::FixedSizeList(_, _) => BufferLayout::Nested,
             DataType::FixedSizeBinary(size) => BufferLayout::Fixed(*size as usize),
-            DataType::Dictionary(keys, _) => BufferLayout::of(keys),
+            DataType::Dictionary(keys, _) => BufferLayout::for_type(keys),
             DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano) => BufferLayout::Fixed(16),
             other => BufferLayout::Fixed(
                 other.primitive_width().unwrap_or_else(|| unreachable!("{other} has passed encode_schema")),

@@ -235,7 +235,7 @@ fn temporary_folder() -> Check {
         let why = if folder.exists() { "can't be written" } else { "is not there" };
         return Check::bad(NAME, format!("{named} {why}"), remedy);
     }
-    let Ok(space) = DiskSpace::of(&folder) else { return Check::ok(NAME, named) };
+    let Ok(space) = DiskSpace::query(&folder) else { return Check::ok(NAME, named) };
     let value = format!("{named} ({} free)", size(space.free_bytes));
     if machine::is_in_memory(&folder) {
         return Check::warn(NAME, value, "files there stay in memory: set TMPDIR to a folder on a disk");
@@ -278,7 +278,7 @@ fn own_folder(name: &'static str, variable: &'static str, found: Result<PathBuf,
     if !can_be_written(there) {
         return Err(format!("{named} can't be written"));
     }
-    let space = DiskSpace::of(there).map_err(|e| format!("{named}: {e}"))?;
+    let space = DiskSpace::query(there).map_err(|e| format!("{named}: {e}"))?;
     let state = if there == folder { "" } else { "not there yet, " };
     let value = format!("{named} ({state}{} free)", size(space.free_bytes));
     if space.free_bytes < SPACE_USUAL_BYTES {

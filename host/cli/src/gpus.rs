@@ -25,7 +25,7 @@ pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
         None => Vec::new(),
     };
     if json {
-        output::json(&GpuList::of(all, &usable))?;
+        output::json(&GpuList::new(all, &usable))?;
     } else if all.is_empty() {
         output::message("no Vulkan driver reports a GPU (--software-gpu uses a driver that computes on the CPU)");
     } else {
@@ -50,7 +50,7 @@ struct Gpu<'a> {
 }
 
 impl<'a> GpuList<'a> {
-    fn of(all: &'a [GpuProfile], usable: &[usize]) -> GpuList<'a> {
+    fn new(all: &'a [GpuProfile], usable: &[usize]) -> GpuList<'a> {
         let gpu = |(place, gpu): (usize, &'a GpuProfile)| Gpu {
             is_used: usable.contains(&place),
             about: &gpu.about,

@@ -14,19 +14,19 @@ use crate::{output, remote};
 
 pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     match jobs {
-        Jobs::List { state, limit, json, remote } => match remote::Cluster::of(remote).await? {
+        Jobs::List { state, limit, json, remote } => match remote::Cluster::connect(remote).await? {
             Some(cluster) => cluster.list(state.map(RunState::from), limit, json).await?,
             None => list(state.map(RunState::from), limit, json)?,
         },
-        Jobs::Status(JobSelector { id, json, remote }) => match remote::Cluster::of(remote).await? {
+        Jobs::Status(JobSelector { id, json, remote }) => match remote::Cluster::connect(remote).await? {
             Some(cluster) => cluster.status(id.as_deref(), json).await?,
             None => status(find(id.as_deref())?, json).await?,
         },
-        Jobs::Logs { id, follow, task, remote } => match remote::Cluster::of(remote).await? {
+        Jobs::Logs { id, follow, task, remote } => match remote::Cluster::connect(remote).await? {
             Some(cluster) => cluster.logs(id.as_deref(), follow, task.as_deref()).await?,
             None => logs(&find(id.as_deref())?, follow, task.as_deref()).await?,
         },
-        Jobs::Stop { id, remote } => match remote::Cluster::of(remote).await? {
+        Jobs::Stop { id, remote } => match remote::Cluster::connect(remote).await? {
             Some(cluster) => cluster.stop(&id).await?,
             None => stop(find(Some(&id))?).await?,
         },

@@ -143,7 +143,7 @@ fn report_failure(failure: CliError) -> ExitCode {
         CliError::Stopped(words) => output::message(words),
         _ => {
             let words = failure.to_string();
-            let remedy = remedy::of(&words).map_or_else(String::new, |remedy| format!("; {remedy}"));
+            let remedy = remedy::find(&words).map_or_else(String::new, |remedy| format!("; {remedy}"));
             output::message(&format!("error: {words}{remedy}"));
         }
     }
@@ -184,7 +184,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         // Other nodes reach this node through its program runtime.
         node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
     }
-    let form = OutputForm::of(submit.json, submit.quiet);
+    let form = OutputForm::new(submit.json, submit.quiet);
     let bar = progress::watch(node.progress().clone(), ProgressDisplay::unless(submit.quiet));
     let result = unless_fenced(cluster.as_ref(), node.submit(&job, TenantId::DEFAULT)).await;
     bar.finish();
@@ -266,7 +266,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if let Some(cluster) = cluster {
         cluster.leave().await;
     }
-    output::program(&result?, OutputForm::of(submit.json, submit.quiet))?;
+    output::program(&result?, OutputForm::new(submit.json, submit.quiet))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -282,7 +282,7 @@ fn recorder_of(spec: &ProgramSpec) -> JobRecorder {
 
 async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
     interruption.set_outcome(NOTHING_WRITTEN);
-    let (quiet, form) = (predict.quiet, OutputForm::of(predict.json, predict.quiet));
+    let (quiet, form) = (predict.quiet, OutputForm::new(predict.json, predict.quiet));
     let shares = Shares { workers: predict.workers, ..Shares::default() };
     let spec = sandbar_node::PredictSpec::from(predict);
     let node = start_node(&shares, spec.limits().map_err(NodeError::from)?, None)?;

@@ -26,7 +26,7 @@ pub(crate) enum OutputForm {
 }
 
 impl OutputForm {
-    pub(crate) fn of(as_json: bool, is_quiet: bool) -> OutputForm {
+    pub(crate) fn new(as_json: bool, is_quiet: bool) -> OutputForm {
         match (as_json, is_quiet) {
             (true, _) => OutputForm::Json,
             (false, true) => OutputForm::Failures,

@@ -15,7 +15,7 @@ const TOO_MANY_FILES: &str = "(os error 24)";
 const FULL: [&str; 2] = ["(os error 28)", "(os error 122)"];
 
 /// Returns the exceeded limit and its remedy, if the message of a failure names one.
-pub(crate) fn of(message: &str) -> Option<String> {
+pub(crate) fn find(message: &str) -> Option<String> {
     of_files(message, machine::raise_file_limit()).or_else(|| of_temporary_folder(message, &std::env::temp_dir()))
 }
 

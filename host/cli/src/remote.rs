@@ -79,7 +79,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
     let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(failed)?;
     client.close().await;
-    ended(&job, OutputForm::of(submit.json, submit.quiet))
+    ended(&job, OutputForm::new(submit.json, submit.quiet))
 }
 
 async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
@@ -178,7 +178,7 @@ impl FollowOutput {
 
 impl Cluster {
     /// Connects to the cluster of `--node`, if the option is set.
-    pub(crate) async fn of(remote: Remote) -> Result<Option<Cluster>, CliError> {
+    pub(crate) async fn connect(remote: Remote) -> Result<Option<Cluster>, CliError> {
         let Some(node) = remote.node else { return Ok(None) };
         Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.timeouts).await?)))
     }

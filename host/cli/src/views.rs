@@ -29,7 +29,7 @@ enum ShownJob {
 impl ShownJob {
     /// Returns the job of this name, or the last one.
     async fn find(id: Option<&str>, remote: &Remote) -> Result<ShownJob, CliError> {
-        Ok(match Cluster::of(remote.clone()).await? {
+        Ok(match Cluster::connect(remote.clone()).await? {
             None => ShownJob::Local(Box::new(find(id)?)),
             Some(mut cluster) => {
                 let job = cluster.find(id).await?;

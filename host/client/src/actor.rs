@@ -139,7 +139,7 @@ impl ActorRef {
     ///
     /// # Errors
     /// No such actor type exists.
-    pub fn of(&self, of: &str) -> Result<Actor, ClientError> {
+    pub fn typed(&self, of: &str) -> Result<Actor, ClientError> {
         method(self.0.job(), &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
         Ok(Actor { handle: self.0.clone(), of: of.into(), options: None })
     }

@@ -243,7 +243,7 @@ impl Cluster {
     pub(crate) fn runtime_started(&self, runtime: RuntimeStarted, services: NodeServices) {
         let RuntimeStarted { handle, resources, slots, run, .. } = runtime;
         self.state.objects.admission.set_limit(services.object_bytes_max);
-        let member = Member { resources: Amounts::of(&resources), slots, ..self.state.own.clone() };
+        let member = Member { resources: Amounts::from_resources(&resources), slots, ..self.state.own.clone() };
         // A node has one runtime.
         let _ = self.state.runtime.set(NodeRuntime { handle, services, run, member: member.clone() });
         let task = self.state.handle.spawn(membership::maintain(self.state.clone(), member));

@@ -169,7 +169,7 @@ fn training_has_golden_bytes() {
         "ac0201070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
     );
     let batches = vec![(ByteBuf::from(b"header".to_vec()), ByteBuf::from(b"body".to_vec()))];
-    let models = TrainedModels { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").of("tree"))] };
+    let models = TrainedModels { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").in_function("tree"))] };
     let response: TrainResponse = Ok((vec![models], vec!["line".to_owned()]));
     check_bytes(&response, "0001010668656164657204626f647901010104747261700104747265650001046c696e65");
     let failed: TrainResponse = Err(Fault::new(Code::Host, "why"));

@@ -90,7 +90,7 @@ async fn share(cluster: &ClusterState, object: ObjectId) -> Result<(RootHash, u6
     let value = value.await.map_err(|_| host_fault("the node is shutting down"))?.map_err(host_fault)?;
     let mapping = Mapping::sealed(value.as_fd(), value.bytes()).map_err(host_fault)?;
     let hashed = tokio::task::spawn_blocking(move || {
-        let tree = HashTree::of(&mapping);
+        let tree = HashTree::build(&mapping);
         (mapping, tree)
     });
     let (mapping, tree) = hashed.await.map_err(host_fault)?;

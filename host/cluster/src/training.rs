@@ -99,7 +99,7 @@ async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLo
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let request = TrainRequest {
         tenant: unit.tenant,
-        trainers: unit.models.iter().map(|binding| TrainerRef::of(binding)).collect(),
+        trainers: unit.models.iter().map(|binding| TrainerRef::for_binding(binding)).collect(),
         limits: first.limits,
         seed: unit.seed,
         groups: unit.groups.clone(),

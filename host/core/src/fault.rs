@@ -133,7 +133,7 @@ impl Fault {
     }
 
     /// Sets the function, unless it is set already.
-    pub fn of(mut self, function: &str) -> Self {
+    pub fn in_function(mut self, function: &str) -> Self {
         self.function.get_or_insert_with(|| function.to_owned());
         self
     }
@@ -193,7 +193,10 @@ mod tests {
 
     #[test]
     fn a_fault_names_everything() {
-        let fault = Fault::new(Code::TimeOut, "ran longer than 5 ms").of("models#tree").in_group("zone=7").of("other");
+        let fault = Fault::new(Code::TimeOut, "ran longer than 5 ms")
+            .in_function("models#tree")
+            .in_group("zone=7")
+            .in_function("other");
         assert_eq!(fault.to_string(), "models#tree: group zone=7: ran longer than 5 ms [time-out]");
     }
 }

@@ -155,7 +155,7 @@ const IDS_BITS: u32 = 36;
 
 impl IdAllocator {
     /// Creates the allocator of a process.
-    pub fn of(worker: WorkerId) -> IdAllocator {
+    pub fn for_worker(worker: WorkerId) -> IdAllocator {
         let first = u64::from(worker.0) << IDS_BITS;
         IdAllocator { next: first, end: first + (1 << IDS_BITS) }
     }

@@ -24,7 +24,7 @@ pub enum GroupStatus {
 
 impl GroupStatus {
     /// Returns the status with this number.
-    pub fn of(number: u32) -> Option<GroupStatus> {
+    pub fn from_number(number: u32) -> Option<GroupStatus> {
         let all = [
             GroupStatus::Solved,
             GroupStatus::Empty,
@@ -308,7 +308,7 @@ mod tests {
         let rows = GroupRows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
         let (mut coefficients, mut status) = (vec![0.0; width + 1], [9]);
         solve(&rows, GroupedOptions { intercept: true, ridge, pivot_min: 0.0 }, &mut coefficients, &mut status);
-        (coefficients, GroupStatus::of(status[0]).unwrap())
+        (coefficients, GroupStatus::from_number(status[0]).unwrap())
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
             GroupRows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
         let (mut coefficients, mut statuses) = ([0.0; 8], [9; 4]);
         solve(&rows, GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 }, &mut coefficients, &mut statuses);
-        assert_eq!(statuses.map(GroupStatus::of), [0, 4, 0, 4].map(GroupStatus::of));
+        assert_eq!(statuses.map(GroupStatus::from_number), [0, 4, 0, 4].map(GroupStatus::from_number));
         assert_eq!(coefficients.map(f64::is_nan), [false, false, true, true, false, false, true, true]);
     }
 

@@ -166,7 +166,7 @@ impl Op {
                 if *width > GROUPED_WIDTH_MAX {
                     return Err(wrong(format!("takes at most {GROUPED_WIDTH_MAX} columns, not {width}")));
                 }
-                let status = Spec { dtype: Dtype::U32, shape: Shape::of([groups]) };
+                let status = Spec { dtype: Dtype::U32, shape: Shape::from_sizes([groups]) };
                 Ok(vec![Spec { dtype, shape: Shape::new(&[groups, width + 1])? }, status])
             }
             Op::SolveCholesky | Op::SolveQr => {
@@ -213,7 +213,7 @@ impl Op {
                 if width != of_centres || *centres == 0 {
                     return Err(disagree());
                 }
-                let shape = Shape::of([*points]);
+                let shape = Shape::from_sizes([*points]);
                 Ok(vec![Spec { dtype: Dtype::U32, shape }, Spec { dtype, shape }])
             }
             Op::Histogram { bins } => {

@@ -358,7 +358,7 @@ impl Session {
         for (at, operand) in operands.iter().enumerate() {
             match operand {
                 Operand::Tensor(tensor) => copies.push((at, self.spec(*tensor)?, self.download(*tensor)?)),
-                Operand::Values(spec, bytes) if Values::of(spec.dtype, bytes).is_none() => {
+                Operand::Values(spec, bytes) if Values::new(spec.dtype, bytes).is_none() => {
                     copies.push((at, *spec, Arc::new(OwnedValues::from_bytes(spec.dtype, bytes))));
                 }
                 Operand::Values(..) => {}
@@ -369,7 +369,7 @@ impl Session {
             .enumerate()
             .map(|(at, operand)| match (copies.iter().find(|(of, ..)| *of == at), operand) {
                 (Some((_, spec, owned)), _) => Tensor::new(*spec, owned.values()),
-                (None, Operand::Values(spec, bytes)) => match Values::of(spec.dtype, bytes) {
+                (None, Operand::Values(spec, bytes)) => match Values::new(spec.dtype, bytes) {
                     Some(values) => Tensor::new(*spec, values),
                     None => Err(DenseError::Shape(format!("the values of {spec} are misaligned"))),
                 },

@@ -86,7 +86,7 @@ impl Shape {
     }
 
     /// Creates a shape whose sizes are known to be valid.
-    pub(crate) fn of<const N: usize>(sizes: [u32; N]) -> Shape {
+    pub(crate) fn from_sizes<const N: usize>(sizes: [u32; N]) -> Shape {
         const { assert!(N <= RANK_MAX) };
         let mut all = [1; RANK_MAX];
         all[..N].copy_from_slice(&sizes);

@@ -40,7 +40,7 @@ pub struct Tensor<'a> {
 
 impl<'a> Values<'a> {
     /// Casts bytes in place. Returns `None` if they are misaligned or do not divide into whole values.
-    pub fn of(dtype: Dtype, bytes: &'a [u8]) -> Option<Values<'a>> {
+    pub fn new(dtype: Dtype, bytes: &'a [u8]) -> Option<Values<'a>> {
         match dtype {
             Dtype::F16 => bytemuck::try_cast_slice(bytes).ok().map(Values::F16),
             Dtype::F32 => bytemuck::try_cast_slice(bytes).ok().map(Values::F32),

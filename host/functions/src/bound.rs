@@ -35,7 +35,7 @@ impl BoundFunction {
         limits: Limits,
     ) -> Result<BoundFunction, FunctionError> {
         let FunctionName { name, kinds, label } = *name;
-        let index = find(&component.functions, name, kinds).map_err(|f| f.of(label))?;
+        let index = find(&component.functions, name, kinds).map_err(|f| f.in_function(label))?;
         let params = serde_json::to_string(params)
             .map_err(|e| FunctionError::Invalid(format!("the parameters of `{label}`: {e}")))?;
         let binding = Binding::new(component.compiled.clone(), index as u32, params, limits, label.to_owned())?;

@@ -65,7 +65,7 @@ impl FunctionLoader {
         let path = &self.find("", path)?;
         let file = self.component_file(path).await?;
         let bytes = std::fs::read(&file).map_err(FunctionError::file(&file))?;
-        let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.of(&path.display().to_string()))?;
+        let shape = sandbar_sandbox::check_binary(&bytes).map_err(|f| f.in_function(&path.display().to_string()))?;
         let loaded = self.load(File::open(&file).map_err(FunctionError::file(&file))?, path).await?;
         let functions = loaded.functions.iter().map(|f| InspectedFunction {
             name: f.name.clone(),

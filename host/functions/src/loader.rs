@@ -121,7 +121,7 @@ impl FunctionLoader {
     pub async fn load(&self, component: File, path: &Path) -> Result<LoadedComponent, Fault> {
         let name = path.display().to_string();
         let timer = self.progress.time_build();
-        let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.of(&name))?);
+        let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.in_function(&name))?);
         drop(timer);
         let cached = format!("{}.{DESCRIPTION_VERSION}.json", compiled.id());
         let cached = self.options.cache.join("described").join(cached);

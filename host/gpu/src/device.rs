@@ -41,7 +41,7 @@ impl Device {
             | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
         let limits = adapter.inner.limits();
-        let units = MatrixUnits::of(&adapter.inner);
+        let units = MatrixUnits::for_adapter(&adapter.inner);
         let requested = if units.is_some() { requested | MatrixUnits::FEATURES } else { requested };
         let experimental_features = match units {
             // SAFETY: wgpu documents that its experimental features may have errors, including undefined behaviour.

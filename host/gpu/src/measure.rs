@@ -46,7 +46,7 @@ impl Stream {
         let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong results: {what}"));
         // The nearest of many points on a line is the last.
         let line: Vec<f32> = (1..=LOOP_ITERATIONS).rev().map(|at| at as f32).collect();
-        let (points, centres) = (self.of(&[1, 1], &[0.0])?, self.of(&[LOOP_ITERATIONS, 1], &line)?);
+        let (points, centres) = (self.upload(&[1, 1], &[0.0])?, self.upload(&[LOOP_ITERATIONS, 1], &line)?);
         let mut place = [0; 4];
         let found = self.run(&Op::Nearest, &[&points, &centres])?;
         self.download(&found[0], 0, &mut place)?;
@@ -57,7 +57,7 @@ impl Stream {
         let side = 65_u32;
         let whole = |at: u32| (at * 7919 % 13) as f32 - 6.0;
         let values: Vec<f32> = (0..side * side).map(whole).collect();
-        let square = self.of(&[side, side], &values)?;
+        let square = self.upload(&[side, side], &values)?;
         let product =
             self.run(&Op::Product { first_transposed: false, second_transposed: true }, &[&square, &square])?;
         let mut bytes = vec![0; 4 * values.len()];
@@ -115,7 +115,7 @@ impl Stream {
         Ok(true)
     }
 
-    fn of(&mut self, sizes: &[u32], values: &[f32]) -> Result<DeviceTensor, GpuError> {
+    fn upload(&mut self, sizes: &[u32], values: &[f32]) -> Result<DeviceTensor, GpuError> {
         let tensor = self.tensor(Spec::new(Dtype::F32, sizes)?)?;
         self.write(&tensor, 0, bytemuck::cast_slice(values))?;
         Ok(tensor)
@@ -128,7 +128,7 @@ impl Stream {
     pub fn measure(&mut self) -> Result<Costs, GpuError> {
         self.warm_up()?;
         let copy = Op::Map(Map::new(vec![Step::Input(0)])?);
-        let little = self.of(&[1], &[1.0])?;
+        let little = self.upload(&[1], &[1.0])?;
         let fixed = self.least(|stream| {
             let out = stream.run(&copy, &[&little])?;
             stream.download(&out[0], 0, &mut [0; 4])
@@ -169,7 +169,7 @@ impl Stream {
             return Ok(());
         }
         let op = Op::Product { first_transposed: false, second_transposed: false };
-        let square = self.of(&[4 * SIDE, 4 * SIDE], &vec![0.0; (16 * SIDE * SIDE) as usize])?;
+        let square = self.upload(&[4 * SIDE, 4 * SIDE], &vec![0.0; (16 * SIDE * SIDE) as usize])?;
         let started = Instant::now();
         let (mut least, mut improved) = (Duration::MAX, started);
         while improved.elapsed() < STEADY && started.elapsed() < WARM_UP_MAX {

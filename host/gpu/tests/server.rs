@@ -57,7 +57,7 @@ fn connect(process: &mut GpuProcess) -> GpuClient {
     GpuClient::new(socket, area).unwrap()
 }
 
-fn of(remote: &mut GpuClient, values: &[f32]) -> u32 {
+fn upload(remote: &mut GpuClient, values: &[f32]) -> u32 {
     let spec = Spec::new(Dtype::F32, &[values.len() as u32]).unwrap();
     remote.tensor(spec, Some(OwnedValues::F32(values.to_vec()).values().bytes())).unwrap()
 }
@@ -138,7 +138,7 @@ fn connections_beside_each_other() {
             scope.spawn(move || {
                 for round in 0..150 {
                     let values: Vec<f32> = (0..20_000).map(|x| (x % 77 + round * 3 + at) as f32).collect();
-                    let tensor = of(&mut remote, &values);
+                    let tensor = upload(&mut remote, &values);
                     let doubled = remote.run(&twice(), &[tensor], 1).unwrap()[0];
                     remote.drop_tensor(tensor);
                     let expected: Vec<f32> = values.iter().map(|value| value * 2.0).collect();
@@ -155,7 +155,7 @@ fn connections_beside_each_other() {
 fn failures_are_reported_to_readers_of_the_result() {
     let mut process = start(64 << 20);
     let mut remote = connect(&mut process);
-    let good = of(&mut remote, &[1.0, 2.0]);
+    let good = upload(&mut remote, &[1.0, 2.0]);
     // Invalid tensors, with their errors.
     let memory = remote.tensor(Spec::new(Dtype::F32, &[1 << 24]).unwrap(), None).unwrap();
     let after = remote.run(&twice(), &[memory], 1).unwrap()[0];
@@ -175,7 +175,7 @@ fn failures_are_reported_to_readers_of_the_result() {
     // A read out of bounds closes the connection.
     assert_eq!(read(&mut remote, good, 3).unwrap_err().kind, RemoteErrorKind::Lost);
     let mut other = connect(&mut process);
-    let fine = of(&mut other, &[5.0]);
+    let fine = upload(&mut other, &[5.0]);
     assert_eq!(read(&mut other, fine, 1), Ok(vec![5.0]));
 }
 
@@ -192,7 +192,7 @@ fn guests_kernels() {
              }",
         )
         .unwrap();
-    let values = of(&mut remote, &[1.0, 2.0, 3.0]);
+    let values = upload(&mut remote, &[1.0, 2.0, 3.0]);
     let out = remote.tensor(Spec::new(Dtype::F32, &[3]).unwrap(), None).unwrap();
     remote.dispatch(kernel, &[values, out], [1, 1, 1]).unwrap();
     assert_eq!(read(&mut remote, out, 3), Ok(vec![2.0, 3.0, 4.0]));
@@ -213,7 +213,7 @@ fn work_without_end() {
     for _ in 0..rounds {
         let mut process = start(1 << 30);
         let (mut remote, mut beside) = (connect(&mut process), connect(&mut process));
-        let values = of(&mut remote, &[0.5; 64]);
+        let values = upload(&mut remote, &[0.5; 64]);
         let kernel = remote.kernel(ENDLESS).unwrap();
         remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
         let number = remote.begin_read(values, 0, 4).unwrap().expect("a place");
@@ -222,7 +222,7 @@ fn work_without_end() {
             std::thread::sleep(Duration::from_millis(10));
             ended = (process.check(TIME_MAX) == ProcessState::TimedOut).then(|| start.elapsed());
             assert!(start.elapsed() < Duration::from_secs(20), "the kernel still runs");
-            let tensor = of(&mut other, &[3.0]);
+            let tensor = upload(&mut other, &[3.0]);
             assert_eq!(read(&mut other, tensor, 1), Ok(vec![3.0]));
             other.drop_tensor(tensor);
         }
@@ -240,7 +240,7 @@ fn work_without_end() {
 fn endless_work_of_a_disconnected_client_ends() {
     let mut process = start(1 << 30);
     let mut remote = connect(&mut process);
-    let values = of(&mut remote, &[0.5; 64]);
+    let values = upload(&mut remote, &[0.5; 64]);
     let kernel = remote.kernel(ENDLESS).unwrap();
     remote.dispatch(kernel, &[values], [1, 1, 1]).unwrap();
     // The process receives the request before it notices the client's disconnection.
@@ -272,7 +272,7 @@ fn time_is_whose_it_is() {
         remote.set_user(busy);
         let made = remote.run(&product, &[square, square], 1).unwrap()[0];
         remote.set_user(idle);
-        let little = of(&mut remote, &[1.0]);
+        let little = upload(&mut remote, &[1.0]);
         read(&mut remote, little, 1).unwrap();
         remote.set_user(busy);
         read(&mut remote, made, 1).unwrap();
@@ -312,7 +312,7 @@ fn messages_that_make_no_sense() {
                 break;
             }
         }
-        let values = of(&mut neighbour, &[1.0, 2.0]);
+        let values = upload(&mut neighbour, &[1.0, 2.0]);
         let made = neighbour.run(&twice(), &[values], 1).unwrap()[0];
         assert_eq!(read(&mut neighbour, made, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
         assert_eq!(process.check(Duration::from_secs(60)), ProcessState::Healthy, "SANDBAR_SEED={seed}");

@@ -44,7 +44,7 @@ fn unwrap_type(type_name: &str) -> (String, usize) {
 
 impl ArgumentKind {
     /// Returns the kind of an unwrapped type.
-    fn of(type_name: &str) -> ArgumentKind {
+    fn from_type(type_name: &str) -> ArgumentKind {
         match type_name {
             "String" | "str" | "char" | "PathBuf" | "Path" => ArgumentKind::Text,
             "File" => ArgumentKind::File,
@@ -133,7 +133,7 @@ pub(super) fn plan_arguments(
         let mut files = JobFiles::default();
         let encoded = text.map(|text| encode_argument(name, type_name, text, &mut files)).transpose()?;
         check_argument(name, type_name, encoded.as_ref())
-            .map_err(|message| Fault::new(Code::Refused, message).of(&task.name))?;
+            .map_err(|message| Fault::new(Code::Refused, message).in_function(&task.name))?;
         let files = Some(files.count()).filter(|files| *files > 0);
         Ok(ArgumentPlan { name: name.clone(), type_name: type_name.clone(), value: text.map(str::to_owned), files })
     };
@@ -186,7 +186,7 @@ fn encode_argument(
     files: &mut JobFiles,
 ) -> Result<EncodedArgument, ProgramError> {
     let (inner, options) = unwrap_type(type_name);
-    let kind = ArgumentKind::of(&inner);
+    let kind = ArgumentKind::from_type(&inner);
     match kind.encode_non_finite(options, text) {
         Some(bytes) => Ok(EncodedArgument::Value(bytes)),
         None => to_json(name, (kind, type_name), text, files).map(EncodedArgument::Json),

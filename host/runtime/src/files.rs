@@ -87,7 +87,7 @@ impl JobFiles {
             if !metadata.is_file() {
                 return Err(ProgramError::file(&path)(io::Error::other("not a regular file")));
             }
-            self.all.push(Entry::File(path, Version::of(&metadata)));
+            self.all.push(Entry::File(path, Version::from_metadata(&metadata)));
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ fn name(path: &Path) -> String {
 }
 
 impl Version {
-    fn of(metadata: &Metadata) -> Version {
+    fn from_metadata(metadata: &Metadata) -> Version {
         Version { bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
     }
 }
@@ -164,7 +164,7 @@ fn read(path: &Path, version: Version) -> io::Result<Content> {
         return Err(changed());
     }
     let file = File::open(path)?;
-    let is_same = |file: &File| Ok::<_, io::Error>(Version::of(&file.metadata()?) == version);
+    let is_same = |file: &File| Ok::<_, io::Error>(Version::from_metadata(&file.metadata()?) == version);
     if !is_same(&file)? {
         return Err(changed());
     }

@@ -444,11 +444,11 @@ pub(crate) fn find_task(program: &Program, name: &str, path: &Path) -> Result<us
             let message = format!(
                 "`{name}` is a generator: a job can't start with one; start with a task that consumes its items"
             );
-            return Fault::new(Code::Export, message).of(&path.display().to_string());
+            return Fault::new(Code::Export, message).in_function(&path.display().to_string());
         }
         let names: Vec<_> = program.tasks.iter().filter(is_task).map(|task| &*task.name).collect();
         let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let message = format!("it has no task `{name}`; its tasks are: {names} (choose one by PATH#TASK)");
-        Fault::new(Code::Export, message).of(&path.display().to_string())
+        Fault::new(Code::Export, message).in_function(&path.display().to_string())
     })
 }

@@ -65,7 +65,7 @@ impl Program {
         call: TaskCall,
     ) -> TaskExecution {
         let (program, idle, limits) = (self.clone(), idle.clone(), *limits);
-        TaskExecution::of(async move {
+        TaskExecution::new(async move {
             let sandbox = match idle.take(job, &program) {
                 Some(mut sandbox) => {
                     sandbox.store.data_mut().serve(services, call.seed);
@@ -91,7 +91,7 @@ impl Program {
     /// steps](Services::poll_next) until one of its calls traps.
     pub fn make(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> TaskExecution {
         let (program, limits) = (self.clone(), *limits);
-        TaskExecution::of(async move {
+        TaskExecution::new(async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
                 Ok(sandbox) => sandbox,
                 Err(fault) => return TaskOutcome::without_usage(Err(fault)),
@@ -183,7 +183,7 @@ fn of_another_type(error: wasmtime::Error) -> wasmtime::Error {
 }
 
 impl TaskExecution {
-    fn of(call: impl Future<Output = TaskOutcome> + 'static) -> TaskExecution {
+    fn new(call: impl Future<Output = TaskOutcome> + 'static) -> TaskExecution {
         TaskExecution { call: Box::pin(call) }
     }
 

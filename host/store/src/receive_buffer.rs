@@ -39,7 +39,7 @@ unsafe impl Send for MappedRange {}
 unsafe impl Sync for MappedRange {}
 
 impl MappedRange {
-    fn of(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<MappedRange> {
+    fn map(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<MappedRange> {
         let at = if bytes == 0 { NonNull::dangling() } else { map(file, 0, bytes, protection, flags)? };
         Ok(MappedRange { at, bytes })
     }
@@ -61,9 +61,9 @@ impl ReceiveBuffer {
     /// Fails if no memory is available.
     pub fn new(bytes: usize) -> io::Result<ReceiveBuffer> {
         let file = UnsealedFile::new(bytes)?;
-        let written = MappedRange::of(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
+        let written = MappedRange::map(file.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;
         // A private mapping without writes shows the file's content, and does not prevent sealing.
-        let read = MappedRange::of(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
+        let read = MappedRange::map(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)?;
         Ok(ReceiveBuffer { written, read: Arc::new(ReceiveBufferView(read)), file, bytes })
     }
 

@@ -50,7 +50,7 @@ impl DiskSpace {
     ///
     /// # Errors
     /// Fails if the folder does not exist.
-    pub fn of(folder: &Path) -> io::Result<DiskSpace> {
+    pub fn query(folder: &Path) -> io::Result<DiskSpace> {
         let disk = statvfs(folder)?;
         let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
         Ok(DiskSpace { free_bytes, reserve_bytes: (disk.f_blocks.saturating_mul(disk.f_frsize) / 20).min(8 << 30) })
@@ -91,7 +91,7 @@ impl SpillFolder {
     /// Creates a folder that keeps `reserve_bytes` of its disk free. Default: a twentieth of the disk, at most 8 GiB.
     pub fn new(folder: PathBuf, reserve_bytes: Option<u64>) -> SpillFolder {
         let reserve_bytes =
-            reserve_bytes.unwrap_or_else(|| DiskSpace::of(&folder).map_or(0, |space| space.reserve_bytes));
+            reserve_bytes.unwrap_or_else(|| DiskSpace::query(&folder).map_or(0, |space| space.reserve_bytes));
         SpillFolder { folder, reserve_bytes, current: None, buffer: Vec::new() }
     }
 
@@ -117,7 +117,7 @@ impl SpillFolder {
     }
 
     fn check_space(&self, bytes: u64) -> Result<(), Fault> {
-        let free = DiskSpace::of(&self.folder).map_err(|e| self.fault(&e))?.free_bytes;
+        let free = DiskSpace::query(&self.folder).map_err(|e| self.fault(&e))?.free_bytes;
         if free >= self.reserve_bytes.saturating_add(bytes) {
             return Ok(());
         }
@@ -273,7 +273,7 @@ mod tests {
             let value = bytes(len);
             let mut unsealed = UnsealedFile::new(len).unwrap();
             unsealed.write(&[&value]).unwrap();
-            let unsealed = UnsealedValue::of(unsealed.as_fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
+            let unsealed = UnsealedValue::adopt(unsealed.as_fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
             let sources = [
                 SpillSource::Bytes(value.as_slice().into()),
                 SpillSource::Sealed(SealedFile::new(&value).unwrap()),

@@ -2,7 +2,7 @@
 //!
 //! A new file costs the kernel a cleared page for each 4 KiB, more than the copy into it. The files use huge pages
 //! where the kernel provides them, and are mapped only while they are written: mapping costs next to nothing, and
-//! afterwards no mapping allows writes. The holder of a value [adopts](UnsealedValue::of) the unsealed file, seals it
+//! afterwards no mapping allows writes. The holder of a value [adopts](UnsealedValue::adopt) the unsealed file, seals it
 //! before any process but the writer gets it, and allows the writer to reuse the memory if no other process ever did.
 //! Bytes past the value's end are older bytes of the writer: sealing cuts them off.
 
@@ -162,7 +162,7 @@ impl UnsealedValue {
     ///
     /// # Errors
     /// Fails if the file is not a memory file, or is shorter than `bytes`.
-    pub fn of(file: OwnedFd, bytes: u64) -> io::Result<UnsealedValue> {
+    pub fn adopt(file: OwnedFd, bytes: u64) -> io::Result<UnsealedValue> {
         fcntl_get_seals(&file)?;
         let value = UnsealedValue { file: Arc::new(file), bytes };
         value.check_length().map(|()| value)
@@ -234,7 +234,7 @@ mod tests {
     use crate::Mapping;
 
     fn unsealed_value(unsealed: &UnsealedFile, bytes: u64) -> UnsealedValue {
-        UnsealedValue::of(unsealed.as_fd().try_clone_to_owned().unwrap(), bytes).unwrap()
+        UnsealedValue::adopt(unsealed.as_fd().try_clone_to_owned().unwrap(), bytes).unwrap()
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
         ftruncate(&unsealed, 10).unwrap();
         assert!(held.seal().is_err());
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(UnsealedValue::of(file.into(), 1).is_err(), "it is no memory file");
+        assert!(UnsealedValue::adopt(file.into(), 1).is_err(), "it is no memory file");
     }
 
     #[test]

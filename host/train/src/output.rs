@@ -58,7 +58,7 @@ fn row_target(output: &OutputSpec) -> Result<RowTarget, ValidationError> {
             "the output `{path}` is no file: name a file, or set `partition_by` to write folders"
         )));
     }
-    let by_extension = OutputFormat::of(Path::new(path));
+    let by_extension = OutputFormat::from_path(Path::new(path));
     let format = match (*format, by_extension, partition_by.is_empty()) {
         (Some(format), ..) => format,
         (None, Some(format), _) => format,

@@ -136,7 +136,7 @@ impl Pipeline {
         let spec = CollectSpec { argument: collect.argument, beside: Vec::new() };
         let work = CallWork::Collect(payload, spec.into());
         let completed = self.call(only, collect.binding.clone(), step_seed(seed, 0), work).await?;
-        let (blocks, rows) = completed.product.into_collected().map_err(|fault| fault.of(&only.udf))?;
+        let (blocks, rows) = completed.product.into_collected().map_err(|fault| fault.in_function(&only.udf))?;
         Ok(CollectedRowGroup { blocks, rows })
     }
 
@@ -337,7 +337,7 @@ impl TransformCall {
         let pushed = transform
             .project(&batch)
             .and_then(|input| self.input.push(self.pipeline.calls.pool(), &input, companions.as_ref()));
-        pushed.map_err(|fault| fault.of(&transform.udf))?;
+        pushed.map_err(|fault| fault.in_function(&transform.udf))?;
         if transform.output.is_some() {
             self.scalar_input.push(batch);
         }
@@ -360,20 +360,20 @@ impl TransformCall {
     async fn run_collecting(self, seed: u64, collect: &CollectBinding) -> Result<Buffer, Fault> {
         let transform = &self.pipeline.transforms[self.step];
         let beside = self.input.companions().map_or_else(Vec::new, <[_]>::to_vec);
-        let payload = self.input.finish().map_err(|fault| fault.of(&transform.udf))?;
+        let payload = self.input.finish().map_err(|fault| fault.in_function(&transform.udf))?;
         let work = CallWork::Collect(payload, CollectSpec { argument: collect.argument, beside }.into());
         let completed = self.pipeline.call(transform, collect.binding.clone(), seed, work).await?;
-        Ok(completed.product.into_collected().map_err(|fault| fault.of(&transform.udf))?.0)
+        Ok(completed.product.into_collected().map_err(|fault| fault.in_function(&transform.udf))?.0)
     }
 
     /// Runs the call in a worker. Returns at least one batch.
     async fn run(self, seed: u64) -> Result<Vec<RecordBatch>, Fault> {
         let TransformCall { pipeline, step, input, scalar_input } = self;
         let transform = &pipeline.transforms[step];
-        let work = CallWork::Process(input.finish().map_err(|fault| fault.of(&transform.udf))?);
+        let work = CallWork::Process(input.finish().map_err(|fault| fault.in_function(&transform.udf))?);
         let completed = pipeline.call(transform, transform.bound.binding.clone(), seed, work).await?;
-        let output = completed.product.into_batches().map_err(|fault| fault.of(&transform.udf))?;
-        let invalid = |reason: String| Fault::new(Code::BadOutput, reason).of(&transform.udf);
+        let output = completed.product.into_batches().map_err(|fault| fault.in_function(&transform.udf))?;
+        let invalid = |reason: String| Fault::new(Code::BadOutput, reason).in_function(&transform.udf);
         let Some(first) = output.first() else { return Err(invalid("it returned no batch".into())) };
         if let Some(other) = output.iter().find(|b| b.schema_ref() != first.schema_ref()) {
             return Err(invalid(format!("its batches differ: {} and {}", first.schema_ref(), other.schema_ref())));
@@ -381,7 +381,7 @@ impl TransformCall {
         let Some(name) = &transform.output else { return Ok(output) };
         let (rows, columns) = (count_rows(&output), first.num_columns());
         if rows != count_rows(&scalar_input) || columns != 1 {
-            return Err(not_a_column(columns, rows, count_rows(&scalar_input)).of(&transform.udf));
+            return Err(not_a_column(columns, rows, count_rows(&scalar_input)).in_function(&transform.udf));
         }
         let columns = split_like(output, &scalar_input).map_err(|e| invalid(e.to_string()))?;
         let batches = scalar_input.iter().zip(columns).map(|(batch, column)| with_column(batch, name, &column));

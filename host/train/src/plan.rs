@@ -319,7 +319,7 @@ fn train_plan(train: &TrainSpec, trainers: Vec<ResolvedFunction>) -> TrainPlan {
 
 fn output_plan(output: &OutputSpec, is_of_models: bool) -> OutputPlan {
     let path = Path::new(&output.path);
-    let by_extension = if is_of_models { None } else { output.format.or_else(|| OutputFormat::of(path)) };
+    let by_extension = if is_of_models { None } else { output.format.or_else(|| OutputFormat::from_path(path)) };
     OutputPlan {
         path: output.path.clone(),
         format: by_extension.unwrap_or(OutputFormat::Parquet),

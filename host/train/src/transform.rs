@@ -68,7 +68,7 @@ impl Transform {
         progress: Arc<JobProgress>,
     ) -> Result<Transform, TrainError> {
         let udf = bound.binding.name.clone();
-        let arguments = decode_schema(&bound.function.arguments).map_err(|f| f.of(&udf))?;
+        let arguments = decode_schema(&bound.function.arguments).map_err(|f| f.in_function(&udf))?;
         let is_scalar = bound.function.kind == FunctionKind::Scalar;
         let invalid = |reason: String| TrainError::Invalid(format!("`{udf}`: {reason}"));
         let columns = map_arguments(spec, &arguments, is_scalar).map_err(invalid)?;

@@ -175,7 +175,7 @@ pub struct TrainerRef {
 
 impl TrainerRef {
     /// Refers to a bound trainer.
-    pub fn of(binding: &Binding) -> TrainerRef {
+    pub fn for_binding(binding: &Binding) -> TrainerRef {
         let (function, params, name) = (binding.function, binding.params.clone(), binding.name.clone());
         TrainerRef { component: binding.program.id(), function, params, name, device: binding.device }
     }
@@ -265,11 +265,11 @@ impl UnitServer {
             }
         };
         if component.compiled.id() != trainer.component {
-            return Err(Fault::new(Code::Export, "the file is another component").of(&trainer.name));
+            return Err(Fault::new(Code::Export, "the file is another component").in_function(&trainer.name));
         }
         let function = component.functions.get(trainer.function as usize);
         if function.is_none_or(|known| known.kind != FunctionKind::Trainer) {
-            return Err(Fault::new(Code::Export, "it has no such trainer").of(&trainer.name));
+            return Err(Fault::new(Code::Export, "it has no such trainer").in_function(&trainer.name));
         }
         let component = self.insert(trainer.component, component);
         let (params, name) = (trainer.params.clone(), trainer.name.clone());

@@ -42,11 +42,11 @@ struct Certificates {
 
 impl CertificateResolver {
     pub(crate) fn new(identity: &Identity) -> Result<CertificateResolver, IdentityError> {
-        Ok(CertificateResolver { current: Mutex::new(Arc::new(Certificates::of(identity)?)) })
+        Ok(CertificateResolver { current: Mutex::new(Arc::new(Certificates::from_identity(identity)?)) })
     }
 
     pub(crate) fn replace(&self, identity: &Identity) -> Result<(), IdentityError> {
-        let next = Arc::new(Certificates::of(identity)?);
+        let next = Arc::new(Certificates::from_identity(identity)?);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
@@ -57,7 +57,7 @@ impl CertificateResolver {
 }
 
 impl Certificates {
-    fn of(identity: &Identity) -> Result<Certificates, IdentityError> {
+    fn from_identity(identity: &Identity) -> Result<Certificates, IdentityError> {
         let (key, certificate) = (identity.key().signer()?, identity.certificate().clone());
         let both = vec![certificate.clone(), identity.trust().certificate().clone()];
         Ok(Certificates {
@@ -257,7 +257,7 @@ impl ServerCertVerifier for ServerVerifier {
 
 /// Returns the authority with that fingerprint, if its certificate is in a server's chain.
 pub(crate) fn authority_among(chain: &[CertificateDer<'_>], wanted: Fingerprint) -> Option<TrustAnchor> {
-    let found = chain.iter().find(|certificate| Fingerprint::of(certificate) == wanted)?;
+    let found = chain.iter().find(|certificate| Fingerprint::from_certificate(certificate) == wanted)?;
     TrustAnchor::new(found.clone().into_owned()).ok()
 }
 

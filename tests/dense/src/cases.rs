@@ -33,12 +33,12 @@ impl Random {
         self.below(in_so_many) == 0
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
     fn size(&mut self) -> u32 {
-        self.of(&SIZES)
+        self.choose(&SIZES)
     }
 
     /// Returns sizes of dimensions, one of which is sometimes long.
@@ -47,8 +47,8 @@ impl Random {
             return [(); N].map(|()| self.size());
         }
         let long = self.below(N);
-        let mut sizes = [(); N].map(|()| self.of(&SHORT));
-        sizes[long] = self.of(&LONG);
+        let mut sizes = [(); N].map(|()| self.choose(&SHORT));
+        sizes[long] = self.choose(&LONG);
         sizes
     }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Case {
 impl Case {
     /// Returns a random case with valid inputs.
     pub fn random(random: &mut Random) -> Case {
-        let dtype = random.of(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
+        let dtype = random.choose(&[Dtype::F16, Dtype::F32, Dtype::F32, Dtype::F64]);
         match random.below(12) {
             0 | 1 => product(random, dtype),
             2 => grouped(random),
@@ -90,13 +90,13 @@ impl Case {
                 Case { op: Op::Nearest, inputs }
             }
             9 => {
-                let ([features, rows], channels, bins) = (random.sizes(), random.of(&[0, 1, 2, 3]), 5);
+                let ([features, rows], channels, bins) = (random.sizes(), random.choose(&[0, 1, 2, 3]), 5);
                 let places = whole(random, &[features, rows], 7);
                 Case { op: Op::Histogram { bins }, inputs: vec![places, floats(random, dtype, &[rows, channels])] }
             }
             10 => {
                 let sizes = random.sizes::<2>();
-                let to = random.of(&[Dtype::F16, Dtype::F32, Dtype::F64]);
+                let to = random.choose(&[Dtype::F16, Dtype::F32, Dtype::F64]);
                 let values = match random.is(4) {
                     true => whole(random, &sizes, 1 << 30),
                     false => any_floats(random, dtype, &sizes),
@@ -133,9 +133,13 @@ fn floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, OwnedValue
 
 /// Returns floats that are sometimes NaN or infinite.
 fn any_floats(random: &mut Random, dtype: Dtype, sizes: &[u32]) -> (Spec, OwnedValues) {
-    let often = random.of(&[3, 100, 1_000_000]);
+    let often = random.choose(&[3, 100, 1_000_000]);
     let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e30, 5e4];
-    tensor(dtype, sizes, std::iter::repeat_with(|| if random.is(often) { random.of(&special) } else { random.value() }))
+    tensor(
+        dtype,
+        sizes,
+        std::iter::repeat_with(|| if random.is(often) { random.choose(&special) } else { random.value() }),
+    )
 }
 
 fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, OwnedValues) {
@@ -144,12 +148,12 @@ fn whole(random: &mut Random, sizes: &[u32], end: u32) -> (Spec, OwnedValues) {
 
 fn product(random: &mut Random, dtype: Dtype) -> Case {
     let [m, n, k] = match dtype == Dtype::F16 && random.is(3) {
-        true => [(); 3].map(|()| random.of(&LARGE)),
+        true => [(); 3].map(|()| random.choose(&LARGE)),
         false => random.sizes(),
     };
     let (first_transposed, second_transposed) = (random.is(2), random.is(2));
     let stacks: [&[u32]; 2] =
-        random.of(&[[&[], &[]], [&[3], &[3]], [&[2], &[]], [&[], &[4]], [&[0], &[]], [&[2, 3], &[2, 3]]]);
+        random.choose(&[[&[], &[]], [&[3], &[3]], [&[2], &[]], [&[], &[4]], [&[0], &[]], [&[2, 3], &[2, 3]]]);
     let sizes = |stack: &[u32], rows, columns, is_turned| match is_turned {
         true => [stack, &[columns, rows]].concat(),
         false => [stack, &[rows, columns]].concat(),
@@ -160,16 +164,16 @@ fn product(random: &mut Random, dtype: Dtype) -> Case {
 }
 
 fn grouped(random: &mut Random) -> Case {
-    let width = random.of(&[0, 1, 2, 3, 8, 13]);
+    let width = random.choose(&[0, 1, 2, 3, 8, 13]);
     let intercept = random.is(2);
     let mut offsets = vec![random.below(3) as f64];
-    for _ in 0..random.of(&[0, 1, 3, 40]) {
+    for _ in 0..random.choose(&[0, 1, 3, 40]) {
         // No rows, too few for a solution, or enough for a well-conditioned one.
-        let rows = random.of(&[0, 1, 4 * width as usize + 20, 300]);
+        let rows = random.choose(&[0, 1, 4 * width as usize + 20, 300]);
         offsets.push(offsets[offsets.len() - 1] + rows as f64);
     }
     let (rows, count) = (offsets[offsets.len() - 1] as u32 + random.below(3) as u32, offsets.len() as u32);
-    let far = random.of(&[0.0, 1000.0]);
+    let far = random.choose(&[0.0, 1000.0]);
     let features = tensor(Dtype::F64, &[width, rows], std::iter::repeat_with(|| far + random.value()));
     let target = floats(random, Dtype::F64, &[rows]);
     // Offsets as pairs, with rows of no group between them.
@@ -187,8 +191,8 @@ fn grouped(random: &mut Random) -> Case {
     Case {
         op: Op::GroupedLeastSquares(GroupedOptions {
             intercept,
-            ridge: random.of(&[0.0, 0.0, 0.5]),
-            pivot_min: random.of(&[0.0, 1e-9]),
+            ridge: random.choose(&[0.0, 0.0, 0.5]),
+            pivot_min: random.choose(&[0.0, 1e-9]),
         }),
         inputs,
     }
@@ -197,9 +201,10 @@ fn grouped(random: &mut Random) -> Case {
 fn solve(random: &mut Random, dtype: Dtype) -> Case {
     // The error of solving in f16 is too large.
     let dtype = if dtype == Dtype::F16 { Dtype::F32 } else { dtype };
-    let (unknowns, columns, stack) = (random.of(&[0, 1, 2, 5, 16, 33]), random.of(&[0, 1, 3]), random.of(&[0, 1, 4]));
+    let (unknowns, columns, stack) =
+        (random.choose(&[0, 1, 2, 5, 16, 33]), random.choose(&[0, 1, 3]), random.choose(&[0, 1, 4]));
     let is_cholesky = random.is(2);
-    let rows = if is_cholesky { unknowns } else { unknowns + random.of(&[0, 1, 20]) };
+    let rows = if is_cholesky { unknowns } else { unknowns + random.choose(&[0, 1, 20]) };
     let n = unknowns as usize;
     // A well-conditioned matrix with a large diagonal, symmetric for Cholesky.
     let mut all = vec![0.0; stack as usize * rows as usize * n];
@@ -222,7 +227,7 @@ fn map(random: &mut Random, dtype: Dtype) -> Case {
     let count = 1 + random.below(4);
     let mut inputs = vec![floats(random, dtype, shapes[0])];
     inputs.extend((1..count).map(|_| {
-        let shape = random.of(&shapes);
+        let shape = random.choose(&shapes);
         floats(random, dtype, shape)
     }));
     // The condition of a selection has the same bits on every device.
@@ -236,9 +241,9 @@ fn map(random: &mut Random, dtype: Dtype) -> Case {
             0 if stack < 4 => Step::Input(random.below(count) as u8),
             1 if stack < 4 => Step::Constant((random.value() * 8.0).round() / 4.0),
             2 if stack >= 2 => {
-                Step::Two(random.of(&[Binary::Add, Binary::Subtract, Binary::Multiply, Binary::Min, Binary::Max]))
+                Step::Two(random.choose(&[Binary::Add, Binary::Subtract, Binary::Multiply, Binary::Min, Binary::Max]))
             }
-            _ => Step::One(random.of(&[Unary::Negate, Unary::Abs, Unary::Tanh])),
+            _ => Step::One(random.choose(&[Unary::Negate, Unary::Abs, Unary::Tanh])),
         };
         stack = match step {
             Step::Input(_) | Step::Constant(_) => stack + 1,
@@ -267,7 +272,7 @@ fn along(random: &mut Random, dtype: Dtype) -> Case {
     let sizes = &random.sizes::<3>()[..rank];
     let reductions =
         [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min, Reduction::ArgMax, Reduction::ArgMin];
-    let (with, along) = (random.of(&reductions), random.below(sizes.len()));
+    let (with, along) = (random.choose(&reductions), random.below(sizes.len()));
     let is_place = matches!(with, Reduction::ArgMax | Reduction::ArgMin);
     let op = match random.below(4) {
         0 => Op::Softmax,

@@ -132,7 +132,8 @@ impl Running {
         unsafe { command.pre_exec(reset_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|e| panic!("{line}: {e}"));
-        let (stdout, stderr) = (CapturedOutput::of(child.stdout.take()), CapturedOutput::of(child.stderr.take()));
+        let (stdout, stderr) =
+            (CapturedOutput::capture(child.stdout.take()), CapturedOutput::capture(child.stderr.take()));
         Running { line, child, stdout, stderr, since: Instant::now() }
     }
 
@@ -237,7 +238,7 @@ struct CapturedOutput {
 }
 
 impl CapturedOutput {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> CapturedOutput {
+    fn capture(pipe: Option<impl Read + Send + 'static>) -> CapturedOutput {
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
         let read = bytes.clone();
         let reader = pipe.map(|pipe| std::thread::spawn(move || read_into(pipe, &read)));

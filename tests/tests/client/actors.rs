@@ -36,7 +36,7 @@ fn actors_are_taken_of_values_and_passed_on() {
         let handle = made.get().await?;
         // The handle keeps the actor alive.
         drop(made);
-        let counter = handle.of("Counter")?;
+        let counter = handle.typed("Counter")?;
         assert_eq!(add(&counter, 1).await?.get().await?, 6);
         let calls: ObjectRef<u64> = job.task("calls_often").submit((&handle, 10)).await?;
         calls.get().await?;
@@ -45,13 +45,13 @@ fn actors_are_taken_of_values_and_passed_on() {
         let made: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").submit((3,)).await?;
         for ((name, handle), start) in made.get().await?.iter().zip(0..) {
             assert_eq!(name, &format!("counter {start}"));
-            assert_eq!(add(&handle.of("Counter")?, 1).await?.get().await?, start + 1);
+            assert_eq!(add(&handle.typed("Counter")?, 1).await?.get().await?, start + 1);
         }
         // A handle has no type: a wrong one shows at a call.
         let (_, handle) = made.get().await?.remove(0);
-        let error = add(&handle.of("Saved")?, 1).await?.get().await.unwrap_err();
+        let error = add(&handle.typed("Saved")?, 1).await?.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::Refused, "{error}");
-        let unknown = handle.of("Counters").unwrap_err().to_string();
+        let unknown = handle.typed("Counters").unwrap_err().to_string();
         assert!(unknown.contains("`Counters.new`; its actor methods are: Counter.new, "), "{unknown}");
         Ok(())
     });

@@ -93,13 +93,13 @@ fn actors_that_tasks_of_other_nodes_make_outlive_these() {
     with_nodes(ACTORS, async |nodes, job| {
         let hired: ObjectRef<ActorRef> = job.task("hires").options(on(3)).submit((5,)).await?;
         let many: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").options(on(3)).submit((3,)).await?;
-        let counter = hired.get().await?.of("Counter")?;
+        let counter = hired.get().await?.typed("Counter")?;
         assert_eq!(add(&counter, 1).await?.get().await?, 6);
         let many = many.get().await?;
         drop(nodes.pop());
         for ((name, handle), start) in many.iter().zip(0..) {
             assert_eq!(name, &format!("counter {start}"));
-            assert_eq!(add(&handle.of("Counter")?, 1).await?.get().await?, start + 1);
+            assert_eq!(add(&handle.typed("Counter")?, 1).await?.get().await?, start + 1);
         }
         assert_eq!(add(&counter, 1).await?.get().await?, 7);
         Ok(())

@@ -59,7 +59,7 @@ fn check(page: &Page, downloads: &Path) -> Result<(), String> {
     shell::parse_console(page, &lab)?;
     test_rust(page, &lab)?;
     check_jobs(page)?;
-    for block in page.of(Label::Json) {
+    for block in page.blocks(Label::Json) {
         let parsed = serde_json::from_str::<serde_json::Value>(&block.text);
         parsed.map_err(|error| format!("{}:{}: {error}", page.name, block.line))?;
     }
@@ -68,7 +68,7 @@ fn check(page: &Page, downloads: &Path) -> Result<(), String> {
 
 /// Writes the Rust blocks as a crate's only file, and runs its tests.
 fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
-    if page.of(Label::Rust).next().is_none() {
+    if page.blocks(Label::Rust).next().is_none() {
         return Ok(());
     }
     // One name per page: crates of the same name share cargo's build folder.
@@ -89,7 +89,7 @@ fn test_rust(page: &Page, lab: &Lab) -> Result<(), String> {
 /// Has the host read each job file with an input that does not exist: the host reports the input only if the file is
 /// valid.
 fn check_jobs(page: &Page) -> Result<(), String> {
-    for block in page.of(Label::Job) {
+    for block in page.blocks(Label::Job) {
         let lab = shell::fresh_clone();
         lab.write("block.toml", &block.text);
         let line =
@@ -186,14 +186,14 @@ fn the_job_in_the_readme_is_the_example() {
     let example = fs::read_to_string(workspace().join("examples/taxi.toml")).unwrap();
     // The page says in words what the file's first lines do.
     let without_comment: String = example.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
-    assert!(page.of(Label::Job).any(|block| block.text == without_comment), "{without_comment}");
+    assert!(page.blocks(Label::Job).any(|block| block.text == without_comment), "{without_comment}");
 }
 
 /// Counts the commands of the first-hour page up to the first trained model.
 #[test]
 fn the_first_hour_comes_to_a_model_in_ten_commands() {
     let page = Page::read(workspace(), "docs/first-hour.md").unwrap();
-    let until_trained = page.of(Label::Shell).scan(false, |is_trained, block| {
+    let until_trained = page.blocks(Label::Shell).scan(false, |is_trained, block| {
         let goes_on = !*is_trained;
         *is_trained = block.text.contains("host submit train.toml");
         goes_on.then(|| commands(&block.text))

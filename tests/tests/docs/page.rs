@@ -63,7 +63,7 @@ impl Page {
         Page::parse(name, &text)
     }
 
-    pub fn of(&self, label: Label) -> impl Iterator<Item = &Block> {
+    pub fn blocks(&self, label: Label) -> impl Iterator<Item = &Block> {
         self.blocks.iter().filter(move |block| block.label == label)
     }
 
@@ -71,7 +71,7 @@ impl Page {
     /// empty. Line numbers stay those of the page, so that compilers and shells report them.
     pub fn only(&self, label: Label, fence: impl Fn(&Block) -> String) -> String {
         let mut lines: Vec<String> = Vec::new();
-        for block in self.of(label) {
+        for block in self.blocks(label) {
             lines.resize(block.line - 1, String::new());
             lines.push(fence(block));
             lines.extend(block.text.lines().map(str::to_owned));

@@ -50,7 +50,7 @@ pub fn fresh_clone() -> Lab {
 /// # Errors
 /// Returns line, block and output of a command that fails, or of output that is missing.
 pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
-    if page.of(Label::Shell).next().is_none() {
+    if page.blocks(Label::Shell).next().is_none() {
         return Ok(());
     }
     let outputs = lab.path("tmp/outputs");
@@ -61,7 +61,7 @@ pub fn run(page: &Page, lab: &Lab, downloads: &Path) -> Result<(), String> {
     let output_of = |block: &Block| fs::read_to_string(outputs.join(block.line.to_string()));
     if let Err(reason) = ended {
         // Blocks behind the failed one have no output.
-        let failed = page.of(Label::Shell).filter(|block| output_of(block).is_ok()).last();
+        let failed = page.blocks(Label::Shell).filter(|block| output_of(block).is_ok()).last();
         let (line, text, output) = failed.map_or((0, "", String::new()), |block| {
             (block.line, block.text.as_str(), output_of(block).unwrap_or_default())
         });
@@ -120,7 +120,7 @@ pub fn parse_console(page: &Page, lab: &Lab) -> Result<(), String> {
         }
         commands
     };
-    for block in page.of(Label::Console) {
+    for block in page.blocks(Label::Console) {
         let script =
             format!("{CONSOLE}host() {{ '{}' \"$@\" --help >/dev/null; }}\n{}", host().display(), commands(block));
         let outputs = lab.path("tmp/console");

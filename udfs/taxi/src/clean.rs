@@ -33,8 +33,8 @@ pub(crate) fn clean(batch: &RecordBatch) -> Result<RecordBatch, String> {
 }
 
 fn trip_durations(batch: &RecordBatch) -> Result<ScalarBuffer<f64>, String> {
-    let pickups = Instants::of(batch, "pickup_at")?;
-    let dropoffs = Instants::of(batch, "dropoff_at")?;
+    let pickups = Instants::from_column(batch, "pickup_at")?;
+    let dropoffs = Instants::from_column(batch, "dropoff_at")?;
     let rows = batch.num_rows();
     let per_second = pickups.per_second().max(dropoffs.per_second());
     let mut seconds = vec![0.0; rows];

@@ -34,7 +34,7 @@ impl<'a> Instants<'a> {
     ///
     /// # Errors
     /// Reports a column that is missing, or has neither timestamps nor text.
-    pub(crate) fn of(batch: &'a RecordBatch, name: &'a str) -> Result<Self, String> {
+    pub(crate) fn from_column(batch: &'a RecordBatch, name: &'a str) -> Result<Self, String> {
         let times = column(batch, name)?;
         let (values, nulls) = match times.data_type() {
             DataType::Timestamp(unit, _) => (counted(times.as_ref(), *unit), times.nulls().cloned()),

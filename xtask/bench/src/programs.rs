@@ -69,7 +69,7 @@ pub fn tasks(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<()
 
 /// Returns the median time between the starts of consecutive tasks, in microseconds.
 fn median_interval(run: &Summary, name: &str) -> Result<f64, Failure> {
-    let records = records::of(run.job.as_deref().ok_or("the job was not recorded")?)?;
+    let records = records::read(run.job.as_deref().ok_or("the job was not recorded")?)?;
     let intervals = records::start_intervals(&records, name);
     if intervals.is_empty() { Err("no task was recorded".into()) } else { Ok(median(intervals) / 1e3) }
 }
@@ -79,7 +79,7 @@ fn cancelled(guest: &Path, effort: Effort) -> Result<f64, Failure> {
     let (width, mut durations) = (effort.width, Vec::new());
     for _ in 0..effort.runs {
         let run = submit(guest, "cancelled", &[("width", width)], effort)?;
-        let records = records::of(run.job.as_deref().ok_or("the job was not recorded")?)?;
+        let records = records::read(run.job.as_deref().ok_or("the job was not recorded")?)?;
         let of_tree = records.iter().filter(|record| record.name == "endless");
         let (count, stopped) = of_tree
             .fold((0, 0), |(count, stopped), record| (count + 1, stopped + u64::from(record.state == "stopped")));

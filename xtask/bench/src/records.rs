@@ -26,7 +26,7 @@ struct Rows {
 }
 
 /// Returns the recorded tasks of a job.
-pub fn of(job: &str) -> Result<Vec<Record>, Failure> {
+pub fn read(job: &str) -> Result<Vec<Record>, Failure> {
     let mut list = Command::new(paths::program("host")?);
     let output = list.args(["list", "tasks", "--json", "--limit", ROWS_MAX, "--job", job]).output()?;
     if !output.status.success() {

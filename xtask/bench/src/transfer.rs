@@ -38,7 +38,7 @@ fn figures(mode: &str, settings: &[(&str, u64)]) -> Result<BTreeMap<String, f64>
     Ok(figures.into_iter().map(|figure| (figure.name, figure.value)).collect())
 }
 
-fn of(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64, Failure> {
+fn figure(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64, Failure> {
     figures.get(name).copied().ok_or_else(|| format!("the figure `{name}` is missing in {figures:?}").into())
 }
 
@@ -47,7 +47,7 @@ fn of(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64, Failure> {
 pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result<(), Failure> {
     let mib = effort.moved_bytes >> 20;
     let large = figures("object", &[("SANDBAR_MB", mib), ("SANDBAR_ROUNDS", effort.runs as u64)])?;
-    let ours = of(&large, "ours, into warm memory")?;
+    let ours = figure(&large, "ours, into warm memory")?;
     let name = format!("transfer/{mib} MiB");
     for (baseline, of_it) in [
         ("bare QUIC stream", "bare QUIC stream, bytes dropped"),
@@ -55,18 +55,18 @@ pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
         ("TCP stream", "TCP, bytes dropped"),
         ("memcpy", "copy in memory, warm"),
     ] {
-        report.compare(&name, ours, "MB/s", baseline, of(&large, of_it)?);
+        report.compare(&name, ours, "MB/s", baseline, figure(&large, of_it)?);
     }
-    let (cold, bare) = (of(&large, "ours, into cold memory")?, of(&large, "bare QUIC stream, bytes dropped")?);
+    let (cold, bare) = (figure(&large, "ours, into cold memory")?, figure(&large, "bare QUIC stream, bytes dropped")?);
     report.compare(&format!("{name}, new memory"), cold, "MB/s", "bare QUIC stream", bare);
     let small = figures("small", &[("SANDBAR_ROUNDS", effort.runs as u64)])?;
-    report.value("transfer/objects of 10 KiB", of(&small, "objects of 10 KiB")?, "/s");
+    report.value("transfer/objects of 10 KiB", figure(&small, "objects of 10 KiB")?, "/s");
     for peer in peers.map(|peers| peers.transfer(effort.moved_bytes)).transpose()?.into_iter().flatten() {
         match peer.name.as_str() {
             "large" => report.compare(&name, ours, "MB/s", "Ray", effort.moved_bytes as f64 / peer.seconds / 1e6),
             _ => {
                 let rate = peer.tasks.unwrap_or(1.0) / peer.seconds;
-                report.compare("transfer/objects of 10 KiB", of(&small, "objects of 10 KiB")?, "/s", "Ray", rate);
+                report.compare("transfer/objects of 10 KiB", figure(&small, "objects of 10 KiB")?, "/s", "Ray", rate);
             }
         }
     }
@@ -77,9 +77,9 @@ pub fn transfer(report: Report, effort: Effort, peers: Option<&Peers>) -> Result
 pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
     let mib = effort.broadcast_bytes >> 20;
     let found = figures("broadcast", &[("SANDBAR_BROADCAST_MB", mib)])?;
-    let all = of(&found, "all from the source, sent by the source")?;
+    let all = figure(&found, "all from the source, sent by the source")?;
     for way in ["as a tree", "in a row"] {
-        let times = of(&found, &format!("{way}, sent by the source"))?;
+        let times = figure(&found, &format!("{way}, sent by the source"))?;
         report.compare(&format!("broadcast/{mib} MiB to 8, {way}"), times, "x", "all from the source", all);
     }
     Ok(())

@@ -137,7 +137,7 @@ impl BlockBuilder {
             (None, [column, ..]) => {
                 let words = encode_words(column)?;
                 let slots = slots_of_words(&words, column.nulls(), self.salt);
-                range = Some(WordRange::of(&words, column.nulls()));
+                range = Some(WordRange::from_words(&words, column.nulls()));
                 (BatchKeys::Words(words), slots, Vec::new())
             }
             (Some(converter), _) => {
@@ -188,7 +188,7 @@ impl WordRange {
     const NONE: WordRange = WordRange { min: u64::MAX, max: 0 };
 
     /// Returns the range of the words that are not null.
-    fn of(words: &[u64], nulls: Option<&NullBuffer>) -> WordRange {
+    fn from_words(words: &[u64], nulls: Option<&NullBuffer>) -> WordRange {
         let with = |range: WordRange, word: &u64| WordRange { min: range.min.min(*word), max: range.max.max(*word) };
         match nulls.filter(|n| n.null_count() > 0) {
             None => words.iter().fold(WordRange::NONE, with),

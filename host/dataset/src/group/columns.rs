@@ -67,7 +67,7 @@ impl Columns {
         let fields: Vec<_> = names.iter().map(|name| Field::new(name, DataType::Float64, false)).collect();
         let types: Vec<DataType> = keys.iter().map(|i| plain_type(schema.field(*i).data_type())).collect();
         Ok(Columns {
-            kind: KeyKind::of(&types),
+            kind: KeyKind::for_types(&types),
             keys,
             values,
             input: Arc::clone(schema),

@@ -33,7 +33,7 @@ pub(super) enum KeyKind {
 
 impl KeyKind {
     /// Returns the encoding of keys of these types, for all of which [`is_key`] holds.
-    pub(super) fn of(types: &[DataType]) -> KeyKind {
+    pub(super) fn for_types(types: &[DataType]) -> KeyKind {
         match types {
             [] => KeyKind::None,
             [one] if carrier(one).is_some() => KeyKind::Word(one.clone()),

@@ -39,7 +39,7 @@ impl OutputFormat {
     pub const EXTENSIONS: &str = ".parquet, .csv, .tsv, .json, .jsonl, .ndjson, .arrow, .feather, .ipc";
 
     /// Returns the format that the extension of `path` names.
-    pub fn of(path: &Path) -> Option<OutputFormat> {
+    pub fn from_path(path: &Path) -> Option<OutputFormat> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         Some(match extension.as_str() {
             "parquet" => OutputFormat::Parquet,

@@ -161,7 +161,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.parquet", "a.csv", "a.tsv", "a.jsonl", "a.arrow"] {
             let path = folder.path().join(name);
-            let mut output = target(&path, OutputFormat::of(&path).unwrap(), &[]).create(&rows().schema()).unwrap();
+            let mut output =
+                target(&path, OutputFormat::from_path(&path).unwrap(), &[]).create(&rows().schema()).unwrap();
             output.write(&rows().slice(0, 1)).unwrap();
             output.write(&rows().slice(1, 3)).unwrap();
             let written = output.finish().unwrap();

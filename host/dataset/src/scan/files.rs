@@ -198,7 +198,7 @@ fn walk(
 
 fn local_file(input: &str, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
     let name = display(path);
-    let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+    let (format, compression) = Format::from_name(&name).map_err(|reason| DatasetError::input(&name, reason))?;
     let fail = |reason: String| DatasetError::input(input, format!("can't open {name}: {reason}"));
     let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;
     // The store rejects `.` and `..` but accepts links, so the folder is canonicalised and the file is not.
@@ -230,7 +230,7 @@ async fn list_remote(
     let client = stores.client(store);
     let named = |meta: ObjectMeta| -> Result<DatasetFile, DatasetError> {
         let name = format!("{}{}", stores.prefix(store), meta.location);
-        let (format, compression) = Format::of(&name).map_err(|reason| DatasetError::input(&name, reason))?;
+        let (format, compression) = Format::from_name(&name).map_err(|reason| DatasetError::input(&name, reason))?;
         Ok(DatasetFile { name, store, is_local: false, meta, format, compression })
     };
     if !is_glob(path) && !path.ends_with('/') && !path.is_empty() {

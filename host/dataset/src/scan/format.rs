@@ -30,14 +30,14 @@ impl Format {
     pub(super) const EXTENSIONS: &str = ".parquet, .arrow, .feather, .ipc, and .csv, .tsv, .json, .jsonl, .ndjson, optionally followed by .gz, .zst, .bz2 or .xz";
 
     /// Returns format and compression of a file by its name, or the reason why the name is not supported.
-    pub(super) fn of(name: &str) -> Result<(Format, Option<Compression>), String> {
+    pub(super) fn from_name(name: &str) -> Result<(Format, Option<Compression>), String> {
         let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
         let (rest, extension) = split(base);
         let unknown = || format!("its extension is not supported; supported extensions are {}", Format::EXTENSIONS);
         if ARCHIVES.contains(&extension.as_str()) {
             return Err(format!("archives (.{extension}) are not supported; unpack it"));
         }
-        let Some(compression) = Compression::of(&extension) else {
+        let Some(compression) = Compression::from_extension(&extension) else {
             return Format::named(&extension).map(|format| (format, None)).ok_or_else(unknown);
         };
         match Format::named(&split(rest).1) {
@@ -63,7 +63,7 @@ impl Format {
     pub(super) fn is_data(name: &str) -> bool {
         let base = name.rsplit(['/', '\\']).next().unwrap_or(name);
         let (rest, extension) = split(base);
-        let packed = ARCHIVES.contains(&extension.as_str()) || Compression::of(&extension).is_some();
+        let packed = ARCHIVES.contains(&extension.as_str()) || Compression::from_extension(&extension).is_some();
         Format::named(&if packed { split(rest).1 } else { extension }).is_some()
     }
 

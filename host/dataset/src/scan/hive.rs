@@ -32,7 +32,7 @@ pub(super) struct HivePartitions {
 
 impl HivePartitions {
     /// Finds the keys in the paths of all files. `is_column` returns whether the first file has a column of that name.
-    pub(super) fn of(
+    pub(super) fn parse(
         files: &[DatasetFile],
         options: &TextOptions,
         is_column: impl Fn(&str) -> bool,

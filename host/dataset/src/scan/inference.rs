@@ -345,7 +345,7 @@ pub(super) fn excerpt(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn of(values: &[&str]) -> Result<DataType, TypeProblem> {
+    fn infer(values: &[&str]) -> Result<DataType, TypeProblem> {
         let mut evidence = Evidence::default();
         values.iter().enumerate().for_each(|(at, value)| evidence.add(value.as_bytes(), at as u64));
         evidence.data_type()
@@ -419,7 +419,7 @@ mod tests {
             (&["12", "A7"], Utf8),
             (&["日本"], Utf8),
         ] {
-            assert_eq!(of(values), Ok(expected), "{values:?}");
+            assert_eq!(infer(values), Ok(expected), "{values:?}");
         }
     }
 

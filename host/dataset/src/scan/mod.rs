@@ -286,7 +286,7 @@ async fn inspect(
     }
     let of_first = inspection::inspect(state, stores.client(first.store), first, source, options).await?;
     let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
-    let folders = HivePartitions::of(files, &source.text, is_column)?;
+    let folders = HivePartitions::parse(files, &source.text, is_column)?;
     let may_match = folders.may_match(state, source.filter_text(), files.len());
     let others = files.iter().zip(&may_match).skip(1).map(|(file, may_match)| async move {
         match may_match {

@@ -174,7 +174,7 @@ impl RowGroupPlanner {
     /// descriptions. Returns `None` if DataFusion might read parts of a row group only, which needs more than
     /// statistics, or if a row group is large or damaged.
     fn row_groups(&self, metadata: &ParquetMetaData, size: u64, bytes: &FileRange) -> Option<Vec<(u64, Vec<u8>)>> {
-        let kept = ProjectedColumns::of(metadata.file_metadata(), &self.used)?;
+        let kept = ProjectedColumns::new(metadata.file_metadata(), &self.used)?;
         let all = metadata.row_groups();
         // DataFusion's rule: a row group belongs to the range with its first page. So the first page must be within the
         // file.
@@ -349,7 +349,7 @@ struct ProjectedColumns {
 impl ProjectedColumns {
     /// Finds the columns of `wanted`, in that order. Returns `None` unless each is one leaf column of exactly that
     /// type.
-    fn of(metadata: &FileMetaData, wanted: &Schema) -> Option<ProjectedColumns> {
+    fn new(metadata: &FileMetaData, wanted: &Schema) -> Option<ProjectedColumns> {
         let all = metadata.schema_descr();
         let leaf = |name: &str| (0..all.num_columns()).find(|leaf| all.column(*leaf).path().parts() == [name]);
         let leaves = wanted.fields().iter().map(|field| leaf(field.name())).collect::<Option<Vec<_>>>()?;

@@ -19,7 +19,7 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Broadcast)], columns: usi
                     top += 1;
                 }
                 Step::Constant(value) => {
-                    stack[top].fill(T::of(value));
+                    stack[top].fill(T::from_f64(value));
                     top += 1;
                 }
                 Step::One(function) => one(function, &mut stack[top - 1]),

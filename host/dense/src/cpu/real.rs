@@ -19,14 +19,14 @@ impl<T: Float + NumAssign> RealField for T {}
 
 /// f32 or f64.
 pub(super) trait Real: RealField + Float {
-    fn of(value: f64) -> Self;
+    fn from_f64(value: f64) -> Self;
     fn wide(self) -> f64;
     /// Wraps values as a float type.
     fn owned(values: Vec<Self>, dtype: Dtype) -> OwnedValues;
 }
 
 impl Real for f64 {
-    fn of(value: f64) -> f64 {
+    fn from_f64(value: f64) -> f64 {
         value
     }
 
@@ -40,7 +40,7 @@ impl Real for f64 {
 }
 
 impl Real for f32 {
-    fn of(value: f64) -> f32 {
+    fn from_f64(value: f64) -> f32 {
         value as f32
     }
 

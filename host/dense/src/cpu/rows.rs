@@ -18,7 +18,7 @@ pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Re
         if after == 1 {
             // Each line is contiguous.
             for (at, out) in out.iter_mut().enumerate() {
-                *out = T::of(sum(&values[at * size..][..size]) / divisor);
+                *out = T::from_f64(sum(&values[at * size..][..size]) / divisor);
             }
             return;
         }
@@ -28,7 +28,7 @@ pub(super) fn reduce<T: Real>(values: &[T], shape: Shape, along: usize, with: Re
             for row in values[at * size * after..][..size * after].chunks(after) {
                 sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.wide());
             }
-            out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::of(sum / divisor));
+            out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::from_f64(sum / divisor));
         }
         return;
     }
@@ -82,7 +82,7 @@ pub(super) fn softmax<T: Real>(values: &[T], columns: usize, out: &mut [T]) {
     }
     for (row, out) in values.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
         let (largest, sum) = exponents(row);
-        let sum = T::of(sum);
+        let sum = T::from_f64(sum);
         out.iter_mut().zip(row).for_each(|(out, value)| *out = (*value - largest).exp() / sum);
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn log_sum_exp<T: Real>(values: &[T], columns: usize, out: &mut [T]) 
     for (row, out) in values.chunks_exact(columns).zip(out) {
         let (largest, sum) = exponents(row);
         // Avoids subtracting infinities.
-        *out = if largest.wide().is_infinite() { largest } else { largest + T::of(sum.ln()) };
+        *out = if largest.wide().is_infinite() { largest } else { largest + T::from_f64(sum.ln()) };
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn histogram<T: Real>(indices: &[u32], values: &[T], channels: usize,
             let Some(sums) = sums.chunks_exact_mut(channels).nth(*bin as usize) else { continue };
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.wide());
         }
-        out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::of(*sum));
+        out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::from_f64(*sum));
     }
 }
 

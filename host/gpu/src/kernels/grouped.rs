@@ -14,7 +14,7 @@ const THREADS: u32 = 64;
 const F64: sandbar_dense::Dtype = sandbar_dense::Dtype::F64;
 
 impl GroupedKernel {
-    pub(super) fn of(inputs: &[Spec]) -> GroupedKernel {
+    pub(super) fn new(inputs: &[Spec]) -> GroupedKernel {
         GroupedKernel { width: inputs[0].shape.sizes()[0], is_weighted: inputs.len() > 3 }
     }
 
@@ -75,7 +75,7 @@ pub(super) fn plan(options: GroupedOptions, inputs: &[&DeviceTensor], outputs: &
     let immediates = immediates.size(groups).size(specs[1].shape.count()).size(options.intercept.into());
     let immediates = immediates.size(specs[2].shape.rank());
     vec![Step {
-        kernel: Kernel::Grouped(GroupedKernel::of(&specs)),
+        kernel: Kernel::Grouped(GroupedKernel::new(&specs)),
         bindings: inputs.iter().chain(outputs).map(|tensor| tensor.buffer.clone()).collect(),
         written: 2,
         immediates: immediates.bytes(F64),

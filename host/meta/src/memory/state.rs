@@ -42,7 +42,7 @@ impl StoreState {
         let mut page = EntryPage { revision: self.revision, entries: Vec::new(), next: None };
         let entries_max = self.limits.page_entries(limit);
         let mut bytes = 0;
-        for entry in self.of(span) {
+        for entry in self.entries_in(span) {
             bytes += entry.bytes();
             let is_full = page.entries.len() == entries_max || bytes > self.limits.page_bytes_max;
             if is_full && !page.entries.is_empty() {
@@ -122,7 +122,7 @@ impl StoreState {
                 OperationResult::Put
             }
             Operation::Delete(span) => {
-                let keys: Vec<Key> = self.of(span).map(|entry| entry.key.clone()).collect();
+                let keys: Vec<Key> = self.entries_in(span).map(|entry| entry.key.clone()).collect();
                 keys.iter().for_each(|key| self.delete(key, revision, changes));
                 OperationResult::Deleted(keys.len() as u64)
             }
@@ -152,7 +152,7 @@ impl StoreState {
         Some(changes.into())
     }
 
-    fn of(&self, span: &KeyRange) -> impl Iterator<Item = &Entry> {
+    fn entries_in(&self, span: &KeyRange) -> impl Iterator<Item = &Entry> {
         let all = self.entries.range::<[u8], _>((Included(span.start()), Unbounded));
         all.map(|(_, entry)| entry).take_while(|entry| span.contains(&entry.key))
     }

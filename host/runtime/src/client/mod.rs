@@ -122,7 +122,7 @@ impl ProgramRunner {
             line,
             task,
             started_nanos,
-            ids: Mutex::new(IdAllocator::of(task.worker)),
+            ids: Mutex::new(IdAllocator::for_worker(task.worker)),
             submitted: AtomicU64::new(0),
             value_bytes_max: self.options.object_bytes_max,
             is_dropped,

@@ -88,7 +88,7 @@ pub(crate) struct Ids {
 
 impl Ids {
     pub(crate) fn new(own: WorkerId, next_job: Arc<AtomicU32>) -> Ids {
-        Ids { allocator: IdAllocator::of(own), own, next_job, names: Names::default() }
+        Ids { allocator: IdAllocator::for_worker(own), own, next_job, names: Names::default() }
     }
 
     /// Allocates consecutive ids. Returns the first, or `None` if there are none left.

@@ -267,7 +267,7 @@ fn admit_value(
         SentValue::File(bytes, None) => from.link.next_file(*bytes).map(ValueMemory::Sealed),
         SentValue::File(bytes, Some(number)) => {
             let file = from.link.next_writable_file();
-            file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::of(file, *bytes)?, (worker, *number))))
+            file.and_then(|file| Ok(ValueMemory::Unsealed(UnsealedValue::adopt(file, *bytes)?, (worker, *number))))
         }
     };
     let memory = match memory {

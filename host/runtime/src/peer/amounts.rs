@@ -20,7 +20,7 @@ pub struct Amounts {
 
 impl Amounts {
     /// Encodes resources.
-    pub fn of(resources: &ResourceSet) -> Amounts {
+    pub fn from_resources(resources: &ResourceSet) -> Amounts {
         let custom = resources.custom.iter().map(|(name, amount)| (name.as_ref().to_owned(), *amount)).collect();
         Amounts { cpus: resources.cpus, gpus: resources.gpus, memory: resources.memory, custom }
     }

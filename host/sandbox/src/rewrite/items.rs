@@ -98,13 +98,13 @@ impl<'a> ItemTable<'a> {
     }
 
     /// Returns the positions of an index space's definitions.
-    pub(super) fn of(&self, space: IndexSpace) -> &[usize] {
+    pub(super) fn indices(&self, space: IndexSpace) -> &[usize] {
         &self.places[space as usize]
     }
 
     /// Returns the position of the definition with an index.
     pub(super) fn at(&self, space: IndexSpace, index: u32) -> Option<usize> {
-        self.of(space).get(index as usize).copied()
+        self.indices(space).get(index as usize).copied()
     }
 }
 

@@ -71,9 +71,11 @@ struct TrampolineLinkage<'i, 'a> {
 
 impl<'i, 'a> TrampolineLinkage<'i, 'a> {
     fn find(items: &'i ItemTable<'a>) -> Option<Self> {
-        let instances = items.of(IndexSpace::Instance);
+        let instances = items.indices(IndexSpace::Instance);
         let (&first, [.., fillings, filler]) = (instances.first()?, instances) else { return None };
-        let (&[memory], &[table]) = (items.of(IndexSpace::Memory), items.of(IndexSpace::Table)) else { return None };
+        let (&[memory], &[table]) = (items.indices(IndexSpace::Memory), items.indices(IndexSpace::Table)) else {
+            return None;
+        };
         items.get(table)?.exports_of(0)?;
         let exports_memory = |index: &usize| items.get(memory).is_some_and(|m| m.exports_of(*index).is_some());
         let code_index = (0..instances.len()).find(exports_memory)?;
@@ -113,7 +115,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
         let fillers = slots_filled(&items.get(self.filler_module)?.bytes)?;
         let mut lowered = HashMap::new();
         let mut reach = self.first;
-        for &trampoline in items.of(IndexSpace::CoreFunction) {
+        for &trampoline in items.indices(IndexSpace::CoreFunction) {
             let Some(name) = items.get(trampoline)?.exports_of(0) else { continue };
             let filling = self.filled_with.get(fillers.get(*called.get(name)?)?)?;
             let function = items.at(IndexSpace::CoreFunction, *filling)?;
@@ -127,7 +129,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
             reach = reach.max(items.at(IndexSpace::Function, *func_index)?);
             lowered.insert(trampoline, function);
         }
-        let functions = items.of(IndexSpace::Function).iter().copied();
+        let functions = items.indices(IndexSpace::Function).iter().copied();
         let early: Vec<usize> = functions.filter(|at| (self.first..=reach).contains(at)).collect();
         let may_be_moved = early.iter().all(|at| items.get(*at).is_some_and(|i| matches!(i.kind, ItemKind::Alias(_))));
         may_be_moved.then_some((lowered, early))
@@ -159,7 +161,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
                 };
             }
         }
-        let instantiated = items.of(IndexSpace::Instance).iter().filter_map(|at| items.get(*at)?.instantiates());
+        let instantiated = items.indices(IndexSpace::Instance).iter().filter_map(|at| items.get(*at)?.instantiates());
         (instantiated.count() == 3 && called.is_disjoint(&meanwhile)).then_some(called)
     }
 

@@ -100,7 +100,7 @@ impl<C> Task<C> {
 
 impl FinalState {
     /// Returns the final state of a task that fails with this error.
-    pub(crate) fn of(error: &TaskError) -> FinalState {
+    pub(crate) fn from_error(error: &TaskError) -> FinalState {
         if error.fault.code == Code::Cancelled { FinalState::Cancelled } else { FinalState::Failed }
     }
 }

@@ -216,7 +216,7 @@ impl<C, V> Scheduler<C, V> {
         let task = &mut self.tasks[creator];
         if task.cancellation != Cancellation::None {
             let error = self.error(creator, self.cancellation_fault(creator));
-            self.end_actor(actor, creator, &error, FinalState::of(&error));
+            self.end_actor(actor, creator, &error, FinalState::from_error(&error));
         } else if may_help && task.attempt.0 < self.actors[actor].spec.restarts_max {
             task.attempt.0 += 1;
             self.cancel_descendants(creator);

@@ -73,7 +73,7 @@ impl<C, V> Scheduler<C, V> {
                 let id = task.id;
                 self.discard(id, outcome);
                 let error = self.error(at, self.cancellation_fault(at));
-                let end = FinalState::of(&error);
+                let end = FinalState::from_error(&error);
                 self.finish_with_error(at, error, end);
             }
             Outcome::Failed(failure) => self.finish_failed(at, failure, is_final),

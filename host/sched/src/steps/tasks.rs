@@ -98,7 +98,7 @@ impl<C, V> Scheduler<C, V> {
         let class = self.classes.get(task.class);
         if task.cancellation != Cancellation::None {
             let error = self.error(at, self.cancellation_fault(at));
-            let end = FinalState::of(&error);
+            let end = FinalState::from_error(&error);
             self.finish_with_error(at, error, end);
         } else if may_help && task.attempt.0 < class.spec.retries_max {
             task.attempt.0 += 1;
@@ -113,7 +113,7 @@ impl<C, V> Scheduler<C, V> {
     /// Fails a task that is in no worker, if it has not finished.
     pub(crate) fn fail(&mut self, at: TaskKey, error: Arc<TaskError>) {
         let Some(task) = self.tasks.get(at) else { return };
-        let end = FinalState::of(&error);
+        let end = FinalState::from_error(&error);
         match task.state {
             State::Waiting => self.finish_with_error(at, error, end),
             State::Queued => {

@@ -112,7 +112,7 @@ impl<C, V> Scheduler<C, V> {
             self.ready(at);
         } else {
             let error = self.error(at, self.cancellation_fault(at));
-            let end = FinalState::of(&error);
+            let end = FinalState::from_error(&error);
             self.finish_with_error(at, error, end);
         }
     }

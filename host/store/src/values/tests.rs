@@ -79,7 +79,7 @@ impl World {
     fn unsealed(&mut self, mib: u64, writer: u32, number: u32) -> ValueKey {
         let unsealed = UnsealedFile::new((mib * MIB) as usize).unwrap();
         let file = unsealed.as_fd().try_clone_to_owned().unwrap();
-        self.add(ValueMemory::Unsealed(UnsealedValue::of(file, mib * MIB).unwrap(), (WorkerId(writer), number)))
+        self.add(ValueMemory::Unsealed(UnsealedValue::adopt(file, mib * MIB).unwrap(), (WorkerId(writer), number)))
     }
 
     fn lend(&mut self, key: ValueKey, worker: u32) -> &'static str {

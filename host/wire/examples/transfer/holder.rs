@@ -29,7 +29,7 @@ impl ObjectSource for Objects {
 pub async fn run(bytes: u64, small: u64) {
     let large = File::noise(bytes as usize);
     let transfers = crate::transfers();
-    let tree = HashTree::of(large.as_ref());
+    let tree = HashTree::build(large.as_ref());
     let root = blake3_hex(&tree.root().0);
     transfers.keep_tree(LARGE, tree);
     let mut objects: HashMap<ObjectId, SharedBytes> = HashMap::new();

@@ -31,7 +31,7 @@ pub async fn client() {
     let holder = Holder::connected(NodeId(1), connection);
     let transfers = crate::transfers();
     let small =
-        |id| SmallSpec { object: ObjectId(id), bytes: SMALL_BYTES as u32, root: RootHash::of(&small_object(id)) };
+        |id| SmallSpec { object: ObjectId(id), bytes: SMALL_BYTES as u32, root: RootHash::hash(&small_object(id)) };
     let all: Vec<SmallSpec> = (0..COUNT).map(small).collect();
     let mut rates = Vec::new();
     for _ in 0..=setting("SANDBAR_ROUNDS", 5) * 3 {

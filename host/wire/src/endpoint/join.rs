@@ -222,7 +222,7 @@ pub(super) fn accept_certificate(
     if issued.clock.abs_diff(now) > Duration::from_secs(CLOCK_SKEW_S_MAX) {
         return Err(JoinError::Clock { ours: now, theirs: issued.clock });
     }
-    if Fingerprint::of(&issued.authority) != authority {
+    if Fingerprint::from_certificate(&issued.authority) != authority {
         return Err(JoinError::Malformed("it is from another authority".to_owned()));
     }
     Ok(Identity::new(key, issued.certificate, issued.authority, now)?)

@@ -29,17 +29,17 @@ impl Key {
     /// # Errors
     /// The system has no randomness.
     pub fn generate() -> Result<Key, IdentityError> {
-        KeyPair::generate_for(&PKCS_ED25519).map(Key::of).map_err(crypto_error)
+        KeyPair::generate_for(&PKCS_ED25519).map(Key::from_pair).map_err(crypto_error)
     }
 
     /// Decodes a key from PKCS #8 (DER).
     pub(super) fn from_der(der: &[u8]) -> Result<Key, IdentityError> {
         let pair = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(der), &PKCS_ED25519);
         let malformed = |e: rcgen::Error| IdentityError::Malformed { what: "the key", reason: e.to_string() };
-        pair.map(Key::of).map_err(malformed)
+        pair.map(Key::from_pair).map_err(malformed)
     }
 
-    fn of(pair: KeyPair) -> Key {
+    fn from_pair(pair: KeyPair) -> Key {
         let id = key_id(&pair.subject_public_key_info());
         Key { pair, id }
     }

@@ -58,7 +58,7 @@ impl TrustAnchor {
         let provider = Arc::new(provider()?);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider).build();
         let clients = clients.map_err(|e| malformed(e.to_string()))?;
-        let (fingerprint, algorithms) = (Fingerprint::of(&authority), algorithms()?);
+        let (fingerprint, algorithms) = (Fingerprint::from_certificate(&authority), algorithms()?);
         Ok(TrustAnchor { cluster, fingerprint, key, ends, roots, clients, algorithms, authority })
     }
 
@@ -160,7 +160,7 @@ impl TrustAnchor {
 
 impl Fingerprint {
     /// Returns the fingerprint of a certificate (DER).
-    pub fn of(certificate: &[u8]) -> Fingerprint {
+    pub fn from_certificate(certificate: &[u8]) -> Fingerprint {
         Fingerprint(sha256(certificate))
     }
 }

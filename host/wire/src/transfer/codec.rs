@@ -28,7 +28,7 @@ pub(crate) struct Sample {
 }
 
 impl Codec {
-    pub(crate) fn of(number: u8) -> Option<Codec> {
+    pub(crate) fn from_number(number: u8) -> Option<Codec> {
         [Codec::Raw, Codec::Lz4, Codec::Zstd].into_iter().find(|codec| *codec as u8 == number)
     }
 

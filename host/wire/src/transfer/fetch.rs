@@ -47,14 +47,15 @@ impl Transfers {
     ) -> Result<FetchedObject<T>, FetchError> {
         let (object, bytes) = (spec.object, spec.bytes);
         let max = self.0.limits.object_bytes_max;
-        let layout = Layout::of(bytes).filter(|_| bytes <= max).ok_or(FetchError::TooLarge { object, bytes, max })?;
+        let layout =
+            Layout::for_bytes(bytes).filter(|_| bytes <= max).ok_or(FetchError::TooLarge { object, bytes, max })?;
         let permit = self.admit(object, bytes, spec.priority).await?;
         let no_memory = |error| FetchError::Memory { object, bytes, error };
         let target = Arc::new(reserve(bytes).await.map_err(no_memory)?);
         if target.bytes() != bytes {
             return Err(no_memory(io::Error::other(format!("{} bytes were reserved", target.bytes()))));
         }
-        if bytes == 0 && spec.root != RootHash::of(&[]) {
+        if bytes == 0 && spec.root != RootHash::hash(&[]) {
             return Err(FetchError::WrongEmptyHash { object, root: spec.root });
         }
         let progress = Arc::new(FetchProgress::new(layout, spec.root, target.view()));

@@ -21,7 +21,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Returns `None` if the group count exceeds `u32`.
-    pub(crate) fn of(bytes: u64) -> Option<Layout> {
+    pub(crate) fn for_bytes(bytes: u64) -> Option<Layout> {
         u32::try_from(bytes.div_ceil(GROUP_BYTES)).ok().map(|_| Layout { bytes })
     }
 
@@ -31,7 +31,7 @@ impl Layout {
     /// If the bytes exceed 256 TiB, which no process can have.
     pub(crate) fn of_memory(bytes: &[u8]) -> Layout {
         let layout = Layout { bytes: bytes.len() as u64 };
-        assert!(Layout::of(layout.bytes).is_some(), "{} bytes of memory", bytes.len());
+        assert!(Layout::for_bytes(layout.bytes).is_some(), "{} bytes of memory", bytes.len());
         layout
     }
 
@@ -85,7 +85,7 @@ mod tests {
     fn every_byte_is_in_one_group_and_every_group_in_one_block() {
         let block = u64::from(BLOCK_GROUPS) * GROUP_BYTES;
         for bytes in [0, 1, GROUP_BYTES - 1, GROUP_BYTES, GROUP_BYTES + 1, block - 1, block, block + 1, 5 * block + 7] {
-            let layout = Layout::of(bytes).unwrap();
+            let layout = Layout::for_bytes(bytes).unwrap();
             let mut at = 0;
             for block in 0..layout.blocks() {
                 for group in layout.groups_of(block) {
@@ -102,12 +102,12 @@ mod tests {
 
     #[test]
     fn only_groups_of_one_block_are_asked_for_together() {
-        let layout = Layout::of(300 * GROUP_BYTES).unwrap();
+        let layout = Layout::for_bytes(300 * GROUP_BYTES).unwrap();
         for (groups, expected) in [(0..1, true), (0..256, true), (255..257, false), (299..300, true), (299..301, false)]
         {
             assert_eq!(layout.has(&groups), expected, "{groups:?}");
         }
         assert!(!layout.has(&Groups { start: 5, end: 5 }) && !layout.has(&Groups { start: 5, end: 4 }));
-        assert!(Layout::of(u64::MAX).is_none());
+        assert!(Layout::for_bytes(u64::MAX).is_none());
     }
 }

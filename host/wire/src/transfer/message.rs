@@ -158,7 +158,7 @@ impl FrameHead {
             return Refusal::read(a, [0; 8]).map(Err);
         }
         let (groups, len) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
-        Some(Ok(FrameHead { codec: Codec::of(codec)?, groups, len }))
+        Some(Ok(FrameHead { codec: Codec::from_number(codec)?, groups, len }))
     }
 }
 

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn plan(groups: u32, piece: u32) -> PiecePlan {
-        PiecePlan::new(Layout::of(u64::from(groups) * GROUP_BYTES).unwrap(), piece)
+        PiecePlan::new(Layout::for_bytes(u64::from(groups) * GROUP_BYTES).unwrap(), piece)
     }
 
     #[test]

@@ -217,7 +217,7 @@ mod tests {
 
     fn fetching(bytes: &[u8]) -> (Arc<FetchProgress>, Arc<dyn FetchTarget>) {
         let target: Arc<dyn FetchTarget> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
-        let tree = HashTree::of(bytes);
+        let tree = HashTree::build(bytes);
         let progress = FetchProgress::new(Layout::of_memory(bytes), tree.root(), target.view());
         progress.hashes().add_groups(0, tree.groups(0).into());
         (Arc::new(progress), target)

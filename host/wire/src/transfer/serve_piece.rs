@@ -47,7 +47,7 @@ impl TransferServer {
         source: &Arc<dyn ObjectSource>,
         request: &PieceRequest,
     ) -> Result<(Content, (Groups, Bytes)), Refusal> {
-        let layout = Layout::of(request.bytes).ok_or(Refusal::Malformed)?;
+        let layout = Layout::for_bytes(request.bytes).ok_or(Refusal::Malformed)?;
         if !layout.has(&request.groups) {
             return Err(Refusal::Malformed);
         }
@@ -66,11 +66,11 @@ impl TransferServer {
                     // No tree: compare the hash here, as a peer with another announced hash would take the bytes for a
                     // lie.
                     0 | 1 => {
-                        is(len, RootHash::of((*bytes).as_ref()))?;
+                        is(len, RootHash::hash((*bytes).as_ref()))?;
                         None
                     }
                     _ => {
-                        let tree = trees.of(request.object, &bytes).await.ok_or(Refusal::Failed)?;
+                        let tree = trees.get(request.object, &bytes).await.ok_or(Refusal::Failed)?;
                         is(len, tree.root())?;
                         Some(tree)
                     }
@@ -108,7 +108,7 @@ impl TransferServer {
         request: &PieceRequest,
         send: &mut SendStream,
     ) -> Result<(), ServeError> {
-        let layout = Layout::of(request.bytes).ok_or(ServeError::Malformed)?;
+        let layout = Layout::for_bytes(request.bytes).ok_or(ServeError::Malformed)?;
         let codec = self.codec(request.goodput, &first.1);
         let mut begin = vec![FOUND];
         content.lists(request, layout.block_of(request.groups.start), &mut begin);

@@ -153,7 +153,7 @@ async fn read_object(
     if let Some(bytes) = Arc::get_mut(&mut bytes) {
         from.fill(bytes).await.map_err(fault)?;
     }
-    let is_right = RootHash::of(&bytes) == small.root;
+    let is_right = RootHash::hash(&bytes) == small.root;
     Ok(if is_right { Ok(bytes) } else { Err(HolderError::BadChunk { range: 0..u64::from(small.bytes) }) })
 }
 

@@ -21,7 +21,7 @@ pub struct RootHash(pub [u8; 32]);
 
 impl RootHash {
     /// Hashes bytes.
-    pub fn of(bytes: &[u8]) -> RootHash {
+    pub fn hash(bytes: &[u8]) -> RootHash {
         RootHash(*blake3::hash(bytes).as_bytes())
     }
 }
@@ -44,14 +44,14 @@ pub struct HashTree {
 
 impl HashTree {
     /// Hashes bytes and returns their tree.
-    pub fn of(bytes: &[u8]) -> HashTree {
+    pub fn build(bytes: &[u8]) -> HashTree {
         let layout = Layout::of_memory(bytes);
         let groups = layout.groups().map(|group| {
             let range = layout.range(&(group..group + 1));
             hash_group(group, &bytes[range.start as usize..range.end as usize])
         });
         match layout.groups().end {
-            0 | 1 => HashTree { layout, root: RootHash::of(bytes), groups: Box::default(), blocks: Box::default() },
+            0 | 1 => HashTree { layout, root: RootHash::hash(bytes), groups: Box::default(), blocks: Box::default() },
             _ => HashTree::of_groups(layout, groups.collect()),
         }
     }
@@ -141,21 +141,21 @@ mod tests {
             lengths.into_iter().chain([3 * GROUP_BYTES + 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 9])
         {
             let bytes = bytes(len);
-            let tree = HashTree::of(&bytes);
-            assert_eq!(tree.root(), RootHash::of(&bytes), "{len} bytes");
+            let tree = HashTree::build(&bytes);
+            assert_eq!(tree.root(), RootHash::hash(&bytes), "{len} bytes");
             assert_eq!(tree.bytes(), len);
         }
     }
 
     #[test]
     fn lists_merge_to_what_they_are_the_lists_of() {
-        let tree = HashTree::of(&bytes(3 * BLOCK + GROUP_BYTES + 1));
+        let tree = HashTree::build(&bytes(3 * BLOCK + GROUP_BYTES + 1));
         assert_eq!(tree.blocks().len(), 4);
         assert_eq!(RootHash(merge(tree.blocks(), true)), tree.root());
         for (block, node) in tree.blocks().iter().enumerate() {
             assert_eq!(merge(tree.groups(block as u32), false), *node);
         }
-        let one = HashTree::of(&bytes(BLOCK));
+        let one = HashTree::build(&bytes(BLOCK));
         assert!(one.blocks().is_empty());
         assert_eq!(RootHash(merge(one.groups(0), true)), one.root());
     }

@@ -44,13 +44,13 @@ impl HashTreeCache {
     }
 
     /// Returns the tree of an object, and computes it if it is not cached. Returns `None` if that failed.
-    pub(crate) async fn of(&self, object: ObjectId, bytes: &SharedBytes) -> Option<Arc<HashTree>> {
+    pub(crate) async fn get(&self, object: ObjectId, bytes: &SharedBytes) -> Option<Arc<HashTree>> {
         let len = (**bytes).as_ref().len() as u64;
         let cell = self.state().touch(object, len);
         let computed = cell.get_or_try_init(|| async {
             let _permit = self.makers.acquire().await.map_err(drop)?;
             let bytes = bytes.clone();
-            self.offload.run(move || Arc::new(HashTree::of((*bytes).as_ref()))).await.ok_or(())
+            self.offload.run(move || Arc::new(HashTree::build((*bytes).as_ref()))).await.ok_or(())
         });
         let tree = computed.await.ok()?.clone();
         self.state().weigh(object, &cell, tree.weight(), self.bytes_max);
@@ -129,25 +129,25 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_go_when_there_is_no_room() {
         let object = bytes(1 << 20);
-        let weight = HashTree::of((*object).as_ref()).weight();
+        let weight = HashTree::build((*object).as_ref()).weight();
         let trees = HashTreeCache::new(2 * weight, 1, Offload::Inline);
         for id in [1, 2, 1, 3] {
-            assert_eq!(trees.of(ObjectId(id), &object).await.unwrap().bytes(), 1 << 20);
+            assert_eq!(trees.get(ObjectId(id), &object).await.unwrap().bytes(), 1 << 20);
             assert!(trees.used() <= 2 * weight);
         }
         let is_kept = |id| trees.state().all.contains_key(&ObjectId(id));
         assert_eq!([1, 2, 3].map(is_kept), [true, false, true]);
         trees.forget(ObjectId(1));
         assert_eq!(trees.used(), weight);
-        trees.put(ObjectId(3), HashTree::of(&[1; 200_000]));
+        trees.put(ObjectId(3), HashTree::build(&[1; 200_000]));
         assert!(trees.used() < weight);
     }
 
     #[tokio::test]
     async fn another_object_of_the_same_id_has_another_tree() {
         let trees = HashTreeCache::new(1 << 20, 1, Offload::Threads);
-        let first = trees.of(ObjectId(1), &bytes(100_000)).await.unwrap();
-        assert!(Arc::ptr_eq(&first, &trees.of(ObjectId(1), &bytes(100_000)).await.unwrap()));
-        assert_eq!(trees.of(ObjectId(1), &bytes(100_001)).await.unwrap().bytes(), 100_001);
+        let first = trees.get(ObjectId(1), &bytes(100_000)).await.unwrap();
+        assert!(Arc::ptr_eq(&first, &trees.get(ObjectId(1), &bytes(100_000)).await.unwrap()));
+        assert_eq!(trees.get(ObjectId(1), &bytes(100_001)).await.unwrap().bytes(), 100_001);
     }
 }

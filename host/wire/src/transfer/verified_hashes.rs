@@ -72,7 +72,7 @@ impl VerifiedHashes {
     /// Returns whether the bytes are a group's. Requires the group hashes of its block.
     pub(crate) fn is_group(&self, group: u32, bytes: &[u8]) -> bool {
         if self.layout.groups().end < 2 {
-            return RootHash::of(bytes) == self.root;
+            return RootHash::hash(bytes) == self.root;
         }
         let block = self.layout.block_of(group);
         let index = (group - self.layout.groups_of(block).start) as usize;
@@ -98,7 +98,7 @@ mod tests {
 
     fn object(bytes: u64) -> (Vec<u8>, HashTree, VerifiedHashes) {
         let bytes: Vec<u8> = (0..bytes).map(|i| (i / 1000) as u8).collect();
-        let tree = HashTree::of(&bytes);
+        let tree = HashTree::build(&bytes);
         let nodes = VerifiedHashes::new(Layout::of_memory(&bytes), tree.root());
         (bytes, tree, nodes)
     }

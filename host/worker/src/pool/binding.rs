@@ -56,7 +56,7 @@ impl Binding {
                 Code::Columns,
                 format!("its parameters take {} bytes, the limit is {PARAMS_BYTES_MAX}", params.len()),
             )
-            .of(&name));
+            .in_function(&name));
         }
         let device = None;
         Ok(Binding { id: new_id(), program, function, params, limits, name, device, plan: Vec::new() }.into())

@@ -53,7 +53,7 @@ impl Caller {
 
     pub(super) fn result_for(&self, token: u64, mut called: CallResult) -> SubmissionResult {
         if called.result.is_err() {
-            called.result = called.result.map_err(|fault| fault.of(&self.binding.name));
+            called.result = called.result.map_err(|fault| fault.in_function(&self.binding.name));
         }
         SubmissionResult { token, called }
     }

@@ -262,7 +262,7 @@ impl GroupFeed {
         };
         let (targets, _) = self.input.extra(&self.at)?.as_chunks::<TARGET_BYTES>();
         let targets = targets[starts[group]..starts[group] + due].iter().map(|target| f64::from_le_bytes(*target));
-        match Scores::of(targets, &predictions) {
+        match Scores::compute(targets, &predictions) {
             Ok(scores) => {
                 let bytes = (params.len() + model.len() + ROW_BYTES) as u64;
                 if bytes > self.results_bytes_max {
@@ -372,7 +372,10 @@ struct Scores {
 
 impl Scores {
     /// Computes the scores, or returns the number of predictions that are not finite.
-    fn of(targets: impl ExactSizeIterator<Item = f64> + Clone, predictions: &Predictions<'_>) -> Result<Scores, usize> {
+    fn compute(
+        targets: impl ExactSizeIterator<Item = f64> + Clone,
+        predictions: &Predictions<'_>,
+    ) -> Result<Scores, usize> {
         if targets.len() == 0 {
             return Ok(Scores { mae: None, mse: None, r2: None });
         }

@@ -27,12 +27,12 @@ fn storm(kind: String, turns: usize) -> Result<Vec<String>, TaskError> {
 #[task]
 fn is_well() -> String {
     use_device(Device::Gpu);
-    let half = || of(&[1.0, 2.0, 3.0])?.to(Dtype::F16);
+    let half = || upload(&[1.0, 2.0, 3.0])?.to(Dtype::F16);
     let doubled = || Tensor::map(&(input(0) * 2.0), &[&half()?])?.to(Dtype::F32)?.to_vec::<f32>();
     outcome(doubled().map(|values| values == [2.0, 4.0, 6.0]))
 }
 
-fn of(values: &[f32]) -> Result<Tensor, DenseError> {
+fn upload(values: &[f32]) -> Result<Tensor, DenseError> {
     Tensor::new(&[values.len()], values)
 }
 
@@ -53,7 +53,7 @@ fn body(body: &str) -> String {
 
 /// Runs a kernel over sixteen ones, and returns the values.
 fn runs(wgsl: &str) -> Result<Vec<f32>, DenseError> {
-    let values = of(&[1.0; 16])?;
+    let values = upload(&[1.0; 16])?;
     Kernel::new(wgsl)?.dispatch(&[&values], [1, 1, 1])?;
     values.to_vec()
 }
@@ -102,7 +102,7 @@ fn attack(kind: String) -> String {
         ))),
         // Out-of-bounds writes hit the kernel's own tensor or nothing.
         "writes-behind" => {
-            let neighbours: Vec<Tensor> = (0..20).filter_map(|_| of(&[7.0; 16]).ok()).collect();
+            let neighbours: Vec<Tensor> = (0..20).filter_map(|_| upload(&[7.0; 16]).ok()).collect();
             let wrote = runs(&body("for (var k = 0u; k < 100000u; k++) { values[16u + id.x + k * 64u] = 9.0; }"));
             let untouched = neighbours.iter().filter(|tensor| tensor.to_vec::<f32>() == Ok(vec![7.0; 16])).count();
             format!("{untouched} of {}, {}", neighbours.len(), wrote.is_ok())
@@ -110,14 +110,14 @@ fn attack(kind: String) -> String {
         "reads-behind" => {
             // Memory that other tasks of the job used before.
             for _ in 0..20 {
-                let _ = of(&[7.0; 16]).and_then(|tensor| tensor.to_vec::<f32>());
+                let _ = upload(&[7.0; 16]).and_then(|tensor| tensor.to_vec::<f32>());
             }
             let found = runs(&body("if id.x < 16u { values[id.x] = values[16u + id.x * 1000u]; }"));
             outcome(found.map(|found| found.iter().all(|value| [0.0, 1.0].contains(value))))
         }
         "reads-fresh" => {
             for _ in 0..20 {
-                let _ = of(&[7.0; 1000]).and_then(|tensor| tensor.to_vec::<f32>());
+                let _ = upload(&[7.0; 1000]).and_then(|tensor| tensor.to_vec::<f32>());
             }
             let fresh = Tensor::zeros(Dtype::F32, &[1000]);
             outcome(fresh.and_then(|fresh| {
@@ -142,15 +142,15 @@ fn attack(kind: String) -> String {
             outcome(runs(&body(&deep)))
         }
         "deep-blocks" => outcome(runs(&body(&format!("{}{}", "{".repeat(30_000), "}".repeat(30_000))))),
-        "large-grid" => outcome(of(&[1.0; 16]).and_then(|values| {
+        "large-grid" => outcome(upload(&[1.0; 16]).and_then(|values| {
             Kernel::new(&body("values[0] = 2.0;"))?.dispatch(&[&values], [65_535, 65_535, 65_535])?;
             values.to_vec::<f32>()
         })),
-        "many-bindings" => outcome(of(&[1.0; 16]).and_then(|values| {
+        "many-bindings" => outcome(upload(&[1.0; 16]).and_then(|values| {
             Kernel::new(&body("values[0] = 2.0;"))?.dispatch(&[&values; 9], [1, 1, 1])?;
             values.to_vec::<f32>()
         })),
-        "bound-twice" => outcome(of(&[1.0; 16]).and_then(|values| {
+        "bound-twice" => outcome(upload(&[1.0; 16]).and_then(|values| {
             let both = "@group(0) @binding(0) var<storage, read> a: array<f32>;
                         @group(0) @binding(1) var<storage, read_write> b: array<f32>;
                         @compute @workgroup_size(1) fn main() { b[0] = a[1]; }";
@@ -164,7 +164,7 @@ fn attack(kind: String) -> String {
             outcome(last.map(|_| ()))
         }
         "many-tensors" => {
-            let all: Result<Vec<Tensor>, DenseError> = (0..70_000).map(|_| of(&[1.0])).collect();
+            let all: Result<Vec<Tensor>, DenseError> = (0..70_000).map(|_| upload(&[1.0])).collect();
             outcome(all.map(|all| all.len()))
         }
         "much-memory" => {
@@ -180,23 +180,23 @@ fn attack(kind: String) -> String {
         "large-shape" => outcome(Tensor::zeros(Dtype::U32, &[65_536, 65_536]).map(|_| ())),
         "five-directions" => outcome(Tensor::zeros(Dtype::U32, &[1; 5]).map(|_| ())),
         "few-values" => outcome(Tensor::new(&[4], &[1.0_f32]).map(|_| ())),
-        "disagreeing" => outcome(of(&[1.0; 6]).and_then(|a| {
-            let (a, b) = (a.reshaped(&[2, 3])?, of(&[1.0; 8])?.reshaped(&[4, 2])?);
+        "disagreeing" => outcome(upload(&[1.0; 6]).and_then(|a| {
+            let (a, b) = (a.reshaped(&[2, 3])?, upload(&[1.0; 8])?.reshaped(&[4, 2])?);
             a.dot(&b)?.to_vec::<f32>()
         })),
         "large-product" => {
             outcome(Tensor::zeros(Dtype::F32, &[1 << 20, 1]).and_then(|a| a.dot_transposed(&a).map(|_| ())))
         }
-        "no-places" => outcome(of(&[1.0, 2.0]).and_then(|values| {
+        "no-places" => outcome(upload(&[1.0, 2.0]).and_then(|values| {
             let places = Tensor::new(&[3], &[1_u32, 2, u32::MAX])?;
             values.take(&places)?.to_vec::<f32>()
         })),
         "many-steps" => {
             let steps = (0..100).fold(input(0), |steps: Expression, _| steps + 1.0);
-            outcome(of(&[1.0]).and_then(|x| Tensor::map(&steps, &[&x])?.to_vec::<f32>()))
+            outcome(upload(&[1.0]).and_then(|x| Tensor::map(&steps, &[&x])?.to_vec::<f32>()))
         }
-        "other-input" => outcome(of(&[1.0]).and_then(|x| Tensor::map(&input(3), &[&x])?.to_vec::<f32>())),
-        "outside" => outcome(of(&[1.0; 4]).and_then(|x| {
+        "other-input" => outcome(upload(&[1.0]).and_then(|x| Tensor::map(&input(3), &[&x])?.to_vec::<f32>())),
+        "outside" => outcome(upload(&[1.0; 4]).and_then(|x| {
             let mut two = [0.0_f32; 2];
             x.read(3, &mut two)
         })),

@@ -64,7 +64,7 @@ pub async fn run(member: Rc<Member>, command: Command) {
         Command::Fetch { object, from, priority, cancel_ms, is_wrongly_announced, must_succeed } => {
             let pending = member.world.begin(format!("a fetch of {object:?} at host {}", member.host));
             let root = match is_wrongly_announced {
-                true => RootHash::of(b"something else"),
+                true => RootHash::hash(b"something else"),
                 false => member.world.scenario.object(object).root,
             };
             let fetching = fetch(&member, object, root, from, priority, must_succeed);

@@ -217,5 +217,5 @@ fn test_object(seed: u64, number: u64, members: usize, random: &mut Random) -> T
         ];
         *place = random.chance(1, 2).then(|| random.pick(&behaviors));
     }
-    TestObject { object: ObjectId(100 + number), root: RootHash::of(&bytes), bytes: Arc::new(bytes), at }
+    TestObject { object: ObjectId(100 + number), root: RootHash::hash(&bytes), bytes: Arc::new(bytes), at }
 }

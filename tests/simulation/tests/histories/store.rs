@@ -32,7 +32,7 @@ impl Store {
             HolderBehavior::Longer => bytes.push(7),
             HolderBehavior::Flipped => {
                 // Serves the hashes of the right bytes, and then a wrong byte.
-                self.transfers.keep_tree(test_object.object, HashTree::of(&bytes));
+                self.transfers.keep_tree(test_object.object, HashTree::build(&bytes));
                 if let Some(byte) = bytes.last_mut() {
                     *byte ^= 1;
                 }

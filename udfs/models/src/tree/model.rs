@@ -101,7 +101,7 @@ impl RegressionTree {
     pub(crate) fn add_to(&self, block: &mut Block<'_>) {
         // Laying out the leaves costs about as much as walking several rows.
         if self.features() == 1 && block.sums.len() >= self.nodes.len() / 4 {
-            StepFunction::of(self).add_to(block);
+            StepFunction::from_tree(self).add_to(block);
         } else {
             self.walk(block);
         }
@@ -147,7 +147,7 @@ pub(super) struct StepFunction {
 }
 
 impl StepFunction {
-    pub(super) fn of(tree: &RegressionTree) -> StepFunction {
+    pub(super) fn from_tree(tree: &RegressionTree) -> StepFunction {
         let mut steps = StepFunction { ends: Vec::new(), predictions: Vec::new() };
         // A node and the range of its values: above the first bound, up to the second.
         let mut open = vec![(0, f64::NEG_INFINITY, f64::INFINITY)];

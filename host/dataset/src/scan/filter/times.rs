@@ -155,7 +155,8 @@ fn case_as_comparisons(evaluator: &dyn Evaluator, mut case: Case) -> Result<Tran
 
 /// Returns the exact comparison, if one side is a timestamp and the other a time of another type, or text.
 fn compare(evaluator: &dyn Evaluator, left: &Expr, op: Operator, right: &Expr) -> Result<Option<Expr>> {
-    let (Some(op), Some(types)) = (TimeComparison::of(op), evaluator.type_of(left).zip(evaluator.type_of(right)))
+    let (Some(op), Some(types)) =
+        (TimeComparison::from_operator(op), evaluator.type_of(left).zip(evaluator.type_of(right)))
     else {
         return Ok(None);
     };
@@ -307,7 +308,7 @@ enum TimePredicate {
 }
 
 impl TimeComparison {
-    fn of(op: Operator) -> Option<TimeComparison> {
+    fn from_operator(op: Operator) -> Option<TimeComparison> {
         Some(match op {
             Operator::Eq => TimeComparison::Equal,
             Operator::NotEq => TimeComparison::NotEqual,

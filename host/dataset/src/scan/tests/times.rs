@@ -172,7 +172,7 @@ impl Random {
         self.0.below(bound as u32) as usize
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
@@ -181,7 +181,7 @@ impl Random {
         let seconds =
             [-62_135_596_800, -11_676_096_000, -9_223_372_037, -1, 0, 1_577_836_800, 9_223_372_036, 253_402_214_400];
         let near = [0, 0, 0, 1, -1, 999, 1_000, 1_000_000, NANOS, -NANOS / 2, DAY, 10_800 * NANOS];
-        let instant = self.of(&seconds) * NANOS + self.of(&near);
+        let instant = self.choose(&seconds) * NANOS + self.choose(&near);
         instant.clamp(-62_135_596_800 * NANOS, 253_402_300_800 * NANOS - 1)
     }
 
@@ -189,7 +189,7 @@ impl Random {
     fn constant(&mut self, kind: Kind) -> (String, Option<i128>) {
         let instant = self.instant();
         // 64-bit nanoseconds can't hold the year, so no finer digits are used.
-        let digits = if i64::try_from(instant).is_ok() { self.of(&[0, 3, 6, 9]) } else { self.of(&[0, 3, 6]) };
+        let digits = if i64::try_from(instant).is_ok() { self.choose(&[0, 3, 6, 9]) } else { self.choose(&[0, 3, 6]) };
         let of_text = instant - instant.rem_euclid(10_i128.pow(9 - digits as u32));
         let text = written(instant, digits);
         // Text without a time zone is in the column's.
@@ -229,7 +229,7 @@ type FilterCase = (String, Box<dyn Fn(Option<i128>) -> Option<bool>>);
 fn judged(random: &mut Random, kind: Kind) -> FilterCase {
     let name = kind.name;
     let (sql, constant) = random.constant(kind);
-    let (op, swapped, compare) = random.of(&OPERATORS);
+    let (op, swapped, compare) = random.choose(&OPERATORS);
     let plain = move |time: Option<i128>| Some(compare(time?, constant?));
     match random.below(8) {
         0 => (format!("{sql} {swapped} {name}"), Box::new(plain)),
@@ -313,7 +313,7 @@ fn times_compare_as_they_should_in_any_unit() {
                     // Two columns, of which a column without a time zone takes the other's.
                     let other = random.below(KINDS.len());
                     let (a, b) = (KINDS[at], KINDS[other]);
-                    let (op, _, compare) = random.of(&OPERATORS);
+                    let (op, _, compare) = random.choose(&OPERATORS);
                     let shift = |kind: Kind, beside: Kind| {
                         if beside.zone && !kind.zone && kind.name != "d" { AHEAD } else { 0 }
                     };

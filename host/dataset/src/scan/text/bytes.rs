@@ -55,7 +55,7 @@ impl TextBytes {
             if let Some((_, what)) = NO_TEXT.iter().find(|(begins, _)| head.starts_with(begins)) {
                 return Err(format!("it starts like {what}, not like text; use the matching extension"));
             }
-            let (encoding, skip) = Encoding::of(&head, encoding);
+            let (encoding, skip) = Encoding::detect(&head, encoding);
             (text.encoding, text.skip) = (Some(encoding), skip as u64);
         }
         Ok(text)
@@ -225,7 +225,7 @@ impl Decoder {
     }
 
     fn begin(&mut self, head: &[u8]) -> Result<Vec<u8>, String> {
-        let (encoding, skip) = Encoding::of(head, self.encoding);
+        let (encoding, skip) = Encoding::detect(head, self.encoding);
         self.encoding = Some(encoding);
         self.transcode(&head[skip..])
     }

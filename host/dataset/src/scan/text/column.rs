@@ -233,16 +233,20 @@ fn times(texts: &StringArray, unit: TimeUnit, zone: Option<&Arc<str>>) -> Result
         Ok(tz) => tz,
         Err(_) => return Err(0),
     };
-    fn of<T: ArrowTimestampType>(texts: &StringArray, tz: &Tz, zone: Option<&Arc<str>>) -> Result<ArrayRef, usize> {
+    fn to_zone<T: ArrowTimestampType>(
+        texts: &StringArray,
+        tz: &Tz,
+        zone: Option<&Arc<str>>,
+    ) -> Result<ArrayRef, usize> {
         let column = each::<T>(texts, |text| inference::time(text, T::UNIT, tz))?;
         let column = arrow_array::cast::AsArray::as_primitive::<T>(&column).clone();
         Ok(Arc::new(column.with_timezone_opt(zone.cloned())))
     }
     match unit {
-        TimeUnit::Second => of::<TimestampSecondType>(texts, &tz, zone),
-        TimeUnit::Millisecond => of::<TimestampMillisecondType>(texts, &tz, zone),
-        TimeUnit::Microsecond => of::<TimestampMicrosecondType>(texts, &tz, zone),
-        TimeUnit::Nanosecond => of::<TimestampNanosecondType>(texts, &tz, zone),
+        TimeUnit::Second => to_zone::<TimestampSecondType>(texts, &tz, zone),
+        TimeUnit::Millisecond => to_zone::<TimestampMillisecondType>(texts, &tz, zone),
+        TimeUnit::Microsecond => to_zone::<TimestampMicrosecondType>(texts, &tz, zone),
+        TimeUnit::Nanosecond => to_zone::<TimestampNanosecondType>(texts, &tz, zone),
     }
 }
 
@@ -304,7 +308,7 @@ mod tests {
     use super::*;
     use arrow_cast::display::{ArrayFormatter, FormatOptions};
 
-    fn of(value: &str, data_type: DataType, is_declared: bool) -> Result<String, String> {
+    fn converted(value: &str, data_type: DataType, is_declared: bool) -> Result<String, String> {
         let spec = ColumnSpec { name: "a b".to_owned(), data_type, is_declared };
         let column = convert(StringArray::from(vec![Some(value), None]), &spec).map_err(|fault| fault.reason)?;
         assert_eq!(column.data_type(), &spec.data_type);
@@ -353,11 +357,11 @@ mod tests {
             ("x", Null, None, None),
         ] {
             for (is_declared, expected) in [(false, inferred), (true, declared)] {
-                let found = of(value, data_type.clone(), is_declared);
+                let found = converted(value, data_type.clone(), is_declared);
                 assert_eq!(found.as_deref().ok(), expected, "{value} {data_type} {is_declared}: {found:?}");
             }
         }
-        let reason = of("012", Int64, false).expect_err("an error");
+        let reason = converted("012", Int64, false).expect_err("an error");
         assert!(reason.ends_with("as in [input] types = { \"a b\" = \"utf8\" }"), "{reason}");
     }
 }

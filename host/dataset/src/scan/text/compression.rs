@@ -19,7 +19,7 @@ pub(in super::super) enum Compression {
 
 impl Compression {
     /// Returns the compression that an extension names.
-    pub(in super::super) fn of(extension: &str) -> Option<Compression> {
+    pub(in super::super) fn from_extension(extension: &str) -> Option<Compression> {
         match extension {
             "gz" | "gzip" => Some(Compression::Gzip),
             "zst" | "zstd" => Some(Compression::Zstd),

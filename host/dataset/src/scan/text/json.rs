@@ -27,7 +27,7 @@ impl JsonKeys {
     }
 
     /// Selects the keys `names`.
-    pub(super) fn of(names: impl IntoIterator<Item = String>) -> JsonKeys {
+    pub(super) fn new(names: impl IntoIterator<Item = String>) -> JsonKeys {
         let mut keys = JsonKeys::default();
         names.into_iter().for_each(|name| _ = keys.add(name));
         keys

@@ -35,7 +35,7 @@ impl Encoding {
 
     /// Returns the encoding of a file that starts with `head`, and the bytes of its byte-order mark. A byte-order mark
     /// overrides the declared encoding.
-    pub(super) fn of(head: &[u8], declared: Option<Encoding>) -> (Encoding, usize) {
+    pub(super) fn detect(head: &[u8], declared: Option<Encoding>) -> (Encoding, usize) {
         if head.starts_with(b"\xef\xbb\xbf") {
             return (Encoding::Utf8, 3);
         }

@@ -103,7 +103,7 @@ impl PartitionStream for TextPartition {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let keys = JsonKeys::of(self.columns.iter().map(|(spec, _)| spec.name.clone()));
+        let keys = JsonKeys::new(self.columns.iter().map(|(spec, _)| spec.name.clone()));
         let reader = PartitionReader {
             chunks: self.file.bytes.chunks(self.range.0, self.range.1),
             keys,

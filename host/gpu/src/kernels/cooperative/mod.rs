@@ -31,7 +31,7 @@ impl MatrixUnits {
         wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
 
     /// Returns the matrix units of a GPU, if the kernel supports them.
-    pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<MatrixUnits> {
+    pub(crate) fn for_adapter(adapter: &wgpu::Adapter) -> Option<MatrixUnits> {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         // A software driver's matrix units are slower than its plain arithmetic.
         let is_worth_it = info.device_type != wgpu::DeviceType::Cpu;

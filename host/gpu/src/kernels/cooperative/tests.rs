@@ -125,7 +125,7 @@ fn products_of_units_are_right() {
     let device = Arc::new(Device::open(&adapter, 1 << 30).unwrap());
     Stream::new(device.clone()).check_device().unwrap();
     assert!(device.describe().has_matrix_units);
-    check_on(device, MatrixUnits::of(&adapter.inner).unwrap(), |kernel| kernel);
+    check_on(device, MatrixUnits::for_adapter(&adapter.inner).unwrap(), |kernel| kernel);
 }
 
 fn check_on(device: Arc<Device>, units: MatrixUnits, run: fn(Kernel) -> Kernel) {

@@ -57,7 +57,7 @@ pub(super) fn create_at_root(
     }
     let spec = RemoteTaskSpec {
         task: task.id,
-        demand: Amounts::of(&task.demand),
+        demand: Amounts::from_resources(&task.demand),
         priority: task.priority,
         depth: cx.scheduler.task(parent).map_or(1, |parent| parent.depth).saturating_add(1),
         refs: task.refs,

@@ -48,7 +48,7 @@ pub(super) fn assign(cx: &mut Context, proxies: &ProxyTasks, worker: WorkerId, t
         attempt: view.attempt,
         slot: worker,
         returns: view.returns,
-        demand: Amounts::of(view.demand),
+        demand: Amounts::from_resources(view.demand),
         priority: view.priority,
         depth: view.depth,
         bundle: cx.scheduler.bundle_of(task),

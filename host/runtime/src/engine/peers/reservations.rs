@@ -168,7 +168,7 @@ impl Reservations {
                 report.external_usage == external_usage && age < SAME_LOAD_INTERVAL
             });
             if !is_same {
-                cx.peers.send(node, &PeerMessage::Load(Amounts::of(&external_usage)));
+                cx.peers.send(node, &PeerMessage::Load(Amounts::from_resources(&external_usage)));
                 self.reports.insert(node, LoadReport { at: now, external_usage });
             }
         }
@@ -194,7 +194,7 @@ pub(super) fn request(
     };
     cx.peers.introduce_program(node, &program);
     proxies.introduce(cx, node, job);
-    let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::of(demand))).collect();
+    let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::from_resources(demand))).collect();
     let (job, program) = (proxies.root(cx, job), program.compiled.number());
     cx.peers.send(node, &PeerMessage::ReserveBundles { group, attempt, job, program, bundles });
 }

@@ -147,7 +147,7 @@ impl SimWorker {
         SimWorker {
             id,
             seed,
-            ids: IdAllocator::of(id),
+            ids: IdAllocator::for_worker(id),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             current_file: None,

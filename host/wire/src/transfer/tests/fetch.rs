@@ -95,9 +95,9 @@ async fn a_stolen_range_is_fetched_by_its_thief() {
     let bytes = Arc::new(noise(GROUP * 4, 1));
     let receiver = Host::start(0, limits());
     let slow = || {
-        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
+        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::build(&bytes)));
         lie(move |request, mut send, _| {
-            let all = ScriptedResponse::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedResponse::new(&bytes, &tree, &request).bytes();
             async move {
                 for some in all.chunks(8 << 10) {
                     let _ = send.write_all(some).await;
@@ -120,9 +120,9 @@ async fn a_holder_that_serves_more_urgent_fetches_is_kept() {
     let receiver = Host::start(0, limits());
     let busy_ms = limits().idle_ms_max + 500;
     let holder = Liar::start(1, {
-        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::of(&bytes)));
+        let (bytes, tree) = (bytes.clone(), Arc::new(HashTree::build(&bytes)));
         lie(move |request, mut send, _| {
-            let all = ScriptedResponse::of(&bytes, &tree, &request).bytes();
+            let all = ScriptedResponse::new(&bytes, &tree, &request).bytes();
             async move {
                 let is_busy = started.elapsed() < Duration::from_millis(busy_ms);
                 if is_busy && request.priority < Priority::Get {
@@ -268,13 +268,13 @@ async fn what_shrinks_is_compressed_where_the_link_is_slow() {
         host.transfers.forget(OBJECT);
         let target: Arc<dyn FetchTarget> = Arc::new(HeapTarget::new(bytes.len() as u64).unwrap());
         let layout = Layout::of_memory(&bytes);
-        let progress = Arc::new(FetchProgress::new(layout, RootHash::of(&bytes), target.view()));
+        let progress = Arc::new(FetchProgress::new(layout, RootHash::hash(&bytes), target.view()));
         let lease = GroupLease::acquire(&progress, target, layout.groups()).unwrap();
         let request = PieceRequest {
             fetch: 0,
             object: OBJECT,
             bytes: bytes.len() as u64,
-            root: RootHash::of(&bytes),
+            root: RootHash::hash(&bytes),
             groups: 0..0,
             wants_blocks: false,
             wants_groups: false,

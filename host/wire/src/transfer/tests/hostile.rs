@@ -24,7 +24,7 @@ pub struct ScriptedResponse {
 
 impl ScriptedResponse {
     /// Creates an honest answer.
-    pub fn of(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> ScriptedResponse {
+    pub fn new(bytes: &[u8], tree: &HashTree, request: &PieceRequest) -> ScriptedResponse {
         let layout = Layout::of_memory(bytes);
         let mut begin = vec![FOUND];
         if request.wants_blocks {
@@ -51,11 +51,11 @@ impl ScriptedResponse {
 
 /// Modifies an honest answer.
 fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut ScriptedResponse, &PieceRequest) + Send + Sync + 'static) -> Lie {
-    let (bytes, tree, change) = (bytes.clone(), Arc::new(HashTree::of(bytes)), Arc::new(change));
+    let (bytes, tree, change) = (bytes.clone(), Arc::new(HashTree::build(bytes)), Arc::new(change));
     lie(move |request, mut send: SendStream, _| {
         let (bytes, tree, change) = (bytes.clone(), tree.clone(), change.clone());
         async move {
-            let mut answer = ScriptedResponse::of(&bytes, &tree, &request);
+            let mut answer = ScriptedResponse::new(&bytes, &tree, &request);
             change(&mut answer, &request);
             let _ = send.write_all(&answer.bytes()).await;
         }

@@ -85,12 +85,12 @@ impl HolderBehavior {
     }
 
     fn lie(self, bytes: Arc<Vec<u8>>, seed: u64) -> Lie {
-        let (answered, tree) = (Arc::new(AtomicU64::new(0)), Arc::new(HashTree::of(&bytes)));
+        let (answered, tree) = (Arc::new(AtomicU64::new(0)), Arc::new(HashTree::build(&bytes)));
         lie(move |request, mut send, connection| {
             let (bytes, tree, before) = (bytes.clone(), tree.clone(), answered.fetch_add(1, Ordering::Relaxed));
             let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed + before));
             async move {
-                let mut answer = ScriptedResponse::of(&bytes, &tree, &request);
+                let mut answer = ScriptedResponse::new(&bytes, &tree, &request);
                 match self {
                     HolderBehavior::Corrupts(of) => {
                         for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {

@@ -26,7 +26,7 @@ fn piece(bytes: &[u8], groups: std::ops::Range<u32>) -> PieceRequest {
         fetch: 0,
         object: OBJECT,
         bytes: bytes.len() as u64,
-        root: RootHash::of(bytes),
+        root: RootHash::hash(bytes),
         groups,
         wants_blocks: true,
         wants_groups: true,

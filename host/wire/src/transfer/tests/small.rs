@@ -14,7 +14,7 @@ fn object(id: u64) -> Vec<u8> {
 
 fn spec(id: u64) -> SmallSpec {
     let bytes = object(id);
-    SmallSpec { object: ObjectId(id), bytes: bytes.len() as u32, root: RootHash::of(&bytes) }
+    SmallSpec { object: ObjectId(id), bytes: bytes.len() as u32, root: RootHash::hash(&bytes) }
 }
 
 #[tokio::test]

@@ -128,7 +128,7 @@ impl Host {
 
 pub fn spec(bytes: &[u8], holders: Vec<Holder>) -> FetchSpec {
     let (object, priority) = (OBJECT, Priority::Get);
-    FetchSpec { object, bytes: bytes.len() as u64, root: RootHash::of(bytes), holders, priority, finder: None }
+    FetchSpec { object, bytes: bytes.len() as u64, root: RootHash::hash(bytes), holders, priority, finder: None }
 }
 
 /// Connects once and shares the connection.

@@ -76,7 +76,7 @@ impl WorkerRuntime {
             actors: FxHashMap::default(),
             streams: ReceivedStreams::default(),
             memory_pool: MemoryPool::new(options.value_bytes_max),
-            ids: IdAllocator::of(options.worker),
+            ids: IdAllocator::for_worker(options.worker),
         }
     }
 

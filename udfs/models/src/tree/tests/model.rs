@@ -155,7 +155,7 @@ fn of_one_feature_a_tree_is_a_step_function() {
         let mut walked = vec![0.5; values.len()];
         blocks(&mut walked, 1, |row, _| values[row], |block| tree.walk(block));
         let mut stepped = vec![0.5; values.len()];
-        blocks(&mut stepped, 1, |row, _| values[row], |block| StepFunction::of(&tree).add_to(block));
+        blocks(&mut stepped, 1, |row, _| values[row], |block| StepFunction::from_tree(&tree).add_to(block));
         assert_eq!(stepped, walked, "seed {seed}: {}", render(&tree));
     }
 }
