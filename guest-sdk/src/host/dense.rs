@@ -106,7 +106,7 @@ fn session<T>(run: impl FnOnce(&mut Session) -> Result<T, sandbar_dense::DenseEr
 }
 
 impl Tensor {
-    fn tensor(number: u32) -> Tensor {
+    fn from_number(number: u32) -> Tensor {
         // SAFETY: the session issued the number, and this value owns its tensor; the handle is never dropped.
         Tensor(ManuallyDrop::new(unsafe { contract::Tensor::from_handle(number) }))
     }
@@ -130,7 +130,7 @@ impl Tensor {
             session.reserve(spec.bytes())?;
             Ok(session.insert(spec, values))
         })
-        .map(Tensor::of)
+        .map(Tensor::from_number)
     }
 
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), DenseError> {
@@ -165,7 +165,7 @@ impl Kernel {
 }
 
 pub(crate) fn make(of: Dtype, sizes: &[u32], values: Option<&[u8]>) -> Result<Tensor, DenseError> {
-    session(|session| session.make(Spec::new(dtype(of), sizes)?, values)).map(Tensor::of)
+    session(|session| session.make(Spec::new(dtype(of), sizes)?, values)).map(Tensor::from_number)
 }
 
 pub(crate) fn kernel(_: &str) -> Result<Kernel, DenseError> {
@@ -206,7 +206,7 @@ pub(crate) fn run(operation: Operation<'_>, operands: &[Operand<'_>]) -> Result<
         let operands = operands.iter().map(operand).collect::<Result<Vec<_>, sandbar_dense::DenseError>>()?;
         session.run(&op(operation)?, &operands)
     })?;
-    Ok(outputs.into_iter().map(Tensor::of).collect())
+    Ok(outputs.into_iter().map(Tensor::from_number).collect())
 }
 
 fn dtype(of: Dtype) -> sandbar_dense::Dtype {
