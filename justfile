@@ -16,6 +16,12 @@ demo *args:
 test *args:
     cargo xtask test -- {{ args }}
 
+# Simulate schedulers, whole nodes and networks with many seeds; the tests do so with few
+simulate seeds="10000":
+    SANDBAR_SEEDS={{ seeds }} cargo xtask test -- -p sandbar-sched --test simulation
+    SANDBAR_SEEDS={{ seeds }} cargo xtask test -- -p sandbar-runtime engine::simulation
+    cd tests/simulation && SANDBAR_SEEDS={{ seeds }} cargo test --release
+
 # Check formatting, lints, the documentation of the SDK, and (with cargo-deny) licences and advisories
 lint:
     cargo xtask lint
