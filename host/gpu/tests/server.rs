@@ -103,7 +103,7 @@ fn what_is_asked_for_comes() {
     for count in [1, 3, 1000, 5000, 600_000, 3_000_001] {
         for (at, remote) in remotes.iter_mut().enumerate() {
             let values: Vec<f32> = (0..count).map(|x| (x % 1000 + at) as f32).collect();
-            let mut tensor = of(remote, &values);
+            let mut tensor = upload(remote, &values);
             for _ in 0..3 {
                 let next = remote.run(&twice(), &[tensor], 1).unwrap()[0];
                 remote.drop_tensor(tensor);

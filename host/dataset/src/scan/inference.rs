@@ -430,7 +430,7 @@ mod tests {
             (["0.5", "-9007199254740992", "3"], 1),
             (["1e5", "1", "18446744073709551615"], 2),
         ] {
-            let problem = of(&values).expect_err("a problem");
+            let problem = infer(&values).expect_err("a problem");
             assert_eq!(problem.at, at, "{values:?}");
             assert!(problem.reason.contains("2^53"), "{}", problem.reason);
         }
