@@ -83,7 +83,7 @@ impl<C, V> Scheduler<C, V> {
     pub fn find_deadlocks(&self, waits: &BTreeMap<TaskId, WaitSet>) -> DeadlockSearch {
         let mut unknown = BTreeSet::new();
         let mut waiting: BTreeMap<TaskKey, Dependency> = BTreeMap::new();
-        let mut left: Vec<TaskKey> = waits.keys().filter_map(|task| self.find_task(*task)).collect();
+        let mut left: Vec<TaskKey> = waits.keys().filter_map(|task| self.ids.find_task(*task)).collect();
         let mut seen: BTreeSet<TaskKey> = left.iter().copied().collect();
         while let Some(at) = left.pop() {
             let Some(dependency) = self.dependency(at, waits, &mut unknown) else { continue };
@@ -183,8 +183,8 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the task that produces a pending object (`Some(None)` if no known task does), or `None` if the object is
     /// not pending.
     fn pending_producer(&self, object: ObjectId) -> Option<Option<TaskKey>> {
-        let object = &self.objects[self.find_object(object)?];
-        let creator = || object.index.and_then(|index| self.find_task(TaskId(object.id.0 - u64::from(index))));
+        let object = &self.objects[self.ids.find_object(object)?];
+        let creator = || object.index.and_then(|index| self.ids.find_task(TaskId(object.id.0 - u64::from(index))));
         object.is_pending().then(creator)
     }
 

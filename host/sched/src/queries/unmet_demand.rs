@@ -2,9 +2,9 @@
 
 use sandbar_core::{GroupId, JobId, Strategy, TaskId};
 
-use crate::records::cluster::Node;
 use crate::records::groups::Group;
 use crate::records::keys::NodeKey;
+use crate::records::nodes::Node;
 use crate::records::queue::Shape;
 use crate::records::resources::{Free, RESOURCE_UNIT, ResourceSet};
 use crate::scheduler::Scheduler;

@@ -19,13 +19,13 @@ use crate::views::{
 impl<C, V> Scheduler<C, V> {
     /// Returns the call of an unfinished task.
     pub fn call(&self, task: TaskId) -> Option<&C> {
-        let task = &self.tasks[self.find_task(task)?];
+        let task = &self.tasks[self.ids.find_task(task)?];
         task.call.as_ref().filter(|_| !task.has_finished())
     }
 
     /// Returns the value or the error of an object, or `None` while it is pending or if it does not exist.
     pub fn value(&self, object: ObjectId) -> Option<Result<&V, &Arc<TaskError>>> {
-        match &self.objects[self.find_object(object)?].value {
+        match &self.objects[self.ids.find_object(object)?].value {
             Value::Pending => None,
             Value::Ready(value) => Some(Ok(value)),
             Value::Failed(error) => Some(Err(error)),
@@ -34,57 +34,57 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns a task. Its record exists until the step after the one in which it finished, or longer.
     pub fn task(&self, task: TaskId) -> Option<TaskView<'_>> {
-        self.find_task(task).map(|at| self.view_task(&self.tasks[at]))
+        self.ids.find_task(task).map(|at| self.view_task(&self.tasks[at]))
     }
 
     /// Returns an object. It exists while something refers to it or its task is unfinished.
     pub fn object(&self, object: ObjectId) -> Option<ObjectView> {
-        self.find_object(object).map(|at| self.view_object(&self.objects[at]))
+        self.ids.find_object(object).map(|at| self.view_object(&self.objects[at]))
     }
 
     /// Returns the objects that a task's arguments contain, except its dependencies.
     pub fn refs(&self, task: TaskId) -> impl Iterator<Item = ObjectId> {
-        let links = self.find_task(task).and_then(|at| self.tasks[at].links.as_ref());
+        let links = self.ids.find_task(task).and_then(|at| self.tasks[at].links.as_ref());
         links.into_iter().flat_map(|links| &links.refs).map(|object| self.objects[*object].id)
     }
 
     /// Returns the names of a task and its ancestors, from the job's root task down.
     pub fn ancestor_names(&self, task: TaskId) -> Vec<String> {
-        self.chain(self.find_task(task))
+        self.chain(self.ids.find_task(task))
     }
 
     /// Returns the stream of a generator's return object.
     pub fn stream(&self, object: ObjectId) -> Option<StreamView> {
-        let stream = self.objects[self.find_object(object)?].stream()?;
+        let stream = self.objects[self.ids.find_object(object)?].stream()?;
         let (consumer, buffer) = (stream.consumer, stream.buffer);
         Some(StreamView { consumer, buffer, yielded: stream.yielded, consumed: stream.consumed })
     }
 
     /// Returns the job of a task.
     pub fn job_of(&self, task: TaskId) -> Option<JobId> {
-        self.find_task(task).map(|at| self.jobs[self.tasks[at].job].id)
+        self.ids.find_task(task).map(|at| self.jobs[self.tasks[at].job].id)
     }
 
     /// Returns the job of an object.
     pub fn job_of_object(&self, object: ObjectId) -> Option<JobId> {
-        self.find_object(object).map(|at| self.jobs[self.objects[at].job].id)
+        self.ids.find_object(object).map(|at| self.jobs[self.objects[at].job].id)
     }
 
     /// Returns the objects that the value of an object contains.
     pub fn contained_objects(&self, object: ObjectId) -> impl Iterator<Item = ObjectId> {
-        let object = self.find_object(object).map(|at| &self.objects[at]);
+        let object = self.ids.find_object(object).map(|at| &self.objects[at]);
         object.into_iter().flat_map(|object| object.contents()).map(|content| self.objects[*content].id)
     }
 
     /// Returns the id of the task that returns an object.
     pub fn producer(&self, object: ObjectId) -> Option<TaskId> {
-        let object = &self.objects[self.find_object(object)?];
+        let object = &self.objects[self.ids.find_object(object)?];
         object.index.map(|index| TaskId(object.id.0 - u64::from(index)))
     }
 
     /// Iterates over the tasks in an arbitrary order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskView<'_>> {
-        self.tasks.iter().map(|(_, task)| self.view_task(task))
+        self.tasks.iter().map(|task| self.view_task(task))
     }
 
     /// Iterates over the objects in an arbitrary order.
@@ -94,14 +94,14 @@ impl<C, V> Scheduler<C, V> {
 
     /// Iterates over the objects of a job, the newest first.
     pub fn objects_of(&self, job: JobId) -> impl Iterator<Item = ObjectView> {
-        let first = self.job_ids.get(&job).and_then(|at| self.jobs[*at].objects_first);
+        let first = self.jobs.find(job).and_then(|at| self.jobs[at].objects_first);
         let all = std::iter::successors(first, |at| self.objects[*at].after);
         all.map(|at| self.view_object(&self.objects[at]))
     }
 
     /// Returns the number of a job's objects.
     pub fn count_objects(&self, job: JobId) -> u64 {
-        self.job_ids.get(&job).map_or(0, |at| self.jobs[*at].objects)
+        self.jobs.find(job).map_or(0, |at| self.jobs[at].objects)
     }
 
     /// Iterates over the workers in an arbitrary order.
@@ -124,12 +124,12 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns an actor, while a handle to it or an unfinished call exists.
     pub fn actor(&self, id: ActorId) -> Option<ActorView<'_>> {
-        self.actor_ids.get(&id).map(|at| self.view_actor(&self.actors[*at]))
+        self.actors.find(id).map(|at| self.view_actor(&self.actors[at]))
     }
 
     /// Returns the actor whose method a task calls.
     pub fn actor_of(&self, task: TaskId) -> Option<ActorId> {
-        let at = self.find_task(task).filter(|at| self.is_method(*at))?;
+        let at = self.ids.find_task(task).filter(|at| self.is_method(*at))?;
         self.tasks[at].actor.map(|actor| self.actors[actor].id)
     }
 
@@ -174,7 +174,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the group and the index of the bundle that a task or an actor in a worker runs in.
     pub fn bundle_of(&self, task: TaskId) -> Option<(GroupId, u32)> {
-        let at = self.tasks[self.find_task(task)?].worker?;
+        let at = self.tasks[self.ids.find_task(task)?].worker?;
         let worker = &self.cluster.workers[at];
         // Callers usually ask about the task that was assigned last.
         let assigned = match self.cluster.position_from_end(at, task) {
@@ -242,7 +242,7 @@ impl<C, V> Scheduler<C, V> {
     /// Returns for each job the bytes of the calls of its unfinished tasks, and the limit beyond which the embedder
     /// blocks further submissions.
     pub fn call_bytes(&self) -> impl Iterator<Item = (JobId, u64, u64)> {
-        self.jobs.iter().map(|(_, job)| (job.id, job.call_bytes, job.limits.call_bytes_max))
+        self.jobs.iter().map(|job| (job.id, job.call_bytes, job.limits.call_bytes_max))
     }
 
     /// Whether some worker runs a task of the job, as far as the scheduler knows.
@@ -257,35 +257,31 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the tenant of a job that has not ended.
     pub fn tenant_of(&self, job: JobId) -> Option<TenantId> {
-        self.job_ids.get(&job).map(|at| self.jobs[*at].tenant)
+        self.jobs.find(job).map(|at| self.jobs[at].tenant)
     }
 
     /// Iterates over the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
-        self.jobs.iter().map(|(_, job)| (job.id, job.tenant))
+        self.jobs.iter().map(|job| (job.id, job.tenant))
     }
 
     /// Whether something is ready to run and waits for room.
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty()
-            || !self.pending_actors.is_empty()
+            || !self.actors.pending.is_empty()
             || !self.groups.waiting.is_empty()
-            || !self.starting.is_empty()
+            || self.jobs.has_starting()
     }
 
     /// Whether no state of any job is left.
     pub fn is_empty(&self) -> bool {
-        let task_workers =
-            self.tasks.len() + self.objects.len() + self.jobs.len() + self.classes.len() + self.queue.shapes();
-        let dedicated_workers = self.actors.len() + self.actor_ids.len() + self.names.len();
-        task_workers + dedicated_workers + self.ids.len() == 0
-            && self.pending_actors.is_empty()
+        self.tasks.len() + self.objects.len() + self.ids.len() + self.classes.len() + self.queue.shapes() == 0
+            && self.actors.is_empty()
+            && self.jobs.is_empty()
             && self.groups.is_empty()
             && self.cluster.bundles.len() == 0
             && self.queue.is_empty()
-            && self.starting.is_empty()
-            && self.lineage.unused.is_empty()
-            && self.lineage.lost.is_empty()
+            && self.work.is_settled()
     }
 
     fn view_task<'a>(&'a self, task: &'a Task<C>) -> TaskView<'a> {

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use sandbar_core::{ActorId, JobId, NodeId, TaskError, TenantId};
 
 use crate::event::ActorSpec;
+use crate::records::id_table::IdTable;
 use crate::records::jobs::Job;
-use crate::records::keys::{JobKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{ActorKey, JobKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::level::Level;
+use crate::records::slab::{Slab, index_records};
 
 /// An actor. Its record outlives its creation task, until the last handle is dropped.
 #[derive(Debug)]
@@ -59,45 +61,89 @@ impl Actor {
     }
 }
 
-/// Actors by name, within a job or within a tenant.
-#[derive(Debug, Default)]
-pub(crate) struct ActorNames(BTreeMap<ActorName, ActorId>);
+/// Actors by key, by id and by name, and those that wait for a worker.
+#[derive(Debug)]
+pub(crate) struct Actors {
+    records: Slab<ActorKey, Actor>,
+    ids: IdTable<ActorId, ActorKey>,
+    names: BTreeMap<ActorName, ActorId>,
+    pub(crate) pending: PendingActors,
+}
 
 /// A name with its scope. The name of a detached actor has no job.
 type ActorName = (TenantId, Option<JobId>, Arc<str>);
 
-impl ActorNames {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+index_records!([] Actors, ActorKey => Actor);
+
+impl Actors {
+    pub(crate) fn new() -> Actors {
+        Actors {
+            records: Slab::new(),
+            ids: IdTable::default(),
+            names: BTreeMap::new(),
+            pending: PendingActors::default(),
+        }
+    }
+
+    /// Whether no actor is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.len() + self.ids.len() + self.names.len() == 0 && self.pending.is_empty()
+    }
+
+    /// Iterates over the actors in key order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ActorKey, &Actor)> {
+        self.records.iter()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: ActorKey) -> Option<&Actor> {
+        self.records.get(at)
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, id: ActorId) -> Option<ActorKey> {
+        self.ids.get(&id).copied()
     }
 
     /// Returns the actor that tasks of a job find under a name.
-    pub(crate) fn find(&self, job: &Job, name: &str) -> Option<ActorId> {
-        let find = |id: Option<JobId>| self.0.get(&(job.tenant, id, name.into())).copied();
+    pub(crate) fn find_named(&self, job: &Job, name: &str) -> Option<ActorId> {
+        let find = |id: Option<JobId>| self.names.get(&(job.tenant, id, name.into())).copied();
         find(Some(job.id)).or_else(|| find(None))
     }
 
     /// Returns the name that an actor of a job would have, if another actor has it.
-    pub(crate) fn taken<'a>(&self, job: &Job, spec: &'a ActorSpec) -> Option<&'a Arc<str>> {
-        let key = ActorNames::key(job, spec)?;
-        spec.name.as_ref().filter(|_| self.0.contains_key(&key))
+    pub(crate) fn taken_name<'a>(&self, job: &Job, spec: &'a ActorSpec) -> Option<&'a Arc<str>> {
+        let name = name_of(job, spec)?;
+        spec.name.as_ref().filter(|_| self.names.contains_key(&name))
     }
 
-    /// Adds the name of an actor of a job, if it has one.
-    pub(crate) fn insert(&mut self, job: &Job, spec: &ActorSpec, id: ActorId) {
-        self.0.extend(ActorNames::key(job, spec).map(|key| (key, id)));
+    /// Adds an actor of a job, with its name.
+    pub(crate) fn insert(&mut self, actor: Actor, job: &Job) -> ActorKey {
+        let id = actor.id;
+        self.names.extend(name_of(job, &actor.spec).map(|name| (name, id)));
+        let at = self.records.insert(actor);
+        self.ids.insert(id, at);
+        at
     }
 
-    pub(crate) fn remove(&mut self, job: &Job, spec: &ActorSpec) {
-        if let Some(key) = ActorNames::key(job, spec) {
-            self.0.remove(&key);
+    /// Removes the name of an actor of a job.
+    pub(crate) fn remove_name(&mut self, at: ActorKey, job: &Job) {
+        if let Some(name) = name_of(job, &self.records[at].spec) {
+            self.names.remove(&name);
         }
     }
 
-    fn key(job: &Job, spec: &ActorSpec) -> Option<ActorName> {
-        let name = spec.name.as_ref()?;
-        Some((job.tenant, spec.detached.is_none().then_some(job.id), name.clone()))
+    /// Removes an actor that has no name any more.
+    pub(crate) fn remove(&mut self, at: ActorKey) {
+        if let Some(actor) = self.records.remove(at) {
+            self.ids.remove(&actor.id);
+        }
     }
+}
+
+fn name_of(job: &Job, spec: &ActorSpec) -> Option<ActorName> {
+    let name = spec.name.as_ref()?;
+    Some((job.tenant, spec.detached.is_none().then_some(job.id), name.clone()))
 }
 
 /// Creation tasks that wait for a worker, by shape, in dispatch order.

@@ -1,10 +1,12 @@
 //! Bundles: resources of a node that are reserved for a placement group. Tasks use a bundle's resources as they use a
 //! node's.
 
-use crate::records::cluster::{AssignedTask, Bundle, Cluster};
+use crate::records::cluster::Cluster;
 use crate::records::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
+use crate::records::nodes::Bundle;
 use crate::records::queue::Queue;
 use crate::records::resources::Free;
+use crate::records::workers::AssignedTask;
 
 impl Cluster {
     /// Returns the free resources of a bundle or a node.

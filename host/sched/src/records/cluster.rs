@@ -1,131 +1,27 @@
-//! Nodes and workers: assigned tasks, hosted actors, and free resources.
+//! The cluster: which tasks and actors are assigned to which worker, and what they use of the nodes' resources.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use sandbar_core::{ActorId, Attempt, GroupId, NodeId, TaskId, WorkerId};
+use sandbar_core::{NodeId, TaskId, WorkerId};
 
 use crate::event::WorkerKind;
-use crate::records::id_table::IdTable;
-use crate::records::keys::{BundleKey, NodeKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
 use crate::records::level::Level;
+use crate::records::nodes::{Bundle, Nodes};
 use crate::records::queue::Queue;
-use crate::records::resources::{Free, ResourceSet};
+use crate::records::resources::ResourceSet;
 use crate::records::slab::Slab;
+use crate::records::workers::{AssignedTask, Lease, Worker, Workers};
 
 /// Load offset of workers on remote nodes: they come after all local workers with fewer blocked tasks than this.
 const REMOTE_LOAD: u32 = 1 << 20;
 
-#[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) id: NodeId,
-    pub(crate) total: ResourceSet,
-    pub(crate) is_remote: bool,
-    /// The node drains: nothing new starts here.
-    pub(crate) is_draining: bool,
-    /// External usage of a remote node, as last reported. It is clamped to the node's total and may exceed what is
-    /// free.
-    pub(crate) external_usage: ResourceSet,
-    /// Resources that this scheduler has not assigned.
-    pub(crate) free: Free,
-    /// Resources that would be free if all tasks had finished, but not the bundles and actors.
-    pub(crate) idle_free: Free,
-    /// Number of tasks assigned to task workers here.
-    pub(crate) tasks: usize,
-    /// A driver or a placement group waits for room here: nothing else starts.
-    pub(crate) is_held: bool,
-    /// Workers that host several actors; on a remote node, its proxy worker.
-    actor_workers: Vec<WorkerKey>,
-    /// Number of task workers here.
-    pub(crate) task_workers: usize,
-    /// Another actor worker was requested.
-    pub(crate) is_starting_worker: bool,
-    /// Number of actors here.
-    pub(crate) actors: usize,
-    /// Workers without a running task, the ones with the fewest blocked tasks first.
-    idle: BTreeSet<(u32, WorkerId)>,
-}
-
-/// Resources of a node that a placement group has.
-#[derive(Debug)]
-pub(crate) struct Bundle {
-    pub(crate) group: GroupId,
-    pub(crate) index: u32,
-    pub(crate) node: NodeKey,
-    pub(crate) total: ResourceSet,
-    pub(crate) free: Free,
-    /// Reservation attempt in which a remote node was asked for it; `None` on local nodes.
-    pub(crate) attempt: Option<Attempt>,
-}
-
-/// A task assigned to a worker. It uses resources until the worker reports its end, even after its job has ended.
-#[derive(Debug)]
-pub(crate) struct AssignedTask {
-    pub(crate) id: TaskId,
-    /// `None` after the job has ended.
-    pub(crate) task: Option<TaskKey>,
-    pub(crate) shape: ShapeKey,
-    /// The bundle that it uses resources of; `None` if it uses its node's.
-    pub(crate) bundle: Option<BundleKey>,
-    pub(crate) attempt: Attempt,
-    pub(crate) level: Level,
-    /// Expected duration in nanoseconds.
-    pub(crate) nanos: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) id: WorkerId,
-    pub(crate) node: NodeKey,
-    pub(crate) kind: WorkerKind,
-    /// Tasks that are not blocked, in execution order.
-    pub(crate) assigned: VecDeque<AssignedTask>,
-    pub(crate) blocked: Vec<AssignedTask>,
-    /// Hosted actors, by their creation tasks.
-    pub(crate) actors: BTreeMap<TaskId, AssignedTask>,
-    pub(crate) leases: Vec<Lease>,
-    /// Sum of the expected durations of `assigned`.
-    pub(crate) nanos: u64,
-    /// A recall was sent and not answered yet.
-    pub(crate) recall_pending: bool,
-    /// Tasks were recalled for an idle worker, and no task has finished here since.
-    pub(crate) was_stolen_from: bool,
-    /// References of the worker.
-    pub(crate) held_objects: HeldObjects,
-    /// Load under which the worker is in the idle set.
-    idle: Option<u32>,
-    /// Level under which the worker is in the recallable set.
-    recallable: Option<Level>,
-}
-
-/// Processors that a worker holds once for all of its unblocked tasks of one CPU-only shape.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    pub(crate) shape: ShapeKey,
-    pub(crate) bundle: Option<BundleKey>,
-    /// Number of assigned tasks that share the lease.
-    pub(crate) count: u32,
-}
-
-/// Keys of objects that the worker holds. The list may contain stale keys: check the object.
-#[derive(Debug, Default)]
-pub(crate) struct HeldObjects {
-    pub(crate) places: Vec<ObjectKey>,
-    pub(crate) count: usize,
-}
-
+/// Nodes, bundles and workers.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    pub(crate) nodes: Slab<NodeKey, Node>,
-    pub(crate) node_ids: BTreeMap<NodeId, NodeKey>,
+    pub(crate) nodes: Nodes,
     pub(crate) bundles: Slab<BundleKey, Bundle>,
-    pub(crate) workers: Slab<WorkerKey, Worker>,
-    worker_ids: IdTable<WorkerId, WorkerKey>,
-    /// The first local node that joined.
-    pub(crate) local_node: Option<NodeId>,
-    /// Workers dedicated to one actor each.
-    dedicated_workers: IdTable<ActorId, WorkerKey>,
-    /// The worker that has the leases.
-    pub(crate) lease_worker: Option<WorkerKey>,
+    pub(crate) workers: Workers,
     /// The first idle worker of each node.
     offers: BTreeSet<(u32, WorkerId, NodeKey)>,
     /// Number of idle workers.
@@ -134,122 +30,44 @@ pub(crate) struct Cluster {
     recallable: BTreeSet<(Level, WorkerKey)>,
     /// Number of workers that have not answered a recall.
     pub(crate) pending_recalls: usize,
-    /// Number of task workers.
-    pub(crate) task_workers: usize,
-    /// Number of times that a node joined or was removed.
-    pub(crate) membership_changes: u64,
     /// Whether resources were freed since this was last cleared.
     pub(crate) has_freed_capacity: bool,
-}
-
-impl Node {
-    /// Whether external usage exceeds the free processors, so that assigned tasks compete for them.
-    pub(crate) fn is_overcommitted(&self) -> bool {
-        self.external_usage.cpus > 0 && self.free.cpus < i128::from(self.external_usage.cpus)
-    }
-}
-
-impl Lease {
-    fn is_for(&self, assigned: &AssignedTask) -> bool {
-        self.shape == assigned.shape && self.bundle == assigned.bundle
-    }
 }
 
 impl Cluster {
     pub(crate) fn new() -> Cluster {
         Cluster {
-            nodes: Slab::new(),
-            node_ids: BTreeMap::new(),
+            nodes: Nodes::new(),
             bundles: Slab::new(),
-            workers: Slab::new(),
-            worker_ids: IdTable::default(),
-            local_node: None,
-            dedicated_workers: IdTable::default(),
-            lease_worker: None,
+            workers: Workers::new(),
             offers: BTreeSet::new(),
             idle: 0,
             recallable: BTreeSet::new(),
             pending_recalls: 0,
-            task_workers: 0,
-            membership_changes: 0,
             has_freed_capacity: false,
         }
     }
 
-    #[inline]
-    pub(crate) fn find(&self, worker: WorkerId) -> Option<WorkerKey> {
-        self.worker_ids.get(&worker).copied()
-    }
-
     /// Adds a node. Returns whether the id was unused.
     pub(crate) fn add_node(&mut self, id: NodeId, total: ResourceSet, is_remote: bool) -> bool {
-        if self.node_ids.contains_key(&id) {
-            return false;
-        }
-        let free = Free::all_of(&total);
-        let at = self.nodes.insert(Node {
-            id,
-            total,
-            is_remote,
-            is_draining: false,
-            external_usage: ResourceSet::default(),
-            idle_free: free.clone(),
-            free,
-            tasks: 0,
-            is_held: false,
-            actor_workers: Vec::new(),
-            task_workers: 0,
-            is_starting_worker: false,
-            actors: 0,
-            idle: BTreeSet::new(),
-        });
-        self.node_ids.insert(id, at);
-        self.local_node = self.local_node.or((!is_remote).then_some(id));
-        self.membership_changes += 1;
-        self.has_freed_capacity = true;
-        true
+        let is_new = self.nodes.insert(id, total, is_remote);
+        self.has_freed_capacity |= is_new;
+        is_new
     }
 
-    /// Removes a node without workers.
-    pub(crate) fn remove_node(&mut self, id: NodeId) {
-        if let Some(at) = self.node_ids.remove(&id) {
-            self.nodes.remove(at);
-            self.membership_changes += 1;
-        }
-    }
-
+    /// Adds a worker with an unused id on an existing node.
     pub(crate) fn add_worker(&mut self, id: WorkerId, node: NodeId, kind: WorkerKind) -> Option<WorkerKey> {
-        let node = *self.node_ids.get(&node)?;
-        if self.worker_ids.contains_key(&id) {
-            return None;
-        }
-        let at = self.workers.insert(Worker {
-            id,
-            node,
-            kind,
-            assigned: VecDeque::new(),
-            blocked: Vec::new(),
-            actors: BTreeMap::new(),
-            leases: Vec::new(),
-            nanos: 0,
-            recall_pending: false,
-            was_stolen_from: false,
-            held_objects: HeldObjects::default(),
-            idle: None,
-            recallable: None,
-        });
-        self.worker_ids.insert(id, at);
+        let node = self.nodes.find(node)?;
+        let at = self.workers.insert(id, node, kind)?;
+        let node = &mut self.nodes[node];
         match kind {
-            WorkerKind::Tasks | WorkerKind::Driver(_) => {}
+            WorkerKind::Tasks => node.task_workers += 1,
             WorkerKind::Actors | WorkerKind::PeerProxy => {
-                self.nodes[node].actor_workers.push(at);
-                self.nodes[node].is_starting_worker = false;
+                node.actor_workers.push(at);
+                node.is_starting_worker = false;
             }
-            WorkerKind::Actor(actor) => drop(self.dedicated_workers.insert(actor, at)),
-            WorkerKind::Leases => self.lease_worker = Some(at),
+            WorkerKind::Driver(_) | WorkerKind::Actor(_) | WorkerKind::Leases => {}
         }
-        self.task_workers += usize::from(kind == WorkerKind::Tasks);
-        self.nodes[node].task_workers += usize::from(kind == WorkerKind::Tasks);
         self.refresh(at);
         Some(at)
     }
@@ -263,19 +81,12 @@ impl Cluster {
         let actors: Vec<TaskId> = self.workers[at].actors.keys().copied().collect();
         let actors = actors.into_iter().filter_map(|id| Some((id, self.remove_actor(at, id, queue)?))).collect();
         let worker = &self.workers[at];
-        self.worker_ids.remove(&worker.id);
+        let node = &mut self.nodes[worker.node];
         match worker.kind {
-            WorkerKind::Actors | WorkerKind::PeerProxy => {
-                self.nodes[worker.node].actor_workers.retain(|other| *other != at)
-            }
-            WorkerKind::Actor(actor) if self.dedicated_workers.get(&actor) == Some(&at) => {
-                _ = self.dedicated_workers.remove(&actor);
-            }
-            WorkerKind::Leases => self.lease_worker = self.lease_worker.filter(|other| *other != at),
-            _ => {}
+            WorkerKind::Tasks => node.task_workers -= 1,
+            WorkerKind::Actors | WorkerKind::PeerProxy => node.actor_workers.retain(|other| *other != at),
+            WorkerKind::Driver(_) | WorkerKind::Actor(_) | WorkerKind::Leases => {}
         }
-        self.task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
-        self.nodes[worker.node].task_workers -= usize::from(worker.kind == WorkerKind::Tasks);
         self.set_idle(at, None);
         self.set_recallable(at, None);
         let mut worker = self.workers.remove(at)?;
@@ -457,11 +268,6 @@ impl Cluster {
         let workers = self.nodes[node].actor_workers.iter().copied();
         let load = |at: WorkerKey| self.workers[at].actors.len() + self.workers[at].assigned.len();
         (workers.clone().map(|at| (load(at), at)).min(), workers.count())
-    }
-
-    /// Returns the worker that is dedicated to an actor.
-    pub(crate) fn worker_of_actor(&self, actor: ActorId) -> Option<WorkerKey> {
-        self.dedicated_workers.get(&actor).copied()
     }
 
     /// Whether a worker has nothing to run and is not in the idle set yet.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{Attempt, Fault, GroupId, NodeId};
 
 use crate::event::GroupSpec;
-use crate::records::cluster::Node;
 use crate::records::keys::{BundleKey, JobKey, TaskKey};
+use crate::records::nodes::Node;
 
 /// A placement group.
 #[derive(Debug)]

@@ -64,12 +64,3 @@ pub(crate) struct JobLineage {
     /// Accounted bytes of these tasks.
     pub(crate) bytes: u64,
 }
-
-/// Lineage work that is left in the current step.
-#[derive(Debug, Default)]
-pub(crate) struct LineageQueue {
-    /// Tasks whose lineage may have lost its last use.
-    pub(crate) unused: Vec<TaskKey>,
-    /// Tasks to run again for a lost return.
-    pub(crate) lost: Vec<TaskKey>,
-}

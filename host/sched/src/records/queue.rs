@@ -13,7 +13,7 @@ use crate::records::keys::{ShapeKey, TaskKey};
 use crate::records::level::Level;
 use crate::records::resources::ResourceSet;
 use crate::records::slab::Slab;
-use crate::records::tasks::Task;
+use crate::records::tasks::Tasks;
 
 /// Position of a task in the dispatch order: its level, then its submission number.
 pub(crate) type Rank = (Level, u64);
@@ -155,13 +155,7 @@ impl Queue {
     }
 
     /// Queues a task. Returns whether it is the first of its shape.
-    pub(crate) fn push<C>(
-        &mut self,
-        tasks: &mut Slab<TaskKey, Task<C>>,
-        at: TaskKey,
-        shape_at: ShapeKey,
-        level: Level,
-    ) -> bool {
+    pub(crate) fn push<C>(&mut self, tasks: &mut Tasks<C>, at: TaskKey, shape_at: ShapeKey, level: Level) -> bool {
         let shape = &mut self.shapes[shape_at];
         let fifo = shape.levels.entry(level).or_default();
         let number = tasks[at].number;
@@ -189,30 +183,18 @@ impl Queue {
     }
 
     /// Returns the first task of a shape.
-    pub(crate) fn first<C>(&self, shape: ShapeKey, tasks: &Slab<TaskKey, Task<C>>) -> Option<(Rank, TaskKey)> {
+    pub(crate) fn first<C>(&self, shape: ShapeKey, tasks: &Tasks<C>) -> Option<(Rank, TaskKey)> {
         self.shapes[shape].first(tasks)
     }
 
     /// Removes a task from its queue.
-    pub(crate) fn remove<C>(
-        &mut self,
-        tasks: &mut Slab<TaskKey, Task<C>>,
-        at: TaskKey,
-        shape_at: ShapeKey,
-        level: Level,
-    ) {
+    pub(crate) fn remove<C>(&mut self, tasks: &mut Tasks<C>, at: TaskKey, shape_at: ShapeKey, level: Level) {
         self.take(tasks, at, shape_at, level);
         self.refresh(shape_at, tasks);
     }
 
     /// Like `remove`, without an update of the dispatch order. The caller calls `refresh` after a series of these.
-    pub(crate) fn take<C>(
-        &mut self,
-        tasks: &mut Slab<TaskKey, Task<C>>,
-        at: TaskKey,
-        shape_at: ShapeKey,
-        level: Level,
-    ) {
+    pub(crate) fn take<C>(&mut self, tasks: &mut Tasks<C>, at: TaskKey, shape_at: ShapeKey, level: Level) {
         let shape = &mut self.shapes[shape_at];
         let Some(fifo) = shape.levels.get_mut(&level) else { unreachable!("a queued task has a level") };
         shape.len -= 1;
@@ -237,7 +219,7 @@ impl Queue {
     }
 
     /// Updates the position of a shape in the dispatch order.
-    pub(crate) fn refresh<C>(&mut self, shape_at: ShapeKey, tasks: &Slab<TaskKey, Task<C>>) {
+    pub(crate) fn refresh<C>(&mut self, shape_at: ShapeKey, tasks: &Tasks<C>) {
         let shape = &mut self.shapes[shape_at];
         let rank = shape.first(tasks).map(|(rank, _)| rank);
         if rank == shape.rank {
@@ -269,7 +251,7 @@ impl Shape {
         matches!(self.strategy, Strategy::Group { .. })
     }
 
-    fn first<C>(&self, tasks: &Slab<TaskKey, Task<C>>) -> Option<(Rank, TaskKey)> {
+    fn first<C>(&self, tasks: &Tasks<C>) -> Option<(Rank, TaskKey)> {
         let (level, fifo) = self.levels.first_key_value()?;
         let fresh = fifo.first.map(|at| (tasks[at].number, at));
         let late = fifo.late.first_key_value().map(|(number, at)| (*number, *at));

@@ -99,3 +99,26 @@ impl<P: SlabKey, T> IndexMut<P> for Slab<P, T> {
         }
     }
 }
+
+/// Lets a table be indexed by the keys of its slab, the field `records`.
+macro_rules! index_records {
+    ([$($parameter:ident)?] $table:ty, $key:ty => $record:ty) => {
+        impl<$($parameter)?> std::ops::Index<$key> for $table {
+            type Output = $record;
+
+            #[inline]
+            fn index(&self, at: $key) -> &$record {
+                &self.records[at]
+            }
+        }
+
+        impl<$($parameter)?> std::ops::IndexMut<$key> for $table {
+            #[inline]
+            fn index_mut(&mut self, at: $key) -> &mut $record {
+                &mut self.records[at]
+            }
+        }
+    };
+}
+
+pub(crate) use index_records;

@@ -4,6 +4,7 @@ use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
 
 use crate::records::keys::{ActorKey, ClassKey, JobKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::lineage::Lineage;
+use crate::records::slab::{Slab, index_records};
 
 /// A task. A scheduler may have millions: what tasks have in common is in their class, and rare state is boxed.
 #[derive(Debug)]
@@ -92,9 +93,102 @@ pub(crate) enum Cancellation {
     Subtree,
 }
 
+/// Tasks by key.
+#[derive(Debug)]
+pub(crate) struct Tasks<C> {
+    records: Slab<TaskKey, Task<C>>,
+    /// Number of tasks added so far.
+    added: u64,
+    /// Tasks that finished in this step or the previous one, or lost their lineage.
+    finished: Vec<(TaskKey, TaskId)>,
+}
+
+index_records!([C] Tasks<C>, TaskKey => Task<C>);
+
 impl<C> Task<C> {
     pub(crate) fn has_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))
+    }
+}
+
+impl<C> Tasks<C> {
+    pub(crate) fn new() -> Tasks<C> {
+        Tasks { records: Slab::new(), added: 0, finished: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Task<C>> {
+        self.records.iter().map(|(_, task)| task)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: TaskKey) -> Option<&Task<C>> {
+        self.records.get(at)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: TaskKey) -> Option<&mut Task<C>> {
+        self.records.get_mut(at)
+    }
+
+    /// Returns a task, if the key still refers to the task with this submission number.
+    #[inline]
+    pub(crate) fn get_numbered(&self, at: TaskKey, number: u64) -> Option<&Task<C>> {
+        self.records.get(at).filter(|task| task.number == number)
+    }
+
+    /// Like [`Tasks::get_numbered`].
+    #[inline]
+    pub(crate) fn get_numbered_mut(&mut self, at: TaskKey, number: u64) -> Option<&mut Task<C>> {
+        self.records.get_mut(at).filter(|task| task.number == number)
+    }
+
+    /// Whether a key refers to the task with this submission number, and the task waits for dependencies.
+    #[inline]
+    pub(crate) fn is_waiting(&self, at: TaskKey, number: u64) -> bool {
+        self.get_numbered(at, number).is_some_and(|task| task.state == State::Waiting)
+    }
+
+    /// Returns the submission number of the next task.
+    #[inline]
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.added += 1;
+        self.added
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, task: Task<C>) -> TaskKey {
+        self.records.insert(task)
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, at: TaskKey) -> Option<Task<C>> {
+        self.records.remove(at)
+    }
+
+    /// Has the record of a finished task removed after the step, if nothing needs it.
+    #[inline]
+    pub(crate) fn remove_later(&mut self, at: TaskKey) {
+        self.finished.push((at, self.records[at].id));
+    }
+
+    /// Takes a task whose record may be removed.
+    #[inline]
+    pub(crate) fn pop_finished(&mut self) -> Option<TaskKey> {
+        while let Some((at, id)) = self.finished.pop() {
+            if self.records.get(at).is_some_and(|task| task.id == id) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Frees memory if no record is left.
+    pub(crate) fn shrink(&mut self) {
+        self.records.shrink();
     }
 }
 

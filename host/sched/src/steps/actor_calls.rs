@@ -5,6 +5,7 @@ use sandbar_core::{ActorId, Attempt, Fault, TaskId};
 use crate::event::{Action, Outcome};
 use crate::records::actors::Actor;
 use crate::records::keys::{ActorKey, TaskKey, WorkerKey};
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, State};
 use crate::scheduler::Scheduler;
 
@@ -17,7 +18,7 @@ impl<C, V> Scheduler<C, V> {
         let Some(actor) = self.find_actor(id) else { unreachable!("it was admitted") };
         self.tasks[at].actor = Some(actor);
         self.actors[actor].calls += 1;
-        if let Some(handle) = self.find_object(self.actors[actor].id.handle()) {
+        if let Some(handle) = self.ids.find_object(self.actors[actor].id.handle()) {
             self.pin(handle);
         }
     }
@@ -81,7 +82,7 @@ impl<C, V> Scheduler<C, V> {
         let mut free = Vec::new();
         while let Some(first) = gate.first_entry() {
             let (number, at) = (*first.key(), *first.get());
-            let task = self.tasks.get_mut(at).filter(|task| task.number == number && !task.has_finished());
+            let task = self.tasks.get_numbered_mut(at, number).filter(|task| !task.has_finished());
             match task {
                 Some(task) if task.state == State::Waiting => break,
                 Some(task) => {
@@ -115,15 +116,15 @@ impl<C, V> Scheduler<C, V> {
             (task.state, task.worker) = (State::Assigned, Some(worker));
             let (id, attempt) = (task.id, task.attempt);
             self.actors[at].assigned.push_back(call);
-            self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
+            self.work.act(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
         }
     }
 
     /// Takes a task of an actor out of its queue.
     pub(crate) fn dequeue_of_actor(&mut self, at: TaskKey, actor: ActorKey) {
         if self.actors[actor].creator == Some(at) {
-            self.pending_actors.remove(at);
-            self.needs_dispatch = true;
+            self.actors.pending.remove(at);
+            self.work.needs_dispatch = true;
         } else if !self.tasks[at].is_gated {
             // A gated call is skipped when its gate opens.
             self.actors[actor].ready_calls.remove(&self.tasks[at].number);
@@ -133,10 +134,10 @@ impl<C, V> Scheduler<C, V> {
     /// Fails a call that can never start, if it is in no worker.
     pub(crate) fn fail_deadlocked(&mut self, id: TaskId, fault: Fault) {
         let is_method = |at: &TaskKey| self.is_method(*at);
-        if let Some(at) = self.find_task(id).filter(is_method)
+        if let Some(at) = self.ids.find_task(id).filter(is_method)
             && matches!(self.tasks[at].state, State::Waiting | State::Queued)
         {
-            self.failing.push((at, self.error(at, fault)));
+            self.work.add(WorkItem::Fail(at, self.error(at, fault)));
         }
     }
 
@@ -184,7 +185,7 @@ impl<C, V> Scheduler<C, V> {
             self.open_gate(actor, caller);
             self.assign_calls(actor);
         }
-        match self.find_object(handle) {
+        match self.ids.find_object(handle) {
             Some(handle) => self.unpin(handle),
             None => self.forget_if_gone(ActorId(handle.0)),
         }
@@ -197,7 +198,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(worker) = task.worker {
             if task.cancellation == Cancellation::None {
                 let (worker, task, attempt) = (self.cluster.workers[worker].id, task.id, task.attempt);
-                self.out.push(Action::Withdraw { worker, task, attempt });
+                self.work.act(Action::Withdraw { worker, task, attempt });
             }
             self.unassign_call(actor, at);
         } else if task.state == State::Queued {

@@ -6,6 +6,7 @@ use sandbar_core::{ActorId, Strategy};
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{NodeKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::resources::RESOURCE_UNIT;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::State;
 use crate::scheduler::Scheduler;
 
@@ -16,27 +17,27 @@ impl<C, V> Scheduler<C, V> {
         let task = &self.tasks[at];
         let class = self.classes.get(task.class);
         let (shape, level, number) = (class.spec.shape, class.level(task.depth), task.number);
-        self.pending_actors.insert(shape, level, number, at);
-        self.needs_dispatch = true;
+        self.actors.pending.insert(shape, level, number, at);
+        self.work.needs_dispatch = true;
         if !self.is_feasible(shape) {
-            self.failing.push((at, self.infeasible(at, shape)));
+            self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
         }
     }
 
     /// Places actors in dispatch order, for each shape up to the first actor that finds no worker.
     pub(crate) fn place_actors(&mut self) {
-        if self.pending_actors.is_empty() {
+        if self.actors.pending.is_empty() {
             return;
         }
-        for shape in self.pending_actors.shapes_in_dispatch_order() {
-            while let Some(at) = self.pending_actors.first(shape) {
+        for shape in self.actors.pending.shapes_in_dispatch_order() {
+            while let Some(at) = self.actors.pending.first(shape) {
                 if self.is_incomplete(at) {
-                    self.pending_actors.remove(at);
+                    self.actors.pending.remove(at);
                     self.requeue_if_incomplete(at);
                     continue;
                 }
                 let Some(worker) = self.worker_for(at, shape) else { break };
-                self.pending_actors.remove(at);
+                self.actors.pending.remove(at);
                 self.assign(worker, at, shape, self.options.window_nanos);
             }
         }
@@ -50,11 +51,11 @@ impl<C, V> Scheduler<C, V> {
             let record = &self.cluster.nodes[node];
             (record.is_remote && !spreads, record.actors, node)
         };
-        let nodes = self.cluster.node_ids.values().copied().filter(|node| self.has_room(*node, shape, None));
+        let nodes = self.cluster.nodes.in_id_order().filter(|node| self.has_room(*node, shape, None));
         let mut nodes: Vec<(bool, usize, NodeKey)> = nodes.map(rank).collect();
         nodes.sort_unstable();
         let id = ActorId(self.tasks[creator].id.0);
-        let own = self.cluster.worker_of_actor(id).filter(|_| is_alone);
+        let own = self.cluster.workers.find_dedicated(id).filter(|_| is_alone);
         let fits = |worker: &WorkerKey| nodes.iter().any(|(.., node)| *node == self.cluster.workers[*worker].node);
         if let Some(worker) = own.filter(fits) {
             return Some(worker);
@@ -86,7 +87,7 @@ impl<C, V> Scheduler<C, V> {
             }
             if !self.cluster.nodes[node].is_starting_worker {
                 self.cluster.nodes[node].is_starting_worker = true;
-                self.out.push(Action::StartWorker { node: self.cluster.nodes[node].id, kind: WorkerKind::Actors });
+                self.work.act(Action::StartWorker { node: self.cluster.nodes[node].id, kind: WorkerKind::Actors });
             }
             if let Some((_, worker)) = has_room {
                 return Some(worker);
@@ -98,26 +99,26 @@ impl<C, V> Scheduler<C, V> {
 
     /// Requests a dedicated worker for an actor, unless one was requested.
     fn start_worker_for(&mut self, id: ActorId, node: NodeKey) {
-        let Some(at) = self.actor_ids.get(&id).copied() else { return };
+        let Some(at) = self.actors.find(id) else { return };
         let is_requested =
-            self.actors[at].worker_requested_on.is_some_and(|node| self.cluster.node_ids.contains_key(&node));
+            self.actors[at].worker_requested_on.is_some_and(|node| self.cluster.nodes.find(node).is_some());
         if !is_requested {
             let node = self.cluster.nodes[node].id;
             self.actors[at].worker_requested_on = Some(node);
-            self.out.push(Action::StartWorker { node, kind: WorkerKind::Actor(id) });
+            self.work.act(Action::StartWorker { node, kind: WorkerKind::Actor(id) });
         }
     }
 
     /// Fails actors that no node can ever have room for, after nodes joined or left.
     pub(crate) fn fail_infeasible_actors(&mut self) {
-        for shape in self.pending_actors.shapes() {
+        for shape in self.actors.pending.shapes() {
             if self.is_feasible(shape) {
                 continue;
             }
-            while let Some(at) = self.pending_actors.first(shape) {
-                self.pending_actors.remove(at);
+            while let Some(at) = self.actors.pending.first(shape) {
+                self.actors.pending.remove(at);
                 self.tasks[at].state = State::Waiting;
-                self.failing.push((at, self.infeasible(at, shape)));
+                self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
             }
         }
     }

@@ -7,10 +7,11 @@ use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, ObjectId, TaskError, Ta
 
 use crate::event::{Action, ActorSpec, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::actors::Actor;
-use crate::records::cluster::AssignedTask;
 use crate::records::keys::{ActorKey, JobKey, TaskKey, WorkerKey};
 use crate::records::object::{Object, Value};
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, FinalState, State, Task};
+use crate::records::workers::AssignedTask;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -41,7 +42,7 @@ impl<C, V> Scheduler<C, V> {
                     let message = "is detached and takes objects of its job: pass values instead";
                     return Err(Fault::new(Code::BadRequest, message));
                 }
-                match self.names.taken(&self.jobs[job], spec) {
+                match self.actors.taken_name(&self.jobs[job], spec) {
                     Some(name) => Err(Fault::new(Code::NameTaken, format!("there is an actor `{name}` already"))),
                     None => Ok(()),
                 }
@@ -51,7 +52,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the actor that tasks of a job find under a name.
     pub fn actor_named(&self, job: JobId, name: &str) -> Option<ActorId> {
-        self.names.find(&self.jobs[*self.job_ids.get(&job)?], name)
+        self.actors.find_named(&self.jobs[self.jobs.find(job)?], name)
     }
 
     /// Returns an actor, if tasks of a job may call it.
@@ -65,7 +66,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(death_cause) = &actor.death_cause {
             return Err(death_cause.fault.clone());
         }
-        if self.find_object(actor.id.handle()).is_none() {
+        if self.ids.find_object(actor.id.handle()).is_none() {
             return Err(unknown());
         }
         if actor.calls >= actor.spec.calls_max {
@@ -78,32 +79,31 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the actor of a handle. A handle is the return of the creation task, or an object whose value is such a
     /// handle.
     pub(crate) fn find_actor(&self, id: ActorId) -> Option<ActorKey> {
-        if let Some(at) = self.actor_ids.get(&id) {
-            return Some(*at);
+        if let Some(at) = self.actors.find(id) {
+            return Some(at);
         }
-        match self.objects[self.find_object(id.handle())?].contents() {
-            [meant] => self.actor_ids.get(&ActorId(self.objects[*meant].id.0)).copied(),
+        match self.objects[self.ids.find_object(id.handle())?].contents() {
+            [meant] => self.actors.find(ActorId(self.objects[*meant].id.0)),
             _ => None,
         }
     }
 
     /// Whether tasks of all jobs may use an object: it is the handle of a detached actor.
     pub(crate) fn is_shared(&self, object: &Object<V>) -> bool {
-        let actor = self.actor_ids.get(&ActorId(object.id.0)).map(|at| &self.actors[*at]);
+        let actor = self.actors.find(ActorId(object.id.0)).map(|at| &self.actors[at]);
         object.index == Some(0) && actor.is_some_and(|actor| actor.spec.detached.is_some())
     }
 
     /// Registers the actor of a new creation task.
     pub(crate) fn add_actor(&mut self, creator: TaskKey, spec: ActorSpec) {
         let (id, job) = (ActorId(self.tasks[creator].id.0), self.tasks[creator].job);
-        self.names.insert(&self.jobs[job], &spec, id);
         if spec.detached.is_some()
-            && let Some(handle) = self.find_object(id.handle())
+            && let Some(handle) = self.ids.find_object(id.handle())
         {
             self.pin(handle);
         }
-        let at = self.actors.insert(Actor { creator: Some(creator), ..Actor::new(id, job, spec) });
-        self.actor_ids.insert(id, at);
+        let actor = Actor { creator: Some(creator), ..Actor::new(id, job, spec) };
+        let at = self.actors.insert(actor, &self.jobs[job]);
         self.tasks[creator].actor = Some(at);
     }
 
@@ -131,7 +131,7 @@ impl<C, V> Scheduler<C, V> {
                 if matches!(outcome, Outcome::Succeeded(_)) {
                     // The scheduler does not keep the actor.
                     let (task, worker) = (&self.tasks[creator], self.cluster.workers[worker].id);
-                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                    self.work.act(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
                 self.finish_in(creator, worker, outcome);
             }
@@ -142,12 +142,12 @@ impl<C, V> Scheduler<C, V> {
     fn set_handle(&mut self, actor: ActorKey, values: Vec<(V, Vec<ObjectId>)>) {
         let id = self.actors[actor].id.handle();
         for (value, refs) in values {
-            match self.find_object(id).filter(|at| self.objects[*at].is_pending()) {
+            match self.ids.find_object(id).filter(|at| self.objects[*at].is_pending()) {
                 Some(at) => {
-                    let contents = refs.iter().filter_map(|object| self.find_object(*object)).collect();
+                    let contents = refs.iter().filter_map(|object| self.ids.find_object(*object)).collect();
                     self.set_ready(at, value, contents);
                 }
-                None => self.out.push(Action::Drop { object: id, value }),
+                None => self.work.act(Action::Drop { object: id, value }),
             }
         }
     }
@@ -155,7 +155,7 @@ impl<C, V> Scheduler<C, V> {
     /// Handles the end of a hosted actor. The worker has reported its started calls before.
     pub(crate) fn actor_exited(&mut self, id: TaskId, worker: WorkerKey, outcome: Outcome<V>) {
         let assigned = self.cluster.remove_actor(worker, id, &mut self.queue);
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         let Some(creator) = assigned.and_then(|assigned| assigned.task) else { return self.discard(id, outcome) };
         let error = match outcome {
             Outcome::Failed(failure) => failure.error,
@@ -236,7 +236,7 @@ impl<C, V> Scheduler<C, V> {
         let name = self.classes.get(self.tasks[creator].class).spec.name.clone();
         let fault = Fault::new(Code::ActorDied, format!("actor `{name}` {what}"));
         let death_cause = Arc::new(TaskError { fault, chain: error.chain.clone() });
-        self.unname(actor);
+        self.remove_name(actor);
         let record = &mut self.actors[actor];
         record.death_cause = Some(death_cause.clone());
         let (id, checkpoint, detached) = (record.id, record.checkpoint.take(), record.spec.detached.is_some());
@@ -244,7 +244,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(checkpoint) = checkpoint {
             self.unpin(checkpoint);
         }
-        if let Some(handle) = self.find_object(id.handle()) {
+        if let Some(handle) = self.ids.find_object(id.handle()) {
             if self.objects[handle].is_pending() {
                 self.set_failed(handle, &death_cause);
             }
@@ -264,7 +264,7 @@ impl<C, V> Scheduler<C, V> {
             self.fail_with_death(call, death_cause);
         }
         for (number, call) in gates.into_values().flatten() {
-            if let Some(task) = self.tasks.get_mut(call).filter(|task| task.number == number && !task.has_finished()) {
+            if let Some(task) = self.tasks.get_numbered_mut(call, number).filter(|task| !task.has_finished()) {
                 (task.state, task.is_gated) = (State::Waiting, false);
                 self.fail_with_death(call, death_cause);
             }
@@ -274,12 +274,11 @@ impl<C, V> Scheduler<C, V> {
     /// Schedules the failure of a call of a dead actor.
     pub(crate) fn fail_with_death(&mut self, call: TaskKey, death_cause: &TaskError) {
         let error = self.error(call, death_cause.fault.clone());
-        self.failing.push((call, error));
+        self.work.add(WorkItem::Fail(call, error));
     }
 
-    fn unname(&mut self, actor: ActorKey) {
-        let actor = &self.actors[actor];
-        self.names.remove(&self.jobs[actor.job], &actor.spec);
+    fn remove_name(&mut self, actor: ActorKey) {
+        self.actors.remove_name(actor, &self.jobs[self.actors[actor].job]);
     }
 
     /// Updates the actor after its creation task or one of its calls has finished.
@@ -298,8 +297,8 @@ impl<C, V> Scheduler<C, V> {
     /// Kills an actor whose last handle was dropped. Unfinished calls keep a handle.
     pub(crate) fn drop_handle(&mut self, object: ObjectId) {
         let id = ActorId(object.0);
-        let Some(actor) = self.actor_ids.get(&id) else { return };
-        match self.actors[*actor].creator {
+        let Some(actor) = self.actors.find(id) else { return };
+        match self.actors[actor].creator {
             Some(creator) => self.cancel_task(creator, Cancellation::Task),
             None => self.forget_if_gone(id),
         }
@@ -307,12 +306,11 @@ impl<C, V> Scheduler<C, V> {
 
     /// Removes an actor that is dead and has no handles and no unfinished calls.
     pub(crate) fn forget_if_gone(&mut self, id: ActorId) {
-        if self.find_object(id.handle()).is_some() {
+        if self.ids.find_object(id.handle()).is_some() {
             return;
         }
         let is_gone = |actor: &Actor| actor.creator.is_none() && actor.calls == 0;
-        if let Some(at) = self.actor_ids.get(&id).copied().filter(|at| is_gone(&self.actors[*at])) {
-            self.actor_ids.remove(&id);
+        if let Some(at) = self.actors.find(id).filter(|at| is_gone(&self.actors[*at])) {
             self.actors.remove(at);
         }
     }
@@ -325,8 +323,8 @@ impl<C, V> Scheduler<C, V> {
     /// Ends an actor with its job, whose own calls are removed already. Calls of other jobs fail.
     pub(crate) fn orphan(&mut self, at: ActorKey) {
         let Some(creator) = self.actors[at].creator else { return };
-        self.unname(at);
-        self.pending_actors.remove(creator);
+        self.remove_name(at);
+        self.actors.pending.remove(creator);
         self.tasks[creator].actor = None;
         let record = &mut self.actors[at];
         (record.creator, record.worker, record.checkpoint) = (None, None, None);
@@ -357,13 +355,13 @@ impl<C, V> Scheduler<C, V> {
         let task = &self.tasks[creator];
         if let (State::HostsActor, Some(worker), Cancellation::None) = (task.state, task.worker, task.cancellation) {
             let worker = self.cluster.workers[worker].id;
-            self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+            self.work.act(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
         }
     }
 
     pub(crate) fn checkpoint_actor(&mut self, id: ActorId, attempt: Attempt, worker: WorkerId, object: ObjectId) {
-        let Some(worker) = self.cluster.find(worker) else { return };
-        let Some(at) = self.actor_ids.get(&id).copied().filter(|at| self.actors[*at].worker == Some(worker)) else {
+        let Some(worker) = self.cluster.workers.find(worker) else { return };
+        let Some(at) = self.actors.find(id).filter(|at| self.actors[*at].worker == Some(worker)) else {
             return;
         };
         let is_now = self.actors[at].creator.is_some_and(|creator| self.tasks[creator].attempt == attempt);

@@ -14,12 +14,12 @@ use crate::scheduler::Scheduler;
 impl<C, V> Scheduler<C, V> {
     /// Whether another scheduler owns an object.
     pub fn is_borrowed(&self, object: ObjectId) -> bool {
-        self.find_object(object).is_some_and(|at| self.objects[at].is_borrowed())
+        self.ids.find_object(object).is_some_and(|at| self.objects[at].is_borrowed())
     }
 
     /// Adds a reference of a worker to a borrowed object, on behalf of one of its tasks.
     pub(crate) fn borrow(&mut self, id: ObjectId, task: TaskId, worker: WorkerId) {
-        if self.find_object(id).is_some() {
+        if self.ids.find_object(id).is_some() {
             return self.add_reference(id, worker, task);
         }
         let Some((task, origin)) = self.storing_task(id, task, worker) else { return };
@@ -38,15 +38,15 @@ impl<C, V> Scheduler<C, V> {
 
     /// Registers the actor of a borrowed handle, hosted by the scheduler that a worker stands for.
     pub(crate) fn borrow_actor(&mut self, id: ActorId, worker: WorkerId) {
-        let worker = self.cluster.find(worker).filter(|at| self.cluster.workers[*at].kind == WorkerKind::PeerProxy);
-        let handle = self.find_object(id.handle()).filter(|at| self.objects[*at].is_borrowed());
+        let worker =
+            self.cluster.workers.find(worker).filter(|at| self.cluster.workers[*at].kind == WorkerKind::PeerProxy);
+        let handle = self.ids.find_object(id.handle()).filter(|at| self.objects[*at].is_borrowed());
         let (Some(worker), Some(handle)) = (worker, handle) else { return };
         if self.find_actor(id).is_none() {
             let spec = ActorSpec { name: None, detached: None, restarts_max: 0, calls_max: u64::MAX };
             let job = self.objects[handle].job;
             let actor = Actor { worker: Some(worker), is_borrowed: true, ..Actor::new(id, job, spec) };
-            let at = self.actors.insert(actor);
-            self.actor_ids.insert(id, at);
+            self.actors.insert(actor, &self.jobs[job]);
         }
     }
 
@@ -66,16 +66,16 @@ impl<C, V> Scheduler<C, V> {
     /// Sets the value or the error of a borrowed object.
     pub(crate) fn resolve_borrow(&mut self, id: ObjectId, value: Result<V, Arc<TaskError>>, refs: &[ObjectId]) {
         let is_awaited = |at: &ObjectKey| self.objects[*at].is_borrowed() && self.objects[*at].is_pending();
-        match (self.find_object(id).filter(is_awaited), value) {
+        match (self.ids.find_object(id).filter(is_awaited), value) {
             (Some(at), Ok(value)) => match self.all_usable(self.objects[at].job, refs) {
                 Ok(contents) => self.set_ready(at, value, contents),
                 Err(fault) => {
-                    self.out.push(Action::Drop { object: id, value });
+                    self.work.act(Action::Drop { object: id, value });
                     self.set_failed(at, &Arc::new(TaskError { fault, chain: Vec::new() }));
                 }
             },
             (Some(at), Err(error)) => self.set_failed(at, &error),
-            (None, Ok(value)) => self.out.push(Action::Drop { object: id, value }),
+            (None, Ok(value)) => self.work.act(Action::Drop { object: id, value }),
             (None, Err(_)) => {}
         }
     }
@@ -83,7 +83,7 @@ impl<C, V> Scheduler<C, V> {
     /// Requests a pending object from its owner, if it is borrowed and not requested yet.
     pub(crate) fn fetch_borrowed(&mut self, at: ObjectKey) {
         if self.objects[at].set_fetching(true) == Some(false) {
-            self.out.push(Action::FetchBorrowed { object: self.objects[at].id });
+            self.work.act(Action::FetchBorrowed { object: self.objects[at].id });
         }
     }
 

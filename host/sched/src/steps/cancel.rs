@@ -4,17 +4,19 @@ use sandbar_core::TaskId;
 
 use crate::event::Action;
 use crate::records::keys::TaskKey;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, State, Task};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn cancel(&mut self, id: TaskId, recursive: bool) {
-        let Some(at) = self.find_task(id) else { return };
+        let Some(at) = self.ids.find_task(id) else { return };
         if !recursive {
             self.cancel_task(at, Cancellation::Task);
         } else if self.tasks[at].cancellation != Cancellation::Subtree {
             self.cancel_task(at, Cancellation::Subtree);
-            for task in self.descendants(self.tasks[at].child, |task| task.cancellation != Cancellation::Subtree) {
+            for task in self.tasks.descendants(self.tasks[at].child, |task| task.cancellation != Cancellation::Subtree)
+            {
                 self.cancel_task(task, Cancellation::Subtree);
             }
         }
@@ -25,7 +27,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn cancel_descendants(&mut self, at: TaskKey) {
         let is_of_another = |task: &Task<C>| task.is_committed && task.parent == Some(at);
         let wanted = |task: &Task<C>| task.cancellation != Cancellation::Subtree && !is_of_another(task);
-        for task in self.descendants(self.tasks[at].child, wanted) {
+        for task in self.tasks.descendants(self.tasks[at].child, wanted) {
             self.cancel_task(task, Cancellation::Subtree);
         }
     }
@@ -36,14 +38,14 @@ impl<C, V> Scheduler<C, V> {
         match task.state {
             State::Waiting | State::Queued => {
                 let error = self.error(at, self.cancellation_fault(at));
-                self.failing.push((at, error));
+                self.work.add(WorkItem::Fail(at, error));
             }
             State::Assigned | State::Blocked | State::HostsActor => {
                 if task.cancellation == Cancellation::None
                     && let Some(worker) = task.worker
                 {
                     let (worker, task, attempt) = (self.cluster.workers[worker].id, task.id, task.attempt);
-                    self.out.push(match self.is_method(at) {
+                    self.work.act(match self.is_method(at) {
                         true => Action::Withdraw { worker, task, attempt },
                         false => Action::Interrupt { worker, task, attempt },
                     });

@@ -19,8 +19,8 @@ impl<C, V> Scheduler<C, V> {
         outcome: Outcome<V>,
         nanos: u64,
     ) {
-        let Some(at) = self.cluster.find(worker) else { return self.discard(id, outcome) };
-        if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
+        let Some(at) = self.cluster.workers.find(worker) else { return self.discard(id, outcome) };
+        if let Some(task) = self.ids.find_task(id).filter(|task| self.is_method(*task)) {
             return self.call_attempt_finished(task, attempt, at, outcome, nanos);
         }
         if self.cluster.workers[at].actors.get(&id).is_some_and(|assigned| assigned.attempt == attempt) {
@@ -110,7 +110,7 @@ impl<C, V> Scheduler<C, V> {
             match self.pending_return(at, index) {
                 Some(object) => self.set_ready(object, value, contents),
                 // The task runs again, and this return was not lost.
-                None => self.out.push(Action::Drop { object: self.tasks[at].id.returns(index), value }),
+                None => self.work.act(Action::Drop { object: self.tasks[at].id.returns(index), value }),
             }
         }
         self.finish_task(at, FinalState::Succeeded, Ok(()));
@@ -120,7 +120,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn discard(&mut self, id: TaskId, outcome: Outcome<V>) {
         let Outcome::Succeeded(values) = outcome else { return };
         for (index, (value, _)) in (0u64..).zip(values) {
-            self.out.push(Action::Drop { object: ObjectId(id.0.saturating_add(index)), value });
+            self.work.act(Action::Drop { object: ObjectId(id.0.saturating_add(index)), value });
         }
     }
 }

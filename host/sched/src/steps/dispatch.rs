@@ -7,14 +7,16 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, JobId, Strategy, TaskError, WorkerId};
+use sandbar_core::{Code, Fault, Strategy, TaskError, WorkerId};
 
 use crate::event::{Action, WorkerKind};
-use crate::records::cluster::{AssignedTask, Lease, Node};
-use crate::records::keys::{BundleKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{BundleKey, JobKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::nodes::Node;
 use crate::records::queue::Rank;
 use crate::records::resources::ResourceSet;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::State;
+use crate::records::workers::{AssignedTask, Lease};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of shapes without room that one dispatch passes over.
@@ -23,19 +25,19 @@ const STUCK_MAX: usize = 256;
 impl<C, V> Scheduler<C, V> {
     /// Updates a worker after a change of its assigned tasks.
     pub(crate) fn assignments_changed(&mut self, at: WorkerKey) {
-        self.changed_worker = Some(at);
+        self.work.changed_worker = Some(at);
         if self.cluster.could_be_idle(at) {
             // It usually gets a task at once, so it is not put into the idle set.
-            self.needs_dispatch = true;
+            self.work.needs_dispatch = true;
         } else {
             self.cluster.refresh(at);
-            self.needs_dispatch |= self.wants_more(at);
+            self.work.needs_dispatch |= self.wants_more(at);
         }
     }
 
     /// Assigns queued tasks, places groups and actors, and starts root tasks, as far as there is room.
     pub(crate) fn dispatch(&mut self) {
-        if !std::mem::take(&mut self.needs_dispatch) & !std::mem::take(&mut self.cluster.has_freed_capacity) {
+        if !std::mem::take(&mut self.work.needs_dispatch) & !std::mem::take(&mut self.cluster.has_freed_capacity) {
             return;
         }
         self.start_drivers();
@@ -50,15 +52,15 @@ impl<C, V> Scheduler<C, V> {
         }
         // The resources that were assigned above come from those that were free.
         self.cluster.has_freed_capacity = false;
-        self.needs_dispatch = false;
+        self.work.needs_dispatch = false;
     }
 
     /// Assigns tasks in queue order, from the shape after `passed` on, up to the first shape without room. Returns that
     /// shape.
     fn assign_queued(&mut self, passed: Option<(Rank, ShapeKey)>, stuck: Option<ShapeKey>) -> Option<(Rank, ShapeKey)> {
         loop {
-            let fresh = self.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
-            let extendable = self.changed_worker.filter(|at| self.wants_more(*at));
+            let fresh = self.work.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
+            let extendable = self.work.changed_worker.filter(|at| self.wants_more(*at));
             if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() && self.queue.leases == 0 {
                 return None;
             }
@@ -68,7 +70,7 @@ impl<C, V> Scheduler<C, V> {
             }
             let worker = if self.queue.shape(rank.1).is_lease {
                 let has_room = |at: &WorkerKey| self.has_room(self.cluster.workers[*at].node, rank.1, stuck);
-                self.cluster.lease_worker.filter(has_room)
+                self.cluster.workers.lease_worker.filter(has_room)
             } else {
                 let idle = self.idle_for(rank.1, stuck, fresh);
                 idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)))
@@ -102,7 +104,7 @@ impl<C, V> Scheduler<C, V> {
         };
         match (listed, fresh) {
             (Some((load, id, _)), Some(fresh)) if (load, id) > self.cluster.load(fresh) => Some(fresh),
-            (Some((_, id, _)), _) => self.cluster.find(id),
+            (Some((_, id, _)), _) => self.cluster.workers.find(id),
             (None, fresh) => fresh,
         }
     }
@@ -119,7 +121,7 @@ impl<C, V> Scheduler<C, V> {
         });
         let on = |at: NodeKey| self.cluster.nodes[at].tasks + self.cluster.nodes[at].actors;
         let best = offers.chain(fresh).min_by_key(|(load, id, node)| (on(*node), *load, *id));
-        best.and_then(|(_, id, _)| self.cluster.find(id))
+        best.and_then(|(_, id, _)| self.cluster.workers.find(id))
     }
 
     /// Whether a node has room for a task. Resources for the `stuck` shape are kept free where it could run, so that it
@@ -192,7 +194,7 @@ impl<C, V> Scheduler<C, V> {
         }
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
         let by_time = (window_nanos / nanos).min(self.options.window_max as u64) as usize;
-        by_time.min(shape.len.div_ceil(2 * self.cluster.task_workers.max(1))).max(1)
+        by_time.min(shape.len.div_ceil(2 * self.cluster.workers.task_workers.max(1))).max(1)
     }
 
     /// Whether the window permits more than `count` tasks (at least one) of a shape. Equivalent to
@@ -201,7 +203,7 @@ impl<C, V> Scheduler<C, V> {
         let shape = self.queue.shape(shape_at);
         if !shape.goes_in_advance()
             || count >= self.options.window_max as usize
-            || shape.len <= count * 2 * self.cluster.task_workers
+            || shape.len <= count * 2 * self.cluster.workers.task_workers
         {
             return false;
         }
@@ -252,7 +254,7 @@ impl<C, V> Scheduler<C, V> {
         let bundle = self.bundle_on(worker, shape);
         let assigned = AssignedTask { id, task: Some(at), shape, bundle, attempt, level, nanos };
         self.cluster.assign(worker, assigned, &mut self.queue);
-        self.out.push(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
+        self.work.act(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
     }
 
     /// Returns the bundle for a task: the one that the worker leases for the shape, or one with room.
@@ -287,24 +289,20 @@ impl<C, V> Scheduler<C, V> {
 
     /// Starts root tasks in their driver workers, before all other tasks.
     fn start_drivers(&mut self) {
-        if self.starting.is_empty() && self.held_nodes.is_empty() {
+        if !self.jobs.has_starting() && !self.cluster.nodes.has_held() {
             return;
         }
-        for node in self.held_nodes.drain(..) {
-            if let Some(node) = self.cluster.nodes.get_mut(node) {
-                node.is_held = false;
-            }
-        }
-        for id in self.starting.iter().copied().collect::<Vec<JobId>>() {
-            if self.start_driver(id) {
-                self.starting.remove(&id);
+        self.cluster.nodes.release_held();
+        for job in self.jobs.starting() {
+            if self.start_driver(job) {
+                self.jobs.remove_starting(job);
             }
         }
     }
 
     /// Starts the root task of a job. Returns whether it stopped waiting.
-    fn start_driver(&mut self, id: JobId) -> bool {
-        let job = &self.jobs[self.job_ids[&id]];
+    fn start_driver(&mut self, job: JobKey) -> bool {
+        let job = &self.jobs[job];
         let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
         let (Some(at), Some(worker)) = (first, job.driver) else { return true };
         if self.requeue_if_incomplete(at) {
@@ -317,12 +315,11 @@ impl<C, V> Scheduler<C, V> {
         if !demand.fits_in(&node.total) {
             let fault = Fault::new(Code::Infeasible, demand.shortage("no node has", &[&node.total]));
             let error = self.error(at, fault);
-            self.failing.push((at, error));
+            self.work.add(WorkItem::Fail(at, error));
         } else if node.free.fits(demand) {
             self.assign(worker, at, shape, self.options.window_nanos);
         } else {
-            self.cluster.nodes[node_at].is_held = true;
-            self.held_nodes.push(node_at);
+            self.cluster.nodes.hold(node_at);
             return false;
         }
         true
@@ -334,13 +331,13 @@ impl<C, V> Scheduler<C, V> {
         if let Strategy::Group { group, bundle } = shape.strategy {
             return self.group_fault(group, bundle, &shape.demand).is_none();
         }
-        if shape.feasible.0 != self.cluster.membership_changes {
+        if shape.feasible.0 != self.cluster.nodes.membership_changes {
             let could =
                 |(at, node): (NodeKey, &Node)| shape.demand.fits_in(&node.total) && self.is_permitted_on(at, shape);
             let is_feasible = nodes.len() == 0 || nodes.iter().any(could);
-            self.queue.shape_mut(at).feasible = (self.cluster.membership_changes, is_feasible);
+            self.queue.shape_mut(at).feasible = (self.cluster.nodes.membership_changes, is_feasible);
         }
-        self.cluster.membership_changes == 0 || self.queue.shape(at).feasible.1
+        self.cluster.nodes.membership_changes == 0 || self.queue.shape(at).feasible.1
     }
 
     pub(crate) fn infeasible(&self, at: TaskKey, shape: ShapeKey) -> Arc<TaskError> {
@@ -348,8 +345,8 @@ impl<C, V> Scheduler<C, V> {
         let (demand, nodes) = (&shape.demand, &self.cluster.nodes);
         let message = match shape.strategy {
             Strategy::Group { .. } => return self.error(at, self.cancellation_fault(at)),
-            Strategy::Node { node, soft: false } => match self.cluster.node_ids.get(&node) {
-                Some(at) => demand.shortage(&format!("node {node} has no"), &[&nodes[*at].total]),
+            Strategy::Node { node, soft: false } => match self.cluster.nodes.find(node) {
+                Some(at) => demand.shortage(&format!("node {node} has no"), &[&nodes[at].total]),
                 None => format!("requires node {node}, which is not in the cluster"),
             },
             _ => demand.shortage("no node has", &nodes.iter().map(|(_, node)| &node.total).collect::<Vec<_>>()),
@@ -374,7 +371,7 @@ impl<C, V> Scheduler<C, V> {
                 self.queue.take(&mut self.tasks, at, shape, level);
                 self.release_locality_shape(at);
                 self.tasks[at].state = State::Waiting;
-                self.failing.push((at, self.infeasible(at, shape)));
+                self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
             }
             self.queue.refresh(shape, &self.tasks);
             self.queue.leave_shape(shape);

@@ -22,7 +22,7 @@ impl<C, V> Scheduler<C, V> {
                         WorkerKind::Tasks => {}
                         WorkerKind::Driver(job) => self.add_driver(job, at),
                         WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {
-                            self.needs_dispatch = true;
+                            self.work.needs_dispatch = true;
                         }
                     }
                 }

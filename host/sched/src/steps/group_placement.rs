@@ -4,9 +4,9 @@
 use sandbar_core::{Code, Fault, GroupId, GroupStrategy, Strategy};
 
 use crate::packing::{CandidateNode, PackResult, pack_bundles};
-use crate::records::cluster::Node;
 use crate::records::groups::Group;
 use crate::records::keys::{BundleKey, NodeKey};
+use crate::records::nodes::Node;
 use crate::records::queue::Shape;
 use crate::records::resources::{Free, ResourceSet};
 use crate::scheduler::Scheduler;
@@ -30,17 +30,14 @@ impl<C, V> Scheduler<C, V> {
                 && let Some(nodes) = self.find_nodes(id, |node| node.idle_free.minus(&node.external_usage))
             {
                 is_held = true;
-                for node in nodes {
-                    self.cluster.nodes[node].is_held = true;
-                    self.held_nodes.push(node);
-                }
+                nodes.into_iter().for_each(|node| self.cluster.nodes.hold(node));
             }
         }
     }
 
     /// Returns the nodes where bundles of a group may be placed, local ones first.
     fn nodes_of(&self, group: &Group<V>) -> Vec<NodeKey> {
-        let all = self.cluster.node_ids.values().copied().filter(|node| group.may_place_on(&self.cluster.nodes[*node]));
+        let all = self.cluster.nodes.in_id_order().filter(|node| group.may_place_on(&self.cluster.nodes[*node]));
         let (remote, mut local): (Vec<NodeKey>, Vec<NodeKey>) =
             all.partition(|node| self.cluster.nodes[*node].is_remote);
         local.extend(remote);
@@ -141,12 +138,12 @@ impl<C, V> Scheduler<C, V> {
             Strategy::Default | Strategy::Spread => true,
             Strategy::Group { .. } => false,
             Strategy::Node { node, soft } => {
-                let could = |at: &NodeKey| {
-                    let node = &self.cluster.nodes[*at];
+                let could = |at: NodeKey| {
+                    let node = &self.cluster.nodes[at];
                     !node.is_draining && shape.demand.fits_in(&node.total)
                 };
-                match self.cluster.node_ids.get(&node) {
-                    Some(at) if *at == node_at => true,
+                match self.cluster.nodes.find(node) {
+                    Some(at) if at == node_at => true,
                     other => soft && !other.is_some_and(could),
                 }
             }

@@ -15,17 +15,17 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn create_group(&mut self, id: GroupId, task: TaskId, worker: WorkerId, spec: GroupSpec, value: V) {
         let origin = self.storing_task(id.ready(), task, worker).filter(|_| !self.groups.all.contains_key(&id));
         let Some((task, origin)) = origin else {
-            return self.out.push(Action::Drop { object: id.ready(), value });
+            return self.work.act(Action::Drop { object: id.ready(), value });
         };
         if let Err(fault) = self.admit_group(task, origin.job, &spec) {
-            self.out.push(Action::Drop { object: id.ready(), value });
+            self.work.act(Action::Drop { object: id.ready(), value });
             let error = self.error(task, fault);
             self.create_failed(origin, id.ready(), None, error);
             return;
         }
         self.create(id.ready(), origin.job, None, Value::Pending, origin.parent.map(|(_, worker)| worker));
         self.groups.insert(id, Group::new(origin.job, task, self.chain(Some(task)), spec, value));
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         self.fail_if_infeasible(id);
     }
 
@@ -76,7 +76,7 @@ impl<C, V> Scheduler<C, V> {
                 if record.job != job {
                     return bad(&format!("{} is of another job", record.name(group)));
                 }
-                Ok(record.value.as_ref().and_then(|_| self.find_object(group.ready())))
+                Ok(record.value.as_ref().and_then(|_| self.ids.find_object(group.ready())))
             }
         }
     }
@@ -121,8 +121,8 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn remove_group(&mut self, id: GroupId, task: TaskId, worker: WorkerId) {
-        let Some(worker) = self.cluster.find(worker) else { return };
-        let Some(task) = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
+        let Some(worker) = self.cluster.workers.find(worker) else { return };
+        let Some(task) = self.ids.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker)) else { return };
         let job = self.tasks[task].job;
         if self.groups.all.get(&id).is_some_and(|group| group.job == job) {
             self.delete_group(id);
@@ -155,8 +155,8 @@ impl<C, V> Scheduler<C, V> {
         }
         self.fail_infeasible_tasks();
         if let Some(value) = value {
-            self.out.push(Action::Drop { object: id.ready(), value });
-            if let Some(object) = self.find_object(id.ready()) {
+            self.work.act(Action::Drop { object: id.ready(), value });
+            if let Some(object) = self.ids.find_object(id.ready()) {
                 self.set_failed(object, &error.into());
             }
         }
@@ -182,7 +182,7 @@ impl<C, V> Scheduler<C, V> {
             let Some(mut group) = self.groups.remove(id) else { continue };
             self.release_bundles(group.take_bundles(), None);
             if let Some(value) = group.value {
-                self.out.push(Action::Drop { object: id.ready(), value });
+                self.work.act(Action::Drop { object: id.ready(), value });
             }
         }
     }

@@ -3,56 +3,37 @@
 use sandbar_core::{JobId, TenantId};
 
 use crate::event::{Action, JobLimits};
-use crate::records::classes::JobClasses;
 use crate::records::jobs::Job;
 use crate::records::keys::{JobKey, ObjectKey, WorkerKey};
-use crate::records::lineage::{JobLineage, Source};
+use crate::records::lineage::Source;
 use crate::records::object::Value;
 use crate::records::tasks::{Cancellation, State};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn start_job(&mut self, id: JobId, tenant: TenantId, limits: JobLimits) {
-        if self.job_ids.contains_key(&id) {
-            return;
+        if self.jobs.find(id).is_none() {
+            self.jobs.insert(Job::new(id, tenant, limits));
         }
-        let at = self.jobs.insert(Job {
-            id,
-            tenant,
-            limits,
-            first: None,
-            has_started: false,
-            child: None,
-            driver: None,
-            tasks: 0,
-            call_bytes: 0,
-            records: 0,
-            objects: 0,
-            objects_first: None,
-            classes: JobClasses::default(),
-            lineage: JobLineage::default(),
-        });
-        self.job_ids.insert(id, at);
     }
 
     /// Registers the driver worker of a job.
     pub(crate) fn add_driver(&mut self, job: JobId, worker: WorkerKey) {
-        let Some(at) = self.job_ids.get(&job) else { return };
-        let record = &mut self.jobs[*at];
+        let Some(at) = self.jobs.find(job) else { return };
+        let record = &mut self.jobs[at];
         if record.driver.is_some() {
             return;
         }
         record.driver = Some(worker);
         if record.first.is_some_and(|first| self.tasks[first].state == State::Queued) {
-            self.starting.insert(job);
-            self.needs_dispatch = true;
+            self.jobs.insert_starting(at);
+            self.work.needs_dispatch = true;
         }
     }
 
     /// Removes all state of a job, except the resources of tasks that still run in workers.
     pub(crate) fn end_job(&mut self, id: JobId) {
-        let Some(at) = self.job_ids.remove(&id) else { return };
-        self.starting.remove(&id);
+        let Some(at) = self.jobs.remove_id(id) else { return };
         let actors = self.actors_of(at);
         self.end_tasks(at);
         self.end_groups(at);
@@ -64,14 +45,12 @@ impl<C, V> Scheduler<C, V> {
         self.tasks.shrink();
         self.objects.shrink();
         self.queue.shrink();
-        if self.ids.len() < self.ids.capacity() / 8 {
-            self.ids.shrink_to_fit();
-        }
+        self.ids.shrink();
     }
 
     fn end_tasks(&mut self, job: JobKey) {
         let last = self.jobs[job].child.take();
-        let tasks = self.descendants(last, |_| true);
+        let tasks = self.tasks.descendants(last, |_| true);
         let mut workers: Vec<WorkerKey> = Vec::new();
         for at in &tasks {
             let task = &self.tasks[*at];
@@ -81,7 +60,7 @@ impl<C, V> Scheduler<C, V> {
                 workers.push(worker);
                 if task.cancellation == Cancellation::None {
                     let worker = self.cluster.workers[worker].id;
-                    self.out.push(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
+                    self.work.act(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
             } else if task.state == State::Queued {
                 self.dequeue(*at);
@@ -116,18 +95,18 @@ impl<C, V> Scheduler<C, V> {
         let mut next = self.jobs[job].objects_first.take();
         while let Some(object) = next.and_then(|at| self.objects.remove(at)) {
             next = object.after;
-            self.forget_id(object.id.0, |entry| entry.object = None);
+            self.ids.remove_object(object.id);
             object.contents().iter().for_each(|content| self.unpin_if_foreign(*content, job));
             for (holder, _) in object.holders() {
-                if let Some(holder) = self.cluster.find(holder) {
+                if let Some(holder) = self.cluster.workers.find(holder) {
                     self.cluster.workers[holder].held_objects.count -= 1;
                 }
             }
             if object.is_borrowed() {
-                self.out.push(Action::ReleaseBorrow { object: object.id });
+                self.work.act(Action::ReleaseBorrow { object: object.id });
             }
             if let Value::Ready(value) = object.value {
-                self.out.push(Action::Drop { object: object.id, value });
+                self.work.act(Action::Drop { object: object.id, value });
             }
         }
     }

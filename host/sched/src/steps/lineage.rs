@@ -9,6 +9,7 @@ use sandbar_core::TaskId;
 use crate::records::keys::{ObjectKey, TaskKey};
 use crate::records::lineage::{Lineage, Source};
 use crate::records::object::{Object, Value};
+use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
 
 /// Accounted bytes of a task record without its call, and of one recorded dependency.
@@ -92,14 +93,14 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the task that produced an object, if its record exists.
     pub(crate) fn returned_by(&self, object: &Object<V>) -> Option<TaskKey> {
         let index = object.index?;
-        let at = self.find_task(TaskId(object.id.0 - u64::from(index)))?;
+        let at = self.ids.find_task(TaskId(object.id.0 - u64::from(index)))?;
         // The id may be in use again, by a task with fewer returns.
         (index < self.tasks[at].returns).then_some(at)
     }
 
     /// Returns one of a task's return objects, if it exists.
     pub(crate) fn returned(&self, at: TaskKey, index: u32) -> Option<ObjectKey> {
-        let object = self.find_object(self.tasks[at].id.returns(index))?;
+        let object = self.ids.find_object(self.tasks[at].id.returns(index))?;
         (self.objects[object].index == Some(index)).then_some(object)
     }
 
@@ -110,7 +111,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the lineage of a task if the key still refers to the task with this submission number.
     pub(crate) fn lineage_of(&mut self, (at, number): (TaskKey, u64)) -> Option<&mut Lineage> {
-        let task = self.tasks.get_mut(at).filter(|task| task.number == number)?;
+        let task = self.tasks.get_numbered_mut(at, number)?;
         task.lineage.as_deref_mut()
     }
 
@@ -126,7 +127,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(lineage) = self.tasks.get_mut(at).and_then(|task| task.lineage.as_mut()) {
             lineage.uses = lineage.uses.saturating_sub(1);
             if lineage.uses == 0 {
-                self.lineage.unused.push(at);
+                self.work.add(WorkItem::DropLineage(at));
             }
         }
     }
@@ -149,7 +150,7 @@ impl<C, V> Scheduler<C, V> {
         self.jobs[task.job].lineage.all -= 1;
         if task.has_finished() {
             task.call = None;
-            self.finished_tasks.push((at, task.id));
+            self.tasks.remove_later(at);
         }
     }
 

@@ -52,23 +52,23 @@ impl<C, V> Scheduler<C, V> {
         for need in self.tasks[at].links.iter().flat_map(|links| &links.dependencies) {
             if let Value::Ready(value) = &self.objects[*need].value
                 && let Some(ValueLocation { node, bytes }) = (self.callbacks.location)(value)
-                && let Some(node) = node.or(self.cluster.local_node)
+                && let Some(node) = node.or(self.cluster.nodes.local)
             {
                 let of_node = all.entry(node).or_default();
                 *of_node = of_node.saturating_add(bytes);
             }
         }
         let (node, bytes) = all.into_iter().max_by_key(|(node, bytes)| (*bytes, std::cmp::Reverse(*node)))?;
-        let at = self.cluster.node_ids.get(&node)?;
-        (bytes >= BYTES_MIN && !self.cluster.nodes[*at].is_draining).then_some(node)
+        let at = self.cluster.nodes.find(node)?;
+        (bytes >= BYTES_MIN && !self.cluster.nodes[at].is_draining).then_some(node)
     }
 
     /// Whether tasks of a shape may run on a node, given their preferred node.
     pub(crate) fn satisfies_locality(&self, node: NodeKey, shape: &Shape) -> bool {
         let Some(preferred) = shape.preferred_node else { return true };
-        let Some(preferred) = self.cluster.node_ids.get(&preferred) else { return true };
-        let record = &self.cluster.nodes[*preferred];
-        if *preferred == node
+        let Some(preferred) = self.cluster.nodes.find(preferred) else { return true };
+        let record = &self.cluster.nodes[preferred];
+        if preferred == node
             || record.is_draining
             || !shape.demand.fits_in_beside(&record.external_usage, &record.total)
         {

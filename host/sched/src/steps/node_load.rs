@@ -9,11 +9,11 @@ use crate::scheduler::Scheduler;
 impl<C, V> Scheduler<C, V> {
     /// Records the external usage that a remote node reports, clamped to the node's total.
     pub(crate) fn load_node(&mut self, node: NodeId, external_usage: &ResourceSet) {
-        let Some(at) = self.cluster.node_ids.get(&node).copied() else { return };
+        let Some(at) = self.cluster.nodes.find(node) else { return };
         let record = &mut self.cluster.nodes[at];
         if record.is_remote {
             record.external_usage = external_usage.clamped_to(&record.total);
-            self.needs_dispatch = true;
+            self.work.needs_dispatch = true;
             self.forget_refusals(node);
         }
     }

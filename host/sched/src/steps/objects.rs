@@ -7,7 +7,7 @@ use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
 use crate::records::object::{Object, Value};
-use crate::records::tasks::State;
+use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
 
 /// Maximum number of pending requests of one worker for one object. Each task of the worker may make one.
@@ -31,7 +31,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(after) = job.objects_first.replace(at) {
             self.objects[after].before = Some(at);
         }
-        self.ids.entry(id.0).or_default().object = Some(at);
+        self.ids.insert_object(id, at);
         match holder {
             Some(worker) => self.hold(at, worker),
             None => self.check(at),
@@ -57,8 +57,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// Adds a reference of a worker to an object that one of its tasks may use.
     pub(crate) fn add_reference(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
-        let Some(worker) = self.cluster.find(worker) else { return };
-        let Some(task) = self.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
+        let Some(worker) = self.cluster.workers.find(worker) else { return };
+        let Some(task) = self.ids.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
         let job = self.tasks[task].job;
         if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object)) {
             self.hold(object, worker);
@@ -67,8 +67,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// Releases references of a worker.
     pub(crate) fn release(&mut self, id: ObjectId, worker: WorkerId, times: u32) {
-        let Some(at) = self.find_object(id) else { return };
-        let Some(worker_at) = self.cluster.find(worker) else { return };
+        let Some(at) = self.ids.find_object(id) else { return };
+        let Some(worker_at) = self.cluster.workers.find(worker) else { return };
         if self.objects[at].release(worker, times) {
             self.cluster.workers[worker_at].held_objects.count -= 1;
             self.check(at);
@@ -88,7 +88,7 @@ impl<C, V> Scheduler<C, V> {
     #[inline]
     pub(crate) fn check(&mut self, at: ObjectKey) {
         if self.objects[at].is_droppable() {
-            self.unreferenced.push(at);
+            self.work.add(WorkItem::DropObject(at));
         }
     }
 
@@ -109,7 +109,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(after) = object.after {
             self.objects[after].before = object.before;
         }
-        self.forget_id(object.id.0, |entry| entry.object = None);
+        self.ids.remove_object(object.id);
         if object.index == Some(0) || object.is_borrowed() {
             self.drop_handle(object.id);
         }
@@ -118,15 +118,15 @@ impl<C, V> Scheduler<C, V> {
         }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for (worker, times) in object.take_waiters() {
-            let times = if self.cluster.find(worker).is_some() { times } else { 0 };
+            let times = if self.cluster.workers.find(worker).is_some() { times } else { 0 };
             (0..times)
                 .for_each(|_| self.refuse_object(object.id, worker, (None, Some(object.job)), unknown(object.id)));
         }
         if object.is_borrowed() {
-            self.out.push(Action::ReleaseBorrow { object: object.id });
+            self.work.act(Action::ReleaseBorrow { object: object.id });
         }
         if let Value::Ready(value) = object.value {
-            self.out.push(Action::Drop { object: object.id, value });
+            self.work.act(Action::Drop { object: object.id, value });
         }
     }
 
@@ -137,7 +137,7 @@ impl<C, V> Scheduler<C, V> {
         object.value = Value::Ready(value);
         object.set_contents(contents);
         for (task, number) in self.take_dependents_of(at) {
-            if self.is_waiting(task, number) {
+            if self.tasks.is_waiting(task, number) {
                 let task_ref = &mut self.tasks[task];
                 task_ref.missing -= 1;
                 if task_ref.missing == 0 {
@@ -152,8 +152,8 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn set_failed(&mut self, at: ObjectKey, error: &Arc<TaskError>) {
         self.objects[at].value = Value::Failed(error.clone());
         for (task, number) in self.take_dependents_of(at) {
-            if self.is_waiting(task, number) {
-                self.failing.push((task, error.clone()));
+            if self.tasks.is_waiting(task, number) {
+                self.work.add(WorkItem::Fail(task, error.clone()));
             }
         }
     }
@@ -162,21 +162,17 @@ impl<C, V> Scheduler<C, V> {
     fn take_dependents_of(&mut self, at: ObjectKey) -> Vec<(TaskKey, u64)> {
         let object = &mut self.objects[at];
         if object.has_waiters() {
-            self.awaited.push(at);
+            self.work.awaited.push(at);
         }
         let dependents = object.take_dependents();
         self.check(at);
         dependents
     }
 
-    pub(crate) fn is_waiting(&self, task: TaskKey, number: u64) -> bool {
-        self.tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
-    }
-
     /// Handles a worker's request for an object.
     pub(crate) fn request_object(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
-        let Some(worker_at) = self.cluster.find(worker) else { return };
-        let task = self.find_task(task).filter(|at| self.acts_for(worker_at, *at));
+        let Some(worker_at) = self.cluster.workers.find(worker) else { return };
+        let task = self.ids.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
             Err(fault) => self.refuse_object(id, worker, (task, job), fault),
@@ -208,7 +204,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns an object, if it exists and `may` permits its use.
     pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectKey, Fault> {
-        let at = self.find_object(id).ok_or_else(|| unknown(id))?;
+        let at = self.ids.find_object(id).ok_or_else(|| unknown(id))?;
         let is_usable = may(&self.objects[at]);
         is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
     }
@@ -221,7 +217,7 @@ impl<C, V> Scheduler<C, V> {
     fn deliver_for(&mut self, at: ObjectKey, worker: WorkerKey, job: JobId) {
         self.hold_contents(at, worker);
         let worker = self.cluster.workers[worker].id;
-        self.out.push(Action::Deliver { worker, object: self.objects[at].id, job });
+        self.work.act(Action::Deliver { worker, object: self.objects[at].id, job });
     }
 
     /// Adds a reference of a worker to each object that a value contains.
@@ -241,18 +237,18 @@ impl<C, V> Scheduler<C, V> {
     ) {
         let error = Arc::new(TaskError { fault, chain: self.chain(task) });
         let job = job.map(|job| self.jobs[job].id);
-        self.out.push(Action::Refuse { worker, object, job, error });
+        self.work.act(Action::Refuse { worker, object, job, error });
     }
 
     /// Delivers the objects that got a value or an error in this step, and still exist, to the workers that wait for
     /// them.
     pub(crate) fn deliver_awaited(&mut self) {
-        for index in 0..self.awaited.len() {
-            let at = self.awaited[index];
+        for index in 0..self.work.awaited.len() {
+            let at = self.work.awaited[index];
             let Some(object) = self.objects.get_mut(at) else { continue };
             let (job, foreign_waiters) = (object.job, object.take_foreign_waiters());
             for (id, times) in object.take_waiters() {
-                let Some(worker) = self.cluster.find(id) else { continue };
+                let Some(worker) = self.cluster.workers.find(id) else { continue };
                 let of_worker = foreign_waiters.iter().filter(|(visitor, _)| *visitor == id);
                 let mut own = times;
                 for (_, job) in of_worker.take(times as usize) {
@@ -262,7 +258,7 @@ impl<C, V> Scheduler<C, V> {
                 (0..own).for_each(|_| self.deliver(at, worker, job));
             }
         }
-        self.awaited.clear();
+        self.work.awaited.clear();
     }
 }
 

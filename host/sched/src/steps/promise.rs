@@ -35,7 +35,7 @@ impl<C, V> Scheduler<C, V> {
         match (self.promised(id), value) {
             (Some(at), Ok(value)) => self.set_ready(at, value, Vec::new()),
             (Some(at), Err(fault)) => self.set_failed(at, &Arc::new(TaskError { fault, chain: Vec::new() })),
-            (None, Ok(value)) => self.out.push(Action::Drop { object: id, value }),
+            (None, Ok(value)) => self.work.act(Action::Drop { object: id, value }),
             (None, Err(_)) => {}
         }
     }
@@ -46,6 +46,6 @@ impl<C, V> Scheduler<C, V> {
             let object = &self.objects[*at];
             object.is_pending() && object.index.is_none() && !object.is_borrowed()
         };
-        self.find_object(id).filter(is_promised).filter(|_| !self.groups.all.contains_key(&GroupId(id.0)))
+        self.ids.find_object(id).filter(is_promised).filter(|_| !self.groups.all.contains_key(&GroupId(id.0)))
     }
 }

@@ -15,7 +15,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn recalled(&mut self, worker: WorkerId, tasks: &[TaskId]) {
         // A remote scheduler keeps what it was assigned.
         let is_able = |at: &WorkerKey| self.cluster.workers[*at].kind != WorkerKind::PeerProxy;
-        let Some(at) = self.cluster.find(worker).filter(is_able) else { return };
+        let Some(at) = self.cluster.workers.find(worker).filter(is_able) else { return };
         self.cluster.set_recalled(at, false);
         let mut back = Vec::with_capacity(tasks.len());
         // The list is in the order of assignment.
@@ -39,9 +39,9 @@ impl<C, V> Scheduler<C, V> {
 
     /// Drains a node: recalls the tasks that its workers have not started.
     pub(crate) fn drain_node(&mut self, node: NodeId) {
-        let Some(node) = self.cluster.node_ids.get(&node).copied() else { return };
+        let Some(node) = self.cluster.nodes.find(node) else { return };
         self.cluster.nodes[node].is_draining = true;
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         let waits = |at: &WorkerKey| self.cluster.workers[*at].node == node;
         for worker in self.cluster.recallable().filter(waits).collect::<Vec<_>>() {
             self.recall(worker);
@@ -50,12 +50,12 @@ impl<C, V> Scheduler<C, V> {
 
     fn recall(&mut self, worker: WorkerKey) {
         self.cluster.set_recalled(worker, true);
-        self.out.push(Action::Recall { worker: self.cluster.workers[worker].id });
+        self.work.act(Action::Recall { worker: self.cluster.workers[worker].id });
     }
 
     /// Sends at most one recall, for tasks that should run later or elsewhere.
     pub(crate) fn rebalance(&mut self) {
-        let newest = self.newest.take();
+        let newest = self.work.take_newest();
         if let Some(worker) = self.worker_to_preempt(newest).or_else(|| self.worker_to_steal_from()) {
             self.recall(worker);
         }

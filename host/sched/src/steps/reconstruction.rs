@@ -8,17 +8,18 @@ use crate::event::Action;
 use crate::records::keys::{ObjectKey, TaskKey};
 use crate::records::lineage::Source;
 use crate::records::object::Value;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Links, State};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     /// Handles the loss of an object's value. Each of the `waiters` missed a delivery of it.
     pub(crate) fn lose_object(&mut self, id: ObjectId, waiters: &[WorkerId]) {
-        let Some(at) = self.find_object(id) else { return };
+        let Some(at) = self.ids.find_object(id) else { return };
         let was_ready = matches!(self.objects[at].value, Value::Ready(_));
         let contents = if was_ready { self.objects[at].take_contents() } else { Box::default() };
         for worker in waiters {
-            if self.cluster.find(*worker).is_none() {
+            if self.cluster.workers.find(*worker).is_none() {
                 continue;
             }
             // The worker counted as holding the contents since the delivery.
@@ -32,7 +33,7 @@ impl<C, V> Scheduler<C, V> {
         } else if self.objects[at].has_waiters() {
             match self.objects[at].is_pending() {
                 true => self.fetch_borrowed(at),
-                false => self.awaited.push(at),
+                false => self.work.awaited.push(at),
             }
         }
         contents.iter().for_each(|content| self.unpin(*content));
@@ -41,13 +42,13 @@ impl<C, V> Scheduler<C, V> {
     fn lose_value(&mut self, at: ObjectKey) {
         let object = &mut self.objects[at];
         if let Value::Ready(value) = std::mem::replace(&mut object.value, Value::Pending) {
-            self.out.push(Action::Drop { object: object.id, value });
+            self.work.act(Action::Drop { object: object.id, value });
         }
         if self.objects[at].is_borrowed() {
             return self.refetch_borrowed(at);
         }
         match self.returned_by(&self.objects[at]).filter(|producer| self.tasks[*producer].lineage.is_some()) {
-            Some(producer) => self.lineage.lost.push(producer),
+            Some(producer) => self.work.add(WorkItem::Reconstruct(producer)),
             None => {
                 let what = match self.objects[at].index {
                     None => "objects that were put are not reconstructed".to_owned(),
@@ -87,7 +88,7 @@ impl<C, V> Scheduler<C, V> {
         self.jobs[task.job].tasks += 1;
         self.classes.get_mut(task.class).live += 1;
         self.count_call(at);
-        self.commit_children(at);
+        self.tasks.commit_children(at);
         self.ready(at);
     }
 
@@ -115,10 +116,10 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the object of a lineage entry if it cannot be had again.
     fn missing(&self, at: TaskKey, source: &Source) -> Option<ObjectId> {
         let Source::Named(id, producer) = source else { return None };
-        let is_there = match self.find_object(*id) {
+        let is_there = match self.ids.find_object(*id) {
             Some(object) => self.objects[object].job == self.tasks[at].job || self.is_shared(&self.objects[object]),
             None => producer.is_some_and(|(producer, number)| {
-                let task = self.tasks.get(producer).filter(|task| task.number == number);
+                let task = self.tasks.get_numbered(producer, number);
                 task.is_some_and(|task| task.lineage.is_some())
             }),
         };
@@ -129,14 +130,14 @@ impl<C, V> Scheduler<C, V> {
     fn pin_source(&mut self, source: &Source) -> Option<ObjectKey> {
         let at = match source {
             Source::Kept(object) => *object,
-            Source::Named(id, producer) => match (self.find_object(*id), producer) {
+            Source::Named(id, producer) => match (self.ids.find_object(*id), producer) {
                 (Some(object), _) => object,
                 (None, Some((producer, _))) => {
                     let task = &self.tasks[*producer];
                     let index = (id.0 - task.id.0) as u32;
                     let object = self.create(*id, task.job, Some(index), Value::Pending, None);
                     self.use_lineage(*producer);
-                    self.lineage.lost.push(*producer);
+                    self.work.add(WorkItem::Reconstruct(*producer));
                     object
                 }
                 (None, None) => return None,

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{Attempt, GroupId, NodeId};
 
 use crate::event::Action;
-use crate::records::cluster::Bundle;
 use crate::records::groups::Reservation;
 use crate::records::keys::{BundleKey, NodeKey, TaskKey};
+use crate::records::nodes::Bundle;
 use crate::records::resources::{Free, ResourceSet};
 use crate::scheduler::Scheduler;
 
@@ -38,7 +38,7 @@ impl<C, V> Scheduler<C, V> {
         }
         group.attempt.0 += 1;
         for (node, bundles) in wanted {
-            self.out.push(Action::ReserveBundles { group: id, node, attempt, bundles });
+            self.work.act(Action::ReserveBundles { group: id, node, attempt, bundles });
         }
     }
 
@@ -67,9 +67,9 @@ impl<C, V> Scheduler<C, V> {
         }
         self.groups.waiting.remove(&group.number);
         // Tasks may wait for room in the group.
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         if let Some(value) = group.value.take()
-            && let Some(object) = self.find_object(id.ready())
+            && let Some(object) = self.ids.find_object(id.ready())
         {
             self.set_ready(object, value, Vec::new());
         }
@@ -86,14 +86,14 @@ impl<C, V> Scheduler<C, V> {
     /// Releases bundles, including those that remote nodes were asked to reserve, except on the node that refused them.
     /// Returns the tasks in them.
     pub(crate) fn release_bundles(&mut self, bundles: Vec<BundleKey>, refused_by: Option<NodeId>) -> Vec<TaskKey> {
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         // The bundles of a lost node are removed already.
         let remote = bundles.iter().filter_map(|at| self.cluster.bundles.get(*at)).filter_map(|bundle| {
             let node = self.cluster.nodes[bundle.node].id;
             bundle.attempt.filter(|_| Some(node) != refused_by).map(|attempt| (bundle.group, node, attempt))
         });
         for (group, node, attempt) in remote.collect::<BTreeSet<(GroupId, NodeId, Attempt)>>() {
-            self.out.push(Action::ReleaseBundles { group, node, attempt });
+            self.work.act(Action::ReleaseBundles { group, node, attempt });
         }
         bundles.into_iter().flat_map(|at| self.cluster.unreserve(at, &self.queue)).collect()
     }

@@ -18,7 +18,7 @@ impl<C, V> Scheduler<C, V> {
     /// Adds the stream of a new generator.
     pub(crate) fn add_stream(&mut self, generator: TaskKey, consumer: Option<WorkerKey>, buffer: u32) {
         let id = self.tasks[generator].id.returns(0);
-        if let (Some(object), Some(consumer)) = (self.find_object(id), consumer) {
+        if let (Some(object), Some(consumer)) = (self.ids.find_object(id), consumer) {
             let consumer = self.cluster.workers[consumer].id;
             self.objects[object].set_stream(Stream { consumer, buffer: buffer.max(1), yielded: 0, consumed: 0 });
         }
@@ -46,20 +46,20 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns a generator and its stream, if this attempt is in the given worker.
     fn generator_in(&self, id: TaskId, attempt: Attempt, worker: WorkerId) -> Option<(TaskKey, ObjectKey)> {
-        let worker = self.cluster.find(worker)?;
+        let worker = self.cluster.workers.find(worker)?;
         let is_there = |at: &TaskKey| self.tasks[*at].worker == Some(worker) && self.tasks[*at].attempt == attempt;
-        let task = self.find_task(id).filter(is_there)?;
-        Some((task, self.find_object(id.returns(0))?))
+        let task = self.ids.find_task(id).filter(is_there)?;
+        Some((task, self.ids.find_object(id.returns(0))?))
     }
 
     /// Returns the consumer of an item, if it is the stream's next one and wanted.
     fn consumer_of(&self, task: TaskKey, object: ObjectKey, item: &Item<V>) -> Option<WorkerKey> {
         let stream = self.objects[object].stream()?;
-        let consumer = self.cluster.find(stream.consumer)?;
+        let consumer = self.cluster.workers.find(stream.consumer)?;
         let is_next = item.index == stream.yielded && item.index - stream.consumed < u64::from(stream.buffer);
         let is_consumed =
             self.tasks[task].cancellation == Cancellation::None && self.objects[object].is_held_by(stream.consumer);
-        let is_new = !self.ids.contains_key(&item.object.0);
+        let is_new = !self.ids.is_used(item.object.0);
         (is_next && is_consumed && is_new).then_some(consumer)
     }
 
@@ -92,25 +92,25 @@ impl<C, V> Scheduler<C, V> {
         }
         let (worker, stream, object) =
             (self.cluster.workers[consumer].id, self.objects[stream].id, self.objects[item].id);
-        self.out.push(Action::DeliverItem { worker, stream, object });
+        self.work.act(Action::DeliverItem { worker, stream, object });
     }
 
     fn drop_item(&mut self, object: ObjectId, value: Option<V>) {
         if let Some(value) = value {
-            self.out.push(Action::Drop { object, value });
+            self.work.act(Action::Drop { object, value });
         }
     }
 
     /// Records how many items the consumer has consumed.
     pub(crate) fn consume_items(&mut self, id: ObjectId, worker: WorkerId, consumed: u64) {
-        let Some(object) = self.find_object(id) else { return };
+        let Some(object) = self.ids.find_object(id) else { return };
         let Some(stream) = self.objects[object].stream_mut().filter(|stream| stream.consumer == worker) else { return };
         let consumed = consumed.min(stream.yielded);
         if consumed <= stream.consumed {
             return;
         }
         stream.consumed = consumed;
-        if let Some(task) = self.find_task(TaskId(id.0)) {
+        if let Some(task) = self.ids.find_task(TaskId(id.0)) {
             self.send_credit(task, object);
         }
     }
@@ -122,14 +122,14 @@ impl<C, V> Scheduler<C, V> {
         if let Some(worker) = self.tasks[task].worker
             && consumed > 0
         {
-            self.out.push(Action::Credit { worker: self.cluster.workers[worker].id, task: id, consumed });
+            self.work.act(Action::Credit { worker: self.cluster.workers[worker].id, task: id, consumed });
         }
     }
 
     /// Cancels the generator of a stream without references. Its children keep running: consumed items may contain
     /// their returns.
     pub(crate) fn close_stream(&mut self, at: ObjectKey) {
-        if let Some(task) = self.find_task(TaskId(self.objects[at].id.0)) {
+        if let Some(task) = self.ids.find_task(TaskId(self.objects[at].id.0)) {
             self.cancel_task(task, Cancellation::Task);
         }
     }

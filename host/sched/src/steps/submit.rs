@@ -7,6 +7,7 @@ use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, 
 use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
 use crate::records::object::Value;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, Links, State, Task, cancelled};
 use crate::scheduler::Scheduler;
 
@@ -46,9 +47,9 @@ impl<C, V> Scheduler<C, V> {
     /// Adds a proxy task for another scheduler, in the worker that stands for it. Its requests are ignored: it uses no
     /// resources, has no retries, and returns one object.
     pub(crate) fn start_proxy_task(&mut self, submission: Submission<C>, worker: WorkerId) {
-        let (job, worker) = (self.job_ids.get(&submission.job).copied(), self.cluster.find(worker));
+        let (job, worker) = (self.jobs.find(submission.job), self.cluster.workers.find(worker));
         let (Some(job), Some(worker)) = (job, worker) else { return };
-        let is_new = !self.ids.contains_key(&submission.id.0);
+        let is_new = !self.ids.is_used(submission.id.0);
         if is_new && submission.parent.is_none() && self.cluster.workers[worker].kind == WorkerKind::PeerProxy {
             let bare = Submission::bare(submission.id, submission.job, submission.name, submission.call);
             let at = self.add(Origin { job, parent: None }, bare, None);
@@ -93,7 +94,7 @@ impl<C, V> Scheduler<C, V> {
         let links = match admitted {
             Ok(links) => links,
             Err(fault) => {
-                self.out.push(Action::Interrupt { worker, task: id, attempt: Attempt(0) });
+                self.work.act(Action::Interrupt { worker, task: id, attempt: Attempt(0) });
                 return self.reject(origin, &submission, fault);
             }
         };
@@ -106,8 +107,8 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the origin with the job that owns the task: a detached actor is of another job.
     fn owning_origin<D>(&self, origin: Origin, submission: &Submission<D>) -> Origin {
         let SubmissionKind::ActorCreation(spec) = &submission.kind else { return origin };
-        let owning_origin = spec.detached.and_then(|job| self.job_ids.get(&job));
-        owning_origin.map_or(origin, |owning_origin| Origin { job: *owning_origin, ..origin })
+        let owning_origin = spec.detached.and_then(|job| self.jobs.find(job));
+        owning_origin.map_or(origin, |owning_origin| Origin { job: owning_origin, ..origin })
     }
 
     fn is_in(&self, origin: Origin, worker: WorkerId) -> bool {
@@ -116,7 +117,7 @@ impl<C, V> Scheduler<C, V> {
 
     pub(crate) fn put(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: &[ObjectId]) {
         let Some((task, origin)) = self.storing_task(id, task, worker) else {
-            return self.out.push(Action::Drop { object: id, value });
+            return self.work.act(Action::Drop { object: id, value });
         };
         let worker = origin.parent.map(|(_, worker)| worker);
         match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
@@ -125,7 +126,7 @@ impl<C, V> Scheduler<C, V> {
                 self.set_ready(at, value, contents);
             }
             Err(fault) => {
-                self.out.push(Action::Drop { object: id, value });
+                self.work.act(Action::Drop { object: id, value });
                 let error = self.error(task, fault);
                 self.create_failed(origin, id, None, error);
             }
@@ -142,21 +143,21 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the task that stores a value under a new id, if the task is in the given worker.
     pub(crate) fn storing_task(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskKey, Origin)> {
-        let worker = self.cluster.find(worker)?;
-        let task = self.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
+        let worker = self.cluster.workers.find(worker)?;
+        let task = self.ids.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
         let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
-        (!self.ids.contains_key(&id.0)).then_some((task, origin))
+        (!self.ids.is_used(id.0)).then_some((task, origin))
     }
 
     /// Returns the origin of a submission, or `None` if its parent is not in the given worker or an id is in use.
     fn origin<D>(&self, submission: &Submission<D>) -> Option<Origin> {
-        let job = *self.job_ids.get(&submission.job)?;
+        let job = self.jobs.find(submission.job)?;
         let last = submission.id.0.checked_add(u64::from(submission.returns.checked_sub(1)?))?;
         let parent = match submission.parent {
             None if self.jobs[job].has_started && submission.kind != SubmissionKind::Lease => return None,
             None => None,
             Some((parent, attempt, worker)) => {
-                let (at, worker) = (self.find_task(parent)?, self.cluster.find(worker)?);
+                let (at, worker) = (self.ids.find_task(parent)?, self.cluster.workers.find(worker)?);
                 let parent = &self.tasks[at];
                 let is_so = parent.job == job && parent.attempt == attempt && parent.worker == Some(worker);
                 is_so.then_some(Some((at, worker)))?
@@ -164,7 +165,7 @@ impl<C, V> Scheduler<C, V> {
         };
         // No more returns are created than the limit.
         let last = last.min(submission.id.0.saturating_add(u64::from(RETURNS_MAX) - 1));
-        let is_new = (submission.id.0..=last).all(|number| !self.ids.contains_key(&number));
+        let is_new = (submission.id.0..=last).all(|number| !self.ids.is_used(number));
         is_new.then_some(Origin { job, parent })
     }
 
@@ -240,7 +241,7 @@ impl<C, V> Scheduler<C, V> {
         let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
         job.tasks += 1;
         job.records += 1;
-        self.number += 1;
+        let number = self.tasks.next_number();
         let (id, returns) = (submission.id, submission.returns);
         if let Some(links) = &links {
             links.dependencies.iter().chain(&links.refs).for_each(|object| self.pin(*object));
@@ -251,7 +252,7 @@ impl<C, V> Scheduler<C, V> {
         let depth = if parent.is_some() { self.depth(origin).saturating_add(submission.remote_depth) } else { 1 };
         let at = self.tasks.insert(Task {
             id,
-            number: self.number,
+            number,
             links,
             lineage: None,
             call: call(submission.call),
@@ -278,7 +279,7 @@ impl<C, V> Scheduler<C, V> {
             is_committed: false,
             is_rerun: false,
         });
-        self.ids.entry(id.0).or_default().task = Some(at);
+        self.ids.insert_task(id, at);
         self.attach(at);
         for index in 0..returns {
             let holder = origin.parent.map(|(_, worker)| worker);
@@ -320,9 +321,7 @@ impl<C, V> Scheduler<C, V> {
                 let object = &mut self.objects[*need];
                 if object.is_pending() {
                     let tasks = &self.tasks;
-                    object.add_dependent(at, number, |task, number| {
-                        tasks.get(task).is_some_and(|task| task.number == number && task.state == State::Waiting)
-                    });
+                    object.add_dependent(at, number, |task, number| tasks.is_waiting(task, number));
                     self.fetch_borrowed(*need);
                 }
             }
@@ -330,7 +329,7 @@ impl<C, V> Scheduler<C, V> {
         let task = &mut self.tasks[at];
         (task.links, task.missing) = (Some(links), missing);
         match error {
-            Some(error) => self.failing.push((at, error)),
+            Some(error) => self.work.add(WorkItem::Fail(at, error)),
             None if missing == 0 => self.enqueue(at),
             None => self.gate(at),
         }
@@ -349,7 +348,7 @@ impl<C, V> Scheduler<C, V> {
         let job = &mut self.jobs[origin.job];
         if origin.parent.is_none() && submission.kind != SubmissionKind::Lease {
             job.has_started = true;
-            self.out.push(Action::JobDone { job: job.id, result: Err(error) });
+            self.work.act(Action::JobDone { job: job.id, result: Err(error) });
         }
     }
 

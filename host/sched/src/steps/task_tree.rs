@@ -2,10 +2,7 @@
 //! and for the names in errors. If a job has more such records than its task limit, only those with two or more
 //! children stay; they are fewer than their leaves.
 
-use sandbar_core::TaskId;
-
 use crate::records::keys::TaskKey;
-use crate::records::tasks::Task;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -22,52 +19,16 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Returns the children in a list (from its most recent one) and their descendants, as far as they are `wanted`, in
-    /// an arbitrary order.
-    pub(crate) fn descendants(&self, last: Option<TaskKey>, wanted: impl Fn(&Task<C>) -> bool) -> Vec<TaskKey> {
-        let mut found = Vec::new();
-        let mut next = last;
-        let mut looked = 0;
-        loop {
-            while let Some(child) = next {
-                let task = &self.tasks[child];
-                if wanted(task) {
-                    found.push(child);
-                }
-                next = task.previous_sibling;
-            }
-            let Some(task) = found.get(looked) else { return found };
-            next = self.tasks[*task].child;
-            looked += 1;
-        }
-    }
-
-    /// Marks the current children of a task as submitted by a successful attempt.
-    pub(crate) fn commit_children(&mut self, at: TaskKey) {
-        let mut next = self.tasks[at].child;
-        while let Some(child) = next {
-            let child = &mut self.tasks[child];
-            child.is_committed = true;
-            next = child.previous_sibling;
-        }
-    }
-
-    /// Whether the current attempt of a task has submitted a task that still has a record.
-    pub(crate) fn has_submitted(&self, at: TaskKey) -> bool {
-        let previous_sibling = |child: &TaskKey| self.tasks[*child].previous_sibling;
-        let mut children = std::iter::successors(self.tasks[at].child, previous_sibling);
-        children.any(|child| !self.tasks[child].is_committed)
-    }
-
     /// Removes the records of tasks that had finished by the end of the previous step, if the tree does not need them.
     pub(crate) fn remove_finished(&mut self) {
-        while let Some((at, id)) = self.finished_tasks.pop() {
-            self.forget_task(at, id);
+        while let Some(at) = self.tasks.pop_finished() {
+            self.forget_task(at);
         }
     }
 
-    fn forget_task(&mut self, at: TaskKey, id: TaskId) {
-        let mut next = self.tasks.get(at).filter(|task| task.id == id).map(|_| at);
+    /// Removes the record of a finished task, and those of its ancestors that only it needed.
+    fn forget_task(&mut self, at: TaskKey) {
+        let mut next = Some(at);
         while let Some(at) = next {
             let task = &self.tasks[at];
             let only = task.child.filter(|child| self.tasks[*child].previous_sibling.is_none());
@@ -112,7 +73,7 @@ impl<C, V> Scheduler<C, V> {
         if let Some(task) = self.tasks.remove(at) {
             self.classes.leave(task.class);
             self.jobs[task.job].records -= 1;
-            self.forget_id(task.id.0, |entry| entry.task = None);
+            self.ids.remove_task(task.id);
         }
     }
 }

@@ -6,6 +6,7 @@ use sandbar_core::{Fault, TaskError, TaskId, WorkerId};
 
 use crate::event::Action;
 use crate::records::keys::TaskKey;
+use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, FinalState, State};
 use crate::scheduler::Scheduler;
 
@@ -20,11 +21,12 @@ impl<C, V> Scheduler<C, V> {
         }
         let task = &mut self.tasks[at];
         task.state = State::Queued;
-        let job = &mut self.jobs[task.job];
+        let job_at = task.job;
+        let job = &self.jobs[job_at];
         if job.first == Some(at) {
             if job.driver.is_some() {
-                self.starting.insert(job.id);
-                self.needs_dispatch = true;
+                self.jobs.insert_starting(job_at);
+                self.work.needs_dispatch = true;
             }
             return;
         }
@@ -35,11 +37,11 @@ impl<C, V> Scheduler<C, V> {
         self.queue.shape_mut(shape).nanos = class.nanos().unwrap_or(self.options.window_nanos);
         let is_first = self.queue.push(&mut self.tasks, at, shape, level);
         // Tasks with a preferred node move to other nodes when their queue is long.
-        self.needs_dispatch |= is_first || self.queue.shape(shape).preferred_node.is_some();
+        self.work.needs_dispatch |= is_first || self.queue.shape(shape).preferred_node.is_some();
         if !self.is_feasible(shape) {
-            self.failing.push((at, self.infeasible(at, shape)));
-        } else if self.newest.is_none_or(|(newest, _)| level < newest) {
-            self.newest = Some((level, at));
+            self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
+        } else {
+            self.work.add_ready(level, at);
         }
     }
 
@@ -53,12 +55,10 @@ impl<C, V> Scheduler<C, V> {
         if let Some(actor) = self.tasks[at].actor {
             return self.dequeue_of_actor(at, actor);
         }
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         let task = &self.tasks[at];
-        let job = &self.jobs[task.job];
-        if job.first == Some(at) {
-            self.starting.remove(&job.id);
-            return;
+        if self.jobs[task.job].first == Some(at) {
+            return self.jobs.remove_starting(task.job);
         }
         let level = self.classes.get(task.class).level(task.depth);
         let shape = self.shape_of(at);
@@ -68,8 +68,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// Records that a task waits for objects in its worker, or continues.
     pub(crate) fn block(&mut self, id: TaskId, worker: WorkerId, is_blocked: bool) {
-        let Some(at) = self.cluster.find(worker) else { return };
-        if let Some(task) = self.find_task(id).filter(|task| self.is_method(*task)) {
+        let Some(at) = self.cluster.workers.find(worker) else { return };
+        if let Some(task) = self.ids.find_task(id).filter(|task| self.is_method(*task)) {
             let task = &mut self.tasks[task];
             if task.worker == Some(at) {
                 task.state = if is_blocked { State::Blocked } else { State::Assigned };
@@ -149,15 +149,15 @@ impl<C, V> Scheduler<C, V> {
         let call_bytes = std::mem::take(&mut task.call_bytes);
         let links = task.links.take();
         let (id, job_at, class, actor, rerun) = (task.id, task.job, task.class, task.actor, task.is_rerun);
-        self.finished_tasks.push((at, id));
+        self.tasks.remove_later(at);
         let job = &mut self.jobs[job_at];
         job.tasks -= 1;
         job.call_bytes -= u64::from(call_bytes);
         self.classes.get_mut(class).live -= 1;
         let error = result.as_ref().err().cloned();
-        self.out.push(Action::TaskFinished { task: id, job: job.id, error, rerun });
+        self.work.act(Action::TaskFinished { task: id, job: job.id, error, rerun });
         if job.first == Some(at) {
-            self.out.push(Action::JobDone { job: job.id, result });
+            self.work.act(Action::JobDone { job: job.id, result });
         }
         if let Some(links) = links {
             links.dependencies.iter().chain(&links.refs).for_each(|object| self.unpin(*object));

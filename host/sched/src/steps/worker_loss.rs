@@ -7,22 +7,22 @@ use sandbar_core::{Code, Fault, NodeId, TaskError, TaskId, WorkerId};
 
 use crate::event::WorkerKind;
 use crate::records::actors::Actor;
-use crate::records::cluster::{AssignedTask, Worker};
 use crate::records::keys::{ActorKey, TaskKey, WorkerKey};
 use crate::records::tasks::{Cancellation, FinalState, State};
+use crate::records::workers::{AssignedTask, Worker};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, started: &[TaskId]) {
-        if let Some(at) = self.cluster.find(worker) {
+        if let Some(at) = self.cluster.workers.find(worker) {
             let started: BTreeSet<TaskId> = started.iter().copied().collect();
             self.lose(vec![at], None, |id| started.contains(&id));
         }
     }
 
     pub(crate) fn lose_node(&mut self, node: NodeId) {
-        let Some(at) = self.cluster.node_ids.get(&node) else { return };
-        let of_node = self.cluster.workers.iter().filter(|(_, worker)| worker.node == *at);
+        let Some(at) = self.cluster.nodes.find(node) else { return };
+        let of_node = self.cluster.workers.iter().filter(|(_, worker)| worker.node == at);
         let workers: Vec<WorkerKey> = of_node.map(|(worker, _)| worker).collect();
         self.lose(workers, Some(node), |_| true);
         self.fail_infeasible();
@@ -30,7 +30,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Removes all of these workers before it handles any consequence, so that no action refers to them.
     fn lose(&mut self, workers: Vec<WorkerKey>, node: Option<NodeId>, has_started: impl Fn(TaskId) -> bool) {
-        self.needs_dispatch = true;
+        self.work.needs_dispatch = true;
         let tasks = |assigned: &AssignedTask| assigned.task;
         let (mut blocked, mut assigned): (Vec<TaskKey>, Vec<(TaskKey, WorkerKind)>) = (Vec::new(), Vec::new());
         let mut creators: Vec<TaskKey> = Vec::new();
@@ -45,10 +45,10 @@ impl<C, V> Scheduler<C, V> {
             self.forget_worker(at, worker);
         }
         if let Some(node) = node {
-            if let Some(at) = self.cluster.node_ids.get(&node) {
-                self.lose_bundles(*at);
+            if let Some(at) = self.cluster.nodes.find(node) {
+                self.lose_bundles(at);
             }
-            self.cluster.remove_node(node);
+            self.cluster.nodes.remove(node);
         }
         for task in blocked.iter().chain(assigned.iter().map(|(task, _)| task)) {
             self.tasks[*task].worker = None;
@@ -60,7 +60,7 @@ impl<C, V> Scheduler<C, V> {
         for (task, kind) in assigned {
             // A task that has submitted others has started, whatever `has_started` says; so has a proxy task.
             let is_proxy_task = kind == WorkerKind::PeerProxy && self.created_by(task).is_none();
-            if has_started(self.tasks[task].id) || self.has_submitted(task) || is_proxy_task {
+            if has_started(self.tasks[task].id) || self.tasks.has_submitted(task) || is_proxy_task {
                 self.lose_attempt(task);
             } else {
                 self.requeue(task);
@@ -80,16 +80,16 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         if let WorkerKind::Actor(id) = worker.kind
-            && let Some(actor) = self.actor_ids.get(&id)
+            && let Some(actor) = self.actors.find(id)
         {
-            self.actors[*actor].worker_requested_on = None;
+            self.actors[actor].worker_requested_on = None;
         }
         if let WorkerKind::Driver(job) = worker.kind
-            && let Some(job) = self.job_ids.get(&job)
-            && self.jobs[*job].driver == Some(at)
+            && let Some(job) = self.jobs.find(job)
+            && self.jobs[job].driver == Some(at)
         {
-            self.jobs[*job].driver = None;
-            self.starting.remove(&self.jobs[*job].id);
+            self.jobs[job].driver = None;
+            self.jobs.remove_starting(job);
         }
     }
 
