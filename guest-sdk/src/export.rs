@@ -65,7 +65,8 @@ impl parameters::Guest for Component {
 
 impl program::Guest for Component {
     fn describe() -> Vec<program::Task> {
-        let argument = |(name, of): &(&str, &str)| program::Argument { name: (*name).into(), type_: (*of).into() };
+        let argument =
+            |(name, type_name): &(&str, &str)| program::Argument { name: (*name).into(), type_: (*type_name).into() };
         tasks()
             .into_iter()
             .map(|task| program::Task {

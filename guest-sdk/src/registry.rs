@@ -164,6 +164,6 @@ pub(crate) fn cached_task(index: u32) -> Result<&'static TaskDefinition, String>
     all.get(index as usize).copied().ok_or_else(|| no_task(index as usize, all.len()))
 }
 
-fn no_task(index: usize, of: usize) -> String {
-    format!("task index {index} is out of range: the component has {of} tasks")
+fn no_task(index: usize, available: usize) -> String {
+    format!("task index {index} is out of range: the component has {available} tasks")
 }

@@ -293,9 +293,9 @@ impl Gate {
     }
 
     /// A method with exclusive access waits for objects of other tasks.
-    pub async fn alone(&mut self, of: Vec<ObjectRef<i64>>) -> Result<i64, TaskError> {
+    pub async fn alone(&mut self, inputs: Vec<ObjectRef<i64>>) -> Result<i64, TaskError> {
         let mut sum = 0;
-        for object in &of {
+        for object in &inputs {
             sum += object.await?;
         }
         self.log.get_mut().push(format!("{sum}"));
@@ -311,8 +311,8 @@ impl Gate {
         me.lines().await
     }
 
-    pub async fn fails(&self, of: ObjectRef<i64>) -> Result<i64, TaskError> {
-        of.await
+    pub async fn fails(&self, inputs: ObjectRef<i64>) -> Result<i64, TaskError> {
+        inputs.await
     }
 
     pub fn kills(&mut self, me: GateHandle) {

@@ -25,13 +25,13 @@ fn panics_at_seven(n: i64) -> i64 {
 }
 
 #[task]
-fn sum(of: Vec<ObjectRef<i64>>) -> Result<ObjectRef<i64>, TaskError> {
-    get_all(&of).map(|all| put(&all.iter().sum()))
+fn sum(input: Vec<ObjectRef<i64>>) -> Result<ObjectRef<i64>, TaskError> {
+    get_all(&input).map(|all| put(&all.iter().sum()))
 }
 
 #[task]
-fn text(of: String) -> String {
-    of
+fn text(input: String) -> String {
+    input
 }
 
 #[task]

@@ -24,11 +24,11 @@ fn half(n: i64) -> Result<i64, String> {
 
 /// Submits itself.
 #[task]
-fn tree(depth: u32, of: ObjectRef<Batch>) -> Result<i64, TaskError> {
+fn tree(depth: u32, content: ObjectRef<Batch>) -> Result<i64, TaskError> {
     if depth == 0 {
-        return Ok(of.get()?.num_rows() as i64);
+        return Ok(content.get()?.num_rows() as i64);
     }
-    let below = [tree::submit(depth - 1, &of), tree::submit(depth - 1, of)];
+    let below = [tree::submit(depth - 1, &content), tree::submit(depth - 1, content)];
     Ok(get_all(&below)?.into_iter().sum())
 }
 
@@ -41,19 +41,19 @@ fn divided(a: i64, b: i64) -> Result<(i64, i64), String> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Parts {
     name: String,
-    of: BTreeMap<u32, ObjectRef<Vec<i64>>>,
+    content: BTreeMap<u32, ObjectRef<Vec<i64>>>,
 }
 
 /// Stores parts, and returns handles to them.
 #[task]
 fn parted(n: i64) -> Parts {
-    let of = (0..3).map(|i| (i, put(&(0..n).map(|x| x + i64::from(i)).collect())));
-    Parts { name: "parts".to_owned(), of: of.collect() }
+    let content = (0..3).map(|i| (i, put(&(0..n).map(|x| x + i64::from(i)).collect())));
+    Parts { name: "parts".to_owned(), content: content.collect() }
 }
 
 #[task]
 fn total(parts: Parts) -> Result<i64, TaskError> {
-    parts.of.values().map(|part| part.get().map(|part| part.iter().sum::<i64>())).sum()
+    parts.content.values().map(|part| part.get().map(|part| part.iter().sum::<i64>())).sum()
 }
 
 #[task]
@@ -135,7 +135,7 @@ fn objects_in_values() {
     let parts = parted::submit(10);
     assert_eq!(total::submit(&parts).get(), Ok(45 + 55 + 65));
     let here = parts.get().unwrap();
-    assert_eq!(here.of[&2].get(), Ok((2..12).collect()));
+    assert_eq!(here.content[&2].get(), Ok((2..12).collect()));
     assert_eq!(total::submit(here.clone()).get(), Ok(45 + 55 + 65));
     assert_eq!(put(&here).get(), Ok(here));
     let nested: ObjectRef<ObjectRef<i64>> = put(&put(&7));

@@ -374,15 +374,15 @@ mod tests {
 
     #[test]
     fn selections_are_parsed() {
-        let of = |packages: &[&str], programs: &[&str], arguments: &[&str]| {
+        let selected = |packages: &[&str], programs: &[&str], arguments: &[&str]| {
             let [packages, programs, arguments] =
                 [packages, programs, arguments].map(|all| all.iter().map(|one| (*one).to_owned()).collect());
             Selection { packages, programs, arguments }
         };
         for (line, expected) in [
-            ("", of(&[], &[], &[])),
-            ("-p a --package b --package=c", of(&["a", "b", "c"], &[], &[])),
-            ("--test=x name -- --nocapture", of(&[], &["x"], &["name", "--nocapture"])),
+            ("", selected(&[], &[], &[])),
+            ("-p a --package b --package=c", selected(&["a", "b", "c"], &[], &[])),
+            ("--test=x name -- --nocapture", selected(&[], &["x"], &["name", "--nocapture"])),
         ] {
             assert_eq!(parse(line).unwrap(), expected, "{line}");
         }

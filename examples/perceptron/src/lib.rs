@@ -157,8 +157,8 @@ fn main(
     let predicted = get_all(&pending)?.concat();
     let (_, expected) = part(&test, 0..test.num_rows());
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
-    let squares = |of: &mut dyn Iterator<Item = f64>| -> f64 {
-        of.zip(&expected).map(|(value, expected)| (value - expected).powi(2)).sum()
+    let squares = |predictions: &mut dyn Iterator<Item = f64>| -> f64 {
+        predictions.zip(&expected).map(|(value, expected)| (value - expected).powi(2)).sum()
     };
     let error = squares(&mut predicted.iter().copied());
     Ok(Evaluation {

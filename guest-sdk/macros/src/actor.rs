@@ -41,7 +41,7 @@ impl FunctionKind {
 
 /// The actor's type.
 struct Actor<'a> {
-    of: &'a Type,
+    ty: &'a Type,
     /// The last segment of its path.
     name: &'a Ident,
 }
@@ -67,7 +67,7 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
     let functions = functions(&actor, item)?;
     check_hooks(&actor, &functions)?;
     let conditions = conditions(&item.attrs);
-    let (of, name) = (actor.of, actor.name.unraw().to_string());
+    let (ty, name) = (actor.ty, actor.name.unraw().to_string());
     let handle = format_ident!("{}Handle", name, span = actor.name.span());
     let definitions =
         functions.iter().map(|function| function.expand_definition(&actor)).collect::<syn::Result<Vec<_>>>()?;
@@ -91,7 +91,7 @@ pub fn expand(item: &Item) -> syn::Result<Tokens> {
         #(#conditions)*
         const _: () = {
             #(#definitions)*
-            impl #of {
+            impl #ty {
                 #(#constructors)*
             }
             #[allow(dead_code, private_interfaces, clippy::too_many_arguments, reason = "the actor's methods determine it")]
@@ -136,8 +136,8 @@ impl<'a> Actor<'a> {
         if let Some(token) = &item.unsafety {
             return refused(token, "an actor can't be unsafe: the host guarantees no safety conditions");
         }
-        if let Some((_, of, _)) = &item.trait_ {
-            return refused(of, "an actor's methods can't be those of a trait: use an inherent `impl Name { … }`");
+        if let Some((_, ty, _)) = &item.trait_ {
+            return refused(ty, "an actor's methods can't be those of a trait: use an inherent `impl Name { … }`");
         }
         if let Some(generic) = item.generics.params.first() {
             return refused(generic, "an actor can't be generic: use concrete types");
@@ -148,7 +148,7 @@ impl<'a> Actor<'a> {
         };
         match last {
             Some(last) if matches!(last.arguments, PathArguments::None) => {
-                Ok(Actor { of: &item.self_ty, name: &last.ident })
+                Ok(Actor { ty: &item.self_ty, name: &last.ident })
             }
             Some(last) => refused(&last.arguments, "an actor's type can't have generic arguments: wrap it in a struct"),
             None => refused(&item.self_ty, "an actor must be a struct or an enum of this crate"),
@@ -156,8 +156,8 @@ impl<'a> Actor<'a> {
     }
 
     /// Replaces `Self`, so that the type can be named outside the `impl`.
-    fn replace_self(&self, of: &Type) -> syn::Result<Type> {
-        syn::parse2(replace_self_tokens(of.to_token_stream(), self.of))
+    fn replace_self(&self, ty: &Type) -> syn::Result<Type> {
+        syn::parse2(replace_self_tokens(ty.to_token_stream(), self.ty))
     }
 }
 
@@ -184,7 +184,7 @@ fn functions<'a>(actor: &Actor<'a>, item: &'a ItemImpl) -> syn::Result<Vec<Actor
 fn check_hooks(actor: &Actor<'_>, functions: &[ActorFunction<'_>]) -> syn::Result<()> {
     let find = |kind: FunctionKind| functions.iter().find(|function| function.kind == kind);
     if find(FunctionKind::New).is_none() {
-        return Err(syn::Error::new_spanned(actor.of, "an actor needs a constructor: add `pub fn new(…) -> Self`"));
+        return Err(syn::Error::new_spanned(actor.ty, "an actor needs a constructor: add `pub fn new(…) -> Self`"));
     }
     match (find(FunctionKind::Checkpoint), find(FunctionKind::Restore)) {
         (None, None) => Ok(()),
@@ -222,20 +222,20 @@ impl<'a> ActorFunction<'a> {
             return Ok(None);
         }
         let signature = Signature::of_any(sig, &function.attrs)?;
-        if let Some(of @ Type::ImplTrait(_)) = signature.output {
+        if let Some(ty @ Type::ImplTrait(_)) = signature.output {
             let message = "a method can't be a generator, only a #[task] can: return a value or a `Result`";
-            return Err(syn::Error::new_spanned(of, message));
+            return Err(syn::Error::new_spanned(ty, message));
         }
         let kind = function_kind(&name, function)?;
         check_arguments("method", sig, &signature)?;
-        let types = signature.inputs.iter().map(|(_, of)| actor.replace_self(of)).collect::<syn::Result<_>>()?;
+        let types = signature.inputs.iter().map(|(_, ty)| actor.replace_self(ty)).collect::<syn::Result<_>>()?;
         let success = match signature.output {
             None => syn::parse_quote!(()),
             Some(_) => actor.replace_self(signature.success("a method returns a value or a Result of one")?)?,
         };
         let definition = format_ident!("__SANDBAR_TASK_{place}");
         let function = ActorFunction { function, kind, signature, types, success, definition };
-        if matches!(kind, FunctionKind::New | FunctionKind::Restore) && text(&function.success) != text(actor.of) {
+        if matches!(kind, FunctionKind::New | FunctionKind::Restore) && text(&function.success) != text(actor.ty) {
             return Err(match function.signature.output {
                 Some(output) => {
                     syn::Error::new_spanned(output, format!("`{name}` must return `Self` or a `Result` of it"))
@@ -262,7 +262,7 @@ impl<'a> ActorFunction<'a> {
         let names = signature.inputs.iter().map(|(name, _)| name);
         let texts = types.iter().map(text);
         let returns = match kind {
-            FunctionKind::New | FunctionKind::Restore => text(actor.of),
+            FunctionKind::New | FunctionKind::Restore => text(actor.ty),
             _ => text(success),
         };
         let run = format_ident!("__sandbar_run");
@@ -297,19 +297,19 @@ impl<'a> ActorFunction<'a> {
 
     /// The body that runs the function to its end.
     fn blocking_body(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
-        let (of, success) = (actor.of, &self.success);
+        let (ty, success) = (actor.ty, &self.success);
         let [arguments, results, state] = names();
         let values: Vec<Tokens> = self.decoded_arguments().collect();
         let return_value = quote_spanned!(at(success)=> ::sandbar_guest::__private::return_value::<#success>(#results));
         Ok(match self.kind {
             FunctionKind::New | FunctionKind::Restore => {
                 let call = self.call(actor, quote!(#(#values),*))?;
-                quote!(::sandbar_guest::__private::store_actor::<#of>(#call?))
+                quote!(::sandbar_guest::__private::store_actor::<#ty>(#call?))
             }
             FunctionKind::Checkpoint | FunctionKind::Shared => {
                 let call = self.call(actor, quote!(&#state #(, #values)*))?;
                 quote! {
-                    let #state = ::sandbar_guest::__private::shared_state::<#of>()?;
+                    let #state = ::sandbar_guest::__private::shared_state::<#ty>()?;
                     let #results = #call?;
                     #return_value
                 }
@@ -321,20 +321,20 @@ impl<'a> ActorFunction<'a> {
                     true => quote!(::sandbar_guest::__private::until_done(#arguments.call(), async { #body })),
                     false => body,
                 };
-                quote!(::sandbar_guest::__private::with_exclusive_state::<#of, ()>(|#state| { #body }))
+                quote!(::sandbar_guest::__private::with_exclusive_state::<#ty, ()>(|#state| { #body }))
             }
         })
     }
 
     /// The body that creates the function's future, which may wait while other calls run.
     fn async_body(&self, actor: &Actor<'_>) -> syn::Result<Tokens> {
-        let (of, success, values) = (actor.of, &self.success, self.decoded_arguments());
+        let (ty, success, values) = (actor.ty, &self.success, self.decoded_arguments());
         let [_, results, state] = names();
         let own: Vec<Ident> = (0..self.types.len()).map(|i| format_ident!("__sandbar_argument_{i}")).collect();
         let call = self.call(actor, quote!(&#state #(, #own)*))?;
         let return_value = quote_spanned!(at(success)=> ::sandbar_guest::__private::return_value::<#success>(#results));
         Ok(quote! {
-            let #state = ::sandbar_guest::__private::shared_state::<#of>()?;
+            let #state = ::sandbar_guest::__private::shared_state::<#ty>()?;
             #(let #own = #values;)*
             ::core::result::Result::Ok(::std::boxed::Box::pin(async move {
                 let #results = #call?;
@@ -347,14 +347,14 @@ impl<'a> ActorFunction<'a> {
     fn decoded_arguments(&self) -> impl Iterator<Item = Tokens> {
         let [arguments, ..] = names();
         let types = self.types.iter().enumerate();
-        types.map(move |(i, of)| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?))
+        types.map(move |(i, ty)| quote_spanned!(at(ty)=> #arguments.take::<#ty>(#i)?))
     }
 
     /// The call, as a `Result`.
     fn call(&self, actor: &Actor<'_>, with: Tokens) -> syn::Result<Tokens> {
-        let (of, ident) = (actor.of, self.signature.ident);
+        let (ty, ident) = (actor.ty, self.signature.ident);
         let waits = self.signature.is_async().then(|| quote!(.await));
-        let call = quote!(<#of>::#ident(#with)#waits);
+        let call = quote!(<#ty>::#ident(#with)#waits);
         match self.signature.output {
             Some(_) => self.signature.as_result_with(call, "", quote!(::sandbar_guest::__private::report_error)),
             None => Ok(quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call))),
@@ -458,11 +458,11 @@ fn function_kind(name: &str, function: &ImplItemFn) -> syn::Result<FunctionKind>
 }
 
 /// Replaces `Self` in tokens.
-fn replace_self_tokens(tokens: Tokens, of: &Type) -> Tokens {
+fn replace_self_tokens(tokens: Tokens, ty: &Type) -> Tokens {
     let replaced = tokens.into_iter().map(|token| match token {
-        TokenTree::Ident(ident) if ident == "Self" => quote_spanned!(ident.span()=> #of),
+        TokenTree::Ident(ident) if ident == "Self" => quote_spanned!(ident.span()=> #ty),
         TokenTree::Group(group) => {
-            let mut inner = Group::new(group.delimiter(), replace_self_tokens(group.stream(), of));
+            let mut inner = Group::new(group.delimiter(), replace_self_tokens(group.stream(), ty));
             inner.set_span(group.span());
             TokenTree::from(inner).into()
         }

@@ -29,7 +29,7 @@ pub struct Signature<'a> {
 /// The items of a generator.
 pub struct GeneratorItems<'a> {
     /// `T` of `impl Iterator<Item = T>`.
-    pub of: &'a Type,
+    pub ty: &'a Type,
     /// `T`, or its success type if `T` is a `Result`.
     pub value: &'a Type,
     pub may_fail: bool,
@@ -103,18 +103,18 @@ impl<'a> Signature<'a> {
         };
         let item = match arguments {
             PathArguments::AngleBracketed(arguments) => arguments.args.iter().find_map(|argument| match argument {
-                GenericArgument::AssocType(of) if of.ident == "Item" => Some(&of.ty),
+                GenericArgument::AssocType(ty) if ty.ident == "Item" => Some(&ty.ty),
                 _ => None,
             }),
             _ => None,
         };
-        let Some(of) = item else {
+        let Some(ty) = item else {
             return wrong("the iterator's item type is missing: write `impl Iterator<Item = T>`");
         };
-        match result_of(of) {
-            None => Ok(Some(GeneratorItems { of, value: of, may_fail: false })),
-            Some(Some(value)) => Ok(Some(GeneratorItems { of, value, may_fail: true })),
-            Some(None) => Err(syn::Error::new_spanned(of, "an item is a value or a `Result<T, E>`")),
+        match result_of(ty) {
+            None => Ok(Some(GeneratorItems { ty, value: ty, may_fail: false })),
+            Some(Some(value)) => Ok(Some(GeneratorItems { ty, value, may_fail: true })),
+            Some(None) => Err(syn::Error::new_spanned(ty, "an item is a value or a `Result<T, E>`")),
         }
     }
 
@@ -158,8 +158,8 @@ fn argument(index: usize, typed: &PatType) -> syn::Result<(String, &Type)> {
 
 /// The arguments of `Iterator` in `impl Iterator<Item = T>`.
 fn iterator_of(output: &Type) -> Option<&PathArguments> {
-    let Type::ImplTrait(of) = output else { return None };
-    let mut bounds = of.bounds.iter().filter_map(|bound| match bound {
+    let Type::ImplTrait(ty) = output else { return None };
+    let mut bounds = ty.bounds.iter().filter_map(|bound| match bound {
         TypeParamBound::Trait(bound) => bound.path.segments.last(),
         _ => None,
     });
@@ -187,18 +187,18 @@ pub enum Lifetimes {
 }
 
 /// Replaces the lifetimes in the type's references and arguments.
-pub fn with_lifetimes(of: &Type, lifetimes: Lifetimes) -> Type {
-    let mut of = of.clone();
-    replace(&mut of, lifetimes);
-    of
+pub fn with_lifetimes(ty: &Type, lifetimes: Lifetimes) -> Type {
+    let mut ty = ty.clone();
+    replace(&mut ty, lifetimes);
+    ty
 }
 
-fn replace(of: &mut Type, lifetimes: Lifetimes) {
+fn replace(ty: &mut Type, lifetimes: Lifetimes) {
     let lifetime = |span: Span| match lifetimes {
         Lifetimes::Static => Lifetime::new("'static", span),
         Lifetimes::Inferred => Lifetime::new("'_", span),
     };
-    match of {
+    match ty {
         Type::Reference(reference) => {
             reference.lifetime = Some(lifetime(reference.and_token.span));
             replace(&mut reference.elem, lifetimes);

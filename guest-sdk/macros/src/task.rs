@@ -90,9 +90,9 @@ fn expand_plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> s
         Some(_) => signature.as_result_with(call, "", quote!(::sandbar_guest::__private::report_error))?,
         None => quote!(::core::result::Result::<_, ::std::string::String>::Ok(#call)),
     };
-    let return_values = values.iter().enumerate().map(|(i, of)| {
+    let return_values = values.iter().enumerate().map(|(i, ty)| {
         let place = (values.len() > 1).then(|| Index::from(i)).map(|i| quote!(.#i));
-        quote_spanned!(at(of)=> ::sandbar_guest::__private::return_value::<#of>(#results #place)?;)
+        quote_spanned!(at(ty)=> ::sandbar_guest::__private::return_value::<#ty>(#results #place)?;)
     });
     let run = quote! {
         fn __sandbar_run(
@@ -129,7 +129,7 @@ fn expand_generator(
     args: Tokens,
     items: &GeneratorItems<'_>,
 ) -> syn::Result<Expansion> {
-    let GeneratorItems { of, value, may_fail } = *items;
+    let GeneratorItems { ty, value, may_fail } = *items;
     if parse_returns(args.clone())? != 1 {
         return Err(syn::Error::new_spanned(args, "a generator has one result, its stream: remove `returns`"));
     }
@@ -138,12 +138,12 @@ fn expand_generator(
     let yield_item = quote_spanned!(at(value)=> ::sandbar_guest::__private::yield_item::<#value>);
     let yield_item = match may_fail {
         true => {
-            quote_spanned!(at(of)=> #yielded.map_err(::sandbar_guest::__private::report_error).and_then(#yield_item))
+            quote_spanned!(at(ty)=> #yielded.map_err(::sandbar_guest::__private::report_error).and_then(#yield_item))
         }
         false => quote!(#yield_item(#yielded)),
     };
     let output = &function.sig.output;
-    let begin = quote_spanned!(at(output)=> ::std::boxed::Box::new(::core::iter::Iterator::map(#call, |#yielded: #of| #yield_item)));
+    let begin = quote_spanned!(at(output)=> ::std::boxed::Box::new(::core::iter::Iterator::map(#call, |#yielded: #ty| #yield_item)));
     let run = quote! {
         fn __sandbar_run(
             #arguments: &::sandbar_guest::__private::Arguments<'_>,
@@ -169,15 +169,15 @@ fn locals() -> [Ident; 2] {
 fn call(signature: &Signature<'_>, arguments: &Ident) -> Tokens {
     let ident = signature.ident;
     let values = signature.inputs.iter().enumerate();
-    let values = values.map(|(i, (_, of))| quote_spanned!(at(of)=> #arguments.take::<#of>(#i)?));
+    let values = values.map(|(i, (_, ty))| quote_spanned!(at(ty)=> #arguments.take::<#ty>(#i)?));
     quote!(#ident(#(#values),*))
 }
 
 /// Name and type of each parameter.
 fn describe_parameters(signature: &Signature<'_>) -> Tokens {
-    let described = signature.inputs.iter().map(|(name, of)| {
-        let of = text(*of);
-        quote!((#name, #of))
+    let described = signature.inputs.iter().map(|(name, ty)| {
+        let ty = text(*ty);
+        quote!((#name, #ty))
     });
     quote!(&[#(#described),*])
 }
@@ -189,8 +189,8 @@ pub fn identifiers(names: &[String], span: Span) -> Vec<Ident> {
 }
 
 /// The parameter type of `submit` for a parameter of this type.
-pub fn submit_type(of: &impl ToTokens) -> Tokens {
-    quote_spanned!(at(of)=> impl ::core::convert::Into<::sandbar_guest::Arg<#of>>)
+pub fn submit_type(ty: &impl ToTokens) -> Tokens {
+    quote_spanned!(at(ty)=> impl ::core::convert::Into<::sandbar_guest::Arg<#ty>>)
 }
 
 /// Rejects parameters that can't be sent to another process.
@@ -199,8 +199,8 @@ pub fn check_arguments(context: &str, sig: &syn::Signature, signature: &Signatur
         let message = format!("a {context} can't borrow its arguments: they come from another process");
         return Err(syn::Error::new_spanned(lifetime, message));
     }
-    for (_, of) in &signature.inputs {
-        match of {
+    for (_, ty) in &signature.inputs {
+        match ty {
             Type::Reference(reference) => {
                 let own = text(&*reference.elem);
                 let own = match own.as_str() {
@@ -212,10 +212,10 @@ pub fn check_arguments(context: &str, sig: &syn::Signature, signature: &Signatur
                 };
                 let message =
                     format!("a {context} can't borrow its arguments: they come from another process; take `{own}`");
-                return Err(syn::Error::new_spanned(of, message));
+                return Err(syn::Error::new_spanned(ty, message));
             }
             Type::ImplTrait(_) => {
-                return Err(syn::Error::new_spanned(of, "the function can't be generic: use concrete types"));
+                return Err(syn::Error::new_spanned(ty, "the function can't be generic: use concrete types"));
             }
             _ => {}
         }
@@ -269,8 +269,8 @@ fn values(signature: &Signature<'_>, count: usize) -> syn::Result<Vec<Type>> {
 }
 
 /// The usual notation of a type.
-pub fn text(of: impl ToTokens) -> String {
-    let spaced = of.to_token_stream().to_string();
+pub fn text(ty: impl ToTokens) -> String {
+    let spaced = ty.to_token_stream().to_string();
     let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let mut text = String::with_capacity(spaced.len());
     let mut rest = spaced.chars().peekable();

@@ -263,7 +263,7 @@ impl Tensor {
     /// Reports shapes that don't agree, and functions with too many steps.
     pub fn map(function: &Expression, inputs: &[&Tensor]) -> Result<Tensor, DenseError> {
         let sizes =
-            inputs.iter().map(|tensor| &tensor.sizes).find(|to| inputs.iter().all(|of| stretches(&of.sizes, to)));
+            inputs.iter().map(|tensor| &tensor.sizes).find(|to| inputs.iter().all(|from| stretches(&from.sizes, to)));
         let (Some(sizes), Some(first)) = (sizes, inputs.first()) else {
             return Err(shape(
                 "`map` needs at least one input, and inputs that broadcast to the shape of one of them".to_owned(),
@@ -408,10 +408,10 @@ impl Tensor {
 }
 
 /// Returns whether a shape broadcasts to another, by the host's rules.
-fn stretches(of: &[usize], to: &[usize]) -> bool {
-    let is_row = matches!((of, to), ([columns], [.., last]) if columns == last);
-    let is_column = matches!((of, to), ([rows @ .., 1], [all @ .., _]) if rows == all);
-    of == to || of.iter().product::<usize>() == 1 || is_row || is_column
+fn stretches(from: &[usize], to: &[usize]) -> bool {
+    let is_row = matches!((from, to), ([columns], [.., last]) if columns == last);
+    let is_column = matches!((from, to), ([rows @ .., 1], [all @ .., _]) if rows == all);
+    from == to || from.iter().product::<usize>() == 1 || is_row || is_column
 }
 
 fn shape(message: String) -> DenseError {

@@ -58,12 +58,13 @@ pub(super) fn checkpoint_actor(number: u64) {
 
 /// Returns the type of an actor's function: `Counter` for `Counter.new`.
 fn type_of(definition: &TaskDefinition) -> &'static str {
-    definition.name.rsplit_once('.').map_or(definition.name, |(of, _)| of)
+    definition.name.rsplit_once('.').map_or(definition.name, |(actor_type, _)| actor_type)
 }
 
-fn hooks(of: &str) -> Option<[&'static TaskDefinition; 2]> {
+fn hooks(actor_type: &str) -> Option<[&'static TaskDefinition; 2]> {
     let all = tasks();
-    let find = |kind| all.iter().copied().find(|definition| definition.kind == kind && type_of(definition) == of);
+    let find =
+        |kind| all.iter().copied().find(|definition| definition.kind == kind && type_of(definition) == actor_type);
     Some([find(TaskKind::Checkpoint)?, find(TaskKind::Restore)?])
 }
 

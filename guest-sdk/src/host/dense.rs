@@ -164,8 +164,8 @@ impl Kernel {
     }
 }
 
-pub(crate) fn make(of: Dtype, sizes: &[u32], values: Option<&[u8]>) -> Result<Tensor, DenseError> {
-    session(|session| session.make(Spec::new(dtype(of), sizes)?, values)).map(Tensor::from_number)
+pub(crate) fn make(sdk_dtype: Dtype, sizes: &[u32], values: Option<&[u8]>) -> Result<Tensor, DenseError> {
+    session(|session| session.make(Spec::new(dtype(sdk_dtype), sizes)?, values)).map(Tensor::from_number)
 }
 
 pub(crate) fn kernel(_: &str) -> Result<Kernel, DenseError> {
@@ -209,8 +209,8 @@ pub(crate) fn run(operation: Operation<'_>, operands: &[Operand<'_>]) -> Result<
     Ok(outputs.into_iter().map(Tensor::from_number).collect())
 }
 
-fn dtype(of: Dtype) -> sandbar_dense::Dtype {
-    match of {
+fn dtype(sdk_dtype: Dtype) -> sandbar_dense::Dtype {
+    match sdk_dtype {
         Dtype::F16 => sandbar_dense::Dtype::F16,
         Dtype::F32 => sandbar_dense::Dtype::F32,
         Dtype::F64 => sandbar_dense::Dtype::F64,

@@ -25,7 +25,7 @@ pub struct Column<V> {
 struct CachedHeader {
     bytes: Vec<u8>,
     /// Rows, nulls, bytes of each buffer.
-    of: Option<(usize, usize, [usize; 3])>,
+    shape: Option<(usize, usize, [usize; 3])>,
 }
 
 /// The values of a column.
@@ -89,11 +89,11 @@ impl Emission<'_> {
         all[0] = self.validity;
         all[1..=buffers.len()].copy_from_slice(buffers);
         lengths.iter_mut().zip(all).for_each(|(length, buffer)| *length = buffer.len());
-        let of = Some((self.rows, self.nulls, lengths));
-        if self.last.of != of {
+        let shape = Some((self.rows, self.nulls, lengths));
+        if self.last.shape != shape {
             let lengths = &lengths[..=buffers.len()];
             let header = sandbar_batch::flat_header(self.schema, self.rows, &[(self.nulls, lengths)]);
-            *self.last = CachedHeader { bytes: header.map_err(|e| e.to_string())?, of };
+            *self.last = CachedHeader { bytes: header.map_err(|e| e.to_string())?, shape };
         }
         let mut present = [&[][..]; 3];
         let mut count = 0;

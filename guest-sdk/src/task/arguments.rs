@@ -25,8 +25,8 @@ impl Arguments<'_> {
     /// # Errors
     /// Names the argument when it is missing or can't be decoded.
     pub fn take<T: Value>(&self, index: usize) -> Result<T, String> {
-        let (name, of) = self.parameters[index];
-        let wrong = |e| format!("argument `{name}` can't be read as {of}: {e}");
+        let (name, type_name) = self.parameters[index];
+        let wrong = |e| format!("argument `{name}` can't be read as {type_name}: {e}");
         match self.values.get(index).unwrap_or(&Argument::Missing) {
             Argument::Value(bytes) => T::read(ValueBytes::Memory(bytes)).map_err(wrong),
             Argument::Object(object) => fetch(object.0, None).map_err(|e| format!("argument `{name}`: {e}")),

@@ -70,8 +70,8 @@ macro_rules! submit {
         submit!(Creation, "Creates an actor with these arguments and options.": $(($($name $type),*))*);
         submit!(Method, "Submits a call with these arguments.": $(($($name $type),*))*);
     };
-    ($of:ident, $about:literal: $(($($name:ident $type:ident),*))*) => {$(
-        impl<$($type: Value,)* Output, R: Handles> $of<fn($($type),*) -> Output, R> {
+    ($target:ident, $about:literal: $(($($name:ident $type:ident),*))*) => {$(
+        impl<$($type: Value,)* Output, R: Handles> $target<fn($($type),*) -> Output, R> {
             #[doc = $about]
             ///
             /// # Panics

@@ -27,7 +27,7 @@ const RELEASE_BATCH: usize = 64;
 pub struct ObjectRef<T> {
     number: u64,
     // A raw pointer makes the type `!Send`: the handle counts belong to one thread.
-    of: PhantomData<*const T>,
+    value_type: PhantomData<*const T>,
 }
 
 impl<T: Value> ObjectRef<T> {
@@ -54,7 +54,7 @@ impl<T> ObjectRef<T> {
     /// Wraps an object to which the host has given this program a reference.
     pub(crate) fn from_number(number: u64) -> Self {
         HANDLES.with_borrow_mut(|handles| *handles.counts.entry(number).or_insert(0) += 1);
-        ObjectRef { number, of: PhantomData }
+        ObjectRef { number, value_type: PhantomData }
     }
 
     pub(crate) fn number(&self) -> u64 {

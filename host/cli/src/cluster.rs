@@ -241,17 +241,17 @@ fn table(status: &NodeStatus) -> String {
 }
 
 /// Formats an amount in units of 1/10,000.
-fn amount(of: u64) -> String {
-    format!("{}", of as f64 / 10_000.0)
+fn amount(units: u64) -> String {
+    format!("{}", units as f64 / 10_000.0)
 }
 
-pub(crate) async fn status(of: NodeSelector) -> Result<ExitCode, CliError> {
-    let status = send_request(of.data, &NodeRequest::List).await?;
-    if of.json {
+pub(crate) async fn status(selector: NodeSelector) -> Result<ExitCode, CliError> {
+    let status = send_request(selector.data, &NodeRequest::List).await?;
+    if selector.json {
         output::json(&status)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let sum = |of: fn(&Member) -> u64| status.nodes.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |field: fn(&Member) -> u64| status.nodes.iter().map(field).fold(0, u64::saturating_add);
     let draining = status.nodes.iter().filter(|node| node.state == MemberState::Draining).count();
     let lines = [
         ("node", format!("{} (number {})", status.node.name, status.node.number)),

@@ -105,11 +105,11 @@ fn train_lines(lines: &mut Lines, train: &TrainPlan) {
 }
 
 /// Describes a function: its parameters, and whether its crate is stale.
-fn function(of: &FunctionPlan) -> String {
-    let kind = of.kind.map_or_else(String::new, |kind| format!(" ({})", kind.as_str()));
-    let params = if of.params.is_empty() { String::new() } else { format!(" {}", word(&of.params)) };
-    let built = if of.to_build.is_some() { "; its crate is built first" } else { "" };
-    format!("{}{kind}{params}{built}", of.udf)
+fn function(plan: &FunctionPlan) -> String {
+    let kind = plan.kind.map_or_else(String::new, |kind| format!(" ({})", kind.as_str()));
+    let params = if plan.params.is_empty() { String::new() } else { format!(" {}", word(&plan.params)) };
+    let built = if plan.to_build.is_some() { "; its crate is built first" } else { "" };
+    format!("{}{kind}{params}{built}", plan.udf)
 }
 
 fn columns(all: &[ColumnPlan]) -> String {
@@ -122,8 +122,8 @@ fn columns(all: &[ColumnPlan]) -> String {
 }
 
 /// Formats a value as JSON, and a word without its quotes.
-fn word(of: &impl Serialize) -> String {
-    match serde_json::to_value(of) {
+fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
         Ok(value) => value.to_string(),
         Err(e) => e.to_string(),

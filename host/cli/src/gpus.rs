@@ -64,8 +64,8 @@ fn table(all: &[GpuProfile], usable: &[usize]) -> String {
     let header = ["gpu", "kind", "used", "memory", "GB/s", "up", "down", "f32 GFLOP/s", "f64", "f16", "driver"];
     let mut columns = Columns::new(&header);
     for (place, GpuProfile { about, costs, .. }) in all.iter().enumerate() {
-        let rate = |of: fn(&GpuCosts) -> f64| {
-            let rate = costs.as_ref().map(of).filter(|rate| *rate > 0.0);
+        let rate = |field: fn(&GpuCosts) -> f64| {
+            let rate = costs.as_ref().map(field).filter(|rate| *rate > 0.0);
             cell(rate.map(|rate| format!("{:.1}", rate / 1e9)))
         };
         let used = match &about.refused {

@@ -94,14 +94,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Parses the name and the amount of a custom resource.
 fn resource(text: &str) -> Result<(String, f64), String> {
-    let (name, of) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
+    let (name, amount_text) = text.split_once('=').ok_or("not NAME=AMOUNT")?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':');
     match name {
         "" => Err("the resource has no name".to_owned()),
         "cpus" | "gpus" => Err(format!("`{name}` is set by --{name}")),
         "memory" => Err("`memory` is set by --memory".to_owned()),
         _ if !name.chars().all(is_name) => Err(format!("invalid name `{name}`: use letters, digits and - _ . / :")),
-        _ => Ok((name.to_owned(), amount(of).map_err(|e| format!("`{of}` is {e}"))?)),
+        _ => Ok((name.to_owned(), amount(amount_text).map_err(|e| format!("`{amount_text}` is {e}"))?)),
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn ending(program: &str) -> String {
 const NOTHING: &str = "-";
 
 /// Formats an optional value.
-pub(crate) fn cell<T: ToString>(of: Option<T>) -> String {
-    of.map_or_else(|| NOTHING.to_owned(), |of| of.to_string())
+pub(crate) fn cell<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
 }
 
 /// Formats a guest's text as a cell of one line; the text of a panic has several.

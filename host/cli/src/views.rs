@@ -41,14 +41,14 @@ impl ShownJob {
     fn id(&self) -> &JobName {
         match self {
             ShownJob::Local(job) => &job.record.id,
-            ShownJob::Cluster(of) => &of.1.id,
+            ShownJob::Cluster(remote) => &remote.1.id,
         }
     }
 
     fn program(&self) -> &str {
         match self {
             ShownJob::Local(job) => &job.record.program,
-            ShownJob::Cluster(of) => &of.1.program,
+            ShownJob::Cluster(remote) => &remote.1.program,
         }
     }
 
@@ -56,7 +56,7 @@ impl ShownJob {
     async fn state(&mut self) -> Result<RunState, CliError> {
         match self {
             ShownJob::Local(job) => Ok(job.reload().record.state),
-            ShownJob::Cluster(of) => Ok(of.0.find(Some(of.1.id.as_str())).await?.state),
+            ShownJob::Cluster(remote) => Ok(remote.0.find(Some(remote.1.id.as_str())).await?.state),
         }
     }
 
@@ -64,7 +64,7 @@ impl ShownJob {
     async fn query(&mut self, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
         match self {
             ShownJob::Local(job) => query_job(job, query).await,
-            ShownJob::Cluster(of) => of.0.query(of.1.id.as_str(), &query).await,
+            ShownJob::Cluster(remote) => remote.0.query(remote.1.id.as_str(), &query).await,
         }
     }
 
@@ -72,20 +72,20 @@ impl ShownJob {
     async fn query_recorded<T>(
         &mut self,
         query: JobQuery,
-        of: impl FnOnce(JobResponse) -> Option<T>,
+        select: impl FnOnce(JobResponse) -> Option<T>,
     ) -> Result<T, CliError> {
         let response = self.query(query).await?;
-        response.and_then(of).ok_or_else(|| self.unexpected_response())
+        response.and_then(select).ok_or_else(|| self.unexpected_response())
     }
 
     /// Returns the job's objects; an ended job has none.
     async fn query_objects<T: Default>(
         &mut self,
         query: JobQuery,
-        of: impl FnOnce(JobResponse) -> Option<T>,
+        select: impl FnOnce(JobResponse) -> Option<T>,
     ) -> Result<T, CliError> {
         match self.query(query).await? {
-            Some(response) => of(response).ok_or_else(|| self.unexpected_response()),
+            Some(response) => select(response).ok_or_else(|| self.unexpected_response()),
             None => {
                 output::message(&format!("job {} has ended and holds no objects", self.id().short()));
                 Ok(T::default())
@@ -99,7 +99,7 @@ impl ShownJob {
 }
 
 /// Returns the response, if it is of the expected kind.
-macro_rules! of {
+macro_rules! rows_of {
     ($kind:ident) => {
         |response| if let JobResponse::$kind(all) = response { Some(all) } else { None }
     };
@@ -110,28 +110,28 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
         List::Tasks { state, name, rows } => {
             let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
             let query = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
-            let listing = job.query_recorded(query, of!(Tasks)).await?;
+            let listing = job.query_recorded(query, rows_of!(Tasks)).await?;
             show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
         }
         List::Actors(rows) => {
             let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.query_objects(JobQuery::Actors { limit: rows.limit }, of!(Actors)).await?;
+            let listing = job.query_objects(JobQuery::Actors { limit: rows.limit }, rows_of!(Actors)).await?;
             show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
         List::Objects(rows) => objects(rows.job.as_deref(), &rows.remote, rows.shown()).await?,
         List::Workers(rows) => {
             let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.query_objects(JobQuery::Workers { limit: rows.limit }, of!(Workers)).await?;
+            let listing = job.query_objects(JobQuery::Workers { limit: rows.limit }, rows_of!(Workers)).await?;
             show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
             let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.query_objects(JobQuery::Groups { limit: rows.limit }, of!(Groups)).await?;
+            let listing = job.query_objects(JobQuery::Groups { limit: rows.limit }, rows_of!(Groups)).await?;
             show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
             let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
-            let listing = job.query_objects(JobQuery::Nodes { limit: rows.limit }, of!(Nodes)).await?;
+            let listing = job.query_objects(JobQuery::Nodes { limit: rows.limit }, rows_of!(Nodes)).await?;
             show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
     }
@@ -148,7 +148,7 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
     }
     let Summary::Tasks { job, json, remote } = summary;
     let mut job = ShownJob::find(job.as_deref(), &remote).await?;
-    let summary = job.query_recorded(JobQuery::Summary, of!(Summary)).await?;
+    let summary = job.query_recorded(JobQuery::Summary, rows_of!(Summary)).await?;
     if json {
         let state = job.state().await?;
         output::json(&SummaryOutput { job: job.id().as_str(), state, summary: &summary })?;
@@ -166,7 +166,7 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
         ));
     }
     let all = JobQuery::Tasks { limit: u32::MAX, state: None, name: None };
-    let tasks = job.query_recorded(all, of!(Tasks)).await?.rows;
+    let tasks = job.query_recorded(all, rows_of!(Tasks)).await?.rows;
     let trace = sandbar_node::trace(job.id(), job.program(), &tasks);
     let Some(path) = timeline.output else {
         output::json(&trace)?;
@@ -180,21 +180,21 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn all_objects(of: JobSelector) -> Result<ExitCode, CliError> {
-    objects(of.id.as_deref(), &of.remote, (OBJECTS_SHOWN, of.json)).await?;
+pub(crate) async fn all_objects(selector: JobSelector) -> Result<ExitCode, CliError> {
+    objects(selector.id.as_deref(), &selector.remote, (OBJECTS_SHOWN, selector.json)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn memory(of: JobSelector) -> Result<ExitCode, CliError> {
+pub(crate) async fn memory(selector: JobSelector) -> Result<ExitCode, CliError> {
     #[derive(Serialize)]
     struct MemoryOutput<'a> {
         job: &'a str,
         #[serde(flatten)]
         view: &'a MemoryView,
     }
-    let mut job = ShownJob::find(of.id.as_deref(), &of.remote).await?;
-    let view = job.query_objects(JobQuery::Memory, of!(Memory)).await?;
-    if of.json {
+    let mut job = ShownJob::find(selector.id.as_deref(), &selector.remote).await?;
+    let view = job.query_objects(JobQuery::Memory, rows_of!(Memory)).await?;
+    if selector.json {
         output::json(&MemoryOutput { job: job.id().as_str(), view: &view })?;
     } else {
         output::print(&memory_text(&view))?;
@@ -204,7 +204,7 @@ pub(crate) async fn memory(of: JobSelector) -> Result<ExitCode, CliError> {
 
 async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Result<(), CliError> {
     let mut job = ShownJob::find(id, remote).await?;
-    let listing = job.query_objects(JobQuery::Objects { limit: shown.0 }, of!(Objects)).await?;
+    let listing = job.query_objects(JobQuery::Objects { limit: shown.0 }, rows_of!(Objects)).await?;
     show(&job, "objects", &listing, shown, objects_table)
 }
 
@@ -390,8 +390,9 @@ fn summary_table(summary: &JobSummary) -> String {
     ];
     let mut table = Columns::new(&header);
     for name in &summary.names {
-        let duration =
-            |of: fn(&sandbar_node::DurationStats) -> u64| cell(name.took_ns.as_ref().map(|stats| time(of(stats))));
+        let duration = |field: fn(&sandbar_node::DurationStats) -> u64| {
+            cell(name.took_ns.as_ref().map(|stats| time(field(stats))))
+        };
         table.row([
             name.name.clone(),
             name.pending.to_string(),

@@ -172,7 +172,7 @@ mod tests {
         // Sockets that never answer: their ports are not closed.
         let sockets: Vec<_> = (0..2).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let ports: Vec<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-        let of =
+        let outcomes_of =
             |outcomes: [Result<u64, u64>; 2]| &*Box::leak(Box::new([(ports[0], outcomes[0]), (ports[1], outcomes[1])]));
         for (outcomes, expected) in [
             ([Ok(1), Ok(1)], 0),
@@ -181,9 +181,9 @@ mod tests {
             ([Err(1), Ok(1)], 1),
             ([Ok(400), Err(1)], 0),
         ] {
-            assert_eq!(race_outcomes(of(outcomes)).await, Ok(ports[expected]), "{outcomes:?}");
+            assert_eq!(race_outcomes(outcomes_of(outcomes)).await, Ok(ports[expected]), "{outcomes:?}");
         }
-        let failed = race_outcomes(of([Err(1), Err(1)])).await.unwrap_err();
+        let failed = race_outcomes(outcomes_of([Err(1), Err(1)])).await.unwrap_err();
         for port in ports {
             assert!(failed.contains(&format!("127.0.0.1:{port}: no node responds")), "{failed}");
         }

@@ -15,7 +15,7 @@ pub(crate) struct ProgramCache(Vec<(ComponentId, Limits, Arc<Program>)>);
 impl ProgramCache {
     /// Returns a program, which becomes the most recent one.
     pub(crate) fn get(&mut self, component: ComponentId, limits: Limits) -> Option<Arc<Program>> {
-        let at = self.0.iter().position(|(other, of, _)| *other == component && *of == limits)?;
+        let at = self.0.iter().position(|(other, cached_limits, _)| *other == component && *cached_limits == limits)?;
         let found = self.0.remove(at);
         let program = found.2.clone();
         self.0.push(found);

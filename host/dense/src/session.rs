@@ -367,7 +367,7 @@ impl Session {
         let inputs: Vec<Tensor<'_>> = operands
             .iter()
             .enumerate()
-            .map(|(at, operand)| match (copies.iter().find(|(of, ..)| *of == at), operand) {
+            .map(|(at, operand)| match (copies.iter().find(|(index, ..)| *index == at), operand) {
                 (Some((_, spec, owned)), _) => Tensor::new(*spec, owned.values()),
                 (None, Operand::Values(spec, bytes)) => match Values::new(spec.dtype, bytes) {
                     Some(values) => Tensor::new(*spec, values),

@@ -85,12 +85,12 @@ impl FunctionLoader {
     }
 }
 
-fn parameter(of: &Parameter) -> InspectedParameter {
+fn parameter(parameter_of: &Parameter) -> InspectedParameter {
     InspectedParameter {
-        name: of.name.clone(),
-        type_name: of.type_name.clone(),
-        default: serde_json::from_str(&of.default).ok(),
-        required: of.required,
+        name: parameter_of.name.clone(),
+        type_name: parameter_of.type_name.clone(),
+        default: serde_json::from_str(&parameter_of.default).ok(),
+        required: parameter_of.required,
     }
 }
 
@@ -98,7 +98,9 @@ fn parameter(of: &Parameter) -> InspectedParameter {
 fn task_arguments(encoded: &[u8]) -> Vec<String> {
     let arguments: Result<Vec<(String, String)>, _> = postcard::from_bytes(encoded);
     let malformed = |_| vec!["(malformed)".to_owned()];
-    arguments.map_or_else(malformed, |all| all.into_iter().map(|(name, of)| format!("{name}: {of}")).collect())
+    arguments.map_or_else(malformed, |all| {
+        all.into_iter().map(|(name, parameter_of)| format!("{name}: {parameter_of}")).collect()
+    })
 }
 
 /// Returns the type of a task's result, if it has one, or of its stream's items.
@@ -106,9 +108,9 @@ fn task_returns(encoded: &[u8]) -> Vec<String> {
     let returns: Result<(String, u32, TaskKind), _> = postcard::from_bytes(encoded);
     match returns {
         Err(_) => vec!["(malformed)".to_owned()],
-        Ok((of, _, TaskKind::Generator)) => vec![format!("stream of {of}")],
-        Ok((of, ..)) if of == "()" => Vec::new(),
-        Ok((of, ..)) => vec![of],
+        Ok((parameter_of, _, TaskKind::Generator)) => vec![format!("stream of {parameter_of}")],
+        Ok((parameter_of, ..)) if parameter_of == "()" => Vec::new(),
+        Ok((parameter_of, ..)) => vec![parameter_of],
     }
 }
 

@@ -62,18 +62,24 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let module = naga::front::wgsl::Frontend::new_with_options(options).parse(wgsl).map_err(|error| {
         GpuError::Kernel(shortened(format!("the kernel is invalid: {}", error.emit_to_string(wgsl))))
     })?;
-    let bytes = |of: naga::Handle<naga::Type>| match module.types[of].inner.try_size(module.to_ctx()) {
+    let bytes = |variable: naga::Handle<naga::Type>| match module.types[variable].inner.try_size(module.to_ctx()) {
         Some(bytes) => u64::from(bytes),
         None => u64::MAX,
     };
     if !module.overrides.is_empty() {
         return Err(GpuError::Kernel("the kernel is invalid: override constants are not supported".to_owned()));
     }
-    let global = |space| module.global_variables.iter().filter(move |(_, of)| of.space == space).map(|(_, of)| of.ty);
+    let global = |space| {
+        module
+            .global_variables
+            .iter()
+            .filter(move |(_, variable)| variable.space == space)
+            .map(|(_, variable)| variable.ty)
+    };
     let shared = global(naga::AddressSpace::WorkGroup).map(bytes).fold(0, u64::saturating_add);
     let functions = module.functions.iter().map(|(_, function)| function);
     let functions = functions.chain(module.entry_points.iter().map(|entry| &entry.function));
-    let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, of)| of.ty));
+    let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, variable)| variable.ty));
     let own = global(naga::AddressSpace::Private).chain(local).map(bytes).fold(0, u64::saturating_add);
     for (what, bytes, max) in [
         ("shared variables", shared, u64::from(limits.max_compute_workgroup_storage_size)),

@@ -185,18 +185,18 @@ mod tests {
         failed.error = Some(crate::ErrorRow { code: "trap".into(), message: "it trapped".into(), chain: vec![] });
         let trace = trace(&job(), "p.wasm", &[task("0-0", None, 2, Some((1000, 9000))), failed]);
         let events = trace["traceEvents"].as_array().unwrap();
-        let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
-        let slices = of("X");
+        let of_phase = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
+        let slices = of_phase("X");
         assert_eq!(slices.len(), 2);
         assert_eq!(
             (&slices[1]["ts"], &slices[1]["dur"], &slices[1]["tid"]),
             (&json!(2.0), &json!(3.0), &json!(30_000))
         );
         assert_eq!(slices[1]["args"]["error"], "it trapped [trap]");
-        assert_eq!((of("M").len(), of("s").len(), of("f").len()), (5, 1, 1));
+        assert_eq!((of_phase("M").len(), of_phase("s").len(), of_phase("f").len()), (5, 1, 1));
         // A flow starts within the slice of the submitting task.
         assert_eq!(
-            (&of("s")[0]["ts"], &of("s")[0]["tid"], &of("f")[0]["bp"]),
+            (&of_phase("s")[0]["ts"], &of_phase("s")[0]["tid"], &of_phase("f")[0]["bp"]),
             (&json!(1.5), &json!(20_000), &json!("e"))
         );
         assert!(events.iter().all(|event| event["pid"].is_number() && event["tid"].is_number()));

@@ -194,7 +194,7 @@ impl Condition {
 
     /// Whether the condition holds for the key's entry.
     pub(crate) fn holds(&self, entry: Option<&Entry>) -> bool {
-        let number = |is: CompareOp, of: fn(&Entry) -> u64, than: u64| is.holds(entry.map_or(0, of).cmp(&than));
+        let number = |is: CompareOp, field: fn(&Entry) -> u64, than: u64| is.holds(entry.map_or(0, field).cmp(&than));
         match &self.test {
             Predicate::Version(is, than) => number(*is, |entry| entry.version, *than),
             Predicate::CreateRevision(is, than) => number(*is, |entry| entry.create_revision.0, than.0),

@@ -50,7 +50,7 @@ fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[
     let [stack @ .., rows, columns] = out else { unreachable!() };
     let first = &sizes[0];
     let inner = if turned[0] { first[first.len() - 2] } else { first[first.len() - 1] };
-    let of = |which: usize, stacked: usize, row: usize, column: usize| {
+    let element = |which: usize, stacked: usize, row: usize, column: usize| {
         let (all, rank) = (&sizes[which], sizes[which].len());
         let (rows, columns) = (all[rank - 2], all[rank - 1]);
         let (row, column) = if turned[which] { (column, row) } else { (row, column) };
@@ -60,7 +60,7 @@ fn product(values: &[Vec<f64>], sizes: &[Vec<usize>], turned: [bool; 2], out: &[
     let mut found = Vec::new();
     for stacked in 0..stack.iter().product() {
         for (row, column) in (0..*rows).flat_map(|row| (0..*columns).map(move |column| (row, column))) {
-            let parts = (0..inner).map(|k| of(0, stacked, row, k) * of(1, stacked, k, column));
+            let parts = (0..inner).map(|k| element(0, stacked, row, k) * element(1, stacked, k, column));
             found.push(parts.fold((0.0, 0.0), |(sum, size), part| (sum + part, size + part.abs())));
         }
     }
@@ -114,13 +114,13 @@ fn solve(values: &[Vec<f64>], sizes: &[Vec<usize>]) -> ReferenceValues {
     let ([stack, rows, unknowns], columns) = ([sizes[0][0], sizes[0][1], sizes[0][2]], sizes[1][2]);
     let mut all = Vec::new();
     for at in 0..stack {
-        let of = |row: usize, column: usize| values[0][(at * rows + row) * unknowns + column];
+        let element = |row: usize, column: usize| values[0][(at * rows + row) * unknowns + column];
         let right = |row: usize, column: usize| values[1][(at * rows + row) * columns + column];
         // Solves least squares by normal equations; for a well-conditioned square system this is its solution.
         let mut system: Vec<Vec<f64>> = (0..unknowns)
             .map(|i| {
-                let left = (0..unknowns).map(|j| (0..rows).map(|row| of(row, i) * of(row, j)).sum());
-                let right = (0..columns).map(|j| (0..rows).map(|row| of(row, i) * right(row, j)).sum());
+                let left = (0..unknowns).map(|j| (0..rows).map(|row| element(row, i) * element(row, j)).sum());
+                let right = (0..columns).map(|j| (0..rows).map(|row| element(row, i) * right(row, j)).sum());
                 left.chain(right).collect()
             })
             .collect();
@@ -216,7 +216,7 @@ fn reduce(line: &[f64], with: Reduction) -> (f64, f64) {
     let nan = line.iter().position(|value| value.is_nan());
     let largest = line.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let smallest = line.iter().copied().fold(f64::INFINITY, f64::min);
-    let place = |of: f64| nan.or_else(|| line.iter().position(|value| *value == of)).unwrap_or(0) as f64;
+    let place = |element: f64| nan.or_else(|| line.iter().position(|value| *value == element)).unwrap_or(0) as f64;
     let unless_nan = |value: f64| if nan.is_some() { f64::NAN } else { value };
     match with {
         Reduction::Sum => (sum, size),

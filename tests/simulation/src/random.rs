@@ -23,9 +23,9 @@ impl Random {
         min + self.below(max - min + 1)
     }
 
-    /// Returns true in `of` of `among` cases.
-    pub fn chance(&mut self, of: u64, among: u64) -> bool {
-        self.below(among) < of
+    /// Returns true in `count` of `among` cases.
+    pub fn chance(&mut self, count: u64, among: u64) -> bool {
+        self.below(among) < count
     }
 
     /// Returns one of the items.

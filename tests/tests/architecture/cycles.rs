@@ -26,15 +26,18 @@ struct File {
 /// Returns the cycles among the files of a crate's `src` folder, each as a sorted list of paths in that folder.
 pub fn cycles(src: &Path) -> Vec<Vec<String>> {
     let files = read(src);
-    let imports: BTreeMap<&Module, BTreeSet<&Module>> = files.keys().map(|of| (of, imports(&files, of))).collect();
+    let imports: BTreeMap<&Module, BTreeSet<&Module>> =
+        files.keys().map(|origin| (origin, imports(&files, origin))).collect();
     let mut cycles = Vec::new();
     let mut seen = BTreeSet::new();
-    for of in files.keys().filter(|of| !files[*of].path.is_empty()) {
-        if seen.contains(of) {
+    for origin in files.keys().filter(|origin| !files[*origin].path.is_empty()) {
+        if seen.contains(origin) {
             continue;
         }
-        let cycle: BTreeSet<&Module> =
-            reachable(&imports, of).into_iter().filter(|other| reachable(&imports, other).contains(of)).collect();
+        let cycle: BTreeSet<&Module> = reachable(&imports, origin)
+            .into_iter()
+            .filter(|other| reachable(&imports, other).contains(origin))
+            .collect();
         seen.extend(cycle.iter().copied());
         if cycle.len() > 1 {
             cycles.push(cycle.into_iter().map(|module| files[module].path.clone()).collect());
@@ -160,27 +163,27 @@ fn paths(tree: &str) -> Vec<Vec<String>> {
 }
 
 /// Returns the files that a file imports.
-fn imports<'a>(files: &'a BTreeMap<Module, File>, of: &'a Module) -> BTreeSet<&'a Module> {
-    let named = files[of].named.iter().filter(|(is_public, _)| !is_public);
-    let found = named.filter_map(|(_, path)| resolve(files, of, path, &mut BTreeSet::new()));
-    found.filter(|found| *found != of).collect()
+fn imports<'a>(files: &'a BTreeMap<Module, File>, origin: &'a Module) -> BTreeSet<&'a Module> {
+    let named = files[origin].named.iter().filter(|(is_public, _)| !is_public);
+    let found = named.filter_map(|(_, path)| resolve(files, origin, path, &mut BTreeSet::new()));
+    found.filter(|found| *found != origin).collect()
 }
 
 /// Returns the file that defines the item of a path.
 fn resolve<'a>(
     files: &'a BTreeMap<Module, File>,
-    of: &Module,
+    origin: &Module,
     path: &[String],
     seen: &mut BTreeSet<(Module, String)>,
 ) -> Option<&'a Module> {
     let mut rest = path;
     let mut module = match rest.first()?.as_str() {
         "crate" => Vec::new(),
-        "self" => of.clone(),
-        "super" => of[..of.len().checked_sub(1)?].to_vec(),
+        "self" => origin.clone(),
+        "super" => origin[..origin.len().checked_sub(1)?].to_vec(),
         child => {
-            files.get(&[of.as_slice(), &[child.to_owned()]].concat())?;
-            of.clone()
+            files.get(&[origin.as_slice(), &[child.to_owned()]].concat())?;
+            origin.clone()
         }
     };
     if matches!(rest[0].as_str(), "crate" | "self" | "super") {

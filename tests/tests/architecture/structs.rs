@@ -60,11 +60,12 @@ fn without_visibility(declaration: &str) -> &str {
 /// Returns whether a line begins an `impl` of a type.
 fn is_impl_of(line: &str, name: &str) -> bool {
     let Some(rest) = line.trim_start().strip_prefix("impl") else { return false };
-    let of = rest.rsplit_once(" for ").map_or(rest, |(_, of)| of);
+    let target = rest.rsplit_once(" for ").map_or(rest, |(_, target)| target);
     // Generic parameters come before the type.
-    let of = if of.starts_with('<') { of.split_once("> ").map_or(of, |(_, of)| of) } else { of };
-    let of = of.trim_start();
-    of.strip_prefix(name).is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    let target =
+        if target.starts_with('<') { target.split_once("> ").map_or(target, |(_, target)| target) } else { target };
+    let target = target.trim_start();
+    target.strip_prefix(name).is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 #[test]

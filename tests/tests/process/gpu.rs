@@ -98,8 +98,11 @@ fn gpu_time_is_recorded_per_task() {
     let millis = |name: &str| {
         let summary = lab.host(&["summary", "tasks", "--json"]).expect_code(0).json();
         let names = summary["names"].as_array().expect("a list").clone();
-        let of = names.iter().find(|of| of["name"] == name).unwrap_or_else(|| panic!("{name} of {summary}"));
-        of["gpu_ns"].as_u64().expect("a number") / 1_000_000
+        let summary_row = names
+            .iter()
+            .find(|summary_row| summary_row["name"] == name)
+            .unwrap_or_else(|| panic!("{name} of {summary}"));
+        summary_row["gpu_ns"].as_u64().expect("a number") / 1_000_000
     };
     let found = program(&lab, "attacked", &["kind=endless"], "1");
     assert!(found.as_str().is_some_and(|found| found.starts_with("TimeOut")), "{found}");

@@ -30,8 +30,8 @@ fn seen(lab: &Lab, arguments: &[&str]) -> Value {
     lab.host(&[arguments, &["--json"]].concat()).expect_code(0).json()
 }
 
-fn rows<'a>(listing: &'a Value, of: &str) -> &'a Vec<Value> {
-    listing[of].as_array().unwrap_or_else(|| panic!("no {of} in {listing}"))
+fn rows<'a>(listing: &'a Value, list_name: &str) -> &'a Vec<Value> {
+    listing[list_name].as_array().unwrap_or_else(|| panic!("no {list_name} in {listing}"))
 }
 
 /// Returns a field of each row.

@@ -226,7 +226,9 @@ fn calls_of_jobs_run_in_turns_by_leases() {
         let switches = seen.windows(2).filter(|two| two[0].0 != two[1].0).count();
         assert!(switches >= 4, "{seen:?}");
         // What the worker of a call reports is read after the call: it may have begun one of the other job.
-        let known = |tenant: u64| seen.iter().any(|(of, at)| *of == tenant && at.contains(&TenantId(tenant)));
+        let known = |tenant: u64| {
+            seen.iter().any(|(tenant_of_call, at)| *tenant_of_call == tenant && at.contains(&TenantId(tenant)))
+        };
         assert!(known(7) && known(8), "{seen:?}");
         let state = scheduler.0.lock().unwrap();
         assert_eq!((state.held_max, state.held, state.waiting.len()), (1, 0, 0));

@@ -146,7 +146,7 @@ fn micros(text: &[u8]) -> Option<i64> {
     let eight = |from: usize| whole[from..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let (date, wrong_date) = pairs(eight(0), *b"0000-00-");
     let (time, wrong_time) = pairs(eight(11), *b"00:00:00");
-    let pair = |of: u64, at: u32| (of >> (8 * at) & 0xff) as u32;
+    let pair = |word: u64, at: u32| (word >> (8 * at) & 0xff) as u32;
     let [ten, one] = [whole[8], whole[9]].map(|digit| digit.wrapping_sub(b'0'));
     let (hour, minute, second) = (pair(time, 0), pair(time, 3), pair(time, 6));
     let wrong = wrong_date | wrong_time != 0 || ten > 9 || one > 9 || !matches!(whole[10], b' ' | b'T');

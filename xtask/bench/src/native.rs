@@ -149,14 +149,14 @@ fn fit_unit(unit: &WorkUnit, model: Model, rows: &mut Rows) -> Result<(), Failur
     for group in &unit.groups {
         let tests = &unit.test_targets()[first_test..][..group.test_rows as usize];
         first_test += tests.len();
-        let of = |first: usize, count: usize| -> (Vec<&[f64]>, Vec<f64>) {
+        let rows_of = |first: usize, count: usize| -> (Vec<&[f64]>, Vec<f64>) {
             let columns: Vec<&[f64]> = features.iter().map(|c| &c[first..first + count]).collect();
             let joined = columns.concat();
             (columns, joined)
         };
         let (first, train, test) = (group.first_row as usize, group.train_rows as usize, group.test_rows as usize);
-        let (columns, joined) = of(first, train);
-        let (_, test_joined) = of(first + train, test);
+        let (columns, joined) = rows_of(first, train);
+        let (_, test_joined) = rows_of(first + train, test);
         let train_rows = Features::new(&joined, train, train, columns.len());
         let test_rows = Features::new(&test_joined, test, test, columns.len());
         fit(group, model, &columns, train_rows, &target[first..first + train], test_rows, tests, rows)?;

@@ -48,7 +48,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
             of_two.push(seconds(|| runtime.block_on(two.run(effort.calls)))?);
         }
     }
-    let rates = |of: fn(Vec<f64>) -> f64| rounds.clone().map(|seconds| effort.calls as f64 / of(seconds));
+    let rates = |summarize: fn(Vec<f64>) -> f64| rounds.clone().map(|seconds| effort.calls as f64 / summarize(seconds));
     // The fastest round shows the cost without other load, the median round the typical cost.
     for (round, [alone, one, two]) in [("", rates(fastest)), (", middle round", rates(median))] {
         report.value(&format!("start/in this process{round}"), alone, "/s");

@@ -364,10 +364,10 @@ mod tests {
         for (keys, base, columns, bytes) in cases {
             let word = |value: i32| i64::from(value) as u64;
             let key = keys.iter().max().map(|max| PackedField::of_range(base, *max));
-            let of = |range: &Option<(i32, i32)>| {
+            let field_of = |range: &Option<(i32, i32)>| {
                 range.map_or(PackedField::of_floats(), |(least, max)| PackedField::of_range(word(least), word(max)))
             };
-            let fields: Vec<_> = key.into_iter().chain(columns.iter().map(of)).collect();
+            let fields: Vec<_> = key.into_iter().chain(columns.iter().map(field_of)).collect();
             let packing = Packing::new(&fields).expect("a packing");
             assert_eq!(packing.row_bytes(), bytes, "{columns:?}");
             let values: Vec<Vec<f64>> = columns

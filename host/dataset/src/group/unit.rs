@@ -206,8 +206,8 @@ fn count_unusable(groups: &Groups, slices: &[LoadedSlice], shared: &RowStore) ->
                 let values = &row[key_cells..];
                 if values.iter().any(|bits| !f64::from_bits(*bits).is_finite()) {
                     let (counts, morsel) = (vec![UnusableCounts::default(); values.len()], slice.sequence);
-                    let of = found.entry(*id).or_insert(UnusableGroup { counts, morsel });
-                    of.counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
+                    let unusable_group = found.entry(*id).or_insert(UnusableGroup { counts, morsel });
+                    unusable_group.counts.iter_mut().zip(values).for_each(|(count, bits)| count.count(*bits));
                 }
             }
         }

@@ -247,7 +247,7 @@ impl Evidence {
     pub(super) fn data_type(&self) -> Result<DataType, TypeProblem> {
         const NUMBERS: u16 = NEGATIVE | WHOLE | UNSIGNED | FLOAT;
         const TIMES: u16 = DATE | SECONDS | MILLIS | MICROS | NANOS | ZONED | LOCAL;
-        let only = |of: u16| self.seen & !of == 0;
+        let only = |kinds: u16| self.seen & !kinds == 0;
         Ok(match self.seen {
             0 => DataType::Null,
             BOOL => DataType::Boolean,

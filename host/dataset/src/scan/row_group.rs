@@ -229,21 +229,25 @@ impl Condition {
         // A column cast to a wider type compares with a literal that both types hold like the column itself.
         let column = |expr: &Expr| match expr {
             Expr::Cast(Cast { expr, field }) => {
-                named(expr).filter(|of| widens(used.field(*of).data_type(), field.data_type()))
+                named(expr).filter(|column_index| widens(used.field(*column_index).data_type(), field.data_type()))
             }
             other => named(other),
         };
         match part {
-            Expr::IsNull(of) => Some(Condition::IsNull(column(of)?)),
-            Expr::IsNotNull(of) => Some(Condition::IsNotNull(column(of)?)),
+            Expr::IsNull(column_index) => Some(Condition::IsNull(column(column_index)?)),
+            Expr::IsNotNull(column_index) => Some(Condition::IsNotNull(column(column_index)?)),
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-                let (of, comparison, literal) = match (column(left), column(right)) {
-                    (Some(of), None) => (of, Comparison::new(*op)?, right),
-                    (None, Some(of)) => (of, Comparison::new(op.swap()?)?, left),
+                let (column_index, comparison, literal) = match (column(left), column(right)) {
+                    (Some(column_index), None) => (column_index, Comparison::new(*op)?, right),
+                    (None, Some(column_index)) => (column_index, Comparison::new(op.swap()?)?, left),
                     _ => return None,
                 };
                 let Expr::Literal(literal, _) = &**literal else { return None };
-                Some(Condition::Compare(of, comparison, NumberLiteral::new(literal, used.field(of).data_type())?))
+                Some(Condition::Compare(
+                    column_index,
+                    comparison,
+                    NumberLiteral::new(literal, used.field(column_index).data_type())?,
+                ))
             }
             _ => None,
         }
@@ -251,7 +255,9 @@ impl Condition {
 
     fn column(&self) -> usize {
         match self {
-            Condition::IsNull(of) | Condition::IsNotNull(of) | Condition::Compare(of, ..) => *of,
+            Condition::IsNull(column_index)
+            | Condition::IsNotNull(column_index)
+            | Condition::Compare(column_index, ..) => *column_index,
         }
     }
 

@@ -183,8 +183,8 @@ impl MergedSchema {
             return Err(DatasetError::Read { file, line: *line, reason });
         }
         if column.files < self.files.len() {
-            let of = |file: &usize| Some((*file, inspected[*file].as_ref()?));
-            let mut lacking = self.files.iter().filter_map(of);
+            let schema_of = |file: &usize| Some((*file, inspected[*file].as_ref()?));
+            let mut lacking = self.files.iter().filter_map(schema_of);
             if let Some((file, of_file)) = lacking.find(|(_, of_file)| of_file.schema.index_of(name).is_err()) {
                 let available = of_file.schema.fields().iter().map(|f| f.name().as_str());
                 return Err(DatasetError::no_column(role, name, &files[file].name, available));

@@ -112,8 +112,8 @@ fn dot<T: Real>(left: &[T], right: &[T]) -> T {
 }
 
 /// Sums a function of pairs, as a sum of short partial sums for little rounding error.
-fn sum_pairs<T: Real>(left: &[T], right: &[T], of: impl Fn(T, T) -> T) -> T {
+fn sum_pairs<T: Real>(left: &[T], right: &[T], term: impl Fn(T, T) -> T) -> T {
     let parts = left.chunks(PARTIAL_SUM_VALUES).zip(right.chunks(PARTIAL_SUM_VALUES));
-    let sums = parts.map(|(left, right)| left.iter().zip(right).fold(T::zero(), |sum, (l, r)| sum + of(*l, *r)));
+    let sums = parts.map(|(left, right)| left.iter().zip(right).fold(T::zero(), |sum, (l, r)| sum + term(*l, *r)));
     sums.fold(T::zero(), |sum, part| sum + part)
 }

@@ -55,7 +55,7 @@ fn load<T: Real>((values, broadcast): (&[T], Broadcast), first: usize, columns: 
 }
 
 fn one<T: Real>(function: Unary, values: &mut [T]) {
-    let each = |values: &mut [T], of: fn(T) -> T| values.iter_mut().for_each(|value| *value = of(*value));
+    let each = |values: &mut [T], op: fn(T) -> T| values.iter_mut().for_each(|value| *value = op(*value));
     match function {
         Unary::Negate => each(values, |value| -value),
         Unary::Abs => each(values, T::abs),
@@ -68,8 +68,8 @@ fn one<T: Real>(function: Unary, values: &mut [T]) {
 }
 
 fn two<T: Real>(function: Binary, first: &mut [T], second: &[T]) {
-    let each = |first: &mut [T], of: fn(T, T) -> T| {
-        first.iter_mut().zip(second).for_each(|(first, second)| *first = of(*first, *second));
+    let each = |first: &mut [T], op: fn(T, T) -> T| {
+        first.iter_mut().zip(second).for_each(|(first, second)| *first = op(*first, *second));
     };
     match function {
         Binary::Add => each(first, |first, second| first + second),

@@ -94,7 +94,7 @@ impl Broker {
     pub fn gpu(&self, job: u64) -> Option<Gpu> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Drops connections that no session uses.
-        state.gpus.retain(|of, gpu| !gpu.is_lost() && (*of == job || Arc::strong_count(&gpu.remote) > 1));
+        state.gpus.retain(|gpu_job, gpu| !gpu.is_lost() && (*gpu_job == job || Arc::strong_count(&gpu.remote) > 1));
         if !state.gpus.contains_key(&job) {
             let gpu = state.connect(job)?;
             state.gpus.insert(job, gpu);

@@ -114,15 +114,15 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
     }
 }
 
-fn one(function: Unary, of: usize) -> String {
+fn one(function: Unary, operand: usize) -> String {
     match function {
-        Unary::Negate => format!("-v{of}"),
-        Unary::Abs => format!("abs(v{of})"),
-        Unary::Floor => format!("floor(v{of})"),
-        Unary::Sqrt => format!("sqrt(v{of})"),
-        Unary::Exp => format!("exp(v{of})"),
-        Unary::Log => format!("log(v{of})"),
-        Unary::Tanh => format!("tanh_(v{of})"),
+        Unary::Negate => format!("-v{operand}"),
+        Unary::Abs => format!("abs(v{operand})"),
+        Unary::Floor => format!("floor(v{operand})"),
+        Unary::Sqrt => format!("sqrt(v{operand})"),
+        Unary::Exp => format!("exp(v{operand})"),
+        Unary::Log => format!("log(v{operand})"),
+        Unary::Tanh => format!("tanh_(v{operand})"),
     }
 }
 

@@ -121,8 +121,9 @@ impl Points {
             }
             Points::Take(dtype) => {
                 // Rows are copied without arithmetic.
-                let (enable, of) = if dtype == Dtype::F16 { ("enable f16;\n", "f16") } else { ("", dtype.as_str()) };
-                format!("{enable}alias T = {of};\n")
+                let (enable, element) =
+                    if dtype == Dtype::F16 { ("enable f16;\n", "f16") } else { ("", dtype.as_str()) };
+                format!("{enable}alias T = {element};\n")
                     + "struct Params { count: u32, width: u32, rows: u32 }\nvar<immediate> params: Params;\n"
                     + &binding(0, "values", "T", false)
                     + &binding(1, "indices", "u32", false)

@@ -199,8 +199,8 @@ impl<'t> Batch<'t> {
             let mut keys = Vec::new();
             for row in self.attached.range((lease.0, &[][..])..)? {
                 let (row, ()) = row.map(|(row, unit)| (row, unit.value()))?;
-                let (of, key) = row.value();
-                if of != lease.0 {
+                let (row_lease, key) = row.value();
+                if row_lease != lease.0 {
                     break;
                 }
                 keys.push(key.to_vec());

@@ -31,6 +31,6 @@ fn bundle_resources(bundle: &Bundle) -> ResourceSet {
         cpus: units(bundle.cpus),
         gpus: units(bundle.gpus),
         memory: bundle.memory,
-        custom: bundle.resources.iter().map(|(name, of)| (name.as_str().into(), units(*of))).collect(),
+        custom: bundle.resources.iter().map(|(name, amount)| (name.as_str().into(), units(*amount))).collect(),
     }
 }

@@ -64,8 +64,8 @@ impl Inspection<'_> {
         if let Some(records) = self.jobs.records(job) {
             rows.extend(records.rows(limit - rows.len(), is_selected));
         }
-        let counted = self.summary(job).names.into_iter().filter(|of| name.is_none_or(|name| name == of.name));
-        Listing::new(counted.map(|of| of.count(state)).sum(), rows)
+        let counted = self.summary(job).names.into_iter().filter(|row| name.is_none_or(|name| name == row.name));
+        Listing::new(counted.map(|row| row.count(state)).sum(), rows)
     }
 
     fn unassigned_tasks(&self, job: JobId) -> impl Iterator<Item = TaskView<'_>> {
@@ -112,9 +112,9 @@ impl Inspection<'_> {
         for view in self.cx.assigned_tasks(id) {
             live.entry(view.name).or_default().1 += 1;
         }
-        for of in &mut names {
-            if let Some((live, running)) = live.remove(of.name.as_str()) {
-                (of.pending, of.running) = (live.saturating_sub(running), running);
+        for row in &mut names {
+            if let Some((live, running)) = live.remove(row.name.as_str()) {
+                (row.pending, row.running) = (live.saturating_sub(running), running);
             }
         }
         names.extend(live.into_iter().map(|(name, (live, running))| NameSummary {
@@ -314,7 +314,7 @@ fn group_row(group: &GroupView<'_>) -> GroupRow {
 /// Returns the rows of resources that exist, with what of them is free.
 fn resources(total: &ResourceSet, free: Option<(i128, &ResourceSet)>) -> Vec<ResourceRow> {
     let (free_cpus, rest) = free.map_or((0, None), |(cpus, rest)| (cpus, Some(rest)));
-    let of_rest = |of: &dyn Fn(&ResourceSet) -> u64| rest.map_or(0, of) as f64;
+    let of_rest = |field: &dyn Fn(&ResourceSet) -> u64| rest.map_or(0, field) as f64;
     let unit = RESOURCE_UNIT as f64;
     let row = |name: &str, total: f64, free: f64| ResourceRow { name: name.to_owned(), total, free };
     let mut rows = vec![

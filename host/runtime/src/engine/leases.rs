@@ -69,14 +69,14 @@ impl Leases {
 
     /// Requests a lease: a processor of this node, or all that it has if that is less.
     pub(super) fn request(&mut self, cx: &mut Context, LeaseRequest { id, job, granted }: LeaseRequest) {
-        let (Some(of), Some(task)) = (self.jobs.get(&job), cx.ids.take(1).map(TaskId)) else { return };
+        let (Some(owner), Some(task)) = (self.jobs.get(&job), cx.ids.take(1).map(TaskId)) else { return };
         self.ids.insert(id, task);
         self.all.insert(task, LeaseOfJob { job, granted: Some(granted) });
         let cpus = cx.options.resources.cpus.min(RESOURCE_UNIT);
         let lease = Submission {
             demand: ResourceSet { cpus, ..ResourceSet::default() },
             kind: SubmissionKind::Lease,
-            ..Submission::bare(task, job, of.name.into(), ())
+            ..Submission::bare(task, job, owner.name.into(), ())
         };
         cx.step(Event::LeaseRequested { lease });
     }

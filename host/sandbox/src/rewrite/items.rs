@@ -122,19 +122,21 @@ fn definitions(component: &[u8]) -> Result<Vec<Item<'_>>, BinaryReaderError> {
         let whole = component.get(range).unwrap_or_default();
         let mut each = SectionReader { component, section, items: &mut items };
         match payload {
-            Payload::InstanceSection(of) => each.add(of, ItemKind::Instance)?,
-            Payload::ComponentAliasSection(of) => each.add(of, ItemKind::Alias)?,
-            Payload::ComponentCanonicalSection(of) => each.add(of, ItemKind::Canonical)?,
-            Payload::ComponentImportSection(of) => each.add(of, |import| match import.ty {
+            Payload::InstanceSection(section_reader) => each.add(section_reader, ItemKind::Instance)?,
+            Payload::ComponentAliasSection(section_reader) => each.add(section_reader, ItemKind::Alias)?,
+            Payload::ComponentCanonicalSection(section_reader) => each.add(section_reader, ItemKind::Canonical)?,
+            Payload::ComponentImportSection(section_reader) => each.add(section_reader, |import| match import.ty {
                 ComponentTypeRef::Func(_) => ItemKind::Function,
                 ComponentTypeRef::Module(_) => ItemKind::Module,
                 _ => ItemKind::Other,
             })?,
-            Payload::ComponentExportSection(of) => each.add(of, |export| match export.kind {
-                ComponentExternalKind::Func => ItemKind::Function,
-                ComponentExternalKind::Module => ItemKind::Module,
-                _ => ItemKind::Other,
-            })?,
+            Payload::ComponentExportSection(section_reader) => {
+                each.add(section_reader, |export| match export.kind {
+                    ComponentExternalKind::Func => ItemKind::Function,
+                    ComponentExternalKind::Module => ItemKind::Module,
+                    _ => ItemKind::Other,
+                })?
+            }
             Payload::ModuleSection { .. } => items.push(Item { section, bytes: whole.into(), kind: ItemKind::Module }),
             // Custom sections are dropped: their names refer to indices that may change. Other sections are kept whole:
             // they define nothing that is counted here.

@@ -34,11 +34,11 @@ pub(super) fn initial(memory: &[u8]) -> Option<MemoryImage> {
     for payload in Parser::new(0).parse_all(memory) {
         match payload.ok()? {
             Payload::MemorySection(section) => {
-                let of = section.into_iter().next()?.ok()?;
-                if of.shared || of.memory64 || of.page_size_log2.is_some() {
+                let item_type = section.into_iter().next()?.ok()?;
+                if item_type.shared || item_type.memory64 || item_type.page_size_log2.is_some() {
                     return None;
                 }
-                memory_bytes = Some(of.initial.checked_mul(WASM_PAGE_BYTES)?);
+                memory_bytes = Some(item_type.initial.checked_mul(WASM_PAGE_BYTES)?);
             }
             Payload::DataSection(section) => {
                 for data in section {
@@ -86,7 +86,12 @@ pub(super) fn parts_only_name(component: &[u8]) -> bool {
             Payload::Version { encoding, .. } => within.push(*encoding),
             Payload::End(_) => drop(within.pop()),
             Payload::ComponentStartSection { .. } => return false,
-            _ if within.len() > 1 && within.iter().all(|of| *of == Encoding::Component) && !only_names => return false,
+            _ if within.len() > 1
+                && within.iter().all(|item_type| *item_type == Encoding::Component)
+                && !only_names =>
+            {
+                return false;
+            }
             _ => {}
         }
     }
@@ -116,9 +121,9 @@ pub(super) fn with_globals_reset(module: &[u8], names: &HashSet<&str>) -> Option
     let (mut types, mut bodies, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
     let first = globals.functions.len() as u32;
     for (export, own) in wrapped.by_ref().zip(first..) {
-        let of = *globals.functions.get(export.index as usize)?;
+        let item_type = *globals.functions.get(export.index as usize)?;
         let mut function = wasm_encoder::Function::new([]);
-        for parameter in 0..*globals.types.get(of as usize)? {
+        for parameter in 0..*globals.types.get(item_type as usize)? {
             function.instruction(&Instruction::LocalGet(parameter as u32));
         }
         function.instruction(&Instruction::Call(export.index));
@@ -126,7 +131,7 @@ pub(super) fn with_globals_reset(module: &[u8], names: &HashSet<&str>) -> Option
             function.instruction(value).instruction(&Instruction::GlobalSet(*global));
         }
         function.instruction(&Instruction::End);
-        types.push(encoded(&of));
+        types.push(encoded(&item_type));
         bodies.push(encoded(&function));
         replaced.push((export.name, own));
     }
@@ -158,15 +163,15 @@ impl<'a> Globals<'a> {
                 Payload::ImportSection(section) => {
                     for import in section.into_imports() {
                         match import.ok()?.ty {
-                            TypeRef::Func(of) => read.functions.push(of),
+                            TypeRef::Func(item_type) => read.functions.push(item_type),
                             TypeRef::Memory(_) => {}
                             _ => return None,
                         }
                     }
                 }
                 Payload::FunctionSection(section) => {
-                    for of in section {
-                        read.functions.push(of.ok()?);
+                    for item_type in section {
+                        read.functions.push(item_type.ok()?);
                     }
                 }
                 Payload::GlobalSection(section) => {
@@ -225,13 +230,13 @@ impl<'a> Globals<'a> {
 }
 
 /// Returns the initial value of a global, if it is a number.
-fn value(of: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction<'static>> {
+fn value(item_type: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction<'static>> {
     let mut operators = initial.get_operators_reader().into_iter();
     let (Some(Ok(value)), Some(Ok(Operator::End)), None) = (operators.next(), operators.next(), operators.next())
     else {
         return None;
     };
-    match (of, value) {
+    match (item_type, value) {
         (ValType::I32, Operator::I32Const { value }) => Some(Instruction::I32Const(value)),
         (ValType::I64, Operator::I64Const { value }) => Some(Instruction::I64Const(value)),
         (ValType::F32, Operator::F32Const { value }) => {

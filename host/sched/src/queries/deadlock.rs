@@ -171,8 +171,9 @@ impl<C, V> Scheduler<C, V> {
         if self.tasks[creator].state != State::HostsActor {
             return Some(Dependency::all(vec![Some(creator)]));
         }
-        let holds =
-            |call: &&TaskKey| **call != at && waits.get(&self.tasks[**call].id).is_some_and(|of| of.holds_actor);
+        let holds = |call: &&TaskKey| {
+            **call != at && waits.get(&self.tasks[**call].id).is_some_and(|wait_set| wait_set.holds_actor)
+        };
         let holders: Vec<_> = actor.assigned.iter().filter(holds).map(|call| Some(*call)).collect();
         if holders.is_empty() {
             unknown.insert(self.tasks[creator].id);

@@ -103,8 +103,8 @@ fn reason(demand: &ResourceSet, rooms: &[Room<'_>]) -> Option<String> {
 /// Returns the missing share of a request, and an explanation.
 fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
     let units = |amount: i128| amount as f64 / RESOURCE_UNIT as f64;
-    let words = |asked: f64, of: &str, left: f64, total: f64| {
-        (1.0 - left / asked, format!("{asked} {of}, {left} of {total} {place} are free"))
+    let words = |asked: f64, resource_name: &str, left: f64, total: f64| {
+        (1.0 - left / asked, format!("{asked} {resource_name}, {left} of {total} {place} are free"))
     };
     let left = free.cpus.max(0);
     if i128::from(demand.cpus) > left {

@@ -437,7 +437,7 @@ impl Model {
         assert_eq!(steps.workers().count(), self.workers.len());
         for view in steps.workers() {
             let worker = &self.workers[&view.id.0];
-            let of = |is_blocked: bool| -> BTreeSet<u64> {
+            let tasks_where = |is_blocked: bool| -> BTreeSet<u64> {
                 worker
                     .assigned
                     .iter()
@@ -445,8 +445,8 @@ impl Model {
                     .map(|assigned| assigned.task)
                     .collect()
             };
-            assert_eq!(view.assigned.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(false));
-            assert_eq!(view.blocked.iter().map(|task| task.0).collect::<BTreeSet<_>>(), of(true));
+            assert_eq!(view.assigned.iter().map(|task| task.0).collect::<BTreeSet<_>>(), tasks_where(false));
+            assert_eq!(view.blocked.iter().map(|task| task.0).collect::<BTreeSet<_>>(), tasks_where(true));
             let actors: BTreeSet<u64> = worker.actors.iter().map(|assigned| assigned.task).collect();
             assert_eq!(view.actors.iter().map(|actor| actor.0).collect::<BTreeSet<_>>(), actors);
             assert_eq!(view.recall_pending, worker.recall_pending);

@@ -105,15 +105,17 @@ impl Model {
             SubmissionKind::Method(actor) => {
                 let is_alive =
                     self.tasks.get(&actor.0).is_some_and(|creator| !creator.has_finished && creator.job == task.job.0);
-                let has_room =
-                    self.actors.get(&actor.0).is_some_and(|of| (self.calls(actor.0).len() as u64) < of.calls_max);
+                let has_room = self
+                    .actors
+                    .get(&actor.0)
+                    .is_some_and(|record| (self.calls(actor.0).len() as u64) < record.calls_max);
                 task.parent.is_some() && is_alive && has_room && self.objects.contains_key(&actor.0)
             }
         }
     }
 
     pub fn started_inline(&mut self, task: &Submission<u64>, worker: u32) {
-        if task.parent.is_none_or(|(_, _, of)| of.0 != worker) {
+        if task.parent.is_none_or(|(_, _, record)| record.0 != worker) {
             return;
         }
         let known = self.objects.len();

@@ -158,7 +158,8 @@ impl History {
             }
             Action::Interrupt { task, attempt, .. } => {
                 let is_waiting = state.waiting.contains(&(task, attempt));
-                let is_here = state.started.iter().any(|(id, of, _)| (*id, *of) == (task, attempt));
+                let is_here =
+                    state.started.iter().any(|(id, started_attempt, _)| (*id, *started_attempt) == (task, attempt));
                 if is_waiting || is_here && fails_at_once {
                     self.finish(worker, task, attempt, false);
                 }
@@ -175,7 +176,7 @@ impl History {
 
     pub fn finish(&mut self, worker: u32, task: TaskId, attempt: Attempt, succeeds: bool) {
         let state = self.workers.get_mut(&worker).expect("it is there");
-        state.started.retain(|(id, of, _)| (*id, *of) != (task, attempt));
+        state.started.retain(|(id, started_attempt, _)| (*id, *started_attempt) != (task, attempt));
         state.waiting.retain(|other| *other != (task, attempt));
         let outcome = self.outcome(task, succeeds);
         let makes =

@@ -202,11 +202,11 @@ fn what_is_too_large_is_refused() {
     assert_eq!(refused(MIB + 1), Some(Code::StoreFull));
     assert_eq!(refused(1000), None);
     world.values.limits.job_bytes_max = 1500;
-    let of =
+    let add_value =
         |world: &mut World, job| world.values.add(JobId(job), ObjectId(1), ValueMemory::Bytes([0; 600].into())).is_ok();
-    assert_eq!((of(&mut world, 1), of(&mut world, 2)), (false, true));
+    assert_eq!((add_value(&mut world, 1), add_value(&mut world, 2)), (false, true));
     world.values.drop_value(ValueKey(0));
-    assert!(of(&mut world, 1));
+    assert!(add_value(&mut world, 1));
 }
 
 #[test]

@@ -148,17 +148,18 @@ impl PeersState {
             Some(live) if live.peer.begins > peer.begins => return Err(PeerError::OlderCertificate(peer.to_string())),
             Some(live) => live.close(&PeerError::Reconnected(peer.to_string())),
             None if self.incoming(Role::Node).count() >= max => {
-                return Err(PeerError::Full { of: "of nodes".to_owned(), max });
+                return Err(PeerError::Full { group: "of nodes".to_owned(), max });
             }
             None => {}
         }
         Ok(())
     }
 
-    fn check_tenant_limit(&self, of: Option<&Name>, max: usize) -> Result<(), PeerError> {
-        let count = self.incoming(Role::Tenant).filter(|live| of.is_none_or(|name| live.peer.name == *name)).count();
-        let of = || of.map_or("of tenants".to_owned(), |name| format!("of tenant {name:?}"));
-        if count < max { Ok(()) } else { Err(PeerError::Full { of: of(), max }) }
+    fn check_tenant_limit(&self, tenant: Option<&Name>, max: usize) -> Result<(), PeerError> {
+        let count =
+            self.incoming(Role::Tenant).filter(|live| tenant.is_none_or(|name| live.peer.name == *name)).count();
+        let group = || tenant.map_or("of tenants".to_owned(), |name| format!("of tenant {name:?}"));
+        if count < max { Ok(()) } else { Err(PeerError::Full { group: group(), max }) }
     }
 }
 

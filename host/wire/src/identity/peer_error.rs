@@ -81,10 +81,10 @@ pub enum PeerError {
     #[error("{0} connected again")]
     Reconnected(String),
     /// A connection limit is reached.
-    #[error("the limit of {max} connections {of} is reached; retry later")]
+    #[error("the limit of {max} connections {group} is reached; retry later")]
     Full {
         /// What the limit counts.
-        of: String,
+        group: String,
         /// The limit.
         max: usize,
     },

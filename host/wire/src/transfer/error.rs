@@ -180,10 +180,10 @@ impl FetchError {
     pub fn blame(&self) -> TransferBlame {
         match self {
             FetchError::NoHolder { failed, .. } => {
-                let of = |blame| failed.0.iter().any(|failed| failed.error.blame() == blame);
+                let is_blamed = |blame| failed.0.iter().any(|failed| failed.error.blame() == blame);
                 [TransferBlame::Holder, TransferBlame::Link]
                     .into_iter()
-                    .find(|blame| of(*blame))
+                    .find(|blame| is_blamed(*blame))
                     .unwrap_or(TransferBlame::Owner)
             }
             FetchError::WrongEmptyHash { .. } => TransferBlame::Owner,

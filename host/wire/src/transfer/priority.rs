@@ -39,8 +39,8 @@ mod tests {
     #[test]
     fn what_is_more_urgent_goes_first() {
         let positions = [FIRST_POSITION, 1, POSITIONS - 1];
-        let of = |priority: &Priority| positions.map(|position| priority.of_stream(position));
-        let order: Vec<i32> = Priority::ALL.iter().rev().flat_map(of).collect();
+        let stream_priorities = |priority: &Priority| positions.map(|position| priority.of_stream(position));
+        let order: Vec<i32> = Priority::ALL.iter().rev().flat_map(stream_priorities).collect();
         assert!(order.is_sorted_by(|first, then| first > then) && order[0] < 0, "{order:?}");
     }
 }

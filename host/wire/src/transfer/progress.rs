@@ -169,8 +169,11 @@ impl GroupLease {
     /// # Panics
     /// If a group is not part of this lease, or is verified.
     pub(crate) fn memory(&mut self, groups: &Groups) -> &mut [u8] {
-        let of = &self.groups;
-        assert!(of.start <= groups.start && groups.end <= of.end, "groups {groups:?} of a lease of {of:?}");
+        let all_groups = &self.groups;
+        assert!(
+            all_groups.start <= groups.start && groups.end <= all_groups.end,
+            "groups {groups:?} of a lease of {all_groups:?}"
+        );
         let is_leased = |group| self.progress.state().groups[group as usize] == GroupState::Leased;
         assert!(groups.clone().all(is_leased), "groups {groups:?} are verified");
         let range = self.progress.layout.range(groups);

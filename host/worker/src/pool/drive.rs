@@ -298,8 +298,8 @@ impl Driver {
 
     /// Returns the call in flight with this id.
     fn item(&self, id: u64) -> Option<(&Caller, &PendingCall)> {
-        let of = |sent: &&InFlight| (sent.first..sent.first + sent.calls as u64).contains(&id);
-        self.sent.iter().find(of).and_then(|sent| sent.items().nth((id - sent.first) as usize))
+        let is_sent = |sent: &&InFlight| (sent.first..sent.first + sent.calls as u64).contains(&id);
+        self.sent.iter().find(is_sent).and_then(|sent| sent.items().nth((id - sent.first) as usize))
     }
 
     /// Returns the id of the worker's current call: the reported one, or the next one in flight if the reported id is

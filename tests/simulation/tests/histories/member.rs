@@ -93,8 +93,8 @@ async fn start(world: &World, host: usize, mut random: Random, events: mpsc::Sen
     }
     let admission = Admission::new(world.scenario.admission_bytes, world.scenario.waiting_max);
     let transfers = Transfers::new(world.scenario.transfer, admission.clone(), Some(events), Offload::Inline).unwrap();
-    let of = (applicant == host).then_some(host);
-    let store = Store::new(transfers.clone(), &world.scenario.objects, of);
+    let member_index = (applicant == host).then_some(host);
+    let store = Store::new(transfers.clone(), &world.scenario.objects, member_index);
     let (world, random) = (world.clone(), RefCell::new(random));
     let (links, redial, is_stopping) = (Links::default(), Notify::new(), Cell::new(false));
     Member { world, host, endpoint, transfers, admission, store, links, random, redial, is_stopping }

@@ -54,9 +54,9 @@ impl LoadedMlp {
 pub(super) fn standardise(features: Features<'_>, scales: &[(f64, f64)]) -> Result<Tensor, DenseError> {
     let (rows, width) = (features.rows(), features.width());
     let mut values = vec![0.0_f32; rows * width];
-    for (j, of) in scales.iter().enumerate().take(width) {
+    for (j, scale) in scales.iter().enumerate().take(width) {
         for (row, value) in features.column(j).iter().enumerate() {
-            values[row * width + j] = standard(*value, *of);
+            values[row * width + j] = standard(*value, *scale);
         }
     }
     Tensor::new(&[rows, width], &values)

@@ -23,7 +23,8 @@ fn it_learns_what_a_line_can_not() {
     let mut predicted = vec![0.0; 2000];
     model.predict_into(Features::new(&values, 2000, 2000, 2), &mut predicted);
     let mean = target.iter().sum::<f64>() / 2000.0;
-    let error = |of: &dyn Fn(usize) -> f64| (0..2000).map(|row| (of(row) - target[row]).powi(2)).sum::<f64>();
+    let error =
+        |prediction: &dyn Fn(usize) -> f64| (0..2000).map(|row| (prediction(row) - target[row]).powi(2)).sum::<f64>();
     let share = error(&|row| predicted[row]) / error(&|_| mean);
     assert!(share < 0.01, "{share} of the variance is left, after {} epochs", model.epochs);
     assert_eq!(model.sizes(), [2, 32, 16, 1]);

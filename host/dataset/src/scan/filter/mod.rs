@@ -290,8 +290,8 @@ pub(super) fn guarded(predicate: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn 
 /// Makes overflow of integer sums, differences and products an error instead of wrapping.
 fn without_wrapping(expr: Arc<dyn PhysicalExpr>) -> EngineResult<Arc<dyn PhysicalExpr>> {
     let checked = expr.transform_up(|part| match part.downcast_ref::<Arithmetic>() {
-        Some(of) if matches!(of.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {
-            let checked = Arithmetic::new(Arc::clone(of.left()), *of.op(), Arc::clone(of.right()));
+        Some(binary) if matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply) => {
+            let checked = Arithmetic::new(Arc::clone(binary.left()), *binary.op(), Arc::clone(binary.right()));
             Ok(Transformed::yes(Arc::new(checked.with_fail_on_overflow(true)) as Arc<dyn PhysicalExpr>))
         }
         _ => Ok(Transformed::no(part)),

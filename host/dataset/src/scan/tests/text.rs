@@ -329,7 +329,9 @@ fn values_of_json_keep_what_they_are() {
             &["{\"a\": 1}", "{\"b\": \"x\"}"],
             {
                 let members = [("a", DataType::Int64), ("b", Utf8)];
-                DataType::Struct(members.map(|(name, of)| arrow_schema::Field::new(name, of, true)).to_vec().into())
+                DataType::Struct(
+                    members.map(|(name, field_type)| arrow_schema::Field::new(name, field_type, true)).to_vec().into(),
+                )
             },
             &["{a: 1, b: }", "{a: , b: x}"],
         ),

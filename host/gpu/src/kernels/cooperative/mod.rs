@@ -114,7 +114,7 @@ impl Cooperative {
         }
         text += &binding(2, "out", "U", true);
         operands.iter().for_each(|operand| text += &self.fetch_function(operand));
-        let each = |of: &dyn Fn(&Operand) -> String| operands.iter().map(of).collect::<String>();
+        let each = |describe: &dyn Fn(&Operand) -> String| operands.iter().map(describe).collect::<String>();
         text + &MAIN
             .replace("TILE_INDEX", TILE_INDEX)
             .replace("PLACES", &each(&|operand| self.places(operand)))

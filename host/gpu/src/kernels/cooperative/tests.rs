@@ -184,8 +184,8 @@ impl KernelCheck {
             let (stacked, row, column) = (at / columns / rows, at / columns % rows, at % columns);
             let (mut due, mut size) = (0.0, 0.0);
             for k in 0..depth {
-                let of = a(stacked, row, k) * b(stacked, k, column);
-                (due, size) = (due + of, size + of.abs());
+                let term = a(stacked, row, k) * b(stacked, k, column);
+                (due, size) = (due + term, size + term.abs());
             }
             let off = due.abs() / 2048.0 + size * depth as f64 * f64::from(f32::EPSILON) + 1e-7;
             let at = format!("{stacks:?} of {rows} x {depth} x {columns}, {turned:?}: {row}, {column} of {stacked}");

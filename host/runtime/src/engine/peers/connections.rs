@@ -87,7 +87,7 @@ impl Connections {
 
     /// Removes a node. Returns whether it was connected.
     pub(super) fn remove(&mut self, node: NodeId) -> bool {
-        self.remote_workers.retain(|_, of| *of != node);
+        self.remote_workers.retain(|_, remote_node| *remote_node != node);
         self.all.remove(&node).is_some()
     }
 

@@ -130,6 +130,6 @@ impl Programs {
     }
 
     pub(super) fn node_lost(&mut self, node: NodeId) {
-        self.0.retain(|(of, _), _| *of != node);
+        self.0.retain(|(program_node, _), _| *program_node != node);
     }
 }

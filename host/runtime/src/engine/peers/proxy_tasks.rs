@@ -175,8 +175,8 @@ impl ProxyTasks {
 
     /// Removes a node's proxy tasks. Returns the jobs that no other node needs; jobs that it is the root of are orphans.
     pub(super) fn remove_node(&mut self, node: NodeId) -> Vec<JobId> {
-        self.live.retain(|_, of| *of != node);
-        self.tasks.retain(|(of, _), _| *of != node);
+        self.live.retain(|_, owner_node| *owner_node != node);
+        self.tasks.retain(|(owner_node, _), _| *owner_node != node);
         let mut unneeded = Vec::new();
         for (root, job) in &self.jobs {
             if root.node == node {

@@ -331,27 +331,27 @@ mod tests {
             20..30 => Some((NonZeroU64::new(78)?, object.0 - 20)),
             _ => None,
         };
-        let of = |seed, function, arguments: &[Argument<'_>]| {
+        let lineage_of_call = |seed, function, arguments: &[Argument<'_>]| {
             lineage(seed, function, &postcard::to_stdvec(arguments).unwrap(), produced_by)
         };
         let different = [
-            of(1, 1, &[]),
-            of(2, 1, &[]),
-            of(1, 2, &[]),
-            of(1, 1, &[Argument::Value(b"a")]),
-            of(1, 1, &[Argument::Value(b"b")]),
-            of(1, 1, &[Argument::Json("a")]),
-            of(1, 1, &[Argument::Value(b"a"), Argument::Missing]),
-            of(1, 1, &[Argument::Missing, Argument::Value(b"a")]),
-            of(1, 1, &[Argument::Object(ObjectId(10))]),
-            of(1, 1, &[Argument::Object(ObjectId(11))]),
-            of(1, 1, &[Argument::Object(ObjectId(20))]),
+            lineage_of_call(1, 1, &[]),
+            lineage_of_call(2, 1, &[]),
+            lineage_of_call(1, 2, &[]),
+            lineage_of_call(1, 1, &[Argument::Value(b"a")]),
+            lineage_of_call(1, 1, &[Argument::Value(b"b")]),
+            lineage_of_call(1, 1, &[Argument::Json("a")]),
+            lineage_of_call(1, 1, &[Argument::Value(b"a"), Argument::Missing]),
+            lineage_of_call(1, 1, &[Argument::Missing, Argument::Value(b"a")]),
+            lineage_of_call(1, 1, &[Argument::Object(ObjectId(10))]),
+            lineage_of_call(1, 1, &[Argument::Object(ObjectId(11))]),
+            lineage_of_call(1, 1, &[Argument::Object(ObjectId(20))]),
         ];
         for (at, lineage) in different.iter().enumerate() {
             assert!(lineage.is_some() && !different[..at].contains(lineage), "{at}");
         }
-        assert_eq!(of(1, 1, &[Argument::Object(ObjectId(10))]), different[8]);
-        assert_eq!(of(1, 1, &[Argument::Object(ObjectId(30))]), None, "the object's task is unknown");
+        assert_eq!(lineage_of_call(1, 1, &[Argument::Object(ObjectId(10))]), different[8]);
+        assert_eq!(lineage_of_call(1, 1, &[Argument::Object(ObjectId(30))]), None, "the object's task is unknown");
         assert_eq!(lineage(1, 1, &[9, 9], produced_by), None);
     }
 

@@ -52,8 +52,8 @@ impl ObjectNodes {
         // Second choice: a node that is fetching the object, as near to a whole holder as has room, and not below this
         // node.
         let fetching = others().filter(|(_, other)| !other.is_whole && !other.from.is_empty()).filter(has_room);
-        let above =
-            fetching.filter_map(|(other, of)| Some((self.depth(*other, node)?, of.children, of.joined, *other)));
+        let above = fetching
+            .filter_map(|(other, fetch)| Some((self.depth(*other, node)?, fetch.children, fetch.joined, *other)));
         if let Some((.., other)) = above.min() {
             return vec![other];
         }

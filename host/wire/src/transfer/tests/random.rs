@@ -92,9 +92,9 @@ impl HolderBehavior {
             async move {
                 let mut answer = ScriptedResponse::new(&bytes, &tree, &request);
                 match self {
-                    HolderBehavior::Corrupts(of) => {
+                    HolderBehavior::Corrupts(odds) => {
                         for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {
-                            if random.below(of) == 0 {
+                            if random.below(odds) == 0 {
                                 let at = random.below(body.len() as u64) as usize;
                                 body[at] ^= 1 << random.below(8);
                             }
@@ -116,8 +116,8 @@ impl HolderBehavior {
                     _ => {}
                 }
                 let mut all = answer.bytes();
-                if let HolderBehavior::Cuts(of) = self
-                    && random.below(of) == 0
+                if let HolderBehavior::Cuts(odds) = self
+                    && random.below(odds) == 0
                 {
                     all.truncate(random.below(all.len() as u64) as usize);
                 }

@@ -44,9 +44,9 @@ impl WorkerRuntime {
             (Some(TaskKind::Generator), false, 1) => false,
             (Some(TaskKind::Make), false, 1) | (Some(TaskKind::Method | TaskKind::Shared), true, _) => false,
             _ => {
-                let of = kinds.len();
+                let count = kinds.len();
                 return Err(Refusal::bad_request(format!(
-                    "it submits function {function} of {of} as another kind of task"
+                    "it submits function {function} of {count} as another kind of task"
                 )));
             }
         };

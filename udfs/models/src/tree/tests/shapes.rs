@@ -133,10 +133,11 @@ fn rows_taken_together_make_the_same_tree() {
             // Fully grown: each leaf predicts the mean of its value's targets.
             for value in 0..values {
                 let value = f64::from(value) * unit;
-                let of: Vec<f64> = (0..feature.len()).filter(|i| feature[*i] == value).map(|i| target[i]).collect();
+                let targets: Vec<f64> =
+                    (0..feature.len()).filter(|i| feature[*i] == value).map(|i| target[i]).collect();
                 if let Some(row) = feature.iter().position(|x| *x == value) {
                     let predicted = together.predict_columns(&[&feature[row..=row]]).unwrap()[0];
-                    let mean = of.iter().sum::<f64>() / of.len() as f64;
+                    let mean = targets.iter().sum::<f64>() / targets.len() as f64;
                     assert!((predicted - mean).abs() < 1e-12 * mean.abs().max(1.0), "{predicted} {mean}");
                 }
             }
