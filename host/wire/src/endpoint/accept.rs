@@ -111,7 +111,7 @@ async fn welcome(shared: &Arc<EndpointState>, quinn: &quinn::Connection) -> Resu
         Role::Tenant => &shared.tenants,
     };
     let full = |_| PeerError::Full {
-        of: format!("of {}s waiting to be accepted", peer.role),
+        group: format!("of {}s waiting to be accepted", peer.role),
         max: shared.limits.accept_queue_max,
     };
     let slot = queue.clone().try_reserve_owned().map_err(full)?;
