@@ -7,7 +7,20 @@ use serde_json::Value;
 use crate::calls::ProgramTask;
 use crate::error::ProgramError;
 use crate::files::JobFiles;
-use crate::plan::ArgumentPlan;
+
+/// An argument of a program's first task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ArgumentPlan {
+    /// Name.
+    pub name: String,
+    /// Type, as the task declares it.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Text as given by the user, if any.
+    pub value: Option<String>,
+    /// Number of files that the argument names, if any.
+    pub files: Option<u64>,
+}
 
 /// Maximum bytes of the first task's result as JSON. The result is printed, and stored in the job's record.
 const RESULT_BYTES_MAX: usize = 1 << 20;

@@ -31,7 +31,7 @@ mod worker;
 /// Prefix of the targets of this crate's log lines.
 pub const LOG_TARGET: &str = module_path!();
 
-pub use arguments::first_file_argument;
+pub use arguments::{ArgumentPlan, first_file_argument};
 pub use calls::{Program, ProgramTask};
 pub use client::{ClientJob, ClientJobSpec, ClientListener, LoadedProgram, ObjectValue};
 pub use engine::WORKERS_MAX;
@@ -42,7 +42,7 @@ pub use peer::{
     Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, LoadResult, NewPeer, PeerEnd,
     PeerLine, RemoteObject,
 };
-pub use plan::{ArgumentPlan, ProgramPlan};
+pub use plan::ProgramPlan;
 pub use runner::{
     ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec, RunProgram,
     RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::arguments;
+use crate::arguments::{self, ArgumentPlan};
 use crate::error::ProgramError;
 use crate::runner::{MAIN, ProgramRunner, ProgramSpec, find_task};
 
@@ -21,20 +21,6 @@ pub struct ProgramPlan {
     pub component: Option<String>,
     /// Arguments in the task's order.
     pub arguments: Option<Vec<ArgumentPlan>>,
-}
-
-/// An argument of a program's first task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ArgumentPlan {
-    /// Name.
-    pub name: String,
-    /// Type, as the task declares it.
-    #[serde(rename = "type")]
-    pub type_name: String,
-    /// Text as given by the user, if any.
-    pub value: Option<String>,
-    /// Number of files that the argument names, if any.
-    pub files: Option<u64>,
 }
 
 impl ProgramRunner {

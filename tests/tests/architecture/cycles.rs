@@ -81,15 +81,27 @@ fn read(src: &Path) -> BTreeMap<Module, File> {
     files
 }
 
-/// Returns the text without comments, string contents and unit tests.
+/// Returns the text without comments and what only tests have. (`pub(in PATH)` imports nothing.)
 fn code(text: &str) -> String {
+    let is_of_tests =
+        |line: &str| ["#[cfg(test)]", "#[cfg(any(test", "#[cfg(all(test"].iter().any(|start| line.starts_with(start));
     let mut kept = String::new();
-    for line in text.lines() {
-        if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(any(test") {
-            break;
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if is_of_tests(line) {
+            // An item of one line, or up to a closing brace.
+            let Some(item) = lines.by_ref().find(|line| !line.starts_with("#[")) else { break };
+            if !item.ends_with(';') && !item.ends_with('}') {
+                lines.by_ref().find(|line| line.starts_with('}'));
+            }
+            continue;
         }
         let line = line.split_once("//").map_or(line, |(code, _)| code);
-        kept.extend([line, "\n"]);
+        let line = match line.split_once("pub(in ") {
+            Some((before, after)) => format!("{before}pub{}", after.split_once(')').map_or("", |(_, after)| after)),
+            None => line.to_owned(),
+        };
+        kept.extend([line.as_str(), "\n"]);
     }
     kept
 }
@@ -200,7 +212,8 @@ fn resolve<'a>(
         rest = &rest[1..];
     }
     let (module, file) = files.get_key_value(&module)?;
-    let name = rest.first()?;
+    // Without a name, the path is of the module itself.
+    let Some(name) = rest.first() else { return Some(module) };
     if name == "*" || file.defined.contains(name) || !seen.insert((module.clone(), name.clone())) {
         return Some(module);
     }
@@ -222,9 +235,15 @@ fn resolve<'a>(
 fn cycles_are_found_through_re_exports() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\npub use b::{B, make as build};\n");
+    write(
+        "lib.rs",
+        "#[cfg(test)]\nmod a_test;\nmod a;\nmod b;\nmod c;\nmod d;\nmod e;\npub use a::A;\npub use b::{B, make as build};\n",
+    );
     write("a.rs", "use crate::B;\npub struct A(B);\n");
     write("b.rs", "use super::c::C;\npub struct B(C);\npub fn make() -> crate::a::A { crate::a::A }\n");
     write("c.rs", "// crate::A\npub struct C;\n#[cfg(test)]\nmod tests { use crate::A; }\n");
-    assert_eq!(cycles(folder.path()), [["a.rs", "b.rs"]]);
+    write("d.rs", "use crate::{c, e};\npub fn d() { e::e(c::C) }\n");
+    write("e.rs", "pub(in crate::d) fn e(_: crate::c::C) { super::d::d() }\n");
+    write("a_test.rs", "use crate::A;\n");
+    assert_eq!(cycles(folder.path()), [["a.rs", "b.rs"], ["d.rs", "e.rs"]]);
 }
