@@ -9,26 +9,26 @@ use crate::ClientError;
 use crate::arguments::Arguments;
 use crate::encode::ACTOR;
 use crate::job_state::JobState;
-use crate::object::{ObjectRef, Returned};
+use crate::object::{ObjectRef, ResultRefs};
 use crate::options::{ActorOptions, CallOptions};
 use crate::task_call::submit;
 
 /// The value of an actor's handle: the handle of the existing actor, if one had the name already.
 #[derive(Debug, Deserialize)]
-struct Made(Option<ObjectRef<Made>>);
+struct ActorValue(Option<ObjectRef<ActorValue>>);
 
 /// An actor to create: see [`Job::actor`](crate::Job::actor).
 #[derive(Debug, Clone)]
-#[must_use = "nothing is made until it is submitted"]
+#[must_use = "the actor is created only when the call is submitted"]
 pub struct ActorCall<'a> {
     job: &'a Arc<JobState>,
-    of: &'a str,
+    actor_type: &'a str,
     options: Option<Box<RequestOptions>>,
 }
 
 impl<'a> ActorCall<'a> {
-    pub(crate) fn new(job: &'a Arc<JobState>, of: &'a str) -> ActorCall<'a> {
-        ActorCall { job, of, options: None }
+    pub(crate) fn new(job: &'a Arc<JobState>, actor_type: &'a str) -> ActorCall<'a> {
+        ActorCall { job, actor_type, options: None }
     }
 
     /// Sets the options of the actor.
@@ -43,10 +43,10 @@ impl<'a> ActorCall<'a> {
     /// # Errors
     /// No such actor type exists; its `new` takes other arguments; the job has ended.
     pub async fn submit(&self, arguments: impl Arguments) -> Result<Actor, ClientError> {
-        let name = format!("{}.new", self.of);
-        let (place, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
-        let handle = submit(self.job, (place, task), self.options.clone(), None, arguments).await?;
-        Ok(Actor { handle, of: self.of.into(), options: None })
+        let name = format!("{}.new", self.actor_type);
+        let (index, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
+        let handle = submit(self.job, (index, task), self.options.clone(), None, arguments).await?;
+        Ok(Actor { handle, actor_type: self.actor_type.into(), options: None })
     }
 }
 
@@ -55,36 +55,36 @@ impl<'a> ActorCall<'a> {
 /// Cheap to clone. A task of the same job takes it as an argument or as a part of one.
 #[derive(Debug, Clone)]
 pub struct Actor {
-    handle: ObjectRef<Made>,
-    of: Arc<str>,
+    handle: ObjectRef<ActorValue>,
+    actor_type: Arc<str>,
     options: Option<Box<RequestOptions>>,
 }
 
 impl Actor {
-    pub(crate) async fn find(job: &Arc<JobState>, of: &str, name: &str) -> Result<Actor, ClientError> {
-        method(job, &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
-        let found: ObjectRef<ObjectRef<Made>> = ObjectRef::made(job.link.find_actor(name).await?, job);
-        Ok(Actor { handle: found.get().await?, of: of.into(), options: None })
+    pub(crate) async fn find(job: &Arc<JobState>, actor_type: &str, name: &str) -> Result<Actor, ClientError> {
+        method(job, &format!("{actor_type}.new"), |kind| kind == TaskKind::Make)?;
+        let found: ObjectRef<ObjectRef<ActorValue>> = ObjectRef::new(job.link.find_actor(name).await?, job);
+        Ok(Actor { handle: found.get().await?, actor_type: actor_type.into(), options: None })
     }
 
     /// Calls a method. The calls of one client start in the order in which the client makes them.
     ///
     /// # Errors
     /// No such method exists; it takes or returns other types; the job has ended.
-    pub async fn call<R: Returned>(&self, name: &str, arguments: impl Arguments) -> Result<R, ClientError> {
+    pub async fn call<R: ResultRefs>(&self, name: &str, arguments: impl Arguments) -> Result<R, ClientError> {
         let job = self.handle.job();
-        let name = format!("{}.{name}", self.of);
-        let (place, task) = method(job, &name, |kind| matches!(kind, TaskKind::Method | TaskKind::Shared))?;
+        let name = format!("{}.{name}", self.actor_type);
+        let (index, task) = method(job, &name, |kind| matches!(kind, TaskKind::Method | TaskKind::Shared))?;
         if R::COUNT != task.count {
-            let (returns, asked) = (task.returns.clone(), format!("{} objects", R::COUNT));
-            return Err(ClientError::Returns { task: name, returns, asked });
+            let (returns, requested) = (task.returns.clone(), format!("{} objects", R::COUNT));
+            return Err(ClientError::Returns { task: name, returns, requested });
         }
         R::check(&name, &task.returns)?;
-        submit(job, (place, task), self.options.clone(), Some(self.handle.number()), arguments).await
+        submit(job, (index, task), self.options.clone(), Some(self.handle.number()), arguments).await
     }
 
     /// Returns a handle whose calls have these options.
-    #[must_use = "it is another handle that has the options"]
+    #[must_use = "the options apply to the returned handle only"]
     pub fn with(&self, options: CallOptions) -> Actor {
         Actor { options: Some(Box::new(options.0)), ..self.clone() }
     }
@@ -95,7 +95,7 @@ impl Actor {
     /// Why the actor could not be created.
     pub async fn ready(&self) -> Result<(), TaskError> {
         let mut handle = self.handle.clone();
-        while let Made(Some(other)) = handle.get().await? {
+        while let ActorValue(Some(other)) = handle.get().await? {
             handle = other;
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Actor {
     }
 
     async fn end(&self, restart: bool) {
-        // An actor of an ended job has ended.
+        // All actors of an ended job have ended.
         let _ = self.handle.job().link.kill_actor(ActorId(self.number().0), restart).await;
     }
 
@@ -132,16 +132,16 @@ impl Serialize for Actor {
 ///
 /// It keeps the actor alive, and is an argument or a part of one, as an [`Actor`] is.
 #[derive(Debug, Clone)]
-pub struct ActorRef(ObjectRef<Made>);
+pub struct ActorRef(ObjectRef<ActorValue>);
 
 impl ActorRef {
-    /// Returns a handle to call the actor as one of the type `of`. Calls fail if the actor is of another type.
+    /// Returns a handle to call the actor as one of this type. Calls fail if the actor is of another type.
     ///
     /// # Errors
     /// No such actor type exists.
-    pub fn typed(&self, of: &str) -> Result<Actor, ClientError> {
-        method(self.0.job(), &format!("{of}.new"), |kind| kind == TaskKind::Make)?;
-        Ok(Actor { handle: self.0.clone(), of: of.into(), options: None })
+    pub fn typed(&self, actor_type: &str) -> Result<Actor, ClientError> {
+        method(self.0.job(), &format!("{actor_type}.new"), |kind| kind == TaskKind::Make)?;
+        Ok(Actor { handle: self.0.clone(), actor_type: actor_type.into(), options: None })
     }
 }
 
@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for ActorRef {
 fn method<'j>(
     job: &'j JobState,
     name: &str,
-    is_one: fn(TaskKind) -> bool,
+    is_kind: fn(TaskKind) -> bool,
 ) -> Result<(u32, &'j sandbar_node::ProgramTask), ClientError> {
-    job.find(name, is_one).map_err(|there| ClientError::NoMethod { name: name.to_owned(), there })
+    job.find(name, is_kind).map_err(|available| ClientError::NoMethod { name: name.to_owned(), available })
 }

@@ -8,10 +8,10 @@ use sandbar_node::ProgramTask;
 use serde::Serialize;
 
 use crate::ClientError;
-use crate::encode::{Unfit, encode_argument};
+use crate::encode::{EncodeError, encode_argument};
 use crate::job_state::JobState;
 use crate::types::Type;
-use crate::value::captured;
+use crate::value::capture_refs;
 
 /// The arguments of a task, in order: a tuple of values, and of object references whose values the task receives.
 pub trait Arguments {
@@ -31,7 +31,7 @@ pub struct ArgumentList<'a> {
     task: &'a ProgramTask,
     bytes: Vec<u8>,
     all: Vec<ArgumentSource>,
-    /// Objects that the values contain.
+    /// Objects that the values refer to.
     refs: Vec<ObjectId>,
 }
 
@@ -43,15 +43,15 @@ enum ArgumentSource {
 
 impl<'a> ArgumentList<'a> {
     /// Encodes all arguments of a task.
-    pub(crate) fn of<A: Arguments>(
+    pub(crate) fn encode<A: Arguments>(
         job: &'a Arc<JobState>,
         task: &'a ProgramTask,
         arguments: &A,
     ) -> Result<ArgumentList<'a>, ClientError> {
         if A::COUNT != task.arguments.len() {
-            let takes: Vec<_> = task.arguments.iter().map(|(name, of)| format!("{name}: {of}")).collect();
+            let takes: Vec<_> = task.arguments.iter().map(|(name, type_name)| format!("{name}: {type_name}")).collect();
             let (task, takes) = (task.name.as_ref().to_owned(), takes.join(", "));
-            return Err(ClientError::Count { task, takes, given: A::COUNT });
+            return Err(ClientError::Count { task, takes, count: A::COUNT });
         }
         let mut list = ArgumentList { job, task, bytes: Vec::new(), all: Vec::new(), refs: Vec::new() };
         arguments.write(&mut list)?;
@@ -59,35 +59,38 @@ impl<'a> ArgumentList<'a> {
     }
 
     fn add<T: Serialize>(&mut self, value: &T) -> Result<(), ClientError> {
-        let (name, of) = self.task.arguments.get(self.all.len()).map(|(name, of)| (&**name, &**of)).unwrap_or_default();
-        let (expected, start) = (Type::parse(of), self.bytes.len());
-        let (result, written) = captured(self.job, || encode_argument(value, &expected, &mut self.bytes));
+        let argument = self.task.arguments.get(self.all.len());
+        let (name, type_name) = argument.map(|(name, type_name)| (&**name, &**type_name)).unwrap_or_default();
+        let (expected, start) = (Type::parse(type_name), self.bytes.len());
+        let (result, refs) = capture_refs(self.job, || encode_argument(value, &expected, &mut self.bytes));
         let task = || self.task.name.as_ref().to_owned();
-        if let Some(object) = written.foreign {
+        if let Some(object) = refs.foreign {
             return Err(ClientError::OtherJob { object: object.short(), task: task() });
         }
-        let unfit =
-            |given| ClientError::Argument { task: task(), argument: name.to_owned(), expected: of.to_owned(), given };
-        match (result, written.objects.last()) {
+        let mismatch = |actual| {
+            let (argument, expected) = (name.to_owned(), type_name.to_owned());
+            ClientError::Argument { task: task(), argument, expected, actual }
+        };
+        match (result, refs.objects.last()) {
             (Ok(()), _) => {
                 self.all.push(ArgumentSource::Value(start..self.bytes.len()));
-                self.refs.extend(written.objects);
+                self.refs.extend(refs.objects);
                 Ok(())
             }
-            (Err(Unfit::IsObject), Some(_)) if Type::parse(written.of).contradicts(&expected) => {
-                Err(unfit(format!("an object of {}", written.of)))
+            (Err(EncodeError::Object), Some(_)) if Type::parse(refs.type_name).contradicts(&expected) => {
+                Err(mismatch(format!("an object of {}", refs.type_name)))
             }
-            (Err(Unfit::IsObject), Some(object)) => {
+            (Err(EncodeError::Object), Some(object)) => {
                 self.all.push(ArgumentSource::Object(*object));
                 Ok(())
             }
-            (Err(other), _) => Err(unfit(other.to_string())),
+            (Err(other), _) => Err(mismatch(other.to_string())),
         }
     }
 
     /// Returns the request to call the task or the actor method.
     pub(crate) fn request(&self, options: Option<Box<RequestOptions>>, actor: Option<ObjectId>) -> TaskRequest<'_> {
-        let arguments = self.all.iter().map(|given| match given {
+        let arguments = self.all.iter().map(|source| match source {
             ArgumentSource::Value(range) => Argument::Value(self.bytes.get(range.clone()).unwrap_or_default()),
             ArgumentSource::Object(object) => Argument::Object(*object),
         });
@@ -104,12 +107,12 @@ impl Arguments for () {
 }
 
 macro_rules! tuples {
-    ($($count:literal: $($type:ident $place:tt),*;)*) => {$(
+    ($($count:literal: $($type:ident $index:tt),*;)*) => {$(
         impl<$($type: Serialize),*> Arguments for ($($type,)*) {
             const COUNT: usize = $count;
 
             fn write(&self, list: &mut ArgumentList<'_>) -> Result<(), ClientError> {
-                $(list.add(&self.$place)?;)*
+                $(list.add(&self.$index)?;)*
                 Ok(())
             }
         }

@@ -37,8 +37,8 @@ impl ObjectRef<Batch> {
     /// As [`ObjectRef::get`].
     pub async fn get_batch(&self) -> Result<RecordBatch, TaskError> {
         let bytes = self.get_bytes().await?;
-        view(&Buffer::from(Bytes::from_owner(bytes))).map_err(|what| {
-            let message = format!("object {} is not a record batch: {what}", self.number().short());
+        view(&Buffer::from(Bytes::from_owner(bytes))).map_err(|reason| {
+            let message = format!("object {} is not a record batch: {reason}", self.number().short());
             TaskError { fault: Fault::new(Code::BadOutput, message), chain: Vec::new() }
         })
     }
@@ -71,12 +71,12 @@ fn view(whole: &Buffer) -> Result<RecordBatch, String> {
     let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
     let head = whole.get(ALIGNMENT..).and_then(|rest| rest.get(..len)).ok_or_else(short)?;
     let header = Header::parse(head).map_err(|e| e.to_string())?;
-    let at = body_at(len);
-    if whole.len() < at {
+    let body = body_at(len);
+    if whole.len() < body {
         return Err(short());
     }
     let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
-    read(&header, Arc::new(schema), &whole.slice(at)).map_err(|e| e.to_string())
+    read(&header, Arc::new(schema), &whole.slice(body)).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn batches_survive_a_round_trip() {
         let bytes = write(&batch()).unwrap();
         assert_eq!(view(&Buffer::from(bytes)).unwrap(), batch());
     }
 
     #[test]
-    fn other_bytes_are_errors() {
+    fn invalid_bytes_are_errors() {
         let bytes = write(&batch()).unwrap();
         for len in 0..bytes.len() {
             assert!(view(&Buffer::from(&bytes[..len])).is_err(), "{len}");
@@ -107,9 +107,9 @@ mod tests {
         long[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(view(&Buffer::from(long)).is_err());
         // A damaged byte never causes a panic.
-        for at in 0..bytes.len() {
+        for body in 0..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 0xff;
+            damaged[body] ^= 0xff;
             let _ = view(&Buffer::from(damaged));
         }
     }

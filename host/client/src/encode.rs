@@ -11,102 +11,111 @@ use serde::ser::{self, Impossible, SerializeSeq, SerializeTuple, Serializer};
 
 use crate::types::Type;
 
-/// Serde name of an object reference. As an argument of its own it is not a value.
+/// Serde name of an object reference. A reference that is a whole argument stands for the object's value.
 pub(crate) const OBJECT: &str = "sandbar.ObjectRef";
-/// Serde name of an actor handle, which is a value of its own.
+/// Serde name of an actor handle, which is a value.
 pub(crate) const ACTOR: &str = "sandbar.Actor";
 
 /// Why a value can't be encoded as a type.
 #[derive(Debug)]
-pub(crate) enum Unfit {
-    /// A description of the value, which does not fit.
-    Is(String),
-    /// The type is unknown: encode the value with postcard.
-    AsItIs,
+pub(crate) enum EncodeError {
+    /// The type can't represent the value, which the text describes.
+    Mismatch(String),
+    /// The type is unknown: encode the value as its own type.
+    UnknownType,
     /// The value is an object reference, so the object's value is the argument.
-    IsObject,
+    Object,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfit::Is(what) => f.write_str(what),
-            Unfit::AsItIs => f.write_str("a value of a type that is not known"),
-            Unfit::IsObject => f.write_str("an object"),
+            EncodeError::Mismatch(what) => f.write_str(what),
+            EncodeError::UnknownType => f.write_str("a value of an unknown type"),
+            EncodeError::Object => f.write_str("an object"),
         }
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for EncodeError {}
 
-impl ser::Error for Unfit {
+impl ser::Error for EncodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Unfit::Is(message.to_string())
+        EncodeError::Mismatch(message.to_string())
     }
 }
 
-/// Encodes an argument as a type. Returns [`Unfit::IsObject`] for an object reference.
-pub(crate) fn encode_argument<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>) -> Result<(), Unfit> {
-    write(value, of, out, true)
+/// Encodes an argument as a type. Returns [`EncodeError::Object`] for an object reference.
+pub(crate) fn encode_argument<T: Serialize + ?Sized>(
+    value: &T,
+    target: &Type,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    write(value, target, out, true)
 }
 
 /// Encodes a value as a type.
-fn encode<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>) -> Result<(), Unfit> {
-    write(value, of, out, false)
+fn encode<T: Serialize + ?Sized>(value: &T, target: &Type, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    write(value, target, out, false)
 }
 
-fn write<T: Serialize + ?Sized>(value: &T, of: &Type, out: &mut Vec<u8>, is_whole: bool) -> Result<(), Unfit> {
-    match value.serialize(Encoder { of, out, is_whole }) {
-        Err(Unfit::AsItIs) => as_it_is(value, out),
+fn write<T: Serialize + ?Sized>(
+    value: &T,
+    target: &Type,
+    out: &mut Vec<u8>,
+    is_argument: bool,
+) -> Result<(), EncodeError> {
+    match value.serialize(Encoder { target, out, is_argument }) {
+        Err(EncodeError::UnknownType) => encode_as_own_type(value, out),
         result => result,
     }
 }
 
-/// Encodes a value with postcard, as its own type.
-fn as_it_is<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Unfit> {
-    *out = postcard::to_extend(value, std::mem::take(out)).map_err(|e| Unfit::Is(e.to_string()))?;
+/// Encodes a value as its own type.
+fn encode_as_own_type<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    *out = postcard::to_extend(value, std::mem::take(out)).map_err(|e| EncodeError::Mismatch(e.to_string()))?;
     Ok(())
 }
 
 struct Encoder<'a> {
-    of: &'a Type,
+    target: &'a Type,
     out: &'a mut Vec<u8>,
     /// Whether the value is an argument, rather than a part of one.
-    is_whole: bool,
+    is_argument: bool,
 }
 
 impl<'a> Encoder<'a> {
-    /// Returns the type to encode. A plain value fits an option of its type.
-    fn of(&mut self) -> Result<&'a Type, Unfit> {
-        while let Type::Option(of) = self.of
-            && of.is_known()
+    /// Returns the type to encode as. Wraps a plain value in the options around its type.
+    fn target_type(&mut self) -> Result<&'a Type, EncodeError> {
+        while let Type::Option(inner) = self.target
+            && inner.is_known()
         {
             self.out.push(1);
-            self.of = of;
+            self.target = inner;
         }
-        match self.of {
-            Type::Other => Err(Unfit::AsItIs),
-            of => Ok(of),
+        match self.target {
+            Type::Other => Err(EncodeError::UnknownType),
+            target => Ok(target),
         }
     }
 
-    fn int(mut self, value: i128) -> Result<(), Unfit> {
-        let is = || Unfit::Is(format!("the number {value}"));
-        match self.of()? {
+    fn int(mut self, value: i128) -> Result<(), EncodeError> {
+        let mismatch = || EncodeError::Mismatch(format!("the number {value}"));
+        match self.target_type()? {
             Type::Int(bits, true) => {
                 let bound = 1_i128 << (bits - 1);
                 if !(-bound..bound).contains(&value) {
-                    return Err(is());
+                    return Err(mismatch());
                 }
                 match bits {
                     8 => self.out.push(value as i8 as u8),
-                    // Zigzag: small numbers are short, of either sign.
+                    // Zigzag: encodes small numbers of either sign in few bytes.
                     _ => varint(((value << 1) ^ (value >> 127)) as u128, self.out),
                 }
             }
             Type::Int(bits, false) => {
                 if !(0..1 << bits).contains(&value) {
-                    return Err(is());
+                    return Err(mismatch());
                 }
                 match bits {
                     8 => self.out.push(value as u8),
@@ -115,163 +124,169 @@ impl<'a> Encoder<'a> {
             }
             Type::F64 if value as f64 as i128 == value => self.out.extend((value as f64).to_le_bytes()),
             Type::F32 if value as f32 as i128 == value => self.out.extend((value as f32).to_le_bytes()),
-            _ => return Err(is()),
+            _ => return Err(mismatch()),
         }
         Ok(())
     }
 
-    fn float(mut self, value: f64) -> Result<(), Unfit> {
-        match self.of()? {
+    fn float(mut self, value: f64) -> Result<(), EncodeError> {
+        match self.target_type()? {
             Type::F64 => self.out.extend(value.to_le_bytes()),
             Type::F32 if f64::from(value as f32) == value || value.is_nan() => {
                 self.out.extend((value as f32).to_le_bytes());
             }
-            _ => return Err(Unfit::Is(format!("the number {value:?}"))),
+            _ => return Err(EncodeError::Mismatch(format!("the number {value:?}"))),
         }
         Ok(())
     }
 
-    fn parts(mut self, count: Option<usize>) -> Result<Parts<'a>, Unfit> {
-        let of = match (self.of()?, count) {
-            (Type::List(of), None) => Of::Each(of),
-            (Type::Tuple(all), Some(count)) if all.len() == count => Of::InTurn(all),
-            (_, None) => return Err(Unfit::Is("a list".to_owned())),
-            (_, Some(count)) => return Err(Unfit::Is(format!("{count} values together"))),
+    fn parts(mut self, count: Option<usize>) -> Result<SequenceEncoder<'a>, EncodeError> {
+        let types = match (self.target_type()?, count) {
+            (Type::List(element), None) => ElementTypes::Same(element),
+            (Type::Tuple(all), Some(count)) if all.len() == count => ElementTypes::Each(all),
+            (_, None) => return Err(EncodeError::Mismatch("a list".to_owned())),
+            (_, Some(count)) => return Err(EncodeError::Mismatch(format!("{count} values together"))),
         };
-        Ok(Parts { out: self.out, of, written: Vec::new(), count: 0 })
+        Ok(SequenceEncoder { out: self.out, types, written: Vec::new(), count: 0 })
     }
 
-    /// Returns the error for a value that fits no known type.
-    fn is<T>(&self, what: impl Into<String>) -> Result<T, Unfit> {
-        Err(if *self.of == Type::Other { Unfit::AsItIs } else { Unfit::Is(what.into()) })
+    /// Returns the error for a value that no known type represents.
+    fn mismatch<T>(&self, description: impl Into<String>) -> Result<T, EncodeError> {
+        Err(if *self.target == Type::Other {
+            EncodeError::UnknownType
+        } else {
+            EncodeError::Mismatch(description.into())
+        })
     }
 }
 
 impl<'a> Serializer for Encoder<'a> {
     type Ok = ();
-    type Error = Unfit;
-    type SerializeSeq = Parts<'a>;
-    type SerializeTuple = Parts<'a>;
-    type SerializeTupleStruct = Impossible<(), Unfit>;
-    type SerializeTupleVariant = Impossible<(), Unfit>;
-    type SerializeMap = Impossible<(), Unfit>;
-    type SerializeStruct = Impossible<(), Unfit>;
-    type SerializeStructVariant = Impossible<(), Unfit>;
+    type Error = EncodeError;
+    type SerializeSeq = SequenceEncoder<'a>;
+    type SerializeTuple = SequenceEncoder<'a>;
+    type SerializeTupleStruct = Impossible<(), EncodeError>;
+    type SerializeTupleVariant = Impossible<(), EncodeError>;
+    type SerializeMap = Impossible<(), EncodeError>;
+    type SerializeStruct = Impossible<(), EncodeError>;
+    type SerializeStructVariant = Impossible<(), EncodeError>;
 
-    fn serialize_bool(mut self, value: bool) -> Result<(), Unfit> {
-        match self.of()? {
+    fn serialize_bool(mut self, value: bool) -> Result<(), EncodeError> {
+        match self.target_type()? {
             Type::Bool => self.out.push(u8::from(value)),
-            _ => return Err(Unfit::Is(value.to_string())),
+            _ => return Err(EncodeError::Mismatch(value.to_string())),
         }
         Ok(())
     }
 
-    fn serialize_i8(self, value: i8) -> Result<(), Unfit> {
+    fn serialize_i8(self, value: i8) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_i16(self, value: i16) -> Result<(), Unfit> {
+    fn serialize_i16(self, value: i16) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_i32(self, value: i32) -> Result<(), Unfit> {
+    fn serialize_i32(self, value: i32) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_i64(self, value: i64) -> Result<(), Unfit> {
+    fn serialize_i64(self, value: i64) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_u8(self, value: u8) -> Result<(), Unfit> {
+    fn serialize_u8(self, value: u8) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_u16(self, value: u16) -> Result<(), Unfit> {
+    fn serialize_u16(self, value: u16) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_u32(self, value: u32) -> Result<(), Unfit> {
+    fn serialize_u32(self, value: u32) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_u64(self, value: u64) -> Result<(), Unfit> {
+    fn serialize_u64(self, value: u64) -> Result<(), EncodeError> {
         self.int(value.into())
     }
 
-    fn serialize_f32(self, value: f32) -> Result<(), Unfit> {
+    fn serialize_f32(self, value: f32) -> Result<(), EncodeError> {
         self.float(value.into())
     }
 
-    fn serialize_f64(self, value: f64) -> Result<(), Unfit> {
+    fn serialize_f64(self, value: f64) -> Result<(), EncodeError> {
         self.float(value)
     }
 
-    fn serialize_char(mut self, value: char) -> Result<(), Unfit> {
-        match self.of()? {
+    fn serialize_char(mut self, value: char) -> Result<(), EncodeError> {
+        match self.target_type()? {
             Type::Char | Type::Text => text(value.encode_utf8(&mut [0; 4]), self.out),
-            _ => return Err(Unfit::Is(format!("the character {value:?}"))),
+            _ => return Err(EncodeError::Mismatch(format!("the character {value:?}"))),
         }
         Ok(())
     }
 
-    fn serialize_str(mut self, value: &str) -> Result<(), Unfit> {
-        match self.of()? {
+    fn serialize_str(mut self, value: &str) -> Result<(), EncodeError> {
+        match self.target_type()? {
             Type::Text => text(value, self.out),
-            _ => return Err(Unfit::Is(format!("the text {:?}", value.chars().take(40).collect::<String>()))),
+            _ => {
+                return Err(EncodeError::Mismatch(format!("the text {:?}", value.chars().take(40).collect::<String>())));
+            }
         }
         Ok(())
     }
 
-    fn serialize_bytes(mut self, value: &[u8]) -> Result<(), Unfit> {
-        match self.of()? {
-            Type::List(of) if **of == Type::Int(8, false) => {
+    fn serialize_bytes(mut self, value: &[u8]) -> Result<(), EncodeError> {
+        match self.target_type()? {
+            Type::List(element) if **element == Type::Int(8, false) => {
                 varint(value.len() as u128, self.out);
                 self.out.extend_from_slice(value);
             }
-            _ => return Err(Unfit::Is(format!("{} bytes", value.len()))),
+            _ => return Err(EncodeError::Mismatch(format!("{} bytes", value.len()))),
         }
         Ok(())
     }
 
-    fn serialize_none(self) -> Result<(), Unfit> {
-        match self.of {
+    fn serialize_none(self) -> Result<(), EncodeError> {
+        match self.target {
             Type::Option(_) => self.out.push(0),
-            _ => return self.is("nothing"),
+            _ => return self.mismatch("nothing"),
         }
         Ok(())
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Unfit> {
-        match self.of {
-            Type::Option(of) => {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), EncodeError> {
+        match self.target {
+            Type::Option(inner) => {
                 self.out.push(1);
-                encode(value, of, self.out)
+                encode(value, inner, self.out)
             }
-            _ => self.is("an option"),
+            _ => self.mismatch("an option"),
         }
     }
 
-    fn serialize_unit(mut self) -> Result<(), Unfit> {
-        match self.of()? {
+    fn serialize_unit(mut self) -> Result<(), EncodeError> {
+        match self.target_type()? {
             Type::Unit => Ok(()),
-            _ => Err(Unfit::Is("nothing".to_owned())),
+            _ => Err(EncodeError::Mismatch("nothing".to_owned())),
         }
     }
 
-    fn serialize_unit_struct(self, name: &'static str) -> Result<(), Unfit> {
-        self.is(format!("a `{name}`"))
+    fn serialize_unit_struct(self, name: &'static str) -> Result<(), EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
-    fn serialize_unit_variant(self, name: &'static str, _: u32, _: &'static str) -> Result<(), Unfit> {
-        self.is(format!("a `{name}`"))
+    fn serialize_unit_variant(self, name: &'static str, _: u32, _: &'static str) -> Result<(), EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<(), Unfit> {
-        match (name, self.of) {
-            (OBJECT, _) if self.is_whole => Err(Unfit::IsObject),
-            (_, Type::Other) => Err(Unfit::AsItIs),
-            (OBJECT, _) => Err(Unfit::Is("an object within a value".to_owned())),
-            (ACTOR, _) => Err(Unfit::Is("an actor".to_owned())),
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<(), EncodeError> {
+        match (name, self.target) {
+            (OBJECT, _) if self.is_argument => Err(EncodeError::Object),
+            (_, Type::Other) => Err(EncodeError::UnknownType),
+            (OBJECT, _) => Err(EncodeError::Mismatch("an object within a value".to_owned())),
+            (ACTOR, _) => Err(EncodeError::Mismatch("an actor".to_owned())),
             _ => value.serialize(self),
         }
     }
@@ -282,20 +297,20 @@ impl<'a> Serializer for Encoder<'a> {
         _: u32,
         _: &'static str,
         _: &T,
-    ) -> Result<(), Unfit> {
-        self.is(format!("a `{name}`"))
+    ) -> Result<(), EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Parts<'a>, Unfit> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<SequenceEncoder<'a>, EncodeError> {
         self.parts(None)
     }
 
-    fn serialize_tuple(self, len: usize) -> Result<Parts<'a>, Unfit> {
+    fn serialize_tuple(self, len: usize) -> Result<SequenceEncoder<'a>, EncodeError> {
         self.parts(Some(len))
     }
 
-    fn serialize_tuple_struct(self, name: &'static str, _: usize) -> Result<Impossible<(), Unfit>, Unfit> {
-        self.is(format!("a `{name}`"))
+    fn serialize_tuple_struct(self, name: &'static str, _: usize) -> Result<Impossible<(), EncodeError>, EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
     fn serialize_tuple_variant(
@@ -304,16 +319,16 @@ impl<'a> Serializer for Encoder<'a> {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Impossible<(), Unfit>, Unfit> {
-        self.is(format!("a `{name}`"))
+    ) -> Result<Impossible<(), EncodeError>, EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Impossible<(), Unfit>, Unfit> {
-        self.is("a map")
+    fn serialize_map(self, _: Option<usize>) -> Result<Impossible<(), EncodeError>, EncodeError> {
+        self.mismatch("a map")
     }
 
-    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Impossible<(), Unfit>, Unfit> {
-        self.is(format!("a `{name}`"))
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Impossible<(), EncodeError>, EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
     fn serialize_struct_variant(
@@ -322,8 +337,8 @@ impl<'a> Serializer for Encoder<'a> {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Impossible<(), Unfit>, Unfit> {
-        self.is(format!("a `{name}`"))
+    ) -> Result<Impossible<(), EncodeError>, EncodeError> {
+        self.mismatch(format!("a `{name}`"))
     }
 
     fn is_human_readable(&self) -> bool {
@@ -331,61 +346,63 @@ impl<'a> Serializer for Encoder<'a> {
     }
 }
 
-enum Of<'a> {
-    Each(&'a Type),
-    InTurn(&'a [Type]),
+enum ElementTypes<'a> {
+    /// Type of all elements of a list.
+    Same(&'a Type),
+    /// Type of each element of a tuple.
+    Each(&'a [Type]),
 }
 
 /// Encodes the elements of a list or a tuple.
-struct Parts<'a> {
+struct SequenceEncoder<'a> {
     out: &'a mut Vec<u8>,
-    of: Of<'a>,
+    types: ElementTypes<'a>,
     written: Vec<u8>,
     count: usize,
 }
 
-impl Parts<'_> {
-    fn part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unfit> {
-        let of = match self.of {
-            Of::Each(of) => of,
-            Of::InTurn(all) => all.get(self.count).unwrap_or(&Type::Other),
+impl SequenceEncoder<'_> {
+    fn add<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        let target = match self.types {
+            ElementTypes::Same(element) => element,
+            ElementTypes::Each(all) => all.get(self.count).unwrap_or(&Type::Other),
         };
         self.count += 1;
-        encode(value, of, &mut self.written)
+        encode(value, target, &mut self.written)
     }
 
-    fn whole(self) {
-        if let Of::Each(_) = self.of {
+    fn finish(self) {
+        if let ElementTypes::Same(_) = self.types {
             varint(self.count as u128, self.out);
         }
         self.out.extend(self.written);
     }
 }
 
-impl SerializeSeq for Parts<'_> {
+impl SerializeSeq for SequenceEncoder<'_> {
     type Ok = ();
-    type Error = Unfit;
+    type Error = EncodeError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unfit> {
-        self.part(value)
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.add(value)
     }
 
-    fn end(self) -> Result<(), Unfit> {
-        self.whole();
+    fn end(self) -> Result<(), EncodeError> {
+        self.finish();
         Ok(())
     }
 }
 
-impl SerializeTuple for Parts<'_> {
+impl SerializeTuple for SequenceEncoder<'_> {
     type Ok = ();
-    type Error = Unfit;
+    type Error = EncodeError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Unfit> {
-        self.part(value)
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.add(value)
     }
 
-    fn end(self) -> Result<(), Unfit> {
-        self.whole();
+    fn end(self) -> Result<(), EncodeError> {
+        self.finish();
         Ok(())
     }
 }
@@ -395,7 +412,7 @@ fn text(value: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// Encodes a number in groups of seven bits, the lowest first; the highest bit of each byte but the last is set.
+/// Encodes a number in groups of seven bits, lowest first. The highest bit is set in all bytes except the last.
 fn varint(mut value: u128, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -410,23 +427,23 @@ mod tests {
 
     use super::*;
 
-    /// Encodes `value` as a type and expects postcard's encoding of `as_that`.
+    /// Encodes `value` as a type and expects postcard's encoding of `expected`.
     #[track_caller]
-    fn check(value: impl Serialize, of: &str, as_that: impl Serialize) {
+    fn check(value: impl Serialize, type_name: &str, expected: impl Serialize) {
         let mut out = Vec::new();
-        encode(&value, &Type::parse(of), &mut out).unwrap_or_else(|e| panic!("{of}: {e}"));
-        assert_eq!(out, postcard::to_stdvec(&as_that).unwrap(), "{of}");
+        encode(&value, &Type::parse(type_name), &mut out).unwrap_or_else(|e| panic!("{type_name}: {e}"));
+        assert_eq!(out, postcard::to_stdvec(&expected).unwrap(), "{type_name}");
     }
 
     #[track_caller]
-    fn check_unfit(value: impl Serialize, of: &str, is: &str) {
+    fn check_mismatch(value: impl Serialize, type_name: &str, description: &str) {
         let mut out = Vec::new();
-        let unfit = encode(&value, &Type::parse(of), &mut out).unwrap_err();
-        assert_eq!(unfit.to_string(), is, "{of}");
+        let error = encode(&value, &Type::parse(type_name), &mut out).unwrap_err();
+        assert_eq!(error.to_string(), description, "{type_name}");
     }
 
     #[test]
-    fn values_are_written_as_what_they_are_for() {
+    fn values_are_encoded_as_the_type_of_the_argument() {
         check(5_u8, "i64", 5_i64);
         check(-5_i32, "i64", -5_i64);
         check(i64::MIN, "i64", i64::MIN);
@@ -448,20 +465,20 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
-        check_unfit(-1, "u64", "the number -1");
-        check_unfit(256, "u8", "the number 256");
-        check_unfit(1_u64 << 63, "i64", "the number 9223372036854775808");
-        check_unfit(0.1_f64, "f32", "the number 0.1");
-        check_unfit(1.0_f64, "i64", "the number 1.0");
-        check_unfit((1_i64 << 53) + 1, "f64", "the number 9007199254740993");
-        check_unfit("5", "u64", "the text \"5\"");
-        check_unfit(5, "String", "the number 5");
-        check_unfit(None::<u64>, "u64", "nothing");
-        check_unfit(vec![1], "u64", "a list");
-        check_unfit(vec![1, -1], "Vec<u32>", "the number -1");
-        check_unfit((1, 2), "(u8, u8, u8)", "2 values together");
-        check_unfit((), "bool", "nothing");
+    fn mismatches_describe_the_value() {
+        check_mismatch(-1, "u64", "the number -1");
+        check_mismatch(256, "u8", "the number 256");
+        check_mismatch(1_u64 << 63, "i64", "the number 9223372036854775808");
+        check_mismatch(0.1_f64, "f32", "the number 0.1");
+        check_mismatch(1.0_f64, "i64", "the number 1.0");
+        check_mismatch((1_i64 << 53) + 1, "f64", "the number 9007199254740993");
+        check_mismatch("5", "u64", "the text \"5\"");
+        check_mismatch(5, "String", "the number 5");
+        check_mismatch(None::<u64>, "u64", "nothing");
+        check_mismatch(vec![1], "u64", "a list");
+        check_mismatch(vec![1, -1], "Vec<u32>", "the number -1");
+        check_mismatch((1, 2), "(u8, u8, u8)", "2 values together");
+        check_mismatch((), "bool", "nothing");
     }
 
     #[derive(Serialize, Deserialize)]
@@ -471,13 +488,13 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_component_knows_is_written_as_it_is() {
+    fn values_for_unknown_types_are_encoded_as_their_own_type() {
         let model = || Model { weights: vec![0.5], name: Some("m".to_owned()) };
         check(model(), "Model", model());
         check(5_i32, "Rounds", 5_i32);
         check(vec![model()], "Vec<Model>", vec![model()]);
         check(Some(model()), "Option<Model>", Some(model()));
         check((1, model()), "(u64, Model)", (1_u64, model()));
-        check_unfit(model(), "f64", "a `Model`");
+        check_mismatch(model(), "f64", "a `Model`");
     }
 }

@@ -13,33 +13,33 @@ pub enum ClientError {
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The program has no task of this name.
-    #[error("the program has no task `{name}`; its tasks are: {there}")]
+    #[error("the program has no task `{name}`; its tasks are: {available}")]
     NoTask {
         /// The requested name.
         name: String,
-        /// The program's tasks.
-        there: String,
+        /// The names of the program's tasks.
+        available: String,
     },
     /// The program has no such actor, or the actor has no such method.
-    #[error("the program has no actor method `{name}`; its actor methods are: {there}")]
+    #[error("the program has no actor method `{name}`; its actor methods are: {available}")]
     NoMethod {
         /// The requested name: `Counter.new` creates a `Counter`.
         name: String,
-        /// The methods of the program's actors.
-        there: String,
+        /// The names of the methods of the program's actors.
+        available: String,
     },
     /// The number of arguments differs from the task's.
-    #[error("`{task}` takes ({takes}), and was given {given} arguments")]
+    #[error("`{task}` takes ({takes}), and was given {count} arguments")]
     Count {
         /// The task.
         task: String,
         /// The names and types of the task's arguments.
         takes: String,
         /// The number of arguments in the call.
-        given: usize,
+        count: usize,
     },
     /// An argument does not have the type that the task takes.
-    #[error("`{task}` takes {expected} for `{argument}`, and was given {given}")]
+    #[error("`{task}` takes {expected} for `{argument}`, and was given {actual}")]
     Argument {
         /// The task.
         task: String,
@@ -48,17 +48,17 @@ pub enum ClientError {
         /// The argument's type.
         expected: String,
         /// The value or type in the call.
-        given: String,
+        actual: String,
     },
     /// The requested return type differs from the task's.
-    #[error("`{task}` returns {returns}, and was asked for {asked}")]
+    #[error("`{task}` returns {returns}, and was asked for {requested}")]
     Returns {
         /// The task.
         task: String,
         /// The task's return type.
         returns: String,
         /// The requested type.
-        asked: String,
+        requested: String,
     },
     /// The task is a generator and was called with `submit`.
     #[error("`{task}` is a generator of {items}: call it with `stream`, not `submit`")]

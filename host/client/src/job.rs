@@ -69,7 +69,7 @@ impl std::fmt::Debug for JobOptions {
 /// and their objects become errors.
 #[derive(Debug)]
 pub struct Job {
-    of: Arc<JobState>,
+    state: Arc<JobState>,
 }
 
 impl Job {
@@ -84,38 +84,38 @@ impl Job {
         let listener = Arc::new(TableListener::default());
         let spec = sandbar_node::ClientJobSpec { name, seed, recorder, log };
         let link = node.programs().start_job(&program.0, spec, listener.clone()).await?;
-        let of = Arc::new(JobState { table: listener.table.clone(), link, program: program.0.clone() });
+        let state = Arc::new(JobState { table: listener.table.clone(), link, program: program.0.clone() });
         // This is the only caller of `set`, so it can't fail.
-        let _ = listener.job.set(Arc::downgrade(&of));
-        Ok(Job { of })
+        let _ = listener.job.set(Arc::downgrade(&state));
+        Ok(Job { state })
     }
 
     /// Returns the job's name in `host jobs`, or `None` if the job is not recorded.
     pub fn name(&self) -> Option<&str> {
-        self.of.link.name()
+        self.state.link.name()
     }
 
     /// Returns whether the job has ended: it was stopped, or its node ended.
     pub fn has_ended(&self) -> bool {
-        self.of.link.has_ended()
+        self.state.link.has_ended()
     }
 
     /// Returns a call of a task, to submit.
     pub fn task<'a>(&'a self, name: &'a str) -> TaskCall<'a> {
-        TaskCall::new(&self.of, name)
+        TaskCall::new(&self.state, name)
     }
 
-    /// Returns a call that creates an actor of the type `of`.
-    pub fn actor<'a>(&'a self, of: &'a str) -> ActorCall<'a> {
-        ActorCall::new(&self.of, of)
+    /// Returns a call that creates an actor of this type.
+    pub fn actor<'a>(&'a self, actor_type: &'a str) -> ActorCall<'a> {
+        ActorCall::new(&self.state, actor_type)
     }
 
-    /// Returns the actor of the type `of` with this name, of this job or detached.
+    /// Returns the actor of this type with this name. The actor belongs to this job, or is detached.
     ///
     /// # Errors
     /// No such actor or type exists.
-    pub async fn find_actor(&self, of: &str, name: &str) -> Result<Actor, ClientError> {
-        Actor::find(&self.of, of, name).await
+    pub async fn find_actor(&self, actor_type: &str, name: &str) -> Result<Actor, ClientError> {
+        Actor::find(&self.state, actor_type, name).await
     }
 
     /// Stores a value that any number of tasks can take. If memory and disk have no room for the value, its object is
@@ -124,16 +124,16 @@ impl Job {
     /// # Errors
     /// The value can't be encoded; it is larger than the limit of an object; the job has ended.
     pub async fn put<T: Serialize>(&self, value: &T) -> Result<ObjectRef<T>, ClientError> {
-        let (bytes, written) = value::write(&self.of, value).map_err(ClientError::Value)?;
-        if let Some(object) = written.foreign {
+        let (bytes, refs) = value::write(&self.state, value).map_err(ClientError::Value)?;
+        if let Some(object) = refs.foreign {
             return Err(ClientError::OtherJob { object: object.short(), task: "put".to_owned() });
         }
-        self.put_bytes(bytes, &written.objects).await
+        self.put_bytes(bytes, &refs.objects).await
     }
 
     pub(crate) async fn put_bytes<T>(&self, bytes: Vec<u8>, objects: &[ObjectId]) -> Result<ObjectRef<T>, ClientError> {
-        let object = self.of.link.put(bytes, objects).await?;
-        Ok(ObjectRef::made(object, &self.of))
+        let object = self.state.link.put(bytes, objects).await?;
+        Ok(ObjectRef::new(object, &self.state))
     }
 
     /// Ends the job and returns its summary. Unfinished tasks are cancelled, and waits for their objects return errors.
@@ -141,12 +141,12 @@ impl Job {
     /// # Errors
     /// The job was ended before: by `host jobs stop`, or with its node.
     pub async fn end(self) -> Result<ProgramSummary, ClientError> {
-        Ok(self.of.link.finish().await?)
+        Ok(self.state.link.finish().await?)
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.of.link.stop();
+        self.state.link.stop();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sandbar_core::{ObjectId, TaskKind};
 use sandbar_node::{ClientJob, LoadedProgram, ProgramTask};
 
-use crate::table::{Released, Table};
+use crate::table::{ReleasedObjects, Table};
 
 /// State that a job and the handles to its objects share.
 #[doc(hidden)]
@@ -23,17 +23,17 @@ impl JobState {
     }
 
     /// Releases objects at the node.
-    pub(crate) fn release_all(&self, released: Released) {
-        released.into_iter().for_each(|(object, times)| self.link.release(object, times));
+    pub(crate) fn release_all(&self, released: ReleasedObjects) {
+        released.into_iter().for_each(|(object, count)| self.link.release(object, count));
     }
 
     /// Returns a task and its index in the program, or the names of the available tasks.
-    pub(crate) fn find(&self, name: &str, is_one: fn(TaskKind) -> bool) -> Result<(u32, &ProgramTask), String> {
-        let ones = || self.program.tasks().iter().zip(0..).filter(|(task, _)| is_one(task.kind));
-        let found = ones().find(|(task, _)| &*task.name == name);
-        found.map(|(task, place)| (place, task)).ok_or_else(|| {
-            let there: Vec<&str> = ones().map(|(task, _)| &*task.name).collect();
-            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+    pub(crate) fn find(&self, name: &str, is_kind: fn(TaskKind) -> bool) -> Result<(u32, &ProgramTask), String> {
+        let candidates = || self.program.tasks().iter().zip(0..).filter(|(task, _)| is_kind(task.kind));
+        let found = candidates().find(|(task, _)| &*task.name == name);
+        found.map(|(task, index)| (index, task)).ok_or_else(|| {
+            let available: Vec<&str> = candidates().map(|(task, _)| &*task.name).collect();
+            if available.is_empty() { "none".to_owned() } else { available.join(", ") }
         })
     }
 

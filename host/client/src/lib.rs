@@ -68,7 +68,7 @@ pub use batch::Batch;
 pub use client::{Client, ClientOptions};
 pub use error::ClientError;
 pub use job::{Job, JobOptions, Program};
-pub use object::{ObjectRef, Returned, wait};
+pub use object::{ObjectRef, ResultRefs, wait};
 pub use options::{ActorOptions, CallOptions, TaskOptions};
 pub use sandbar_core::{Code, Fault, Limits, RetryOn, TaskError, TaskKind};
 #[doc(hidden)]

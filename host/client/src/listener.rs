@@ -6,7 +6,7 @@ use sandbar_core::ObjectId;
 use sandbar_node::ClientListener;
 
 use crate::job_state::JobState;
-use crate::table::{Outcome, Released, Table};
+use crate::table::{Outcome, ReleasedObjects, Table};
 
 /// Receives the node's deliveries and puts them in the table.
 #[derive(Debug, Default)]
@@ -17,8 +17,8 @@ pub(crate) struct TableListener {
 }
 
 impl TableListener {
-    /// Releases objects whose handles were dropped while they were under way.
-    fn release_all(&self, released: Released) {
+    /// Releases objects whose handles were dropped before their delivery.
+    fn release_all(&self, released: ReleasedObjects) {
         if let Some(job) = self.job.get().and_then(Weak::upgrade).filter(|_| !released.is_empty()) {
             job.release_all(released);
         }
@@ -27,11 +27,11 @@ impl TableListener {
 
 impl ClientListener for TableListener {
     fn delivered(&self, object: ObjectId, outcome: Outcome, contains: Vec<ObjectId>) {
-        self.release_all(self.table.arrived(object, outcome, contains));
+        self.release_all(self.table.add_delivery(object, outcome, contains));
     }
 
     fn item(&self, stream: ObjectId, item: ObjectId, outcome: Option<Outcome>, contains: Vec<ObjectId>) {
-        self.release_all(self.table.item_arrived(stream, item, outcome, contains));
+        self.release_all(self.table.add_item(stream, item, outcome, contains));
     }
 
     fn flush(&self) {

@@ -22,7 +22,7 @@ use crate::{ClientError, value};
 /// one. The node keeps the object until the last handle is dropped or the job ends.
 pub struct ObjectRef<T> {
     handle: Arc<Handle>,
-    of: PhantomData<fn() -> T>,
+    value: PhantomData<fn() -> T>,
 }
 
 /// State that the clones of a handle share. Dropping it releases the object.
@@ -39,14 +39,14 @@ impl Drop for Handle {
 
 impl<T> ObjectRef<T> {
     /// Returns a handle to a new object.
-    pub(crate) fn made(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
-        job.table.made(object);
-        ObjectRef::held(object, job)
+    pub(crate) fn new(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
+        job.table.add_new(object);
+        ObjectRef::adopt(object, job)
     }
 
-    /// Returns a handle to an object whose hold the table has counted already.
-    pub(crate) fn held(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
-        ObjectRef { handle: Arc::new(Handle { object, job: job.clone() }), of: PhantomData }
+    /// Returns a handle to an object. The table has counted the reference already.
+    pub(crate) fn adopt(object: ObjectId, job: &Arc<JobState>) -> ObjectRef<T> {
+        ObjectRef { handle: Arc::new(Handle { object, job: job.clone() }), value: PhantomData }
     }
 
     pub(crate) fn number(&self) -> ObjectId {
@@ -75,7 +75,7 @@ impl<T> ObjectRef<T> {
 
     /// Writes the object's number into a value, as a newtype struct of the given name.
     pub(crate) fn write<S: Serializer>(&self, name: &'static str, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() || !value::capture::<T>(self.number(), self.job()) {
+        if serializer.is_human_readable() || !value::record_ref::<T>(self.number(), self.job()) {
             return Err(ser::Error::custom("a reference can only be written into a value of a task or an object"));
         }
         serializer.serialize_newtype_struct(name, &self.number().0)
@@ -88,13 +88,13 @@ impl<T> ObjectRef<T> {
         }
         let waiter = Waiter::for_value();
         if !job.table.watch(object, &waiter) {
-            self.ask().await;
+            self.request().await;
         }
         waiter.value().await
     }
 
-    /// Asks the node to deliver the object. An ended job has delivered all outcomes already.
-    async fn ask(&self) {
+    /// Requests the object from the node. Does nothing if the job has ended: all its outcomes are delivered.
+    async fn request(&self) {
         let (job, object) = (self.job(), self.number());
         job.report_taken();
         let _ = job.link.request(object, || job.table.mark_requested(object)).await;
@@ -125,7 +125,7 @@ impl<T: DeserializeOwned> ObjectRef<T> {
 
 impl<T> Clone for ObjectRef<T> {
     fn clone(&self) -> Self {
-        ObjectRef { handle: self.handle.clone(), of: PhantomData }
+        ObjectRef { handle: self.handle.clone(), value: PhantomData }
     }
 }
 
@@ -157,12 +157,12 @@ impl<T> Serialize for ObjectRef<T> {
 
 impl<'de, T> Deserialize<'de> for ObjectRef<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Some(job) = value::reader().filter(|_| !deserializer.is_human_readable()) else {
+        let Some(job) = value::decoding_job().filter(|_| !deserializer.is_human_readable()) else {
             return Err(de::Error::custom("a reference can only be read from a value of a task or an object"));
         };
         let object = ObjectId(u64::deserialize(deserializer)?);
         job.table.hold(object);
-        Ok(ObjectRef { handle: Arc::new(Handle { object, job }), of: PhantomData })
+        Ok(ObjectRef { handle: Arc::new(Handle { object, job }), value: PhantomData })
     }
 }
 
@@ -176,30 +176,30 @@ pub async fn wait<T>(
     let count = count.min(objects.len());
     let waiter = Waiter::for_objects(count);
     let missing: Vec<_> = objects.iter().filter(|object| !object.job().table.watch(object.number(), &waiter)).collect();
-    let there = async {
+    let wait_for_ready = async {
         for object in missing {
             if waiter.is_done() {
                 return;
             }
-            object.ask().await;
+            object.request().await;
         }
         waiter.all().await;
     };
     match timeout {
         // The loop below checks which objects are ready.
-        Some(timeout) => _ = tokio::time::timeout(timeout, there).await,
-        None => there.await,
+        Some(timeout) => _ = tokio::time::timeout(timeout, wait_for_ready).await,
+        None => wait_for_ready.await,
     }
     let (mut ready, mut rest) = (Vec::with_capacity(count), Vec::with_capacity(objects.len() - count));
     for object in objects {
-        let is_ready = ready.len() < count && object.job().table.is_there(object.number());
+        let is_ready = ready.len() < count && object.job().table.is_ready(object.number());
         if is_ready { &mut ready } else { &mut rest }.push(object.clone());
     }
     (ready, rest)
 }
 
 /// The result of a submission: a handle to each object that the task returns, one or a tuple of them.
-pub trait Returned: Sized {
+pub trait ResultRefs: Sized {
     /// Number of objects.
     #[doc(hidden)]
     const COUNT: u32;
@@ -208,50 +208,51 @@ pub trait Returned: Sized {
     #[doc(hidden)]
     fn check(task: &str, returns: &str) -> Result<(), ClientError>;
 
+    /// Returns handles to consecutive new objects.
     #[doc(hidden)]
-    fn made(first: ObjectId, job: &Arc<JobState>) -> Self;
+    fn new(first: ObjectId, job: &Arc<JobState>) -> Self;
 }
 
 /// Checks that a task's return type matches the requested type.
 fn check_type<T>(task: &str, returns: &Type, text: &str) -> Result<(), ClientError> {
-    let asked = std::any::type_name::<T>();
-    if !returns.contradicts(&Type::parse(asked)) {
+    let requested = std::any::type_name::<T>();
+    if !returns.contradicts(&Type::parse(requested)) {
         return Ok(());
     }
-    Err(ClientError::Returns { task: task.to_owned(), returns: text.to_owned(), asked: asked.to_owned() })
+    Err(ClientError::Returns { task: task.to_owned(), returns: text.to_owned(), requested: requested.to_owned() })
 }
 
-impl<T> Returned for ObjectRef<T> {
+impl<T> ResultRefs for ObjectRef<T> {
     const COUNT: u32 = 1;
 
     fn check(task: &str, returns: &str) -> Result<(), ClientError> {
         check_type::<T>(task, &Type::parse(returns), returns)
     }
 
-    fn made(first: ObjectId, job: &Arc<JobState>) -> Self {
-        ObjectRef::made(first, job)
+    fn new(first: ObjectId, job: &Arc<JobState>) -> Self {
+        ObjectRef::new(first, job)
     }
 }
 
-macro_rules! several {
-    ($($count:literal: $($type:ident $place:tt),*;)*) => {$(
-        impl<$($type),*> Returned for ($(ObjectRef<$type>,)*) {
+macro_rules! tuples {
+    ($($count:literal: $($type:ident $index:tt),*;)*) => {$(
+        impl<$($type),*> ResultRefs for ($(ObjectRef<$type>,)*) {
             const COUNT: u32 = $count;
 
             fn check(task: &str, returns: &str) -> Result<(), ClientError> {
                 let Type::Tuple(all) = Type::parse(returns) else { return Ok(()) };
-                $(check_type::<$type>(task, all.get($place).unwrap_or(&Type::Other), returns)?;)*
+                $(check_type::<$type>(task, all.get($index).unwrap_or(&Type::Other), returns)?;)*
                 Ok(())
             }
 
-            fn made(first: ObjectId, job: &Arc<JobState>) -> Self {
-                ($(ObjectRef::<$type>::made(ObjectId(first.0 + $place), job),)*)
+            fn new(first: ObjectId, job: &Arc<JobState>) -> Self {
+                ($(ObjectRef::<$type>::new(ObjectId(first.0 + $index), job),)*)
             }
         }
     )*};
 }
 
-several! {
+tuples! {
     2: A 0, B 1;
     3: A 0, B 1, C 2;
     4: A 0, B 1, C 2, D 3;

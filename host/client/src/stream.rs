@@ -30,9 +30,9 @@ pub struct ObjectStream<T> {
 
 impl<T> ObjectStream<T> {
     /// Opens the stream of a generator that is about to be submitted.
-    pub(crate) fn made(stream: ObjectId, buffer: u32, job: &Arc<JobState>) -> ObjectStream<T> {
+    pub(crate) fn open(stream: ObjectId, buffer: u32, job: &Arc<JobState>) -> ObjectStream<T> {
         job.table.open_stream(stream, buffer);
-        ObjectStream { end: ObjectRef::made(stream, job), is_over: false, items: PhantomData }
+        ObjectStream { end: ObjectRef::new(stream, job), is_over: false, items: PhantomData }
     }
 
     /// Waits for the next item in the order of the generator. Returns `None` after the last item. An error is the last
@@ -68,7 +68,7 @@ impl<T> ObjectStream<T> {
         if must_report {
             job.report_taken();
         }
-        item.map(|item| item.map(|item| ObjectRef::held(item, job)))
+        item.map(|item| item.map(|item| ObjectRef::adopt(item, job)))
     }
 }
 

@@ -32,7 +32,7 @@ impl Type {
     pub(crate) fn is_known(&self) -> bool {
         match self {
             Type::Other => false,
-            Type::Option(of) | Type::List(of) => of.is_known(),
+            Type::Option(inner) | Type::List(inner) => inner.is_known(),
             Type::Tuple(all) => all.iter().all(Type::is_known),
             _ => true,
         }
@@ -59,8 +59,8 @@ fn parse(text: &str, depth: u32) -> Type {
     let name = path.rsplit("::").next().unwrap_or(path);
     let mut inner = inner.into_iter().flat_map(arguments);
     match (name, inner.next(), inner.next()) {
-        ("Vec", Some(of), None) => Type::List(Box::new(parse(of, depth + 1))),
-        ("Option", Some(of), None) => Type::Option(Box::new(parse(of, depth + 1))),
+        ("Vec", Some(element), None) => Type::List(Box::new(parse(element, depth + 1))),
+        ("Option", Some(value), None) => Type::Option(Box::new(parse(value, depth + 1))),
         (name, None, None) => named(name),
         _ => Type::Other,
     }
@@ -77,11 +77,11 @@ fn named(name: &str) -> Type {
         "usize" => Type::Int(64, false),
         "isize" => Type::Int(64, true),
         _ => {
-            let of = |prefix, signed| {
+            let int = |prefix, signed| {
                 let bits = name.strip_prefix(prefix)?.parse::<u32>().ok()?;
                 matches!(bits, 8 | 16 | 32 | 64).then_some(Type::Int(bits, signed))
             };
-            of('u', false).or_else(|| of('i', true)).unwrap_or(Type::Other)
+            int('u', false).or_else(|| int('i', true)).unwrap_or(Type::Other)
         }
     }
 }
@@ -106,9 +106,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_read_as_they_are_written() {
-        let list = |of| Type::List(Box::new(of));
-        let option = |of| Type::Option(Box::new(of));
+    fn types_are_parsed() {
+        let list = |element| Type::List(Box::new(element));
+        let option = |value| Type::Option(Box::new(value));
         for (text, expected) in [
             ("()", Type::Unit),
             ("bool", Type::Bool),
@@ -135,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn deep_ones_are_only_the_components() {
+    fn deeply_nested_types_are_unknown() {
         let deep = format!("{}u8{}", "Vec<".repeat(100_000), ">".repeat(100_000));
         assert!(!Type::parse(&deep).is_known());
     }
 
     #[test]
-    fn only_what_is_known_contradicts() {
+    fn only_known_types_contradict() {
         for (one, other, expected) in [
             ("u64", "i64", true),
             ("usize", "u64", false),
