@@ -48,7 +48,7 @@ impl Model {
         match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
             Some(handle) => {
                 let (value, refs) = &values[0];
-                self.values.insert(*value);
+                self.values.add([*value]);
                 handle.value = Value::Ready(*value, refs.iter().map(|id| id.0).collect());
                 self.step.ready.insert(id);
             }

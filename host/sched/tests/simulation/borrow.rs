@@ -36,7 +36,7 @@ impl Model {
 
     /// Sets the value or the error of a borrowed object.
     pub fn resolve_borrow(&mut self, id: u64, value: Option<u64>, refs: &[ObjectId]) {
-        self.values.extend(value);
+        self.values.add(value);
         let Some(object) = self.objects.get(&id).filter(|object| object.value == Value::Borrowed) else {
             self.step.dropped.extend(value);
             return;

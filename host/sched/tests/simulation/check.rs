@@ -95,7 +95,7 @@ impl Model {
                     self.local_nodes().any(|local| local == node.0)
                         && matches!(kind, WorkerKind::Actors | WorkerKind::Actor(_))
                 );
-                self.worker_requests.push((node.0, *kind));
+                self.nodes.get_mut(&node.0).expect("it is local").worker_requests.push(*kind);
             }
             Action::Deliver { worker, object, .. } => {
                 count_down(&mut step.delivered, worker, object);
@@ -110,7 +110,7 @@ impl Model {
             }
             Action::Drop { value, .. } => {
                 assert!(step.dropped.remove(value), "value {value} is still referred to");
-                assert!(self.values.remove(value), "value {value} was dropped before");
+                self.values.drop(*value);
             }
             Action::TaskFinished { task, .. } => {
                 assert!(step.ended.remove(&task.0), "task {task} should not have ended")
@@ -193,7 +193,7 @@ impl Model {
     /// Returns the kind of worker that creates an actor on a node.
     fn creation_worker_kind(&self, id: u64, node: u32) -> WorkerKind {
         match self.tasks[&id].demand.cpus >= RESOURCE_UNIT {
-            _ if self.remote.contains(&node) => WorkerKind::PeerProxy,
+            _ if self.is_remote(node) => WorkerKind::PeerProxy,
             true => WorkerKind::Actor(ActorId(id)),
             false => WorkerKind::Actors,
         }
@@ -214,13 +214,13 @@ impl Model {
         let rank = |node: u32| {
             let of_node = self.workers.values().filter(|worker| worker.node == node);
             let actors: usize = of_node.map(|worker| worker.actors.len()).sum();
-            (self.remote.contains(&node) && self.tasks[&id].strategy != Strategy::Spread, actors)
+            (self.is_remote(node) && self.tasks[&id].strategy != Strategy::Spread, actors)
         };
         if matches!(self.creation_worker_kind(id, on), WorkerKind::Actor(_)) {
             return None;
         }
         // Remote nodes wait for local workers that are being started.
-        let is_remote = |node: &u32| self.remote.contains(node);
+        let is_remote = |node: &u32| self.is_remote(*node);
         let is_awaited = self.places(id).any(|(node, has_worker)| !has_worker && !is_remote(&node));
         let is_usable = |(node, has_worker): &(u32, bool)| match is_remote(&on) {
             true => *has_worker || !is_remote(node),
@@ -258,11 +258,11 @@ impl Model {
             seen.push(task);
             // Remote nodes wait while a local node has room, or a local worker is requested.
             let own = WorkerKind::Actor(ActorId(id));
-            let is_awaited = self.worker_requests.iter().any(|(_, kind)| [WorkerKind::Actors, own].contains(kind))
+            let mut requests = self.nodes.values().flat_map(|node| &node.worker_requests);
+            let is_awaited = requests.any(|kind| [WorkerKind::Actors, own].contains(kind))
                 || self.workers.values().any(|worker| worker.kind == own);
-            let has_local_place = is_awaited || self.places(id).any(|(node, _)| !self.remote.contains(&node));
-            let could =
-                |(node, has_worker): &(u32, bool)| *has_worker && !(has_local_place && self.remote.contains(node));
+            let has_local_place = is_awaited || self.places(id).any(|(node, _)| !self.is_remote(node));
+            let could = |(node, has_worker): &(u32, bool)| *has_worker && !(has_local_place && self.is_remote(*node));
             assert_eq!(self.places(id).find(could), None, "actor {id} waits for a place that there is");
         }
     }
@@ -291,7 +291,7 @@ impl Model {
                 if is_first { self.is_free_for(task, worker.node) } else { self.has_room(task, worker.node) };
             assert!(has_room, "task {id} has no room on node {}", worker.node);
         } else {
-            assert!(!self.draining.contains(&worker.node), "node {} is to go", worker.node);
+            assert!(!self.is_draining(worker.node), "node {} is to go", worker.node);
             let is_of_group = matches!(task.strategy, Strategy::Group { .. });
             assert!(
                 is_of_group || !self.is_overcommitted(worker.node),
@@ -488,7 +488,7 @@ impl Model {
         let of_node = self.workers.values().filter(|worker| worker.node == on);
         let tasks = |worker: &Worker| if worker.kind == WorkerKind::Tasks { worker.assigned.len() } else { 0 };
         let all = of_node.map(|worker| tasks(worker) + worker.actors.len()).sum();
-        (if task.strategy == Strategy::Spread { all } else { 0 }, self.remote.contains(&on), load, worker)
+        (if task.strategy == Strategy::Spread { all } else { 0 }, self.is_remote(on), load, worker)
     }
 
     /// Returns the assignment of a task.

@@ -18,17 +18,26 @@ pub struct History {
     pub nodes: Vec<u32>,
     /// Past events, for late and repeated delivery.
     pub past: Vec<SimEvent>,
-    /// Requested workers.
-    pub worker_requests: Vec<(u32, WorkerKind)>,
-    /// Reservation requests without a reply.
-    pub reserve_requests: Vec<(GroupId, NodeId, Attempt)>,
+    pub requests: Requests,
     pub next: u32,
     /// The last number used for a task, object or value.
     pub number: u64,
     /// Number of items that each attempt of a generator has yielded.
     pub yields: BTreeMap<(u64, u32), u64>,
-    pub is_loud: bool,
-    pub trace: Option<Vec<String>>,
+    log: Log,
+}
+
+/// Requests of the scheduler without an answer.
+#[derive(Default)]
+pub struct Requests {
+    pub workers: Vec<(u32, WorkerKind)>,
+    pub reservations: Vec<(GroupId, NodeId, Attempt)>,
+}
+
+/// Events and actions, for people and for comparisons of histories.
+struct Log {
+    is_printed: bool,
+    lines: Option<Vec<String>>,
 }
 
 /// State of a worker as the worker knows it.
@@ -40,6 +49,31 @@ pub struct WorkerState {
     pub actors: Vec<(TaskId, Attempt)>,
 }
 
+impl Requests {
+    fn add(&mut self, action: &Action<u64>) {
+        match action {
+            Action::StartWorker { node, kind } => self.workers.push((node.0, *kind)),
+            Action::ReserveBundles { group, node, attempt, .. } => self.reservations.push((*group, *node, *attempt)),
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.workers.is_empty() && self.reservations.is_empty()
+    }
+}
+
+impl Log {
+    fn add(&mut self, line: std::fmt::Arguments<'_>) {
+        if self.is_printed {
+            eprintln!("{line}");
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.push(line.to_string());
+        }
+    }
+}
+
 impl History {
     pub fn new(seed: u64, is_loud: bool) -> History {
         History {
@@ -49,21 +83,20 @@ impl History {
             workers: BTreeMap::new(),
             nodes: Vec::new(),
             past: Vec::new(),
-            worker_requests: Vec::new(),
-            reserve_requests: Vec::new(),
+            requests: Requests::default(),
             next: 0,
             number: 1000,
             yields: BTreeMap::new(),
-            is_loud,
-            trace: None,
+            log: Log { is_printed: is_loud, lines: None },
         }
     }
 
     /// Returns the events and actions of a seed, line by line.
     pub fn trace(seed: u64) -> Vec<String> {
-        let mut history = History { trace: Some(Vec::new()), ..History::new(seed, false) };
+        let log = Log { is_printed: false, lines: Some(Vec::new()) };
+        let mut history = History { log, ..History::new(seed, false) };
         history.run();
-        history.trace.expect("it was kept")
+        history.log.lines.expect("they were kept")
     }
 
     pub fn chance(&mut self, percent: u32) -> bool {
@@ -92,22 +125,16 @@ impl History {
 
     /// Applies an event to the scheduler and the model, and compares them.
     pub fn event(&mut self, event: SimEvent) {
-        if self.is_loud {
-            eprintln!("{event:?}");
-        }
+        self.log.add(format_args!("{event:?}"));
         let mut actions = Vec::new();
         self.steps.step(event.clone(), &mut actions);
-        if self.is_loud {
-            actions.iter().for_each(|action| eprintln!("    {action:?}"));
-        }
-        if let Some(trace) = &mut self.trace {
-            trace.push(format!("{event:?}"));
-            trace.extend(actions.iter().map(|action| format!("{action:?}")));
-        }
+        actions.iter().for_each(|action| self.log.add(format_args!("    {action:?}")));
         self.model.apply(&event, &actions, &self.steps);
-        if let Some(trace) = &mut self.trace {
-            trace.extend(self.model.step.reconstructed.iter().map(|task| format!("{task} is reconstructed")));
-            trace.extend(self.model.step.unrecoverable.iter().map(|task| format!("{task} is unrecoverable")));
+        for task in &self.model.step.reconstructed {
+            self.log.add(format_args!("    {task} is reconstructed"));
+        }
+        for task in &self.model.step.unrecoverable {
+            self.log.add(format_args!("    {task} is unrecoverable"));
         }
         self.model.check(&actions, &self.steps);
         self.past.push(event);
@@ -117,15 +144,10 @@ impl History {
                 | Action::Recall { worker }
                 | Action::Interrupt { worker, .. }
                 | Action::Withdraw { worker, .. } => worker.0,
-                Action::StartWorker { node, kind } => {
-                    self.worker_requests.push((node.0, *kind));
+                _ => {
+                    self.requests.add(&action);
                     continue;
                 }
-                Action::ReserveBundles { group, node, attempt, .. } => {
-                    self.reserve_requests.push((*group, *node, *attempt));
-                    continue;
-                }
-                _ => continue,
             };
             self.workers.get_mut(&worker).expect("the model knows it").inbox.push_back(action);
         }
@@ -203,11 +225,11 @@ impl History {
 
     /// A requested worker becomes ready.
     pub fn start_requested_worker(&mut self) {
-        if self.worker_requests.is_empty() {
+        if self.requests.workers.is_empty() {
             return self.run_worker_step();
         }
-        let at = self.seed.below(self.worker_requests.len() as u32) as usize;
-        let (node, kind) = self.worker_requests.swap_remove(at);
+        let at = self.seed.below(self.requests.workers.len() as u32) as usize;
+        let (node, kind) = self.requests.workers.swap_remove(at);
         if self.nodes.contains(&node) {
             self.start_worker(node, kind);
         }
@@ -267,7 +289,7 @@ impl History {
 
     fn lose_this(&mut self, node: u32) {
         self.nodes.retain(|other| *other != node);
-        self.reserve_requests.retain(|(_, other, _)| other.0 != node);
+        self.requests.reservations.retain(|(_, other, _)| other.0 != node);
         let model = &self.model;
         self.workers.retain(|worker, _| model.workers[worker].node != node);
         self.event(Event::NodeLost { node: NodeId(node) });
@@ -464,8 +486,10 @@ impl History {
         self.nodes.push(node);
         self.event(Event::NodeJoined { node: NodeId(node), resources, remote: false });
         // Some tasks would wait for these nodes forever.
-        self.model.draining.clone().into_iter().for_each(|node| self.lose_this(node));
-        for node in self.model.remote.clone() {
+        let draining = self.model.nodes.keys().copied().filter(|node| self.model.is_draining(*node));
+        draining.collect::<Vec<_>>().into_iter().for_each(|node| self.lose_this(node));
+        let remote = self.model.nodes.keys().copied().filter(|node| self.model.is_remote(*node));
+        for node in remote.collect::<Vec<_>>() {
             self.event(Event::NodeLoad { node: NodeId(node), external_usage: ResourceSet::default() });
         }
         // Some tasks are bound to one node.
@@ -488,14 +512,14 @@ impl History {
             while self.model.has_pending_fetch() {
                 self.resolve_borrow();
             }
-            while !self.reserve_requests.is_empty() {
+            while !self.requests.reservations.is_empty() {
                 self.answer_reserve_request(100);
             }
             let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
             for job in without.collect::<Vec<_>>() {
                 self.start_worker(node, WorkerKind::Driver(JobId(job)));
             }
-            while !self.worker_requests.is_empty() {
+            while !self.requests.workers.is_empty() {
                 self.start_requested_worker();
             }
             for worker in self.workers.keys().copied().collect::<Vec<_>>() {
@@ -515,8 +539,8 @@ impl History {
             let assigned = |(id, state): (&u32, &WorkerState)| {
                 !state.inbox.is_empty() || !self.model.workers[id].assigned.is_empty()
             };
-            let has_pending_requests = self.model.has_pending_fetch() || !self.reserve_requests.is_empty();
-            if self.workers.iter().any(assigned) || !self.worker_requests.is_empty() || has_pending_requests {
+            let has_requests = self.model.has_pending_fetch() || !self.requests.is_empty();
+            if self.workers.iter().any(assigned) || has_requests {
                 continue;
             }
             let alive = |actor: &u64| self.model.tasks.get(actor).is_some_and(|creator| !creator.has_finished);
@@ -534,7 +558,7 @@ impl History {
         }
         assert!(self.steps.is_empty(), "something is left");
         assert!(self.model.reservations.is_empty(), "reservations are left");
-        assert!(self.model.values.is_empty(), "values {:?} are left", self.model.values);
+        self.model.values.assert_none_left();
         for node in self.steps.nodes() {
             assert_eq!(node.free_cpus, node.total.cpus.into());
             assert_eq!(node.free_rest, &ResourceSet { cpus: 0, ..node.total.clone() });

@@ -6,7 +6,7 @@ use sandbar_core::{Code, GroupId, GroupStrategy, Strategy, TaskId, WorkerId};
 use sandbar_sched::{Event, GroupSpec, GroupState, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind, WorkerKind};
 
 use crate::cluster::History;
-use crate::model::{AssignedTask, Model, Steps, Task, Value, fits, is_cpu_only};
+use crate::model::{AssignedTask, Model, Node, Steps, Task, Value, fits, is_cpu_only};
 
 pub struct Group {
     pub job: u32,
@@ -52,7 +52,7 @@ pub enum Room {
 
 impl Model {
     pub fn create_group(&mut self, id: u64, task: TaskId, worker: WorkerId, spec: &GroupSpec, value: u64) {
-        self.values.insert(value);
+        self.values.add([value]);
         let is_known = self.is_known(id) || self.groups.contains_key(&id);
         let creator = self.running(worker, task).filter(|_| !is_known).map(|task| (task.job, task.cancellation));
         let Some((job, cancellation)) = creator else {
@@ -124,7 +124,7 @@ impl Model {
 
     /// Returns the nodes where bundles of a group may be placed.
     fn nodes_of(&self, group: &Group) -> Vec<u32> {
-        let may = |node: &u32| group.owner.is_none() || !self.remote.contains(node);
+        let may = |node: &u32| group.owner.is_none() || !self.is_remote(*node);
         self.nodes.keys().copied().filter(may).collect()
     }
 
@@ -136,7 +136,7 @@ impl Model {
     pub fn fail_infeasible_groups(&mut self) {
         let impossible = |id: &u64| {
             let left = |node: u32| {
-                let mut rest = self.nodes[&node].clone();
+                let mut rest = self.nodes[&node].resources.clone();
                 let group = &self.groups[id];
                 for (_, bundle) in group.nodes.iter().zip(&group.bundles).filter(|(at, _)| **at == Some(node)) {
                     rest.cpus -= bundle.cpus;
@@ -176,10 +176,11 @@ impl Model {
                 if before[index].is_none() {
                     let (cpus, rest) = self.left(node);
                     assert!(fits(bundle.total, cpus, &rest), "bundle {index} of group {id} has no room on {node}");
-                    assert!(reserving_on.is_some() || !self.remote.contains(&node), "node {node} was not asked");
-                    assert!(!self.draining.contains(&node), "node {node} is to go");
+                    assert!(reserving_on.is_some() || !self.is_remote(node), "node {node} was not asked");
+                    assert!(!self.is_draining(node), "node {node} is to go");
+                    let is_remote = self.is_remote(node);
                     let group = self.groups.get_mut(&id).expect("it is there");
-                    assert!(group.owner.is_none() || !self.remote.contains(&node), "group {id} is local only");
+                    assert!(group.owner.is_none() || !is_remote, "group {id} is local only");
                     (group.nodes[index], group.reserving_on[index]) = (placed, reserving_on);
                 }
             }
@@ -228,11 +229,12 @@ impl Model {
                 }
             }
         }
-        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).chain(self.draining.iter().copied()).collect();
+        let draining = self.nodes.keys().copied().filter(|node| self.is_draining(*node));
+        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).chain(draining).collect();
         self.check_reservations();
         // With several pending groups, nodes may be held for the first one.
         if let [only] = self.waiting().collect::<Vec<_>>()[..] {
-            let left = |node: u32| match held.contains(&node) || self.refused.contains(&(only, node)) {
+            let left = |node: u32| match held.contains(&node) || self.reservations.is_refused(only, node) {
                 true => (-1, ResourceSet::default()),
                 false => self.left(node),
             };
@@ -277,22 +279,22 @@ impl Model {
 
     fn is_allowed(&self, task: &Task, on: u32) -> bool {
         let Strategy::Node { node, soft } = task.strategy else { return true };
-        let could = |total: &ResourceSet| fits(&task.demand, total.cpus.into(), total);
-        let is_there = self.nodes.get(&node.0).is_some_and(could) && !self.draining.contains(&node.0);
+        let could = |node: &Node| !node.is_draining && fits(&task.demand, node.resources.cpus.into(), &node.resources);
+        let is_there = self.nodes.get(&node.0).is_some_and(could);
         node.0 == on || soft && !is_there
     }
 
     /// Whether a task could run on some node that nothing else used.
     pub fn has_feasible_node(&self, task: &Task) -> bool {
-        let could = |(node, total): (&u32, &ResourceSet)| {
-            self.is_allowed(task, *node) && fits(&task.demand, total.cpus.into(), total)
+        let could = |(id, node): (&u32, &Node)| {
+            self.is_allowed(task, *id) && fits(&task.demand, node.resources.cpus.into(), &node.resources)
         };
         matches!(task.strategy, Strategy::Group { .. }) || self.nodes.iter().any(could)
     }
 
     /// Whether a node has room for a task.
     pub fn has_room(&self, task: &Task, node: u32) -> bool {
-        !self.draining.contains(&node) && self.is_free_for(task, node)
+        !self.is_draining(node) && self.is_free_for(task, node)
     }
 
     /// Like `has_room`, also for draining nodes.
@@ -334,7 +336,7 @@ impl Model {
     /// Returns free resources.
     pub fn free(&self, room: Room) -> (i128, ResourceSet) {
         let (node, mut rest) = match room {
-            Room::Node(node) => (node, self.nodes[&node].clone()),
+            Room::Node(node) => (node, self.nodes[&node].resources.clone()),
             Room::Bundle(group, index) => {
                 let group = &self.groups[&group];
                 let node = group.nodes[index as usize].expect("it is placed");

@@ -29,7 +29,7 @@ pub enum Source {
 impl Model {
     /// Keeps the lineage of a task that has succeeded with these values.
     pub fn keep_lineage(&mut self, id: u64, mut values: impl Iterator<Item = u64>) {
-        if self.streams.contains_key(&id) || self.tasks[&id].lineage.is_none() && !values.any(can_be_lost) {
+        if self.stream(id).is_some() || self.tasks[&id].lineage.is_none() && !values.any(can_be_lost) {
             return;
         }
         let task = &self.tasks[&id];

@@ -7,7 +7,7 @@ use sandbar_sched::{Action, Event, JobLimits, Outcome, ResourceSet, Scheduler, S
 
 use crate::groups::Group;
 use crate::lineage::Source;
-use crate::reservations::Reservation;
+use crate::reservations::Reservations;
 use crate::streams::Stream;
 use crate::work::with_call;
 
@@ -15,19 +15,8 @@ pub type Steps = Scheduler<u64, u64>;
 
 #[derive(Default)]
 pub struct Model {
-    pub nodes: BTreeMap<u32, ResourceSet>,
-    /// Draining nodes.
-    pub draining: BTreeSet<u32>,
-    /// Remote nodes.
-    pub remote: BTreeSet<u32>,
-    /// External usage of remote nodes.
-    pub loads: BTreeMap<u32, ResourceSet>,
-    /// Reservations that were requested or granted, by group, node and attempt.
-    pub reservations: BTreeMap<(u64, u32, u32), Reservation>,
-    /// All reservations ever requested.
-    pub attempts: BTreeSet<(u64, u32, u32)>,
-    /// Groups and nodes that refused them and have not reported their load since.
-    pub refused: BTreeSet<(u64, u32)>,
+    pub nodes: BTreeMap<u32, Node>,
+    pub reservations: Reservations,
     pub workers: BTreeMap<u32, Worker>,
     pub jobs: BTreeMap<u32, Job>,
     /// All tasks, until their job ends.
@@ -35,20 +24,51 @@ pub struct Model {
     pub objects: BTreeMap<u64, Object>,
     /// All actors, until their job ends.
     pub actors: BTreeMap<u64, Actor>,
-    /// Requested workers, on nodes that exist.
-    pub worker_requests: Vec<(u32, WorkerKind)>,
     /// Borrowed actors with handles.
     pub borrowed_actors: BTreeMap<u64, BorrowedActor>,
-    /// Referenced streams, by generator.
-    pub streams: BTreeMap<u64, Stream>,
     /// Groups, until they are removed or their job ends.
     pub groups: BTreeMap<u64, Group>,
-    pub number: u64,
-    /// Values that came in and were not dropped.
-    pub values: BTreeSet<u64>,
-    /// Attempts whose values counted.
-    pub committed: BTreeSet<(u64, u32)>,
+    pub values: Values,
     pub step: Step,
+}
+
+#[derive(Default)]
+pub struct Node {
+    pub resources: ResourceSet,
+    pub is_remote: bool,
+    pub is_draining: bool,
+    pub external_usage: ResourceSet,
+    /// Requested workers.
+    pub worker_requests: Vec<WorkerKind>,
+}
+
+/// Values that came in by events.
+#[derive(Default)]
+pub struct Values {
+    /// Values that were not dropped.
+    live: BTreeSet<u64>,
+    /// Attempts whose values counted.
+    committed: BTreeSet<(u64, u32)>,
+}
+
+impl Values {
+    pub fn add(&mut self, values: impl IntoIterator<Item = u64>) {
+        self.live.extend(values);
+    }
+
+    /// Records that the values of an attempt count, which happens once.
+    pub fn commit(&mut self, task: u64, attempt: u32) {
+        assert!(self.committed.insert((task, attempt)), "attempt {attempt} of task {task} was committed before");
+    }
+
+    /// Records that a value is dropped, which happens once.
+    pub fn drop(&mut self, value: u64) {
+        assert!(self.live.remove(&value), "value {value} was dropped before");
+    }
+
+    pub fn assert_none_left(&self) {
+        assert!(self.live.is_empty(), "values {:?} are left", self.live);
+    }
 }
 
 /// Expected results of the current step.
@@ -155,6 +175,8 @@ pub struct Object {
     /// Whether it is borrowed, and whether its owner was asked for the value.
     pub is_borrowed: bool,
     pub is_fetching: bool,
+    /// State of the stream, if it is the return of a generator.
+    pub stream: Option<Stream>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -193,6 +215,19 @@ impl Model {
         self.objects.contains_key(&number) || self.tasks.contains_key(&number)
     }
 
+    pub fn is_remote(&self, node: u32) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.is_remote)
+    }
+
+    pub fn is_draining(&self, node: u32) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.is_draining)
+    }
+
+    /// Returns the submission number of the next task.
+    pub fn next_number(&self) -> u64 {
+        self.tasks.values().map(|task| task.number).max().unwrap_or(0) + 1
+    }
+
     pub fn in_worker(&self, worker: WorkerId, task: TaskId) -> Option<usize> {
         self.workers.get(&worker.0)?.assigned.iter().position(|assigned| assigned.task == task.0)
     }
@@ -207,22 +242,18 @@ impl Model {
         self.step = Step::default();
         match event {
             Event::NodeJoined { node, resources, remote } => {
-                let is_new = !self.nodes.contains_key(&node.0);
-                self.remote.extend((is_new && *remote).then_some(node.0));
-                self.nodes.entry(node.0).or_insert_with(|| resources.clone());
+                let record = Node { resources: resources.clone(), is_remote: *remote, ..Node::default() };
+                self.nodes.entry(node.0).or_insert(record);
                 self.fail_infeasible_groups();
             }
             Event::NodeDraining { node } => {
-                if self.nodes.contains_key(&node.0) {
-                    self.draining.insert(node.0);
+                if let Some(node) = self.nodes.get_mut(&node.0) {
+                    node.is_draining = true;
                 }
             }
             Event::NodeLoad { node, external_usage } => self.load(node.0, external_usage),
             Event::NodeLost { node } => {
-                self.draining.remove(&node.0);
-                self.remote.remove(&node.0);
-                self.lose_reservations(node.0);
-                self.worker_requests.retain(|(on, _)| *on != node.0);
+                self.reservations.lose_node(node.0);
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
                 self.nodes.remove(&node.0);
@@ -231,7 +262,10 @@ impl Model {
                 self.fail_infeasible_groups();
             }
             Event::WorkerReady { worker, node, kind } => {
-                if self.nodes.contains_key(&node.0) && !self.workers.contains_key(&worker.0) {
+                if let Some(host) = self.nodes.get_mut(&node.0)
+                    && !self.workers.contains_key(&worker.0)
+                {
+                    host.worker_requests.retain(|request| request != kind);
                     let record = Worker {
                         node: node.0,
                         kind: *kind,
@@ -240,7 +274,6 @@ impl Model {
                         recall_pending: false,
                     };
                     self.workers.insert(worker.0, record);
-                    self.worker_requests.retain(|start_some_worker| *start_some_worker != (node.0, *kind));
                     if let WorkerKind::Driver(job) = kind
                         && let Some(job) = self.jobs.get_mut(&job.0)
                     {
@@ -440,7 +473,7 @@ impl Model {
 
     pub fn discard(&mut self, outcome: &Outcome<u64>) {
         if let Outcome::Succeeded(values) = outcome {
-            self.values.extend(values.iter().map(|(value, _)| value));
+            self.values.add(values.iter().map(|(value, _)| *value));
             self.step.dropped.extend(values.iter().map(|(value, _)| value));
         }
     }
@@ -482,12 +515,13 @@ impl Model {
     pub fn create(&mut self, id: u64, job: u32, value: Value, holder: Option<u32>) {
         let holds = holder.map(|holder| (holder, 1)).into_iter().collect();
         let (is_borrowed, wants) = (value == Value::Borrowed, BTreeMap::new());
-        let object = Object { job, value, holds, wants, was_ready: false, is_borrowed, is_fetching: false };
+        let object =
+            Object { job, value, holds, wants, was_ready: false, is_borrowed, is_fetching: false, stream: None };
         self.objects.insert(id, object);
     }
 
     pub fn put(&mut self, id: u64, task: TaskId, worker: WorkerId, value: u64, refs: &[ObjectId]) {
-        self.values.insert(value);
+        self.values.add([value]);
         let Some(job) = self.running(worker, task).map(|task| task.job).filter(|_| !self.is_known(id)) else {
             self.step.dropped.insert(value);
             return;
@@ -504,7 +538,7 @@ impl Model {
 
     pub fn fulfil(&mut self, id: u64, value: &Result<u64, Fault>) {
         let promised = self.objects.get_mut(&id).filter(|object| object.value == Value::Promised);
-        self.values.extend(value.as_ref().ok());
+        self.values.add(value.as_ref().ok().copied());
         match (promised, value) {
             (Some(object), Ok(value)) => object.value = Value::Ready(*value, Vec::new()),
             (Some(object), Err(_)) => object.value = Value::Failed,

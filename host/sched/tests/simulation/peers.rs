@@ -8,7 +8,7 @@ use crate::model::{AssignedTask, Model, Task, Value, Worker};
 
 impl Model {
     pub fn local_nodes(&self) -> impl Iterator<Item = u32> {
-        self.nodes.keys().copied().filter(|node| !self.remote.contains(node))
+        self.nodes.keys().copied().filter(|node| !self.is_remote(*node))
     }
 
     pub fn is_peer(&self, worker: u32) -> bool {
@@ -31,11 +31,10 @@ impl Model {
         if !may || self.is_known(task.id.0) {
             return;
         }
-        self.number += 1;
         let task = Submission::bare(task.id, task.job, task.name.clone(), task.call);
         let id = task.id.0;
         self.create(id, task.job.0, Value::Pending, None);
-        self.tasks.insert(id, Task { worker: Some(worker), ..Task::new(&task, self.number, 1) });
+        self.tasks.insert(id, Task { worker: Some(worker), ..Task::new(&task, self.next_number(), 1) });
         let (demand, strategy) = (task.demand, task.strategy);
         let assigned =
             AssignedTask { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
@@ -65,7 +64,7 @@ impl History {
     /// The proxy worker of a remote node becomes ready, unless the node has one.
     pub fn start_proxy(&mut self, node: u32) {
         let is_there = |worker: &Worker| worker.node == node && worker.kind == WorkerKind::PeerProxy;
-        if self.model.remote.contains(&node) && !self.model.workers.values().any(is_there) {
+        if self.model.is_remote(node) && !self.model.workers.values().any(is_there) {
             self.start_worker(node, WorkerKind::PeerProxy);
         }
     }

@@ -1,5 +1,7 @@
 //! The model's reservations on remote nodes and their external usage, and the simulated replies and reports.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use sandbar_core::{GroupId, NodeId, WorkerId};
 use sandbar_sched::{Action, Event, RESOURCE_UNIT, ResourceSet};
 
@@ -14,30 +16,96 @@ pub struct Reservation {
     is_granted: bool,
 }
 
+/// Group, node and attempt of a reservation.
+type ReservationKey = (u64, u32, u32);
+
+/// Reservations on remote nodes.
+#[derive(Default)]
+pub struct Reservations {
+    /// Reservations that were requested or granted.
+    held: BTreeMap<ReservationKey, Reservation>,
+    /// All reservations ever requested.
+    requested: BTreeSet<ReservationKey>,
+    /// Groups and nodes that refused them and have not reported their load since.
+    refused: BTreeSet<(u64, u32)>,
+}
+
+impl Reservations {
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether a node refused a group and has not reported its load since.
+    pub fn is_refused(&self, group: u64, node: u32) -> bool {
+        self.refused.contains(&(group, node))
+    }
+
+    fn of_group(&self, group: u64) -> impl Iterator<Item = (&ReservationKey, &Reservation)> {
+        self.held.iter().filter(move |((other, ..), _)| *other == group)
+    }
+
+    /// Whether a node has not answered a request for a group.
+    fn is_awaiting(&self, group: u64) -> bool {
+        self.of_group(group).any(|(_, reservation)| !reservation.is_granted)
+    }
+
+    /// Records a request, after checks.
+    fn request(&mut self, key: ReservationKey, bundles: Vec<u32>) {
+        let (group, node, _) = key;
+        assert!(!self.is_refused(group, node), "node {node} has refused it");
+        assert!(self.requested.insert(key), "node {node} was asked before");
+        let has_answered =
+            |(key, reservation): (&ReservationKey, &Reservation)| key.1 != node || reservation.is_granted;
+        assert!(self.of_group(group).all(has_answered), "node {node} has not answered");
+        self.held.insert(key, Reservation { bundles, is_granted: false });
+    }
+
+    /// Records a node's reply. Returns whether it refused a request.
+    fn answer(&mut self, key: ReservationKey, is_granted: bool) -> bool {
+        let reservation = self.held.get_mut(&key).filter(|reservation| !reservation.is_granted);
+        let is_refused = reservation.is_some() && !is_granted;
+        if is_refused {
+            self.held.remove(&key);
+            self.refused.insert((key.0, key.1));
+        } else if let Some(reservation) = reservation {
+            reservation.is_granted = true;
+        }
+        is_refused
+    }
+
+    /// Permits new requests to a node.
+    fn forget_refusals(&mut self, node: u32) {
+        self.refused.retain(|(_, other)| *other != node);
+    }
+
+    /// Removes the reservations on a lost node.
+    pub fn lose_node(&mut self, lost: u32) {
+        self.held.retain(|(_, node, _), _| *node != lost);
+        self.forget_refusals(lost);
+    }
+}
+
 impl Model {
     /// Records the external usage of a remote node.
     pub fn load(&mut self, node: u32, external_usage: &ResourceSet) {
-        if !self.remote.contains(&node) {
-            return;
-        }
-        let total = &self.nodes[&node];
+        let Some(record) = self.nodes.get_mut(&node).filter(|node| node.is_remote) else { return };
+        let total = &record.resources;
         let custom = total.custom.iter().map(|(name, has)| {
             let amount = external_usage.custom.get(name).copied().unwrap_or(0);
             (name.clone(), amount.min(*has))
         });
-        let external_usage = ResourceSet {
+        record.external_usage = ResourceSet {
             cpus: external_usage.cpus.min(total.cpus),
             gpus: external_usage.gpus.min(total.gpus),
             memory: external_usage.memory.min(total.memory),
             custom: custom.filter(|(_, amount)| *amount > 0).collect(),
         };
-        self.loads.insert(node, external_usage);
-        self.refused.retain(|(_, other)| *other != node);
+        self.reservations.forget_refusals(node);
     }
 
     /// Returns the external usage of a node.
     pub fn external_usage(&self, node: u32) -> ResourceSet {
-        self.loads.get(&node).cloned().unwrap_or_default()
+        self.nodes.get(&node).map_or_else(ResourceSet::default, |node| node.external_usage.clone())
     }
 
     /// Returns the free resources of a node minus its external usage.
@@ -56,25 +124,11 @@ impl Model {
         self.external_usage(node).cpus > 0 && self.left(node).0 < 0
     }
 
-    /// Removes the reservations and reports of a lost node.
-    pub fn lose_reservations(&mut self, lost: u32) {
-        self.loads.remove(&lost);
-        self.reservations.retain(|(_, node, _), _| *node != lost);
-        self.refused.retain(|(_, node)| *node != lost);
-    }
-
     /// Handles a node's reply to a reservation request.
-    pub fn handle_reserve_reply(&mut self, key: (u64, u32, u32), granted: bool) {
-        let Some(reservation) = self.reservations.get_mut(&key).filter(|reservation| !reservation.is_granted) else {
-            return;
-        };
-        if granted {
-            reservation.is_granted = true;
-            return;
+    pub fn handle_reserve_reply(&mut self, key: ReservationKey, granted: bool) {
+        if self.reservations.answer(key, granted) {
+            self.groups.get_mut(&key.0).expect("it is tried").reserving_on.fill(None);
         }
-        self.reservations.remove(&key);
-        self.refused.insert((key.0, key.1));
-        self.groups.get_mut(&key.0).expect("it is tried").reserving_on.fill(None);
     }
 
     /// Applies reservation requests and releases, after checks.
@@ -82,26 +136,17 @@ impl Model {
         for action in actions {
             match action {
                 Action::ReserveBundles { group, node, attempt, bundles } => {
-                    let key = (group.0, node.0, attempt.0);
-                    assert!(
-                        self.remote.contains(&node.0) && !self.draining.contains(&node.0),
-                        "node {node} may be asked"
-                    );
-                    assert!(!self.refused.contains(&(group.0, node.0)), "node {node} has refused it");
-                    assert!(self.attempts.insert(key), "node {node} was asked before");
-                    let is_pending = |(key, reservation): (&(u64, u32, u32), &Reservation)| {
-                        (key.0, key.1) == (group.0, node.0) && !reservation.is_granted
-                    };
-                    assert!(!self.reservations.iter().any(is_pending), "node {node} has not answered");
+                    let is_able = self.is_remote(node.0) && !self.is_draining(node.0);
+                    assert!(is_able, "node {node} may be asked");
                     if let Some(group) = self.groups.get(&group.0) {
                         let is_so = |(index, total): &(u32, ResourceSet)| group.bundles[*index as usize] == *total;
                         assert!(!bundles.is_empty() && bundles.iter().all(is_so), "{action:?}");
                     }
                     let bundles = bundles.iter().map(|(index, _)| *index).collect();
-                    self.reservations.insert(key, Reservation { bundles, is_granted: false });
+                    self.reservations.request((group.0, node.0, attempt.0), bundles);
                 }
                 Action::ReleaseBundles { group, node, attempt } => {
-                    let reservation = self.reservations.remove(&(group.0, node.0, attempt.0));
+                    let reservation = self.reservations.held.remove(&(group.0, node.0, attempt.0));
                     assert!(reservation.is_some(), "{action:?}: it has nothing of it");
                 }
                 _ => {}
@@ -118,9 +163,7 @@ impl Model {
             if !group.is_reserving() {
                 continue;
             }
-            let is_open =
-                self.reservations.iter().any(|((group, ..), reservation)| *group == id && !reservation.is_granted);
-            if !is_open && view.bundles.iter().all(|bundle| bundle.placed.is_some()) {
+            if !self.reservations.is_awaiting(id) && view.bundles.iter().all(|bundle| bundle.placed.is_some()) {
                 for (node, reserving_on) in group.nodes.iter_mut().zip(&mut group.reserving_on) {
                     *node = node.or(reserving_on.take());
                 }
@@ -130,7 +173,7 @@ impl Model {
 
     /// Checks that reservations match the placed and reserved bundles of groups.
     pub fn check_reservations(&self) {
-        for ((id, node, attempt), reservation) in &self.reservations {
+        for ((id, node, attempt), reservation) in &self.reservations.held {
             let group = self.groups.get(id).unwrap_or_else(|| panic!("node {node} still has something of group {id}"));
             for index in &reservation.bundles {
                 let (has, wants) = (group.nodes[*index as usize], group.reserving_on[*index as usize]);
@@ -139,18 +182,13 @@ impl Model {
             }
         }
         for (id, group) in &self.groups {
-            let of_group = || self.reservations.iter().filter(|((other, ..), _)| other == id);
-            assert_eq!(
-                group.is_reserving(),
-                of_group().any(|(_, reservation)| !reservation.is_granted),
-                "group {id} waits for answers"
-            );
+            assert_eq!(group.is_reserving(), self.reservations.is_awaiting(*id), "group {id} waits for answers");
             for (index, (has, wants)) in (0..).zip(group.nodes.iter().zip(&group.reserving_on)) {
-                let Some(node) = has.or(*wants).filter(|node| self.remote.contains(node)) else { continue };
-                let covers = |(key, reservation): &(&(u64, u32, u32), &Reservation)| {
+                let Some(node) = has.or(*wants).filter(|node| self.is_remote(*node)) else { continue };
+                let covers = |(key, reservation): &(&ReservationKey, &Reservation)| {
                     key.1 == node && reservation.bundles.contains(&index)
                 };
-                let count = of_group().filter(covers).count();
+                let count = self.reservations.of_group(*id).filter(covers).count();
                 assert_eq!(count, 1, "node {node} has bundle {index} of group {id} set aside");
             }
         }
@@ -185,11 +223,11 @@ impl History {
 
     /// A node replies to a reservation request.
     pub fn answer_reserve_request(&mut self, percent: u32) {
-        if self.reserve_requests.is_empty() {
+        if self.requests.reservations.is_empty() {
             return self.run_worker_step();
         }
-        let at = self.seed.below(self.reserve_requests.len() as u32) as usize;
-        let (group, node, attempt): (GroupId, _, _) = self.reserve_requests.swap_remove(at);
+        let at = self.seed.below(self.requests.reservations.len() as u32) as usize;
+        let (group, node, attempt): (GroupId, _, _) = self.requests.reservations.swap_remove(at);
         let granted = self.chance(percent);
         self.event(Event::ReserveReply { group, node, attempt, granted });
     }

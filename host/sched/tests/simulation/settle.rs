@@ -92,8 +92,8 @@ impl Model {
         for (id, task) in self.tasks.iter().filter(|(_, task)| waits(task)) {
             let job = &self.jobs[&task.job];
             let nodes: Vec<&ResourceSet> = match (job.first == Some(*id), job.driver) {
-                (false, _) => self.nodes.values().collect(),
-                (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node]],
+                (false, _) => self.nodes.values().map(|node| &node.resources).collect(),
+                (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node].resources],
                 (true, None) => Vec::new(),
             };
             if self.group_is_gone(task.strategy) {
@@ -167,7 +167,6 @@ impl Model {
             closed.into_iter().for_each(|id| self.cancel_late(id));
             for id in unreferenced {
                 let object = self.objects.remove(&id).expect("it was found");
-                self.streams.remove(&id);
                 self.borrowed_actors.remove(&id);
                 self.step.returned.extend(object.is_borrowed.then_some(id));
                 if let Value::Ready(value, _) = object.value {

@@ -16,10 +16,24 @@ pub struct Stream {
 }
 
 impl Model {
+    /// Returns the stream of a generator, while it is referenced.
+    pub fn stream(&self, generator: u64) -> Option<&Stream> {
+        self.objects.get(&generator)?.stream.as_ref()
+    }
+
+    fn stream_mut(&mut self, generator: u64) -> Option<&mut Stream> {
+        self.objects.get_mut(&generator)?.stream.as_mut()
+    }
+
+    /// Iterates over the referenced streams, by generator.
+    pub fn streams(&self) -> impl Iterator<Item = (u64, &Stream)> {
+        self.objects.iter().filter_map(|(id, object)| Some((*id, object.stream.as_ref()?)))
+    }
+
     pub fn add_stream(&mut self, task: &Submission<u64>, consumer: Option<u32>) {
         if let (SubmissionKind::Generator(buffer), Some(consumer)) = (&task.kind, consumer) {
             let stream = Stream { consumer, buffer: u64::from(*buffer).max(1), yielded: 0, consumed: 0 };
-            self.streams.insert(task.id.0, stream);
+            self.objects.get_mut(&task.id.0).expect("it was created").stream = Some(stream);
         }
     }
 
@@ -31,7 +45,7 @@ impl Model {
         value: Option<u64>,
         refs: &[ObjectId],
     ) {
-        self.values.extend(value);
+        self.values.add(value);
         let is_at_it = |task: &Task| task.attempt == attempt;
         let cancellation = self.running(worker, id).filter(|task| is_at_it(task)).map(|task| task.cancellation);
         if cancellation.is_some() && index == 0 {
@@ -43,7 +57,7 @@ impl Model {
     }
 
     pub fn consumed(&mut self, id: u64, worker: u32, consumed: u64) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.consumer == worker) else { return };
+        let Some(stream) = self.stream_mut(id).filter(|stream| stream.consumer == worker) else { return };
         let consumed = consumed.min(stream.yielded);
         if consumed > stream.consumed {
             stream.consumed = consumed;
@@ -54,7 +68,7 @@ impl Model {
     /// Expects a credit for a generator that is in a worker.
     fn credit(&mut self, id: u64) {
         if let Some(worker) = self.tasks.get(&id).and_then(|task| task.worker)
-            && let Some(stream) = self.streams.get(&id).filter(|stream| stream.consumed > 0)
+            && let Some(stream) = self.stream(id).filter(|stream| stream.consumed > 0)
         {
             self.step.credits.insert((worker, id, stream.consumed));
         }
@@ -62,7 +76,7 @@ impl Model {
 
     /// Handles an item. Returns whether it is the next one of its stream.
     fn take_item(&mut self, id: u64, index: u64, object: u64, value: Option<u64>, refs: &[ObjectId]) -> bool {
-        let Some(stream) = self.streams.get(&id) else { return false };
+        let Some(stream) = self.stream(id) else { return false };
         let (consumer, buffer, consumed) = (stream.consumer, stream.buffer, stream.consumed);
         let is_held = self.objects.get(&id).is_some_and(|object| object.holds.contains_key(&consumer));
         if index != stream.yielded || index >= consumed + buffer || self.is_known(object) || !is_held {
@@ -81,7 +95,7 @@ impl Model {
                 self.create(object, job, Value::Failed, Some(consumer));
             }
         }
-        self.streams.get_mut(&id).expect("it was found").yielded += 1;
+        self.stream_mut(id).expect("it was found").yielded += 1;
         self.step.items.insert((consumer, id, object));
         true
     }
@@ -95,17 +109,17 @@ impl Model {
 
     /// Returns unreferenced streams whose generators still run.
     pub fn closed(&self, pins: &BTreeMap<u64, u32>) -> Vec<u64> {
-        let is_closed = |id: &&u64| {
-            let object = &self.objects[*id];
-            let is_referenced = !object.holds.is_empty() || pins.contains_key(*id);
-            object.value == Value::Pending && !is_referenced && self.tasks[*id].cancellation == 0
+        let is_closed = |(id, _): &(u64, &Stream)| {
+            let object = &self.objects[id];
+            let is_referenced = !object.holds.is_empty() || pins.contains_key(id);
+            object.value == Value::Pending && !is_referenced && self.tasks[id].cancellation == 0
         };
-        self.streams.keys().filter(is_closed).copied().collect()
+        self.streams().filter(is_closed).map(|(id, _)| id).collect()
     }
 
     pub fn check_streams(&self, steps: &Steps) {
-        for (id, stream) in &self.streams {
-            let view = steps.stream(ObjectId(*id)).expect("it is a stream");
+        for (id, stream) in self.streams() {
+            let view = steps.stream(ObjectId(id)).expect("it is a stream");
             assert_eq!((view.consumer.0, u64::from(view.buffer)), (stream.consumer, stream.buffer));
             assert_eq!((view.yielded, view.consumed), (stream.yielded, stream.consumed));
             assert!(stream.consumed <= stream.yielded && stream.yielded <= stream.consumed + stream.buffer);
@@ -120,7 +134,7 @@ impl History {
         for _ in 0..1 + self.seed.below(4) {
             self.number += 10;
             let next = self.yields.entry((task.0, attempt.0)).or_default();
-            let ahead = self.model.streams.get(&task.0).map_or(0, |stream| stream.consumed + stream.buffer);
+            let ahead = self.model.stream(task.0).map_or(0, |stream| stream.consumed + stream.buffer);
             if *next >= ahead && self.seed.below(10) > 0 {
                 return;
             }
@@ -137,10 +151,10 @@ impl History {
     /// A consumer consumes items.
     pub fn take_items(&mut self) {
         let is_anything = self.chance(20);
-        let has_some = |(id, stream): (&u64, &Stream)| (is_anything || stream.consumed < stream.yielded).then_some(*id);
-        let all: Vec<u64> = self.model.streams.iter().filter_map(has_some).collect();
+        let has_some = |(id, stream): (u64, &Stream)| (is_anything || stream.consumed < stream.yielded).then_some(id);
+        let all: Vec<u64> = self.model.streams().filter_map(has_some).collect();
         let Some(id) = self.pick(&all) else { return };
-        let Stream { consumer, consumed, .. } = self.model.streams[&id];
+        let Some(&Stream { consumer, consumed, .. }) = self.model.stream(id) else { return };
         let (stream, consumed) = (ObjectId(id), consumed + u64::from(self.seed.below(4)));
         let consumer = if self.chance(95) { consumer } else { 1 + self.seed.below(5) };
         self.event(Event::ItemsConsumed { stream, worker: WorkerId(consumer), consumed });

@@ -75,12 +75,11 @@ impl Model {
         if is_bad {
             return false;
         }
-        self.number += 1;
         let group = self.pending_group(task.strategy).map(ObjectId);
         let record = Task {
             links: links.iter().chain(&group).map(|id| id.0).collect(),
             dependencies: task.dependencies.iter().chain(&group).map(|id| id.0).collect(),
-            ..Task::new(task, self.number, depth)
+            ..Task::new(task, self.next_number(), depth)
         };
         self.tasks.insert(task.id.0, record);
         if let SubmissionKind::ActorCreation(spec) = &task.kind {
@@ -148,11 +147,10 @@ impl Model {
             Outcome::Succeeded(values) => {
                 let are_good = values.iter().all(|(_, refs)| self.of_job(job, refs));
                 if cancellation == 0 && values.len() == returns && are_good {
-                    let attempt = (id, self.tasks[&id].attempt);
-                    assert!(self.committed.insert(attempt), "{attempt:?} was committed before");
+                    self.values.commit(id, self.tasks[&id].attempt);
                     self.keep_lineage(id, values.iter().map(|(value, _)| *value));
                     for ((value, refs), id) in values.iter().zip(id..) {
-                        self.values.insert(*value);
+                        self.values.add([*value]);
                         let contents = refs.iter().map(|id| id.0).collect();
                         match self.objects.get_mut(&id).filter(|object| object.value == Value::Pending) {
                             Some(object) => object.value = Value::Ready(*value, contents),
@@ -336,7 +334,6 @@ impl Model {
         self.end_groups(id);
         self.actors.retain(|actor, _| self.tasks[actor].job != id);
         self.borrowed_actors.retain(|_, borrowed| borrowed.job != id);
-        self.streams.retain(|generator, _| self.tasks[generator].job != id);
         self.tasks.retain(|_, task| task.job != id);
         for (number, object) in self.objects.iter().filter(|(_, object)| object.job == id) {
             self.step.returned.extend(object.is_borrowed.then_some(*number));
