@@ -72,8 +72,8 @@ pub fn with_device<T>(device: Device, call: impl FnOnce() -> T) -> T {
 pub fn call(function: &str, params: &str, input: &RecordBatch) -> Result<Vec<RecordBatch>, String> {
     let mut bound = open(function, params)?;
     let (header, local) = encode_input(input)?;
-    let (answer, local) = host::with(local, || bound.process(&header));
-    answer?;
+    let (result, local) = host::with(local, || bound.process(&header));
+    result?;
     local.emitted.iter().map(|(header, buffers)| decode_batch(header, buffers)).collect()
 }
 
@@ -90,8 +90,8 @@ pub fn fit(
     let mut bound = open(trainer, params)?;
     let (header, mut local) = encode_input(input)?;
     local.splits = groups.to_vec();
-    let (answer, local) = host::with(local, || bound.fit(&header));
-    answer.map(|()| local.settled)
+    let (result, local) = host::with(local, || bound.fit(&header));
+    result.map(|()| local.settled)
 }
 
 /// Predicts the test rows of each group of `input`, whose columns are features of f64, with the group's stored model.
@@ -108,8 +108,8 @@ pub fn predict(
     let mut bound = open(trainer, params)?;
     let (header, mut local) = encode_input(input)?;
     (local.splits, local.models) = (groups.to_vec(), models.to_vec());
-    let (answer, local) = host::with(local, || bound.predict(&header));
-    answer.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
+    let (result, local) = host::with(local, || bound.predict(&header));
+    result.map(|()| local.settled.into_iter().map(|group| group.map(|fitted| fitted.predictions)).collect())
 }
 
 /// Runs the task of this name, with its arguments as a JSON object. Tasks that it submits run at once, in this thread.

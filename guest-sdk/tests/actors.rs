@@ -78,7 +78,7 @@ fn adds(counter: CounterHandle, n: i64) -> Result<i64, TaskError> {
 
 /// Creates an actor, and returns its handle.
 #[task]
-fn makes(start: i64) -> BTreeMap<String, CounterHandle> {
+fn creates(start: i64) -> BTreeMap<String, CounterHandle> {
     BTreeMap::from([("it".to_owned(), Counter::submit(start))])
 }
 
@@ -97,9 +97,9 @@ fn calls() {
     assert_eq!(counter.add(&now).get(), Ok(12));
     assert_eq!((counter.total().get(), counter.take(2).get()), (Ok(12), Ok(2)));
     assert_eq!(adds::submit(&counter, 3).get(), Ok(13));
-    let made = makes::submit(add::submit(1, 2)).get().unwrap();
-    assert_eq!((made["it"].add(1).get(), counter.total().get()), (Ok(4), Ok(13)));
-    assert_eq!(counter.set_from(&made["it"]).get(), Ok(4));
+    let counters = creates::submit(add::submit(1, 2)).get().unwrap();
+    assert_eq!((counters["it"].add(1).get(), counter.total().get()), (Ok(4), Ok(13)));
+    assert_eq!(counter.set_from(&counters["it"]).get(), Ok(4));
     assert_eq!(counter.with(CallOptions::new().name("x").timeout(Duration::from_secs(1))).add(1).get(), Ok(5));
     // The `impl` itself still works.
     assert_eq!(Counter::new(1).unwrap().add(1), 2);
@@ -200,7 +200,7 @@ fn they_go_with_their_last_handle() {
     // Calls outlive the handle through which they were submitted.
     assert_eq!(Counter::submit(1).add(1).get(), Ok(2));
     assert_eq!(adds::submit(Counter::submit(1), 2).get(), Ok(3));
-    assert_eq!(makes::submit(1).get().map(|made| made["it"].clone()).unwrap().total().get(), Ok(1));
+    assert_eq!(creates::submit(1).get().map(|counters| counters["it"].clone()).unwrap().total().get(), Ok(1));
     Counter::submit(-1);
     Counter::submit(1).kill();
     Counter::submit(1).boom().get().unwrap_err();

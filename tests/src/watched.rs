@@ -164,9 +164,9 @@ fn is_pending(listener: &OwnedFd, id: u64) -> bool {
 /// Lets the call continue.
 fn continue_call(listener: &OwnedFd, id: u64) {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-    let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+    let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     // SAFETY: the structure has the type that this request reads. The request fails if the process was killed.
-    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
 }
 
 fn access(notification: &libc::seccomp_notif) -> Option<Access> {

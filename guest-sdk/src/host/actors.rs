@@ -124,17 +124,17 @@ impl ProgramHost {
     /// Admits a call of an actor's method. Returns the fault of a rejected one.
     pub(super) fn admit_method(&mut self, number: u64, handle: u64) -> Option<Fault> {
         let number_of_actor = self.resolve_alias(handle);
-        let unmade = self.failed(&[handle]).map(|error| postcard::from_bytes::<TaskError>(&error));
+        let failed_creation = self.failed(&[handle]).map(|error| postcard::from_bytes::<TaskError>(&error));
         let Some(actor) = self.actors.get(&number_of_actor) else {
-            let gone = || Fault::new(Code::ActorDied, format!("actor {handle} does not exist or was removed"));
-            return Some(unmade.and_then(Result::ok).map_or_else(gone, |error| error.fault));
+            let missing = || Fault::new(Code::ActorDied, format!("actor {handle} does not exist or was removed"));
+            return Some(failed_creation.and_then(Result::ok).map_or_else(missing, |error| error.fault));
         };
         if let Some(died) = &actor.died {
             return Some(died.clone());
         }
-        let (method, make) = (self.calls[&number].definition, actor.creation.definition);
-        if type_of(method) != type_of(make) {
-            let message = format!("actor {handle} is a `{}`, and has no `{}`", type_of(make), method.name);
+        let (method, constructor) = (self.calls[&number].definition, actor.creation.definition);
+        if type_of(method) != type_of(constructor) {
+            let message = format!("actor {handle} is a `{}`, and has no `{}`", type_of(constructor), method.name);
             return Some(Fault::new(Code::NoActor, message));
         }
         let pending =
@@ -271,10 +271,10 @@ impl ProgramHost {
         let died = Fault::new(Code::ActorDied, message);
         (actor.died, actor.restart_pending) = (Some(died.clone()), false);
         let is_detached = actor.options.detached;
-        let gone = self.forget_actor(number);
+        let released = self.forget_actor(number);
         self.pin(&[number]);
         self.stop_calls(number, &died, |_| true);
-        self.unpin(&gone);
+        self.unpin(&released);
         self.unpin(&[number][..usize::from(is_detached)]);
         self.unpin(&[number]);
     }
@@ -282,12 +282,12 @@ impl ProgramHost {
     /// Removes an actor without handles, and therefore without calls.
     pub(super) fn drop_actor(&mut self, number: u64) {
         if self.actors.contains_key(&number) {
-            let gone = self.forget_actor(number);
+            let released = self.forget_actor(number);
             self.actors.remove(&number);
             let fault = Fault::new(Code::Cancelled, "its last handle was dropped");
             let chain = Vec::new();
             self.stop(number, TaskError { fault, chain });
-            self.unpin(&gone);
+            self.unpin(&released);
         }
     }
 
@@ -295,13 +295,13 @@ impl ProgramHost {
     fn forget_actor(&mut self, number: u64) -> Vec<u64> {
         let Some(actor) = self.actors.get_mut(&number) else { return Vec::new() };
         self.deferred.states.extend(actor.state.take().map(Some));
-        let mut gone = std::mem::take(&mut actor.creation.needs);
-        gone.append(&mut actor.creation.refs);
-        gone.extend(actor.saved.take().map(|(_, contains)| contains).unwrap_or_default());
+        let mut released = std::mem::take(&mut actor.creation.needs);
+        released.append(&mut actor.creation.refs);
+        released.extend(actor.saved.take().map(|(_, contains)| contains).unwrap_or_default());
         if let Some(name) = actor.name.as_ref().filter(|name| self.names.get(*name) == Some(&number)) {
             self.names.remove(name);
         }
-        gone
+        released
     }
 
     /// Stops calls of an actor that are not running.

@@ -35,16 +35,16 @@ pub(crate) fn wait(objects: &[u64], count: u32, timeout: Option<u64>, ready: &mu
 }
 
 pub(crate) fn get(object: u64, timeout: Option<u64>) -> Got {
-    let got = host(|host| {
+    let response = host(|host| {
         let contains = host.object(object).contains.clone();
         host.hold(&contains);
         let object = host.object(object);
         Got { outcome: object.outcome, bytes: object.bytes.len() as u64 }
     });
-    if got.outcome == Outcome::TimeOut && timeout.is_none() {
+    if response.outcome == Outcome::TimeOut && timeout.is_none() {
         panic_on_deadlock(object);
     }
-    got
+    response
 }
 
 pub(super) fn panic_on_deadlock(object: u64) -> ! {
@@ -79,7 +79,7 @@ pub(crate) fn release(objects: &[u64]) {
             let object = host.object(*number);
             assert!(object.held, "object {number} is released twice");
             object.held = false;
-            host.drop_if_gone(*number);
+            host.drop_if_unreferenced(*number);
         }
     });
 }
@@ -127,15 +127,15 @@ impl ProgramHost {
     pub(super) fn unpin(&mut self, numbers: &[u64]) {
         for number in numbers {
             self.object(*number).contained -= 1;
-            self.drop_if_gone(*number);
+            self.drop_if_unreferenced(*number);
         }
     }
 
-    fn drop_if_gone(&mut self, number: u64) {
+    fn drop_if_unreferenced(&mut self, number: u64) {
         let object = self.object(number);
         if !object.held && object.contained == 0 {
-            let gone = self.objects.remove(&number).map(|object| object.contains);
-            self.unpin(&gone.unwrap_or_default());
+            let released = self.objects.remove(&number).map(|object| object.contains);
+            self.unpin(&released.unwrap_or_default());
             self.drop_actor(number);
             self.drop_stream(number);
         }

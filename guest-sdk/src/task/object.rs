@@ -185,8 +185,8 @@ pub(super) fn wait_for<T>(
 
 /// Waits for the value of an object.
 pub(crate) fn fetch<T: Value>(number: u64, timeout: Option<Duration>) -> Result<T, TaskError> {
-    let got = host::get(number, timeout.map(nanoseconds));
-    read(number, &got).unwrap_or_else(|| {
+    let response = host::get(number, timeout.map(nanoseconds));
+    read(number, &response).unwrap_or_else(|| {
         let waited = timeout.unwrap_or_default();
         Err(failure(Code::GetTimeOut, format!("object {number} was not ready within {waited:?}")))
     })
@@ -198,12 +198,12 @@ pub(crate) fn try_fetch<T: Value>(number: u64) -> Option<Result<T, TaskError>> {
 }
 
 /// Decodes the value or error of an object if it is ready.
-fn read<T: Value>(number: u64, got: &Got) -> Option<Result<T, TaskError>> {
-    let bytes = ValueBytes::Object(number, usize::try_from(got.bytes).unwrap_or(usize::MAX));
+fn read<T: Value>(number: u64, response: &Got) -> Option<Result<T, TaskError>> {
+    let bytes = ValueBytes::Object(number, usize::try_from(response.bytes).unwrap_or(usize::MAX));
     let unreadable = |value_kind: &str, e: String| {
         failure(Code::BadOutput, format!("object {number} can't be read as {value_kind}: {e}"))
     };
-    match got.outcome {
+    match response.outcome {
         Outcome::Value => Some(T::read(bytes).map_err(|e| unreadable(std::any::type_name::<T>(), e))),
         Outcome::Failed => Some(Err(TaskError::read(bytes).unwrap_or_else(|e| unreadable("error", e)))),
         Outcome::TimeOut => None,

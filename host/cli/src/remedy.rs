@@ -44,9 +44,9 @@ fn of_temporary_folder(message: &str, folder: &Path) -> Option<String> {
 /// Returns whether a folder is writable, by creating a file and removing it.
 pub(crate) fn can_be_written(folder: &Path) -> bool {
     let path = folder.join(format!(".sandbar-{}", std::process::id()));
-    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).is_ok();
+    let is_writable = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).is_ok();
     let _ = std::fs::remove_file(path);
-    made
+    is_writable
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) enum EncodeError {
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EncodeError::Mismatch(what) => f.write_str(what),
+            EncodeError::Mismatch(description) => f.write_str(description),
             EncodeError::UnknownType => f.write_str("a value of an unknown type"),
             EncodeError::Object => f.write_str("an object"),
         }
@@ -231,7 +231,10 @@ impl<'a> Serializer for Encoder<'a> {
         match self.target_type()? {
             Type::Text => text(value, self.out),
             _ => {
-                return Err(EncodeError::Mismatch(format!("the text {:?}", value.chars().take(40).collect::<String>())));
+                return Err(EncodeError::Mismatch(format!(
+                    "the text {:?}",
+                    value.chars().take(40).collect::<String>()
+                )));
             }
         }
         Ok(())

@@ -134,11 +134,11 @@ async fn detect_refusal(address: SocketAddr) -> ClusterError {
         }
         for _ in 0..PROBES {
             let sent = socket.send(&[0]).await.map(drop);
-            let answer = match sent {
+            let response = match sent {
                 Ok(()) => tokio::time::timeout(PROBE_TIME_MAX, socket.recv(&mut [0])).await.map(|r| r.map(drop)),
                 Err(e) => Ok(Err(e)),
             };
-            match answer {
+            match response {
                 Ok(Err(e)) if e.kind() == io::ErrorKind::ConnectionRefused => return ClusterError::PortClosed(address),
                 Ok(Err(e)) => return ClusterError::NoRoute(address, e),
                 Ok(Ok(())) | Err(_) => {}

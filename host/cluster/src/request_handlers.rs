@@ -59,7 +59,7 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
     };
     if let Ok(response) = response {
         // The requesting node may have disconnected.
-        let _ = incoming.answer(&response).await;
+        let _ = incoming.respond(&response).await;
     }
 }
 

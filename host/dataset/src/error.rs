@@ -80,20 +80,20 @@ pub enum DatasetError {
         reason: String,
     },
     /// An I/O operation of this machine failed, e.g. because the disk is full or a folder is not writable.
-    #[error("{what} {}: {source}", .path.display())]
+    #[error("{action} {}: {source}", .path.display())]
     Io {
         /// Failed operation, e.g. "can't write".
-        what: &'static str,
+        action: &'static str,
         /// File or folder.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,
     },
     /// A limit of this crate is exceeded.
-    #[error("{what} is {value}, over the limit of {bound}")]
+    #[error("{quantity} is {value}, over the limit of {bound}")]
     LimitExceeded {
         /// Limited quantity, e.g. "rows of group zone=7".
-        what: String,
+        quantity: String,
         /// Actual value.
         value: u64,
         /// Limit.
@@ -128,7 +128,7 @@ impl DatasetError {
     }
 
     pub(crate) fn write(path: &Path, source: std::io::Error) -> Self {
-        DatasetError::Io { what: "can't write", path: path.to_owned(), source }
+        DatasetError::Io { action: "can't write", path: path.to_owned(), source }
     }
 
     pub(crate) fn no_column<'a>(

@@ -216,11 +216,14 @@ fn compare(path: &str, table: &RecordBatch, found: &RecordBatch, typed: bool) {
     assert_eq!(found.num_rows(), table.num_rows(), "{path}");
     for (field, (expected, found)) in table.schema().fields().iter().zip(table.columns().iter().zip(found.columns())) {
         let options = CastOptions { safe: false, ..CastOptions::default() };
-        let what = format!("{path}: column {} of {}, found as {}", field.name(), field.data_type(), found.data_type());
-        assert!(!typed || found.data_type() == expected.data_type(), "{what}");
+        let context =
+            format!("{path}: column {} of {}, found as {}", field.name(), field.data_type(), found.data_type());
+        assert!(!typed || found.data_type() == expected.data_type(), "{context}");
         let back = match found.data_type() == expected.data_type() {
             true => found.clone(),
-            false => cast_with_options(found, expected.data_type(), &options).unwrap_or_else(|e| panic!("{what}: {e}")),
+            false => {
+                cast_with_options(found, expected.data_type(), &options).unwrap_or_else(|e| panic!("{context}: {e}"))
+            }
         };
         for row in 0..table.num_rows() {
             let same = match expected.as_primitive_opt::<Float64Type>() {
@@ -230,7 +233,7 @@ fn compare(path: &str, table: &RecordBatch, found: &RecordBatch, typed: bool) {
                 }
                 _ => expected.slice(row, 1) == back.slice(row, 1),
             };
-            assert!(same, "{what}: row {row} is {:?}, not {:?}", back.slice(row, 1), expected.slice(row, 1));
+            assert!(same, "{context}: row {row} is {:?}, not {:?}", back.slice(row, 1), expected.slice(row, 1));
         }
     }
 }

@@ -152,10 +152,11 @@ fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u6
     }
     let split = |(name, rows): (String, Rows)| {
         let exact = (grouping.test * rows.len() as f64).ceil() as u32;
-        let wanted = if rows.len() < 2 || grouping.test == 0.0 { 0 } else { exact.clamp(1, rows.len() as u32 - 1) };
+        let expected_tests =
+            if rows.len() < 2 || grouping.test == 0.0 { 0 } else { exact.clamp(1, rows.len() as u32 - 1) };
         let (mut train, mut test) = (Rows::new(), Rows::new());
         let seed = Seed::new(seeds.get(&name).copied().unwrap_or_default());
-        for (row, is_test) in rows.iter().zip(Split::new(seed, rows.len() as u32, wanted)) {
+        for (row, is_test) in rows.iter().zip(Split::new(seed, rows.len() as u32, expected_tests)) {
             if is_test { test.push(row.clone()) } else { train.push(row.clone()) }
         }
         (name, (train, test))
@@ -164,21 +165,21 @@ fn naive(files: &[RecordBatch], grouping: &Grouping, seeds: &BTreeMap<String, u6
 }
 
 /// Groups `files` in every mode, and compares with the naive implementation.
-fn check(what: &str, files: &[RecordBatch], grouping: &Grouping) -> Vec<Vec<WorkUnit>> {
-    let plain = group(files, grouping, PLAIN).unwrap_or_else(|e| panic!("{what}: {e}"));
+fn check(label: &str, files: &[RecordBatch], grouping: &Grouping) -> Vec<Vec<WorkUnit>> {
+    let plain = group(files, grouping, PLAIN).unwrap_or_else(|e| panic!("{label}: {e}"));
     let expected: Vec<Vec<_>> = plain.iter().map(|p| p.iter().map(fingerprint).collect()).collect();
     for mode in MODES {
-        let units = group(files, grouping, mode).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let units = group(files, grouping, mode).unwrap_or_else(|e| panic!("{label}: {e}"));
         let found: Vec<Vec<_>> = units.iter().map(|p| p.iter().map(fingerprint).collect()).collect();
-        assert!(expected == found, "{what}: {mode:?} differs");
+        assert!(expected == found, "{label}: {mode:?} differs");
     }
     let seeds = plain.iter().flatten().flat_map(|unit| {
         unit.groups.iter().enumerate().map(|(i, g)| (describe_key(&unit.keys, i), g.seed)).collect::<Vec<_>>()
     });
     let naive = naive(files, grouping, &seeds.collect());
     let found = collect(&plain);
-    assert_eq!(naive.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>(), "{what}");
-    assert!(naive == found, "{what}: rows of a group differ");
+    assert_eq!(naive.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>(), "{label}");
+    assert!(naive == found, "{label}: rows of a group differ");
     plain
 }
 
@@ -282,7 +283,7 @@ fn shapes() {
     };
     let keyed = |rows, below| batch(rows, seed, vec![("k", key(rows, below))]);
     let files = [keyed(9_000, 40), keyed(1, 40), keyed(5_000, 40)];
-    for (what, files, grouping) in [
+    for (label, files, grouping) in [
         ("no keys", &files[..], grouping(&[])),
         ("no keys, per file", &files[..], Grouping { per_file: true, ..grouping(&[]) }),
         ("per file", &files[..], Grouping { per_file: true, ..grouping(&["k"]) }),
@@ -293,7 +294,7 @@ fn shapes() {
         ("a row a group", &[keyed(30_000, u32::MAX)][..], grouping(&["k"])),
         ("too few rows", &[keyed(30_000, 10_000)][..], Grouping { min_rows: 4, ..grouping(&["k"]) }),
     ] {
-        check(what, files, &grouping);
+        check(label, files, &grouping);
     }
     let wide: Vec<(String, ArrayRef)> =
         (0..40).map(|i| (format!("c{i}"), keyed(3_000, 50).column(1 + i % 3).clone())).collect();
@@ -321,7 +322,7 @@ fn rows_are_what_they_were_however_wide() {
     // The value under a null is arbitrary.
     let nulls = NullBuffer::from_iter(key.iter().map(|k| k % 7 > 0));
     let null: ArrayRef = Arc::new(Int64Array::new(key.into(), Some(nulls)));
-    for (what, key) in [("near", near), ("far", far), ("null", null)] {
+    for (label, key) in [("near", near), ("far", far), ("null", null)] {
         for (a, b) in [
             (whole(0.0), whole(-3.0)),
             (whole(0.0), some(4_000_000.0)),
@@ -345,7 +346,7 @@ fn rows_are_what_they_were_however_wide() {
             for features in [&["a", "b"][..], &["a"], &["a", "b", "c", "d"], &["a", "b", "c", "d", "e"]] {
                 let per_file = features.len() == 2;
                 let features = features.iter().map(|name| (*name).to_owned()).collect();
-                check(what, &files, &Grouping { features, per_file, ..grouping(&["k"]) });
+                check(label, &files, &Grouping { features, per_file, ..grouping(&["k"]) });
             }
         }
     }

@@ -238,8 +238,8 @@ impl Session {
         self.check_capacity(spec.bytes(), 1)?;
         let device = entry.device.ok_or(DenseError::NoTensor(tensor))?;
         let Some(gpu) = self.gpu.clone() else { return Err(DenseError::NoTensor(tensor)) };
-        let made = gpu.lock().reshape(device, spec).map_err(convert_error)?;
-        Ok(self.insert_tensor(TensorEntry { spec, host: None, device: Some(made) }))
+        let results = gpu.lock().reshape(device, spec).map_err(convert_error)?;
+        Ok(self.insert_tensor(TensorEntry { spec, host: None, device: Some(results) }))
     }
 
     /// Runs an operation, or queues it on the GPU.
@@ -329,11 +329,14 @@ impl Session {
             });
         }
         let mut remote = gpu.lock();
-        let made = remote.run(op, &inputs, outputs.len()).map_err(convert_error)?;
+        let results = remote.run(op, &inputs, outputs.len()).map_err(convert_error)?;
         lent.into_iter().for_each(|device| remote.drop_tensor(device));
         drop(remote);
-        let entry =
-            made.into_iter().zip(outputs).map(|(device, spec)| TensorEntry { spec, host: None, device: Some(device) });
+        let entry = results.into_iter().zip(outputs).map(|(device, spec)| TensorEntry {
+            spec,
+            host: None,
+            device: Some(device),
+        });
         let entry: Vec<TensorEntry> = entry.collect();
         Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
     }
@@ -376,8 +379,8 @@ impl Session {
                 (None, Operand::Tensor(tensor)) => Err(DenseError::NoTensor(*tensor)),
             })
             .collect::<Result<_, _>>()?;
-        let made = cpu::run(op, &inputs)?;
-        let entry = made.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
+        let results = cpu::run(op, &inputs)?;
+        let entry = results.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
         let entry: Vec<TensorEntry> = entry.map(|(spec, host)| TensorEntry { spec, host, device: None }).collect();
         Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
     }

@@ -58,8 +58,9 @@ impl Device {
             memory_hints: wgpu::MemoryHints::Performance,
             trace: wgpu::Trace::Off,
         };
-        let made = pollster::block_on(adapter.inner.request_device(&descriptor));
-        let (inner, queue) = made.map_err(|e| GpuError::Unusable(format!("{}: {e}", adapter.about().name)))?;
+        let requested_device = pollster::block_on(adapter.inner.request_device(&descriptor));
+        let (inner, queue) =
+            requested_device.map_err(|e| GpuError::Unusable(format!("{}: {e}", adapter.about().name)))?;
         let loss = Arc::new(Mutex::new(None));
         let recorded = loss.clone();
         inner.set_device_lost_callback(move |reason, message| record_loss(&recorded, format!("{reason:?}: {message}")));
@@ -168,8 +169,8 @@ impl Device {
 }
 
 /// Records the first error, which is the most specific.
-fn record_loss(loss: &Mutex<Option<String>>, what: String) {
-    lock(loss).get_or_insert(what);
+fn record_loss(loss: &Mutex<Option<String>>, cause: String) {
+    lock(loss).get_or_insert(cause);
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -81,13 +81,13 @@ fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let functions = functions.chain(module.entry_points.iter().map(|entry| &entry.function));
     let local = functions.flat_map(|function| function.local_variables.iter().map(|(_, variable)| variable.ty));
     let own = global(naga::AddressSpace::Private).chain(local).map(bytes).fold(0, u64::saturating_add);
-    for (what, bytes, max) in [
+    for (kind_name, bytes, max) in [
         ("shared variables", shared, u64::from(limits.max_compute_workgroup_storage_size)),
         ("variables of a thread", own, THREAD_BYTES_MAX),
     ] {
         if bytes > max {
             return Err(GpuError::Kernel(format!(
-                "the kernel is invalid: {what} take {bytes} bytes, the maximum is {max}"
+                "the kernel is invalid: {kind_name} take {bytes} bytes, the maximum is {max}"
             )));
         }
     }
@@ -144,8 +144,8 @@ impl Stream {
     }
 }
 
-fn of_guest(what: &str, error: &wgpu::Error) -> GpuError {
-    GpuError::Kernel(shortened(format!("{what}: {error}")))
+fn of_guest(kind_name: &str, error: &wgpu::Error) -> GpuError {
+    GpuError::Kernel(shortened(format!("{kind_name}: {error}")))
 }
 
 fn shortened(mut words: String) -> String {
@@ -166,13 +166,13 @@ mod tests {
             @compute @workgroup_size(32) fn main() {
                 coopStore(coopLoad<coop_mat8x8<f32, C>>(&all[1 << 30]), &all[0]);
             }";
-        for (what, text, is_taken) in [
+        for (kind_name, text, is_taken) in [
             ("nothing", "@compute @workgroup_size(1) fn main() {}".to_owned(), true),
             ("matrices", matrices.to_owned(), false),
             ("matrices that are enabled", format!("enable wgpu_cooperative_matrix;\n{matrices}"), false),
         ] {
             let checked = check(&text, &wgpu::Limits::default());
-            assert_eq!(checked.is_ok(), is_taken, "{what}: {checked:?}");
+            assert_eq!(checked.is_ok(), is_taken, "{kind_name}: {checked:?}");
         }
         let parsed = naga::front::wgsl::parse_str(&format!("enable wgpu_cooperative_matrix;\n{matrices}"));
         assert!(parsed.is_ok(), "it is refused for what it enables: {parsed:?}");

@@ -43,7 +43,7 @@ impl Stream {
     /// # Errors
     /// [`GpuError::Unusable`] for a wrong result, and errors of the operations.
     pub fn check_device(&mut self) -> Result<(), GpuError> {
-        let wrong = |what: &str| GpuError::Unusable(format!("the GPU computes wrong results: {what}"));
+        let wrong = |reason: &str| GpuError::Unusable(format!("the GPU computes wrong results: {reason}"));
         // The nearest of many points on a line is the last.
         let line: Vec<f32> = (1..=LOOP_ITERATIONS).rev().map(|at| at as f32).collect();
         let (points, centres) = (self.upload(&[1, 1], &[0.0])?, self.upload(&[LOOP_ITERATIONS, 1], &line)?);

@@ -241,9 +241,9 @@ impl Stream {
     pub fn download(&mut self, tensor: &DeviceTensor, offset: u64, to: &mut [u8]) -> Result<(), GpuError> {
         let mut from = offset;
         for part in to.chunks_mut(STAGING_BYTES) {
-            let (tell, pending) = mpsc::channel();
-            let tell = move |values: Result<&[u8], GpuError>| drop(tell.send(values.map(<[u8]>::to_vec)));
-            let index = self.begin_download(tensor, from, part.len(), tell);
+            let (sender, pending) = mpsc::channel();
+            let sender = move |values: Result<&[u8], GpuError>| drop(sender.send(values.map(<[u8]>::to_vec)));
+            let index = self.begin_download(tensor, from, part.len(), sender);
             self.wait_for(index)?;
             part.copy_from_slice(&pending.recv().map_err(lost)??);
             from += part.len() as u64;

@@ -120,8 +120,8 @@ fn what_is_asked_for_comes() {
     assert_eq!(process.check(TIME_MAX), ProcessState::Healthy);
     assert_eq!(process.connections(), 2);
     drop(remotes);
-    let gone = Instant::now();
-    while process.connections() > 0 && gone.elapsed() < Duration::from_secs(10) {
+    let disconnected_at = Instant::now();
+    while process.connections() > 0 && disconnected_at.elapsed() < Duration::from_secs(10) {
         process.check(TIME_MAX);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -270,13 +270,13 @@ fn time_is_whose_it_is() {
     let start = Instant::now();
     for _ in 0..4 {
         remote.set_user(busy);
-        let made = remote.run(&product, &[square, square], 1).unwrap()[0];
+        let output = remote.run(&product, &[square, square], 1).unwrap()[0];
         remote.set_user(idle);
         let little = upload(&mut remote, &[1.0]);
         read(&mut remote, little, 1).unwrap();
         remote.set_user(busy);
-        read(&mut remote, made, 1).unwrap();
-        remote.drop_tensor(made);
+        read(&mut remote, output, 1).unwrap();
+        remote.drop_tensor(output);
     }
     let all = start.elapsed().as_nanos() as u64;
     let [busy_nanos, idle_nanos] = [busy, idle].map(|user| remote.busy_nanos(user));
@@ -313,11 +313,11 @@ fn messages_that_make_no_sense() {
             }
         }
         let values = upload(&mut neighbour, &[1.0, 2.0]);
-        let made = neighbour.run(&twice(), &[values], 1).unwrap()[0];
-        assert_eq!(read(&mut neighbour, made, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
+        let output = neighbour.run(&twice(), &[values], 1).unwrap()[0];
+        assert_eq!(read(&mut neighbour, output, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
         assert_eq!(process.check(Duration::from_secs(60)), ProcessState::Healthy, "SANDBAR_SEED={seed}");
         neighbour.drop_tensor(values);
-        neighbour.drop_tensor(made);
+        neighbour.drop_tensor(output);
         drop((socket, area));
     }
 }

@@ -29,9 +29,9 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Formats the error for a path that does not exist: what was expected there, where it was looked for, and a similar name.
-pub fn missing(what: &str, path: &Path) -> String {
+pub fn missing(item: &str, path: &Path) -> String {
     let hint = sandbar_core::hint(&path.display().to_string(), &names_beside(path));
-    format!("there is no {what} `{}` {}{hint}", path.display(), relative_to(path))
+    format!("there is no {item} `{}` {}{hint}", path.display(), relative_to(path))
 }
 
 /// Describes the folder that a path is relative to.

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_lowest_limit_applies() {
         let none_1 = "9223372036854771712\n";
-        for (what, found, expected) in [
+        for (label, found, expected) in [
             ("nothing is known", usable(0, "", "", &[]), None),
             ("no groups", usable(8, "", "", &[]), Some(8 * GIB)),
             ("version 2", usable(8, "0::/\n", V2, &[("sys/fs/cgroup/memory.max", "1000\n")]), Some(1000)),
@@ -269,7 +269,7 @@ mod tests {
             ("no number", usable(8, "0::/\n", V2, &[("sys/fs/cgroup/memory.max", "many\n")]), Some(8 * GIB)),
             ("lines that are none", usable(8, "x\n0:\n:::\n", "1 2 - \n - cgroup2\n", &[]), Some(8 * GIB)),
         ] {
-            assert_eq!(found, expected, "{what}");
+            assert_eq!(found, expected, "{label}");
         }
     }
 

@@ -240,8 +240,8 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
             let sizes = shape_sizes(&store, &sizes);
             // SAFETY: the guest waits for this call.
             let values = values.map(|values| unsafe { detached(&store, &values) });
-            let made = Spec::new(dtype.into(), &sizes).map(|spec| (spec, values));
-            new_tensor(store.data_mut(), |session| made.and_then(|(spec, values)| session.tensor(spec, values)))
+            let created = Spec::new(dtype.into(), &sizes).map(|spec| (spec, values));
+            new_tensor(store.data_mut(), |session| created.and_then(|(spec, values)| session.tensor(spec, values)))
         },
     )?;
     linker.func_wrap(
@@ -274,12 +274,12 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
     linker.func_wrap("[static]kernel.make", |mut store: Context<'_>, (wgsl,): (WasmStr,)| {
         let wgsl = wgsl.to_str(&store)?.into_owned();
         let state = store.data_mut();
-        let made = session(state)?.kernel(&wgsl);
-        let made = made.map(|number| {
+        let created = session(state)?.kernel(&wgsl);
+        let created = created.map(|number| {
             state.handles += 1;
             Resource::<Kernel>::new_own(number)
         });
-        Ok((made.map_err(WitError::from),))
+        Ok((created.map_err(WitError::from),))
     })?;
     linker.func_wrap(
         "[method]kernel.dispatch",
@@ -379,12 +379,12 @@ fn run(
         });
     }
     let state = store.data_mut();
-    let made = session(state)?.run(&op, &operands);
-    let made = made.map(|numbers| {
+    let created = session(state)?.run(&op, &operands);
+    let created = created.map(|numbers| {
         state.handles += numbers.len();
         numbers.into_iter().map(Resource::new_own).collect()
     });
-    Ok((made.map_err(WitError::from),))
+    Ok((created.map_err(WitError::from),))
 }
 
 fn op(store: &mut Context<'_>, operation: WitOperation) -> Result<std::result::Result<Op, DenseError>> {
@@ -435,14 +435,14 @@ fn session(state: &mut SandboxState) -> Result<&mut Session> {
 
 fn new_tensor(
     state: &mut SandboxState,
-    make: impl FnOnce(&mut Session) -> std::result::Result<u32, DenseError>,
+    create: impl FnOnce(&mut Session) -> std::result::Result<u32, DenseError>,
 ) -> Result<GuestResult<Resource<Tensor>>> {
-    let made = make(session(state)?);
-    let made = made.map(|number| {
+    let created = create(session(state)?);
+    let created = created.map(|number| {
         state.handles += 1;
         Resource::new_own(number)
     });
-    Ok((made.map_err(WitError::from),))
+    Ok((created.map_err(WitError::from),))
 }
 
 /// Handles the drop of a guest's handle.

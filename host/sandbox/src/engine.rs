@@ -117,20 +117,20 @@ impl Engine {
 
     /// Like [`Engine::new`], with room for `sandboxes` sandboxes at once.
     pub fn with_room(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
-        Engine::make(limits, sandboxes, false)
+        Engine::create(limits, sandboxes, false)
     }
 
     /// Creates an engine for [`Program::run`], with room for `sandboxes` sandboxes at once, each of which may wait with
     /// its call.
     pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
-        let mut engine = Engine::make(limits, sandboxes + IDLE_MAX as u32, true)?;
+        let mut engine = Engine::create(limits, sandboxes + IDLE_MAX as u32, true)?;
         interrupt::prepare(&engine.engine)?;
         // The kernel does not report swapped-out pages as written.
         engine.pages = if may_swap() { None } else { pages() };
         Ok(engine)
     }
 
-    fn make(limits: &Limits, sandboxes: u32, waits: bool) -> Result<Engine, Fault> {
+    fn create(limits: &Limits, sandboxes: u32, waits: bool) -> Result<Engine, Fault> {
         let mut config = config();
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(limits, sandboxes)));
         config.parallel_compilation(false);

@@ -198,22 +198,22 @@ impl<'p> Instance<'p> {
 
     /// Selects function `index`, its parameters (a JSON object) and its seed.
     pub fn open(&mut self, index: u32, params: &str, seed: u64) -> Result<(), Fault> {
-        self.answer(|p| p.exports.open, (index, params, seed))
+        self.outcome(|p| p.exports.open, (index, params, seed))
     }
 
     /// Runs a scalar or batch function over the input that `header` describes.
     pub fn process(&mut self, header: &[u8]) -> Result<(), Fault> {
-        self.answer(|p| p.exports.process, (header,))
+        self.outcome(|p| p.exports.process, (header,))
     }
 
     /// Fits the groups of the input.
     pub fn fit(&mut self, header: &[u8]) -> Result<(), Fault> {
-        self.answer(|p| p.exports.fit, (header,))
+        self.outcome(|p| p.exports.fit, (header,))
     }
 
     /// Predicts the groups of the input with their stored models.
     pub fn predict(&mut self, header: &[u8]) -> Result<(), Fault> {
-        self.answer(|p| p.exports.predict, (header,))
+        self.outcome(|p| p.exports.predict, (header,))
     }
 
     /// Returns the services, for the next call.
@@ -232,7 +232,7 @@ impl<'p> Instance<'p> {
         std::mem::replace(&mut self.store.data_mut().services, Box::new(NoServices))
     }
 
-    fn answer<P>(
+    fn outcome<P>(
         &mut self,
         export: impl Fn(&Program) -> wasmtime::component::ComponentExportIndex,
         params: P,
@@ -240,8 +240,8 @@ impl<'p> Instance<'p> {
     where
         P: ComponentNamedList + Lower,
     {
-        let (answer,) = self.call::<P, GuestResult>(export, params)?;
-        answer.map_err(|message| Fault::new(Code::Refused, message))
+        let (outcome,) = self.call::<P, GuestResult>(export, params)?;
+        outcome.map_err(|message| Fault::new(Code::Refused, message))
     }
 
     fn call<P, R>(

@@ -89,7 +89,12 @@ impl Program {
 
     /// Like [`Program::run`], for a call that creates an actor: the sandbox stays, and executes its [next
     /// steps](Services::poll_next) until one of its calls traps.
-    pub fn make(self: &Arc<Self>, services: Box<dyn Services>, limits: &Limits, call: TaskCall) -> TaskExecution {
+    pub fn create_actor(
+        self: &Arc<Self>,
+        services: Box<dyn Services>,
+        limits: &Limits,
+        call: TaskCall,
+    ) -> TaskExecution {
         let (program, limits) = (self.clone(), *limits);
         TaskExecution::new(async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
@@ -129,7 +134,7 @@ impl Program {
         loop {
             let next = poll_fn(|_| store.data_mut().services.poll_next()).await;
             store.data_mut().limiter.begin();
-            let (answer,) = match next {
+            let (outcome,) = match next {
                 ActorStep::Run(call) => calls.run.call_async(&mut *store, arguments(call)).await?,
                 ActorStep::Resume(call) => resume.call_async(&mut *store, (call,)).await?,
                 ActorStep::Abandon(call) => {
@@ -141,9 +146,9 @@ impl Program {
             state.flush_output();
             let has_lost_tensors = state.services.has_lost_tensors();
             // A call that failed because of lost tensors is reported by the end of the actor.
-            if !has_lost_tensors || answer.is_ok() {
-                let answer = answer.map_err(|message| Fault::new(Code::Refused, message));
-                state.services.call_returned(answer, state.limiter.memory_bytes);
+            if !has_lost_tensors || outcome.is_ok() {
+                let outcome = outcome.map_err(|message| Fault::new(Code::Refused, message));
+                state.services.call_returned(outcome, state.limiter.memory_bytes);
             }
             if has_lost_tensors {
                 return Err(wasmtime::format_err!("its tensors on the GPU are lost"));
@@ -154,10 +159,10 @@ impl Program {
 
 impl Sandbox {
     async fn first_call(&mut self, call: TaskCall) -> wasmtime::Result<Result<(), String>> {
-        let (answer,) = self.calls.run.call_async(&mut self.store, arguments(call)).await?;
-        Ok(match answer {
+        let (outcome,) = self.calls.run.call_async(&mut self.store, arguments(call)).await?;
+        Ok(match outcome {
             Ok(false) => Err("it waits, but is not a method of an actor".to_owned()),
-            answer => answer.map(drop),
+            outcome => outcome.map(drop),
         })
     }
 }
@@ -167,7 +172,7 @@ fn ended(store: &mut Store<SandboxState>, called: wasmtime::Result<Result<(), St
     let result = called.map_err(|error| fault(store.data_mut(), error));
     let state = store.data_mut();
     state.flush_output();
-    let result = result.and_then(|answer| answer.map_err(|message| Fault::new(Code::Refused, message)));
+    let result = result.and_then(|outcome| outcome.map_err(|message| Fault::new(Code::Refused, message)));
     let services = &state.services;
     let (gpu_nanos, has_lost_gpu) = (services.gpu_nanos(), services.has_lost_gpu());
     TaskOutcome { result, memory_bytes: state.limiter.memory_bytes, gpu_nanos, has_lost_gpu }

@@ -333,7 +333,7 @@ pub trait Services: Send + 'static {
 
     /// Handles the return of an actor's current call: finished (true), waiting (false), or failed. `memory_bytes` is
     /// the sandbox's current linear memory.
-    fn call_returned(&mut self, _answer: Result<bool, Fault>, _memory_bytes: u64) {}
+    fn call_returned(&mut self, _result: Result<bool, Fault>, _memory_bytes: u64) {}
 
     /// Reports progress in a named activity, with the total if it is known. The implementor must bound the reports.
     fn progress(&mut self, _name: &str, _done: u64, _total: Option<u64>) {}

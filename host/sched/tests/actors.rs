@@ -119,8 +119,8 @@ fn killing_ends_all_calls_or_restarts() {
     world.fails(11, 0, 7, true).emits("finished t11").dies(10, 0, 7).emits("run w7 t10#1");
     world.submit(call(12, 10)).emits("").kill(10, false).emits("interrupt w7 t10#1");
     world.dies(10, 1, 7).emits("finished t10, finished t12");
-    let gone = "actor `t10` was killed, or its last handle was dropped";
-    world.error_is(12, &format!("main > t12: {gone} [actor-died]"));
+    let removed = "actor `t10` was killed, or its last handle was dropped";
+    world.error_is(12, &format!("main > t12: {removed} [actor-died]"));
 }
 
 #[test]

@@ -132,14 +132,17 @@ fn removal_of_a_group_ends_its_tasks_and_those_waiting_for_it() {
     world.emits("run w10 t20, run w11 t21").remove_group(50);
     world.emits("interrupt w10 t20, interrupt w11 t21, finished t22").group_is(50, "gone");
     assert_eq!(world.free_cpus(1), 0, "what runs there takes it of the node from here on");
-    let gone = "placement group 0-50 was removed [group-removed]";
-    world.error_is(22, &format!("main > t22: {gone}"));
-    world.fails(20, 0, 10, true).emits("finished t20, finished t23").error_is(20, &format!("main > t20: {gone}"));
+    let removed_text = "placement group 0-50 was removed [group-removed]";
+    world.error_is(22, &format!("main > t22: {removed_text}"));
+    world
+        .fails(20, 0, 10, true)
+        .emits("finished t20, finished t23")
+        .error_is(20, &format!("main > t20: {removed_text}"));
     // The late result does not count.
-    world.done(21, 11).emits("drop o21, finished t21").error_is(21, &format!("main > t21: {gone}"));
+    world.done(21, 11).emits("drop o21, finished t21").error_is(21, &format!("main > t21: {removed_text}"));
     assert_eq!(world.free_cpus(1), 2);
-    let gone = "placement group 0-50 does not exist or was removed [group-removed]";
-    world.submit(within(t(24), 50, None)).error_is(24, &format!("main > t24: {gone}"));
+    let removed_text = "placement group 0-50 does not exist or was removed [group-removed]";
+    world.submit(within(t(24), 50, None)).error_is(24, &format!("main > t24: {removed_text}"));
 }
 
 #[test]
@@ -158,8 +161,8 @@ fn an_actor_goes_with_its_group() {
     world.submit(call(30, 20)).emits("run w7 t30").remove_group(50);
     world.emits("interrupt w7 t20, interrupt w7 t21, finished t22").fails(30, 0, 7, true).dies(20, 0, 7);
     world.emits("finished t30, finished t20");
-    let gone = "has died: placement group 0-50 was removed [actor-died]";
-    world.submit(call(31, 20)).error_is(31, &format!("main > t31: actor `t20` {gone}"));
+    let removed_text = "has died: placement group 0-50 was removed [actor-died]";
+    world.submit(call(31, 20)).error_is(31, &format!("main > t31: actor `t20` {removed_text}"));
     world.dies(21, 0, 7).discard_actions();
     assert_eq!(world.free_cpus(1), 2);
 }

@@ -8,12 +8,12 @@ use sandbar_sched::{DemandSource, ResourceSet};
 
 /// Formats the unmet demand.
 fn unmet(world: &World) -> String {
-    let what = |what: DemandSource| match what {
+    let name_of = |name_of: DemandSource| match name_of {
         DemandSource::Tasks(first, count) => format!("{count} from t{first}"),
         DemandSource::Group(group) => format!("g{group}"),
     };
     let all = world.steps.unmet_demands().into_iter();
-    all.map(|unmet| format!("{}: {}", what(unmet.source), unmet.reason)).collect::<Vec<_>>().join("; ")
+    all.map(|unmet| format!("{}: {}", name_of(unmet.source), unmet.reason)).collect::<Vec<_>>().join("; ")
 }
 
 /// Unmet demand after each of several tasks for two GPUs and 10 bytes, on a node with 5 GPUs.

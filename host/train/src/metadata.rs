@@ -76,8 +76,8 @@ fn is_parquet(path: &Path) -> Result<bool, TrainError> {
         if is_missing { TrainError::NotFound(missing("file of models", path)) } else { TrainError::file(path)(e) }
     })?;
     if !metadata.is_file() {
-        let what = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
-        return Err(TrainError::file(path)(io::Error::other(what)));
+        let file_kind = if metadata.is_dir() { "it is a folder" } else { "it is no regular file" };
+        return Err(TrainError::file(path)(io::Error::other(file_kind)));
     }
     let mut magic = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic));

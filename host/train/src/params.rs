@@ -32,10 +32,10 @@ impl JobExecution {
         let refusal = async |binding: Arc<Binding>| {
             let (payload, groups) = UnitInput::reserve(self.calls.pool(), &schema, &shape)?.lend(&[])?;
             let work = CallWork::Fit(payload, groups.into());
-            let answer = self.calls.call(CallRequest { binding, seed: train.seed, work }).await;
+            let response = self.calls.call(CallRequest { binding, seed: train.seed, work }).await;
             // Other faults are reported when the groups are trained.
-            let refused = answer.result.err().filter(|fault| fault.code == Code::Refused);
-            Ok::<_, TrainError>(refused.map(|fault| (fault, answer.log)))
+            let refused = response.result.err().filter(|fault| fault.code == Code::Refused);
+            Ok::<_, TrainError>(refused.map(|fault| (fault, response.log)))
         };
         let Some((fault, log)) = refusal(binding.clone()).await? else { return Ok(()) };
         log_lines(&self.progress, &binding.name, &log);

@@ -147,9 +147,9 @@ impl Pipeline {
         seed: u64,
         work: CallWork,
     ) -> Result<CompletedCall, Fault> {
-        let answer = self.calls.call(CallRequest { binding, seed, work }).await;
-        log_lines(&transform.progress, &transform.udf, &answer.log);
-        answer.result
+        let response = self.calls.call(CallRequest { binding, seed, work }).await;
+        log_lines(&transform.progress, &transform.udf, &response.log);
+        response.result
     }
 
     /// Returns the pipeline without log output, for rows that are transformed again.

@@ -259,9 +259,9 @@ impl PredictionContext {
         let request = CallRequest { binding, seed: self.models.train.seed, work };
         let rows: u64 = call.groups.iter().map(|g| g.rows.len() as u64).sum();
         let mut predicted = 0;
-        let answer = self.calls.call(request).await;
-        log_lines(&self.progress, &self.models.binding(call.trainer).name, &answer.log);
-        match answer.result {
+        let response = self.calls.call(request).await;
+        log_lines(&self.progress, &self.models.binding(call.trainer).name, &response.log);
+        match response.result {
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => predictions.fail(|| fault.to_string()),
             Ok(completed) => {

@@ -381,9 +381,9 @@ async fn fit_share(
     let mut fitted = FittedModels::new(unit_groups);
     loop {
         let work = CallWork::Fit(payload.clone(), groups.clone().into());
-        let answer = context.calls.call(CallRequest { binding: binding.clone(), seed: context.seed, work }).await;
-        log_lines(context.progress, &binding.name, &answer.log);
-        let completed = match answer.result {
+        let response = context.calls.call(CallRequest { binding: binding.clone(), seed: context.seed, work }).await;
+        log_lines(context.progress, &binding.name, &response.log);
+        let completed = match response.result {
             Ok(completed) => completed,
             Err(fault) if fault.code.blame() == Blame::Host => return Err(fault.into()),
             Err(fault) => {

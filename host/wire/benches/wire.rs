@@ -208,7 +208,7 @@ async fn request_trips(outgoing: &Connection, accepted: &Connection) -> f64 {
     let answering = tokio::spawn(async move {
         while let Ok(mut request) = accepted.next_request().await {
             let request_bytes = request.read().await.unwrap();
-            request.answer(&request_bytes).await.unwrap();
+            request.respond(&request_bytes).await.unwrap();
         }
     });
     let trips = rate(|| async {

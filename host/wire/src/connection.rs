@@ -92,10 +92,11 @@ impl Connection {
         let max = u64::from(self.inner.limits.request_bytes_max);
         let bytes = request.len() as u64;
         if bytes > max {
-            return Err(ChannelError::Oversized { what: "request", bytes, max, limit: "request_bytes_max" });
+            return Err(ChannelError::Oversized { kind: "request", bytes, max, limit: "request_bytes_max" });
         }
-        let answer = ByteLimit { what: "answer", bytes: self.inner.limits.answer_bytes_max, limit: "answer_bytes_max" };
-        send_request(&self.inner.quinn, &[&[REQUEST], request], answer, time).await
+        let response_limit =
+            ByteLimit { kind: "answer", bytes: self.inner.limits.response_bytes_max, limit: "response_bytes_max" };
+        send_request(&self.inner.quinn, &[&[REQUEST], request], response_limit, time).await
     }
 
     /// Returns the peer's next request.

@@ -89,7 +89,7 @@ pub struct WireLimits {
     /// Maximum bytes of one request.
     pub request_bytes_max: u32,
     /// Maximum bytes of one answer.
-    pub answer_bytes_max: u32,
+    pub response_bytes_max: u32,
     /// Maximum time for the bytes of a request, or of its answer, to arrive, in milliseconds.
     pub request_time_ms_max: u64,
 
@@ -131,7 +131,7 @@ impl WireLimits {
         channels_max: 16,
         requests_waiting_max: 64,
         request_bytes_max: 1 << 20,
-        answer_bytes_max: 1 << 20,
+        response_bytes_max: 1 << 20,
         request_time_ms_max: 10_000,
         join_time_ms_max: 5_000,
     };
@@ -175,7 +175,7 @@ impl WireLimits {
             ("channels_max", count(self.channels_max), 1, u64::from(self.streams_max)),
             ("requests_waiting_max", count(self.requests_waiting_max), 1, 1 << 16),
             ("request_bytes_max", u64::from(self.request_bytes_max), 1, 256 << 20),
-            ("answer_bytes_max", u64::from(self.answer_bytes_max), 1, 256 << 20),
+            ("response_bytes_max", u64::from(self.response_bytes_max), 1, 256 << 20),
             ("request_time_ms_max", self.request_time_ms_max, 1, 3600 * SECONDS),
             ("join_time_ms_max", self.join_time_ms_max, 1, 60 * SECONDS),
         ];

@@ -227,7 +227,7 @@ pub(crate) mod stream_code {
     /// A deadline passed.
     pub(crate) const SLOW: u32 = 3;
     /// The receiver does not handle this kind of stream, or dropped the request.
-    pub(crate) const NOBODY: u32 = 4;
+    pub(crate) const UNHANDLED: u32 = 4;
 }
 
 /// A client's request for its first certificate.

@@ -107,7 +107,7 @@ async fn head((send, mut receive): Stream, time: Duration) -> Option<(u8, Stream
     match timeout(time, receive.read_exact(&mut head)).await {
         Ok(Ok(())) => Some((head[0], (send, receive))),
         Ok(Err(_)) => {
-            refuse_with(send, receive, stream_code::NOBODY);
+            refuse_with(send, receive, stream_code::UNHANDLED);
             None
         }
         Err(_) => {

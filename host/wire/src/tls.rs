@@ -256,8 +256,8 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 /// Returns the authority with that fingerprint, if its certificate is in a server's chain.
-pub(crate) fn authority_among(chain: &[CertificateDer<'_>], wanted: Fingerprint) -> Option<TrustAnchor> {
-    let found = chain.iter().find(|certificate| Fingerprint::from_certificate(certificate) == wanted)?;
+pub(crate) fn authority_among(chain: &[CertificateDer<'_>], fingerprint: Fingerprint) -> Option<TrustAnchor> {
+    let found = chain.iter().find(|certificate| Fingerprint::from_certificate(certificate) == fingerprint)?;
     TrustAnchor::new(found.clone().into_owned()).ok()
 }
 

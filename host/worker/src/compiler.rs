@@ -25,7 +25,7 @@ pub const COMPILER_ARGUMENT: &str = "compiler";
 /// Maximum bytes of a component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum bytes of the compiler's answer, and of its error text.
-const ANSWER_BYTES_MAX: u64 = 1 << 30;
+const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 const STDERR_BYTES_MAX: u64 = 4 << 10;
 /// Resource limits of a compiling process.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 16 << 30;
@@ -139,16 +139,16 @@ impl Compiler {
         file.rewind()
             .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
             .map_err(unreadable)?;
-        let answer = self.run(&component).await?;
-        let end = Trailer::parse(&answer, answer.len() as u64);
+        let compiler_output = self.run(&component).await?;
+        let end = Trailer::parse(&compiler_output, compiler_output.len() as u64);
         let Trailer { code_bytes, compiled } =
             end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
         let memory = compiled?;
         // The id of the bytes that were compiled: the file may have changed since it was hashed.
         let id = Compiler::id(&component);
         // A cache that cannot be written makes later starts slower; it is not an error.
-        let _ = write_atomically(&self.path_of(id), &answer);
-        let (code, rest) = answer.split_at(code_bytes as usize);
+        let _ = write_atomically(&self.path_of(id), &compiler_output);
+        let (code, rest) = compiler_output.split_at(code_bytes as usize);
         let object = |bytes: &[u8]| SealedFile::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
         let image = memory.initial.map(|initial| object(&rest[..initial.image_bytes as usize])).transpose()?;
         Ok(CompiledComponent::new(id, object(code)?, memory, image))
@@ -204,10 +204,13 @@ impl Compiler {
             .kill_on_drop(true);
         let mut child = spawn::in_own_group(|| command.spawn()).map_err(host)?;
         drop(command);
-        let (answer, words) = (child.stdout.take(), child.stderr.take());
+        let (compiler_output, error_text) = (child.stdout.take(), child.stderr.take());
         // A compiler that its component has taken over may write without end.
         let output = async {
-            let all = tokio::try_join!(read_up_to(answer, ANSWER_BYTES_MAX + 1), read_up_to(words, STDERR_BYTES_MAX))?;
+            let all = tokio::try_join!(
+                read_up_to(compiler_output, OUTPUT_BYTES_MAX + 1),
+                read_up_to(error_text, STDERR_BYTES_MAX)
+            )?;
             Ok((child.wait().await?, all))
         };
         match tokio::time::timeout(WALL_TIME_MAX, output).await {
@@ -215,13 +218,13 @@ impl Compiler {
                 Err(Fault::new(Code::Compile, format!("it did not compile within {} s", WALL_TIME_MAX.as_secs())))
             }
             Ok(Err(e)) => Err(host(e)),
-            Ok(Ok((_, (answer, _)))) if answer.len() as u64 > ANSWER_BYTES_MAX => {
-                Err(Fault::new(Code::Compile, format!("its native code takes more than {ANSWER_BYTES_MAX} bytes")))
+            Ok(Ok((_, (compiler_output, _)))) if compiler_output.len() as u64 > OUTPUT_BYTES_MAX => {
+                Err(Fault::new(Code::Compile, format!("its native code takes more than {OUTPUT_BYTES_MAX} bytes")))
             }
-            Ok(Ok((status, (answer, _)))) if status.success() => Ok(answer),
-            Ok(Ok((status, (_, words)))) => {
-                let words = String::from_utf8_lossy(&words);
-                Err(Fault::new(Code::Compile, format!("the compiler ended with {status} ({})", words.trim())))
+            Ok(Ok((status, (compiler_output, _)))) if status.success() => Ok(compiler_output),
+            Ok(Ok((status, (_, error_text)))) => {
+                let error_text = String::from_utf8_lossy(&error_text);
+                Err(Fault::new(Code::Compile, format!("the compiler ended with {status} ({})", error_text.trim())))
             }
         }
     }
@@ -304,7 +307,7 @@ pub fn run_compiler() -> io::Result<()> {
     // Starts the compiler's thread pool: a confined process cannot start threads.
     rayon::broadcast(|_| ());
     confine::restrict_worker_syscalls()?;
-    let (mut answer, compiled) = match sandbar_sandbox::compile(&component) {
+    let (mut compiler_output, compiled) = match sandbar_sandbox::compile(&component) {
         Ok((mut code, shape)) => {
             let initial = shape.initial.map(|initial| {
                 code.extend_from_slice(&initial.image);
@@ -315,8 +318,8 @@ pub fn run_compiler() -> io::Result<()> {
         }
         Err(fault) => (Vec::new(), Err(fault)),
     };
-    Trailer::append(&compiled, &mut answer).map_err(io::Error::other)?;
-    io::stdout().write_all(&answer)
+    Trailer::append(&compiled, &mut compiler_output).map_err(io::Error::other)?;
+    io::stdout().write_all(&compiler_output)
 }
 
 #[cfg(test)]
@@ -344,11 +347,11 @@ mod tests {
             let initial = image.as_ref().map(initial).filter(|_| image_end.is_some());
             let compiled = image_end.map(|image_end| MemoryShape { image_end, initial });
             let compiled = compiled.ok_or_else(|| Fault::new(Code::Compile, "no"));
-            let mut answer = code.clone();
-            answer.extend(image.iter().flatten().filter(|_| initial.is_some()));
-            Trailer::append(&compiled, &mut answer).unwrap();
-            let bytes = answer.len() as u64;
-            let last = &answer[(bytes - bytes.min(seen.max(100))) as usize..];
+            let mut compiler_output = code.clone();
+            compiler_output.extend(image.iter().flatten().filter(|_| initial.is_some()));
+            Trailer::append(&compiled, &mut compiler_output).unwrap();
+            let bytes = compiler_output.len() as u64;
+            let last = &compiler_output[(bytes - bytes.min(seen.max(100))) as usize..];
             let end = Trailer::parse(last, bytes).unwrap();
             prop_assert_eq!(end.code_bytes, code.len() as u64);
             prop_assert_eq!(end.compiled.ok(), compiled.ok());

@@ -24,7 +24,7 @@ use crate::{dense, grouping, programs};
 /// Panics if no boundary has this name.
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
-        "answer" => answers(),
+        "answer" => inputs(),
         "batch" => batches().iter().map(batch).collect(),
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
@@ -88,7 +88,7 @@ fn batch(batch: &RecordBatch) -> Vec<u8> {
 }
 
 /// Returns messages of workers in postcard's encoding.
-fn answers() -> Vec<Vec<u8>> {
+fn inputs() -> Vec<Vec<u8>> {
     const DONE: u8 = 1;
     const OK: u8 = 0;
     const INLINE: u8 = 0;
@@ -96,7 +96,7 @@ fn answers() -> Vec<Vec<u8>> {
     // The slot, one call, its result and its output; bytes of its log and of its memory, and its duration.
     let message = |output: &[u8], log_bytes| [&[DONE, 0, 1, OK], output, &[log_bytes, 3, 4]].concat();
     let lines = b"\x01\x02\x07careful";
-    let mut answers = vec![
+    let mut inputs = vec![
         join(&message(&[INLINE, 0], 0), &[]),
         join(&message(&[&[INLINE, lines.len() as u8], &lines[..]].concat(), lines.len() as u8), &[]),
         join(&[DONE, 0, 1, 1, 3, 4, b'o', b'h', b' ', b'!', INLINE, 0, 0, 0, 0], &[]),
@@ -110,9 +110,9 @@ fn answers() -> Vec<Vec<u8>> {
         slot.extend_from_slice(&body);
         let written = [&slot[..], lines].concat();
         let length = [SLOT, (written.len() % 128) as u8 | 128, (written.len() / 128) as u8];
-        answers.push(join(&message(&length, lines.len() as u8), &written));
+        inputs.push(join(&message(&length, lines.len() as u8), &written));
     }
-    answers
+    inputs
 }
 
 fn blocks(kind: u8) -> Vec<u8> {

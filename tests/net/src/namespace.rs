@@ -16,13 +16,13 @@ impl Namespace {
     /// Creates a namespace in which only the loopback device is up.
     pub(crate) fn new() -> io::Result<Namespace> {
         // On a thread of its own, since a thread can't return from the namespace it has moved to.
-        let made = on_a_thread(|| {
+        let created = on_a_thread(|| {
             // SAFETY: the call affects the calling thread only, and changes its network namespace but not its file
             // descriptors.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             File::open("/proc/thread-self/ns/net")
         });
-        let namespace = Namespace(Arc::new(made?));
+        let namespace = Namespace(Arc::new(created?));
         namespace.command("ip link set lo up")?;
         Ok(namespace)
     }

@@ -58,9 +58,9 @@ impl Net {
         Net::or_loopback(nodes, relay(nodes, seed))
     }
 
-    fn or_loopback(nodes: usize, made: io::Result<Topology>) -> Net {
+    fn or_loopback(nodes: usize, topology_result: io::Result<Topology>) -> Net {
         static PRINT_ONCE: Once = Once::new();
-        let topology = made.unwrap_or_else(|e| {
+        let topology = topology_result.unwrap_or_else(|e| {
             let words =
                 "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
             PRINT_ONCE.call_once(|| print_line(format_args!("{words}: {e}")));

@@ -32,23 +32,23 @@ fn calls_of_an_actor_begin_in_order() {
 #[test]
 fn actors_are_taken_of_values_and_passed_on() {
     with_job(ACTORS, async |_, job| {
-        let made: ObjectRef<ActorRef> = job.task("hires").submit((5,)).await?;
-        let handle = made.get().await?;
+        let hired: ObjectRef<ActorRef> = job.task("hires").submit((5,)).await?;
+        let handle = hired.get().await?;
         // The handle keeps the actor alive.
-        drop(made);
+        drop(hired);
         let counter = handle.typed("Counter")?;
         assert_eq!(add(&counter, 1).await?.get().await?, 6);
         let calls: ObjectRef<u64> = job.task("calls_often").submit((&handle, 10)).await?;
         calls.get().await?;
         drop(handle);
         assert_eq!(add(&counter, 1).await?.get().await?, 17);
-        let made: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").submit((3,)).await?;
-        for ((name, handle), start) in made.get().await?.iter().zip(0..) {
+        let hired: ObjectRef<Vec<(String, ActorRef)>> = job.task("hires_many").submit((3,)).await?;
+        for ((name, handle), start) in hired.get().await?.iter().zip(0..) {
             assert_eq!(name, &format!("counter {start}"));
             assert_eq!(add(&handle.typed("Counter")?, 1).await?.get().await?, start + 1);
         }
         // A handle has no type: a wrong one shows at a call.
-        let (_, handle) = made.get().await?.remove(0);
+        let (_, handle) = hired.get().await?.remove(0);
         let error = add(&handle.typed("Saved")?, 1).await?.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::Refused, "{error}");
         let unknown = handle.typed("Counters").unwrap_err().to_string();

@@ -48,8 +48,8 @@ fn what_only_the_component_knows_is_an_error_of_the_task() {
         let object: ObjectRef<u64> = job.task("sums_shared").submit((1,)).await?;
         assert_eq!(object.get().await.unwrap_err().fault.code, Code::Refused);
         // The result is decoded as a wrong type.
-        let made: ObjectRef<(u64, u64, u64, u64, u64)> = job.task("makes").submit((1,)).await?;
-        let error = made.get().await.unwrap_err();
+        let numbers: ObjectRef<(u64, u64, u64, u64, u64)> = job.task("makes").submit((1,)).await?;
+        let error = numbers.get().await.unwrap_err();
         assert_eq!(error.fault.code, Code::BadOutput);
         assert!(error.fault.message.contains(" is not a (u64, "), "{error}");
         Ok(())

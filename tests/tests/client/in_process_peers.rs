@@ -92,13 +92,13 @@ fn values_are_fetched_from_where_they_are() {
         for rows in [10_u64, 3_000, 1_000_000] {
             // Objects created on each node, read on each node and by the client.
             for maker in 1..=3 {
-                let made: ObjectRef<Batch> = job.task("makes").options(on(maker)).submit((7, rows / 4)).await?;
+                let created: ObjectRef<Batch> = job.task("makes").options(on(maker)).submit((7, rows / 4)).await?;
                 for looker in 1..=3 {
                     let right: ObjectRef<u64> =
-                        job.task("is_right").options(on(looker)).submit((&made, 7, rows)).await?;
+                        job.task("is_right").options(on(looker)).submit((&created, 7, rows)).await?;
                     assert_eq!(right.get().await?, 1, "{rows} rows made on {maker}, looked at on {looker}");
                 }
-                assert_eq!(made.get_batch().await?.num_rows() as u64, rows / 4);
+                assert_eq!(created.get_batch().await?.num_rows() as u64, rows / 4);
             }
         }
         Ok(())
@@ -118,9 +118,9 @@ fn values_contain_objects_of_other_nodes() {
                 drop(numbers);
                 assert_eq!(inside.get().await?, sum + 4);
                 // An object of that node, within a result.
-                let made: ObjectRef<Shared> = job.task("makes").options(on(number)).submit((count,)).await?;
-                let back = made.get().await?;
-                drop(made);
+                let created: ObjectRef<Shared> = job.task("makes").options(on(number)).submit((count,)).await?;
+                let back = created.get().await?;
+                drop(created);
                 assert_eq!(back.numbers.get().await?.len() as u64, count);
                 // Passes it on to another node.
                 let other: ObjectRef<u64> = job.task("sums_shared").options(on(number % 3 + 1)).submit((back,)).await?;
@@ -190,9 +190,9 @@ fn nothing_is_lost_with_a_node_that_is_to_go() {
         sandbar_client::wait(&all, all.len(), None).await;
         nodes[2].drain().await?;
         drop(nodes.pop());
-        for (made, number) in all.iter().zip(0_u64..) {
+        for (created, number) in all.iter().zip(0_u64..) {
             let right: ObjectRef<u64> =
-                job.task("is_right").options(on(number as u16 % 2 + 1)).submit((made, number, 200_000)).await?;
+                job.task("is_right").options(on(number as u16 % 2 + 1)).submit((created, number, 200_000)).await?;
             assert_eq!(right.get().await?, 1, "object {number}");
         }
         Ok(())
@@ -204,8 +204,8 @@ fn what_runs_on_a_node_that_is_to_go_ends_there() {
     with_nodes(TASKS, async |nodes, job| {
         let once = TaskOptions::new().max_retries(0);
         // Values that the lost node stored or returned by reference, and tasks that it submitted.
-        let made: ObjectRef<Shared> = job.task("makes").options(on(3).max_retries(0)).submit((300_000_u64,)).await?;
-        let made = made.get().await?;
+        let created: ObjectRef<Shared> = job.task("makes").options(on(3).max_retries(0)).submit((300_000_u64,)).await?;
+        let created = created.get().await?;
         let tree: ObjectRef<u64> = job.task("tree").options(on(3).max_retries(0)).submit((2, 10, 1_000_000)).await?;
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         let mut all: Vec<ObjectRef<u64>> = Vec::new();
@@ -218,7 +218,7 @@ fn what_runs_on_a_node_that_is_to_go_ends_there() {
             object.get().await?;
         }
         assert_eq!(tree.get().await?, 100);
-        assert_eq!(made.numbers.get().await?.len(), 300_000);
+        assert_eq!(created.numbers.get().await?.len(), 300_000);
         Ok(())
     });
 }

@@ -47,9 +47,9 @@ fn values_are_stored_shared_and_found_within_others() {
             let shared = Shared { numbers: numbers.clone(), name: "four".to_owned() };
             let inside: ObjectRef<u64> = job.task("sums_shared").submit((shared,)).await?;
             drop(numbers);
-            let made: ObjectRef<Shared> = job.task("makes").submit((count,)).await?;
-            let back = made.get().await?;
-            drop(made);
+            let created: ObjectRef<Shared> = job.task("makes").submit((count,)).await?;
+            let back = created.get().await?;
+            drop(created);
             assert_eq!((sums.get().await?, inside.get().await?), (2 * sum, sum + 4));
             assert_eq!((back.numbers.get().await?.len() as u64, back.name.as_str()), (count, "made"));
             // The object is borrowed again both times.
@@ -64,8 +64,8 @@ fn batches_are_passed_both_ways() {
     with_job("tests/programs/objects", async |_, job| {
         // A batch in a message, and one in a file that is read in place.
         for rows in [100_u64, 1_000_000] {
-            let made: ObjectRef<Batch> = job.task("makes").submit((3, rows)).await?;
-            let batch = made.get_batch().await?;
+            let created: ObjectRef<Batch> = job.task("makes").submit((3, rows)).await?;
+            let batch = created.get_batch().await?;
             assert_eq!(batch.num_rows() as u64, rows);
             let back = job.put_batch(&batch).await?;
             let right: ObjectRef<u64> = job.task("is_right").submit((&back, 3, rows)).await?;

@@ -116,8 +116,8 @@ fn an_actor_is_found_by_its_name_on_all_nodes() {
             let missing: ObjectRef<u64> = job.task("finds").options(on(number)).submit(("nobody", 1)).await?;
             assert_eq!(missing.get().await.unwrap_err().fault.code, Code::NoActor);
             // The first caller creates the actor.
-            let made: ObjectRef<u64> = job.task("meets").options(on(number)).submit(("d", 1)).await?;
-            assert_eq!(made.get().await?, u64::from(number));
+            let created: ObjectRef<u64> = job.task("meets").options(on(number)).submit(("d", 1)).await?;
+            assert_eq!(created.get().await?, u64::from(number));
         }
         assert_eq!(add(&counter, 0).await?.get().await?, 8);
         Ok(())

@@ -26,12 +26,12 @@ async fn count(mut stream: ObjectStream<u64>) -> Result<u64, TaskError> {
 }
 
 /// Waits until `expected` items have been yielded, and returns the maximum lead over those taken.
-async fn made(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
+async fn wait_for_items(gauge: &Actor, expected: u64) -> Result<u64, ClientError> {
     loop {
         let read: ObjectRef<(u64, u64)> = gauge.call("read", ()).await?;
-        let (made, max) = read.get().await?;
-        assert!(made <= expected, "{made} of {expected} items exist");
-        if made == expected {
+        let (wait_for_items, max) = read.get().await?;
+        assert!(wait_for_items <= expected, "{wait_for_items} of {expected} items exist");
+        if wait_for_items == expected {
             return Ok(max);
         }
     }
@@ -109,7 +109,7 @@ fn a_generator_is_no_more_than_its_buffer_ahead() {
             let mut taken = 0;
             // The generator learns of taken items at the latest when the client waits for something else.
             loop {
-                let ahead = made(&gauge, items.min(taken + u64::from(buffer))).await?;
+                let ahead = wait_for_items(&gauge, items.min(taken + u64::from(buffer))).await?;
                 assert_eq!(ahead, u64::from(buffer), "{taken}");
                 gauge.call::<ObjectRef<()>>("take", ()).await?.get().await?;
                 let Some(item) = stream.next().await else { break };
@@ -132,10 +132,10 @@ fn a_stream_that_is_dropped_ends_its_generator() {
         for _ in 0..3 {
             taken.push(stream.next().await.expect("there are more")?);
         }
-        made(&gauge, 8).await?;
+        wait_for_items(&gauge, 8).await?;
         drop(stream);
         nothing_runs(&job).await?;
-        made(&gauge, 8).await?;
+        wait_for_items(&gauge, 8).await?;
         for (item, expected) in taken.iter().zip(0..) {
             assert_eq!(item.get().await?, expected);
         }
@@ -213,7 +213,7 @@ fn streams_outlive_their_workers() {
 fn an_abandoned_wait_loses_no_item() {
     with_job(STREAMS, async |_, job| {
         let mut stream = job.task("squares").stream::<u64>((200, 100_000)).await?;
-        let (mut taken, mut given_up) = (0, 0);
+        let (mut taken, mut timed_out) = (0, 0);
         loop {
             tokio::select! {
                 biased;
@@ -224,11 +224,11 @@ fn an_abandoned_wait_loses_no_item() {
                     }
                     None => break,
                 },
-                () = tokio::task::yield_now() => given_up += 1,
+                () = tokio::task::yield_now() => timed_out += 1,
             }
         }
         assert_eq!(taken, 200);
-        assert!(given_up > 0);
+        assert!(timed_out > 0);
         Ok(())
     });
 }

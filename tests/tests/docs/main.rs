@@ -105,8 +105,8 @@ fn check_jobs(page: &Page) -> Result<(), String> {
 
 /// Writes a month of trips with the city's column names and 64-bit zones.
 fn write_city_file(path: &Path) {
-    let made = File::open(&taxi_files()[0]).unwrap();
-    let mut batches = ParquetRecordBatchReaderBuilder::try_new(made).unwrap().build().unwrap();
+    let month = File::open(&taxi_files()[0]).unwrap();
+    let mut batches = ParquetRecordBatchReaderBuilder::try_new(month).unwrap().build().unwrap();
     let batch = batches.next().unwrap().unwrap();
     let (fields, columns): (Vec<_>, Vec<_>) = batch
         .schema()

@@ -30,8 +30,8 @@ fn it_is_confined_before_it_looks_at_a_component() {
         !walls.is_empty() && walls.iter().all(|wall| wall == "Seccomp:\t2")
     });
     assert!(compiler.try_wait().unwrap().is_none(), "the compiler ended early");
-    let mut answer = Vec::new();
-    compiler.stdout.take().unwrap().read_to_end(&mut answer).unwrap();
+    let mut output = Vec::new();
+    compiler.stdout.take().unwrap().read_to_end(&mut output).unwrap();
     assert!(compiler.wait().unwrap().success());
-    assert!(answer.len() > 100_000, "{} bytes", answer.len());
+    assert!(output.len() > 100_000, "{} bytes", output.len());
 }

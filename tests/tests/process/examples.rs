@@ -26,18 +26,18 @@ fn json(ended: &CommandOutput) -> Value {
 
 /// Returns an argument with California's housing data, or with generated data of the same shape.
 fn houses(lab: &Lab) -> String {
-    let file = data("housing.csv").unwrap_or_else(|| made_houses(lab));
+    let file = data("housing.csv").unwrap_or_else(|| generated_houses(lab));
     format!("data=@{}", file.display())
 }
 
-fn made_houses(lab: &Lab) -> PathBuf {
+fn generated_houses(lab: &Lab) -> PathBuf {
     sandbar_data::housing::write(&lab.path("housing.csv")).expect("data can be made")
 }
 
 #[test]
 fn forests_are_tuned_side_by_side_and_one_after_another() {
     let lab = Lab::new();
-    for houses in [houses(&lab), format!("data=@{}", made_houses(&lab).display())] {
+    for houses in [houses(&lab), format!("data=@{}", generated_houses(&lab).display())] {
         let ranking = json(&run(&lab, "forests", &[&houses, "forests=4"]));
         let ranking: Vec<(u64, f64)> = ranking
             .as_array()
@@ -111,7 +111,7 @@ fn a_restarted_parameter_server_continues_from_its_checkpoint() {
 fn a_perceptron_is_trained_and_served() {
     let lab = Lab::new();
     let california = data("housing.csv").map(|file| (file, 52_000.0..55_500.0));
-    for (file, errors) in california.into_iter().chain([(made_houses(&lab), 33_000.0..36_000.0)]) {
+    for (file, errors) in california.into_iter().chain([(generated_houses(&lab), 33_000.0..36_000.0)]) {
         let houses = format!("data=@{}", file.display());
         let all = [&houses[..], "target=median_house_value", "actors=2", "batch_size=500"];
         let served = json(&run(&lab, "perceptron", &all));

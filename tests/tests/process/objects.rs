@@ -94,9 +94,11 @@ fn what_is_damaged_on_disk_is_never_read() {
     let summary = host.wait().expect_code(0).json();
     let result = summary["result"].as_str().expect("a text");
     let numbers: Vec<u64> = result.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [right, lost, wrong, made_right, made_lost, made_wrong] = numbers[..] else { panic!("{result}") };
+    let [right, lost, wrong, recomputed_right, recomputed_lost, recomputed_wrong] = numbers[..] else {
+        panic!("{result}")
+    };
     assert!(lost > 0 && wrong == 0 && right + lost == 40, "{result}");
-    assert_eq!((made_right, made_lost, made_wrong), (40, 0, 0), "{result}");
+    assert_eq!((recomputed_right, recomputed_lost, recomputed_wrong), (40, 0, 0), "{result}");
     let attempts = attempts(&lab, "makes");
     assert!(attempts.len() == 40 && attempts.contains(&2) && attempts.iter().all(|times| *times <= 2), "{attempts:?}");
 }

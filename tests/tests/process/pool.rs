@@ -24,10 +24,10 @@ fn slow_calls_do_not_delay_other_answers() {
     runtime.block_on(async {
         let polite = PolitePool::new().await;
         // From here on a message carries as many calls as it can.
-        let quick = polite.answers("scalar_divides", 600).await;
-        assert!(quick.iter().any(|answers| answers.len() > 100), "no message carried the answers of many quick calls");
-        for answers in polite.answers("batch_dawdles", 5).await {
-            assert_eq!(answers.len(), 1, "the answer of a slow call waited for another call");
+        let quick = polite.results("scalar_divides", 600).await;
+        assert!(quick.iter().any(|results| results.len() > 100), "no message carried the answers of many quick calls");
+        for results in polite.results("batch_dawdles", 5).await {
+            assert_eq!(results.len(), 1, "the answer of a slow call waited for another call");
         }
     });
 }
@@ -36,8 +36,8 @@ fn slow_calls_do_not_delay_other_answers() {
 fn what_a_function_prints_is_logged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let answers = PolitePool::new().await.answers("batch_prints", 1).await;
-        let logged: Vec<_> = answers[0][0].called.log.iter().map(|line| (line.level, line.message.as_str())).collect();
+        let results = PolitePool::new().await.results("batch_prints", 1).await;
+        let logged: Vec<_> = results[0][0].called.log.iter().map(|line| (line.level, line.message.as_str())).collect();
         assert_eq!(logged, [("info", "1 rows"), ("warn", "where is None?"), ("info", "no end")]);
     });
 }
@@ -52,7 +52,7 @@ fn a_call_that_no_message_holds_is_refused_and_others_are_not() {
         let called = polite.pool.call(request(&bind(&polite.compiled, 0), CallWork::Fit(payload, groups.into()))).await;
         let fault = called.result.unwrap_err();
         assert!(fault.message.contains("exceeds the limit of"), "{fault}");
-        assert_eq!(polite.answers("batch_prints", 2).await.iter().flatten().count(), 2);
+        assert_eq!(polite.results("batch_prints", 2).await.iter().flatten().count(), 2);
     });
 }
 
@@ -118,7 +118,7 @@ fn a_worker_that_does_not_read_is_noticed() {
     runtime.block_on(async {
         let limits = Limits { time_ms_max: 500, ..Limits::default() };
         let polite = PolitePool::with(limits).await;
-        polite.answers("scalar_divides", 100).await;
+        polite.results("scalar_divides", 100).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
         let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
         let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await.result.unwrap();
@@ -159,37 +159,37 @@ fn each_call_of_many_callers_is_answered_once() {
         };
         let mut callers = [caller(polite.bind("scalar_divides")), caller(polite.bind("batch_prints"))];
         let (stuck, mut of_stuck) = caller(endless);
-        let (gone, of_gone) = caller(polite.bind("scalar_divides"));
-        drop(of_gone);
+        let (dropped, of_dropped) = caller(polite.bind("scalar_divides"));
+        drop(of_dropped);
         // Calls of the two functions alternate, with one that takes the worker away from those behind it.
         let mut submitted = [0; 2];
         for (turn, calls) in CALLS.into_iter().enumerate() {
             for ((caller, _), submitted) in callers.iter().zip(&mut submitted) {
                 polite.pool.submit(caller, calls_of_a_row(*submitted..*submitted + calls)).unwrap();
-                polite.pool.submit(&gone, calls_of_a_row(0..calls)).unwrap();
+                polite.pool.submit(&dropped, calls_of_a_row(0..calls)).unwrap();
                 *submitted += calls;
             }
             if turn == CALLS.len() / 2 {
                 polite.pool.submit(&stuck, calls_of_a_row(7..8)).unwrap();
             }
         }
-        for ((_, answers), submitted) in callers.iter_mut().zip(submitted) {
+        for ((_, results), submitted) in callers.iter_mut().zip(submitted) {
             let mut tokens = Vec::new();
             while (tokens.len() as u64) < submitted {
-                for answer in timeout(Duration::from_secs(60), answers.recv()).await.unwrap().unwrap() {
-                    assert!(answer.called.result.is_ok(), "{answer:?}");
-                    tokens.push(answer.token);
+                for outcome in timeout(Duration::from_secs(60), results.recv()).await.unwrap().unwrap() {
+                    assert!(outcome.called.result.is_ok(), "{outcome:?}");
+                    tokens.push(outcome.token);
                 }
             }
             tokens.sort_unstable();
             assert!(tokens.iter().copied().eq(0..submitted), "{tokens:?}");
         }
-        let answers = of_stuck.recv().await.unwrap();
-        let of_stuck = answers.iter().map(|answer| (answer.token, answer.called.result.as_ref().unwrap_err().code));
+        let results = of_stuck.recv().await.unwrap();
+        let of_stuck = results.iter().map(|outcome| (outcome.token, outcome.called.result.as_ref().unwrap_err().code));
         assert_eq!(of_stuck.collect::<Vec<_>>(), [(7, Code::TimeOut)]);
         let settled = polite.pool.call(request(&polite.bind("scalar_divides"), CallWork::Describe)).await;
         assert!(settled.result.is_ok(), "{settled:?}");
-        callers.iter_mut().for_each(|(_, answers)| assert!(answers.try_recv().is_err(), "a call was answered twice"));
+        callers.iter_mut().for_each(|(_, results)| assert!(results.try_recv().is_err(), "a call was answered twice"));
     });
 }
 
@@ -332,15 +332,15 @@ impl PolitePool {
     }
 
     /// Queues calls of a function on one row at once, and returns their answers as they come.
-    async fn answers(&self, function: &str, calls: usize) -> Vec<Vec<SubmissionResult>> {
+    async fn results(&self, function: &str, calls: usize) -> Vec<Vec<SubmissionResult>> {
         let (to, mut from) = mpsc::unbounded_channel();
         self.pool.submit(&Caller::new(self.bind(function), to), calls_of_a_row(0..calls as u64)).unwrap();
         let (mut all, mut left) = (Vec::new(), calls);
         while left > 0 {
-            let answers = from.recv().await.unwrap();
-            answers.iter().for_each(|answer| assert!(answer.called.result.is_ok(), "{answer:?}"));
-            left -= answers.len();
-            all.push(answers);
+            let results = from.recv().await.unwrap();
+            results.iter().for_each(|outcome| assert!(outcome.called.result.is_ok(), "{outcome:?}"));
+            left -= results.len();
+            all.push(results);
         }
         all
     }

@@ -242,7 +242,7 @@ fn a_dry_run_finds_what_is_wrong() {
     let lab = lab();
     let taxi = component("udfs/taxi");
     let add = |rest: &str| format!("transform=[{{udf=\"{}#add\", output=\"sum\", {rest}}}]", taxi.display());
-    let (sum, gone) = (add("columns=[\"x\", \"y\"]"), add("columns=[\"x\", \"z\"]"));
+    let (sum, deleted) = (add("columns=[\"x\", \"y\"]"), add("columns=[\"x\", \"z\"]"));
     let models = component("udfs/models");
     let params = |params: &str| format!("train.models.0.params={{{params}}}");
     let (typo, good) = (params("fit_intercep=true"), params("fit_intercept=false"));
@@ -264,7 +264,7 @@ fn a_dry_run_finds_what_is_wrong() {
         ("train.toml", &[&*linaer], 1, &["no function `linaer`"]),
         ("train.toml", &[&*scalar], 1, &["scalar"]),
         ("train.toml", &[&*sum, "train.features=[\"sun\"]"], 1, &["`sun`"]),
-        ("train.toml", &[&*gone], 1, &["`z`"]),
+        ("train.toml", &[&*deleted], 1, &["`z`"]),
         ("train.toml", &["output.path=\"rows.csv/out.parquet\""], 1, &["Not a directory"]),
         ("train.toml", &["output.path=\"out.csv\""], 2, &[".parquet"]),
         ("rows.toml", &["output.path=\"rows.csv\""], 2, &["which is read"]),

@@ -111,8 +111,8 @@ fn outputs_that_can_not_be_written() {
     // The job checks the output before it reads the last line, which is not a number.
     lab.write("late.csv", format!("{ROWS}{}", "c,1,2\n".repeat(20_000) + "c,six,2\n"));
     lab.write("job.toml", job("late.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
-    let made = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
-    assert!(made.is_ok_and(|status| status.success()));
+    let created = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
+    assert!(created.is_ok_and(|status| status.success()));
     std::fs::create_dir(lab.path("folder.parquet")).unwrap();
     for (output, words) in [
         ("rows.csv/out.parquet", &["rows.csv/out.parquet", "Not a directory"][..]),

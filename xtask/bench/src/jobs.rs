@@ -39,9 +39,9 @@ fn taxi(effort: Effort, name: &str, models: Vec<Model>) -> Result<Bench, Failure
     let folder = paths::data()?.join(format!("taxi-{rows}"));
     if !folder.is_dir() {
         progress(&format!("generating 2 x {rows} taxi trips in {}", folder.display()));
-        let made = folder.with_extension("new");
-        sandbar_data::taxi::write(&made, rows, 2, &|_, _| ())?;
-        std::fs::rename(made, &folder)?;
+        let generated = folder.with_extension("new");
+        sandbar_data::taxi::write(&generated, rows, 2, &|_, _| ())?;
+        std::fs::rename(generated, &folder)?;
     }
     Ok(Bench {
         name: name.to_owned(),

@@ -89,7 +89,7 @@ impl Calls {
 
     /// Submits `calls` calls and returns when all have finished.
     async fn run(&self, calls: u64) -> Result<(), Failure> {
-        let (to, mut answers) = mpsc::unbounded_channel();
+        let (to, mut results) = mpsc::unbounded_channel();
         let caller = Caller::new(self.binding.clone(), to);
         let call = |token| CallSubmission { token, seed: 0, work: Calls::work() };
         let (mut submitted, mut in_flight) = (0, 0);
@@ -98,9 +98,9 @@ impl Calls {
             let more = (IN_FLIGHT - in_flight).min(calls - submitted);
             self.pool.submit(&caller, (submitted..submitted + more).map(call))?;
             (submitted, in_flight) = (submitted + more, in_flight + more);
-            let finished = answers.recv().await.ok_or("the pool of workers has stopped")?;
+            let finished = results.recv().await.ok_or("the pool of workers has stopped")?;
             in_flight -= finished.len() as u64;
-            finished.into_iter().try_for_each(|answer| answer.called.result.map(drop))?;
+            finished.into_iter().try_for_each(|outcome| outcome.called.result.map(drop))?;
         }
         Ok(())
     }

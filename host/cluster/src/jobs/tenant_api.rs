@@ -78,7 +78,7 @@ async fn handle(
             Ok(Some(TenantResponse::Job(Box::new(job))))
         }
         TenantRequest::Stop { job } => stop(cluster, tenant, &job).await.map(Some),
-        TenantRequest::Query { job, query } => answer_query(cluster, tenant, &job, query, frames).await,
+        TenantRequest::Query { job, query } => handle_query(cluster, tenant, &job, query, frames).await,
         TenantRequest::List { limit } => {
             let jobs = list(cluster, tenant, limit.min(LISTED_MAX)).await?;
             Ok(Some(TenantResponse::Jobs(jobs)))
@@ -185,7 +185,7 @@ async fn stop(cluster: &ClusterState, tenant: &str, text: &str) -> Outcome<Tenan
 const NOT_TAKEN_OVER: &str = "the job's node is lost, and no other node has taken the job over yet";
 
 /// Sends the response to a query of a job. Returns a redirect if another node has the job's records.
-async fn answer_query(
+async fn handle_query(
     cluster: &Arc<ClusterState>,
     tenant: &str,
     text: &str,

@@ -142,15 +142,16 @@ impl Columns {
 
 fn check_grouping(grouping: &Grouping) -> Result<(), DatasetError> {
     if !(0.0..1.0).contains(&grouping.test) {
-        let what = format!("test = {} is not a fraction of rows: it must be at least 0 and less than 1", grouping.test);
-        return Err(DatasetError::Columns(what));
+        let reason =
+            format!("test = {} is not a fraction of rows: it must be at least 0 and less than 1", grouping.test);
+        return Err(DatasetError::Columns(reason));
     }
     if grouping.features.is_empty() {
         return Err(DatasetError::Columns("no feature is given: a model needs at least one".to_owned()));
     }
     if grouping.features.len() > FEATURES_MAX {
-        let (what, value) = ("number of features".to_owned(), grouping.features.len() as u64);
-        return Err(DatasetError::LimitExceeded { what, value, bound: FEATURES_MAX as u64 });
+        let (quantity, value) = ("number of features".to_owned(), grouping.features.len() as u64);
+        return Err(DatasetError::LimitExceeded { quantity, value, bound: FEATURES_MAX as u64 });
     }
     Ok(())
 }
@@ -175,8 +176,9 @@ fn check_duplicates(grouping: &Grouping) -> Result<(), DatasetError> {
 fn key_field(field: &Field) -> Result<FieldRef, DatasetError> {
     let data_type = plain_type(field.data_type());
     if field.name() == FILE_COLUMN {
-        let what = format!("a key can't be named `{FILE_COLUMN}`, which holds the file of a group; rename the column");
-        return Err(DatasetError::Columns(what));
+        let reason =
+            format!("a key can't be named `{FILE_COLUMN}`, which holds the file of a group; rename the column");
+        return Err(DatasetError::Columns(reason));
     }
     if !is_key(&data_type) {
         return Err(DatasetError::ColumnType {

@@ -93,8 +93,8 @@ pub(super) fn assign(
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 
 pub(super) fn too_many_rows(rows: usize) -> DatasetError {
-    let what = "number of rows that hash to one partition".to_owned();
-    DatasetError::LimitExceeded { what, value: rows as u64, bound: ROWS_MAX as u64 }
+    let quantity = "number of rows that hash to one partition".to_owned();
+    DatasetError::LimitExceeded { quantity, value: rows as u64, bound: ROWS_MAX as u64 }
 }
 
 fn by_file(slices: &[LoadedSlice], groups: &mut Groups) {

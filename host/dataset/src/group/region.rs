@@ -168,14 +168,14 @@ mod tests {
             let parts = words.freeze(&starts.map(|start| start * 8));
             let mut parts: Vec<_> = parts.into_iter().map(|p| Some(ScalarBuffer::<u64>::from(p))).collect();
             // Parts are freed one by one; the others keep their content.
-            for gone in [1, 0, 3, 2] {
+            for dropped in [1, 0, 3, 2] {
                 for (part, start) in parts.iter().zip(starts) {
                     assert!(
                         part.iter().flat_map(|p| p.iter()).enumerate().all(|(i, w)| *w == (start + i) as u64),
                         "{len}"
                     );
                 }
-                parts[gone] = None;
+                parts[dropped] = None;
             }
         }
     }

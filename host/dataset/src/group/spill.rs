@@ -17,7 +17,7 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Writes the rows of `blocks` to a new file in `folder`, and updates their locations. Frees the blocks' memory.
 pub(super) fn spill(blocks: &mut [Block], folder: &Path) -> Result<(), DatasetError> {
     write(blocks, folder).map_err(|source| DatasetError::Io {
-        what: "can't spill rows to",
+        action: "can't spill rows to",
         path: folder.to_owned(),
         source,
     })

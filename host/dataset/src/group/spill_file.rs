@@ -31,7 +31,7 @@ impl SpillFile {
         let mut buffer = MutableBuffer::from_len_zeroed(len);
         let read = self.file.read_exact_at(buffer.as_slice_mut(), at);
         read.map_err(|source| DatasetError::Io {
-            what: "can't read spilled rows from",
+            action: "can't read spilled rows from",
             path: folder.to_owned(),
             source,
         })?;

@@ -230,11 +230,11 @@ fn describe_failed(
     let describe = |(row, id): (usize, &u32)| {
         let UnusableGroup { counts, morsel } = &unusable[id];
         let columns = counts.iter().zip(&shared.columns.names).filter(|(count, _)| count.any());
-        let what = columns.map(|(count, name)| count.describe(name)).collect::<Vec<_>>().join("; ");
+        let problems = columns.map(|(count, name)| count.describe(name)).collect::<Vec<_>>().join("; ");
         FailedGroup {
             group: describe_key(&keys, row),
             rows: groups.rows[*id as usize],
-            reason: format!("{what}: fill them in, or filter them out, in a transform"),
+            reason: format!("{problems}: fill them in, or filter them out, in a transform"),
             code: Code::Values,
             morsel: *morsel,
         }

@@ -150,8 +150,12 @@ impl FolderOutput {
             self.close_oldest()?;
         }
         if self.folders.len() >= FOLDERS_MAX && !self.folders.contains_key(&name) {
-            let what = "number of folders of `partition_by`".to_owned();
-            return Err(DatasetError::LimitExceeded { what, value: FOLDERS_MAX as u64 + 1, bound: FOLDERS_MAX as u64 });
+            let quantity = "number of folders of `partition_by`".to_owned();
+            return Err(DatasetError::LimitExceeded {
+                quantity,
+                value: FOLDERS_MAX as u64 + 1,
+                bound: FOLDERS_MAX as u64,
+            });
         }
         let folder_path = self.root.path().join(&name);
         let fail = |source| DatasetError::write(&self.path.join(&name), source);

@@ -49,13 +49,13 @@ impl TemporaryFolder {
         let permissions = fs::Permissions::from_mode(0o777);
         loop {
             let mut builder = tempfile::Builder::new();
-            let made = builder.prefix(FOLDER_PREFIX).permissions(permissions.clone()).tempdir_in(folder)?;
-            let lock = File::open(made.path())?;
+            let created = builder.prefix(FOLDER_PREFIX).permissions(permissions.clone()).tempdir_in(folder)?;
+            let lock = File::open(created.path())?;
             // On file systems without locks no folder is considered abandoned.
             let _ = lock.lock();
             // Another writer may have removed the folder before it was locked.
-            if made.path().exists() {
-                return Ok(TemporaryFolder { folder: made, _lock: lock });
+            if created.path().exists() {
+                return Ok(TemporaryFolder { folder: created, _lock: lock });
             }
         }
     }

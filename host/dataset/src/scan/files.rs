@@ -106,8 +106,8 @@ fn find(input: &str, path: &Path, each: FileVisitor<'_>) -> Result<(), DatasetEr
 
 fn check_file_count(input: &str, files: usize) -> Result<(), DatasetError> {
     if files > FILES_MAX {
-        let what = format!("number of files up to {input}");
-        return Err(DatasetError::LimitExceeded { what, value: files as u64, bound: FILES_MAX as u64 });
+        let quantity = format!("number of files up to {input}");
+        return Err(DatasetError::LimitExceeded { quantity, value: files as u64, bound: FILES_MAX as u64 });
     }
     Ok(())
 }
@@ -168,8 +168,8 @@ fn walk(
 ) -> Result<(), DatasetError> {
     let fail = |e: std::io::Error| DatasetError::input(input, format!("can't list {}: {e}", folder.display()));
     if above.len() > DEPTH_MAX {
-        let what = format!("depth of folder {}", folder.display());
-        return Err(DatasetError::LimitExceeded { what, value: above.len() as u64, bound: DEPTH_MAX as u64 });
+        let quantity = format!("depth of folder {}", folder.display());
+        return Err(DatasetError::LimitExceeded { quantity, value: above.len() as u64, bound: DEPTH_MAX as u64 });
     }
     let metadata = fs::metadata(folder).map_err(fail)?;
     let id = (metadata.dev(), metadata.ino());

@@ -186,10 +186,10 @@ impl RowGroupPlanner {
         in_range.prune_by_range(all, bytes);
         let in_range: Vec<usize> = in_range.row_group_indexes().collect();
         let groups = in_range.iter().map(|at| kept.row_group(&all[*at], size)).collect::<Option<Vec<_>>>()?;
-        let mut wanted = RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(groups.len()));
+        let mut selected = RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(groups.len()));
         if let Some(prunes) = &self.prunes {
             let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-            wanted.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
+            selected.prune_by_statistics(&self.used, &kept.schema, &groups, prunes, &metrics);
         }
         // Floats are not used for pruning.
         let may_prune = |condition: &&Condition| {
@@ -197,10 +197,10 @@ impl RowGroupPlanner {
             compares && !self.used.field(condition.column()).data_type().is_floating()
         };
         let mut described = Vec::new();
-        for at in wanted.row_group_indexes() {
-            let all_wanted = wanted.is_fully_matched().get(at).is_some_and(|all| *all);
+        for at in selected.row_group_indexes() {
+            let is_fully_selected = selected.is_fully_matched().get(at).is_some_and(|all| *all);
             let finer = |condition: &Condition| is_indexed(all[in_range[at]].column(kept.leaves[condition.column()]));
-            if !all_wanted && self.conditions.iter().filter(may_prune).any(finer) {
+            if !is_fully_selected && self.conditions.iter().filter(may_prune).any(finer) {
                 return None;
             }
             let rows = u64::try_from(groups[at].num_rows()).ok().filter(|rows| *rows <= ROWS_MAX)?;
@@ -353,20 +353,21 @@ struct ProjectedColumns {
 }
 
 impl ProjectedColumns {
-    /// Finds the columns of `wanted`, in that order. Returns `None` unless each is one leaf column of exactly that
+    /// Finds the columns of `selected`, in that order. Returns `None` unless each is one leaf column of exactly that
     /// type.
-    fn new(metadata: &FileMetaData, wanted: &Schema) -> Option<ProjectedColumns> {
+    fn new(metadata: &FileMetaData, selected: &Schema) -> Option<ProjectedColumns> {
         let all = metadata.schema_descr();
         let leaf = |name: &str| (0..all.num_columns()).find(|leaf| all.column(*leaf).path().parts() == [name]);
-        let leaves = wanted.fields().iter().map(|field| leaf(field.name())).collect::<Option<Vec<_>>>()?;
+        let leaves = selected.fields().iter().map(|field| leaf(field.name())).collect::<Option<Vec<_>>>()?;
         let fields = leaves.iter().map(|leaf| all.column(*leaf).self_type_ptr()).collect();
         let root = Type::group_type_builder(all.root_schema().name()).with_fields(fields).build().ok()?;
         let schema = Arc::new(SchemaDescriptor::new(Arc::new(root)));
         let read = int96::schema_of(&schema).ok()?;
-        let fits = |(read, wanted): (&arrow_schema::FieldRef, &arrow_schema::FieldRef)| {
-            read.data_type() == wanted.data_type() && (wanted.is_nullable() || !read.is_nullable())
+        let fits = |(read, selected): (&arrow_schema::FieldRef, &arrow_schema::FieldRef)| {
+            read.data_type() == selected.data_type() && (selected.is_nullable() || !read.is_nullable())
         };
-        let fit = read.fields().len() == wanted.fields().len() && read.fields().iter().zip(wanted.fields()).all(fits);
+        let fit =
+            read.fields().len() == selected.fields().len() && read.fields().iter().zip(selected.fields()).all(fits);
         fit.then(|| ProjectedColumns { leaves, schema, version: metadata.version() })
     }
 
@@ -439,7 +440,7 @@ impl RowGroupReader {
         let described = postcard::from_bytes(description).map_err(|e| damaged(e.to_string()))?;
         let RowGroupReadSpec { metadata, size, columns, conditions } = described;
         catch_damage(|| {
-            let wrong = |what: &str| ParquetError::General(what.to_owned());
+            let wrong = |reason: &str| ParquetError::General(reason.to_owned());
             let metadata = Arc::new(ParquetMetaDataReader::decode_metadata(&metadata)?);
             let of_file = metadata.file_metadata();
             let left = usize::try_from(of_file.num_rows()).ok().filter(|rows| *rows as u64 <= ROWS_MAX);
@@ -471,17 +472,17 @@ impl RowGroupReader {
 
     /// Returns the output columns of the rows that satisfy the conditions.
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch, ParquetError> {
-        let mut wanted: Option<BooleanArray> = None;
+        let mut selected: Option<BooleanArray> = None;
         for condition in &self.conditions {
             let true_of = condition.evaluate(batch.column(condition.column()))?;
-            wanted = Some(match wanted {
-                Some(wanted) => and(&wanted, &true_of)?,
+            selected = Some(match selected {
+                Some(selected) => and(&selected, &true_of)?,
                 None => true_of,
             });
         }
         let columns = batch.project(&self.columns)?;
-        match wanted.filter(|wanted| wanted.true_count() < batch.num_rows()) {
-            Some(wanted) => Ok(filter_record_batch(&columns, &wanted)?),
+        match selected.filter(|selected| selected.true_count() < batch.num_rows()) {
+            Some(selected) => Ok(filter_record_batch(&columns, &selected)?),
             None => Ok(columns),
         }
     }

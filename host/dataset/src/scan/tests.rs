@@ -40,14 +40,14 @@ impl Folder {
     }
 
     /// Returns the path as a user would give it.
-    fn given(&self, name: &str) -> String {
+    fn path_of(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
     fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         fs::create_dir_all(self.path(name).parent().expect("a folder")).expect("a folder");
         fs::write(self.path(name), bytes).expect("a file");
-        self.given(name)
+        self.path_of(name)
     }
 
     fn parquet(&self, name: &str, rows: &RecordBatch, group_rows: usize) -> String {
@@ -280,19 +280,19 @@ fn paths_globs_folders_and_urls() {
     }
     folder.write(".hidden/y.parquet", "no");
     folder.write("notes.txt", "no");
-    let root = folder.given("");
+    let root = folder.path_of("");
     let url = |name: &str| Url::from_file_path(folder.path(name)).expect("a path").to_string();
     for (paths, expected) in [
-        (vec![folder.given("2019-02.parquet"), folder.given("2019-01.parquet")], vec!["0", "1"]),
-        (vec![folder.given("2019-*.parquet")], vec!["0", "1"]),
-        (vec![folder.given("2019-0[2-9].parquet")], vec!["1"]),
-        (vec![folder.given("2019-0?.parquet"), folder.given("2019-01.parquet")], vec!["0", "1"]),
-        (vec![folder.given("**/*.parquet")], vec!["0", "1", "4", "3", "2"]),
-        (vec![folder.given("deep/**")], vec!["4", "3", "2"]),
-        (vec![folder.given("*/x.parquet"), folder.given("*/*/x.parquet")], vec!["2"]),
-        (vec![folder.given("deep/[1].parquet")], vec!["4"]),
+        (vec![folder.path_of("2019-02.parquet"), folder.path_of("2019-01.parquet")], vec!["0", "1"]),
+        (vec![folder.path_of("2019-*.parquet")], vec!["0", "1"]),
+        (vec![folder.path_of("2019-0[2-9].parquet")], vec!["1"]),
+        (vec![folder.path_of("2019-0?.parquet"), folder.path_of("2019-01.parquet")], vec!["0", "1"]),
+        (vec![folder.path_of("**/*.parquet")], vec!["0", "1", "4", "3", "2"]),
+        (vec![folder.path_of("deep/**")], vec!["4", "3", "2"]),
+        (vec![folder.path_of("*/x.parquet"), folder.path_of("*/*/x.parquet")], vec!["2"]),
+        (vec![folder.path_of("deep/[1].parquet")], vec!["4"]),
         (vec![root.clone()], vec!["0", "1", "4", "3", "2"]),
-        (vec![folder.given("deep/../deep/./er")], vec!["2"]),
+        (vec![folder.path_of("deep/../deep/./er")], vec!["2"]),
         (vec![url("2019-01.parquet"), url("deep/a b ü.parquet")], vec!["0", "3"]),
     ] {
         let rows = match read(&ScanSource { columns: columns(&["n"]), ..source(paths.clone()) }) {
@@ -305,8 +305,8 @@ fn paths_globs_folders_and_urls() {
     }
     folder.write("deep/_temporary/z.parquet", "no");
     folder.write("deep/er/_success.parquet", "no");
-    let scan = open(&source([folder.given("deep")])).expect("a scan");
-    assert_eq!(scan.files()[2], folder.given("deep/er/x.parquet"));
+    let scan = open(&source([folder.path_of("deep")])).expect("a scan");
+    assert_eq!(scan.files()[2], folder.path_of("deep/er/x.parquet"));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn links_to_folders_above_are_not_followed_for_ever() {
         std::os::unix::fs::symlink(to, folder.path(link)).expect("a link");
     }
     for pattern in ["data", "data/**", "data/**/*.parquet", "**/*.parquet", "da*/**/?.parquet"] {
-        let scan = open(&source([folder.given(pattern)])).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+        let scan = open(&source([folder.path_of(pattern)])).unwrap_or_else(|e| panic!("{pattern}: {e}"));
         // A file that is found on several paths counts once.
         assert_eq!(scan.files().len(), 2, "{pattern}: {:?}", scan.files());
     }
@@ -331,13 +331,13 @@ fn archives_are_not_missed_in_silence() {
     let folder = Folder::new();
     folder.write("a.csv", "n\n1\n");
     folder.write("notes.gz", "no data");
-    assert!(open(&source([folder.given("")])).is_ok());
+    assert!(open(&source([folder.path_of("")])).is_ok());
     let packed = folder.write("c.CSV.zip", "x");
     for pattern in ["", "*", "**", "**/*.zip"] {
-        let error = open(&source([folder.given(pattern)])).err().expect("an error").to_string();
+        let error = open(&source([folder.path_of(pattern)])).err().expect("an error").to_string();
         assert_eq!(error, format!("{packed}: archives (.zip) are not supported; unpack it"), "{pattern}");
     }
-    assert!(open(&source([folder.given("*.csv")])).is_ok());
+    assert!(open(&source([folder.path_of("*.csv")])).is_ok());
 }
 
 #[test]
@@ -382,12 +382,12 @@ fn names_that_others_hide_are_left_out_below_folders_and_globs() {
         ("_own/**", &["7"]),
         ("*/e.parquet", &[]),
     ] {
-        let selected = ScanSource { columns: columns(&["n"]), ..source([folder.given(pattern)]) };
+        let selected = ScanSource { columns: columns(&["n"]), ..source([folder.path_of(pattern)]) };
         match read_with(&selected, ScanOptions::default()) {
             Ok(rows) => assert_eq!(text(&rows), expected, "{pattern}"),
             Err(error) => assert!(expected.is_empty(), "{pattern}: {error}"),
         }
-        let found = find_files(&folder.given(pattern)).map(|files| files.len()).unwrap_or_default();
+        let found = find_files(&folder.path_of(pattern)).map(|files| files.len()).unwrap_or_default();
         assert_eq!(found, expected.len(), "{pattern}");
     }
 }
@@ -401,14 +401,14 @@ fn paths_that_lead_nowhere_are_named() {
     folder.write("a.xlsx", "x");
     folder.write("empty.csv", "");
     for (path, expected) in [
-        (folder.given("missing.parquet"), "there is no such file or folder"),
-        (folder.given("*.parquet"), "no file matches it"),
-        (folder.given("empty"), "no file there has a supported extension (.parquet, .arrow"),
-        (folder.given("empty/*"), "no file there has a supported extension (.parquet, .arrow"),
-        (folder.given("a.csv.zip"), "archives (.zip) are not supported; unpack it"),
-        (folder.given("a.parquet.gz"), "only text formats can be compressed as a whole (.gz); decompress it"),
-        (folder.given("a.xlsx"), "its extension is not supported; supported extensions are .parquet, .arrow"),
-        (folder.given("[.parquet*"), "it is not a valid glob: "),
+        (folder.path_of("missing.parquet"), "there is no such file or folder"),
+        (folder.path_of("*.parquet"), "no file matches it"),
+        (folder.path_of("empty"), "no file there has a supported extension (.parquet, .arrow"),
+        (folder.path_of("empty/*"), "no file there has a supported extension (.parquet, .arrow"),
+        (folder.path_of("a.csv.zip"), "archives (.zip) are not supported; unpack it"),
+        (folder.path_of("a.parquet.gz"), "only text formats can be compressed as a whole (.gz); decompress it"),
+        (folder.path_of("a.xlsx"), "its extension is not supported; supported extensions are .parquet, .arrow"),
+        (folder.path_of("[.parquet*"), "it is not a valid glob: "),
         ("ftp://host/a.parquet".to_owned(), "the scheme `ftp` is not supported; supported schemes are file, http"),
         ("https://host/*.parquet".to_owned(), "folders and globs can't be listed over HTTP"),
         ("https://host/a.parquet?key=1".to_owned(), "URLs with a query are not supported"),
@@ -425,8 +425,8 @@ fn paths_that_lead_nowhere_are_named() {
     }
     let error = open(&source([String::new()])).err().expect("an error");
     assert_eq!(error.to_string(), "an input path is empty");
-    let error = open(&source([folder.given("empty.csv")])).err().expect("an error");
-    assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.given("empty.csv")));
+    let error = open(&source([folder.path_of("empty.csv")])).err().expect("an error");
+    assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.path_of("empty.csv")));
 }
 
 #[test]
@@ -541,7 +541,7 @@ fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
         filter: filter.map(str::to_owned),
         ..ScanSource::default()
     };
-    for (what, source, expected) in [
+    for (label, source, expected) in [
         ("all columns", with(&[&plain], &[], None), (7, 0)),
         ("some, in another order", with(&[&plain], &["b", "x", "n"], None), (7, 0)),
         ("rows left out", with(&[&plain], &[], Some("n > 5 AND 9000 >= n AND n <> 77")), (7, 0)),
@@ -570,8 +570,8 @@ fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
         ("more rows", with(&[&too_many], &[], None), (0, 1)),
     ] {
         let (read, from_row_groups) = read_stored(&source, ScanOptions::default()).expect("rows");
-        assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{what}");
-        assert_eq!(from_row_groups, expected, "{what}");
+        assert!(read == read_with(&source, ScanOptions::default()).expect("rows"), "{label}");
+        assert_eq!(from_row_groups, expected, "{label}");
     }
 }
 
@@ -589,7 +589,7 @@ fn a_file_without_rows_has_none_and_no_say() {
     let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
     let other = RecordBatch::try_from_iter([("n", empty.clone()), ("y", empty)]).expect("a batch");
     let columnless = RecordBatch::new_empty(Arc::new(Schema::empty()));
-    for (what, without) in [
+    for (label, without) in [
         ("parquet", folder.parquet("0.parquet", &other, 10)),
         ("no columns", folder.parquet("1.parquet", &columnless, 10)),
         ("arrow", folder.arrow("2.arrow", &other, 10)),
@@ -603,8 +603,8 @@ fn a_file_without_rows_has_none_and_no_say() {
     ] {
         for both in [[without.clone(), paths[1].clone()], [paths[1].clone(), without.clone()]] {
             let selected = ScanSource { columns: columns(&["n", "s"]), filter: Some("n > 1".into()), ..source(both) };
-            let rows = read(&selected).unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{what}");
+            let rows = read(&selected).unwrap_or_else(|e| panic!("{label}: {e}"));
+            assert_eq!((rows.num_rows(), rows.schema().field(0).data_type()), (3, &DataType::Int64), "{label}");
         }
     }
     // Integers that floats can't represent are exact if the float column has no rows.

@@ -123,9 +123,9 @@ impl BrokerState {
     }
 }
 
-fn request(socket: &OwnedFd, what: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
+fn request(socket: &OwnedFd, message: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
     let (mut frame, mut received) = (Vec::new(), Vec::new());
-    socket::send(socket, socket::frame(&what, &mut frame).ok()?, &[]).ok()?;
+    socket::send(socket, socket::frame(&message, &mut frame).ok()?, &[]).ok()?;
     if !wait(socket, CONNECT_TIME_MAX).ok()? {
         return None;
     }

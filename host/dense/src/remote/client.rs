@@ -226,10 +226,10 @@ impl GpuClient {
                     }
                 }
                 Some(read_state) => {
-                    let ReadState::Answered(answer) = std::mem::replace(read_state, ReadState::Taken) else {
+                    let ReadState::Answered(response) = std::mem::replace(read_state, ReadState::Taken) else {
                         return twice();
                     };
-                    let taken = answer.and_then(|(data, slot)| self.take(&data, slot, to));
+                    let taken = response.and_then(|(data, slot)| self.take(&data, slot, to));
                     self.remove_taken();
                     return Poll::Ready(taken);
                 }
@@ -426,6 +426,6 @@ impl GpuClient {
     }
 }
 
-fn lost_error(what: &str) -> RemoteError {
-    RemoteError { kind: RemoteErrorKind::Lost, message: format!("the GPU is lost: {what}") }
+fn lost_error(reason: &str) -> RemoteError {
+    RemoteError { kind: RemoteErrorKind::Lost, message: format!("the GPU is lost: {reason}") }
 }

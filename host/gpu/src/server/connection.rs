@@ -150,8 +150,8 @@ impl Connection {
     fn handle(&mut self, message: GpuRequest) -> RemoteResult<()> {
         match message {
             GpuRequest::Tensor { tensor, spec, is_written } => {
-                let made = if is_written { self.stream.tensor(spec) } else { self.stream.zeros(spec) };
-                self.insert(tensor, made.map_err(remote_error))
+                let result = if is_written { self.stream.tensor(spec) } else { self.stream.zeros(spec) };
+                self.insert(tensor, result.map_err(remote_error))
             }
             GpuRequest::User => {
                 // Earlier work counts for the previous user.
@@ -159,8 +159,8 @@ impl Connection {
                 Ok(())
             }
             GpuRequest::Reshape { from, tensor, spec } => {
-                let made = self.tensor(from).and_then(|from| self.stream.reshape(&from, spec).map_err(remote_error));
-                self.insert(tensor, made)
+                let result = self.tensor(from).and_then(|from| self.stream.reshape(&from, spec).map_err(remote_error));
+                self.insert(tensor, result)
             }
             GpuRequest::Write { tensor, offset, values } => self.write(tensor, offset, &values),
             GpuRequest::Run { op, inputs, outputs } => {
@@ -168,17 +168,17 @@ impl Connection {
                     return Err(invalid_request("too many tensors"));
                 }
                 let found: RemoteResult<Vec<DeviceTensor>> = inputs.iter().map(|input| self.tensor(*input)).collect();
-                let made = found.and_then(|inputs| {
-                    let made = self.stream.run(&op, &inputs.iter().collect::<Vec<_>>()).map_err(remote_error)?;
-                    if made.len() == outputs.len() {
-                        Ok(made)
+                let result = found.and_then(|inputs| {
+                    let result = self.stream.run(&op, &inputs.iter().collect::<Vec<_>>()).map_err(remote_error)?;
+                    if result.len() == outputs.len() {
+                        Ok(result)
                     } else {
                         Err(invalid_request("another number of results"))
                     }
                 });
-                match made {
-                    Ok(made) => {
-                        outputs.into_iter().zip(made).try_for_each(|(output, made)| self.insert(output, Ok(made)))
+                match result {
+                    Ok(result) => {
+                        outputs.into_iter().zip(result).try_for_each(|(output, result)| self.insert(output, Ok(result)))
                     }
                     Err(error) => outputs.into_iter().try_for_each(|output| self.insert(output, Err(error.clone()))),
                 }
@@ -187,8 +187,8 @@ impl Connection {
                 if self.kernels.len() >= KERNELS_MAX {
                     return Err(invalid_request("too many kernels"));
                 }
-                let made = self.queue.device.guest_kernel(&wgsl).map_err(remote_error);
-                self.kernels.insert(kernel, made);
+                let result = self.queue.device.guest_kernel(&wgsl).map_err(remote_error);
+                self.kernels.insert(kernel, result);
                 Ok(())
             }
             GpuRequest::Dispatch { kernel, bindings, grid } => {
@@ -294,8 +294,8 @@ fn is_within(spec: Spec, offset: u64, bytes: usize) -> RemoteResult<()> {
     }
 }
 
-fn invalid_request(what: &str) -> RemoteError {
-    RemoteError { kind: RemoteErrorKind::Request, message: format!("invalid GPU request: {what}") }
+fn invalid_request(reason: &str) -> RemoteError {
+    RemoteError { kind: RemoteErrorKind::Request, message: format!("invalid GPU request: {reason}") }
 }
 
 fn remote_error(error: GpuError) -> RemoteError {

@@ -76,7 +76,7 @@ impl Members {
                 .initial_stream_window_size(WATCH_WINDOW_BYTES)
                 .initial_connection_window_size(watch_windows)
                 .http2_keep_alive_interval(ms(times.ping_ms))
-                .keep_alive_timeout(ms(times.ping_answer_ms_max));
+                .keep_alive_timeout(ms(times.ping_response_ms_max));
             let (calls, watches) = (calls.connect_lazy(), watches.connect_lazy());
             Ok::<_, tonic::transport::Error>(Member { name: name.clone(), calls, watches, answered: Mutex::new(None) })
         };

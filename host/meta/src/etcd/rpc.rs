@@ -44,8 +44,8 @@ pub(super) async fn keep_alive(
     request: LeaseKeepAliveRequest,
 ) -> Result<LeaseKeepAliveResponse, Status> {
     let requests = stream::iter([request]);
-    let mut answers = streaming(channel, "/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
-    answers.message().await?.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
+    let mut responses = streaming(channel, "/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
+    responses.message().await?.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
 }
 
 /// Opens a watch. Returns the stream and etcd's creation response.
@@ -56,10 +56,10 @@ pub(super) async fn watch(
     let create = WatchRequest { request: Some(WatchRequestUnion::Create(request)) };
     // The end of the request stream would end the watch.
     let requests = stream::StreamExt::chain(stream::iter([create]), stream::pending());
-    let mut answers = streaming(channel, "/etcdserverpb.Watch/Watch", requests).await?;
-    let first = answers.message().await?;
+    let mut responses = streaming(channel, "/etcdserverpb.Watch/Watch", requests).await?;
+    let first = responses.message().await?;
     let created = first.ok_or_else(|| Status::unavailable("the watch ended before it began"))?;
-    Ok((answers, created))
+    Ok((responses, created))
 }
 
 async fn unary<Q, A>(channel: Channel, path: &'static str, request: Q) -> Result<A, Status>
@@ -69,8 +69,8 @@ where
 {
     let mut grpc = ready(channel).await?;
     let codec = ProstCodec::<Q, A>::default();
-    let answer = grpc.unary(with_leader(request), PathAndQuery::from_static(path), codec).await?;
-    Ok(answer.into_inner())
+    let response = grpc.unary(with_leader(request), PathAndQuery::from_static(path), codec).await?;
+    Ok(response.into_inner())
 }
 
 async fn streaming<Q, A>(
@@ -84,8 +84,8 @@ where
 {
     let mut grpc = ready(channel).await?;
     let codec = ProstCodec::<Q, A>::default();
-    let answers = grpc.streaming(with_leader(requests), PathAndQuery::from_static(path), codec).await?;
-    Ok(answers.into_inner())
+    let responses = grpc.streaming(with_leader(requests), PathAndQuery::from_static(path), codec).await?;
+    Ok(responses.into_inner())
 }
 
 async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {

@@ -20,7 +20,7 @@ pub struct EtcdTimeouts {
     /// (`--grpc-keepalive-min-time`).
     pub ping_ms: u32,
     /// Time-out of the response to a ping.
-    pub ping_answer_ms_max: u32,
+    pub ping_response_ms_max: u32,
     /// Initial back-off after all members failed: a random half to all of it, doubled each time.
     pub pause_ms: u32,
     /// Maximum back-off.
@@ -35,7 +35,7 @@ impl Default for EtcdTimeouts {
             call_ms_max: 10_000,
             fresh_ms: 1000,
             ping_ms: 6000,
-            ping_answer_ms_max: 2000,
+            ping_response_ms_max: 2000,
             pause_ms: 20,
             pause_ms_max: 500,
         }

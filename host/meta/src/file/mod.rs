@@ -114,9 +114,9 @@ impl RedbStore {
 }
 
 async fn submit(requests: &mpsc::Sender<QueuedWrite>, request: WriteRequest) -> Result<WriteResponse, MetaError> {
-    let (reply, answer) = oneshot::channel();
+    let (reply, response) = oneshot::channel();
     requests.send(QueuedWrite { request, reply }).await.map_err(|_| MetaError::Closed)?;
-    answer.await.map_err(|_| MetaError::Closed)?
+    response.await.map_err(|_| MetaError::Closed)?
 }
 
 /// Ends leases when they expire. Runs until the store is dropped.

@@ -48,16 +48,16 @@ enum BatchFailure {
 
 impl StoreState {
     fn write(&self, requests: Vec<QueuedWrite>) {
-        let answers = match self.fatal_error.get() {
+        let responses = match self.fatal_error.get() {
             Some(error) => Err(BatchFailure::Before(error.clone())),
             // The library may panic over a file that another process modifies.
             None => catch_unwind(AssertUnwindSafe(|| self.write_batch(&requests)))
                 .unwrap_or_else(|_| Err(BatchFailure::During(self.file.damaged("its pages contradict each other")))),
         };
-        match answers {
+        match responses {
             // Fails if the requester has stopped waiting, which needs no response.
-            Ok(answers) => {
-                requests.into_iter().zip(answers).for_each(|(request, answer)| drop(request.reply.send(answer)))
+            Ok(responses) => {
+                requests.into_iter().zip(responses).for_each(|(request, response)| drop(request.reply.send(response)))
             }
             Err(failed) => {
                 let error = match failed {
@@ -79,11 +79,11 @@ impl StoreState {
 
     fn write_batch(&self, requests: &[QueuedWrite]) -> Result<Vec<Result<WriteResponse, MetaError>>, BatchFailure> {
         let overdue = self.leases().overdue(self.clock.now());
-        let (answers, commits) = self.commit(requests, &overdue)?;
+        let (responses, commits) = self.commit(requests, &overdue)?;
         let now = self.clock.now();
         let mut leases = self.leases();
         overdue.iter().for_each(|lease| _ = leases.end(*lease));
-        for response in answers.iter().flatten() {
+        for response in responses.iter().flatten() {
             match response {
                 WriteResponse::Grant(granted) => leases.begin(granted.lease, granted.ttl_s, now),
                 WriteResponse::Revoke(lease, _) => _ = leases.end(*lease),
@@ -93,7 +93,7 @@ impl StoreState {
         drop(leases);
         self.leases_changed.notify_one();
         self.log.publish(commits);
-        Ok(answers)
+        Ok(responses)
     }
 
     /// Executes a batch in one transaction of the file. On success it is on disk.
@@ -105,19 +105,19 @@ impl StoreState {
             for lease in overdue {
                 batch.end_lease(*lease)?;
             }
-            let answers =
+            let responses =
                 requests.iter().map(|request| batch.execute(&request.request)).collect::<Result<Vec<_>, _>>()?;
-            Ok((answers, batch.finish(&self.log)?))
+            Ok((responses, batch.finish(&self.log)?))
         };
         match run() {
-            Ok((answers, Some(commits))) => {
+            Ok((responses, Some(commits))) => {
                 write.commit().map_err(|e| BatchFailure::During(self.file.fault("write", e)))?;
-                Ok((answers, commits))
+                Ok((responses, commits))
             }
             // Nothing to write; a failing abort leaves nothing behind.
-            Ok((answers, None)) => {
+            Ok((responses, None)) => {
                 let _ = write.abort();
-                Ok((answers, Vec::new()))
+                Ok((responses, Vec::new()))
             }
             Err(error) => {
                 let _ = write.abort();

@@ -101,9 +101,9 @@ impl MetaStore for MemoryStore {
     async fn transact(&self, transaction: Transaction) -> Result<TransactResponse, MetaError> {
         transaction.check(&self.shared.limits)?;
         let mut state = self.shared.current_state();
-        let (answer, commit) = state.transact(&transaction)?;
+        let (response, commit) = state.transact(&transaction)?;
         self.shared.log.publish(commit.into_iter().collect());
-        Ok(answer)
+        Ok(response)
     }
 
     async fn grant(&self, ttl_s: u32) -> Result<GrantResponse, MetaError> {

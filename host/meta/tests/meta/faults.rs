@@ -230,18 +230,18 @@ async fn watch_until(mut watcher: Box<dyn Watcher>, last: Revision) -> Vec<Chang
 /// Each change increments the counter, and belongs to an attempt that may have made it: a committed attempt made
 /// exactly one change at its revision, an unknown one at most one, any other none.
 fn check_history(tries: &BTreeMap<Attempt, AttemptOutcome>, history: &[Change]) {
-    let mut made = BTreeMap::new();
+    let mut grants = BTreeMap::new();
     for (expected, change) in (1..).zip(history.iter().filter(|change| change.key() == &key(COUNTER))) {
         let Change::Put(entry) = change else { panic!("the counter was deleted") };
         let (client, number, count) = parse(&entry.value);
         assert_eq!(count, expected, "at revision {}", entry.mod_revision);
         assert!(
-            made.insert((client, number), entry.mod_revision).is_none(),
+            grants.insert((client, number), entry.mod_revision).is_none(),
             "try {number} of client {client} counted twice"
         );
     }
     for (tried, ended) in tries {
-        match (ended, made.remove(tried)) {
+        match (ended, grants.remove(tried)) {
             (AttemptOutcome::Done(answered), Some(revision)) => assert_eq!(*answered, revision, "{tried:?}"),
             (AttemptOutcome::Done(answered), None) => {
                 panic!("{tried:?} was answered by revision {answered}, and is lost")
@@ -250,7 +250,7 @@ fn check_history(tries: &BTreeMap<Attempt, AttemptOutcome>, history: &[Change]) 
             (ended, Some(revision)) => panic!("{tried:?} is {ended:?}, and was done by revision {revision}"),
         }
     }
-    assert!(made.is_empty(), "{made:?} were requested by no client");
+    assert!(grants.is_empty(), "{grants:?} were requested by no client");
 }
 
 /// A lease that is renewed survives kills of members; another ends, and not before its time.
@@ -278,8 +278,8 @@ async fn leases_end_in_time_and_not_before() {
             }
         }
     });
-    let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
-    assert_eq!(gone.iter().map(|change| change.key().to_string()).collect::<Vec<_>>(), ["left"]);
+    let deleted = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(deleted.iter().map(|change| change.key().to_string()).collect::<Vec<_>>(), ["left"]);
     let after = started.elapsed();
     // A new leader restarts the period of each lease.
     let delay_max = Duration::from_secs(2 * u64::from(TTL_S)) + SLACK;
@@ -288,8 +288,8 @@ async fn leases_end_in_time_and_not_before() {
     assert!(store.get(&key("kept")).await.unwrap().entry.is_some());
     store.revoke(kept.lease).await.unwrap();
     timeout(RECOVERY_TIME_MAX, renewals).await.unwrap().unwrap();
-    let gone = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
-    assert_eq!(gone[0].key(), &key("kept"));
+    let deleted = timeout(RECOVERY_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(deleted[0].key(), &key("kept"));
     cluster.restart(leader);
 }
 
@@ -301,7 +301,7 @@ async fn a_cluster_that_is_away_is_named() {
         call_ms_max: 2000,
         attempt_ms_max: 500,
         ping_ms: 5500,
-        ping_answer_ms_max: 500,
+        ping_response_ms_max: 500,
         ..EtcdTimeouts::default()
     };
     let store = cluster.connect_with("away", MetaLimits::default(), times, 3).await;

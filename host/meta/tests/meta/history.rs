@@ -65,6 +65,6 @@ async fn large_values_come_in_pieces() {
     }
     // The deletes are one transaction, however many.
     store.transact(Transaction::new().then(Operation::Delete(KeyRange::all()))).await.unwrap();
-    let gone = timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap();
-    assert_eq!(gone.len(), 24);
+    let deleted = timeout(CHANGE_TIME_MAX, watcher.next()).await.unwrap().unwrap();
+    assert_eq!(deleted.len(), 24);
 }

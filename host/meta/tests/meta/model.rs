@@ -127,8 +127,8 @@ impl History {
                     self.steps.watchers += 1;
                     // Some watches are dropped; the others read later, or never.
                     if self.steps.watchers > WATCHERS / 2 {
-                        let gone = self.steps.seed.below(self.steps.watchers as u32) as usize;
-                        self.step(&Step::Unwatch(gone)).await;
+                        let dropped = self.steps.seed.below(self.steps.watchers as u32) as usize;
+                        self.step(&Step::Unwatch(dropped)).await;
                     }
                 }
                 _ => {}

@@ -55,7 +55,7 @@ pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, 
         let created_by = scheduler.task(actor.creation_task()).map_or(Attempt(0), |creation| creation.attempt);
         return as_called(TaskRole::ActorCall(actor.0, created_by.0, call.timeout().is_some()));
     };
-    let role = TaskRole::MakeActor(creation.settings);
+    let role = TaskRole::CreateActor(creation.settings);
     let checkpoint = scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(creation.checkpoint);
     match (checkpoint, creation.restore) {
         (Some(checkpoint), Some(function)) => {

@@ -69,8 +69,8 @@ impl Engine {
                     self.backpressure.worker_added(worker);
                 }
             }
-            Effect::WorkerGone(worker) => {
-                self.objects.worker_gone(cx, worker);
+            Effect::WorkerDisconnected(worker) => {
+                self.objects.worker_disconnected(cx, worker);
                 self.deadlines.forget_worker(worker);
             }
             Effect::Disconnect(node) => self.peers.disconnect(cx, node),

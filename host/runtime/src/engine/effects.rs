@@ -52,7 +52,7 @@ pub(crate) enum Effect {
     /// A worker was added.
     WorkerAdded(WorkerId),
     /// A worker has gone.
-    WorkerGone(WorkerId),
+    WorkerDisconnected(WorkerId),
     /// Disconnect a peer that violates the protocol.
     Disconnect(NodeId),
     /// Fetch a value that this node has, by the object's id: see [`super::driver::Driver::fetch`].

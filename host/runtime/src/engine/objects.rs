@@ -221,7 +221,7 @@ impl Objects {
     }
 
     /// Forgets a worker.
-    pub(super) fn worker_gone(&mut self, cx: &mut Context, worker: WorkerId) {
+    pub(super) fn worker_disconnected(&mut self, cx: &mut Context, worker: WorkerId) {
         cx.values.remove_worker(worker);
         self.recipients.values_mut().for_each(|all| all.retain(|recipient| recipient.worker != worker));
         self.held.retain(|held| *held != worker);

@@ -306,7 +306,7 @@ fn remove(cx: &mut Context, id: WorkerId) -> Option<Worker> {
     let mut worker = cx.workers.remove(&id)?;
     worker.link.kill();
     worker.admitted.drain(..).flatten().for_each(|key| cx.values.drop_value(key));
-    cx.push(Effect::WorkerGone(id));
+    cx.push(Effect::WorkerDisconnected(id));
     Some(worker)
 }
 

@@ -167,7 +167,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
 
     fn rewritten(mut self, items: &ItemTable<'a>) -> Option<RewrittenComponent> {
         let (lowered, early) = self.lowered(items)?;
-        let gone: HashSet<usize> =
+        let removed: HashSet<usize> =
             early.iter().copied().chain([self.memory, self.table, self.fillings, self.filler]).collect();
         let (memory_module, mut code_module) = split(&items.get(self.code_module)?.bytes)?;
         let called = self.called_by_host(items);
@@ -178,7 +178,7 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
         });
         self.code_args.push((MEMORY_MODULE, 0));
         let mut out = ComponentWriter(wasm_encoder::Component::new());
-        for (at, item) in items.all().iter().enumerate().filter(|(at, _)| !gone.contains(at)) {
+        for (at, item) in items.all().iter().enumerate().filter(|(at, _)| !removed.contains(at)) {
             match at {
                 _ if at == self.trampolines_module => out.module(&memory_module),
                 _ if at == self.code_module => out.module(&code_module),

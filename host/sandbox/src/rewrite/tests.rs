@@ -66,13 +66,13 @@ const BUILT: &str = concat!(
 );
 
 /// Checks whether the component is rewritten after replacing `old` by `new`.
-fn check(old: &str, new: &str, made_first: bool) {
+fn check(old: &str, new: &str, is_moved: bool) {
     let text = BUILT.replacen(old, new, 1);
     assert!(old == new || text != BUILT, "{old}");
     let component = parse_str(&text).unwrap();
     Validator::new().validate_all(&component).unwrap_or_else(|e| panic!("{new}: {e}"));
     let rewritten = move_memory_first(&component);
-    assert_eq!(rewritten.is_some(), made_first, "{new}");
+    assert_eq!(rewritten.is_some(), is_moved, "{new}");
     let Some(RewrittenComponent { component: rewritten, .. }) = rewritten else { return };
     let shape = inspect(&component).unwrap();
     assert_eq!(crate::ComponentShape { bytes: shape.bytes, ..inspect(&rewritten).unwrap() }, shape, "{new}");

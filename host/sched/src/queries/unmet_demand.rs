@@ -67,8 +67,8 @@ impl<C, V> Scheduler<C, V> {
             return self.cluster.nodes.iter().filter(may).map(|(_, node)| on_node(node)).collect();
         };
         let placed = self.groups.all.get(&group).into_iter().flat_map(|group| group.bundles.iter().zip(0u32..));
-        let wanted = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
-        let bundles = wanted.filter_map(|(at, _)| Some(&self.cluster.bundles[(*at)?]));
+        let matching = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
+        let bundles = matching.filter_map(|(at, _)| Some(&self.cluster.bundles[(*at)?]));
         bundles.map(|bundle| (&bundle.total, bundle.free.clone(), IN_BUNDLE)).collect()
     }
 
@@ -103,8 +103,8 @@ fn reason(demand: &ResourceSet, rooms: &[Room<'_>]) -> Option<String> {
 /// Returns the missing share of a request, and an explanation.
 fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
     let units = |amount: i128| amount as f64 / RESOURCE_UNIT as f64;
-    let words = |asked: f64, resource_name: &str, left: f64, total: f64| {
-        (1.0 - left / asked, format!("{asked} {resource_name}, {left} of {total} {place} are free"))
+    let words = |demanded: f64, resource_name: &str, left: f64, total: f64| {
+        (1.0 - left / demanded, format!("{demanded} {resource_name}, {left} of {total} {place} are free"))
     };
     let left = free.cpus.max(0);
     if i128::from(demand.cpus) > left {
@@ -115,11 +115,11 @@ fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, S
         .iter()
         .map(|(name, amount)| (&**name, *amount, free.rest.custom_amount(name), total.custom_amount(name)));
     let gpus = ("gpus", demand.gpus, free.rest.gpus, total.gpus);
-    if let Some((name, asked, left, total)) =
-        std::iter::once(gpus).chain(custom).find(|(_, asked, left, _)| asked > left)
+    if let Some((name, demanded, left, total)) =
+        std::iter::once(gpus).chain(custom).find(|(_, demanded, left, _)| demanded > left)
     {
-        return Some(words(units(asked.into()), name, units(left.into()), units(total.into())));
+        return Some(words(units(demanded.into()), name, units(left.into()), units(total.into())));
     }
-    let (asked, left) = (demand.memory as f64, free.rest.memory as f64);
-    (asked > left).then(|| words(asked, "bytes of memory", left, total.memory as f64))
+    let (demanded, left) = (demand.memory as f64, free.rest.memory as f64);
+    (demanded > left).then(|| words(demanded, "bytes of memory", left, total.memory as f64))
 }

@@ -100,9 +100,9 @@ impl ResourceSet {
     /// Explains why none of these totals can satisfy the request. `none` names them in the message, as in "no node
     /// has".
     pub(crate) fn shortage(&self, none: &str, all: &[&ResourceSet]) -> String {
-        let most = |amount: &dyn Fn(&ResourceSet) -> u64| all.iter().map(|one| amount(one)).max().unwrap_or(0);
+        let max_of = |amount: &dyn Fn(&ResourceSet) -> u64| all.iter().map(|one| amount(one)).max().unwrap_or(0);
         let units = |amount: u64| amount as f64 / RESOURCE_UNIT as f64;
-        let (cpus, gpus, memory) = (most(&|one| one.cpus), most(&|one| one.gpus), most(&|one| one.memory));
+        let (cpus, gpus, memory) = (max_of(&|one| one.cpus), max_of(&|one| one.gpus), max_of(&|one| one.memory));
         if self.cpus > cpus {
             return format!("asks for {} cpus, {none} more than {}", units(self.cpus), units(cpus));
         }
@@ -113,7 +113,7 @@ impl ResourceSet {
             return format!("asks for {} bytes of memory, {none} more than {memory}", self.memory);
         }
         for (name, amount) in &self.custom {
-            let has = most(&|one| one.custom_amount(name));
+            let has = max_of(&|one| one.custom_amount(name));
             if *amount > has {
                 return format!("asks for {} of {name}, {none} more than {}", units(*amount), units(has));
             }

@@ -4,16 +4,16 @@ use crate::records::keys::TaskKey;
 use crate::records::tasks::{Task, Tasks};
 
 impl<C> Tasks<C> {
-    /// Returns the children in a list (from its most recent one) and their descendants, as far as they are `wanted`, in
+    /// Returns the children in a list (from its most recent one) and their descendants, as far as they are `is_selected`, in
     /// an arbitrary order.
-    pub(crate) fn descendants(&self, last: Option<TaskKey>, wanted: impl Fn(&Task<C>) -> bool) -> Vec<TaskKey> {
+    pub(crate) fn descendants(&self, last: Option<TaskKey>, is_selected: impl Fn(&Task<C>) -> bool) -> Vec<TaskKey> {
         let mut found = Vec::new();
         let mut next = last;
         let mut looked = 0;
         loop {
             while let Some(child) = next {
                 let task = &self[child];
-                if wanted(task) {
+                if is_selected(task) {
                     found.push(child);
                 }
                 next = task.previous_sibling;

@@ -187,7 +187,7 @@ impl<C, V> Scheduler<C, V> {
         }
         match self.ids.find_object(handle) {
             Some(handle) => self.unpin(handle),
-            None => self.forget_if_gone(ActorId(handle.0)),
+            None => self.forget_if_unused(ActorId(handle.0)),
         }
     }
 

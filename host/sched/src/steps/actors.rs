@@ -229,12 +229,12 @@ impl<C, V> Scheduler<C, V> {
 
     /// Ends a dead actor: all of its calls fail.
     pub(crate) fn end_actor(&mut self, actor: ActorKey, creator: TaskKey, error: &Arc<TaskError>, end: FinalState) {
-        let what = match end {
+        let reason = match end {
             FinalState::Cancelled => "was killed, or its last handle was dropped".to_owned(),
             _ => format!("has died: {}", error.fault.message),
         };
         let name = self.classes.get(self.tasks[creator].class).spec.name.clone();
-        let fault = Fault::new(Code::ActorDied, format!("actor `{name}` {what}"));
+        let fault = Fault::new(Code::ActorDied, format!("actor `{name}` {reason}"));
         let death_cause = Arc::new(TaskError { fault, chain: error.chain.clone() });
         self.remove_name(actor);
         let record = &mut self.actors[actor];
@@ -291,7 +291,7 @@ impl<C, V> Scheduler<C, V> {
         let id = record.id;
         // The actor's record may be removed before the record of the creation task, which is a plain task now.
         self.tasks[at].actor = None;
-        self.forget_if_gone(id);
+        self.forget_if_unused(id);
     }
 
     /// Kills an actor whose last handle was dropped. Unfinished calls keep a handle.
@@ -300,17 +300,17 @@ impl<C, V> Scheduler<C, V> {
         let Some(actor) = self.actors.find(id) else { return };
         match self.actors[actor].creator {
             Some(creator) => self.cancel_task(creator, Cancellation::Task),
-            None => self.forget_if_gone(id),
+            None => self.forget_if_unused(id),
         }
     }
 
     /// Removes an actor that is dead and has no handles and no unfinished calls.
-    pub(crate) fn forget_if_gone(&mut self, id: ActorId) {
+    pub(crate) fn forget_if_unused(&mut self, id: ActorId) {
         if self.ids.find_object(id.handle()).is_some() {
             return;
         }
-        let is_gone = |actor: &Actor| actor.creator.is_none() && actor.calls == 0;
-        if let Some(at) = self.actors.find(id).filter(|at| is_gone(&self.actors[*at])) {
+        let is_unused = |actor: &Actor| actor.creator.is_none() && actor.calls == 0;
+        if let Some(at) = self.actors.find(id).filter(|at| is_unused(&self.actors[*at])) {
             self.actors.remove(at);
         }
     }

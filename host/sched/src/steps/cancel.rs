@@ -26,14 +26,14 @@ impl<C, V> Scheduler<C, V> {
     /// skipped.
     pub(crate) fn cancel_descendants(&mut self, at: TaskKey) {
         let is_of_another = |task: &Task<C>| task.is_committed && task.parent == Some(at);
-        let wanted = |task: &Task<C>| task.cancellation != Cancellation::Subtree && !is_of_another(task);
-        for task in self.tasks.descendants(self.tasks[at].child, wanted) {
+        let is_selected = |task: &Task<C>| task.cancellation != Cancellation::Subtree && !is_of_another(task);
+        for task in self.tasks.descendants(self.tasks[at].child, is_selected) {
             self.cancel_task(task, Cancellation::Subtree);
         }
     }
 
     /// Cancels a task. It fails by the end of the step, or when its worker has released it.
-    pub(crate) fn cancel_task(&mut self, at: TaskKey, how: Cancellation) {
+    pub(crate) fn cancel_task(&mut self, at: TaskKey, cancellation: Cancellation) {
         let task = &mut self.tasks[at];
         match task.state {
             State::Waiting | State::Queued => {
@@ -55,6 +55,6 @@ impl<C, V> Scheduler<C, V> {
             State::Finished(_) => self.drop_lineage(at),
         }
         let task = &mut self.tasks[at];
-        task.cancellation = task.cancellation.max(how);
+        task.cancellation = task.cancellation.max(cancellation);
     }
 }

@@ -125,8 +125,8 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn bundle_for(&self, node: NodeKey, shape: &Shape) -> Option<BundleKey> {
         let Strategy::Group { group, bundle } = shape.strategy else { return None };
         let placed = self.groups.all.get(&group)?.bundles.iter().zip(0u32..);
-        let wanted = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
-        wanted.filter_map(|(at, _)| *at).find(|at| {
+        let matching = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
+        matching.filter_map(|(at, _)| *at).find(|at| {
             let bundle = &self.cluster.bundles[*at];
             bundle.node == node && bundle.free.fits(&shape.demand)
         })

@@ -38,7 +38,7 @@ impl<C, V> Scheduler<C, V> {
         self.end_tasks(at);
         self.end_groups(at);
         self.end_objects(at);
-        actors.into_iter().for_each(|id| self.forget_if_gone(id));
+        actors.into_iter().for_each(|id| self.forget_if_unused(id));
         if let Some(job) = self.jobs.remove(at) {
             self.classes.forget(&mut self.queue, job.classes);
         }

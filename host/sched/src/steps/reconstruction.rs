@@ -50,7 +50,7 @@ impl<C, V> Scheduler<C, V> {
         match self.returned_by(&self.objects[at]).filter(|producer| self.tasks[*producer].lineage.is_some()) {
             Some(producer) => self.work.add(WorkItem::Reconstruct(producer)),
             None => {
-                let what = match self.objects[at].index {
+                let reason = match self.objects[at].index {
                     None => "objects that were put are not reconstructed".to_owned(),
                     Some(_) if self.objects[at].stream().is_some() => "streams are not reconstructed".to_owned(),
                     Some(_) => format!(
@@ -59,7 +59,7 @@ impl<C, V> Scheduler<C, V> {
                         self.jobs[self.objects[at].job].limits.lineage_bytes_max
                     ),
                 };
-                let error = Arc::new(TaskError { fault: lost(self.objects[at].id, &what), chain: Vec::new() });
+                let error = Arc::new(TaskError { fault: lost(self.objects[at].id, &reason), chain: Vec::new() });
                 self.set_failed(at, &error);
             }
         }

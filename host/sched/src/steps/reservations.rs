@@ -19,25 +19,25 @@ impl<C, V> Scheduler<C, V> {
         let Some(group) = self.groups.all.get_mut(&id) else { return };
         let mut reservation =
             Reservation { attempt: group.attempt, bundles: BTreeMap::new(), awaiting: BTreeSet::new() };
-        let mut wanted: BTreeMap<NodeId, Vec<(u32, ResourceSet)>> = BTreeMap::new();
+        let mut bundles_by_node: BTreeMap<NodeId, Vec<(u32, ResourceSet)>> = BTreeMap::new();
         let missing = group.spec.bundles.iter().zip(&group.bundles).zip(0..).filter(|((_, at), _)| at.is_none());
         for (((total, _), index), node) in missing.zip(nodes.iter().copied()) {
             let record = &self.cluster.nodes[node];
             if record.is_remote {
-                wanted.entry(record.id).or_default().push((index, total.clone()));
+                bundles_by_node.entry(record.id).or_default().push((index, total.clone()));
             }
             let (attempt, free) = (record.is_remote.then_some(reservation.attempt), Free::all_of(total));
             let bundle = Bundle { group: id, index, node, total: total.clone(), free, attempt };
             reservation.bundles.insert(index, self.cluster.reserve(bundle));
         }
         let attempt = reservation.attempt;
-        reservation.awaiting.extend(wanted.keys().copied());
+        reservation.awaiting.extend(bundles_by_node.keys().copied());
         group.reservation = Some(reservation);
-        if wanted.is_empty() {
+        if bundles_by_node.is_empty() {
             return self.place_group(id);
         }
         group.attempt.0 += 1;
-        for (node, bundles) in wanted {
+        for (node, bundles) in bundles_by_node {
             self.work.act(Action::ReserveBundles { group: id, node, attempt, bundles });
         }
     }

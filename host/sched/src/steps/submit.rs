@@ -372,8 +372,8 @@ impl<C, V> Scheduler<C, V> {
 
 /// Rejects actor tasks, generators and placement constraints, which inline and root tasks may not have.
 fn require_plain_function<C>(submission: &Submission<C>) -> Result<(), Fault> {
-    let bad = |what: &str| {
-        Fault::new(Code::BadRequest, format!("{what}, which inline tasks and first tasks of jobs may not be"))
+    let bad = |reason: &str| {
+        Fault::new(Code::BadRequest, format!("{reason}, which inline tasks and first tasks of jobs may not be"))
     };
     match submission.kind {
         SubmissionKind::Function if submission.strategy == Strategy::Default => Ok(()),

@@ -153,11 +153,11 @@ impl History {
         let Some(object) = self.pick(&all).map(ObjectId) else { return };
         self.number += 1;
         let refs = self.some_objects(self.model.objects.get(&object.0).map(|object| object.job), 30);
-        let value = if self.chance(80) { Ok(self.number) } else { Err(Arc::new(gone())) };
+        let value = if self.chance(80) { Ok(self.number) } else { Err(Arc::new(lost_error())) };
         self.event(Event::BorrowResolved { object, value, refs });
     }
 }
 
-fn gone() -> TaskError {
+fn lost_error() -> TaskError {
     TaskError { fault: Fault::new(Code::ObjectLost, "it is gone"), chain: Vec::new() }
 }

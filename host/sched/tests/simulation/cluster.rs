@@ -176,8 +176,8 @@ impl History {
             372..390 => self.use_objects(),
             390..420 => self.resolve_borrow(),
             420..435 => self.load(),
-            435..455 => self.answer_reserve_request(75),
-            455..480 => self.make_group(),
+            435..455 => self.reply_to_reserve_request(75),
+            455..480 => self.request_group(),
             480..500 => self.request_lease(),
             _ => self.run_worker_step(),
         }
@@ -513,7 +513,7 @@ impl History {
                 self.resolve_borrow();
             }
             while !self.requests.reservations.is_empty() {
-                self.answer_reserve_request(100);
+                self.reply_to_reserve_request(100);
             }
             let without = self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id);
             for job in without.collect::<Vec<_>>() {

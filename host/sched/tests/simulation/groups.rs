@@ -267,7 +267,7 @@ impl Model {
         self.groups.get(&group).and_then(|record| record.value).map(|_| group)
     }
 
-    pub fn group_is_gone(&self, strategy: Strategy) -> bool {
+    pub fn group_is_removed(&self, strategy: Strategy) -> bool {
         let Strategy::Group { group, .. } = strategy else { return false };
         self.groups.get(&group.0).is_none_or(|group| group.has_failed)
     }

@@ -222,7 +222,7 @@ impl History {
     }
 
     /// A node replies to a reservation request.
-    pub fn answer_reserve_request(&mut self, percent: u32) {
+    pub fn reply_to_reserve_request(&mut self, percent: u32) {
         if self.requests.reservations.is_empty() {
             return self.run_worker_step();
         }
@@ -233,7 +233,7 @@ impl History {
     }
 
     /// A started task creates a placement group.
-    pub fn make_group(&mut self) {
+    pub fn request_group(&mut self) {
         let started = self.workers.iter().flat_map(|(id, state)| state.started.iter().map(|(task, ..)| (*id, *task)));
         if let Some((worker, task)) = self.pick(&started.collect::<Vec<_>>()) {
             self.create_group(WorkerId(worker), task);

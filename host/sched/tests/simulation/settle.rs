@@ -87,7 +87,7 @@ impl Model {
     }
 
     pub fn fail_infeasible(&mut self) {
-        let (mut failing, mut gone) = (Vec::new(), Vec::new());
+        let (mut failing, mut removed) = (Vec::new(), Vec::new());
         let waits = |task: &Task| !task.has_finished && task.worker.is_none() && self.dependencies_ready(task);
         for (id, task) in self.tasks.iter().filter(|(_, task)| waits(task)) {
             let job = &self.jobs[&task.job];
@@ -96,8 +96,8 @@ impl Model {
                 (true, Some(driver)) => vec![&self.nodes[&self.workers[&driver].node].resources],
                 (true, None) => Vec::new(),
             };
-            if self.group_is_gone(task.strategy) {
-                gone.push(*id);
+            if self.group_is_removed(task.strategy) {
+                removed.push(*id);
             } else if task.strategy == Strategy::Default {
                 if !nodes.is_empty() && !nodes.iter().any(|total| fits(&task.demand, total.cpus.into(), total)) {
                     failing.push(*id);
@@ -107,7 +107,7 @@ impl Model {
             }
         }
         failing.into_iter().for_each(|id| self.fail(id, Code::Infeasible));
-        gone.into_iter().for_each(|id| self.fail_of_group(id));
+        removed.into_iter().for_each(|id| self.fail_of_group(id));
     }
 
     /// Whether a task waits for no object, as far as the scheduler knows.

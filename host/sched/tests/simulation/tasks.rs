@@ -270,13 +270,13 @@ impl Model {
 
     /// Fails a cancelled task, or one whose group was removed.
     pub fn fail_cancelled(&mut self, id: u64) {
-        match self.group_is_gone(self.tasks[&id].strategy) {
+        match self.group_is_removed(self.tasks[&id].strategy) {
             true => self.fail_of_group(id),
             false => self.fail(id, Code::Cancelled),
         }
     }
 
-    pub fn cancel_task(&mut self, id: u64, how: u8) {
+    pub fn cancel_task(&mut self, id: u64, cancellation: u8) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         match task.worker {
             _ if task.has_finished => self.drop_lineage(id),
@@ -288,7 +288,7 @@ impl Model {
                         _ => self.step.interrupted.insert((worker, id)),
                     };
                 }
-                task.cancellation = task.cancellation.max(how);
+                task.cancellation = task.cancellation.max(cancellation);
             }
         }
     }

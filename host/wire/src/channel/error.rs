@@ -16,10 +16,10 @@ pub enum ChannelError {
     #[error("the peer stopped the stream: {0}")]
     Stopped(StopReason),
     /// The peer sent more than the limit allows.
-    #[error("{what} too long: {bytes} bytes received, at most {max} allowed (`wire.{limit}`)")]
+    #[error("{kind} too long: {bytes} bytes received, at most {max} allowed (`wire.{limit}`)")]
     TooLong {
         /// Kind of message: frame, request or answer.
-        what: &'static str,
+        kind: &'static str,
         /// Its length in bytes, as far as known.
         bytes: u64,
         /// Maximum length in bytes.
@@ -28,10 +28,10 @@ pub enum ChannelError {
         limit: &'static str,
     },
     /// This end tried to send more than the limit allows.
-    #[error("{what} too long: {bytes} bytes, at most {max} allowed (`wire.{limit}`); send it in parts")]
+    #[error("{kind} too long: {bytes} bytes, at most {max} allowed (`wire.{limit}`); send it in parts")]
     Oversized {
         /// Kind of message.
-        what: &'static str,
+        kind: &'static str,
         /// Its length in bytes.
         bytes: u64,
         /// Maximum length in bytes.
@@ -43,10 +43,10 @@ pub enum ChannelError {
     #[error("the peer ended a channel in the middle of a frame")]
     Truncated,
     /// A deadline passed.
-    #[error("{what} did not arrive completely within {ms} ms (`wire.{limit}`)")]
+    #[error("{kind} did not arrive completely within {ms} ms (`wire.{limit}`)")]
     Slow {
         /// Kind of message.
-        what: &'static str,
+        kind: &'static str,
         /// Time waited, in milliseconds.
         ms: u64,
         /// Name of the limit.
@@ -71,7 +71,7 @@ pub enum StopReason {
     Slow,
     /// The peer does not handle this kind of stream.
     #[error("it does not handle this kind of stream")]
-    Nobody,
+    Unhandled,
 }
 
 impl ChannelError {
@@ -103,7 +103,7 @@ impl From<u64> for StopReason {
             Ok(stream_code::BUSY) => StopReason::Busy,
             Ok(stream_code::TOO_LONG) => StopReason::TooLong,
             Ok(stream_code::SLOW) => StopReason::Slow,
-            Ok(stream_code::NOBODY) => StopReason::Nobody,
+            Ok(stream_code::UNHANDLED) => StopReason::Unhandled,
             _ => StopReason::Dropped,
         }
     }

@@ -149,7 +149,7 @@ impl FrameSender {
         let (queue, max) = (&*self.queue, self.queue.frame_bytes_max);
         let length =
             u32::try_from(frame.len()).ok().filter(|length| *length <= max).ok_or(ChannelError::Oversized {
-                what: "frame",
+                kind: "frame",
                 bytes: frame.len() as u64,
                 max: max.into(),
                 limit: "frame_bytes_max",
@@ -321,12 +321,12 @@ impl FrameReceiver {
 
     fn too_long(&self, bytes: u32) -> ChannelError {
         let (bytes, max) = (bytes.into(), self.frame_bytes_max.into());
-        self.malformed(ChannelError::TooLong { what: "frame", bytes, max, limit: "frame_bytes_max" })
+        self.malformed(ChannelError::TooLong { kind: "frame", bytes, max, limit: "frame_bytes_max" })
     }
 
     fn slow(&self) -> ChannelError {
         let (ms, limit) = (self.frame_time_ms_max, "frame_time_ms_max");
-        let error = ChannelError::Slow { what: "a frame", ms, limit };
+        let error = ChannelError::Slow { kind: "a frame", ms, limit };
         close(&self.quinn, CloseCode::Slow, &error.to_string());
         error
     }

@@ -9,4 +9,4 @@ pub use error::{ChannelError, StopReason};
 pub use frames::{FrameReceiver, FrameSender, Frames};
 pub use request::IncomingRequest;
 
-pub(crate) use request::{ByteLimit, read_whole, send_answer, send_request};
+pub(crate) use request::{ByteLimit, read_whole, send_request, send_response};

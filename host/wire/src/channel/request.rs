@@ -9,10 +9,10 @@ use super::ChannelError;
 use crate::limits::WireLimits;
 use crate::protocol::{REQUEST_PRIORITY, stream_code};
 
-/// A peer's request. Dropping it without an answer resets the stream with `NOBODY`.
+/// A peer's request. Dropping it without an answer resets the stream with `UNHANDLED`.
 #[derive(Debug)]
 pub struct IncomingRequest {
-    answer: MessageWriter,
+    writer: MessageWriter,
     receive: quinn::RecvStream,
     until: Instant,
     limits: WireLimits,
@@ -21,7 +21,7 @@ pub struct IncomingRequest {
 impl IncomingRequest {
     pub(crate) fn new(send: quinn::SendStream, receive: quinn::RecvStream, limits: &WireLimits) -> IncomingRequest {
         let until = Instant::now() + Duration::from_millis(limits.request_time_ms_max);
-        IncomingRequest { answer: MessageWriter::new(send), receive, until, limits: *limits }
+        IncomingRequest { writer: MessageWriter::new(send), receive, until, limits: *limits }
     }
 
     /// Reads the request. QUIC buffers it until this call. It must arrive within
@@ -30,7 +30,7 @@ impl IncomingRequest {
     /// # Errors
     /// The request is too long or too slow, or the connection is closed.
     pub async fn read(&mut self) -> Result<Bytes, ChannelError> {
-        let max = ByteLimit { what: "request", bytes: self.limits.request_bytes_max, limit: "request_bytes_max" };
+        let max = ByteLimit { kind: "request", bytes: self.limits.request_bytes_max, limit: "request_bytes_max" };
         read_whole(&mut self.receive, max, self.until, self.limits.request_time_ms_max).await
     }
 
@@ -38,21 +38,21 @@ impl IncomingRequest {
     ///
     /// # Errors
     /// The answer is too long, the peer takes it too slowly or not at all, or the connection is closed.
-    pub async fn answer(self, answer: &[u8]) -> Result<(), ChannelError> {
-        let (max, ms) = (u64::from(self.limits.answer_bytes_max), self.limits.request_time_ms_max);
-        let bytes = answer.len() as u64;
+    pub async fn respond(self, response: &[u8]) -> Result<(), ChannelError> {
+        let (max, ms) = (u64::from(self.limits.response_bytes_max), self.limits.request_time_ms_max);
+        let bytes = response.len() as u64;
         if bytes > max {
-            return Err(ChannelError::Oversized { what: "answer", bytes, max, limit: "answer_bytes_max" });
+            return Err(ChannelError::Oversized { kind: "answer", bytes, max, limit: "response_bytes_max" });
         }
-        let parts = [answer];
-        let writing = self.answer.write(&parts);
+        let parts = [response];
+        let writing = self.writer.write(&parts);
         let until = Instant::now() + Duration::from_millis(ms);
         timeout_at(until, writing).await.unwrap_or_else(|_| Err(slow("an answer", ms)))
     }
 
     /// Rejects the request with a stream code.
     pub(crate) fn refuse(mut self, code: u32) {
-        self.answer.give_up = code;
+        self.writer.give_up = code;
         let _ = self.receive.stop(code.into());
     }
 }
@@ -68,7 +68,7 @@ struct MessageWriter {
 
 impl MessageWriter {
     fn new(stream: quinn::SendStream) -> MessageWriter {
-        MessageWriter { stream, give_up: stream_code::NOBODY, is_done: false }
+        MessageWriter { stream, give_up: stream_code::UNHANDLED, is_done: false }
     }
 
     async fn write(mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
@@ -93,7 +93,7 @@ impl Drop for MessageWriter {
 /// Maximum length of a message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ByteLimit {
-    pub what: &'static str,
+    pub kind: &'static str,
     pub bytes: u32,
     pub limit: &'static str,
 }
@@ -117,8 +117,8 @@ pub(crate) async fn send_request(
 }
 
 /// Answers on a stream that the peer opened and whose request was read to the end.
-pub(crate) async fn send_answer(send: quinn::SendStream, answer: &[u8]) -> Result<(), ChannelError> {
-    MessageWriter::new(send).write(&[answer]).await
+pub(crate) async fn send_response(send: quinn::SendStream, response: &[u8]) -> Result<(), ChannelError> {
+    MessageWriter::new(send).write(&[response]).await
 }
 
 /// Reads a stream to its end. The buffer grows with received bytes; a message over the limit is rejected before its
@@ -136,19 +136,19 @@ pub(crate) async fn read_whole(
             Ok(read) => read?,
             Err(_) => {
                 let _ = receive.stop(stream_code::SLOW.into());
-                return Err(slow(max.what, ms));
+                return Err(slow(max.kind, ms));
             }
         };
         let Some(count) = read else { return Ok(bytes.freeze()) };
         pieces.iter().take(count).for_each(|piece| bytes.extend_from_slice(piece));
         if bytes.len() > max.bytes as usize {
             let _ = receive.stop(stream_code::TOO_LONG.into());
-            let (bytes, ByteLimit { what, bytes: max, limit }) = (bytes.len() as u64, max);
-            return Err(ChannelError::TooLong { what, bytes, max: max.into(), limit });
+            let (bytes, ByteLimit { kind, bytes: max, limit }) = (bytes.len() as u64, max);
+            return Err(ChannelError::TooLong { kind, bytes, max: max.into(), limit });
         }
     }
 }
 
-fn slow(what: &'static str, ms: u64) -> ChannelError {
-    ChannelError::Slow { what, ms, limit: "request_time_ms_max" }
+fn slow(kind: &'static str, ms: u64) -> ChannelError {
+    ChannelError::Slow { kind, ms, limit: "request_time_ms_max" }
 }

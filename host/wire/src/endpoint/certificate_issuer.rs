@@ -66,7 +66,7 @@ impl CertificateIssuer {
         let (trust, role) = (identity.trust(), identity.own().role);
         if role != Role::Node || self.authority.trust().fingerprint() != trust.fingerprint() {
             let reason = format!("it is not of cluster {}, or this end is not a node", trust.cluster());
-            return Err(IdentityError::Malformed { what: "the authority", reason });
+            return Err(IdentityError::Malformed { item: "the authority", reason });
         }
         Ok(())
     }

@@ -200,10 +200,10 @@ async fn exchange(
     let verified = verified.and_then(|trust| trust.identify(&chain, HandshakeSide::Server, environment.clock.now()));
     verified.map_err(|reason| JoinError::Peer { address, reason })?;
     let bytes = postcard::to_stdvec(request).map_err(|e| JoinError::Malformed(e.to_string()))?;
-    let max = ByteLimit { what: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+    let max = ByteLimit { kind: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
     let time = Duration::from_millis(limits.join_time_ms_max);
-    let answer = send_request(quinn, &[&bytes], max, time).await?;
-    let identity = accept_certificate(&answer, key, token.authority(), environment.clock.now())?;
+    let response = send_request(quinn, &[&bytes], max, time).await?;
+    let identity = accept_certificate(&response, key, token.authority(), environment.clock.now())?;
     match (identity.own().role, &identity.own().name) == (request.role, &request.name) {
         true => Ok(identity),
         false => Err(JoinError::Malformed(format!("the certificate is for {}", identity.own()))),
@@ -212,13 +212,13 @@ async fn exchange(
 
 /// Decodes and checks an answer.
 pub(super) fn accept_certificate(
-    answer: &[u8],
+    response: &[u8],
     key: Arc<Key>,
     authority: Fingerprint,
     now: Timestamp,
 ) -> Result<Identity, JoinError> {
-    let answer: JoinResponse = postcard::from_bytes(answer).map_err(|e| JoinError::Malformed(e.to_string()))?;
-    let issued = answer.map_err(|refusal| JoinError::Refused { refusal, ours: now })?;
+    let response: JoinResponse = postcard::from_bytes(response).map_err(|e| JoinError::Malformed(e.to_string()))?;
+    let issued = response.map_err(|refusal| JoinError::Refused { refusal, ours: now })?;
     if issued.clock.abs_diff(now) > Duration::from_secs(CLOCK_SKEW_S_MAX) {
         return Err(JoinError::Clock { ours: now, theirs: issued.clock });
     }

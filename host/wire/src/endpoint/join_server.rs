@@ -11,7 +11,7 @@ use super::environment::canonical;
 use super::handshake::peer_chain;
 use super::state::EndpointState;
 use super::transport;
-use crate::channel::{ByteLimit, ChannelError, read_whole, send_answer};
+use crate::channel::{ByteLimit, ChannelError, read_whole, send_response};
 use crate::disconnect::close;
 use crate::identity::{IdentityError, JoinToken, TokenError, self_signed_key};
 use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, JoinRefusal, JoinRequest, JoinResponse};
@@ -46,7 +46,7 @@ pub(super) async fn serve(shared: &Arc<EndpointState>, quinn: &quinn::Connection
 async fn exchange(shared: &EndpointState, quinn: &quinn::Connection) -> Result<bool, CloseCode> {
     let disconnected = |_| CloseCode::Done;
     let (send, mut receive) = quinn.accept_bi().await.map_err(disconnected)?;
-    let max = ByteLimit { what: "request to join", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+    let max = ByteLimit { kind: "request to join", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
     // Never reached: the caller's timeout is shorter.
     let ms = shared.limits.join_time_ms_max * 2;
     let request = read_whole(&mut receive, max, Instant::now() + Duration::from_millis(ms), ms).await;
@@ -56,16 +56,16 @@ async fn exchange(shared: &EndpointState, quinn: &quinn::Connection) -> Result<b
         _ => CloseCode::Done,
     })?;
     let request = postcard::from_bytes(&request).map_err(malformed)?;
-    let answer = decide(shared, quinn, &request);
+    let response = decide(shared, quinn, &request);
     let (role, name, address) = (request.role, &request.name, canonical(quinn.remote_address()));
-    match &answer {
+    match &response {
         Ok(_) => log::info!("{role} `{name}` at {address} got a certificate with a join token"),
         Err(refusal) => log::warn!("refused {role} `{name}` at {address}, which has a join token: {refusal}"),
     }
-    send_answer(send, &postcard::to_stdvec(&answer).map_err(malformed)?).await.map_err(|_| CloseCode::Done)?;
+    send_response(send, &postcard::to_stdvec(&response).map_err(malformed)?).await.map_err(|_| CloseCode::Done)?;
     // The client closes the connection once it has read the answer.
     quinn.closed().await;
-    Ok(answer.is_ok())
+    Ok(response.is_ok())
 }
 
 fn decide(shared: &EndpointState, quinn: &quinn::Connection, request: &JoinRequest) -> JoinResponse {

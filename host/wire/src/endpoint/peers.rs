@@ -198,5 +198,5 @@ impl Drop for PeerEntry {
 }
 
 fn revoked(peer: &PeerIdentity) -> PeerError {
-    PeerError::Revoked { who: peer.to_string(), serial: peer.serial }
+    PeerError::Revoked { peer: peer.to_string(), serial: peer.serial }
 }

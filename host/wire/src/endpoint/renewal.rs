@@ -9,7 +9,7 @@ use super::certificate_issuer::Applicant;
 use super::environment::canonical;
 use super::join::{JoinError, accept_certificate};
 use super::state::EndpointState;
-use crate::channel::{ByteLimit, read_whole, send_answer, send_request};
+use crate::channel::{ByteLimit, read_whole, send_request, send_response};
 use crate::connection::Connection;
 use crate::connection_state::ConnectionState;
 use crate::disconnect::close;
@@ -31,10 +31,10 @@ impl RenewalHandler for EndpointState {
         tokio::spawn(async move {
             let request = self.read_certificate_message(&mut receive).await?;
             let connection = connection.upgrade()?;
-            let answer = self.answer_renewal(&connection, &request);
+            let response = self.renew(&connection, &request);
             drop(connection);
             let time = Duration::from_millis(self.limits.join_time_ms_max);
-            timeout(time, send_answer(send, &postcard::to_stdvec(&answer).ok()?)).await.ok()
+            timeout(time, send_response(send, &postcard::to_stdvec(&response).ok()?)).await.ok()
         });
     }
 
@@ -53,12 +53,12 @@ impl RenewalHandler for EndpointState {
 impl EndpointState {
     async fn read_certificate_message(&self, receive: &mut quinn::RecvStream) -> Option<Vec<u8>> {
         let ms = self.limits.join_time_ms_max;
-        let max = ByteLimit { what: "certificate", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+        let max = ByteLimit { kind: "certificate", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
         let until = Instant::now() + Duration::from_millis(ms);
         read_whole(receive, max, until, ms).await.ok().map(Vec::from)
     }
 
-    fn answer_renewal(&self, connection: &ConnectionState, request: &[u8]) -> JoinResponse {
+    fn renew(&self, connection: &ConnectionState, request: &[u8]) -> JoinResponse {
         let issuer = self.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
         if !connection.may_renew(INTERVAL) {
             return Err(JoinRefusal::Busy);
@@ -105,11 +105,11 @@ pub(super) async fn request_renewal(
     let before = shared.identity().clone();
     let request = postcard::to_stdvec(&RenewRequest { request: before.key().request()? });
     let request = request.map_err(|e| JoinError::Malformed(e.to_string()))?;
-    let max = ByteLimit { what: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
+    let max = ByteLimit { kind: "answer", bytes: CERTIFICATES_BYTES_MAX as u32, limit: "a constant" };
     let time = Duration::from_millis(shared.limits.join_time_ms_max);
-    let answer = send_request(connection.quic(), &[&[RENEW], &request], max, time).await?;
+    let response = send_request(connection.quic(), &[&[RENEW], &request], max, time).await?;
     let now = shared.environment.clock.now();
-    let next = accept_certificate(&answer, before.key().clone(), before.trust().fingerprint(), now)?;
+    let next = accept_certificate(&response, before.key().clone(), before.trust().fingerprint(), now)?;
     match is_same_subject(&before, &next) {
         true => Ok(next),
         false => Err(JoinError::Malformed(format!("the certificate is for {}", next.own()))),
@@ -121,7 +121,7 @@ pub(super) fn set_identity(shared: &Arc<EndpointState>, next: &Identity) -> Resu
         let mut now = shared.identity();
         if !is_same_subject(&now, next) {
             let reason = format!("it is for {} with key {}", next.own(), next.key().id());
-            return Err(IdentityError::Malformed { what: "the next identity", reason });
+            return Err(IdentityError::Malformed { item: "the next identity", reason });
         }
         shared.resolver.replace(next)?;
         *now = next.clone();
@@ -133,7 +133,7 @@ pub(super) fn set_identity(shared: &Arc<EndpointState>, next: &Identity) -> Resu
             let announcing = async {
                 let (mut send, _) = quinn.open_bi().await.ok()?;
                 send.write_all(&[NEWER]).await.ok()?;
-                send_answer(send, &certificate).await.ok()
+                send_response(send, &certificate).await.ok()
             };
             timeout(time, announcing).await
         });

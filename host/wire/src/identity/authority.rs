@@ -66,14 +66,14 @@ impl Authority {
     /// The folder has none or is readable by others, the authority's certificate is expired, or its key does not match.
     pub fn open(folder: &Path, now: Timestamp) -> Result<Authority, IdentityError> {
         let folder = SecretFolder::open(folder)?;
-        let missing = |what| IdentityError::Missing { path: folder.path().to_owned(), what };
+        let missing = |item| IdentityError::Missing { path: folder.path().to_owned(), item };
         let key = Key::from_der(&folder.read(KEY)?.ok_or_else(|| missing(KEY))?)?;
         let certificate = folder.read(CERTIFICATE)?.ok_or_else(|| missing(CERTIFICATE))?;
         let trust = TrustAnchor::new(certificate.into())?;
         let proof = key.pair().sign(PROOF).map_err(crypto_error)?;
         if !trust.signed_message(PROOF, &proof) {
             let reason = "its key does not match".to_owned();
-            return Err(IdentityError::Malformed { what: "the authority's certificate", reason });
+            return Err(IdentityError::Malformed { item: "the authority's certificate", reason });
         }
         if trust.ends() < now {
             return Err(IdentityError::AuthorityEnded { ended: trust.ends(), now });

@@ -55,18 +55,18 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// A file is missing.
-    #[error("{path} has no {what}", path = path.display())]
+    #[error("{path} has no {item}", path = path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
         /// The missing file.
-        what: &'static str,
+        item: &'static str,
     },
     /// Stored or received data does not parse or does not match.
-    #[error("{what} is malformed: {reason}")]
+    #[error("{item} is malformed: {reason}")]
     Malformed {
         /// What the data should be.
-        what: &'static str,
+        item: &'static str,
         /// The reason.
         reason: String,
     },

@@ -35,7 +35,7 @@ impl Key {
     /// Decodes a key from PKCS #8 (DER).
     pub(super) fn from_der(der: &[u8]) -> Result<Key, IdentityError> {
         let pair = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(der), &PKCS_ED25519);
-        let malformed = |e: rcgen::Error| IdentityError::Malformed { what: "the key", reason: e.to_string() };
+        let malformed = |e: rcgen::Error| IdentityError::Malformed { item: "the key", reason: e.to_string() };
         pair.map(Key::from_pair).map_err(malformed)
     }
 

@@ -40,7 +40,7 @@ impl Identity {
         let own = trust.identify(std::slice::from_ref(&certificate), HandshakeSide::Client, now)?;
         if own.key != key.id() {
             let reason = format!("it is for key {}, not {}", own.key, key.id());
-            return Err(IdentityError::Malformed { what: "this machine's certificate", reason });
+            return Err(IdentityError::Malformed { item: "this machine's certificate", reason });
         }
         if own.role == Role::Node {
             trust.signed(&certificate, HandshakeSide::Server, now)?;
@@ -55,7 +55,7 @@ impl Identity {
     pub fn load(folder: &Path, now: Timestamp) -> Result<Identity, IdentityError> {
         let folder = SecretFolder::open(folder)?;
         load(&folder, now)?
-            .ok_or(IdentityError::Missing { path: folder.path().to_owned(), what: "certificate: join a cluster first" })
+            .ok_or(IdentityError::Missing { path: folder.path().to_owned(), item: "certificate: join a cluster first" })
     }
 
     /// Stores the identity in a folder, which is created if missing.
@@ -142,7 +142,7 @@ impl NodeFolder {
     pub fn save(&self, identity: &Identity) -> Result<(), IdentityError> {
         if self.key()?.id() != identity.key.id() {
             let reason = "it is for another key than the folder's".to_owned();
-            return Err(IdentityError::Malformed { what: "the identity", reason });
+            return Err(IdentityError::Malformed { item: "the identity", reason });
         }
         save(&self.folder, identity)
     }
@@ -151,7 +151,7 @@ impl NodeFolder {
 fn load(folder: &SecretFolder, now: Timestamp) -> Result<Option<Identity>, IdentityError> {
     // The certificate is written last: if it exists, so do the other files.
     let Some(certificate) = folder.read(CERTIFICATE)? else { return Ok(None) };
-    let missing = |what| IdentityError::Missing { path: folder.path().to_owned(), what };
+    let missing = |item| IdentityError::Missing { path: folder.path().to_owned(), item };
     let authority = folder.read(AUTHORITY)?.ok_or_else(|| missing(AUTHORITY))?;
     let key = folder.read(KEY)?.ok_or_else(|| missing(KEY))?;
     Identity::new(Arc::new(Key::from_der(&key)?), certificate, authority, now).map(Some)

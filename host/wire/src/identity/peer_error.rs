@@ -43,10 +43,10 @@ pub enum PeerError {
         now: Timestamp,
     },
     /// The certificate or its name is revoked.
-    #[error("{who} was removed (certificate {serial}); join again if that was a mistake")]
+    #[error("{peer} was removed (certificate {serial}); join again if that was a mistake")]
     Revoked {
         /// Role and name.
-        who: String,
+        peer: String,
         /// Serial number of the certificate.
         serial: Serial,
     },

@@ -45,7 +45,7 @@ impl TrustAnchor {
     /// # Errors
     /// The certificate is not an authority's.
     pub fn new(authority: CertificateDer<'static>) -> Result<TrustAnchor, IdentityError> {
-        let malformed = |reason: String| IdentityError::Malformed { what: "the authority's certificate", reason };
+        let malformed = |reason: String| IdentityError::Malformed { item: "the authority's certificate", reason };
         let (rest, parsed) = X509Certificate::from_der(&authority).map_err(|e| malformed(e.to_string()))?;
         let uri = only_uri(&parsed).and_then(|uri| uri.strip_prefix(SCHEME)?.strip_suffix(AUTHORITY));
         let cluster = uri.and_then(|name| name.parse().ok()).filter(|_| rest.is_empty() && parsed.is_ca());

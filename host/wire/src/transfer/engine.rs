@@ -53,7 +53,7 @@ impl Transfers {
             limits,
             admission,
             events: EventSender::new(events),
-            trees: HashTreeCache::new(limits.trees_bytes_max, limits.trees_made_max, offload),
+            trees: HashTreeCache::new(limits.trees_bytes_max, limits.tree_builds_max, offload),
             sending: Semaphore::new(usize::try_from(limits.sending_bytes_max).unwrap_or(Semaphore::MAX_PERMITS)),
             sent: RateMeter::default(),
             active: Default::default(),

@@ -33,7 +33,7 @@ pub struct TransferLimits {
     /// Maximum time for a request to arrive, in milliseconds.
     pub request_ms_max: u64,
     /// Maximum concurrent requests of one peer. Further streams are accepted only afterwards.
-    pub answers_per_peer_max: usize,
+    pub responses_per_peer_max: usize,
     /// Maximum bytes being handed to QUIC, for all peers.
     pub sending_bytes_max: u64,
     /// Maximum bytes being handed to QUIC for one peer, so that none monopolises the total.
@@ -44,7 +44,7 @@ pub struct TransferLimits {
     /// Maximum bytes of cached hash trees. A tree has 32 bytes for each 64 KiB of its object.
     pub trees_bytes_max: u64,
     /// Maximum hash trees computed concurrently, each on one thread.
-    pub trees_made_max: usize,
+    pub tree_builds_max: usize,
 
     /// Maximum bytes of an object in a request for small objects.
     pub small_bytes_max: u64,
@@ -76,12 +76,12 @@ impl Default for TransferLimits {
             rest_ms: 20,
             request_bytes_max: 64 << 10,
             request_ms_max: 5_000,
-            answers_per_peer_max: 64,
+            responses_per_peer_max: 64,
             sending_bytes_max: 256 << 20,
             sending_peer_bytes_max: 32 << 20,
             wait_ms_max: 2_000,
             trees_bytes_max: 64 << 20,
-            trees_made_max: 2,
+            tree_builds_max: 2,
             small_bytes_max: 64 << 10,
             small_objects_max: 1024,
             small_request_bytes_max: 2 << 20,
@@ -107,10 +107,10 @@ impl TransferLimits {
             ("stall_ms_max", self.stall_ms_max, 1, 3_600_000),
             ("wait_ms_max", self.wait_ms_max, 0, self.stall_ms_max),
             ("request_bytes_max", self.request_bytes_max as u64, 64, 16 << 20),
-            ("answers_per_peer_max", self.answers_per_peer_max as u64, 1, 1 << 20),
+            ("responses_per_peer_max", self.responses_per_peer_max as u64, 1, 1 << 20),
             ("sending_peer_bytes_max", self.sending_peer_bytes_max, block, u64::from(u32::MAX)),
             ("sending_bytes_max", self.sending_bytes_max, self.sending_peer_bytes_max, u64::from(u32::MAX)),
-            ("trees_made_max", self.trees_made_max as u64, 1, 1024),
+            ("tree_builds_max", self.tree_builds_max as u64, 1, 1024),
             ("small_bytes_max", self.small_bytes_max, 0, GROUP_BYTES),
             ("small_objects_max", self.small_objects_max as u64, 1, self.request_bytes_max as u64 / 50),
             (

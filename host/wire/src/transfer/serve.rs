@@ -47,7 +47,7 @@ impl Transfers {
             tokio::select! {
                 biased;
                 Some(()) = running.next() => {}
-                accepted = connection.accept_bi(), if running.len() < self.0.limits.answers_per_peer_max => {
+                accepted = connection.accept_bi(), if running.len() < self.0.limits.responses_per_peer_max => {
                     match accepted {
                         Ok((send, receive)) => running.push(server.accepted(source.clone(), send, receive)),
                         Err(reason) => return reason,

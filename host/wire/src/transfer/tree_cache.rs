@@ -39,8 +39,8 @@ struct CacheEntry {
 }
 
 impl HashTreeCache {
-    pub(crate) fn new(bytes_max: u64, made_max: usize, offload: Offload) -> HashTreeCache {
-        HashTreeCache { bytes_max, offload, makers: Semaphore::new(made_max), state: Mutex::default() }
+    pub(crate) fn new(bytes_max: u64, builds_max: usize, offload: Offload) -> HashTreeCache {
+        HashTreeCache { bytes_max, offload, makers: Semaphore::new(builds_max), state: Mutex::default() }
     }
 
     /// Returns the tree of an object, and computes it if it is not cached. Returns `None` if that failed.

@@ -285,21 +285,21 @@ async fn requests_are_answered() {
         let b = pair.b.clone();
         async move {
             while let Ok(mut request) = b.next_request().await {
-                let asked = request.read().await.unwrap();
-                match &asked[..] {
+                let request_bytes = request.read().await.unwrap();
+                match &request_bytes[..] {
                     b"drop" => drop(request),
                     b"long" => {
-                        let error = request.answer(&vec![0; (1 << 20) + 1]).await.unwrap_err();
+                        let error = request.respond(&vec![0; (1 << 20) + 1]).await.unwrap_err();
                         assert_eq!(error.code(), "oversized");
                     }
                     b"late" => tokio::time::sleep(Duration::from_millis(300)).await,
-                    _ => request.answer(&asked).await.unwrap(),
+                    _ => request.respond(&request_bytes).await.unwrap(),
                 }
             }
         }
     });
     let second = Duration::from_secs(1);
-    for (asked, time, expected) in [
+    for (request_bytes, time, expected) in [
         (&b"echo"[..], second, Ok(())),
         (b"", second, Ok(())),
         (&[3; 1 << 20], second, Ok(())),
@@ -308,11 +308,11 @@ async fn requests_are_answered() {
         (b"long", second, Err("stopped")),
         (b"late", second / 10, Err("slow")),
     ] {
-        let answer = pair.a.request(asked, time).await;
+        let response = pair.a.request(request_bytes, time).await;
         assert_eq!(
-            answer.as_ref().map(|answer| assert_eq!(answer, asked)).map_err(|e| e.code()),
+            response.as_ref().map(|response| assert_eq!(response, request_bytes)).map_err(|e| e.code()),
             expected,
-            "{answer:?}"
+            "{response:?}"
         );
     }
     let many: Vec<_> = (0..500_u32)
@@ -322,9 +322,9 @@ async fn requests_are_answered() {
         })
         .collect();
     let mut busy = 0;
-    for (number, asked) in many.into_iter().enumerate() {
-        match asked.await.unwrap() {
-            Ok(answer) => assert_eq!(answer[..], (number as u32).to_le_bytes()),
+    for (number, request_bytes) in many.into_iter().enumerate() {
+        match request_bytes.await.unwrap() {
+            Ok(response) => assert_eq!(response[..], (number as u32).to_le_bytes()),
             Err(error) => {
                 assert_eq!(error, ChannelError::Stopped(StopReason::Busy));
                 busy += 1;
@@ -348,8 +348,8 @@ async fn requests_that_are_not_accepted_are_refused() {
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(pair.a.request(b"anybody", second).await, Err(ChannelError::Stopped(StopReason::Busy)));
-    for asked in waiting {
-        assert_eq!(asked.await.unwrap().unwrap_err().code(), "slow");
+    for request_bytes in waiting {
+        assert_eq!(request_bytes.await.unwrap().unwrap_err().code(), "slow");
     }
 }
 
@@ -358,8 +358,8 @@ async fn requests_that_are_not_accepted_are_refused() {
 async fn half_a_request_is_none() {
     let limits = WireLimits { stream_window_bytes: 64 << 10, ..WireLimits::default() };
     let pair = pair_with(limits).await;
-    let asked = pair.a.request(&[1; 500_000], Duration::from_millis(100));
-    let (asked, request) = tokio::join!(asked, pair.b.next_request());
-    assert_eq!(asked.unwrap_err().code(), "slow");
+    let request_bytes = pair.a.request(&[1; 500_000], Duration::from_millis(100));
+    let (request_bytes, request) = tokio::join!(request_bytes, pair.b.next_request());
+    assert_eq!(request_bytes.unwrap_err().code(), "slow");
     assert_eq!(request.unwrap().read().await.unwrap_err().code(), "stopped");
 }

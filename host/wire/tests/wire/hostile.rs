@@ -136,7 +136,7 @@ async fn endless_requests_are_given_up() {
     let pouring = tokio::spawn(async move { while send.write_all(&[1; 10_000]).await.is_ok() {} });
     let mut request = attack.accepted.next_request().await.unwrap();
     let error = request.read().await.unwrap_err();
-    assert!(matches!(error, ChannelError::TooLong { what: "request", .. }), "{error}");
+    assert!(matches!(error, ChannelError::TooLong { kind: "request", .. }), "{error}");
     pouring.await.unwrap();
 }
 
@@ -159,7 +159,7 @@ async fn answers_that_are_not_received_are_abandoned() {
     let accepted = server.accept(Role::Tenant).await.unwrap();
     let mut request = accepted.next_request().await.unwrap();
     assert!(request.read().await.unwrap().is_empty());
-    assert_eq!(request.answer(&[1; 100_000]).await.unwrap_err().code(), "slow");
+    assert_eq!(request.respond(&[1; 100_000]).await.unwrap_err().code(), "slow");
 }
 
 /// A client that is not admitted yet can send few bytes.

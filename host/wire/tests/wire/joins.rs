@@ -231,8 +231,8 @@ async fn a_certificate_is_for_the_key_of_the_connection() {
     let request = JoinRequest { token, role: Role::Node, name: n("n1"), request };
     send.write_all(&postcard::to_stdvec(&request).unwrap()).await.unwrap();
     send.finish().unwrap();
-    let answer = receive.read_to_end(8 << 10).await.unwrap();
-    let answer: Result<(Vec<u8>, Vec<u8>, Timestamp), JoinRefusal> = postcard::from_bytes(&answer).unwrap();
+    let response = receive.read_to_end(8 << 10).await.unwrap();
+    let response: Result<(Vec<u8>, Vec<u8>, Timestamp), JoinRefusal> = postcard::from_bytes(&response).unwrap();
     let refusal = JoinRefusal::Request("it is for another key than the connection's".to_owned());
-    assert_eq!(answer.unwrap_err(), refusal);
+    assert_eq!(response.unwrap_err(), refusal);
 }

@@ -42,9 +42,9 @@ enum ReplyTo {
 }
 
 impl Caller {
-    /// Creates a caller of `binding` that sends its results to `answers`, several at a time.
-    pub fn new(binding: Arc<Binding>, answers: mpsc::UnboundedSender<Vec<SubmissionResult>>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: ReplyTo::Many(answers), lane: OWN_LANE })
+    /// Creates a caller of `binding` that sends its results to `results`, several at a time.
+    pub fn new(binding: Arc<Binding>, results: mpsc::UnboundedSender<Vec<SubmissionResult>>) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: ReplyTo::Many(results), lane: OWN_LANE })
     }
 
     pub(super) fn once(binding: Arc<Binding>, to: oneshot::Sender<CallResult>, lane: LaneId) -> Arc<Caller> {
@@ -59,7 +59,7 @@ impl Caller {
     }
 
     /// Returns whether the receiver of the results has been dropped.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         match &self.to {
             ReplyTo::One(to) => {
                 to.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|to| to.is_closed())
@@ -69,13 +69,13 @@ impl Caller {
     }
 
     /// Sends results. The receiver may have been dropped, in which case they are discarded.
-    pub(super) fn answer(&self, answers: Vec<SubmissionResult>) {
+    pub(super) fn answer(&self, results: Vec<SubmissionResult>) {
         match &self.to {
             ReplyTo::One(to) => {
                 let to = to.lock().unwrap_or_else(PoisonError::into_inner).take();
-                _ = to.zip(answers.into_iter().next()).map(|(to, answer)| to.send(answer.called));
+                _ = to.zip(results.into_iter().next()).map(|(to, answer)| to.send(answer.called));
             }
-            ReplyTo::Many(to) => _ = to.send(answers),
+            ReplyTo::Many(to) => _ = to.send(results),
         }
     }
 }

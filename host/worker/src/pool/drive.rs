@@ -218,10 +218,10 @@ impl Driver {
 
     async fn fill(&mut self, process: &mut WorkerProcess) -> Result<(), WorkerEnd> {
         loop {
-            let most = self.room();
+            let count_max = self.room();
             let slot = (0..SLOTS).find(|slot| self.sent.iter().all(|sent| sent.slot != *slot));
-            let Some(slot) = slot.filter(|_| most > 0) else { return Ok(()) };
-            let runs = self.pick(most);
+            let Some(slot) = slot.filter(|_| count_max > 0) else { return Ok(()) };
+            let runs = self.pick(count_max);
             if runs.is_empty() {
                 return Ok(());
             }
@@ -253,8 +253,8 @@ impl Driver {
         }
     }
 
-    /// Takes calls for a message: up to `most` with short inputs, or one with a file and nothing else.
-    fn pick(&self, most: usize) -> Vec<CallRun> {
+    /// Takes calls for a message: up to `count_max` with short inputs, or one with a file and nothing else.
+    fn pick(&self, count_max: usize) -> Vec<CallRun> {
         let mut bytes = 0;
         let fits = |item: &PendingCall| {
             let inline = item.inline_bytes();
@@ -263,7 +263,7 @@ impl Driver {
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        self.turn.as_ref().map_or_else(Vec::new, |turn| self.queue.take(turn, most, fits))
+        self.turn.as_ref().map_or_else(Vec::new, |turn| self.queue.take(turn, count_max, fits))
     }
 
     /// Handles the replies to a message. Calls that were not started go back to the queue, for the first free worker.
@@ -275,21 +275,21 @@ impl Driver {
         // Calls with large output or long run time are answered one by one; after that they are sent one by one.
         let nanos = done.iter().fold(0, |sum: u64, done| sum.saturating_add(done.nanos)) / done.len() as u64;
         let quick = usize::try_from(MESSAGE_TIME_MAX.as_nanos() as u64 / nanos.max(1)).unwrap_or(CALLS_MAX);
-        let most = if done.len() < calls { done.len() } else { 2 * self.calls_max };
-        self.calls_max = most.min(quick).clamp(1, CALLS_MAX);
+        let count_max = if done.len() < calls { done.len() } else { 2 * self.calls_max };
+        self.calls_max = count_max.min(quick).clamp(1, CALLS_MAX);
         self.calls_min = (MESSAGE_TIME_MIN.as_nanos() as u64 / nanos.max(1)).clamp(1, self.calls_max as u64) as usize;
         self.long = nanos > LONG_CALL.as_nanos() as u64;
         let mut done = done.into_iter();
         for runs in runs.chunk_by_mut(|one, next| Arc::ptr_eq(&one.caller, &next.caller)) {
             let caller = runs[0].caller.clone();
-            let mut answers = Vec::with_capacity(done.len().min(runs.iter().map(|run| run.calls.len()).sum()));
+            let mut results = Vec::with_capacity(done.len().min(runs.iter().map(|run| run.calls.len()).sum()));
             for CallRun { calls, .. } in runs {
                 // `zip` consumes neither a reply without a call nor a call without a reply.
                 let answered = done.by_ref().take(calls.len()).zip(calls);
-                answers.extend(answered.map(|(done, item)| answer(process, slot, &caller, item, done)));
+                results.extend(answered.map(|(done, item)| answer(process, slot, &caller, item, done)));
             }
-            if !answers.is_empty() {
-                caller.answer(answers);
+            if !results.is_empty() {
+                caller.answer(results);
             }
         }
         self.queue.requeue(runs.into_iter().filter(|run| run.calls.len() > 0));

@@ -104,10 +104,10 @@ impl Lane {
         Lane { tenant, leases, requested, held, runs, calls, asleep, woken, wake }
     }
 
-    /// Counts further lease requests: one for each waiting call that no driver was woken for, up to `most` leases.
-    fn request(&mut self, most: usize) -> LeaseRequests {
-        let wanted = self.calls.saturating_sub(self.woken + self.requested);
-        let count = wanted.min(most.saturating_sub(self.held + self.requested));
+    /// Counts further lease requests: one for each waiting call that no driver was woken for, up to `leases_max` leases.
+    fn request(&mut self, leases_max: usize) -> LeaseRequests {
+        let missing = self.calls.saturating_sub(self.woken + self.requested);
+        let count = missing.min(leases_max.saturating_sub(self.held + self.requested));
         self.requested += count;
         LeaseRequests { count, leases: self.leases.clone().filter(|_| count > 0) }
     }
@@ -254,16 +254,21 @@ impl Queue {
         }
     }
 
-    /// Takes the first `most` calls of a lane, up to one that `fits` rejects. Drops calls whose receiver has been
+    /// Takes the first `leases_max` calls of a lane, up to one that `fits` rejects. Drops calls whose receiver has been
     /// dropped.
-    pub(super) fn take(&self, turn: &Turn, most: usize, mut fits: impl FnMut(&PendingCall) -> bool) -> Vec<CallRun> {
+    pub(super) fn take(
+        &self,
+        turn: &Turn,
+        leases_max: usize,
+        mut fits: impl FnMut(&PendingCall) -> bool,
+    ) -> Vec<CallRun> {
         let (mut taken, mut unwanted) = (Vec::new(), Vec::new());
-        let mut left = most;
+        let mut left = leases_max;
         let mut state = self.lock();
         let Some(lane) = state.lanes.get_mut(&turn.lane) else { return taken };
         while let Some(first) = lane.runs.front_mut().filter(|_| left > 0) {
             let all = first.calls.len();
-            if first.caller.is_gone() {
+            if first.caller.is_closed() {
                 unwanted.extend(lane.runs.pop_front());
                 lane.calls -= all;
                 continue;

@@ -122,13 +122,13 @@ pub fn fuzz_rings(bytes: &[u8]) -> bool {
         frames: VecDeque::new(),
     };
     let (mut bytes, mut number, mut passed, mut is_honest) = (bytes.iter().copied(), 0u32, 0, true);
-    while let Some(what) = bytes.next() {
+    while let Some(operation) = bytes.next() {
         let mut frame = || {
             number += 1;
             let length = usize::from(bytes.next().unwrap_or(0));
             number.to_le_bytes().into_iter().cycle().take(length).collect::<Vec<u8>>()
         };
-        let passes = match what % 16 {
+        let passes = match operation % 16 {
             0..=3 => messages.write(frame()),
             4 => messages.publish(),
             5 => messages.take_back(is_honest),

@@ -244,7 +244,7 @@ pub enum TaskRole {
     /// A generator, with the number of items that it may be ahead.
     Generator(u32),
     /// Creates an actor.
-    MakeActor(ActorSettings),
+    CreateActor(ActorSettings),
     /// A call of an actor: the actor's number, the attempt that created it, and whether the worker reports the start of
     /// the call.
     ActorCall(u64, u32, bool),

@@ -385,9 +385,9 @@ impl Worker {
             gpu_nanos_reported: 0,
         });
         let running = match role {
-            TaskRole::MakeActor(options) => {
+            TaskRole::CreateActor(options) => {
                 lock(&self.runtime).actors.insert(slot, ResidentActor::new(attempt, options));
-                loaded.make(services, &limits, call)
+                loaded.create_actor(services, &limits, call)
             }
             _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
         };

@@ -78,8 +78,8 @@ fn longer() -> Duration {
 fn a_node_that_was_removed_while_disconnected_rejoins() {
     let cut = |net: &Net, is_cut: bool| net.join(CUT, !is_cut).unwrap();
     check("disconnected", cut, |nodes| {
-        let is_gone = || !nodes.net.is_real() || nodes.known(0).len() == 2;
-        until("the node is no member any more", is_gone);
+        let is_disconnected = || !nodes.net.is_real() || nodes.known(0).len() == 2;
+        until("the node is no member any more", is_disconnected);
         std::thread::sleep(longer());
     });
 }

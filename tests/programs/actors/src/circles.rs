@@ -26,9 +26,9 @@ impl Peer {
 
     /// Calls another actor, and blocks until it answers.
     pub fn asks(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
-        let answer = other.echo(1).get();
+        let reply = other.echo(1).get();
         self.other = Some(other);
-        answer
+        reply
     }
 
     /// Makes the first of these actors call the others in turn, and blocks.
@@ -107,8 +107,8 @@ fn comes_back(others: usize) -> Result<u64, TaskError> {
 #[task]
 fn ask_in_a_ring(actors: usize) -> String {
     let all: Vec<_> = (0..actors).map(|_| Peer::submit()).collect();
-    let asked: Vec<_> = all.iter().zip(all.iter().cycle().skip(1)).map(|(a, b)| a.asks(b.clone())).collect();
-    let results: Vec<_> = asked.iter().map(|call| call.get()).collect();
+    let pending: Vec<_> = all.iter().zip(all.iter().cycle().skip(1)).map(|(a, b)| a.asks(b.clone())).collect();
+    let results: Vec<_> = pending.iter().map(|call| call.get()).collect();
     let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     let of_circles = errors.iter().all(|error| error.fault.code == Code::Deadlock);
     let after: Vec<_> = all.iter().map(|peer| peer.echo(5).get()).collect();
@@ -143,14 +143,14 @@ fn patient(ms: u64) -> String {
 /// stored.
 #[task]
 fn detached_is_ready() -> Result<u64, TaskError> {
-    let made = Peer::options().name("detached-peer").detached().submit();
-    made.ready()?;
+    let detached_peer = Peer::options().name("detached-peer").detached().submit();
+    detached_peer.ready()?;
     let found = PeerHandle::find("detached-peer")?;
     found.ready()?;
     let same = Peer::options().name("detached-peer").detached().get_if_exists().submit();
     same.ready()?;
     let kept = found.kept().get()?;
     let waited = same.echo(7).get()?;
-    made.kill();
+    detached_peer.kill();
     Ok(kept + waited)
 }

@@ -273,8 +273,8 @@ fn keeps(objects: u64) -> Result<u64, TaskError> {
 #[task]
 fn asking(actors: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
-    let asked: Vec<_> = all.iter().map(|counter| counter.asks(1)).collect();
-    Ok(get_all(&asked)?.iter().sum())
+    let pending: Vec<_> = all.iter().map(|counter| counter.asks(1)).collect();
+    Ok(get_all(&pending)?.iter().sum())
 }
 
 impl Counter {
@@ -492,11 +492,11 @@ fn named_again() -> Result<String, TaskError> {
     let found = CounterHandle::find("one")?.add(1).get()?;
     first.kill();
     let after = outcome(first.add(1).get());
-    let gone = outcome(CounterHandle::find("one").map(|_| "somebody"));
+    let missing = outcome(CounterHandle::find("one").map(|_| "somebody"));
     let second = Counter::options().name("one").get_if_exists().submit(10);
     let found_again = CounterHandle::find("one")?.add(1).get()?;
     drop(second);
-    Ok(format!("{found} {found_again}\n{after}\n{gone}"))
+    Ok(format!("{found} {found_again}\n{after}\n{missing}"))
 }
 
 /// Makes a call that never returns, in a shared worker or in one of the actor's own.

@@ -53,8 +53,8 @@ fn serves(actors: usize, calls: usize) -> Result<usize, TaskError> {
         .map(|at| (0..INPUTS).map(|k| rows[at / OUTPUTS * INPUTS + k] * weight(k, at % OUTPUTS)).sum::<f32>().max(0.0))
         .collect();
     let all = put(&rows);
-    let asked: Vec<_> = (0..calls).flat_map(|_| layers.iter().map(|layer| layer.infer(&all))).collect();
-    let found = get_all(&asked)?;
+    let pending: Vec<_> = (0..calls).flat_map(|_| layers.iter().map(|layer| layer.infer(&all))).collect();
+    let found = get_all(&pending)?;
     Ok(found.iter().filter(|found| **found == expected).count())
 }
 

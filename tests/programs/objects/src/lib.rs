@@ -19,18 +19,18 @@ fn rows_of(number: u64, rows: u64) -> u64 {
     rows / 4 + rows / 4 * (number % 7)
 }
 
-fn made(number: u64, rows: u64) -> Batch {
+fn batch_of(number: u64, rows: u64) -> Batch {
     makes(number, rows_of(number, rows))
 }
 
 /// Stores batches, and returns how many of `gets` random reads give the stored batch.
 #[task]
 fn holds(objects: u64, rows: u64, gets: u64) -> Result<u64, TaskError> {
-    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    let kept: Vec<_> = (0..objects).map(|number| put(&batch_of(number, rows))).collect();
     let mut right = 0;
     for get in 0..gets {
         let number = (get.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % objects;
-        right += u64::from(kept[number as usize].get()? == made(number, rows));
+        right += u64::from(kept[number as usize].get()? == batch_of(number, rows));
     }
     Ok(right)
 }
@@ -38,16 +38,16 @@ fn holds(objects: u64, rows: u64, gets: u64) -> Result<u64, TaskError> {
 /// Returns 1 if a batch is the expected one.
 #[task]
 fn is_right(batch: Batch, number: u64, rows: u64) -> u64 {
-    u64::from(batch == made(number, rows))
+    u64::from(batch == batch_of(number, rows))
 }
 
 /// Reads a batch of node 1 on `nodes` other nodes, and returns on how many it is right.
 #[task]
 fn spreads(rows: u64, nodes: u64) -> Result<u64, TaskError> {
-    let made = makes::options().resource("node-1", 1.0).submit(7, rows / 4);
-    wait(std::slice::from_ref(&made), 1, None);
+    let batch = makes::options().resource("node-1", 1.0).submit(7, rows / 4);
+    wait(std::slice::from_ref(&batch), 1, None);
     let places = (0..=nodes).filter(|node| *node != 1).map(|node| format!("node-{node}"));
-    let looks: Vec<_> = places.map(|place| is_right::options().resource(place, 1.0).submit(&made, 7, rows)).collect();
+    let looks: Vec<_> = places.map(|place| is_right::options().resource(place, 1.0).submit(&batch, 7, rows)).collect();
     Ok(get_all(&looks)?.iter().sum())
 }
 
@@ -70,9 +70,9 @@ fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
     let finish = is_right::options().resource("finish", 1.0);
     loop {
         let looks = is_right::options().max_retries(retries);
-        let right: Vec<_> = (0..4).map(|number| looks.submit(made(number, 100), number, 100)).collect();
+        let right: Vec<_> = (0..4).map(|number| looks.submit(batch_of(number, 100), number, 100)).collect();
         assert_eq!(get_all(&right)?.iter().sum::<u64>(), 4);
-        match finish.submit(made(1, 100), 1, 100).get() {
+        match finish.submit(batch_of(1, 100), 1, 100).get() {
             Err(e) if e.fault.code == Code::Infeasible => {}
             other => {
                 other?;
@@ -111,7 +111,7 @@ fn holds_small(objects: u64, bytes: u64) -> Result<u64, TaskError> {
 /// whether a value fits once the others are released.
 #[task]
 fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
-    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    let kept: Vec<_> = (0..objects).map(|number| put(&batch_of(number, rows))).collect();
     let refused = kept.iter().filter_map(|kept| kept.get().err());
     let codes: Vec<_> = refused.map(|error| error.fault.code.as_str()).collect();
     let all = codes.iter().all(|code| *code == "store-full");
@@ -125,7 +125,7 @@ fn fills(objects: u64, rows: u64) -> Result<String, TaskError> {
 /// Fails with the error of a value that does not fit.
 #[task]
 fn overfills(objects: u64, rows: u64) -> Result<u64, TaskError> {
-    let kept: Vec<_> = (0..objects).map(|number| put(&made(number, rows))).collect();
+    let kept: Vec<_> = (0..objects).map(|number| put(&batch_of(number, rows))).collect();
     Ok(get_all(&kept)?.len() as u64)
 }
 

@@ -87,7 +87,7 @@ fn nested(items: u64) -> Result<u64, TaskError> {
 /// Counts items yielded and items about to be taken.
 #[derive(Default)]
 struct Gauge {
-    made: u64,
+    yielded: u64,
     taken: u64,
     max: u64,
 }
@@ -98,9 +98,9 @@ impl Gauge {
         Gauge::default()
     }
 
-    pub fn make(&mut self) {
-        self.made += 1;
-        self.max = self.max.max(self.made.saturating_sub(self.taken));
+    pub fn count_item(&mut self) {
+        self.yielded += 1;
+        self.max = self.max.max(self.yielded.saturating_sub(self.taken));
     }
 
     pub fn take(&mut self) {
@@ -109,25 +109,25 @@ impl Gauge {
 
     /// Returns the items yielded, and the maximum lead over those taken.
     pub fn read(&self) -> (u64, u64) {
-        (self.made, self.max)
+        (self.yielded, self.max)
     }
 }
 
 /// Yields numbers and counts them.
 #[task]
 fn gauged(gauge: GaugeHandle, items: u64) -> impl Iterator<Item = Result<u64, TaskError>> {
-    (0..items).map(move |i| gauge.make().get().map(|()| i))
+    (0..items).map(move |i| gauge.count_item().get().map(|()| i))
 }
 
 /// Waits until no further item is yielded, and returns the number of items.
 fn settled(gauge: &GaugeHandle, least: u64) -> Result<u64, TaskError> {
     let mut before = u64::MAX;
     loop {
-        let (made, _) = gauge.read().get()?;
-        if made >= least && made == before {
-            return Ok(made);
+        let (yielded, _) = gauge.read().get()?;
+        if yielded >= least && yielded == before {
+            return Ok(yielded);
         }
-        before = made;
+        before = yielded;
         computes(5_000_000);
     }
 }
@@ -155,10 +155,10 @@ fn dropped(buffer: u32) -> Result<bool, TaskError> {
     let mut stream = gauged::options().buffer(buffer).submit(gauge.clone(), u64::MAX);
     let taken: Vec<_> = stream.by_ref().take(3).collect::<Result<_, _>>()?;
     drop(stream);
-    let made = settled(&gauge, 3)?;
+    let yielded = settled(&gauge, 3)?;
     // A generator that never yields.
     drop(spins::submit());
-    Ok(get_all(&taken)? == [0, 1, 2] && made <= 3 + u64::from(buffer))
+    Ok(get_all(&taken)? == [0, 1, 2] && yielded <= 3 + u64::from(buffer))
 }
 
 #[task]

@@ -236,9 +236,9 @@ fn shares(count: u64) -> Result<String, TaskError> {
     let four: Vec<_> = (1..=4).map(|times| sums::submit(&numbers, times)).collect();
     let inside = sums_shared::submit(Shared { numbers: numbers.clone(), name: "four".to_owned() });
     drop(numbers);
-    let made = makes::submit(count);
-    let back = made.get()?;
-    drop(made);
+    let created = makes::submit(count);
+    let back = created.get()?;
+    drop(created);
     Ok(format!("{:?} {} {}", get_all(&four)?, inside.get()?, back.numbers.get()?.len()))
 }
 

@@ -90,11 +90,11 @@ async fn talk(connection: Connection, lie: Lie) {
     let _ = welcome.finish();
     while let Ok((send, receive)) = connection.accept_bi().await {
         let connection = connection.clone();
-        spawn_local(answer(connection, send, receive, lie));
+        spawn_local(response(connection, send, receive, lie));
     }
 }
 
-async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvStream, lie: Lie) -> Option<()> {
+async fn response(connection: Connection, mut send: SendStream, mut receive: RecvStream, lie: Lie) -> Option<()> {
     let request_bytes = receive.read_to_end(64 << 10).await.ok()?;
     let (TRANSFER_STREAM, request) = request_bytes.split_first().map(|(head, rest)| (*head, rest))? else {
         return None;
@@ -126,26 +126,26 @@ async fn answer(connection: Connection, mut send: SendStream, mut receive: RecvS
 
 /// Creates an answer of the right form with wrong bytes.
 fn wrong(request: &TransferRequest) -> Vec<u8> {
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     match request {
         TransferRequest::Piece { bytes, groups, wants_groups, .. } => {
-            answer.push(FOUND);
+            response.push(FOUND);
             if *wants_groups {
-                answer.extend(std::iter::repeat_n(3, 32 * bytes.div_ceil(GROUP) as usize));
+                response.extend(std::iter::repeat_n(3, 32 * bytes.div_ceil(GROUP) as usize));
             }
             for group in groups.clone() {
                 let len = (bytes - u64::from(group) * GROUP).min(GROUP);
-                answer.extend([0, 1, 0]);
-                answer.extend((len as u32).to_le_bytes());
-                answer.extend(std::iter::repeat_n(0x77, len as usize));
+                response.extend([0, 1, 0]);
+                response.extend((len as u32).to_le_bytes());
+                response.extend(std::iter::repeat_n(0x77, len as usize));
             }
         }
         TransferRequest::Small { objects, .. } => {
             for (_, bytes) in objects {
-                answer.push(FOUND);
-                answer.extend(std::iter::repeat_n(0x77, *bytes as usize));
+                response.push(FOUND);
+                response.extend(std::iter::repeat_n(0x77, *bytes as usize));
             }
         }
     }
-    answer
+    response
 }

@@ -227,7 +227,7 @@ async fn serve_peer(member: Rc<Member>, peer: usize, connection: Connection) -> 
     drop(before);
     let _leaves = UnlinkGuard { links: member.links.clone(), peer, link };
     let node = NodeId(peer as u32);
-    let answers = async {
+    let serving = async {
         tokio::join!(
             connection.serve_transfers(&member.transfers, node, member.store.clone()),
             requests::serve_requests(&member, &connection),
@@ -237,7 +237,7 @@ async fn serve_peer(member: Rc<Member>, peer: usize, connection: Connection) -> 
     tokio::select! {
         biased;
         lost = connection.closed() => lost,
-        _ = answers => connection.closed().await,
+        _ = serving => connection.closed().await,
     }
 }
 
@@ -251,9 +251,9 @@ impl Drop for UnlinkGuard {
     fn drop(&mut self) {
         let mut links = self.links.lock();
         if links.get(&self.peer).is_some_and(|(number, _)| *number == self.link.number()) {
-            let gone = links.remove(&self.peer);
+            let removed = links.remove(&self.peer);
             drop(links);
-            drop(gone);
+            drop(removed);
         }
     }
 }

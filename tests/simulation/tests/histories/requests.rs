@@ -42,13 +42,13 @@ async fn request(member: &Member, to: usize, bytes: usize, must_succeed: bool) {
     body.extend(number.to_le_bytes());
     body.resize(9 + bytes, number as u8);
     let (ms, started) = (1_000, Instant::now());
-    let answer = connection.request(&body, Duration::from_millis(ms)).await;
+    let response = connection.request(&body, Duration::from_millis(ms)).await;
     let duration_ms = started.elapsed().as_millis() as u64;
     assert!(duration_ms <= ms + SLACK_MS, "a request took {duration_ms} ms");
     let times = world.state().answered.get(&number).copied().unwrap_or(0);
-    match answer {
-        Ok(answer) => {
-            assert!(answer.iter().eq(body.iter().rev()), "another answer came");
+    match response {
+        Ok(response) => {
+            assert!(response.iter().eq(body.iter().rev()), "another answer came");
             assert_eq!(times, 1, "a request was answered so often");
             world.note(format_args!("host {host} has an answer of host {to}"));
         }
@@ -84,7 +84,7 @@ pub async fn serve_requests(member: &Rc<Member>, connection: &Connection) {
             together.push((request, body));
             if together.len() == at_once(&member.world.scenario) as usize {
                 for (request, body) in together.drain(..) {
-                    answering.spawn_local(async move { drop(request.answer(&body).await) });
+                    answering.spawn_local(async move { drop(request.respond(&body).await) });
                 }
             }
             continue;
@@ -97,11 +97,11 @@ pub async fn serve_requests(member: &Rc<Member>, connection: &Connection) {
             *times
         };
         assert_eq!(times, 1, "request {number} came so often");
-        let answer: Vec<u8> = body.iter().rev().copied().collect();
+        let response: Vec<u8> = body.iter().rev().copied().collect();
         let pause_ms = member.random.borrow_mut().below(30);
         answering.spawn_local(async move {
             sleep(Duration::from_millis(pause_ms)).await;
-            drop(request.answer(&answer).await);
+            drop(request.respond(&response).await);
         });
     }
 }
@@ -121,8 +121,8 @@ async fn fill_streams(member: &Member, to: usize) {
         let connection = connection.clone();
         async move { connection.request(&[TOGETHER, number as u8], Duration::from_millis(1_900)).await }
     });
-    for answer in join_all(asking).await {
-        if let Err(error) = answer {
+    for response in join_all(asking).await {
+        if let Err(error) = response {
             panic!("host {host} can't open {streams} streams to host {to} at once: {error}");
         }
     }

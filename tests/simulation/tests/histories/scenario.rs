@@ -162,7 +162,7 @@ fn wire_limits(random: &mut Random) -> WireLimits {
         channels_max: 4,
         requests_waiting_max: 64,
         request_bytes_max: 64 << 10,
-        answer_bytes_max: 64 << 10,
+        response_bytes_max: 64 << 10,
         request_time_ms_max: 2_000,
         join_time_ms_max: 1_500,
         datagram_bytes_max: random.pick(&[1_200, 1_452, 6_500]),

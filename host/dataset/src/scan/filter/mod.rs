@@ -70,8 +70,12 @@ impl Filter {
     /// filter is too long.
     pub(super) fn parse(state: &SessionState, text: &str, fields: Vec<FieldRef>) -> Result<Filter, DatasetError> {
         if text.len() > FILTER_BYTES_MAX {
-            let what = "length of the filter in bytes".to_owned();
-            return Err(DatasetError::LimitExceeded { what, value: text.len() as u64, bound: FILTER_BYTES_MAX as u64 });
+            let quantity = "length of the filter in bytes".to_owned();
+            return Err(DatasetError::LimitExceeded {
+                quantity,
+                value: text.len() as u64,
+                bound: FILTER_BYTES_MAX as u64,
+            });
         }
         let parsed = on_deep_stack(|| {
             let schema = DFSchema::try_from(Schema::new(fields)).map_err(|e| reason_of(&e))?;

@@ -61,11 +61,11 @@ fn escaped_by_backslash(pattern: &str, escape: char) -> std::result::Result<Stri
     Ok(escaped)
 }
 
-/// Evaluates the constant pattern of the operator `what`; `None` is null.
-fn constant(evaluator: &dyn Evaluator, what: &str, pattern: &Expr) -> Result<Option<String>> {
+/// Evaluates the constant pattern of the operator `name`; `None` is null.
+fn constant(evaluator: &dyn Evaluator, name: &str, pattern: &Expr) -> Result<Option<String>> {
     if pattern.any_column_refs() {
         return Err(DataFusionError::Plan(format!(
-            "the pattern of {what} must be a constant, but `{}` is not; use `~` to match regular expressions \
+            "the pattern of {name} must be a constant, but `{}` is not; use `~` to match regular expressions \
              from a column",
             display_sql(pattern)
         )));
@@ -73,7 +73,7 @@ fn constant(evaluator: &dyn Evaluator, what: &str, pattern: &Expr) -> Result<Opt
     match evaluator.value_of(pattern)? {
         ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text) => Ok(text),
         ScalarValue::Null => Ok(None),
-        _ => Err(DataFusionError::Plan(format!("the pattern of {what}, `{}`, is not text", display_sql(pattern)))),
+        _ => Err(DataFusionError::Plan(format!("the pattern of {name}, `{}`, is not text", display_sql(pattern)))),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn parse(state: &SessionState, text: &str) -> Result<ExprWithAlias, S
 
 /// Returns the reason why a part is not allowed in a filter, if it is not.
 fn rejection(state: &SessionState, part: &Expr) -> Option<String> {
-    let about_one_row = |what: &str| Some(format!("a filter is about one row: {what}"));
+    let about_one_row = |function_name: &str| Some(format!("a filter is about one row: {function_name}"));
     match part {
         Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => {
             let part = shortened(&part.to_string());

@@ -23,7 +23,7 @@ fn truncated_and_overwritten_parquet_is_named() {
     let whole = fs::read(&path).expect("a file");
     let mut scribbled = whole.clone();
     scribbled[5_000..9_000].fill(0xff);
-    for (what, bytes) in [
+    for (label, bytes) in [
         ("half", whole[..whole.len() / 2].to_vec()),
         ("all but the end", whole[..whole.len() - 5].to_vec()),
         ("all but the beginning", whole[100..].to_vec()),
@@ -33,7 +33,7 @@ fn truncated_and_overwritten_parquet_is_named() {
     ] {
         let path = folder.write("b.parquet", bytes);
         let error = error_of(&source([path.clone()]), ScanOptions::default());
-        assert!(error.starts_with(&format!("can't read {path}: ")), "{what}: {error}");
+        assert!(error.starts_with(&format!("can't read {path}: ")), "{label}: {error}");
     }
 }
 
@@ -161,9 +161,9 @@ fn no_length_in_a_parquet_file_is_believed() {
         ("before the beginning", &|c| c.set_dictionary_page_offset(None).set_data_page_offset(-8)),
         ("from the last byte there is to the first", &|c| c.set_dictionary_page_offset(Some(i64::MAX))),
     ];
-    for (what, change) in changes {
+    for (label, change) in changes {
         let error = error_of(&written(change), ScanOptions::default());
-        assert!(error.contains("b.parquet: "), "{what}: {error}");
+        assert!(error.contains("b.parquet: "), "{label}: {error}");
     }
     // The damaged column is not read.
     let unread_damage = written(&|c| c.set_dictionary_page_offset(None).set_data_page_offset(1 << 50));
@@ -183,7 +183,7 @@ fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
     let folder = Folder::new();
     let mut lines: Vec<String> = (0..60_000).map(|i| format!("{i},{}", i * 2)).collect();
     lines.insert(0, "n,m".to_owned());
-    for (what, bad) in [("a word", "12,many"), ("a value too few", "12"), ("a value too many", "12,13,14")] {
+    for (label, bad) in [("a word", "12,many"), ("a value too few", "12"), ("a value too many", "12,13,14")] {
         let mut lines = lines.clone();
         lines[54_321] = bad.to_owned();
         let path = folder.write("a.csv", lines.join("\n"));
@@ -192,7 +192,7 @@ fn a_bad_row_of_a_csv_file_is_named_with_its_line() {
         for morsel_bytes in [1 << 20, 10_000, 333_333] {
             let options = ScanOptions { morsel_bytes, batch_rows: 1_000 };
             let error = error_of(&ScanSource { text: text.clone(), ..source([path.clone()]) }, options);
-            assert!(error.starts_with(&format!("can't read {path}, line 54322: ")), "{what}: {error}");
+            assert!(error.starts_with(&format!("can't read {path}, line 54322: ")), "{label}: {error}");
         }
     }
 }
@@ -224,12 +224,12 @@ fn a_quoted_line_break_is_never_a_row() {
     let folder = Folder::new();
     let lines: Vec<String> = (0..2_000).map(|row| format!("{row},\"a \"\"{row}\"\"\n{row},b\"\n")).collect();
     let path = folder.write("a.csv", format!("n,s\n{}", lines.concat()));
-    let wanted = ScanSource { columns: columns(&["n"]), ..source([path.clone()]) };
+    let selection = ScanSource { columns: columns(&["n"]), ..source([path.clone()]) };
     for morsel_bytes in [1 << 20, 15_000, 5_000, 1_000, 777] {
         let options = ScanOptions { morsel_bytes, batch_rows: 1_000 };
-        let scan = block_on(Scan::open(wanted.clone(), options.clone())).expect("a scan");
+        let scan = block_on(Scan::open(selection.clone(), options.clone())).expect("a scan");
         assert!(morsel_bytes > 20_000 || scan.morsels().len() > 2, "{morsel_bytes}");
-        assert_eq!(read_with(&wanted, options).expect("rows").num_rows(), 2_000, "{morsel_bytes}");
+        assert_eq!(read_with(&selection, options).expect("rows").num_rows(), 2_000, "{morsel_bytes}");
     }
     // A quote inside a value is an ordinary character.
     let inches: String = (0..3_000).map(|row| format!("{row},{row}\" pipe\n")).collect();

@@ -23,12 +23,12 @@ fn widths_may_differ_between_files() {
         (vec![folder.arrow("a.arrow", &narrow, 10), folder.arrow("b.arrow", &wide, 10)], vec!["3", "1099511627776"]),
         (vec![folder.write("a.csv", "k,z\n3,1\n"), folder.write("b.csv", "z,k\n1,0.5\n")], vec!["3.0", "0.5"]),
         (vec![folder.write("a.jsonl", "{\"k\":3}\n"), folder.write("b.jsonl", "{\"k\":0.5}\n")], vec!["3.0", "0.5"]),
-        (vec![folder.given("a.parquet"), folder.parquet("c.parquet", &float, 10)], vec!["3.0", "0.5"]),
-        (vec![folder.given("a.csv"), folder.given("b.parquet")], vec!["3", "1099511627776"]),
+        (vec![folder.path_of("a.parquet"), folder.parquet("c.parquet", &float, 10)], vec!["3.0", "0.5"]),
+        (vec![folder.path_of("a.csv"), folder.path_of("b.parquet")], vec!["3", "1099511627776"]),
     ] {
-        let wanted = ScanSource { columns: columns(&["k"]), ..source(paths.clone()) };
-        assert_eq!(text(&read(&wanted).unwrap_or_else(|e| panic!("{e}"))), expected, "{paths:?}");
-        let filtered = ScanSource { filter: Some("k > 2".to_owned()), ..wanted };
+        let selection = ScanSource { columns: columns(&["k"]), ..source(paths.clone()) };
+        assert_eq!(text(&read(&selection).unwrap_or_else(|e| panic!("{e}"))), expected, "{paths:?}");
+        let filtered = ScanSource { filter: Some("k > 2".to_owned()), ..selection };
         assert_eq!(read(&filtered).expect("rows").num_rows(), expected.iter().filter(|k| !k.starts_with('0')).count());
     }
 }
@@ -109,15 +109,15 @@ fn columns_that_are_not_there_are_named_with_those_that_are() {
     let folder = Folder::new();
     let a = folder.parquet("a.parquet", &sample(3), 10);
     let b = folder.write("b.csv", "n,y\n1,2\n");
-    let wanted = |paths: &[&String], name: &str| {
+    let selection = |paths: &[&String], name: &str| {
         let source = ScanSource { columns: columns(&[name]), ..source(paths.iter().map(|p| (*p).clone())) };
         open(&source).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let there = "its columns are `n`, `x`, `s`, `b`";
-    assert_eq!(wanted(&[&a], "q1"), format!("column `q1` is not in {a}; {there}"));
-    assert_eq!(wanted(&[&a], "N"), format!("column `N` is not in {a} (did you mean `n`?); {there}"));
-    assert_eq!(wanted(&[&a, &b], "x"), format!("column `x` is not in {b}; its columns are `n`, `y`"));
-    assert_eq!(wanted(&[&a, &b], "n"), "");
+    assert_eq!(selection(&[&a], "q1"), format!("column `q1` is not in {a}; {there}"));
+    assert_eq!(selection(&[&a], "N"), format!("column `N` is not in {a} (did you mean `n`?); {there}"));
+    assert_eq!(selection(&[&a, &b], "x"), format!("column `x` is not in {b}; its columns are `n`, `y`"));
+    assert_eq!(selection(&[&a, &b], "n"), "");
     let twins = folder.write("twins.csv", "n,n\n1,2\n");
     let failure =
         read(&ScanSource { columns: columns(&["n"]), ..source([twins.clone()]) }).err().map(|e| e.to_string());
@@ -130,7 +130,7 @@ fn values_that_come_late_are_kept() {
     let late = |first: &str, then: &str| first.repeat(10_000) + then;
     let csv = |name: &str, lines: String| folder.write(name, format!("k,c\n{lines}"));
     let quoted = folder.write("q.csv", format!("k,\"a \"\"b\"\"\"\n{}", late("1,\n", "2,7\n")));
-    for (path, wanted, filter, expected) in [
+    for (path, selection, filter, expected) in [
         (folder.write("a.jsonl", late("{\"c\":1}\n", "{\"c\":0.5}\n")), "c", "c < 1", "0.5"),
         (folder.write("b.jsonl", late("{\"c\":null}\n", "{\"c\":7}\n")), "c", "c > 1", "7"),
         (csv("a.csv", late("1,\n", "2,7\n")), "c", "c = 7", "7"),
@@ -140,10 +140,10 @@ fn values_that_come_late_are_kept() {
         (quoted, "k", "\"a \"\"b\"\"\" = 7", "2"),
     ] {
         let source =
-            ScanSource { filter: Some(filter.to_owned()), columns: columns(&[wanted]), ..source([path.clone()]) };
+            ScanSource { filter: Some(filter.to_owned()), columns: columns(&[selection]), ..source([path.clone()]) };
         let rows = read_with(&source, ScanOptions::default()).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert_eq!(text(&rows), [expected], "{path}");
     }
-    let wanted = ScanSource { columns: columns(&["c"]), ..source([csv("e.csv", late("1,\n", ""))]) };
-    assert_eq!(open(&wanted).expect("a scan").schema().field(0).data_type(), &DataType::Null);
+    let selection = ScanSource { columns: columns(&["c"]), ..source([csv("e.csv", late("1,\n", ""))]) };
+    assert_eq!(open(&selection).expect("a scan").schema().field(0).data_type(), &DataType::Null);
 }

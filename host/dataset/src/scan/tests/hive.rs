@@ -20,7 +20,7 @@ fn tables(folder: &Folder, folders: &[&str]) -> Vec<String> {
         folder.arrow(&format!("a/{name}/a.arrow"), &rows(from, to), 1);
         folder.arrow_stream(&format!("t/{name}/a.arrow"), &rows(from, to));
     }
-    ["p", "c", "j", "a", "t"].map(|table| folder.given(table)).to_vec()
+    ["p", "c", "j", "a", "t"].map(|table| folder.path_of(table)).to_vec()
 }
 
 fn typed(types: &[(&str, &str)]) -> TextOptions {
@@ -69,9 +69,9 @@ fn folders_are_columns() {
             open(&source).expect("a scan").schema().fields().iter().map(|field| field.data_type().clone()).collect();
         assert_eq!(types, [DataType::Int64, DataType::Utf8], "{table}");
     }
-    let one = ScanSource { columns: columns(&["year"]), ..source([folder.given("p/year=2020/*/*/*.parquet")]) };
+    let one = ScanSource { columns: columns(&["year"]), ..source([folder.path_of("p/year=2020/*/*/*.parquet")]) };
     assert_eq!(text(&read(&one).expect("rows")), ["2020", "2020"]);
-    let bad = ScanSource { text: typed(&[("month", "date32")]), ..source([folder.given("p")]) };
+    let bad = ScanSource { text: typed(&[("month", "date32")]), ..source([folder.path_of("p")]) };
     let error = open(&bad).err().expect("an error").to_string();
     assert!(
         error.contains("its folder: `05` in column `month` is not a valid Date32, the type declared in `input.types`"),
@@ -86,8 +86,8 @@ fn files_that_folders_rule_out_are_not_opened() {
     folder.write("p/k=2/a.parquet", "no Parquet at all");
     folder.write("p/k=4/b.parquet", "");
     let with = |filter: &str| {
-        let wanted = ScanSource { columns: columns(&["x"]), filter: Some(filter.into()), ..source([table.clone()]) };
-        read_stored(&wanted, ScanOptions::default()).map(|(rows, counts)| (text(&rows), counts))
+        let selection = ScanSource { columns: columns(&["x"]), filter: Some(filter.into()), ..source([table.clone()]) };
+        read_stored(&selection, ScanOptions::default()).map(|(rows, counts)| (text(&rows), counts))
     };
     let rows = |rows: &[&str]| rows.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>();
     // A condition that the folders decide is removed from the row filter, so workers can read the row groups.
@@ -104,21 +104,24 @@ fn a_files_column_takes_precedence_over_its_folders_key() {
     folder.parquet("p/x=7/a.parquet", &rows(0, 2), 10);
     folder.parquet("p/x=8/a.parquet", &rows(2, 4), 10);
     // The files' own column wins, in the filter too.
-    let wanted = ScanSource { columns: columns(&["x"]), filter: Some("x < 3".into()), ..source([folder.given("p")]) };
-    assert_eq!(text(&read(&wanted).expect("rows")), ["0", "1", "2"]);
+    let selection =
+        ScanSource { columns: columns(&["x"]), filter: Some("x < 3".into()), ..source([folder.path_of("p")]) };
+    assert_eq!(text(&read(&selection).expect("rows")), ["0", "1", "2"]);
     // Only one of the files has the column.
     folder.parquet("q/x=7/a.parquet", &rows(0, 2).project(&[1]).expect("a column"), 10);
     folder.parquet("q/x=8/a.parquet", &rows(2, 4), 10);
-    let error = open(&ScanSource { columns: columns(&["x"]), ..source([folder.given("q")]) }).err().expect("an error");
+    let error =
+        open(&ScanSource { columns: columns(&["x"]), ..source([folder.path_of("q")]) }).err().expect("an error");
     assert!(error.to_string().contains("`x` is a column of it and a key of its folders; rename one"), "{error}");
     assert!(
-        read(&ScanSource { columns: columns(&["s"]), ..source([folder.given("q")]) }).is_ok(),
+        read(&ScanSource { columns: columns(&["s"]), ..source([folder.path_of("q")]) }).is_ok(),
         "the column is not requested"
     );
     // A key must be in the paths of all files.
     folder.parquet("r/a.parquet", &rows(0, 2), 10);
     folder.parquet("r/k=1/a.parquet", &rows(2, 4), 10);
-    let error = open(&ScanSource { columns: columns(&["k"]), ..source([folder.given("r")]) }).err().expect("an error");
+    let error =
+        open(&ScanSource { columns: columns(&["k"]), ..source([folder.path_of("r")]) }).err().expect("an error");
     assert!(error.to_string().starts_with("column `k` is not in the 2 input files; its columns are `x`"), "{error}");
-    assert_eq!(read(&source([folder.given("r")])).expect("rows").num_rows(), 4);
+    assert_eq!(read(&source([folder.path_of("r")])).expect("rows").num_rows(), 4);
 }

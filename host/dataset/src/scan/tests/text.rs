@@ -83,9 +83,9 @@ fn values_are_what_they_are_written_as() {
     ] {
         let lines: String = values.iter().map(|value| format!("{value},1\n")).collect();
         let path = folder.write("a.csv", format!("k,x\n{lines}"));
-        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
+        let selection = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
         let expected: Vec<String> = expected.unwrap_or(values).iter().map(|value| (*value).to_owned()).collect();
-        assert_eq!(found(&path, &wanted), Ok((expected, vec![data_type])), "{values:?}");
+        assert_eq!(found(&path, &selection), Ok((expected, vec![data_type])), "{values:?}");
     }
 }
 
@@ -121,8 +121,8 @@ fn a_type_that_changes_late_is_read() {
         [("1,2.5", "y = 2.5", "1"), ("A7,2", "k = 'A7'", "A7"), ("007,2", "k = '007'", "007")]
     {
         let path = folder.write("a.csv", lines(last));
-        let wanted = ScanSource { columns: columns(&["k"]), filter: Some(filter.into()), ..source([path]) };
-        assert_eq!(text(&read_with(&wanted, ScanOptions::default()).expect("rows")), [expected]);
+        let selection = ScanSource { columns: columns(&["k"]), filter: Some(filter.into()), ..source([path]) };
+        assert_eq!(text(&read_with(&selection, ScanOptions::default()).expect("rows")), [expected]);
     }
 }
 
@@ -134,15 +134,15 @@ fn a_value_that_no_longer_fits_is_named() {
     let head = "k,s\n".to_owned() + &line.repeat(700);
     for (last, shown) in [("A7,z", "A7"), ("07,z", "07"), ("1.5,z", "1.5")] {
         let path = folder.write("a.csv", format!("{head}{last}\n"));
-        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
-        let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
+        let selection = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
+        let error = read_with(&selection, ScanOptions::default()).expect_err("an error").to_string();
         let expected = format!(
             "can't read {path}, line 702: `{shown}` in column `k` is not in the canonical form of Int64, unlike the \
              values that its type was inferred from; declare the column's type, as in [input] types = {{ k = \"utf8\" }}"
         );
         assert_eq!(error, expected);
         let text = types(&[("k", "utf8")]);
-        assert_eq!(read_with(&ScanSource { text, ..wanted }, ScanOptions::default()).expect("rows").num_rows(), 701);
+        assert_eq!(read_with(&ScanSource { text, ..selection }, ScanOptions::default()).expect("rows").num_rows(), 701);
     }
 }
 
@@ -154,8 +154,8 @@ fn text_is_text_in_all_files_of_csv() {
         folder.write("b.csv", "zip,x\n01234,2\n"),
         folder.write("c.tsv", "zip\tx\n99999\t3\n"),
     ];
-    let wanted = ScanSource { columns: columns(&["zip"]), ..source(paths.clone()) };
-    assert_eq!(text(&read(&wanted).expect("rows")), ["1234", "01234", "99999"]);
+    let selection = ScanSource { columns: columns(&["zip"]), ..source(paths.clone()) };
+    assert_eq!(text(&read(&selection).expect("rows")), ["1234", "01234", "99999"]);
     // Types are inferred from all files together.
     for (values, data_type, expected) in [
         (["7", "18446744073709551615"], DataType::UInt64, ["7", "18446744073709551615"]),
@@ -173,7 +173,7 @@ fn text_is_text_in_all_files_of_csv() {
     ] {
         let paths = [("a.csv", values[0]), ("b.csv", values[1])]
             .map(|(name, value)| folder.write(name, format!("zip,x\n{value},1\n")));
-        let rows = read(&ScanSource { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        let rows = read(&ScanSource { paths: paths.to_vec(), ..selection.clone() }).expect("rows");
         assert_eq!(
             (rows.schema().field(0).data_type(), text(&rows)),
             (&data_type, expected.map(str::to_owned).to_vec())
@@ -181,14 +181,14 @@ fn text_is_text_in_all_files_of_csv() {
         let json = |value: &str| value.parse::<f64>().is_ok().then(|| format!("{{\"zip\": {value}}}\n"));
         let [Some(first), Some(second)] = values.map(json) else { continue };
         let paths = [folder.write("a.jsonl", first), folder.write("b.jsonl", second)];
-        let rows = read(&ScanSource { paths: paths.to_vec(), ..wanted.clone() }).expect("rows");
+        let rows = read(&ScanSource { paths: paths.to_vec(), ..selection.clone() }).expect("rows");
         assert_eq!(
             (rows.schema().field(0).data_type(), text(&rows)),
             (&data_type, expected.map(str::to_owned).to_vec())
         );
     }
     let json = folder.write("d.jsonl", "{\"zip\": \"1234\"}\n");
-    let error = read(&ScanSource { paths: [folder.write("e.csv", "zip\n12\n"), json].to_vec(), ..wanted })
+    let error = read(&ScanSource { paths: [folder.write("e.csv", "zip\n12\n"), json].to_vec(), ..selection })
         .expect_err("an error");
     assert!(error.to_string().starts_with("column `zip` is Utf8 in "), "{error}");
 }
@@ -257,8 +257,8 @@ fn headers_may_be_odd() {
         ("\u{feff}k,x", &["k"], Ok(&["1"])),
     ] {
         let path = folder.write("a.csv", format!("{header}\n1,2\n"));
-        let wanted = ScanSource { columns: columns(names), ..source([path.clone()]) };
-        match (found(&path, &wanted), expected) {
+        let selection = ScanSource { columns: columns(names), ..source([path.clone()]) };
+        match (found(&path, &selection), expected) {
             (Ok((rows, _)), Ok(expected)) => assert_eq!(rows, expected, "{header:?}"),
             (Err(error), Err(expected)) => assert!(error.contains(expected), "{header:?}: {error}"),
             (found, _) => panic!("{header:?}: {found:?}"),
@@ -273,8 +273,8 @@ fn headers_may_be_odd() {
         vec![Arc::new(Int64Array::from(vec![1])) as ArrayRef; 3],
     );
     let twins = folder.arrow("a.arrow", &twins.expect("a batch"), 10);
-    let wanted = ScanSource { columns: columns(&["x"]), filter: Some("x > 0".into()), ..source([twins]) };
-    assert_eq!(text(&read(&wanted).expect("rows")), ["1"]);
+    let selection = ScanSource { columns: columns(&["x"]), filter: Some("x > 0".into()), ..source([twins]) };
+    assert_eq!(text(&read(&selection).expect("rows")), ["1"]);
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn unused_json_fields_do_not_matter() {
         ["[1,, 2]", "{1: 2}", "[[[[]]]]"],
     ] {
         let path = folder.write("a.jsonl", lines(odd));
-        let wanted = ScanSource { columns: columns(&["x", "k"]), ..source([path.clone()]) };
-        assert_eq!(found(&path, &wanted).expect("rows").0, ["2|1"; 3], "{odd:?}");
+        let selection = ScanSource { columns: columns(&["x", "k"]), ..source([path.clone()]) };
+        assert_eq!(found(&path, &selection).expect("rows").0, ["2|1"; 3], "{odd:?}");
     }
     let mut latin = b"{\"k\":1,\"log\":\"".to_vec();
     latin.extend(b"\xff\"}\n");
@@ -404,11 +404,11 @@ fn encodings_and_compressions_are_read() {
         }
         let many: String = (0..200_000).map(|n| format!("{n},\"x\ny\"\n")).collect();
         let path = folder.write(&format!("many.csv{extension}"), pack(format!("k,s\n{many}").into_bytes()));
-        let wanted = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
-        assert_eq!(read_with(&wanted, ScanOptions::default()).expect("rows").num_rows(), 200_000, "{path}");
+        let selection = ScanSource { columns: columns(&["k"]), ..source([path.clone()]) };
+        assert_eq!(read_with(&selection, ScanOptions::default()).expect("rows").num_rows(), 200_000, "{path}");
         let bad = folder.write(&format!("bad.csv{extension}"), pack(format!("k,s\n{many}z,\n").into_bytes()));
-        let wanted = with(&bad, types(&[("k", "int64")]));
-        let error = read_with(&wanted, ScanOptions::default()).expect_err("an error").to_string();
+        let selection = with(&bad, types(&[("k", "int64")]));
+        let error = read_with(&selection, ScanOptions::default()).expect_err("an error").to_string();
         assert!(
             error.starts_with(&format!("can't read {bad}, line 400002: `z` in column `k` is not a valid Int64")),
             "{error}"

@@ -52,8 +52,8 @@ impl TextBytes {
         let mut text = TextBytes { store, location, size, compression: file.compression, encoding, skip: 0 };
         if file.compression.is_none() && size > 0 {
             let head = text.store.get_range(&text.location, 0..size.min(4)).await.map_err(|e| reason_of(&e))?;
-            if let Some((_, what)) = NO_TEXT.iter().find(|(begins, _)| head.starts_with(begins)) {
-                return Err(format!("it starts like {what}, not like text; use the matching extension"));
+            if let Some((_, name)) = NO_TEXT.iter().find(|(begins, _)| head.starts_with(begins)) {
+                return Err(format!("it starts like {name}, not like text; use the matching extension"));
             }
             let (encoding, skip) = Encoding::detect(&head, encoding);
             (text.encoding, text.skip) = (Some(encoding), skip as u64);

@@ -253,8 +253,8 @@ fn next(bytes: &[u8], at: usize) -> Result<u8, ParseError> {
     bytes.get(at).copied().ok_or(ParseError::More)
 }
 
-fn expected(what: &str, bytes: &[u8], at: usize) -> ParseError {
-    ParseError::Wrong(format!("expected {what}, found {}", excerpt(bytes, at)))
+fn expected(token: &str, bytes: &[u8], at: usize) -> ParseError {
+    ParseError::Wrong(format!("expected {token}, found {}", excerpt(bytes, at)))
 }
 
 /// Formats the input at `at` for a message.

@@ -368,7 +368,7 @@ mod tests {
         cache.add(&name, result(6, 100), Vec::new(), 3 * (RESULT_BYTES + 100));
         assert_eq!(all(&cache, JOB), [4, 5, 6]);
         // The root is lost, and another node takes the job over in time.
-        cache.roots_lost(Instant::now(), |gone| *gone == root(1));
+        cache.roots_lost(Instant::now(), |lost_root| *lost_root == root(1));
         cache.expire(Instant::now());
         cache.introduce(root(2), JOB);
         cache.expire(Instant::now() + 2 * TAKEOVER_TIME_MAX);
@@ -385,12 +385,12 @@ mod tests {
         }
         cache.root_ended(root(2));
         assert!(all(&cache, JOB).is_empty(), "results of the first root are dropped, too");
-        cache.roots_lost(Instant::now(), |gone| *gone == root(1));
+        cache.roots_lost(Instant::now(), |lost_root| *lost_root == root(1));
         assert!(cache.jobs.is_empty() && cache.roots.is_empty());
         // No node takes the job over.
         cache.introduce(root(3), JOB);
         cache.add(&name, result(1, 1), Vec::new(), 1 << 20);
-        cache.roots_lost(Instant::now(), |gone| gone.node == root(3).node);
+        cache.roots_lost(Instant::now(), |lost_root| lost_root.node == root(3).node);
         cache.expire(Instant::now() + 2 * TAKEOVER_TIME_MAX);
         assert!(cache.jobs.is_empty() && cache.bytes == 0);
     }

@@ -243,7 +243,7 @@ impl SimWorker {
         self.started += 1;
         let id = spec.task;
         match spec.role {
-            TaskRole::MakeActor(_) => {
+            TaskRole::CreateActor(_) => {
                 self.take_needs(&spec.needs);
                 let value = postcard::to_stdvec(&None::<u64>).unwrap();
                 self.send_finished(&spec, Ok((value, Vec::new())), None, false);

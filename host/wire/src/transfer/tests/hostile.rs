@@ -55,9 +55,9 @@ fn changed(bytes: &Arc<Vec<u8>>, change: impl Fn(&mut ScriptedResponse, &PieceRe
     lie(move |request, mut send: SendStream, _| {
         let (bytes, tree, change) = (bytes.clone(), tree.clone(), change.clone());
         async move {
-            let mut answer = ScriptedResponse::new(&bytes, &tree, &request);
-            change(&mut answer, &request);
-            let _ = send.write_all(&answer.bytes()).await;
+            let mut response = ScriptedResponse::new(&bytes, &tree, &request);
+            change(&mut response, &request);
+            let _ = send.write_all(&response.bytes()).await;
         }
     })
 }
@@ -123,26 +123,26 @@ async fn each_is_named_and_does_no_harm() {
     };
     let bomb = |codec: Codec, len: usize| {
         let body = codec.compress(&vec![0; len]).unwrap();
-        changed(&bytes, move |answer, _| {
-            answer.heads[0] = FrameHead { codec, groups: 1, len: body.len() as u32 };
-            answer.bodies[0] = body.clone();
+        changed(&bytes, move |response, _| {
+            response.heads[0] = FrameHead { codec, groups: 1, len: body.len() as u32 };
+            response.bodies[0] = body.clone();
         })
     };
     type Expected<'a> = &'a dyn Fn(&HolderError) -> bool;
     let table: Vec<(&str, Lie, Expected<'_>)> = vec![
-        ("flips a bit", changed(&bytes, |answer, _| answer.bodies[0][3] ^= 1), &bad_chunk),
+        ("flips a bit", changed(&bytes, |response, _| response.bodies[0][3] ^= 1), &bad_chunk),
         (
             "flips the last bit",
-            changed(&bytes, |answer, _| *answer.bodies.last_mut().unwrap().last_mut().unwrap() ^= 1),
+            changed(&bytes, |response, _| *response.bodies.last_mut().unwrap().last_mut().unwrap() ^= 1),
             &bad_chunk,
         ),
-        ("sends the next group", changed(&bytes, |answer, _| answer.bodies.rotate_left(1)), &bad_chunk_or_end),
+        ("sends the next group", changed(&bytes, |response, _| response.bodies.rotate_left(1)), &bad_chunk_or_end),
         (
             "a wrong hash",
             changed(
                 &bytes,
-                |answer, request| {
-                    if request.wants_groups { answer.begin[1] ^= 1 } else { answer.bodies[0][0] ^= 1 }
+                |response, request| {
+                    if request.wants_groups { response.begin[1] ^= 1 } else { response.bodies[0][0] ^= 1 }
                 },
             ),
             &bad_nodes,
@@ -150,28 +150,28 @@ async fn each_is_named_and_does_no_harm() {
         ("hashes of other bytes", changed(&Arc::new(noise(20 * GROUP + 5, 8)), |_, _| {}), &bad_nodes),
         (
             "ends early",
-            changed(&bytes, |answer, _| {
-                answer.bodies.pop();
+            changed(&bytes, |response, _| {
+                response.bodies.pop();
             }),
             &protocol,
         ),
         (
             "ends in a group",
-            changed(&bytes, |answer, _| {
-                answer.bodies.last_mut().unwrap().pop();
+            changed(&bytes, |response, _| {
+                response.bodies.last_mut().unwrap().pop();
             }),
             &protocol,
         ),
-        ("goes on", changed(&bytes, |answer, _| answer.end.push(0)), &protocol),
+        ("goes on", changed(&bytes, |response, _| response.end.push(0)), &protocol),
         ("goes on for ever", repeats(&[0; 10_000], 0), &bad_nodes),
-        ("no frame", changed(&bytes, |answer, _| answer.begin.extend([9; 100_000])), &protocol),
-        ("a frame of nothing", changed(&bytes, |answer, _| answer.heads[0].groups = 0), &protocol),
-        ("a frame of too much", changed(&bytes, |answer, _| answer.heads[0].groups = 5000), &protocol),
-        ("a frame longer than its groups", changed(&bytes, |answer, _| answer.heads[0].len += 1), &protocol),
+        ("no frame", changed(&bytes, |response, _| response.begin.extend([9; 100_000])), &protocol),
+        ("a frame of nothing", changed(&bytes, |response, _| response.heads[0].groups = 0), &protocol),
+        ("a frame of too much", changed(&bytes, |response, _| response.heads[0].groups = 5000), &protocol),
+        ("a frame longer than its groups", changed(&bytes, |response, _| response.heads[0].len += 1), &protocol),
         ("an lz4 bomb", bomb(Codec::Lz4, 1 << 22), &bad_chunk_or_end),
         ("a zstd bomb", bomb(Codec::Zstd, 1 << 28), &bad_chunk_or_end),
         ("too little compressed", bomb(Codec::Zstd, 1000), &bad_chunk_or_end),
-        ("compressed to as much", changed(&bytes, |answer, _| answer.heads[0].codec = Codec::Lz4), &protocol),
+        ("compressed to as much", changed(&bytes, |response, _| response.heads[0].codec = Codec::Lz4), &protocol),
         ("no status", responds(vec![200]), &protocol),
         ("nothing", responds(vec![]), &protocol),
         ("another length", refuse(Refusal::OtherLength(5)), &other),
@@ -207,10 +207,10 @@ async fn only_the_wrong_chunk_is_fetched_again() {
     let is_requested = Arc::new(AtomicBool::new(false));
     let liar = Liar::start(1, {
         let is_requested = is_requested.clone();
-        changed(&bytes, move |answer, request| {
+        changed(&bytes, move |response, request| {
             is_requested.store(true, Ordering::Relaxed);
             if request.groups.contains(&9) {
-                answer.bodies[9 - request.groups.start as usize][100] ^= 4;
+                response.bodies[9 - request.groups.start as usize][100] ^= 4;
             }
         })
     });

@@ -24,8 +24,8 @@ pub fn address() -> Ipv4Addr {
 fn certificate() -> &'static (CertificateDer<'static>, Vec<u8>) {
     static CERTIFICATE: OnceLock<(CertificateDer<'static>, Vec<u8>)> = OnceLock::new();
     CERTIFICATE.get_or_init(|| {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        (made.cert.der().clone(), made.signing_key.serialize_der())
+        let generated = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        (generated.cert.der().clone(), generated.signing_key.serialize_der())
     })
 }
 

@@ -90,10 +90,10 @@ impl HolderBehavior {
             let (bytes, tree, before) = (bytes.clone(), tree.clone(), answered.fetch_add(1, Ordering::Relaxed));
             let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(seed + before));
             async move {
-                let mut answer = ScriptedResponse::new(&bytes, &tree, &request);
+                let mut response = ScriptedResponse::new(&bytes, &tree, &request);
                 match self {
                     HolderBehavior::Corrupts(odds) => {
-                        for body in answer.bodies.iter_mut().filter(|body| !body.is_empty()) {
+                        for body in response.bodies.iter_mut().filter(|body| !body.is_empty()) {
                             if random.below(odds) == 0 {
                                 let at = random.below(body.len() as u64) as usize;
                                 body[at] ^= 1 << random.below(8);
@@ -115,7 +115,7 @@ impl HolderBehavior {
                     }
                     _ => {}
                 }
-                let mut all = answer.bytes();
+                let mut all = response.bytes();
                 if let HolderBehavior::Cuts(odds) = self
                     && random.below(odds) == 0
                 {

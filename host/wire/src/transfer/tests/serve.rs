@@ -13,7 +13,7 @@ const GROUP: usize = GROUP_BYTES as usize;
 const MALFORMED: u8 = 5;
 
 /// Sends bytes on a new stream and returns the answer.
-async fn answer_to(connection: &Connection, request: &[u8]) -> Option<Vec<u8>> {
+async fn response_to(connection: &Connection, request: &[u8]) -> Option<Vec<u8>> {
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     // A server that refuses may stop reading before everything is written.
     let _ = send.write_all(request).await;
@@ -61,11 +61,11 @@ async fn what_can_not_be_meant_is_refused() {
         ("large ones", small(1, 65 << 10)),
         ("too much of small ones", small(1000, 60 << 10)),
     ] {
-        assert_eq!(answer_to(&connection, &request).await, Some(vec![MALFORMED]), "{name}");
+        assert_eq!(response_to(&connection, &request).await, Some(vec![MALFORMED]), "{name}");
     }
     // Streams of another kind are finished without an answer.
-    assert_eq!(answer_to(&connection, b"x").await, Some(Vec::new()));
-    let right = answer_to(&connection, &groups(0..1)).await.unwrap();
+    assert_eq!(response_to(&connection, b"x").await, Some(Vec::new()));
+    let right = response_to(&connection, &groups(0..1)).await.unwrap();
     assert_eq!(right.len(), 1 + 2 * 32 + 256 * 32 + 7 + GROUP);
     assert!(right.ends_with(&bytes[..GROUP]));
 }
@@ -74,7 +74,7 @@ async fn what_can_not_be_meant_is_refused() {
 async fn a_slow_receiver_does_not_delay_others() {
     let bytes = noise(400 * GROUP, 5);
     let bounds = TransferLimits {
-        answers_per_peer_max: 4,
+        responses_per_peer_max: 4,
         request_ms_max: 300,
         idle_ms_max: 500,
         sending_peer_bytes_max: 16 << 20,

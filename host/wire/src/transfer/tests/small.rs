@@ -59,17 +59,17 @@ async fn what_is_wrong_with_one_does_not_touch_others() {
 #[tokio::test]
 async fn silent_and_wrong_holders_are_abandoned() {
     type Responder = Arc<dyn Fn(quinn::SendStream) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
-    async fn check(answer: Responder) -> HolderError {
+    async fn check(responder: Responder) -> HolderError {
         let endpoint = super::loopback::endpoint(super::world::transport());
         let receiver = Host::start(0, limits());
         let holder = receiver.holder(sandbar_core::NodeId(1), endpoint.local_addr().unwrap());
         tokio::spawn(async move {
             let connection = endpoint.accept().await.unwrap().await.unwrap();
             while let Ok((send, mut receive)) = connection.accept_bi().await {
-                let answer = answer.clone();
+                let responder = responder.clone();
                 tokio::spawn(async move {
                     let _ = receive.read_to_end(1 << 20).await;
-                    answer(send).await;
+                    responder(send).await;
                 });
             }
         });

@@ -159,9 +159,9 @@ impl HolderLink for CachedLink {
 pub type Lie = Arc<dyn Fn(PieceRequest, SendStream, Connection) -> BoxFuture<'static, ()> + Send + Sync>;
 
 pub fn lie<F: Future<Output = ()> + Send + 'static>(
-    answer: impl Fn(PieceRequest, SendStream, Connection) -> F + Send + Sync + 'static,
+    respond: impl Fn(PieceRequest, SendStream, Connection) -> F + Send + Sync + 'static,
 ) -> Lie {
-    Arc::new(move |request, send, connection| answer(request, send, connection).boxed())
+    Arc::new(move |request, send, connection| respond(request, send, connection).boxed())
 }
 
 /// A node with scripted answers.
@@ -171,21 +171,21 @@ pub struct Liar {
 }
 
 impl Liar {
-    pub fn start(node: u32, answer: Lie) -> Liar {
+    pub fn start(node: u32, respond: Lie) -> Liar {
         let endpoint = endpoint(transport());
         tokio::spawn({
             let endpoint = endpoint.clone();
             async move {
                 while let Some(incoming) = endpoint.accept().await {
-                    let answer = answer.clone();
+                    let respond = respond.clone();
                     tokio::spawn(async move {
                         let Ok(connection) = incoming.await else { return };
                         while let Ok((send, mut receive)) = connection.accept_bi().await {
-                            let (answer, connection) = (answer.clone(), connection.clone());
+                            let (respond, connection) = (respond.clone(), connection.clone());
                             tokio::spawn(async move {
                                 let Ok(bytes) = receive.read_to_end(1 << 20).await else { return };
                                 match TransferRequest::read(&bytes[1..], &TransferLimits::default()) {
-                                    Some(TransferRequest::Piece(request)) => answer(request, send, connection).await,
+                                    Some(TransferRequest::Piece(request)) => respond(request, send, connection).await,
                                     other => panic!("{other:?}"),
                                 }
                             });

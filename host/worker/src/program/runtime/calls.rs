@@ -171,16 +171,16 @@ impl WorkerRuntime {
     pub(super) fn call_returned(
         &mut self,
         slot: TaskSlot,
-        answer: Result<bool, Fault>,
+        outcome: Result<bool, Fault>,
         (memory_bytes, gpu_nanos): (u64, u64),
     ) {
         self.retain_lent(slot);
         let Some((own, mut call)) = self.end_call(slot) else { return };
         if call.is_checkpoint {
-            return self.finish_checkpoint(slot, own, answer);
+            return self.finish_checkpoint(slot, own, outcome);
         }
         call.gpu_nanos = call.gpu_nanos.saturating_add(gpu_nanos);
-        let result = match answer {
+        let result = match outcome {
             Ok(false) if !own.awaits.is_empty() => return self.park(slot, own, call),
             Ok(false) => Err(Fault::new(Code::BadOutput, "it waits for nothing")),
             Ok(true) => Ok(()),
@@ -197,11 +197,11 @@ impl WorkerRuntime {
     }
 
     /// Handles the result of a checkpoint, and reports the call before it.
-    fn finish_checkpoint(&mut self, slot: TaskSlot, checkpoint: TaskContext, answer: Result<bool, Fault>) {
+    fn finish_checkpoint(&mut self, slot: TaskSlot, checkpoint: TaskContext, outcome: Result<bool, Fault>) {
         let Some(actor) = self.actors.get_mut(&slot) else { return };
         let Some(FinishedCall { own, result, report }) = actor.take_unreported() else { return };
         let mut saved = None;
-        if answer == Ok(true)
+        if outcome == Ok(true)
             && let Some((value, refs)) = checkpoint.returned.first()
             && let Ok(object) = self.take_ids(1)
         {
@@ -210,7 +210,7 @@ impl WorkerRuntime {
                 self.node.send(&WorkerMessage::Put { object, task, value, refs });
                 saved = Some(object);
             }
-        } else if let Err(fault) = &answer {
+        } else if let Err(fault) = &outcome {
             let line = format!("the checkpoint of the actor failed: {fault}");
             self.node.send(&WorkerMessage::Log(own.id, Level::Warn as u8, &line));
         }

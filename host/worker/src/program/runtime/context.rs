@@ -39,7 +39,7 @@ pub(in crate::program) struct TaskContext {
     /// For an actor call that waits: objects of which it waits for any.
     pub(super) awaits: Vec<u64>,
     /// The object that it waited for, with the value that has arrived.
-    pub(super) got: Option<(u64, Arc<LocalValue>)>,
+    pub(super) received: Option<(u64, Arc<LocalValue>)>,
     /// Mapped values and their address ranges.
     pub(super) mapped: Vec<(Range<usize>, Arc<LocalValue>)>,
     pub(super) progress: TaskProgress,
@@ -120,7 +120,7 @@ impl TaskContext {
             fails_with: None,
             waiting: None,
             awaits: Vec::new(),
-            got: None,
+            received: None,
             mapped: Vec::new(),
             progress: TaskProgress::default(),
             log_left: 0,

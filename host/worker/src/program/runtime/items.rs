@@ -12,7 +12,7 @@ use super::context::WaitState;
 use super::limits::check_contained;
 use super::memory::no_memory;
 use super::streams::ITEMS_MAX;
-use super::tasks::task_gone;
+use super::tasks::task_ended;
 use crate::program::messages::WorkerMessage;
 use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
@@ -37,7 +37,7 @@ impl WorkerRuntime {
 
     pub(super) fn poll_yielded(&mut self, slot: TaskSlot) -> Poll<Result<(), Refusal>> {
         let Some(flow) = self.tasks.get_mut(slot).and_then(|own| own.generator.as_mut()) else {
-            return Poll::Ready(Err(task_gone()));
+            return Poll::Ready(Err(task_ended()));
         };
         if flow.must_wait() { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
@@ -88,8 +88,8 @@ impl WorkerRuntime {
     }
 
     pub(super) fn poll_item(&mut self, slot: TaskSlot, stream: u64) -> Poll<Result<NextItem, Refusal>> {
-        let Some(own) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_gone())) };
-        let Some(flow) = self.streams.get_mut(stream) else { return Poll::Ready(Err(task_gone())) };
+        let Some(own) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_ended())) };
+        let Some(flow) = self.streams.get_mut(stream) else { return Poll::Ready(Err(task_ended())) };
         let key = (own.job, stream);
         let following = match flow.take_item() {
             Some(item) => {

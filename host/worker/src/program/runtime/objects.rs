@@ -151,9 +151,9 @@ impl WorkerRuntime {
     /// Tells the node which objects are no longer held in this worker.
     fn report_released(&mut self) {
         while !self.objects.released.is_empty() {
-            let gone = std::mem::take(&mut self.objects.released);
+            let released = std::mem::take(&mut self.objects.released);
             let follows = |object: &(u64, u32), next: &(u64, u32)| *next == (object.0 + 1, 1) && object.1 == 1;
-            for run in gone.chunk_by(follows).flat_map(|run| run.chunks(RANGE_OBJECTS_MAX)) {
+            for run in released.chunk_by(follows).flat_map(|run| run.chunks(RANGE_OBJECTS_MAX)) {
                 for (object, _) in run {
                     if let Some((job, items)) = self.streams.close(*object) {
                         items.into_iter().for_each(|item| self.objects.release((job, item)));

@@ -10,7 +10,7 @@ use sandbar_dense::remote::Broker;
 use sandbar_sandbox::{ActorStep, GetOutcome, Input, Level, NextItem, Refusal, Services};
 
 use super::WorkerRuntime;
-use super::tasks::task_gone;
+use super::tasks::task_ended;
 use crate::mutex::lock;
 use crate::program::messages::WorkerMessage;
 use crate::program::objects::{LocalValue, TaskSlot};
@@ -109,13 +109,13 @@ impl Services for TaskServices {
         if self.current_object.as_ref().is_none_or(|(number, _)| *number != object.0) {
             let mut runtime = lock(&self.runtime);
             let task = runtime.tasks.require(self.slot)?;
-            let (job, got) = (task.job, task.got.take_if(|(number, _)| *number == object.0));
-            let value = got.map(|(_, value)| value).or_else(|| runtime.objects.value((job, object.0)).cloned());
+            let (job, received) = (task.job, task.received.take_if(|(number, _)| *number == object.0));
+            let value = received.map(|(_, value)| value).or_else(|| runtime.objects.value((job, object.0)).cloned());
             let unknown = || Refusal::bad_request(format!("object {object} is not available; `get` it first"));
             runtime.hold_contained(self.slot, object.0);
             self.current_object = Some((object.0, value.ok_or_else(unknown)?));
         }
-        let (_, value) = self.current_object.as_ref().ok_or_else(task_gone)?;
+        let (_, value) = self.current_object.as_ref().ok_or_else(task_ended)?;
         Ok((value.outcome(), value.input()))
     }
 
@@ -181,11 +181,11 @@ impl Services for TaskServices {
         lock(&self.runtime).poll_next(self.slot)
     }
 
-    fn call_returned(&mut self, answer: Result<bool, Fault>, memory_bytes: u64) {
+    fn call_returned(&mut self, result: Result<bool, Fault>, memory_bytes: u64) {
         self.current_object = None;
         let gpu_nanos = self.gpu_nanos();
         let since = gpu_nanos.saturating_sub(std::mem::replace(&mut self.gpu_nanos_reported, gpu_nanos));
-        lock(&self.runtime).call_returned(self.slot, answer, (memory_bytes, since));
+        lock(&self.runtime).call_returned(self.slot, result, (memory_bytes, since));
     }
 
     fn progress(&mut self, name: &str, done: u64, total: Option<u64>) {

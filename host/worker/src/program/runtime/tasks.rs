@@ -33,7 +33,7 @@ pub(in crate::program) struct Tasks {
 }
 
 /// Returns the refusal for a task that is not in this worker any more.
-pub(super) fn task_gone() -> Refusal {
+pub(super) fn task_ended() -> Refusal {
     Refusal { code: Code::Host, message: "the task has left this worker".into() }
 }
 
@@ -64,7 +64,7 @@ impl Tasks {
 
     /// Returns the context of a task that makes a request.
     pub(super) fn require(&mut self, slot: TaskSlot) -> Result<&mut TaskContext, Refusal> {
-        self.get_mut(slot).ok_or_else(task_gone)
+        self.get_mut(slot).ok_or_else(task_ended)
     }
 
     pub(in crate::program) fn has_room(&self) -> bool {
@@ -162,7 +162,7 @@ impl Tasks {
         let Some(waiting) = &mut task.waiting else { return false };
         if waiting.is_get && waiting.objects == [object] {
             // Keeps the value for the task, even if the node requests its release before the task continues.
-            task.got = Some((object, value.clone()));
+            task.received = Some((object, value.clone()));
         }
         waiting.missing = waiting.missing.saturating_sub(1);
         if waiting.missing == 0 {

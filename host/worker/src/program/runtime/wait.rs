@@ -8,7 +8,7 @@ use sandbar_sandbox::Refusal;
 
 use super::WorkerRuntime;
 use super::context::{InlineTask, WaitState};
-use super::tasks::task_gone;
+use super::tasks::task_ended;
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WAIT_OBJECTS_MAX, WorkerMessage};
 use crate::program::objects::TaskSlot;
 
@@ -36,7 +36,7 @@ impl WorkerRuntime {
         let missing: Vec<u64> =
             objects.iter().copied().filter(|object| !self.objects.is_there((job, *object), is_get)).collect();
         let there = objects.len() - missing.len();
-        task.got = objects.first().filter(|_| is_get).and_then(|object| {
+        task.received = objects.first().filter(|_| is_get).and_then(|object| {
             let value = self.objects.value((job, *object))?;
             Some((*object, value.clone()))
         });
@@ -75,16 +75,16 @@ impl WorkerRuntime {
     }
 
     pub(super) fn poll_wait(&mut self, slot: TaskSlot) -> Poll<Result<Vec<bool>, Refusal>> {
-        let Some(task) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_gone())) };
-        let Some(waiting) = &mut task.waiting else { return Poll::Ready(Err(task_gone())) };
+        let Some(task) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_ended())) };
+        let Some(waiting) = &mut task.waiting else { return Poll::Ready(Err(task_ended())) };
         let over = waiting.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if waiting.missing > 0 && !over {
             return Poll::Pending;
         }
         let mut left = waiting.count;
-        let (is_get, has_got) = (waiting.is_get, task.got.is_some());
+        let (is_get, has_received) = (waiting.is_get, task.received.is_some());
         let is_there = |object: &u64| {
-            let there = left > 0 && (has_got || self.objects.is_there((task.job, *object), is_get));
+            let there = left > 0 && (has_received || self.objects.is_there((task.job, *object), is_get));
             left -= usize::from(there);
             there
         };
