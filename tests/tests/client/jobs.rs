@@ -158,8 +158,8 @@ fn jobs_are_seen_from_beside() {
         let options = JobOptions::named("service").on_log(move |line| received.lock().unwrap().push(line.line.clone()));
         let job = client.job(&program, options).await.unwrap();
         let name = job.name().unwrap().to_owned();
-        let says: ObjectRef<()> = job.task("says").submit(("a line",)).await.unwrap();
-        says.get().await.unwrap();
+        let warned: ObjectRef<()> = job.task("warns").submit(("a line",)).await.unwrap();
+        warned.get().await.unwrap();
         let status = tokio::task::block_in_place(|| seen(&["jobs", "status", &name, "--json"]).json());
         assert_eq!((&status["state"], &status["process"]), (&json!("running"), &json!(std::process::id())));
         assert!(status["program"].as_str().unwrap().ends_with("#service"), "{status}");

@@ -78,7 +78,7 @@ fn actors_take_objects_and_call_tasks() {
     with_nodes(ACTORS, async |_, job| {
         for number in 1..=3 {
             let counter = job.actor("Counter").options(kept_on(number)).submit((0,)).await?;
-            let count: ObjectRef<u64> = counter.call("asks", (7,)).await?;
+            let count: ObjectRef<u64> = counter.call("adds_double", (7,)).await?;
             assert_eq!(count.get().await?, 14, "node {number}");
             let double: ObjectRef<u64> = job.task("double").options(on(3)).submit((&count,)).await?;
             let sum: ObjectRef<u64> = counter.call("add", (&double,)).await?;

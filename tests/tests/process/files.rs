@@ -157,7 +157,7 @@ fn results_of_any_shape_are_shown() {
 #[test]
 fn progress_is_said_as_often_as_a_task_likes() {
     let lab = Lab::new();
-    let program = format!("{}#all_say", component("tests/programs/files").display());
+    let program = format!("{}#all_report", component("tests/programs/files").display());
     let ended = lab.host(&["submit", &program, "--arg", "tasks=20", "--arg", "times=100000"]).expect_code(0);
     assert_eq!(ended.stdout, "2000000\n");
     assert!(!ended.stderr.contains('\x1b') && ended.stderr.lines().count() < 40, "{}", ended.stderr);

@@ -72,9 +72,9 @@ fn a_group_that_no_node_can_have_says_what_is_missing() {
 
 #[test]
 fn what_is_asked_wrongly_is_refused() {
-    check("asks_wrongly", &[], &[], "refused");
+    check("requests_wrongly", &[], &[], "refused");
     let words = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
-    start(&Lab::new(), "asks_for_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&words);
+    start(&Lab::new(), "requests_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&words);
 }
 
 #[test]

@@ -387,7 +387,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
         ),
         (task(&tasks, "tree"), &["depht=1"], 2, &["no argument `depht`"]),
         (task(&tasks, "three"), &[], 1, &["it has no task `three`"]),
-        (task(&files, "all_say"), &["tasks=@a.txt", "times=1"], 2, &["`@PATH` needs type `File` or `Files`"]),
+        (task(&files, "all_report"), &["tasks=@a.txt", "times=1"], 2, &["`@PATH` needs type `File` or `Files`"]),
         ("gone.wasm".to_owned(), &[], 1, &["there is no component or crate `gone.wasm`"]),
     ] {
         let arguments: Vec<&str> =
@@ -416,7 +416,7 @@ fn quiet_is_quiet() {
     let add = format!("transform=[{{udf=\"{}#add\", columns=[\"x\", \"y\"]}}]", taxi.display());
     let models = component("udfs/models").display().to_string();
     let tree = format!("{}#tree", component("tests/programs/tasks").display());
-    let logs = format!("{}#all_say", component("tests/programs/files").display());
+    let logs = format!("{}#all_report", component("tests/programs/files").display());
     let crate_folder = workspace().join("udfs/taxi").display().to_string();
     let predict = ["predict", "out/models.parquet", "--input", "rows.csv", "--output", "p.csv"];
     let tree = ["submit", &tree, "--arg", "depth=1", "--arg", "width=2", "--arg", "steps=1"];

@@ -94,17 +94,17 @@ fn actors_sleep() {
 #[test]
 fn a_circle_of_calls_is_an_error_that_names_it() {
     let lab = Lab::new();
-    let ended = start_of(&lab, &component(ACTORS), "asks_itself", &[]).wait().expect_code(1);
-    let ended = ended.expect_stderr(&["asks_itself > Peer.asks > Peer.echo: it would wait for ever", "[deadlock]"]);
+    let ended = start_of(&lab, &component(ACTORS), "calls_itself", &[]).wait().expect_code(1);
+    let ended = ended.expect_stderr(&["calls_itself > Peer.calls > Peer.echo: it would wait for ever", "[deadlock]"]);
     let circle = "`Peer.echo` (";
-    assert!(ended.stderr.contains(circle) && ended.stderr.contains("waits for `Peer.asks` ("), "{}", ended.stderr);
+    assert!(ended.stderr.contains(circle) && ended.stderr.contains("waits for `Peer.calls` ("), "{}", ended.stderr);
     for others in [1, 2, 5] {
         let ended = start_of(&lab, &component(ACTORS), "comes_back", &[("others", others)]).wait().expect_code(1);
         ended.expect_stderr(&["it would wait for ever", "waits for `Peer.passes_on` (", "[deadlock]"]);
     }
     for actors in [2, 3, 5] {
         let after = vec!["5"; actors as usize].join(" ");
-        check(ACTORS, "ask_in_a_ring", &[("actors", actors)], format!("true true {after}"));
+        check(ACTORS, "call_in_a_ring", &[("actors", actors)], format!("true true {after}"));
     }
     check(ACTORS, "rings_of_other_kinds", &[], "deadlock true; 1 1; true");
 }

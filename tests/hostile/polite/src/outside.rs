@@ -52,7 +52,7 @@ pub fn prints(_group: &Group<'_>) -> Result<Zero, String> {
 
 /// Succeeds only if nothing of the machine can be seen or changed.
 #[trainer]
-pub fn looks_around(_group: &Group<'_>) -> Result<Zero, String> {
+pub fn probes_the_host(_group: &Group<'_>) -> Result<Zero, String> {
     let seen = [
         ("a file", std::fs::read("/etc/passwd").is_ok()),
         ("the folder", std::fs::read_dir(".").is_ok()),

@@ -25,7 +25,7 @@ impl Peer {
     }
 
     /// Calls another actor, and blocks until it answers.
-    pub fn asks(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
+    pub fn calls(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
         let reply = other.echo(1).get();
         self.other = Some(other);
         reply
@@ -40,12 +40,12 @@ impl Peer {
     }
 
     /// Calls another actor, and awaits the answer concurrently with other calls.
-    pub async fn asks_async(&self, other: PeerHandle) -> Result<u64, TaskError> {
+    pub async fn calls_async(&self, other: PeerHandle) -> Result<u64, TaskError> {
         other.echo_shared(1).await
     }
 
     /// Calls another actor, and awaits the answer exclusively.
-    pub async fn asks_alone(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
+    pub async fn calls_exclusively(&mut self, other: PeerHandle) -> Result<u64, TaskError> {
         other.echo(1).await
     }
 
@@ -55,7 +55,7 @@ impl Peer {
     }
 
     /// Calls another actor, and waits for at most `ms` milliseconds.
-    pub fn asks_for_a_while(&mut self, other: PeerHandle, ms: u64) -> Result<u64, TaskError> {
+    pub fn calls_with_timeout(&mut self, other: PeerHandle, ms: u64) -> Result<u64, TaskError> {
         other.echo(1).get_timeout(Duration::from_millis(ms))
     }
 
@@ -90,9 +90,9 @@ fn outcomes(results: &[Result<u64, TaskError>]) -> String {
 
 /// Runs an actor that calls itself and waits: a deadlock.
 #[task]
-fn asks_itself() -> Result<u64, TaskError> {
+fn calls_itself() -> Result<u64, TaskError> {
     let peer = Peer::submit();
-    peer.asks(peer.clone()).get()
+    peer.calls(peer.clone()).get()
 }
 
 /// Runs a call that returns to its actor through `others` other actors: a deadlock.
@@ -105,9 +105,9 @@ fn comes_back(others: usize) -> Result<u64, TaskError> {
 
 /// Runs `actors` actors, each of which calls the next, and the last the first.
 #[task]
-fn ask_in_a_ring(actors: usize) -> String {
+fn call_in_a_ring(actors: usize) -> String {
     let all: Vec<_> = (0..actors).map(|_| Peer::submit()).collect();
-    let pending: Vec<_> = all.iter().zip(all.iter().cycle().skip(1)).map(|(a, b)| a.asks(b.clone())).collect();
+    let pending: Vec<_> = all.iter().zip(all.iter().cycle().skip(1)).map(|(a, b)| a.calls(b.clone())).collect();
     let results: Vec<_> = pending.iter().map(|call| call.get()).collect();
     let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     let of_circles = errors.iter().all(|error| error.fault.code == Code::Deadlock);
@@ -121,12 +121,12 @@ fn rings_of_other_kinds() -> String {
     let peer = Peer::submit();
     let by_task = peer.sends(peer.clone()).get();
     let (a, b) = (Peer::submit(), Peer::submit());
-    let alone = [a.asks_alone(b.clone()), b.asks_alone(a.clone())].map(|call| call.get());
+    let alone = [a.calls_exclusively(b.clone()), b.calls_exclusively(a.clone())].map(|call| call.get());
     let one_failed = alone.iter().any(Result::is_err);
     let (a, b) = (Peer::submit(), Peer::submit());
-    let shared = [a.asks_async(b.clone()), b.asks_async(a.clone())].map(|call| call.get());
+    let shared = [a.calls_async(b.clone()), b.calls_async(a.clone())].map(|call| call.get());
     let (a, b) = (Peer::submit(), Peer::submit());
-    let in_time = [a.asks_for_a_while(b.clone(), 100), b.asks_for_a_while(a.clone(), 100)].map(|call| call.get());
+    let in_time = [a.calls_with_timeout(b.clone(), 100), b.calls_with_timeout(a.clone(), 100)].map(|call| call.get());
     format!("{} {one_failed}; {}; {}", outcomes(&[by_task]), outcomes(&shared), in_time.iter().any(Result::is_err))
 }
 
@@ -135,7 +135,7 @@ fn rings_of_other_kinds() -> String {
 fn patient(ms: u64) -> String {
     let (a, b) = (Peer::submit(), Peer::submit());
     let slow = b.sleeps(ms);
-    let results = [a.asks(b.clone()), a.echo(2)].map(|call| call.get());
+    let results = [a.calls(b.clone()), a.echo(2)].map(|call| call.get());
     outcomes(&[results, [slow.get(), b.sleeps_async(10).get()]].concat())
 }
 

@@ -62,7 +62,7 @@ impl Counter {
     }
 
     /// Submits a task, and blocks until it returns.
-    pub fn asks(&mut self, number: u64) -> Result<u64, TaskError> {
+    pub fn adds_double(&mut self, number: u64) -> Result<u64, TaskError> {
         self.count += double::submit(number).get()?;
         Ok(self.count)
     }
@@ -273,7 +273,7 @@ fn keeps(objects: u64) -> Result<u64, TaskError> {
 #[task]
 fn asking(actors: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..actors).map(Counter::submit_with).collect();
-    let pending: Vec<_> = all.iter().map(|counter| counter.asks(1)).collect();
+    let pending: Vec<_> = all.iter().map(|counter| counter.adds_double(1)).collect();
     Ok(get_all(&pending)?.iter().sum())
 }
 
@@ -450,13 +450,13 @@ fn named() -> Result<String, TaskError> {
     let same = Counter::options().name("one").get_if_exists().submit(100);
     let (a, b) = (found.add(1).get()?, same.add(1).get()?);
     let twice = Counter::options().name("one").submit(1);
-    let other = looks_for_one::submit().get()?;
+    let other = finds_one::submit().get()?;
     let taken = outcome(twice.ready().map(|()| "ready"));
     Ok(format!("{a} {b} {other}\n{taken}"))
 }
 
 #[task]
-fn looks_for_one() -> Result<u64, TaskError> {
+fn finds_one() -> Result<u64, TaskError> {
     CounterHandle::find("one")?.add(1).get()
 }
 

@@ -122,7 +122,7 @@ fn long(bytes: usize) -> String {
 
 /// Reports progress repeatedly, together with control characters and extreme numbers.
 #[task]
-fn says(times: u64) -> u64 {
+fn reports(times: u64) -> u64 {
     for time in 1..=times {
         sandbar_guest::progress("loop", time, Some(times));
         sandbar_guest::progress(&"\x1b[2J".repeat(1 + time as usize % 50), u64::MAX, None);
@@ -132,6 +132,6 @@ fn says(times: u64) -> u64 {
 
 /// Runs tasks in parallel that report progress under the same names.
 #[task]
-fn all_say(tasks: u64, times: u64) -> Result<u64, TaskError> {
-    Ok(says::pool().progress("tasks").map((0..tasks).map(|_| times))?.iter().sum())
+fn all_report(tasks: u64, times: u64) -> Result<u64, TaskError> {
+    Ok(reports::pool().progress("tasks").map((0..tasks).map(|_| times))?.iter().sum())
 }

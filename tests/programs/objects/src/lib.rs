@@ -47,8 +47,8 @@ fn spreads(rows: u64, nodes: u64) -> Result<u64, TaskError> {
     let batch = makes::options().resource("node-1", 1.0).submit(7, rows / 4);
     wait(std::slice::from_ref(&batch), 1, None);
     let places = (0..=nodes).filter(|node| *node != 1).map(|node| format!("node-{node}"));
-    let looks: Vec<_> = places.map(|place| is_right::options().resource(place, 1.0).submit(&batch, 7, rows)).collect();
-    Ok(get_all(&looks)?.iter().sum())
+    let checks: Vec<_> = places.map(|place| is_right::options().resource(place, 1.0).submit(&batch, 7, rows)).collect();
+    Ok(get_all(&checks)?.iter().sum())
 }
 
 /// Passes batches from tasks to other tasks, and returns how many arrive right.
@@ -69,8 +69,8 @@ fn outlives(objects: u64, rows: u64, retries: u32) -> Result<u64, TaskError> {
     wait(&results, results.len(), None);
     let finish = is_right::options().resource("finish", 1.0);
     loop {
-        let looks = is_right::options().max_retries(retries);
-        let right: Vec<_> = (0..4).map(|number| looks.submit(batch_of(number, 100), number, 100)).collect();
+        let checks = is_right::options().max_retries(retries);
+        let right: Vec<_> = (0..4).map(|number| checks.submit(batch_of(number, 100), number, 100)).collect();
         assert_eq!(get_all(&right)?.iter().sum::<u64>(), 4);
         match finish.submit(batch_of(1, 100), 1, 100).get() {
             Err(e) if e.fault.code == Code::Infeasible => {}

@@ -128,7 +128,7 @@ fn holds(cpus: f64) -> Result<u64, TaskError> {
 
 /// Checks that a bundle that does not exist, and a task larger than its bundle, are rejected.
 #[task]
-fn asks_wrongly() -> String {
+fn requests_wrongly() -> String {
     let group = PlacementGroup::new([Bundle::cpus(1.0)], GroupStrategy::Spread);
     let beyond = spins::options().placement(&group, 1).submit(1).get();
     let too_much = spins::options().cpus(2.0).placement(&group, 0).submit(1).get();
@@ -139,7 +139,7 @@ fn asks_wrongly() -> String {
 
 /// Asks for an empty group.
 #[task]
-fn asks_for_nothing() -> Result<(), TaskError> {
+fn requests_nothing() -> Result<(), TaskError> {
     PlacementGroup::new([], GroupStrategy::Pack).ready()
 }
 

@@ -27,16 +27,16 @@ fn holds(objects: u32) -> Result<i64, TaskError> {
 }
 
 #[task]
-fn says(line: String) {
+fn warns(line: String) {
     log::warn!("{line}");
 }
 
 /// Runs `tasks` tasks that log the same line, and one that logs another.
 #[task]
 fn repeats(tasks: u32) -> Result<u32, TaskError> {
-    let all: Vec<_> = (0..tasks).map(|_| says::submit("the same".to_owned())).collect();
+    let all: Vec<_> = (0..tasks).map(|_| warns::submit("the same".to_owned())).collect();
     get_all(&all)?;
-    says::submit("another".to_owned()).get()?;
+    warns::submit("another".to_owned()).get()?;
     Ok(tasks)
 }
 
