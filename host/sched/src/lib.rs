@@ -6,6 +6,9 @@
 //! replays a seed. Each event of a worker is checked against the tasks and objects of that worker; no event panics the
 //! process.
 //!
+//! `scheduler` has the state and the order of a step. `records` has the tables that the state consists of, `steps` what
+//! events change in them, and `queries` what the embedder may ask.
+//!
 //! Non-goals: running tasks, storing values, sending messages, authenticating peers.
 
 // Input from guests, peers, files and users must not panic this process.

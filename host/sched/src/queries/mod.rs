@@ -1,4 +1,4 @@
-//! Read-only questions about the scheduler's state.
+//! Read-only queries of the scheduler's state.
 
 pub(crate) mod deadlock;
 pub(crate) mod unmet_demand;

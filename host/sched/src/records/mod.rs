@@ -1,6 +1,6 @@
 //! Records of tasks, objects, actors, jobs, groups, workers and nodes, in the tables that own them.
 //!
-//! A record's methods depend on nothing but the record. What involves several tables is a step of the scheduler.
+//! A table changes nothing but itself. A change that involves several tables is a step of the scheduler.
 
 pub(crate) mod actors;
 mod bundles;
