@@ -15,6 +15,7 @@ use crate::program::messages::SentValue;
 const BYTES_MIN: usize = 1 << 20;
 /// Maximum ratio of a memory's size to that of its value. Larger memories are left for larger values.
 const OVERSIZE_MAX: usize = 2;
+
 /// Memories of values by number; the numbers are bits of a word.
 #[derive(Debug)]
 pub(super) struct MemoryPool {
