@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_say_what_they_are() {
+    fn parameters_are_described() {
         check(
             (&&Describe::<Tree>::NEW).parameters(),
             &[
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_can_be_parsed() {
+    fn described_parameters_can_be_parsed() {
         let Mixed { name, is_wide, pair, nested, perhaps, splitter } =
             parse(r#"{"name": "a", "pair": [1, 2.0], "nested": {"inner": 3}, "splitter": "random"}"#).unwrap();
         assert_eq!((name.as_str(), is_wide, pair, nested.inner, perhaps), ("a", false, (1, 2.0), 3, None));

@@ -341,7 +341,7 @@ fn methods_wait_beside_each_other() {
 }
 
 #[test]
-fn what_waits_for_ever() {
+fn deadlocks_are_errors() {
     let gate = Gate::submit();
     let closed = "Gate.closed: the call awaits a future that no object completes, and the host could not resume it; await only `ObjectRef`s [refused]";
     check_error(gate.closed().get(), Code::Refused, closed);

@@ -55,7 +55,7 @@ fn values_of_tensors() {
 }
 
 #[test]
-fn what_can_not_be_done() {
+fn invalid_operations_are_errors() {
     let six = Tensor::new(&[2, 3], &[1.0; 6]).unwrap();
     fails(Tensor::new(&[2, 3], &[1.0; 5]), DenseErrorKind::Shape);
     fails(six.dot(&six), DenseErrorKind::Shape);

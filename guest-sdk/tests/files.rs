@@ -62,7 +62,7 @@ fn many_files_come_in_their_order_with_their_names() {
 }
 
 #[test]
-fn what_was_not_given_is_an_error() {
+fn missing_files_are_errors() {
     check::<usize>(
         "length",
         r#"{"file": {"number": 12345, "name": "x"}}"#,

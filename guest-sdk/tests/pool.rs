@@ -48,7 +48,7 @@ fn texts(results: impl Iterator<Item = Result<i64, TaskError>>) -> Vec<String> {
 }
 
 #[test]
-fn results_come_in_order_and_errors_at_what_failed() {
+fn results_keep_their_order_and_errors_their_place() {
     let expected = ["0", "half: 1 is odd [refused]", "1", "half: 3 is odd [refused]", "2"];
     for chunksize in [1, 2, 3, 100] {
         for in_flight in [1, 2, 100] {
@@ -69,7 +69,7 @@ fn results_come_in_order_and_errors_at_what_failed() {
 }
 
 #[test]
-fn what_ends_a_call_is_found() {
+fn the_end_of_a_call_is_detected() {
     for chunksize in [1, 4, 100] {
         let results: Vec<_> = panics_at_seven::pool().chunksize(chunksize).imap(0..10).collect();
         let failed: Vec<usize> = (0..10).filter(|n| results[*n].is_err()).collect();
@@ -81,7 +81,7 @@ fn what_ends_a_call_is_found() {
 }
 
 #[test]
-fn arguments_are_asked_for_as_results_are_taken() {
+fn arguments_are_consumed_as_results_are_taken() {
     let consumed = Cell::new(0);
     let arguments = (0..1_000_000).inspect(|_| consumed.set(consumed.get() + 1));
     let mut results = half::pool().chunksize(5).in_flight(4).imap(arguments);

@@ -107,7 +107,7 @@ fn a_generator_goes_on_while_its_items_are_taken_and_ends_with_its_stream() {
 }
 
 #[test]
-fn a_generator_that_is_dropped_drops_what_it_has() {
+fn a_dropped_generator_drops_its_items() {
     struct Dropped(Rc<Cell<u32>>);
     impl Drop for Dropped {
         fn drop(&mut self) {

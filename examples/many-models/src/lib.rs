@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_is_said() {
+    fn rows_without_usable_data_are_errors() {
         let check = |text: &str, words: &str| {
             let error = run(text, &["x"]).unwrap_err();
             assert!(error.contains(words), "{error}");

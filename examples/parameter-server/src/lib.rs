@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_learns_what_the_rows_were_made_by_also_if_its_server_begins_anew() {
+    fn weights_converge_after_a_server_restart() {
         let run = |restart: bool| {
             testing::run::<TrainingResult>("main", &format!(r#"{{"steps": 100, "rows": 1000, "restart": {restart}}}"#))
                 .unwrap()

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_is_said() {
+    fn rows_without_usable_data_are_errors() {
         for (text, words) in [
             ("x,z\n1,2", "the file has no column `y`"),
             ("x,y\n1,2\n1", "line 3 has 1 fields"),

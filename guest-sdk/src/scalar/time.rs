@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_lie_in_days() {
+    fn times_are_split_into_days() {
         for (micros, days) in [(0, 0), (-1, -1), (86_399_999_999, 0), (86_400_000_000, 1), (i64::MIN, -106_751_992)] {
             assert_eq!(Timestamp::from_micros(micros).date().days(), days, "{micros}");
         }

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_elsewhere_is_one_where_a_text_is_due() {
+    fn literals_are_read_as_text_where_text_is_expected() {
         for text in ["12345", "true", "null", "1e3", "-1", "1.50"] {
             assert_eq!(read::<Code>(text), Ok(Code(text.to_owned())), "{text}");
         }

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_dropped_before_its_value_arrives_releases_what_it_contains() {
+    fn an_object_dropped_before_its_delivery_releases_contained_objects() {
         let table = Table::default();
         table.add_new(ONE);
         assert_eq!(table.release(ONE), [(ONE, 1)]);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_begun_again() {
+    fn errors_are_retried_by_policy() {
         let codes = RetryOn::from([Code::TimeOut, Code::Host]);
         for (retry_on, code, system, again) in [
             (RetryOn::System, Code::WorkerLost, true, true),

@@ -306,7 +306,7 @@ fn shapes() {
 /// Blocks of packed rows of four and eight bytes, of narrow rows, and of rows that are wide because of a number or a
 /// key.
 #[test]
-fn rows_are_what_they_were_however_wide() {
+fn rows_of_any_width_are_unchanged() {
     let (rows, seed) = (30_000, 12);
     let n = numbers(rows, 50, seed);
     let whole =
@@ -524,7 +524,7 @@ fn a_million_groups() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn invalid_groupings_are_rejected_by_name() {
     let text: ArrayRef = Arc::new(StringArray::from(vec!["x"]));
     let list: ArrayRef =
         Arc::new(arrow_array::ListArray::from_iter_primitive::<Float64Type, _, _>([Some([Some(1.0)])]));

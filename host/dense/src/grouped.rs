@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_groups() {
+    fn statuses_of_groups() {
         let (line, far): (Vec<f64>, Vec<f64>) = (0..9).map(|at| (f64::from(at), 1e8 + f64::from(at))).unzip();
         let [twice, target] = [2.0, 3.0].map(|times| line.iter().map(|x| 1.0 + times * x).collect::<Vec<f64>>());
         for (name, columns, weights, ridge, status) in [

@@ -3,7 +3,7 @@
 use sandbar_dense::{Spec, Tensor, cpu};
 
 #[test]
-fn the_processor_does_what_operations_say() {
+fn the_processor_computes_reference_results() {
     let taken = dense_cases::check(4000, |case| {
         let inputs: Vec<Tensor<'_>> =
             case.inputs.iter().map(|(spec, values)| Tensor::new(*spec, values.values()).unwrap()).collect();

@@ -25,7 +25,7 @@ fn check(op: &Op, inputs: &[&str], expected: Result<&[&str], &str>) {
 }
 
 #[test]
-fn what_comes_of_operations() {
+fn shapes_of_results() {
     let product = |first_transposed, second_transposed| Op::Product { first_transposed, second_transposed };
     let grouped = |ridge| Op::GroupedLeastSquares(GroupedOptions { intercept: true, ridge, pivot_min: 0.0 });
     let disagree = Err("their shapes don't agree");
@@ -77,7 +77,7 @@ fn what_comes_of_operations() {
 }
 
 #[test]
-fn what_tensors_are_stretched_to() {
+fn shapes_of_broadcasts() {
     let sum = Op::Map(Map::new(vec![Step::Input(0), Step::Input(1), Step::Two(Binary::Add)]).unwrap());
     for (inputs, expected) in [
         (["f32[2, 3]", "f32[2, 3]"], Ok("f32[2, 3]")),

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wgpu_would_take() {
+    fn kernels_with_forbidden_extensions_are_rejected() {
         let matrices = "@group(0) @binding(0) var<storage, read_write> all: array<f32>;
             @compute @workgroup_size(32) fn main() {
                 coopStore(coopLoad<coop_mat8x8<f32, C>>(&all[1 << 30]), &all[0]);

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_bytes_take() {
+    fn sizes_of_allocations() {
         for (bytes, used) in
             [(0, 16), (1, 16), (16, 16), (17, 32), (256, 256), (257, 288), (1000, 1024), (1 << 30, 1 << 30)]
         {

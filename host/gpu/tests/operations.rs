@@ -19,7 +19,7 @@ fn device() -> Arc<Device> {
 }
 
 #[test]
-fn the_gpu_does_what_operations_say() {
+fn the_gpu_computes_reference_results() {
     let device = device();
     let mut stream = Stream::new(device.clone());
     // With matrix units, if available.

@@ -92,7 +92,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }";
 
 #[test]
-fn what_is_asked_for_comes() {
+fn requested_values_arrive() {
     let mut process = start(1 << 30);
     let mut remotes = [connect(&mut process), connect(&mut process)];
     let users = remotes.each_mut().map(|remote| {
@@ -259,7 +259,7 @@ fn of_result(remote: &mut GpuClient) -> Result<Vec<f32>, RemoteError> {
 
 /// GPU time is attributed to the right guest of a connection, in any interleaving.
 #[test]
-fn time_is_whose_it_is() {
+fn time_is_attributed_to_its_user() {
     let mut process = start(1 << 30);
     let mut remote = connect(&mut process);
     let side = 512_u32;

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_something() {
+    fn this_machine_has_usable_memory() {
         assert!(usable_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_as_bytes_is_parsed() {
+    fn encoded_keys_are_parsed() {
         assert!(Key::new(Bytes::new()).is_err());
         assert!(Key::new(vec![0; KEY_BYTES_MAX]).is_ok());
         assert!(Key::new(vec![0; KEY_BYTES_MAX + 1]).is_err());

@@ -338,7 +338,7 @@ mod tests {
 
     /// The node ended before the process was set to end with it.
     #[test]
-    fn a_process_whose_node_has_ended_ends_at_once() {
+    fn a_process_ends_with_its_node() {
         let own = std::process::id();
         if std::env::var_os(ACTION).is_some() {
             exit_with_parent().expect("the kernel lets it");
@@ -346,7 +346,7 @@ mod tests {
         }
         for (node, code) in [(own, 7), (own + 1, 0)] {
             let ended = Command::new(std::env::current_exe().expect("this test"))
-                .args(["--exact", "confine::tests::a_process_whose_node_has_ended_ends_at_once"])
+                .args(["--exact", "confine::tests::a_process_ends_with_its_node"])
                 .env(ACTION, "")
                 .env(NODE_VARIABLE, node.to_string())
                 .output()

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_what_it_has() {
+    fn kernel_features_are_detected() {
         // The tests of `confine` rely on seccomp.
         assert!(confinement_support().seccomp);
         let names = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();

@@ -213,7 +213,7 @@ fn nothing_is_seen_where_huge_pages_were() {
 }
 
 #[test]
-fn the_memory_of_what_cargo_builds_is_made_first() {
+fn the_memory_of_cargo_builds_is_moved_first() {
     let is_moved = LINKED.map(|linked| move_memory_first(&SMALL.guest(linked)).is_some());
     assert_eq!(is_moved, [false, true]);
 }

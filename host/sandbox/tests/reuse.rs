@@ -191,7 +191,7 @@ fn a_task_finds_nothing_of_the_one_before() {
 }
 
 #[test]
-fn what_was_written_all_over_is_not_put_back() {
+fn fully_overwritten_memory_is_not_reset() {
     let large = GUEST.replace("(memory (export \"memory\") 32 64)", "(memory (export \"memory\") 320 640)");
     let node = Node::new(&large.replace("(memory.size) (i32.const 32)", "(memory.size) (i32.const 320)"), 0);
     for (bytes, kept) in [(1 << 20, true), (17 << 20, false), (0, true)] {
@@ -201,7 +201,7 @@ fn what_was_written_all_over_is_not_put_back() {
 }
 
 #[test]
-fn a_task_that_looks_sees_what_is_not_put_back() {
+fn a_task_sees_state_that_is_not_reset() {
     let node = Node::new(GUEST, 1);
     node.run(1, 0, 2000, 8).unwrap();
     let ended = node.run(1, 0, 0, 0);
@@ -209,7 +209,7 @@ fn a_task_that_looks_sees_what_is_not_put_back() {
 }
 
 #[test]
-fn no_job_is_given_what_another_had() {
+fn jobs_do_not_share_sandboxes() {
     let node = Node::new(GUEST, 0);
     let kept = |job| {
         node.run(job, 0, 0, 8).unwrap();
@@ -222,7 +222,7 @@ fn no_job_is_given_what_another_had() {
 
 /// Checks which additional instructions of `run` prevent the reuse of sandboxes.
 #[test]
-fn only_memory_and_globals_are_put_back() {
+fn only_memory_and_globals_are_reset() {
     let cases = [
         ("", true),
         ("(drop (memory.grow (i32.const 0)))", true),

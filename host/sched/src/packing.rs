@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_somewhere_already_counts() {
+    fn placed_bundles_count() {
         for (strategy, expected) in [
             (GroupStrategy::Pack, PackResult::Placed(vec![1])),
             (GroupStrategy::Spread, PackResult::Placed(vec![0])),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hard_case_is_given_up() {
+    fn a_hard_case_ends_the_search() {
         let places: Vec<CandidateNode> = (0..60).map(|at| place((100 + at, 0))).collect();
         let bundles: Vec<ResourceSet> = (0..100).map(|at| demand(67 + at % 7, 0)).collect();
         let all: Vec<&ResourceSet> = bundles.iter().collect();

@@ -44,7 +44,7 @@ fn a_call_waits_for_its_objects_and_later_ones_of_its_caller_for_it() {
 }
 
 #[test]
-fn each_actor_that_asks_for_a_processor_has_a_worker() {
+fn each_actor_that_requests_a_processor_has_a_worker() {
     let mut world = World::new(2, 2);
     world.submit(demanding(actor(10, 0), resources(1, 0, 0))).emits("start-worker n1 for t10");
     world.submit_all([11, 12].map(|id| demanding(actor(id, 0), resources(1, 0, 0)))).emits("");
@@ -133,7 +133,7 @@ fn a_call_is_taken_back_unless_it_is_started() {
 
 /// The method fails with `trap`, and its actor stays alive.
 #[test]
-fn a_call_is_retried_after_the_errors_that_it_says() {
+fn a_call_is_retried_after_the_errors_in_its_options() {
     for (retry_on, rerun) in
         [(RetryOn::System, false), (RetryOn::All, true), (Code::Trap.into(), true), (Code::Panic.into(), false)]
     {
@@ -144,7 +144,7 @@ fn a_call_is_retried_after_the_errors_that_it_says() {
 }
 
 #[test]
-fn an_actor_is_restarted_with_what_was_saved_last() {
+fn an_actor_restarts_from_its_last_checkpoint() {
     let mut world = alive(1);
     world.put(50, 10, 7, &[]).checkpoint(10, 0, 7, 50).release(50, 7).emits("");
     world.put(51, 10, 7, &[]).checkpoint(10, 0, 7, 51).release(51, 7).emits("drop o50");

@@ -20,7 +20,7 @@ fn an_owner_is_notified_of_the_last_released_reference() {
 }
 
 #[test]
-fn what_refers_to_it_here_keeps_it() {
+fn local_references_keep_a_borrowed_object() {
     for link in [needs, refs] {
         let mut world = world();
         world.resolve_borrow(10, &[]).submit(link(t(11), &[10])).release(10, DRIVER).emits("run w1 t11");
@@ -39,7 +39,7 @@ fn it_is_held_as_often_as_it_is_borrowed() {
 }
 
 #[test]
-fn the_owner_is_asked_on_the_first_use() {
+fn a_borrowed_value_is_fetched_on_its_first_use() {
     let mut world = world();
     world.request(10, DRIVER, 1).emits("fetch o10").request(10, DRIVER, 1).emits("");
     world.resolve_borrow(10, &[]).emits("deliver w100 o10, deliver w100 o10");
@@ -54,7 +54,7 @@ fn a_task_that_needs_it_waits_for_it() {
 }
 
 #[test]
-fn what_its_value_contains_is_kept_with_it() {
+fn contained_objects_are_kept_with_their_container() {
     let mut world = world();
     world.borrow(11, 1, DRIVER).request(10, DRIVER, 1).resolve_borrow(10, &[11]).emits("fetch o10, deliver w100 o10");
     // One reference by the borrow, one by the delivered value.
@@ -72,7 +72,7 @@ fn the_error_of_a_borrowed_object_is_reported() {
 }
 
 #[test]
-fn its_owner_is_asked_again_for_what_was_lost() {
+fn a_lost_borrowed_value_is_fetched_again() {
     let mut world = world();
     world.request(10, DRIVER, 1).resolve_borrow(10, &[]).discard_actions();
     world.lose_object(10).emits("drop o10").request(10, DRIVER, 1).emits("fetch o10");
@@ -93,7 +93,7 @@ fn all_are_returned_when_their_job_ends() {
 }
 
 #[test]
-fn a_peer_holds_what_the_workers_of_its_node_use() {
+fn a_peer_holds_objects_for_its_workers() {
     let mut world = World::new(1, 0);
     world.remote_node(2, resources(1, 0, 0)).worker(2, 2).peer(3, 2).put(10, 1, DRIVER, &[]).submit(refs(t(11), &[10]));
     world.emits("run w2 t11").request(10, 3, 11).emits("deliver w3 o10").add_reference(10, 3, 11).release(10, DRIVER);
@@ -114,7 +114,7 @@ fn tasks_go_to_remote_nodes_without_local_room() {
 }
 
 #[test]
-fn a_remote_worker_is_given_more_in_advance() {
+fn a_remote_worker_has_a_longer_queue() {
     let mut world = World::empty();
     world
         .remote_node(1, resources(1, 0, 0))
@@ -187,7 +187,7 @@ fn a_node_that_is_to_go_gets_nothing_more() {
 }
 
 #[test]
-fn what_a_node_that_is_to_go_has_not_started_is_asked_back() {
+fn queued_tasks_of_a_draining_node_are_recalled() {
     let mut world = World::empty();
     world
         .remote_node(1, resources(1, 0, 0))

@@ -6,7 +6,7 @@ use dsl::*;
 use sandbar_sched::TaskState;
 
 #[test]
-fn what_waits_fails_at_once_and_what_runs_is_interrupted() {
+fn waiting_tasks_fail_at_once_and_running_tasks_are_interrupted() {
     let mut world = World::new(1, 1);
     world.submit_all([t(10), retries_on(t(11), 3, RetryOn::All)]).emits("run w1 t10");
     world
@@ -36,7 +36,7 @@ fn a_cancelled_task_is_never_retried() {
 }
 
 #[test]
-fn of_a_chain_what_comes_after_fails_as_well() {
+fn consumers_of_a_cancelled_task_fail() {
     let mut world = World::new(4, 4);
     world.submit_all([t(11), needs(t(12), &[11]), needs(t(13), &[12]), needs(t(14), &[13])]);
     world.cancel(13, false).emits("run w1 t11, finished t13, finished t14");
@@ -44,7 +44,7 @@ fn of_a_chain_what_comes_after_fails_as_well() {
 }
 
 #[test]
-fn children_are_cancelled_if_that_is_asked_for() {
+fn children_are_cancelled_on_request() {
     for recursive in [false, true] {
         let mut world = World::new(2, 2);
         world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).emits("run w1 t10, run w2 t20");
@@ -62,7 +62,7 @@ fn children_are_cancelled_if_that_is_asked_for() {
 }
 
 #[test]
-fn what_ended_tasks_have_submitted_is_found() {
+fn recursive_cancellation_finds_children_of_ended_tasks() {
     let mut world = World::new(4, 4);
     world.submit(t(10)).submit(child(20, 10, 1)).submit(child(30, 20, 2)).submit(child(31, 20, 2)).done(20, 2);
     world.emits("run w1 t10, run w2 t20, run w3 t30, run w4 t31, finished t20");

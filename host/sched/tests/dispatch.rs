@@ -17,7 +17,7 @@ fn the_first_task_goes_to_its_driver_and_the_others_to_workers() {
 }
 
 #[test]
-fn a_task_waits_for_what_it_needs() {
+fn a_task_waits_for_its_dependencies() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).submit(needs(t(11), &[10, 10])).submit(needs(t(12), &[10, 11])).emits("run w1 t10");
     world.done(10, 1).emits("finished t10, run w1 t11");
@@ -35,7 +35,7 @@ fn higher_priority_comes_first_then_deeper_then_earlier() {
 }
 
 #[test]
-fn what_had_to_wait_for_objects_keeps_its_turn() {
+fn tasks_that_waited_for_objects_keep_their_place() {
     let mut world = World::new(1, 1);
     world.submit(t(10)).submit(needs(t(11), &[10])).submit(t(12)).emits("run w1 t10");
     world.done(10, 1).emits("finished t10, run w1 t11");
@@ -49,7 +49,7 @@ fn the_least_loaded_worker_comes_first() {
 }
 
 #[test]
-fn a_worker_is_given_a_millisecond_of_work_of_which_a_part_waits() {
+fn a_worker_queues_a_millisecond_of_work() {
     let mut world = World::new(1, 1);
     world.submit_all((10..210).map(short)).emits("run w1 t10");
     // 1 ms / 100 µs, with 199 queued tasks.
@@ -67,7 +67,7 @@ fn a_worker_is_given_a_millisecond_of_work_of_which_a_part_waits() {
 }
 
 #[test]
-fn half_of_what_waits_is_left_to_others() {
+fn half_of_the_queue_is_left_to_other_workers() {
     let mut world = World::new(2, 2);
     world.submit_all((10..22).map(short)).emits("run w1 t10, run w2 t11");
     world.finish_after(10, 1, 1000).emits_only("run", "run w1 t12, run w1 t13, run w1 t14");
@@ -90,7 +90,7 @@ fn tasks_in_advance_are_of_one_demand_and_in_order() {
 }
 
 #[test]
-fn tasks_that_ask_for_more_than_processors_are_given_one_at_a_time() {
+fn tasks_with_other_resources_are_assigned_one_at_a_time() {
     let mut world = World::empty();
     world.node(1, resources(4, 1, 100)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1);
     world.submit(first(1, 1)).emits("run w100 t1");
@@ -136,7 +136,7 @@ fn a_big_task_gets_its_turn() {
 }
 
 #[test]
-fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
+fn queued_assignments_are_held_back_for_a_big_task() {
     let mut world = World::new(3, 2);
     world.submit(t(8)).submit(needs(demanding(t(9), resources(3, 0, 0)), &[8])).submit_all((10..40).map(short));
     world.emits("run w1 t8, run w2 t10").finish_after(10, 2, 100_000);
@@ -151,7 +151,7 @@ fn what_is_given_in_advance_is_held_back_for_a_big_task_as_well() {
 }
 
 #[test]
-fn what_a_big_task_can_not_use_is_not_held_back_for_it() {
+fn resources_unusable_for_a_big_task_are_not_held_back() {
     let mut world = World::new(2, 2);
     world.node(2, resources(4, 1, 0)).worker(3, 2).worker(4, 2).worker(5, 2).emits("");
     let big = |id| demanding(t(id), resources(1, 1, 0));
@@ -186,14 +186,14 @@ fn a_task_that_no_node_has_room_for_fails_once_there_is_a_node() {
 }
 
 #[test]
-fn what_only_a_lost_node_had_room_for_fails() {
+fn tasks_that_only_a_lost_node_could_run_fail() {
     let mut world = World::new(1, 1);
     world.node(2, resources(8, 0, 0)).submit(demanding(t(10), resources(8, 0, 0))).emits("");
     world.lose_node(2).emits("finished t10");
 }
 
 #[test]
-fn a_driver_that_asks_for_processors_waits_for_them_and_holds_its_node() {
+fn a_driver_with_demands_waits_and_holds_its_node() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).submit(t(11)).submit(t(12)).emits("run w1 t10, run w2 t11");
     world.job(2, LIMITS).submit(demanding(first(2, 2), resources(2, 0, 0))).driver(200, 1, 2).emits("");

@@ -7,7 +7,7 @@ use sandbar_core::{Code, ObjectId};
 use sandbar_sched::{Outcome, TaskState};
 
 #[test]
-fn a_task_that_fails_by_itself_is_retried_only_if_it_asks_for_that() {
+fn a_task_error_is_retried_only_on_request() {
     // The task fails with `trap`.
     for (retry_on, system, rerun) in [
         (RetryOn::System, false, false),
@@ -85,7 +85,7 @@ fn children_of_a_lost_attempt_are_cancelled() {
 }
 
 #[test]
-fn children_of_what_has_ended_go_on() {
+fn children_of_ended_tasks_continue() {
     let mut world = World::new(2, 2);
     world.submit(t(10)).submit(child(20, 10, 1)).done(10, 1).emits("run w1 t10, run w2 t20, finished t10");
     world.fails(20, 0, 2, false).emits("finished t20");
@@ -103,7 +103,7 @@ fn a_lost_node_takes_its_workers_with_it() {
 }
 
 #[test]
-fn a_job_whose_driver_dies_is_over_unless_it_may_be_retried() {
+fn a_job_ends_with_its_driver_unless_retries_are_left() {
     let mut world = World::new(1, 1);
     world
         .submit(t(10))

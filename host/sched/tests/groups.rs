@@ -68,7 +68,7 @@ fn a_group_is_placed_as_a_whole_or_not_at_all_and_in_its_turn() {
 }
 
 #[test]
-fn what_is_beside_goes_on_where_a_group_could_not_be_placed_anyway() {
+fn other_tasks_continue_beside_an_unplaceable_group() {
     let mut world = nodes(&[2]);
     world.group(50, Pack, &cpus([1])).group(51, Pack, &cpus([2])).group_is(51, "Pending -");
     world.submit(t(20)).emits("run w10 t20").group(52, Pack, &cpus([1])).group_is(52, "Pending -");
@@ -101,7 +101,7 @@ fn tasks_run_in_their_bundle_and_in_no_other_room() {
 }
 
 #[test]
-fn many_short_tasks_of_a_bundle_are_given_in_advance() {
+fn many_short_tasks_of_a_bundle_are_queued_in_advance() {
     let mut world = nodes(&[4]);
     world.group(50, Pack, &cpus([1])).submit_all((20..40).map(|id| within(short(id), 50, None))).emits("run w10 t20");
     world
@@ -180,7 +180,7 @@ fn an_actor_of_a_processor_gets_a_worker_of_its_own_where_its_bundle_is() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused() {
+fn invalid_requests_are_rejected() {
     let mut world = nodes(&[2, 1]);
     world.group(50, Pack, &[resources(1, 0, 0), resources(2, 0, 0)]).discard_actions();
     for (id, task, message) in [
@@ -233,7 +233,7 @@ fn what_is_asked_wrongly_is_refused() {
 }
 
 #[test]
-fn a_group_that_can_never_be_placed_says_what_is_missing() {
+fn an_infeasible_group_names_the_missing_resources() {
     for (strategy, bundles, message) in [
         (Pack, cpus([1, 3]), "can't be placed: bundle 1 asks for 3 cpus, no node has more than 2"),
         (

@@ -47,7 +47,7 @@ fn a_job_without_room_for_its_first_task_is_done() {
 }
 
 #[test]
-fn objects_that_only_say_why_they_are_not_are_limited_too() {
+fn objects_of_failed_submissions_are_limited() {
     let mut world = limited(JobLimits { objects_max: 1, ..LIMITS });
     (0..20).for_each(|index| {
         world.submit(Submission { returns: 10_000, ..t(10 + index * 10_000) });
@@ -94,7 +94,7 @@ fn a_job_is_done_when_its_first_task_has_ended_and_the_others_go_on() {
 }
 
 #[test]
-fn what_is_used_twice_or_is_not_there_does_no_harm() {
+fn duplicate_and_unknown_ids_are_harmless() {
     let mut world = World::new(2, 2);
     world.job(2, LIMITS).submit(first(2, 2)).driver(200, 1, 2).emits("run w200 t2");
     world.submit(Submission { returns: 3, ..t(10) }).emits("run w1 t10");

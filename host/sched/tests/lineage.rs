@@ -22,7 +22,7 @@ fn records(world: &World) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_lost_is_reconstructed_as_often_as_its_task_may_be_started() {
+fn lost_objects_are_reconstructed_within_the_retries() {
     let mut world = losing();
     world.submit(rerun(10, 2)).done(10, 1).discard_actions();
     world.lose_object(10).emits("drop o10, run w1 t10#1").request(10, DRIVER, 1).emits("");
@@ -37,7 +37,7 @@ fn what_is_lost_is_reconstructed_as_often_as_its_task_may_be_started() {
 }
 
 #[test]
-fn what_may_not_be_retried_is_an_error() {
+fn lost_objects_without_retries_are_errors() {
     let mut world = losing();
     world.submit(t(10)).done(10, 1).lose_object(10).discard_actions();
     let why = "its task has no retries (max_retries 0)";
@@ -47,7 +47,7 @@ fn what_may_not_be_retried_is_an_error() {
 }
 
 #[test]
-fn what_it_was_made_of_is_not_kept_and_reconstructed_before() {
+fn inputs_are_reconstructed_before_their_consumers() {
     let mut world = losing();
     world.submit(rerun(10, 1)).submit(needs(rerun(11, 1), &[10])).submit(refs(needs(rerun(12, 1), &[11]), &[10]));
     world.done(10, 1).done(11, 1).done(12, 1).discard_actions();
@@ -64,7 +64,7 @@ fn what_it_was_made_of_is_not_kept_and_reconstructed_before() {
 }
 
 #[test]
-fn what_was_put_is_not_kept_for_what_was_made_of_it() {
+fn stored_objects_are_not_kept_for_their_consumers() {
     let mut world = losing();
     world.put(9, 1, DRIVER, &[]).submit(needs(rerun(10, 3), &[9])).done(10, 1).discard_actions();
     world.lose_object(10).emits("drop o10, run w1 t10#1").done_rerun(10, 1, 1).discard_actions();
@@ -74,7 +74,7 @@ fn what_was_put_is_not_kept_for_what_was_made_of_it() {
 }
 
 #[test]
-fn what_is_little_is_kept_for_what_was_made_of_it() {
+fn small_results_are_kept_for_their_consumers() {
     let mut world = losing();
     let little = Outcome::Succeeded(vec![(UNLOSABLE, Vec::new())]);
     world
@@ -114,7 +114,7 @@ fn a_task_that_stands_in_line_waits_again() {
 }
 
 #[test]
-fn an_attempt_that_fails_fails_what_waits_for_it() {
+fn a_failed_attempt_fails_its_consumers() {
     let mut world = losing();
     world
         .submit(rerun(10, 1))
@@ -137,7 +137,7 @@ fn a_call_that_waits_again_keeps_its_place() {
 }
 
 #[test]
-fn what_a_method_returns_is_not_reconstructed() {
+fn results_of_methods_are_not_reconstructed() {
     let mut world = losing();
     world.submit(actor(20, 0)).actor_worker(7, 1).done(20, 7).submit(retries(call(21, 20), 3)).done(21, 7);
     world.discard_actions().lose_object(21).emits("drop o21");
@@ -156,7 +156,7 @@ fn no_more_lineage_is_kept_than_may_be() {
 }
 
 #[test]
-fn what_is_cancelled_is_not_reconstructed() {
+fn cancelled_objects_are_not_reconstructed() {
     let mut world = losing();
     world.submit(rerun(10, 1)).done(10, 1).cancel(10, false).discard_actions().lose_object(10).emits("drop o10");
     assert_eq!(records(&world), [1]);
@@ -164,7 +164,7 @@ fn what_is_cancelled_is_not_reconstructed() {
 
 /// Such children are in the existing value, or known to a reader of the lost one.
 #[test]
-fn what_an_attempt_has_submitted_that_succeeded_is_left_alone() {
+fn children_of_a_successful_attempt_continue() {
     let mut world = World::with_losses(2, 2, LIMITS);
     world.submit(rerun(10, 2)).submit(child(20, 10, 1)).returned(10, 1, &[20]).request(10, DRIVER, 1).discard_actions();
     world.lose_object(10).emits("drop o10, run w1 t10#1");

@@ -48,7 +48,7 @@ fn waiting_tasks_go_to_the_first_node_with_room() {
 }
 
 #[test]
-fn what_others_use_makes_nothing_impossible() {
+fn external_usage_makes_no_request_infeasible() {
     let mut world = world();
     world
         .load(2, resources(2, 0, 0))
@@ -63,7 +63,7 @@ fn what_others_use_makes_nothing_impossible() {
 }
 
 #[test]
-fn whatever_is_said_of_what_a_node_has_not_or_of_another_does_not_count() {
+fn loads_of_unknown_resources_and_nodes_are_ignored() {
     let custom = [("tpu".into(), u64::MAX), ("".into(), 1)].into();
     let absurd = ResourceSet { cpus: u64::MAX, gpus: u64::MAX, memory: u64::MAX, custom };
     let mut world = world();
@@ -82,7 +82,7 @@ fn whatever_is_said_of_what_a_node_has_not_or_of_another_does_not_count() {
 }
 
 #[test]
-fn a_node_that_comes_again_has_said_nothing() {
+fn a_rejoined_node_has_no_load() {
     let mut world = world();
     world
         .load(2, resources(2, 0, 0))
@@ -95,7 +95,7 @@ fn a_node_that_comes_again_has_said_nothing() {
 }
 
 #[test]
-fn what_was_given_stays_when_more_is_used_than_there_is() {
+fn assigned_tasks_stay_when_a_node_is_overcommitted() {
     let mut world = world();
     world
         .submit_all((10..13).map(t))
@@ -115,7 +115,7 @@ fn what_was_given_stays_when_more_is_used_than_there_is() {
 }
 
 #[test]
-fn a_slot_is_given_more_in_advance_unless_its_task_waits_for_others() {
+fn a_slot_queues_more_tasks_unless_its_task_waits() {
     let mut world = World::empty();
     world
         .remote_node(1, resources(1, 0, 0))
@@ -146,7 +146,7 @@ fn objects_draw_no_tasks_to_where_others_have_taken_all() {
 }
 
 #[test]
-fn nothing_is_called_back_for_what_has_no_room_beside_others() {
+fn nothing_is_recalled_for_tasks_without_free_resources() {
     for (external_usage, expected) in [(0, "recall w1"), (1, "")] {
         let mut world = World::empty();
         world
@@ -167,7 +167,7 @@ fn nothing_is_called_back_for_what_has_no_room_beside_others() {
 /// A task requests two GPUs of node 1, with this external usage. Node 1 keeps room for the task only if it could run
 /// there.
 #[test]
-fn room_is_kept_for_what_could_be_started_beside_others() {
+fn room_is_kept_for_tasks_that_fit_beside_external_usage() {
     for (external_usage, expected) in [(0, ""), (1, "run w2 t12")] {
         let mut world = World::empty();
         world.remote_node(1, resources(4, 2, 0)).worker(1, 1).worker(2, 1).node(2, resources(0, 0, 0)).job(1, LIMITS);

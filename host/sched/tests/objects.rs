@@ -22,7 +22,7 @@ fn a_result_without_references_is_dropped_on_arrival() {
 }
 
 #[test]
-fn what_a_task_refers_to_is_kept_until_it_has_ended() {
+fn objects_are_kept_until_their_task_ends() {
     for link in [needs, refs] {
         let mut world = World::new(1, 1);
         world.put(10, 1, DRIVER, &[]).submit(link(t(11), &[10])).release(10, DRIVER).emits("run w1 t11");
@@ -31,7 +31,7 @@ fn what_a_task_refers_to_is_kept_until_it_has_ended() {
 }
 
 #[test]
-fn what_a_value_contains_is_kept_as_long_as_that() {
+fn contained_objects_live_as_long_as_their_value() {
     let mut world = World::new(1, 1);
     world.put(10, 1, DRIVER, &[]).put(11, 1, DRIVER, &[10]).put(12, 1, DRIVER, &[11, 10]);
     world.release(10, DRIVER).release(11, DRIVER).emits("");
@@ -104,7 +104,7 @@ fn a_lost_value_is_an_error() {
 }
 
 #[test]
-fn a_promised_value_outlives_the_task_that_asked_for_it() {
+fn a_promised_value_outlives_its_task() {
     let mut world = World::new(1, 1);
     world.submit(t(10)).promise(20, 10, 1).request(20, 1, 10).emits("run w1 t10");
     world.returned(10, 1, &[20]).release(20, 1).emits("finished t10");

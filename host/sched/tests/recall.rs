@@ -13,7 +13,7 @@ fn with_a_window() -> World {
 }
 
 #[test]
-fn a_task_that_comes_before_those_given_in_advance_calls_them_back() {
+fn a_task_of_higher_priority_recalls_queued_tasks() {
     let mut world = with_a_window();
     world.submit(child(50, 11, 1)).emits("recall w1");
     world.submit(child(51, 11, 1)).emits("");
@@ -26,7 +26,7 @@ fn a_task_that_comes_before_those_given_in_advance_calls_them_back() {
 }
 
 #[test]
-fn what_was_called_back_keeps_its_turn() {
+fn recalled_tasks_keep_their_place() {
     let mut world = with_a_window();
     world.submit(priority(t(50), 1)).emits("recall w1");
     world.recalled(1, &[15, 12, 14, 13]).emits("");
@@ -49,7 +49,7 @@ fn with_a_rest() -> World {
 }
 
 #[test]
-fn a_worker_without_work_gets_some_of_what_another_was_given() {
+fn an_idle_worker_gets_queued_tasks_of_another() {
     let mut world = with_a_rest();
     world.node(2, resources(1, 0, 0)).worker(2, 2).emits("recall w1");
     world.recalled(1, &[12, 13]).emits("run w2 t12");
@@ -57,7 +57,7 @@ fn a_worker_without_work_gets_some_of_what_another_was_given() {
 }
 
 #[test]
-fn what_is_queued_and_has_no_place_keeps_no_worker_from_work() {
+fn unplaceable_tasks_do_not_block_workers() {
     let mut world = with_a_rest();
     world.node(2, resources(2, 0, 0)).worker(2, 2).node(3, resources(0, 1, 0)).recalled(1, &[]).emits("recall w1");
     world
@@ -74,7 +74,7 @@ fn a_task_of_the_same_level_calls_nothing_back() {
 }
 
 #[test]
-fn nothing_is_asked_back_where_there_is_no_room_for_it() {
+fn nothing_is_recalled_without_free_resources() {
     let mut world = with_a_rest();
     world.worker(2, 1).emits("").node(2, resources(0, 1, 0)).worker(3, 2).emits("");
 }
@@ -89,7 +89,7 @@ fn a_worker_is_not_robbed_again_before_something_has_ended_there() {
 }
 
 #[test]
-fn a_worker_that_is_asked_for_tasks_is_given_none() {
+fn a_worker_with_a_pending_recall_gets_no_tasks() {
     let mut world = World::new(1, 1);
     let urgent = |id| priority(short(id), 1);
     world

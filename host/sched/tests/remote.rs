@@ -54,7 +54,7 @@ fn a_proxy_task_is_in_a_job_and_in_a_worker_that_stands_for_a_scheduler() {
 }
 
 #[test]
-fn a_proxy_task_takes_nothing_whatever_it_asks_for() {
+fn a_proxy_task_takes_no_resources() {
     let mut world = world();
     let task = Submission { parent: None, returns: 2, ..demanding(call(10, 77), resources(9, 9, 9)) };
     world.step(Event::ProxyTaskStarted { task, worker: WorkerId(3) }).emits("");
@@ -127,7 +127,7 @@ fn an_actor_that_waits_for_a_local_worker_takes_any_local_one() {
 }
 
 #[test]
-fn what_another_scheduler_says_of_an_actor_is_final() {
+fn reports_of_a_remote_actors_end_are_final() {
     let mut world = world();
     let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     world.submit(on(actor(10, 5), at_2)).done(10, 3).submit(retries(call(11, 10), 5)).discard_actions();
@@ -139,7 +139,7 @@ fn what_another_scheduler_says_of_an_actor_is_final() {
 }
 
 #[test]
-fn what_it_hands_back_and_is_wrong_is_final() {
+fn wrong_numbers_of_remote_results_are_final() {
     let mut world = world();
     let at_2 = Strategy::Node { node: NodeId(2), soft: false };
     let two = || Outcome::Succeeded(vec![(97, Vec::new()), (98, Vec::new())]);

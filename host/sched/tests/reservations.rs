@@ -79,7 +79,7 @@ fn nodes_that_are_local_come_first_whatever_their_numbers() {
 }
 
 #[test]
-fn a_group_is_placed_when_all_nodes_have_said_yes() {
+fn a_group_is_placed_when_all_nodes_have_granted() {
     let mut world = world(0, &[2, 2, 2]);
     world.request(50, DRIVER, 1).discard_actions().group(50, StrictSpread, &cpus([1, 1, 1])).request(50, DRIVER, 1);
     world.emits("reserve n2 g50 0, reserve n3 g50 1, reserve n4 g50 2").submit(within(t(20), 50, None));
@@ -100,14 +100,14 @@ fn a_group_is_placed_when_all_nodes_have_said_yes() {
 }
 
 #[test]
-fn a_node_has_several_bundles_and_is_asked_once() {
+fn a_node_gets_one_request_for_several_bundles() {
     let mut world = world(0, &[4]);
     world.group(50, StrictPack, &cpus([1, 1, 2])).emits("reserve n2 g50 0 1 2").reserve_reply(2, 50, 0, true);
     world.group_is(50, "Created 2 2 2").emits("").lose_node(2).group_is(50, "Infeasible - - -").emits("");
 }
 
 #[test]
-fn a_group_that_is_refused_gives_back_what_others_have_set_aside() {
+fn a_rejected_group_releases_its_reservations() {
     let mut world = world(1, &[2, 2]);
     world.group(50, StrictSpread, &cpus([1, 2, 2])).emits("reserve n2 g50 1, reserve n3 g50 2");
     world.group_is(50, "Pending (1) (2) (3)").reserve_reply(2, 50, 0, true).reserve_reply(3, 50, 0, false);
@@ -147,7 +147,7 @@ fn each_group_tracks_its_own_refusals() {
 }
 
 #[test]
-fn what_a_node_that_has_refused_had_is_not_held_for_the_group() {
+fn resources_of_a_refusing_node_are_not_held() {
     let mut world = world(0, &[2]);
     world.group(50, Pack, &cpus([2])).emits("reserve n2 g50 0").reserve_reply(2, 50, 0, false).emits("");
     world.submit(t(20)).emits("run w20 t20").load(2, resources(0, 0, 0)).submit(t(21)).emits("");
@@ -164,7 +164,7 @@ fn what_a_node_that_has_refused_had_is_not_held_for_the_group() {
 /// A group waits for the three processors of node 2, one of which is in use by a task or externally; whether the next
 /// task waits too.
 #[test]
-fn a_node_is_held_for_what_tasks_give_back_and_not_for_what_others_may() {
+fn a_node_is_held_for_resources_of_tasks_but_not_for_external_usage() {
     for (external_usage, expected) in [(0, ""), (1, "run w21 t21")] {
         let mut world = world(0, &[3]);
         world
@@ -177,7 +177,7 @@ fn a_node_is_held_for_what_tasks_give_back_and_not_for_what_others_may() {
 }
 
 #[test]
-fn a_node_may_be_lost_while_others_are_asked() {
+fn a_node_may_be_lost_during_reservation() {
     let mut world = world(1, &[2, 2, 2]);
     world.group(50, StrictSpread, &cpus([1, 2, 2])).emits("reserve n2 g50 1, reserve n3 g50 2");
     world.reserve_reply(2, 50, 0, true).lose_node(3).emits("release n2 g50, reserve n2 g50#1 1, reserve n4 g50#1 2");
@@ -190,7 +190,7 @@ fn a_node_may_be_lost_while_others_are_asked() {
 }
 
 #[test]
-fn a_node_that_comes_again_is_asked_again() {
+fn a_rejoined_node_is_requested_again() {
     let mut world = world(0, &[2, 2, 2]);
     world.load(4, resources(2, 0, 0)).group(50, Pack, &cpus([2, 2])).emits("reserve n2 g50 0, reserve n3 g50 1");
     world.reserve_reply(2, 50, 0, false).emits("release n3 g50").node(9, resources(0, 0, 0)).lose_node(2).emits("");
@@ -208,7 +208,7 @@ fn a_local_node_that_is_lost_ends_the_attempt() {
 }
 
 #[test]
-fn what_is_removed_or_goes_with_its_job_is_given_back_before_it_was_set_aside() {
+fn reservations_of_removed_groups_are_released() {
     for ends in [World::remove_group as fn(&mut World, u64) -> &mut World, |world: &mut World, _| world.job_ends(1)] {
         let mut world = world(1, &[2, 2, 2]);
         world
@@ -225,7 +225,7 @@ fn what_is_removed_or_goes_with_its_job_is_given_back_before_it_was_set_aside() 
 }
 
 #[test]
-fn tasks_and_actors_are_in_bundles_that_lie_remote() {
+fn tasks_and_actors_run_in_remote_bundles() {
     let mut world = world(1, &[4]);
     world.group(50, Pack, &cpus([2, 1])).reserve_reply(2, 50, 0, true).discard_actions();
     world.submit(within(t(20), 50, Some(1))).emits("run w20 t20").bundle_is(20, Some((50, 1)));
@@ -307,14 +307,14 @@ fn a_node_may_have_bundles_of_several_attempts() {
 }
 
 #[test]
-fn a_node_that_is_to_go_is_asked_for_nothing() {
+fn a_draining_node_gets_no_reservations() {
     let mut world = world(0, &[2, 2]);
     world.drain_node(2).group(50, Pack, &cpus([1])).emits("reserve n3 g50 0").reserve_reply(3, 50, 0, true);
     world.drain_node(3).group(51, Pack, &cpus([1])).emits("").group_is(50, "Created 3").group_is(51, "Pending -");
 }
 
 #[test]
-fn what_waits_for_answers_says_so() {
+fn groups_that_wait_for_replies_are_described() {
     let mut world = world(0, &[2, 2]);
     world.group(50, StrictSpread, &cpus([2, 2])).reserve_reply(2, 50, 0, true).group(51, Pack, &cpus([2]));
     let reasons: Vec<String> = world.steps.unmet_demands().into_iter().map(|unmet| unmet.reason).collect();

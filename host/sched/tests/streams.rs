@@ -24,7 +24,7 @@ fn items_and_the_end_go_to_the_submitter_of_the_generator() {
 }
 
 #[test]
-fn a_generator_that_fails_leaves_what_it_yielded() {
+fn items_of_a_failed_generator_stay() {
     let mut world = generating(4);
     world.yields(10, 1, 0, 20).fails(10, 0, 1, false).emits("item w100 o10 o20, finished t10, deliver w100 o10");
     world.error_is(10, "main > t10: it failed [trap]");
@@ -32,7 +32,7 @@ fn a_generator_that_fails_leaves_what_it_yielded() {
 }
 
 #[test]
-fn a_generator_hears_of_what_was_taken() {
+fn a_generator_gets_credits_for_taken_items() {
     let mut world = generating(2);
     world.yields(10, 1, 0, 20).yields(10, 1, 1, 21).emits("item w100 o10 o20, item w100 o10 o21");
     // The item exceeds the buffer.
@@ -46,7 +46,7 @@ fn a_generator_hears_of_what_was_taken() {
 }
 
 #[test]
-fn an_attempt_retried_yields_only_what_is_new() {
+fn a_retried_attempt_yields_only_new_items() {
     let mut world = World::new(2, 2);
     world.submit(retries(stream(10, 2), 1)).emits("run w1 t10").yields(10, 1, 0, 20).yields(10, 1, 1, 21);
     world.emits("item w100 o10 o20, item w100 o10 o21");
@@ -61,7 +61,7 @@ fn an_attempt_retried_yields_only_what_is_new() {
 }
 
 #[test]
-fn what_is_not_the_next_item_of_a_generator_is_dropped() {
+fn items_out_of_order_are_dropped() {
     let mut world = generating(8);
     world.submit(t(11)).emits("run w2 t11");
     world.yields(10, 2, 0, 20).yields_with_refs(10, 1, 1, (0, 21), &[]).yields(11, 2, 0, 22).yields(99, 1, 0, 23);

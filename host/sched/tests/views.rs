@@ -18,7 +18,7 @@ fn unmet(world: &World) -> String {
 
 /// Unmet demand after each of several tasks for two GPUs and 10 bytes, on a node with 5 GPUs.
 #[test]
-fn what_is_not_free_is_said_with_what_is_left() {
+fn unmet_demands_name_the_free_resources() {
     let mut world = World::empty();
     world.node(1, resources(8, 5, 25)).job(1, LIMITS).driver(DRIVER, 1, 1).worker(1, 1).worker(2, 1).worker(3, 1);
     world.submit(first(1, 1));
@@ -85,7 +85,7 @@ fn those_that_have_not_ended_are_counted_by_name() {
 }
 
 #[test]
-fn what_others_use_of_a_node_is_not_free() {
+fn external_usage_is_not_free() {
     let mut world = World::new(1, 1);
     world
         .remote_node(2, resources(4, 2, 0))

@@ -107,7 +107,7 @@ mod tests {
     use crate::mapping::PAGE_BYTES;
 
     #[test]
-    fn what_is_written_is_read_before_and_after_it_is_sealed() {
+    fn written_bytes_are_readable_before_and_after_sealing() {
         for bytes in [0, 1, PAGE_BYTES, 3 * PAGE_BYTES + 17, 5 << 20] {
             let buffer = ReceiveBuffer::new(bytes).unwrap();
             let view = buffer.view();

@@ -140,7 +140,7 @@ mod tests {
     use crate::Mapping;
 
     #[test]
-    fn an_object_is_what_was_written() {
+    fn a_sealed_file_has_the_written_bytes() {
         for bytes in [&b""[..], b"abc", &[7; 100_000]] {
             let object = SealedFile::new(bytes).unwrap();
             assert_eq!(&*Mapping::sealed(object.as_fd(), object.bytes()).unwrap(), bytes);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_or_is_shorter_is_no_object() {
+    fn unsealed_and_short_files_are_rejected() {
         let object = SealedFile::new(b"abcd").unwrap();
         assert_eq!(&*Mapping::sealed(object.as_fd(), 3).unwrap(), b"abc");
         assert!(Mapping::sealed(object.as_fd(), 5).is_err());

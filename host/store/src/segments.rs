@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_stays_and_nothing_else_does() {
+    fn copies_of_drafts_keep_written_parts_only() {
         let segments = SegmentPool::default();
         let mut before = segments.draft(64).unwrap();
         before.numbers().fill(f64::from_bits(u64::MAX));
@@ -299,7 +299,7 @@ mod tests {
 
     /// With any mix of small and huge pages.
     #[test]
-    fn large_inputs_are_what_was_put_in() {
+    fn large_inputs_are_copied_unchanged() {
         let segments = SegmentPool::default();
         for bytes in [HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + HUGE_BYTES_MIN + 1, HUGE_BYTES_MIN, HUGE_PAGE_BYTES - 1] {
             let mut before = segments.draft(bytes).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_takes_what_was_free() {
+    fn growing_segments_take_free_memory() {
         const MIB: usize = 1 << 20;
         // Sizes lent at once, then a size that is lent, and the number and bytes of the segments that stay free.
         for (first, then, waits) in [

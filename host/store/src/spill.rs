@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_what_was_there() {
+    fn restored_values_are_unchanged() {
         let (kept, mut spill) = folder(0);
         let bytes = |len: usize| (0..len).map(|at| (at * 31 % 251) as u8).collect::<Vec<u8>>();
         let lengths = [0, 1, 5000, COPY_BYTES - 1, COPY_BYTES, LARGE_BYTES as usize + 1, 3 * COPY_BYTES + 77];
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_damaged_or_cut_off_is_not_given_back() {
+    fn damaged_and_truncated_values_are_rejected() {
         let (_kept, mut spill) = folder(0);
         let value = || SpillSource::Bytes(vec![5u8; 10_000].into());
         let two = spill.write(&[value(), value()]).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     /// `/dev/full` behaves like a full disk.
     #[test]
-    fn what_can_t_be_written_is_an_error_and_costs_nothing_that_was_written_before() {
+    fn a_failed_write_keeps_earlier_values() {
         let (_kept, mut spill) = folder(0);
         let value = || SpillSource::Bytes(vec![1; 10].into());
         let before = spill.write(&[value()]).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_leaves_the_disk() {
+    fn dropped_values_leave_the_disk() {
         use std::os::unix::fs::MetadataExt as _;
 
         let (_kept, mut spill) = folder(0);

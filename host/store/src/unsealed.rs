@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_what_was_written_last_and_no_more() {
+    fn a_value_has_the_last_written_bytes() {
         let (half, whole) = (vec![7u8; 1_500_000], vec![9u8; 3_000_000]);
         for bytes in [1, 4096, 1_500_000, HUGE_PAGE_BYTES, 3_000_000] {
             let mut unsealed = UnsealedFile::new(whole.len()).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_no_object() {
+    fn truncated_files_are_rejected() {
         let unsealed = UnsealedFile::new(PAGE_BYTES).unwrap();
         let held = unsealed_value(&unsealed, PAGE_BYTES as u64);
         ftruncate(&unsealed, 10).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_takes_no_memory() {
+    fn dropped_values_take_no_memory() {
         let mut unsealed = UnsealedFile::new(HUGE_PAGE_BYTES).unwrap();
         unsealed.write(&[&[1; HUGE_PAGE_BYTES]]).unwrap();
         assert!(fstat(&unsealed).unwrap().st_blocks > 0);

@@ -333,7 +333,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_a_compiler_writes_is_read_again(
+        fn compiler_output_is_read_back(
             code in vec(any::<u8>(), 0..2000),
             image_end in proptest::option::of(any::<u64>()),
             image in proptest::option::of(vec(any::<u8>(), 0..500)),

@@ -62,7 +62,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_was_appended_last_is_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
+        fn the_last_lines_are_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
             let memory = SharedMemory::new(BYTES).unwrap();
             before.iter().for_each(|words| append(&memory, 0, words));
             clear(&memory);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn lines_that_do_not_fit_are_dropped() {
         let memory = SharedMemory::new(BYTES).unwrap();
         let long = "x".repeat(BYTES_MAX - 2 * HEAD_BYTES);
         for words in [&long, "y", "", "z"] {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_udp_has_no_datagrams() {
+    fn other_protocols_have_no_datagrams() {
         let udp = packet(b"bytes", 5).bytes;
         let changed = |at: usize, to: u8| {
             let mut bytes = udp.clone();

@@ -69,7 +69,7 @@ fn datagrams_come_once_in_order_and_whole() {
 }
 
 #[test]
-fn a_way_does_what_it_says() {
+fn a_link_has_its_configured_faults() {
     let net = Net::relayed(2, 2);
     let Some(relay) = net.relay() else { return };
     let count = 4000;
@@ -123,7 +123,7 @@ fn round_trips(net: &Net, count: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn a_delay_is_no_shorter_than_it_says() {
+fn a_delay_is_at_least_its_configured_time() {
     let net = Net::relayed(2, 3);
     let Some(relay) = net.relay() else { return };
     for delay in [Duration::ZERO, ms(1), ms(20)] {

@@ -89,7 +89,7 @@ fn actors_are_found_by_name_in_their_job_or_everywhere() {
 }
 
 #[test]
-fn an_actor_that_ends_says_so_to_its_callers() {
+fn callers_of_an_ended_actor_get_errors() {
     with_job(ACTORS, async |_, job| {
         let counter = job.actor("Counter").submit((0,)).await?;
         let endless: ObjectRef<u64> = counter.call("spins", ()).await?;

@@ -43,7 +43,7 @@ fn arguments_are_checked_when_they_are_submitted() {
 }
 
 #[test]
-fn what_only_the_component_knows_is_an_error_of_the_task() {
+fn mismatches_of_unknown_types_are_errors_of_the_task() {
     with_job("tests/programs/tasks", async |_, job| {
         let object: ObjectRef<u64> = job.task("sums_shared").submit((1,)).await?;
         assert_eq!(object.get().await.unwrap_err().fault.code, Code::Refused);
@@ -80,7 +80,7 @@ fn an_object_of_another_job_is_refused() {
 }
 
 #[test]
-fn a_program_says_what_can_be_called() {
+fn a_program_lists_its_tasks() {
     let lab = sandbar_tests::Lab::new();
     run(async {
         let program = load(&client(&lab), "tests/programs/actors").await;

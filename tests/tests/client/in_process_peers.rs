@@ -52,7 +52,7 @@ pub fn with_nodes(program: &str, test: impl AsyncFnOnce(&mut Vec<Client>, Job) -
 }
 
 #[test]
-fn tasks_run_where_there_is_what_they_ask_for() {
+fn tasks_run_on_nodes_with_their_resources() {
     with_nodes(TASKS, async |_, job| {
         for number in 1..=3 {
             let sum: ObjectRef<i64> = job.task("add").options(on(number)).submit((number, 2)).await?;
@@ -132,7 +132,7 @@ fn values_contain_objects_of_other_nodes() {
 }
 
 #[test]
-fn errors_say_whose_they_are() {
+fn errors_are_equal_on_all_nodes() {
     with_nodes(TASKS, async |_, job| {
         for (task, code, text) in [("panics", Code::Panic, "on purpose"), ("passes_on", Code::Refused, "on purpose")] {
             let here: ObjectRef<i64> = job.task(task).options(on(1)).submit(()).await?;
@@ -146,7 +146,7 @@ fn errors_say_whose_they_are() {
 }
 
 #[test]
-fn what_is_not_wanted_ends_elsewhere_too() {
+fn cancelled_tasks_end_on_other_nodes() {
     with_nodes(TASKS, async |_, job| {
         let spins: ObjectRef<i64> = job.task("spins").options(on(2)).submit(()).await?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -200,7 +200,7 @@ fn nothing_is_lost_with_a_node_that_is_to_go() {
 }
 
 #[test]
-fn what_runs_on_a_node_that_is_to_go_ends_there() {
+fn running_tasks_of_a_draining_node_finish() {
     with_nodes(TASKS, async |nodes, job| {
         let once = TaskOptions::new().max_retries(0);
         // Values that the lost node stored or returned by reference, and tasks that it submitted.
@@ -225,7 +225,7 @@ fn what_runs_on_a_node_that_is_to_go_ends_there() {
 
 /// A job's objects travel from its node to another, and back within its submissions.
 #[test]
-fn objects_come_back_to_whose_they_are() {
+fn objects_return_to_their_owner() {
     with_nodes(TASKS, async |_, job| {
         for count in [10_u64, 300_000] {
             let numbers = job.put(&(0..count).collect::<Vec<u64>>()).await?;

@@ -24,7 +24,7 @@ async fn adds(job: &Job) -> Result<i64, TaskError> {
 }
 
 #[test]
-fn what_a_task_does_wrong_is_its_own_error() {
+fn errors_of_a_task_are_its_own() {
     with_job(TASKS, async |_, job| {
         let deeper = job.task("deeper").submit::<ObjectRef<u64>>((0,)).await?.get().await;
         check(deeper, adds(&job).await, Code::TaskLimit, "would be nested 1001 deep, its job's limit is 1000");

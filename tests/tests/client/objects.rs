@@ -128,7 +128,7 @@ fn a_cancelled_task_fails_its_dependents() {
 }
 
 #[test]
-fn errors_say_what_led_to_them() {
+fn errors_name_their_causes() {
     with_job(TASKS, async |_, job| {
         let describe = |error: &TaskError| format!("{}: {}", error.chain.join(" > "), error.fault.code.as_str());
         let mut objects: Vec<(ObjectRef<i64>, &str)> = Vec::new();

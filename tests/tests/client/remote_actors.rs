@@ -190,7 +190,7 @@ fn an_actor_of_a_lost_node_continues_from_its_checkpoint() {
 }
 
 #[test]
-fn an_actor_that_ends_on_another_node_says_so_to_its_callers() {
+fn callers_of_an_ended_remote_actor_get_errors() {
     with_nodes(ACTORS, async |_, job| {
         let counter = job.actor("Counter").options(kept_on(2)).submit((0,)).await?;
         let endless: ObjectRef<u64> = counter.call("spins", ()).await?;

@@ -28,7 +28,7 @@ fn calls_of_one_caller_are_run_in_order() {
 }
 
 #[test]
-fn an_actor_keeps_the_objects_that_it_was_given() {
+fn an_actor_holds_references_between_calls() {
     check("keeps", &[("objects", 50)], 2450);
 }
 
@@ -43,7 +43,7 @@ fn methods_that_wait_run_beside_each_other() {
 }
 
 #[test]
-fn an_error_says_what_became_of_the_actor() {
+fn errors_of_an_actor_describe_its_end() {
     let expected = [
         "failures > Counter.new: actor `Counter.new` has died: 13 is no start [actor-died]",
         "failures > Counter.add: actor `Counter.new` has died: 13 is no start [actor-died]",

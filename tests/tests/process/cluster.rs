@@ -205,7 +205,7 @@ fn a_node_is_drained_and_removed() {
 }
 
 #[test]
-fn three_nodes_form_and_run_what_a_fourth_submits() {
+fn three_nodes_run_the_jobs_of_a_fourth() {
     let mut nodes = Nodes::start(3);
     let program = component("tests/programs/tasks");
     // The submitter provides no CPU: all tasks run on the others.
@@ -246,7 +246,7 @@ fn a_restarted_node_rejoins_without_a_token() {
 }
 
 #[test]
-fn mistakes_are_said() {
+fn mistakes_are_reported() {
     let nodes = Nodes::start(1);
     let founder = nodes.there()[0]["address"].as_str().expect("an address").to_owned();
     let other = Lab::new();

@@ -10,7 +10,7 @@ use sandbar_worker::COMPILER_ARGUMENT;
 use crate::lifecycle::until;
 
 #[test]
-fn it_is_confined_before_it_looks_at_a_component() {
+fn the_compiler_is_confined_before_it_reads_a_component() {
     let mut compiler = Command::new(host().with_file_name("host-worker"))
         .arg(COMPILER_ARGUMENT)
         .stdin(Stdio::from(File::open(component("udfs/taxi")).unwrap()))

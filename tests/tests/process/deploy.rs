@@ -73,7 +73,7 @@ fn the_kubernetes_manifest_is_for_this_host() {
 }
 
 #[test]
-fn the_image_has_what_the_host_starts() {
+fn the_image_has_all_programs_of_the_host() {
     let file = read("Dockerfile");
     let rust = std::fs::read_to_string(workspace().join("Cargo.toml")).expect("it is there");
     let version = rust.lines().find_map(|line| line.strip_prefix("rust-version = ")).expect("a version");

@@ -44,7 +44,7 @@ fn a_file_is_read_for_whoever_opens_it() {
 }
 
 #[test]
-fn many_files_are_given_by_a_folder_or_a_glob() {
+fn a_folder_or_a_glob_selects_many_files() {
     let lab = Lab::new();
     let sum = write(&lab, "in", 3000, 20);
     lab.write("in/notes.txt", [1; 7]);
@@ -91,7 +91,7 @@ fn files_that_do_not_fit_into_memory_go_to_disk_and_come_back() {
 }
 
 #[test]
-fn what_was_not_given_can_not_be_opened() {
+fn only_files_of_the_job_can_be_opened() {
     let lab = Lab::new();
     for number in ["0", "7", "18446744073709551615"] {
         let words = [&format!("file {number} is not a file of the task's job [bad-request]")[..]];
@@ -100,7 +100,7 @@ fn what_was_not_given_can_not_be_opened() {
 }
 
 #[test]
-fn files_that_are_none_are_said_before_anything_runs() {
+fn file_arguments_are_checked_before_the_run() {
     let lab = Lab::new();
     let sum = write(&lab, "in", 2, 1);
     assert_eq!(sum, 1);
@@ -155,7 +155,7 @@ fn results_of_any_shape_are_shown() {
 
 /// A million progress reports cost little and are merged; control characters in them do not reach the terminal.
 #[test]
-fn progress_is_said_as_often_as_a_task_likes() {
+fn frequent_progress_reports_are_harmless() {
     let lab = Lab::new();
     let program = format!("{}#all_report", component("tests/programs/files").display());
     let ended = lab.host(&["submit", &program, "--arg", "tasks=20", "--arg", "times=100000"]).expect_code(0);

@@ -60,7 +60,7 @@ fn a_job_that_wants_a_gpu_where_there_is_none() {
 }
 
 #[test]
-fn gpus_are_listed_with_what_was_measured() {
+fn gpus_are_listed_with_their_measurements() {
     let lab = Lab::new();
     let listed = lab.host(&["gpu", "list", "--software-gpu", "--json"]).expect_code(0).json();
     let gpu = &listed["gpus"][0];
@@ -174,7 +174,7 @@ fn hostile_kernels_and_shapes() {
 
 /// A GPU lost during a job is recoverable: lost work runs again, and an actor restarts.
 #[test]
-fn what_is_lost_with_a_gpu_is_done_again() {
+fn work_lost_with_a_gpu_is_repeated() {
     let lab = Lab::new();
     let program = format!("{}#survives", component("tests/programs/dense").display());
     // On a busy machine, lavapipe takes long.

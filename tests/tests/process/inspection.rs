@@ -117,7 +117,7 @@ fn stops(lab: &Lab, host: Running) {
 
 /// The program's result and its tasks' results are objects as well. A summary examines at most the latest 200,000.
 #[test]
-fn what_is_not_shown_is_counted() {
+fn hidden_rows_are_counted() {
     for (held, chosen) in [(500, ""), (200_500, ", selected from the newest 200000")] {
         let lab = Lab::new();
         let mut host = start(&lab, "holds", &[&format!("objects={held}")]);
@@ -149,7 +149,7 @@ fn what_is_not_shown_is_counted() {
 }
 
 #[test]
-fn what_has_ended_is_seen_as_it_was() {
+fn ended_jobs_keep_their_records() {
     let lab = Lab::new();
     submit(&lab, "failures", &[]).expect_code(0).expect_stderr(&["job "]);
     let failed = seen(&lab, &["list", "tasks", "--state", "failed"]);
@@ -305,7 +305,7 @@ fn a_job_has_a_name() {
 }
 
 #[test]
-fn what_is_not_free_is_said_once() {
+fn unmet_demands_are_reported_once() {
     let lab = Lab::new();
     // Takes longer than two intervals of the check, on any machine.
     let words = line("hoards", &["bytes=700000000", "steps=4000000000"]);
@@ -317,7 +317,7 @@ fn what_is_not_free_is_said_once() {
 }
 
 #[test]
-fn help_of_what_shows_programs_has_examples() {
+fn help_of_inspection_commands_has_examples() {
     let lab = Lab::new();
     for command in [
         &["jobs"][..],

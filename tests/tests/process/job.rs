@@ -135,7 +135,7 @@ fn finds_the_line_in_each(lab: &Lab, rows: u32, groups: usize) {
 }
 
 #[test]
-fn keys_of_text_are_what_they_are_written_as() {
+fn text_keys_keep_their_written_form() {
     let lab = Lab::new();
     let keys = [("1.10", 1), ("1.1", 5), ("1.2.3", 7), ("01234", 11), ("1234", 13)];
     let rows = keys.map(|(key, slope)| (1..=4).map(|x| format!("{key};{x};{}\n", slope * x)).collect::<String>());

@@ -215,7 +215,7 @@ fn members_of_another_cluster_are_rejected_at_once() {
 }
 
 #[test]
-fn badly_written_addresses_are_refused_with_what_is_right() {
+fn malformed_addresses_are_rejected_with_a_correction() {
     let lab = Lab::new();
     for (address, words) in [
         ("::1:7511", "an IPv6 address stands in brackets: [::1]:7511"),
@@ -261,7 +261,7 @@ fn a_living_nodes_name_is_refused_to_others() {
 
 /// A node that is cut off for longer than its lease ends with a message if another node has taken its name.
 #[test]
-fn a_node_whose_name_was_taken_ends() {
+fn a_node_with_a_taken_name_ends() {
     let lab = Lab::new();
     let (founder, port) = founder(&lab, "127.0.0.1:0");
     let first = format!("127.0.0.1:{port}");
@@ -298,7 +298,7 @@ fn a_node_that_was_removed_ends() {
 }
 
 #[test]
-fn the_log_of_a_node_says_what_happens() {
+fn the_log_of_a_node_describes_events() {
     let mut nodes = Nodes::start(2);
     let ada = Tenant::new(&nodes, "ada");
     let program = format!("{}#tree", component("tests/programs/tasks").display());

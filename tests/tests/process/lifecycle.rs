@@ -112,7 +112,7 @@ fn nohup_outlives_its_terminal() {
 }
 
 #[test]
-fn a_worker_whose_node_has_ended_prints_nothing() {
+fn a_worker_of_an_ended_node_prints_nothing() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let taxi = std::fs::File::open(component("udfs/taxi")).unwrap();
@@ -122,7 +122,7 @@ fn a_worker_whose_node_has_ended_prints_nothing() {
 }
 
 #[test]
-fn what_was_logged_before_a_worker_was_killed_is_shown_once() {
+fn lines_of_a_killed_worker_are_shown_once() {
     let lab = Lab::new();
     let rows = |key, y| format!("{key},1,{y}\n{key},2,{y}\n{key},3,{y}\n{key},4,{y}\n");
     lab.write("rows.csv", ["k,x,y\n".to_owned(), rows('a', 5), rows('b', 7), rows('c', 9)].concat());
@@ -198,7 +198,7 @@ fn crates_of_one_name_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn what_host_new_makes_builds_passes_its_tests_and_runs() {
+fn crates_of_host_new_build_and_pass_their_tests() {
     let lab = Lab::new();
     let host = |arguments: &[&str]| host_of_user(&lab, arguments);
     host(&["new", "--program", "--trainer", "both"]).expect_code(2).expect_stderr(&["--trainer"]);

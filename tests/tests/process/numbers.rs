@@ -53,7 +53,7 @@ fn a_text_of_digits_is_a_text() {
 }
 
 #[test]
-fn what_failed_counts_the_same_everywhere() {
+fn failures_are_counted_equally_everywhere() {
     let lab = Lab::new();
     let summary = submit(&lab, "minds_nothing", &["tasks=16"], &["--json"]).expect_code(0).json();
     assert_eq!((&summary["result"], &summary["tasks"]), (&json!(16), &json!(16)), "{summary}");

@@ -38,7 +38,7 @@ fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words
 
 /// 800 MB of objects of 0.2 to 1.4 MB.
 #[test]
-fn objects_that_do_not_fit_into_memory_are_what_they_were() {
+fn spilled_objects_are_unchanged() {
     let arguments = [("objects", 1000), ("rows", 100_000), ("gets", 1000)];
     let spilled = check("holds", &arguments, &["--object-memory", "75MiB"], 1000);
     assert!(spilled > 700_000_000, "{spilled}");
@@ -59,7 +59,7 @@ fn values_in_messages_go_to_disk_as_well() {
 
 /// A disk reserve larger than the disk has the effect of a full disk.
 #[test]
-fn a_full_disk_fails_what_finds_no_room_and_nothing_else() {
+fn a_full_disk_fails_only_values_without_room() {
     let (full, arguments) =
         (["--object-memory", "20MiB", "--disk-reserve", "1000TiB"], [("objects", 100), ("rows", 100_000)]);
     check("fills", &arguments, &full, "true true true");
@@ -86,7 +86,7 @@ fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
 /// Overwrites all spilled bytes while the program waits: values that were put are reported as lost; tasks run again for
 /// results.
 #[test]
-fn what_is_damaged_on_disk_is_never_read() {
+fn damaged_values_on_disk_are_never_read() {
     let lab = Lab::new();
     let arguments = [("puts", 40), ("tasks", 40), ("rows", 100_000)];
     let mut host = start(&lab, "is_damaged", &arguments, &["--object-memory", "20MiB"]);

@@ -36,14 +36,14 @@ fn tasks_of_two_bundles_run_beside_each_other() {
 }
 
 #[test]
-fn a_group_waits_for_another_to_be_removed_and_that_is_said_once() {
+fn a_waiting_group_is_reported_once() {
     let ended = check("takes_turns", &["cpus=2", "wait_ms=3500"], &[], "0 before, then group-removed");
     let warning = "waits: STRICT_PACK, 2 cpus, 0 of 2 on the node are free";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
 }
 
 #[test]
-fn what_is_in_a_group_ends_with_it_and_its_room_is_free() {
+fn tasks_of_a_removed_group_end_and_free_its_resources() {
     let lab = Lab::new();
     let ended = start(&lab, "removes", &["cpus=2"], &[]).wait().expect_code(0);
     let words = ended.json()["result"].as_str().unwrap().to_owned();
@@ -53,7 +53,7 @@ fn what_is_in_a_group_ends_with_it_and_its_room_is_free() {
 }
 
 #[test]
-fn a_group_that_no_node_can_have_says_what_is_missing() {
+fn an_infeasible_group_names_the_missing_resources() {
     for (arguments, words) in [
         (
             ["cpus=1", "strategy=spread"],
@@ -71,7 +71,7 @@ fn a_group_that_no_node_can_have_says_what_is_missing() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused() {
+fn invalid_requests_are_rejected() {
     check("requests_wrongly", &[], &[], "refused");
     let words = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
     start(&Lab::new(), "requests_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&words);
@@ -85,7 +85,7 @@ fn tasks_are_spread_and_kept_to_nodes() {
 }
 
 #[test]
-fn a_node_has_what_it_is_said_to_have() {
+fn a_node_has_its_configured_resources() {
     let few = ["amount=2", "tasks=10", "steps=1000"];
     let license = ["--resource", "license=3"];
     check("licensed", &few, &license, 10);
@@ -100,7 +100,7 @@ fn a_node_has_what_it_is_said_to_have() {
 }
 
 #[test]
-fn what_a_node_has_is_said_in_numbers() {
+fn resource_amounts_are_checked() {
     let lab = Lab::new();
     for (settings, words) in [
         (["--cpus", "many"], "not a number from 0 to 1000000000"),

@@ -33,7 +33,7 @@ fn slow_calls_do_not_delay_other_answers() {
 }
 
 #[test]
-fn what_a_function_prints_is_logged() {
+fn output_of_functions_is_logged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let results = PolitePool::new().await.results("batch_prints", 1).await;

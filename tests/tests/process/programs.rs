@@ -46,7 +46,7 @@ fn tasks_submit_tasks_to_any_depth() {
 }
 
 #[test]
-fn a_task_takes_what_others_return() {
+fn a_task_takes_results_of_other_tasks() {
     check("chains", &[("length", 300)], 300 * 299 / 2);
 }
 
@@ -99,7 +99,7 @@ fn wait_keeps_order_and_honours_its_timeout() {
 
 /// Tasks 1 to 4 each take the result of the one before; task 3 is cancelled.
 #[test]
-fn cancelling_spares_what_came_before() {
+fn cancelling_spares_earlier_tasks() {
     check("cancels_one", &[], "2 3 cancelled cancelled");
 }
 
@@ -109,7 +109,7 @@ fn cancelling_recursively_ends_a_whole_tree() {
 }
 
 #[test]
-fn what_never_ends_is_bounded() {
+fn nesting_and_queue_length_are_bounded() {
     check_failure("deeper", &[("depth", 0)], &["would be nested 1001 deep, its job's limit is 1000", "[task-limit]"]);
     let words = ["would be one of 4000001 tasks at once, its job's limit is 4000000", "[task-limit]"];
     check_failure("queues", &[("count", 4_000_100)], &words);

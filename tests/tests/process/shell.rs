@@ -132,7 +132,7 @@ fn found(report: &Value, name: &str) -> (String, String) {
 }
 
 #[test]
-fn the_doctor_finds_what_is_as_it_is() {
+fn the_doctor_reports_the_machine() {
     let lab = Lab::new();
     let report = lab.host(&["doctor", "--json"]).expect_code(0).json();
     for name in [
@@ -238,7 +238,7 @@ fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_dry_run_finds_what_is_wrong() {
+fn a_dry_run_finds_errors() {
     let lab = lab();
     let taxi = component("udfs/taxi");
     let add = |rest: &str| format!("transform=[{{udf=\"{}#add\", output=\"sum\", {rest}}}]", taxi.display());
@@ -278,7 +278,7 @@ fn a_dry_run_finds_what_is_wrong() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_done() {
+fn a_dry_run_describes_the_job() {
     let lab = lab();
     let json = lab.host(&["submit", "train.toml", "--dry-run", "--json", "--workers", "3"]).expect_code(0).json();
     for (pointer, expected) in [

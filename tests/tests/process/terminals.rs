@@ -286,7 +286,7 @@ fn a_terminal_that_closes_stops_a_job() {
 
 /// The message of an interruption says what happens to the work.
 #[test]
-fn an_interruption_says_what_becomes_of_the_work() {
+fn an_interruption_describes_the_state_of_the_work() {
     let lab = Lab::new();
     let screen = interrupt(&lab, command(&lab, PROGRAMS[0]), Interruption::CtrlC, Duration::from_secs(2));
     let name = jobs(&lab)[0]["id"].as_str().expect("a name").to_owned();

@@ -142,7 +142,7 @@ const UNKNOWN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef012345678
 
 /// Control: the watcher reports the canary when the user names it.
 #[test]
-fn what_a_user_names_is_seen_to_be_used() {
+fn user_named_files_are_checked() {
     let scene = Scene::new();
     let canary = scene.canary();
     scene.models("m2.parquet", |metadata| metadata["trainers"]["linear"]["component"] = json!(UNKNOWN));
@@ -177,7 +177,7 @@ fn what_a_user_names_is_seen_to_be_used() {
 type Case<'a> = (&'a str, &'a dyn Fn(&mut Value), i32, &'a [&'a str]);
 
 #[test]
-fn what_models_say_is_not_followed() {
+fn paths_in_models_are_not_followed() {
     let scene = Scene::new();
     let (canary, wasm) = (scene.canary(), scene.lab.path("canary/models.wasm").display().to_string());
     let climbing = "../../canary/models";
@@ -265,7 +265,7 @@ fn what_models_say_is_not_followed() {
 }
 
 #[test]
-fn what_the_cache_has_is_what_its_name_says() {
+fn cached_files_match_their_names() {
     let scene = Scene::new();
     let (_, metadata) = read(&scene.lab.path("m.parquet"));
     let id = metadata["trainers"]["linear"]["component"].as_str().unwrap();
@@ -326,7 +326,7 @@ fn move_column_chunks(from: &Path, to: &Path, other: &str) {
 }
 
 #[test]
-fn what_rows_say_is_not_followed() {
+fn paths_in_rows_are_not_followed() {
     let scene = Scene::new();
     let canary = scene.lab.path("canary/rows.csv").display().to_string();
     // Column chunks in another file, and values that are paths, commands or formulas in other contexts.
@@ -359,7 +359,7 @@ fn what_rows_say_is_not_followed() {
 }
 
 #[test]
-fn what_is_kept_of_jobs_is_not_followed() {
+fn paths_in_job_records_are_not_followed() {
     let scene = Scene::new();
     let canary = scene.canary();
     let id = "20260131-235959-123-4f3a9c";

@@ -126,7 +126,7 @@ fn outputs_that_can_not_be_written() {
 }
 
 #[test]
-fn outputs_that_would_replace_what_is_read() {
+fn outputs_must_not_replace_inputs() {
     let lab = Lab::new();
     lab.write("rows.csv", ROWS);
     lab.write("job.toml", job("rows.csv", TRAIN));
@@ -222,7 +222,7 @@ fn an_output_is_not_replaced_by_nothing() {
 }
 
 #[test]
-fn a_table_says_how_many_groups_it_leaves_out() {
+fn a_table_counts_the_omitted_groups() {
     let lab = Lab::new();
     let rows = |groups: u32| {
         (0..groups * 4).map(|row| format!("\"two\nlines {}\",{row},1\n", row % groups)).collect::<String>()
@@ -311,7 +311,7 @@ fn shipped_functions_are_found_by_their_names() {
 }
 
 #[test]
-fn what_is_submitted_is_looked_for() {
+fn missing_programs_and_jobs_are_named() {
     let lab = Lab::new();
     lab.write("job.toml", "");
     for (name, code, words) in [

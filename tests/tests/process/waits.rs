@@ -24,7 +24,7 @@ fn check(program: &str, task: &str, arguments: &[(&str, u64)], expected: impl In
 }
 
 #[test]
-fn a_task_sleeps_as_long_as_it_says_and_others_run_meanwhile() {
+fn other_tasks_run_while_a_task_sleeps() {
     check(TASKS, "sleeps", &[("ms", 10)], 10);
     check(TASKS, "sleeps", &[("ms", 0)], 0);
     // More sleepers than workers: in sequence they would take 200 s.
@@ -163,7 +163,7 @@ fn arguments_in_more_files_than_may_be_open_wait_their_turn() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_message_is_refused_or_sent_otherwise() {
+fn oversized_messages_are_rejected_or_sent_otherwise() {
     let expected = r#"1000 Err("bad-output") 400000"#;
     check(TASKS, "large_messages", &[("objects", 300_000), ("bytes", 100_000)], expected);
 }

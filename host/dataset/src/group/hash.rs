@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_stay_what_they_are() {
+    fn hashes_are_stable() {
         assert_eq!(hash_word(7, salt(0)), 0xd381_93c0_03bf_40e5);
         assert_eq!(hash_bytes(b"seven and more", salt(3)), 0x2827_8c2f_2fc0_4cca);
     }

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_zero_and_keep_what_is_written() {
+    fn words_are_zeroed_and_writable() {
         // Lengths just below, at and above the mapping threshold and page ends: memory behind a region is unmapped.
         for len in [0, 1, HUGE / 8 - 1, HUGE / 8, HUGE / 8 + 1, 3 * HUGE / 8 + 511, 3 * HUGE / 8 + 513] {
             let mut words = BlockMemory::zeroed(len);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_part_by_part() {
+    fn memory_is_released_part_by_part() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/statm").expect("statm");
             status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_less_is_not_packed() {
+    fn incompressible_fields_are_not_packed() {
         let bits = |bits: u32| PackedField::of_range(0, (1_u64 << bits) - 1);
         for (fields, packed) in [
             (&[bits(32), bits(32)][..], false),

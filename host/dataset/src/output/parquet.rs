@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_writer_left_goes_away() {
+    fn leftovers_of_a_killed_writer_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let rows = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![9])) as ArrayRef)]).unwrap();
         let create = |name: &str| ParquetOutput::create(folder.path().join(name), rows.schema(), Vec::new()).unwrap();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_read_again() {
+    async fn written_rows_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.parquet", "a.csv", "a.tsv", "a.jsonl", "a.arrow"] {
             let path = folder.path().join(name);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_leaves_nothing() {
+    fn unfinished_outputs_leave_no_files() {
         let folder = tempfile::tempdir().unwrap();
         for by in [&[][..], &["i"]] {
             let path = folder.path().join("deep/out.csv");

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_how_it_is_encrypted_is_found() {
+    fn encryption_metadata_is_detected() {
         assert!(has_field(&footer(8, STRUCT)));
         assert!(!has_field(&footer(7, LIST)));
         assert!(!has_field(&footer(8, BINARY)));

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_are_made_good_and_kinds_are_not() {
+    fn widths_are_reconciled_and_kinds_are_not() {
         use DataType::*;
         for (a, b, expected) in [
             (Int32, Int64, Some(Int64)),

@@ -236,7 +236,7 @@ fn large_files_are_cut_into_morsels_that_depend_on_their_size_alone() {
 }
 
 #[test]
-fn batches_have_about_as_many_rows_as_were_asked_for() {
+fn batches_have_about_the_requested_number_of_rows() {
     let folder = Folder::new();
     let rows = sample(50_000);
     let paths = [
@@ -439,7 +439,7 @@ fn relative_paths_stay_relative() {
 }
 
 #[test]
-fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
+fn filters_skip_row_groups_by_statistics() {
     let folder = Folder::new();
     let rows = sample(10_000);
     let paths = every_format(&folder, &rows);
@@ -471,7 +471,7 @@ fn filters_are_applied_and_leave_out_what_statistics_rule_out() {
 }
 
 #[test]
-fn a_filter_is_true_of_the_same_rows_however_they_lie() {
+fn a_filter_selects_the_same_rows_in_any_layout() {
     let folder = Folder::new();
     let f = [1.0, 9.0, f64::NAN, 5.0, 2.0, f64::NAN, 5.0, 5.0, -0.0, 0.0];
     let values: [(&str, ArrayRef); 2] =
@@ -576,7 +576,7 @@ fn row_groups_are_read_separately_where_they_need_only_be_decoded() {
 }
 
 #[test]
-fn a_file_without_rows_has_none_and_no_say() {
+fn empty_files_do_not_affect_the_schema() {
     let folder = Folder::new();
     let none = sample(1).slice(0, 0);
     let some = sample(5);

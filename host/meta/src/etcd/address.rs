@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_addresses_say() {
+    fn addresses_are_parsed() {
         for (text, endpoints, prefix, tls) in [
             ("etcd://a:1", &["a:1"][..], "sandbar/", None),
             ("etcd://a", &["a:2379"], "sandbar/", None),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_others() {
+    fn invalid_addresses_are_errors() {
         for (text, reason) in [
             ("", "does not start"),
             ("http://a:1", "does not start"),

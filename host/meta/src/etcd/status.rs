@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failures_mean() {
+    fn failures_map_to_errors() {
         let connect = || Status::from_error(Box::new(ConnectError("refused".into())));
         for (status, expected) in [
             (connect(), "not done"),

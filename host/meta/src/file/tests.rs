@@ -90,7 +90,7 @@ async fn one_process_has_the_file() {
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so() {
+async fn requests_to_a_closed_store_fail() {
     let folder = tempfile::tempdir().unwrap();
     let store = opened(&folder.path().join("meta")).await.unwrap();
     let mut watcher = store.watch(&KeyRange::all(), Revision(1)).await.unwrap();
@@ -221,7 +221,7 @@ impl StorageBackend for Power {
 
 /// Acknowledged transactions survive a power cut, whatever part of the rest reached the disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_answered_survives_a_power_cut() {
+async fn acknowledged_writes_survive_a_power_cut() {
     for number in 0..60 {
         let mut seed = Seed::new(number);
         let mut power = Power::default();
@@ -271,7 +271,7 @@ async fn write(store: Arc<RedbStore>, client: u64, answered: Arc<Mutex<BTreeSet<
 }
 
 #[test]
-fn a_file_is_made_whole_or_not_at_all() {
+fn a_file_is_created_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let file = StoreFile::new(&folder.path().join("meta"));
     let (database, _) = open::open(&file, &MetaLimits::default()).unwrap();

@@ -57,7 +57,7 @@ async fn write(store: Arc<RedbStore>, next: Arc<AtomicU64>) {
 }
 
 #[tokio::test]
-async fn what_was_answered_survives_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     let (seeds, _) = seeds(1);
     for number in seeds {
         // On a disk, not in memory.

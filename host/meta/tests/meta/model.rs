@@ -46,7 +46,7 @@ pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
 }
 
 #[tokio::test]
-async fn files_are_as_the_model_says() {
+async fn files_match_the_model() {
     let (seeds, print) = seeds(SEEDS_OF_FILES);
     for seed in seeds {
         let kinds = HistoryFeatures { time: true, reopen: true };
@@ -56,7 +56,7 @@ async fn files_are_as_the_model_says() {
 }
 
 #[tokio::test]
-async fn clusters_are_as_the_model_says() {
+async fn clusters_match_the_model() {
     let cluster = Cluster::start(3).await;
     let (seeds, print) = seeds(SEEDS_OF_CLUSTERS);
     for seed in seeds {

@@ -127,7 +127,7 @@ impl Services for ExpectedHeader {
 }
 
 #[test]
-fn the_code_has_its_data_and_is_given_the_functions_it_asked_for() {
+fn rewritten_code_has_its_data_and_imports() {
     let limits = Limits::default();
     let (code, shape) = compile(&parse_str(BUILT).unwrap()).unwrap();
     let engine = Engine::new(&limits).unwrap();

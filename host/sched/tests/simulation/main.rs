@@ -29,7 +29,7 @@ fn number_from_env(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn histories_are_as_the_model_says() {
+fn histories_match_the_model() {
     if let Some(seed) = number_from_env("SANDBAR_SEED") {
         return History::new(seed, true).run();
     }

@@ -123,7 +123,7 @@ fn the_biggest_and_coldest_go_first() {
 }
 
 #[test]
-fn what_workers_have_is_asked_back_and_counts_until_then() {
+fn evicted_files_count_until_workers_return_them() {
     let mut world = World::new(100 * MIB, 0);
     let first = world.object(60);
     assert_eq!((world.lend(first, 1), world.lend(first, 2)), ("file", "file"));
@@ -147,7 +147,7 @@ fn what_workers_have_is_asked_back_and_counts_until_then() {
 }
 
 #[test]
-fn what_only_its_writer_had_is_written_again() {
+fn memory_of_dropped_values_is_reused_by_its_writer() {
     let mut world = World::new(100 * MIB, 0);
     let first = world.unsealed(20, 1, 7);
     world.values.drop_value(first);
@@ -169,7 +169,7 @@ fn what_only_its_writer_had_is_written_again() {
 }
 
 #[test]
-fn what_only_its_writer_had_goes_to_disk_with_the_writers_memory() {
+fn unsealed_values_are_spilled_with_their_writers_memory() {
     let mut world = World::new(100 * MIB, 0);
     let (cold, hot) = (world.unsealed(60, 2, 9), world.object(30));
     world.expects("Close w2 m9");
@@ -178,7 +178,7 @@ fn what_only_its_writer_had_goes_to_disk_with_the_writers_memory() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_said_and_tried_again() {
+fn a_full_disk_is_reported_and_retried() {
     let mut world = World::new(100 * MIB, u64::MAX / 2);
     let (first, second) = (world.object(60), world.object(50));
     assert!(world.values.exceeds_limit(second) && world.values.exceeds_limit(first));
@@ -193,7 +193,7 @@ fn a_disk_that_is_full_is_said_and_tried_again() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn oversized_values_are_rejected() {
     let mut world = World::new(MIB, 0);
     let mut refused = |bytes: u64| {
         let memory = ValueMemory::Bytes(vec![0; bytes as usize].into());
@@ -239,7 +239,7 @@ fn a_worker_has_only_so_many_files() {
 }
 
 #[test]
-fn what_can_t_be_read_is_lost() {
+fn unreadable_values_are_lost() {
     let mut world = World::new(100 * MIB, 0);
     let (first, _) = (world.object(60), world.object(30));
     assert_eq!(world.places(&[first]), "d");

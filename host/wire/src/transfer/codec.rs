@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrinks_comes_back_and_gives_no_more_than_it_may() {
+    fn compressed_chunks_round_trip_within_their_bound() {
         let bytes: Vec<u8> = (0..100_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
         for codec in [Codec::Lz4, Codec::Zstd] {
             let compressed = codec.compress(&bytes).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_not_compressed() {
+    fn incompressible_chunks_are_sent_raw() {
         let mut noise = vec![0; 64 << 10];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         for codec in [Codec::Raw, Codec::Lz4, Codec::Zstd] {

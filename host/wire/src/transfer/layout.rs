@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_groups_of_one_block_are_asked_for_together() {
+    fn only_groups_of_one_block_are_requested_together() {
         let layout = Layout::for_bytes(300 * GROUP_BYTES).unwrap();
         for (groups, expected) in [(0..1, true), (0..256, true), (255..257, false), (299..300, true), (299..301, false)]
         {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_named() {
+    fn invalid_limits_are_named() {
         let wrong = TransferLimits { piece_bytes_max: 1, ..TransferLimits::default() };
         assert!(wrong.check().unwrap_err().contains("`piece_bytes_max` is 1"));
     }

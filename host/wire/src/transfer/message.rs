@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_none() {
+    fn malformed_requests_are_rejected() {
         let limits = TransferLimits::default();
         let whole = TransferRequest::Small { priority: Priority::Get, objects: vec![] }.write();
         for bytes in [&[][..], &[7], &[1, 2, 255, 255, 255, 255, 15], &[&whole[1..], &[0]].concat()] {

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_more_urgent_goes_first() {
+    fn urgent_transfers_go_first() {
         let positions = [FIRST_POSITION, 1, POSITIONS - 1];
         let stream_priorities = |priority: &Priority| positions.map(|position| priority.of_stream(position));
         let order: Vec<i32> = Priority::ALL.iter().rev().flat_map(stream_priorities).collect();

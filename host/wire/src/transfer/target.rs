@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_outlives_the_target() {
+    fn written_bytes_outlive_the_target() {
         for bytes in [0, 1, 100_000] {
             let target = HeapTarget::new(bytes).unwrap();
             let view = target.view();

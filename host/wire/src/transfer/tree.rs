@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_merge_to_what_they_are_the_lists_of() {
+    fn hash_lists_merge_to_their_tree() {
         let tree = HashTree::build(&bytes(3 * BLOCK + GROUP_BYTES + 1));
         assert_eq!(tree.blocks().len(), 4);
         assert_eq!(RootHash(merge(tree.blocks(), true)), tree.root());

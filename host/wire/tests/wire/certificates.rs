@@ -62,7 +62,7 @@ fn requests_are_signed_only_if_they_are_whole() {
 
 /// The certificate contains nothing of the request but the key.
 #[test]
-fn a_request_says_nothing_but_its_key() {
+fn a_certificate_takes_only_the_key_of_its_request() {
     let cluster = Cluster::new();
     let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let mut wish = CertificateParams::default();

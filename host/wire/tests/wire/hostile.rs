@@ -82,7 +82,7 @@ async fn streams_that_are_nothing_close_the_connection() {
 
 /// Streams without a first byte (slowloris) are reset after a timeout, and other streams go on meanwhile.
 #[tokio::test]
-async fn silent_streams_are_given_up() {
+async fn silent_streams_time_out() {
     let limits = WireLimits { stream_head_ms_max: 200, streams_max: 32, ..WireLimits::default() };
     let attack = attack_with(limits).await;
     let mut silent = Vec::new();
@@ -107,7 +107,7 @@ async fn silent_streams_are_given_up() {
 
 /// A request that arrives byte by byte.
 #[tokio::test]
-async fn slow_requests_are_given_up() {
+async fn slow_requests_time_out() {
     let limits = WireLimits { request_time_ms_max: 300, ..WireLimits::default() };
     let attack = attack_with(limits).await;
     let (mut send, mut receive) = attack.quinn.open_bi().await.unwrap();
@@ -129,7 +129,7 @@ async fn slow_requests_are_given_up() {
 
 /// An endless request is stopped at the maximum length.
 #[tokio::test]
-async fn endless_requests_are_given_up() {
+async fn endless_requests_are_rejected() {
     let attack = attack_with(WireLimits::default()).await;
     let (mut send, _receive) = attack.quinn.open_bi().await.unwrap();
     send.write_all(&[64]).await.unwrap();

@@ -174,7 +174,7 @@ async fn the_cluster_has_to_show_itself_first() {
 
 /// A client may send one short request, within the timeout.
 #[tokio::test]
-async fn a_stranger_may_say_one_thing() {
+async fn a_stranger_may_send_one_request() {
     let cluster = Cluster::new();
     let limits = WireLimits { join_time_ms_max: 300, ..WireLimits::default() };
     let server = bind_with(&cluster.node("gateway"), limits);

@@ -91,7 +91,7 @@ async fn a_peer_that_falls_silent_is_lost_within_5_s() {
 
 /// A restarted node resets its peers' old connections.
 #[tokio::test]
-async fn a_peer_that_was_started_again_says_so() {
+async fn a_restarted_peer_is_recognized() {
     let cluster = Cluster::new();
     let identity = cluster.node("a");
     let (a, cut) = bind_by_cable(&identity);
@@ -130,7 +130,7 @@ async fn connections_do_not_move() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_closed_tells_its_peers() {
+async fn a_closed_endpoint_notifies_its_peers() {
     let cluster = Cluster::new();
     let (a, b) = (cluster.endpoint("a"), cluster.endpoint("b"));
     let (by_a, by_b) = connect(&a, &b).await;

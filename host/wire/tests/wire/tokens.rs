@@ -25,7 +25,7 @@ fn a_token_survives_being_copied() {
 }
 
 #[test]
-fn what_is_wrong_with_a_token_s_text_is_said() {
+fn errors_of_token_text_are_described() {
     let cluster = Cluster::new();
     let text = token(&cluster, JoinGrant::Node).to_text();
     let whole = text.len() - 5;
@@ -54,7 +54,7 @@ fn what_is_wrong_with_a_token_s_text_is_said() {
 }
 
 #[test]
-fn a_token_is_good_for_what_it_says() {
+fn a_token_grants_its_role_and_name() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
     let trust = cluster.authority.trust();
     let (node, tenant) = (token(&cluster, JoinGrant::Node), token(&cluster, JoinGrant::Tenant(n("acme"))));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_hands_back_arrives() {
+    fn results_of_calls_arrive() {
         for (rows, log) in [(&[][..], false), (&[], true), (&[3], false), (&[0, 700, 1], true), (&[900, 900], false)] {
             let (slot, delivered) = delivered(rows, log);
             assert_eq!(delivered.is_none(), rows.is_empty() && !log);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_collected_is_bounded() {
+    fn collected_output_is_bounded() {
         let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
         let (collected, other) = (collected_bytes_max(&limits) + LOG_SPACE_BYTES, 1000 + LOG_SPACE_BYTES);
         let slot = SharedMemory::new(collected as usize + 10).unwrap();

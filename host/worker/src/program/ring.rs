@@ -373,7 +373,7 @@ mod tests {
 
     /// With two threads: each frame is either taken or taken back.
     #[test]
-    fn what_is_given_is_taken_or_taken_back() {
+    fn assigned_tasks_are_taken_or_recalled() {
         let ring = ring(4096);
         let (mut sender, mut receiver) = (TaskSender::new(ring.clone()), TaskReceiver::new(ring));
         const FRAMES: u32 = 200_000;

@@ -19,7 +19,7 @@ fn own_bytes(process: u32) -> u64 {
 }
 
 #[test]
-fn a_slow_link_holds_up_what_goes_over_it_and_nothing_else() {
+fn a_slow_link_delays_only_its_own_transfers() {
     let _alone = alone();
     let nodes = Nodes::start(Net::switched(4), 3);
     nodes.meet();

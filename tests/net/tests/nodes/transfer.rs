@@ -82,7 +82,7 @@ fn check(label: &str, link: LinkFaults, bytes: usize, happened: fn(&RelayCounts)
 
 /// The speed depends on congestion control, so this test does not check it.
 #[test]
-fn losses_are_made_up_for() {
+fn lost_packets_are_retransmitted() {
     let link = LinkFaults { loss: 0.01, ..LinkFaults::of_delay(Duration::from_millis(10)) };
     check("1% lost, 20 ms there and back", link, 1 << 20, |counts| counts.lost);
 }
@@ -95,7 +95,7 @@ fn damaged_packets_are_as_good_as_lost() {
 
 /// Fetches at full speed, through a relay and through a bridge.
 #[test]
-fn what_comes_is_what_was_sent_whatever_carries_it() {
+fn received_bytes_equal_sent_bytes_on_any_link() {
     let _alone = alone();
     for (name, net) in [("a relay", Net::relayed(2, 37)), ("a switch", Net::switched(2))] {
         let output = fetch(&net, 64 << 20, &[("SANDBAR_ROUNDS", "2"), ("SANDBAR_ONLY", "bare,ours")]);

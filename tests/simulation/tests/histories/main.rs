@@ -31,7 +31,7 @@ fn number_from_env(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn what_is_promised_holds_in_every_history() {
+fn invariants_hold_in_every_history() {
     if let Some(seed) = number_from_env("SANDBAR_SEED") {
         let history = History::new(seed, true);
         let _printed = PrintOnDrop(history.net());

@@ -80,7 +80,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
 ];
 
 #[test]
-fn batches_that_lie() {
+fn forged_batches() {
     beside_a_victim(|| {
         let attack_lab = AttackLab::new(4, 10);
         let raw = component("tests/hostile/raw");

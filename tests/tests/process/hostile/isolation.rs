@@ -16,7 +16,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
 const ROWS_EACH: u32 = 20_000;
 
 #[test]
-fn guests_do_not_see_what_others_left() {
+fn guests_do_not_see_memory_of_other_guests() {
     beside_a_victim(|| {
         let attack_lab = AttackLab::new(4, ROWS_EACH);
         let raw = component("tests/hostile/raw");

@@ -37,7 +37,7 @@ const TRAINERS: &[(&str, Outcome)] = &[
 ];
 
 #[test]
-fn requests_for_what_is_not_there() {
+fn invalid_requests_of_guests() {
     beside_a_victim(|| {
         let attack_lab = AttackLab::new(4, 10);
         let raw = component("tests/hostile/raw");

@@ -16,7 +16,7 @@ fn fit(params: &MlpParams, values: &[f64], target: &[f64]) -> Result<MlpModel, M
 }
 
 #[test]
-fn it_learns_what_a_line_can_not() {
+fn it_fits_nonlinear_targets() {
     let (values, target) = surface(2000);
     let params = MlpParams { hidden_layer_sizes: vec![32, 16], max_epochs: 60, ..MlpParams::default() };
     let model = fit(&params, &values, &target).unwrap();
@@ -41,7 +41,7 @@ fn it_learns_what_a_line_can_not() {
 }
 
 #[test]
-fn what_can_not_be_trained_on() {
+fn unusable_training_data_is_rejected() {
     let (values, target) = surface(20);
     let usual = MlpParams { max_epochs: 3, ..MlpParams::default() };
     let nan = [vec![f64::NAN], values[1..].to_vec()].concat();

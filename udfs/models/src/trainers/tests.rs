@@ -51,7 +51,7 @@ fn stored_models_predict_the_same() {
 }
 
 #[test]
-fn what_people_read() {
+fn displayed_parameters() {
     let check = |trainer, params, expected: &[&str]| {
         let shown: serde_json::Value =
             serde_json::from_str(&fit(trainer, params, &[split(60, 0, 1)])[0].params).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_mean_what_sql_says() {
+    fn patterns_follow_sql_semantics() {
         for (pattern, escape, expected) in [
             ("b%", '\\', Ok(r"^(?s:b.*)$")),
             ("_b", '\\', Ok(r"^(?s:.b)$")),

@@ -57,7 +57,7 @@ fn two_columns_of_one_name_are_refused() {
 }
 
 #[test]
-fn what_is_no_text_is_named() {
+fn binary_files_are_named() {
     let folder = Folder::new();
     for (bytes, expected) in [
         (&b"\x1f\x8b\x08\x00junk"[..], ": it starts like a gzip file (.gz), not like text"),

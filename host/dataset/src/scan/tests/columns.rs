@@ -53,7 +53,7 @@ fn a_filter_sees_the_types_that_all_files_agree_on() {
 }
 
 #[test]
-fn whole_numbers_that_floats_can_not_tell_apart_are_refused() {
+fn integers_beyond_float_precision_are_rejected() {
     let folder = Folder::new();
     let float = one("k", Arc::new(Float32Array::from(vec![0.5])));
     let other = folder.parquet("float.parquet", &float, 10);

@@ -172,7 +172,7 @@ fn filters_are_sql() {
 }
 
 #[test]
-fn what_is_no_filter_is_refused_by_name() {
+fn unsupported_filters_are_rejected_by_name() {
     let folder = Folder::new();
     let path = folder.parquet("a.parquet", &people(), 10);
     let there = "its columns are `k`, `x`, `i`, `z`, `y`, `t`, `d`, `b`";

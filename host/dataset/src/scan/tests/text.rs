@@ -57,7 +57,7 @@ fn the_first_text_value_of_a_column_is_named() {
 }
 
 #[test]
-fn values_are_what_they_are_written_as() {
+fn values_keep_their_written_form() {
     use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
     let folder = Folder::new();
     for (values, data_type, expected) in [
@@ -194,7 +194,7 @@ fn text_is_text_in_all_files_of_csv() {
 }
 
 #[test]
-fn what_is_said_of_text_holds() {
+fn declared_text_options_apply() {
     let folder = Folder::new();
     type Change<'a> = &'a dyn Fn(&mut TextSpec);
     type Case<'a> = (&'a str, Change<'a>, Result<&'a [&'a str], &'a str>);
@@ -307,7 +307,7 @@ fn unused_json_fields_do_not_matter() {
 }
 
 #[test]
-fn values_of_json_keep_what_they_are() {
+fn json_values_keep_their_types() {
     use DataType::{Float64, UInt64, Utf8};
     let folder = Folder::new();
     let list = |item| DataType::List(Arc::new(arrow_schema::Field::new_list_field(item, true)));
@@ -427,7 +427,7 @@ fn encodings_and_compressions_are_read() {
 }
 
 #[test]
-fn what_packs_tightly_takes_no_memory_at_once() {
+fn highly_compressed_text_is_read_in_bounded_memory() {
     let folder = Folder::new();
     // 1 GiB in one line, compressed to a few hundred kilobytes.
     let mut writer = ::zstd::stream::write::Encoder::new(Vec::new(), 3).expect("a writer");

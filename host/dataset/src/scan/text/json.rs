@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_named_where_it_begins() {
+    fn errors_name_the_start_of_a_non_object() {
         for (json, at, expected) in [
             ("{\"a\": 1}\n[{\"a\": 1}]", 9, "it holds an array"),
             ("{\"a\": 1}\n7", 9, "expected an object, found `7`"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_does_not_depend_on_what_follows() {
+    fn complete_objects_do_not_depend_on_later_bytes() {
         let json = "{\"a\": \"x\\\"}\\n\", \"b\": [1, {\"c\": \"]\"}]}\n{\"a\": 12}\n{}";
         let whole = split(json, true).expect("objects").1;
         for cut in 0..json.len() {

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_text_is_checked() {
+    fn declared_text_options_are_checked() {
         let spec = |change: &dyn Fn(&mut TextSpec)| {
             let mut spec = TextSpec::default();
             change(&mut spec);

@@ -89,7 +89,7 @@ fn an_object_without_holders_has_no_location() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_location_table_is_bounded() {
     let limits = LocationLimits { objects_max: 2, nodes_max: 3, ..LocationLimits::default() };
     let mut locations = with_producer(limits);
     assert!(locations.add_holder(ObjectId(2), PRODUCER) && !locations.add_holder(ObjectId(3), PRODUCER));

@@ -54,7 +54,7 @@ async fn several_holders_share_the_work() {
 }
 
 #[tokio::test]
-async fn a_holder_without_the_object_refuses_and_others_are_asked() {
+async fn other_holders_are_tried_after_a_refusal() {
     let bytes = noise(GROUP * 3, 1);
     let (receiver, first, second) = (Host::start(0, limits()), Host::start(1, limits()), Host::start(2, limits()));
     let holders = || vec![receiver.holder_of(&first), receiver.holder_of(&second)];
@@ -78,7 +78,7 @@ async fn a_holder_without_the_object_refuses_and_others_are_asked() {
 }
 
 #[tokio::test]
-async fn whose_bytes_are_others_than_was_announced_is_no_liar() {
+async fn a_holder_of_other_bytes_is_not_blamed() {
     for len in [1, GROUP, GROUP * 3] {
         let bytes = noise(len, 1);
         let (receiver, holder) = (Host::start(0, limits()), Host::start(1, limits()));
@@ -145,7 +145,7 @@ async fn a_holder_that_serves_more_urgent_fetches_is_kept() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_made_again_and_nothing_comes_twice() {
+async fn a_lost_connection_is_replaced_and_no_chunk_is_fetched_twice() {
     let bytes = noise(BLOCK, 1);
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
@@ -251,7 +251,7 @@ async fn many_large_ones_wait_for_each_other_and_all_come() {
 }
 
 #[tokio::test]
-async fn what_shrinks_is_compressed_where_the_link_is_slow() {
+async fn compressible_chunks_are_compressed_on_slow_links() {
     use super::super::layout::Layout;
     use super::super::message::PieceRequest;
     use super::super::piece::{PieceEnd, fetch_piece};

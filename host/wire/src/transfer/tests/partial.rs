@@ -43,7 +43,7 @@ async fn check(len: usize, nodes: u32) {
 }
 
 #[tokio::test]
-async fn what_has_come_goes_on_while_the_rest_comes() {
+async fn arrived_chunks_are_served_during_the_fetch() {
     for (len, nodes) in [(1, 3), (GROUP, 3), (40 * GROUP + 7, 6), (300 * GROUP, 4)] {
         check(len, nodes).await;
     }

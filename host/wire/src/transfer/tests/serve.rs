@@ -36,7 +36,7 @@ fn piece(bytes: &[u8], groups: std::ops::Range<u32>) -> PieceRequest {
 }
 
 #[tokio::test]
-async fn what_can_not_be_meant_is_refused() {
+async fn invalid_requests_are_refused() {
     let bytes = noise(300 * GROUP, 5);
     let (requester, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);
@@ -111,7 +111,7 @@ async fn a_slow_receiver_does_not_delay_others() {
 }
 
 #[tokio::test]
-async fn a_prefetch_makes_room_for_what_is_waited_for() {
+async fn a_prefetch_yields_to_an_awaited_fetch() {
     let bytes = noise(40 * GROUP, 5);
     let (requester, host) = (Host::start(0, limits()), Host::start(1, limits()));
     host.put(OBJECT, &bytes);

@@ -35,7 +35,7 @@ async fn each_comes_in_its_place() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_does_not_touch_others() {
+async fn an_error_of_one_object_does_not_affect_others() {
     let (receiver, host) = (Host::start(0, limits()), Host::start(1, limits()));
     let specs: Vec<SmallSpec> = (0..12).map(spec).collect();
     (0..12).filter(|id| *id != 3).for_each(|id| host.put(ObjectId(id), &object(id)));
