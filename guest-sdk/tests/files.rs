@@ -26,7 +26,7 @@ fn check<R: Value + PartialEq + std::fmt::Debug>(task: &str, argument: &str, exp
     let found = testing::run::<R>(task, argument);
     match (&found, expected) {
         (Ok(found), Ok(expected)) => assert_eq!(*found, expected, "{task}"),
-        (Err(found), Err(words)) => assert!(found.contains(words), "{task}: {found}"),
+        (Err(found), Err(expected_text)) => assert!(found.contains(expected_text), "{task}: {found}"),
         _ => panic!("{task}: {found:?}"),
     }
 }

@@ -126,8 +126,8 @@ fn print(text: &str) {
 mod tests {
     use super::*;
 
-    fn args(words: &str) -> Vec<OsString> {
-        words.split_whitespace().map(OsString::from).collect()
+    fn args(command_line: &str) -> Vec<OsString> {
+        command_line.split_whitespace().map(OsString::from).collect()
     }
 
     #[test]

@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn rows_without_usable_data_are_errors() {
-        for (text, words) in [("a\nb,2", "line 2: "), ("a\n1,2", "line 2: 2 of 9"), ("a\n", "no rows")] {
+        for (text, expected_text) in [("a\nb,2", "line 2: "), ("a\n1,2", "line 2: 2 of 9"), ("a\n", "no rows")] {
             let error = run("main", text).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(expected_text), "{error}");
         }
     }
 }

@@ -106,18 +106,18 @@ fn train(kind: Kind, group: Rows, rows: Batch) -> Result<f64, String> {
     let columns: Vec<&[f64]> = (0..width).map(|feature| features.column(feature)).collect();
     let tree = |splitter| RegressionTreeParams { splitter, max_depth: Some(6), ..RegressionTreeParams::default() };
     let mut predicted = vec![0.0; expected.len()];
-    let words = |e: &dyn std::fmt::Display| format!("group {}: {e}", group.key);
+    let failure = |e: &dyn std::fmt::Display| format!("group {}: {e}", group.key);
     match kind {
         Kind::Linear => {
-            let model = LinearParams::default().fit_features(features, &target).map_err(|e| words(&e))?;
+            let model = LinearParams::default().fit_features(features, &target).map_err(|e| failure(&e))?;
             model.predict(test, &mut predicted);
         }
         Kind::Tree => {
-            let model = tree(Splitter::Best).fit_columns(&columns, &target).map_err(|e| words(&e))?;
+            let model = tree(Splitter::Best).fit_columns(&columns, &target).map_err(|e| failure(&e))?;
             model.predict(test, &mut predicted);
         }
         Kind::RandomTree => {
-            let model = tree(Splitter::Random).fit_columns(&columns, &target).map_err(|e| words(&e))?;
+            let model = tree(Splitter::Random).fit_columns(&columns, &target).map_err(|e| failure(&e))?;
             model.predict(test, &mut predicted);
         }
     }
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn rows_without_usable_data_are_errors() {
-        let check = |text: &str, words: &str| {
+        let check = |text: &str, failure: &str| {
             let error = run(text, &["x"]).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(failure), "{error}");
         };
         check("x,y\n1,2", "the file has no column `key`");
         check("x,key,y\n1", "line 2 has 1 fields");

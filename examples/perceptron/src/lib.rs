@@ -208,14 +208,14 @@ mod tests {
 
     #[test]
     fn rows_without_usable_data_are_errors() {
-        for (text, words) in [
+        for (text, expected_text) in [
             ("x,z\n1,2", "the file has no column `y`"),
             ("x,y\n1,2\n1", "line 3 has 1 fields"),
             ("x,y\n1,2\na,1", "line 3: invalid float"),
             ("x,y\n", "no rows"),
         ] {
             let error = run(text, serde_json::json!({})).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(expected_text), "{error}");
         }
     }
 }

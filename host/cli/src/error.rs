@@ -31,7 +31,7 @@ impl CliError {
 impl std::fmt::Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CliError::Usage(words) | CliError::Failed(words) | CliError::Stopped(words) => f.write_str(words),
+            CliError::Usage(text) | CliError::Failed(text) | CliError::Stopped(text) => f.write_str(text),
         }
     }
 }

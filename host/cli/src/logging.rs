@@ -116,10 +116,10 @@ fn is_shown(format: LogFormat, target: &str, level: Level) -> bool {
 }
 
 /// Formats a line with the number of suppressed lines before it.
-fn line(words: &str, suppressed: u64) -> String {
-    let words = output::plain(words).replace('\n', " ");
-    let mut text: String = words.chars().take(LINE_CHARS_MAX).collect();
-    if text.len() < words.len() {
+fn line(line_text: &str, suppressed: u64) -> String {
+    let line_text = output::plain(line_text).replace('\n', " ");
+    let mut text: String = line_text.chars().take(LINE_CHARS_MAX).collect();
+    if text.len() < line_text.len() {
         text.push('…');
     }
     if suppressed > 0 {

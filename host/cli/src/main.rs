@@ -140,11 +140,11 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
 /// Prints why a command failed, with a remedy, and returns the exit code.
 fn report_failure(failure: CliError) -> ExitCode {
     match &failure {
-        CliError::Stopped(words) => output::message(words),
+        CliError::Stopped(failure_text) => output::message(failure_text),
         _ => {
-            let words = failure.to_string();
-            let remedy = remedy::find(&words).map_or_else(String::new, |remedy| format!("; {remedy}"));
-            output::message(&format!("error: {words}{remedy}"));
+            let failure_text = failure.to_string();
+            let remedy = remedy::find(&failure_text).map_or_else(String::new, |remedy| format!("; {remedy}"));
+            output::message(&format!("error: {failure_text}{remedy}"));
         }
     }
     failure.code()

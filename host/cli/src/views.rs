@@ -234,8 +234,8 @@ fn show<T: Serialize>(
         return Ok(());
     }
     output::print(&table(&listing.rows).text())?;
-    if let Some(words) = omitted_rows(&rows_name.replace('_', "-"), listing, limit) {
-        output::message(&words);
+    if let Some(note) = omitted_rows(&rows_name.replace('_', "-"), listing, limit) {
+        output::message(&note);
     }
     Ok(())
 }
@@ -347,11 +347,11 @@ fn nodes_table(rows: &[NodeRow]) -> Columns {
 
 /// Formats the free and total amount of each resource: `cpus 1 of 2, memory 1.0 GiB of 2.0 GiB`.
 fn amounts(resources: &[ResourceRow]) -> String {
-    let words = |row: &ResourceRow| match row.name.as_str() {
+    let note = |row: &ResourceRow| match row.name.as_str() {
         "memory" => format!("memory {} of {}", size(row.free as u64), size(row.total as u64)),
         name => format!("{name} {} of {}", row.free, row.total),
     };
-    resources.iter().map(words).collect::<Vec<_>>().join(", ")
+    resources.iter().map(note).collect::<Vec<_>>().join(", ")
 }
 
 fn workers_table(rows: &[WorkerRow]) -> Columns {

@@ -252,8 +252,8 @@ impl Session {
             Operand::Tensor(tensor) => self.spec(*tensor),
             Operand::Values(spec, bytes) if spec.bytes() == bytes.len() as u64 => Ok(*spec),
             Operand::Values(spec, bytes) => {
-                let words = format!("{} bytes do not form a {spec}, which takes {}", bytes.len(), spec.bytes());
-                Err(DenseError::Shape(words))
+                let reason = format!("{} bytes do not form a {spec}, which takes {}", bytes.len(), spec.bytes());
+                Err(DenseError::Shape(reason))
             }
         };
         let specs: Vec<Spec> = operands.iter().map(spec).collect::<Result<_, _>>()?;
@@ -415,9 +415,9 @@ impl Session {
         let entry = self.entry(tensor)?;
         let end = offset.checked_add(bytes);
         if end.is_none_or(|end| end > entry.spec.bytes()) || !offset.is_multiple_of(4) {
-            let words =
+            let reason =
                 format!("{bytes} bytes at {offset} are not within {}, or do not start at a multiple of 4", entry.spec);
-            return Err(DenseError::Shape(words));
+            return Err(DenseError::Shape(reason));
         }
         let device = match (&entry.host, entry.device) {
             (None, Some(device)) => device,

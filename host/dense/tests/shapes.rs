@@ -19,7 +19,7 @@ fn check(op: &Op, inputs: &[&str], expected: Result<&[&str], &str>) {
         (Ok(found), Ok(expected)) => {
             assert_eq!(found.iter().map(Spec::to_string).collect::<Vec<_>>(), expected, "{op:?}");
         }
-        (Err(found), Err(words)) => assert!(found.to_string().contains(words), "{op:?}: {found}"),
+        (Err(found), Err(expected_text)) => assert!(found.to_string().contains(expected_text), "{op:?}: {found}"),
         (found, _) => panic!("{op:?}: {found:?}, not {expected:?}"),
     }
 }
@@ -89,7 +89,7 @@ fn shapes_of_broadcasts() {
         (["f32[2]", "f32[2, 3]"], Err("don't agree")),
         (["f32[2, 1]", "f32[3]"], Err("don't agree")),
     ] {
-        let expected = expected.as_ref().map(std::slice::from_ref).map_err(|words| *words);
+        let expected = expected.as_ref().map(std::slice::from_ref).map_err(|expected_text| *expected_text);
         check(&sum, &inputs, expected);
     }
     check(&sum, &["f32[2, 3]"], Err("step 1 takes input 1, the number of inputs is 1"));
@@ -97,7 +97,7 @@ fn shapes_of_broadcasts() {
 
 #[test]
 fn functions_that_are_none() {
-    for (steps, words) in [
+    for (steps, expected_text) in [
         (vec![], "it leaves 0 values"),
         (vec![Step::Input(0), Step::Input(0)], "it leaves 2 values"),
         (vec![Step::One(Unary::Exp)], "step 0 takes more values than the stack holds"),
@@ -107,7 +107,7 @@ fn functions_that_are_none() {
         (vec![Step::One(Unary::Abs); 65], "it has 65 steps, the maximum is 64"),
     ] {
         let found = Map::new(steps).unwrap_err().to_string();
-        assert!(found.contains(words), "{found}");
+        assert!(found.contains(expected_text), "{found}");
     }
 }
 

@@ -148,12 +148,12 @@ fn of_guest(kind_name: &str, error: &wgpu::Error) -> GpuError {
     GpuError::Kernel(shortened(format!("{kind_name}: {error}")))
 }
 
-fn shortened(mut words: String) -> String {
-    if words.len() > WORDS_MAX {
-        words.truncate(words.floor_char_boundary(WORDS_MAX));
-        words.push('…');
+fn shortened(mut error_text: String) -> String {
+    if error_text.len() > WORDS_MAX {
+        error_text.truncate(error_text.floor_char_boundary(WORDS_MAX));
+        error_text.push('…');
     }
-    words
+    error_text
 }
 
 #[cfg(test)]

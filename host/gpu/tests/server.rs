@@ -161,7 +161,7 @@ fn failures_are_reported_to_readers_of_the_result() {
     let after = remote.run(&twice(), &[memory], 1).unwrap()[0];
     let unknown = remote.run(&twice(), &[12345], 1).unwrap()[0];
     let wrong = remote.run(&Op::SolveQr, &[good, good], 1).unwrap()[0];
-    for (tensor, kind, words) in [
+    for (tensor, kind, expected_text) in [
         (memory, RemoteErrorKind::Memory, "exceed the GPU memory limit"),
         (after, RemoteErrorKind::Memory, "exceed the GPU memory limit"),
         (unknown, RemoteErrorKind::Request, "unknown tensor"),
@@ -169,7 +169,7 @@ fn failures_are_reported_to_readers_of_the_result() {
         (777, RemoteErrorKind::Request, "unknown tensor"),
     ] {
         let error = read(&mut remote, tensor, 1).unwrap_err();
-        assert!(error.kind == kind && error.message.contains(words), "{error:?}");
+        assert!(error.kind == kind && error.message.contains(expected_text), "{error:?}");
     }
     assert_eq!(read(&mut remote, good, 2), Ok(vec![1.0, 2.0]));
     // A read out of bounds closes the connection.

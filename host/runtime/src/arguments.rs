@@ -256,7 +256,9 @@ mod tests {
         let found = encode_argument("x", type_name, text, &mut JobFiles::default()).map_err(|e| e.to_string());
         match expected {
             Ok(json) => assert_eq!(found, Ok(EncodedArgument::Json(json.to_owned())), "{type_name} {text}"),
-            Err(words) => assert!(found.clone().is_err_and(|e| e.contains(words)), "{type_name} {text}: {found:?}"),
+            Err(expected_text) => {
+                assert!(found.clone().is_err_and(|e| e.contains(expected_text)), "{type_name} {text}: {found:?}")
+            }
         }
     }
 
@@ -321,8 +323,8 @@ mod tests {
             let found = plan_arguments(&task, &values).map(drop).map_err(|e| e.to_string());
             match expected {
                 Ok(()) => assert_eq!(found, Ok(()), "{type_name} {text:?}"),
-                Err(words) => {
-                    assert!(found.clone().is_err_and(|e| e.contains(words)), "{type_name} {text:?}: {found:?}")
+                Err(expected_text) => {
+                    assert!(found.clone().is_err_and(|e| e.contains(expected_text)), "{type_name} {text:?}: {found:?}")
                 }
             }
         }

@@ -151,8 +151,8 @@ mod tests {
         let bytes = wat::parse_str(text).unwrap();
         match (check_binary(&bytes), expect) {
             (Ok(shape), Ok(image_end)) => assert_eq!(shape.image_end, image_end, "{text}"),
-            (Err(fault), Err((code, words))) => {
-                assert!(fault.code == code && fault.message.contains(words), "{text}: {fault}")
+            (Err(fault), Err((code, expected_text))) => {
+                assert!(fault.code == code && fault.message.contains(expected_text), "{text}: {fault}")
             }
             (actual, expect) => panic!("{text}: {actual:?} instead of {expect:?}"),
         }

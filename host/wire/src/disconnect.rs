@@ -100,9 +100,9 @@ fn alert_meaning(alert: u8) -> &'static str {
 }
 
 /// Decodes a peer's text for display: replaces control characters, which could move a terminal's cursor.
-fn printable(words: &[u8]) -> String {
-    let words = &words[..words.len().min(REASON_BYTES_MAX)];
-    String::from_utf8_lossy(words).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+fn printable(reason_bytes: &[u8]) -> String {
+    let reason_bytes = &reason_bytes[..reason_bytes.len().min(REASON_BYTES_MAX)];
+    String::from_utf8_lossy(reason_bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 impl From<ConnectionError> for DisconnectReason {
@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn words_of_peers_are_printable() {
-        for (words, shown) in [
+        for (reason_bytes, shown) in [
             (&b"plain"[..], "plain"),
             (b"a\x1b[2Jb\nc", "a [2Jb c"),
             (b"\xff\xfe", "\u{fffd}\u{fffd}"),
             ("über".as_bytes(), "über"),
         ] {
-            assert_eq!(printable(words), shown);
+            assert_eq!(printable(reason_bytes), shown);
         }
         assert_eq!(printable(&[b'x'; 2000]).len(), REASON_BYTES_MAX);
     }

@@ -195,8 +195,8 @@ async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<DeviceProfil
     let output =
         output.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the GPU drivers did not answer in time"))??;
     if !output.status.success() || output.stdout.len() > LIST_BYTES_MAX {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("{}: {}", output.status, words.trim())));
+        let error_text = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("{}: {}", output.status, error_text.trim())));
     }
     serde_json::from_slice(&output.stdout).map_err(io::Error::other)
 }

@@ -26,13 +26,13 @@ pub(crate) fn clear(memory: &SharedMemory) {
 }
 
 /// Appends a line if it fits (worker side).
-pub(crate) fn append(memory: &SharedMemory, level: u8, words: &str) {
+pub(crate) fn append(memory: &SharedMemory, level: u8, message: &str) {
     let at = memory.atomic(progress::JOURNAL).load(Relaxed) as usize;
-    let end = at.saturating_add(HEAD_BYTES).saturating_add(words.len());
+    let end = at.saturating_add(HEAD_BYTES).saturating_add(message.len());
     if end <= BYTES_MAX {
-        let length = (words.len() as u32).to_le_bytes();
+        let length = (message.len() as u32).to_le_bytes();
         memory.write(AT + at, &[level, length[0], length[1], length[2], length[3]]);
-        memory.write(AT + at + HEAD_BYTES, words.as_bytes());
+        memory.write(AT + at + HEAD_BYTES, message.as_bytes());
         memory.atomic(progress::JOURNAL).store(end as u64, Release);
     }
 }
@@ -44,8 +44,8 @@ pub(crate) fn read(memory: &SharedMemory) -> Vec<(u8, String)> {
     let mut rest: &[u8] = memory.read(AT, &mut copy);
     let mut lines = Vec::new();
     while let Some(([level, length @ ..], behind)) = rest.split_first_chunk::<HEAD_BYTES>() {
-        let Some((words, behind)) = behind.split_at_checked(u32::from_le_bytes(*length) as usize) else { break };
-        lines.push((*level, String::from_utf8_lossy(words).into_owned()));
+        let Some((message, behind)) = behind.split_at_checked(u32::from_le_bytes(*length) as usize) else { break };
+        lines.push((*level, String::from_utf8_lossy(message).into_owned()));
         rest = behind;
     }
     lines
@@ -64,9 +64,9 @@ mod tests {
         #[test]
         fn the_last_lines_are_read(before in vec(".{0,9}", 0..3), lines in vec((0u8..4, ".{0,40}"), 0..20)) {
             let memory = SharedMemory::new(BYTES).unwrap();
-            before.iter().for_each(|words| append(&memory, 0, words));
+            before.iter().for_each(|message| append(&memory, 0, message));
             clear(&memory);
-            lines.iter().for_each(|(level, words)| append(&memory, *level, words));
+            lines.iter().for_each(|(level, message)| append(&memory, *level, message));
             prop_assert_eq!(read(&memory), lines);
         }
 
@@ -86,8 +86,8 @@ mod tests {
     fn lines_that_do_not_fit_are_dropped() {
         let memory = SharedMemory::new(BYTES).unwrap();
         let long = "x".repeat(BYTES_MAX - 2 * HEAD_BYTES);
-        for words in [&long, "y", "", "z"] {
-            append(&memory, 1, words);
+        for message in [&long, "y", "", "z"] {
+            append(&memory, 1, message);
         }
         assert_eq!(read(&memory), [(1, long), (1, String::new())]);
     }

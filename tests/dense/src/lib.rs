@@ -35,9 +35,9 @@ pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, OwnedVa
             let found = wide(values);
             assert_eq!(found.len(), expected.len(), "SANDBAR_SEED={seed} SANDBAR_CASES=1: {case}: {spec}");
             for (at, (found, (value, size))) in found.iter().zip(expected).enumerate() {
-                let words =
+                let limit_text =
                     || format!("SANDBAR_SEED={seed} SANDBAR_CASES=1: {case}: {spec} at {at}: {found}, not {value}");
-                assert!(is_close(spec.dtype, *found, *value, *size), "{}", words());
+                assert!(is_close(spec.dtype, *found, *value, *size), "{}", limit_text());
             }
         }
     }

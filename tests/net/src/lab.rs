@@ -126,8 +126,8 @@ impl Running {
     /// # Panics
     /// Panics if the command does not start.
     pub fn new(mut command: Command) -> Running {
-        let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-        let line = format!("host {}", words.join(" "));
+        let argument_list: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+        let line = format!("host {}", argument_list.join(" "));
         // SAFETY: `reset_signals` makes system calls only, which are allowed between `fork` and `exec`.
         unsafe { command.pre_exec(reset_signals) };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -289,13 +289,13 @@ impl CommandOutput {
         self
     }
 
-    /// Checks that standard error contains each of `words`.
+    /// Checks that standard error contains each of `argument_list`.
     ///
     /// # Panics
     /// Panics if one is missing.
     #[track_caller]
-    pub fn expect_stderr(self, words: &[&str]) -> CommandOutput {
-        for word in words {
+    pub fn expect_stderr(self, argument_list: &[&str]) -> CommandOutput {
+        for word in argument_list {
             assert!(self.stderr.contains(word), "{}: `{word}` is not in\n{}", self.line, self.stderr);
         }
         self

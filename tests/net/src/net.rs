@@ -61,9 +61,9 @@ impl Net {
     fn or_loopback(nodes: usize, topology_result: io::Result<Topology>) -> Net {
         static PRINT_ONCE: Once = Once::new();
         let topology = topology_result.unwrap_or_else(|e| {
-            let words =
+            let warning =
                 "NO NETWORK NAMESPACES, so nothing befalls packets in these tests (they need root and iproute2)";
-            PRINT_ONCE.call_once(|| print_line(format_args!("{words}: {e}")));
+            PRINT_ONCE.call_once(|| print_line(format_args!("{warning}: {e}")));
             Topology::Loopback
         });
         Net { nodes, topology }

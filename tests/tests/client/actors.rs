@@ -115,14 +115,14 @@ fn callers_of_an_ended_actor_get_errors() {
 fn methods_are_checked_as_tasks_are() {
     with_job(ACTORS, async |_, job| {
         let counter = job.actor("Counter").submit((0,)).await?;
-        for (result, words) in [
+        for (result, expected_text) in [
             (counter.call::<ObjectRef<u64>>("adds", (1,)).await, "no actor method `Counter.adds`; its actor methods"),
             (counter.call("add", ("x",)).await, "`Counter.add` takes u64 for `number`, and was given the text"),
             (counter.call("add", ()).await, "`Counter.add` takes (number: u64), and was given 0"),
             (job.task("Counter.add").submit((1,)).await, "the program has no task `Counter.add`"),
         ] {
             let error = result.unwrap_err().to_string();
-            assert!(error.contains(words), "`{words}` is not in `{error}`");
+            assert!(error.contains(expected_text), "`{expected_text}` is not in `{error}`");
         }
         let error = job.actor("Counters").submit((1,)).await.unwrap_err().to_string();
         assert!(error.contains("`Counters.new`; its actor methods are: Counter.new, "), "{error}");

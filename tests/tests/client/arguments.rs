@@ -6,10 +6,10 @@ use crate::{begin, client, load, run, with_job};
 
 /// Checks the words of a submission's error.
 #[track_caller]
-fn check<T>(result: Result<T, ClientError>, words: &str) {
+fn check<T>(result: Result<T, ClientError>, expected_text: &str) {
     match result {
-        Ok(_) => panic!("nothing is wrong: {words}"),
-        Err(error) => assert!(error.to_string().contains(words), "`{words}` is not in `{error}`"),
+        Ok(_) => panic!("nothing is wrong: {expected_text}"),
+        Err(error) => assert!(error.to_string().contains(expected_text), "`{expected_text}` is not in `{error}`"),
     }
 }
 

@@ -12,10 +12,13 @@ const TASKS: &str = "tests/programs/tasks";
 
 /// Checks a task's error, and that the job continues.
 #[track_caller]
-fn check<T: Debug>(result: Result<T, TaskError>, after: Result<i64, TaskError>, code: Code, words: &str) {
-    let error = result.expect_err(words);
-    assert!(error.fault.code == code && error.to_string().contains(words), "`{words}` is not in `{error}`");
-    assert_eq!(after, Ok(3), "{words}");
+fn check<T: Debug>(result: Result<T, TaskError>, after: Result<i64, TaskError>, code: Code, expected_text: &str) {
+    let error = result.expect_err(expected_text);
+    assert!(
+        error.fault.code == code && error.to_string().contains(expected_text),
+        "`{expected_text}` is not in `{error}`"
+    );
+    assert_eq!(after, Ok(3), "{expected_text}");
 }
 
 async fn adds(job: &Job) -> Result<i64, TaskError> {

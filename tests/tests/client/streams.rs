@@ -155,7 +155,7 @@ fn an_error_stands_where_it_happened() {
     with_job(STREAMS, async |_, job| {
         let late = TaskOptions::new().timeout(Duration::from_millis(30));
         let failed: ObjectRef<u64> = job.task("fails").submit(()).await?;
-        for (mut stream, expected, words) in [
+        for (mut stream, expected, expected_text) in [
             (job.task("fails_at").stream::<u64>((2,)).await?, 2, "service > fails_at: on purpose [refused]"),
             (job.task("panics_at").stream((1000,)).await?, 1000, "service > panics_at: panicked at "),
             (job.task("passes_on").stream((2,)).await?, 2, "service > passes_on > fails_at: on purpose [refused]"),
@@ -163,11 +163,11 @@ fn an_error_stands_where_it_happened() {
             (job.task("squares").stream((&failed, 0)).await?, 0, "service > fails: on purpose [refused]"),
         ] {
             for i in 0..expected {
-                assert_eq!(stream.next().await.expect(words)?.get().await?, i, "{words}");
+                assert_eq!(stream.next().await.expect(expected_text)?.get().await?, i, "{expected_text}");
             }
-            let error = stream.next().await.expect(words).expect_err(words).to_string();
-            assert!(error.starts_with(words), "`{words}` is not in `{error}`");
-            assert_eq!(stream.next().await, None, "{words}");
+            let error = stream.next().await.expect(expected_text).expect_err(expected_text).to_string();
+            assert!(error.starts_with(expected_text), "`{expected_text}` is not in `{error}`");
+            assert_eq!(stream.next().await, None, "{expected_text}");
         }
         Ok(())
     });
@@ -267,7 +267,7 @@ fn nothing_is_wrong(item: Option<Result<ObjectRef<u64>, TaskError>>) {
 fn generators_are_checked_as_tasks_are() {
     with_job(STREAMS, async |client, job| {
         let submitted = job.task("squares").submit::<ObjectRef<u64>>((1, 0)).await.map(drop);
-        for (result, words) in [
+        for (result, expected_text) in [
             (submitted, "`squares` is a generator of u64: call it with `stream`, not `submit`"),
             (
                 job.task("length").stream::<u64>((vec![1],)).await.map(drop),
@@ -281,8 +281,8 @@ fn generators_are_checked_as_tasks_are() {
             ),
             (job.task("Gauge.read").stream::<u64>(()).await.map(drop), "the program has no task `Gauge.read`"),
         ] {
-            let error = result.expect_err(words).to_string();
-            assert!(error.contains(words), "`{words}` is not in `{error}`");
+            let error = result.expect_err(expected_text).to_string();
+            assert!(error.contains(expected_text), "`{expected_text}` is not in `{error}`");
         }
         // An item is an object of its job, like any other.
         let other = begin(&client, &load(&client, STREAMS).await).await;

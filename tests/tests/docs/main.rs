@@ -133,7 +133,7 @@ fn write_city_file(path: &Path) {
 #[test]
 fn a_page_that_is_wrong_fails() {
     let nothing = Lab::new();
-    for (text, words) in [
+    for (text, expected_text) in [
         ("```sh\necho $((1 + 1))\n```\n```text\n2\n```\n", &[][..]),
         // One shell and one folder for the page.
         ("```sh\nx=1 && mkdir -p f && cd f\n```\n```sh\ntest $x = 1 && test ${PWD##*/} = f\n```\n", &[]),
@@ -157,10 +157,12 @@ fn a_page_that_is_wrong_fails() {
     ] {
         let faults = check(&Page::parse("p.md", text).unwrap(), &nothing.path(""));
         match faults {
-            Ok(()) => assert!(words.is_empty(), "{text}"),
+            Ok(()) => assert!(expected_text.is_empty(), "{text}"),
             Err(fault) => {
-                assert!(!words.is_empty(), "{text}: {fault}");
-                words.iter().for_each(|word| assert!(fault.contains(word), "{text}: `{word}` is not in {fault}"));
+                assert!(!expected_text.is_empty(), "{text}: {fault}");
+                expected_text
+                    .iter()
+                    .for_each(|word| assert!(fault.contains(word), "{text}: `{word}` is not in {fault}"));
             }
         }
     }
@@ -174,9 +176,9 @@ fn rust_that_is_wrong_fails() {
             .unwrap()
     };
     check(&page("assert_eq!(1, 1);"), &nothing.path("")).unwrap();
-    for (line, words) in [("assert_eq!(1, 2);", "left: 1"), ("absent();", "src/lib.rs:4")] {
+    for (line, expected_text) in [("assert_eq!(1, 2);", "left: 1"), ("absent();", "src/lib.rs:4")] {
         let fault = check(&page(line), &nothing.path("")).unwrap_err();
-        assert!(fault.contains(words), "{fault}");
+        assert!(fault.contains(expected_text), "{fault}");
     }
 }
 

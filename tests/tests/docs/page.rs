@@ -124,7 +124,7 @@ fn blocks_are_found_by_their_labels() {
 
 #[test]
 fn faults_of_fences_are_named() {
-    for (text, words) in [
+    for (text, expected_text) in [
         ("```\nx\n```\n", "p.md:1: this block has no label"),
         ("a\n\n```bash\nx\n```\n", "p.md:3: `bash` is no label of a block; it is one of sh, console"),
         ("```sh \nx\n```\n", "p.md:1: `sh ` is no label"),
@@ -133,6 +133,6 @@ fn faults_of_fences_are_named() {
         ("```sh\nx\n```\n```text\ny\n", "p.md:4: this block is never closed"),
     ] {
         let error = Page::parse("p.md", text).map(|_| ()).unwrap_err();
-        assert!(error.starts_with(words), "{text:?}: {error}");
+        assert!(error.starts_with(expected_text), "{text:?}: {error}");
     }
 }

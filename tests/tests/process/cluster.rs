@@ -256,13 +256,13 @@ fn mistakes_are_reported() {
         let line = ["serve", "--listen", "127.0.0.1:0", "--data", "x", "--join", &founder, "--token", token];
         nodes.lab.host(&line).expect_code(1).stderr
     };
-    for (token, words) in
+    for (token, expected_text) in
         [("sbt1-abc", "token"), (&foreign.trim()[..foreign.trim().len() - 5], "cut"), (foreign.trim(), "cluster")]
     {
         let message = joins(token);
-        assert!(message.contains(words), "`{words}` is not in {message}");
+        assert!(message.contains(expected_text), "`{expected_text}` is not in {message}");
     }
-    for (line, code, words) in [
+    for (line, code, expected_text) in [
         (&["serve", "--listen", "127.0.0.1:0", "--data", "y"][..], 1, "host cluster init"),
         (&["cluster", "init", "--data", "1"], 1, "already"),
         (&["cluster", "token", "--data", "y"], 1, "y/authority"),
@@ -271,6 +271,6 @@ fn mistakes_are_reported() {
         (&["serve", "--listen", "127.0.0.1:0", "--data", "1"], 1, "in use by process"),
     ] {
         let ended = nodes.lab.host(line).expect_code(code);
-        assert!(ended.stderr.contains(words), "{}: `{words}` is not in {}", ended.line, ended.stderr);
+        assert!(ended.stderr.contains(expected_text), "{}: `{expected_text}` is not in {}", ended.line, ended.stderr);
     }
 }

@@ -18,8 +18,8 @@ fn check(lab: &Lab, task: &str, arguments: &[&str], expected: Value) {
 }
 
 #[track_caller]
-fn check_failure(lab: &Lab, task: &str, arguments: &[&str], code: i32, words: &[&str]) {
-    run(lab, task, arguments, &[]).expect_code(code).expect_stderr(words);
+fn check_failure(lab: &Lab, task: &str, arguments: &[&str], code: i32, expected_texts: &[&str]) {
+    run(lab, task, arguments, &[]).expect_code(code).expect_stderr(expected_texts);
 }
 
 /// Writes files of `bytes` bytes each, and returns the sum of all bytes.
@@ -94,8 +94,8 @@ fn files_that_do_not_fit_into_memory_go_to_disk_and_come_back() {
 fn only_files_of_the_job_can_be_opened() {
     let lab = Lab::new();
     for number in ["0", "7", "18446744073709551615"] {
-        let words = [&format!("file {number} is not a file of the task's job [bad-request]")[..]];
-        check_failure(&lab, "guesses", &[&format!("number={number}")], 1, &words);
+        let expected_texts = [&format!("file {number} is not a file of the task's job [bad-request]")[..]];
+        check_failure(&lab, "guesses", &[&format!("number={number}")], 1, &expected_texts);
     }
 }
 
@@ -105,7 +105,7 @@ fn file_arguments_are_checked_before_the_run() {
     let sum = write(&lab, "in", 2, 1);
     assert_eq!(sum, 1);
     std::fs::create_dir(lab.path("empty")).expect("a folder");
-    for (task, argument, code, words) in [
+    for (task, argument, code, expected_texts) in [
         ("one", "data=@nothing.csv", 1, "nothing.csv: there is no such file or folder [input]"),
         ("one", "data=@in", 2, "`in` matches 2 files, the argument takes one"),
         ("one", "data=@/dev/zero", 1, "/dev/zero: not a regular file"),
@@ -115,7 +115,7 @@ fn file_arguments_are_checked_before_the_run() {
         ("many", "files=@empty", 1, "empty: it contains no files [input]"),
         ("many", "files=@in/*.parquet", 1, "no file matches it"),
     ] {
-        check_failure(&lab, task, &[argument], code, &[words]);
+        check_failure(&lab, task, &[argument], code, &[expected_texts]);
     }
 }
 

@@ -81,7 +81,7 @@ fn a_program_that_runs_is_seen_from_beside() {
         .lines()
         .for_each(|line| assert!(line.ends_with("info: it stays")));
     // The same as tables.
-    for (arguments, words) in [
+    for (arguments, expected_texts) in [
         (&["jobs", "list"][..], &["JOB", "running", "#stays"][..]),
         (&["jobs", "status"], &["bytes=300000 others=5", "running"]),
         (&["list", "tasks"], &["TASK", "running (waits for objects)", "succeeded"]),
@@ -90,7 +90,7 @@ fn a_program_that_runs_is_seen_from_beside() {
         (&["memory"], &["HELD BY", "node"]),
     ] {
         let text = lab.host(arguments).expect_code(0).stdout;
-        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert!(expected_texts.iter().all(|word| text.contains(word)), "{text}");
     }
     stops(&lab, host);
 }
@@ -133,10 +133,10 @@ fn hidden_rows_are_counted() {
         assert_eq!(listed["looked_at"], looked_at);
         assert_eq!(rows(&listed, "objects")[0]["bytes"].as_u64() > Some(5000), chosen.is_empty(), "the largest first");
         for (arguments, shown) in [(&["list", "objects", "--limit", "3"][..], 3), (&["objects"], 100)] {
-            let words = format!(
+            let expected_texts = format!(
                 "{shown} of {total} objects shown{chosen}; `host list objects --limit N` shows more, up to 100000"
             );
-            let ended = lab.host(arguments).expect_code(0).expect_stderr(&[&words]);
+            let ended = lab.host(arguments).expect_code(0).expect_stderr(&[&expected_texts]);
             assert_eq!(ended.stdout.lines().count(), 1 + shown, "{}", ended.stdout);
         }
         let tasks = lab.host(&["list", "tasks", "--limit", "1"]).expect_code(0);
@@ -255,7 +255,7 @@ fn whatever_ends_a_program_there_is_a_record() {
     let status = seen(&lab, &["jobs", "status"]);
     assert_eq!((&status["state"], &status["error"]["message"]), (&json!("stopped"), &json!("interrupted")));
     // Interrupted while it runs, and killed before it could write a record.
-    for (signal, state, words) in [
+    for (signal, state, expected_texts) in [
         (Signal::INT, "stopped", "interrupted"),
         (Signal::TERM, "stopped", "interrupted"),
         (Signal::KILL, "failed", "its node was killed"),
@@ -265,7 +265,11 @@ fn whatever_ends_a_program_there_is_a_record() {
         kill_process(Pid::from_raw(host.process().cast_signed()).unwrap(), signal).unwrap();
         host.wait();
         let status = seen(&lab, &["jobs", "status"]);
-        assert_eq!((&status["state"], &status["error"]["message"]), (&json!(state), &json!(words)), "{signal:?}");
+        assert_eq!(
+            (&status["state"], &status["error"]["message"]),
+            (&json!(state), &json!(expected_texts)),
+            "{signal:?}"
+        );
         assert!(status["ended_ms"].as_u64() >= status["submitted_ms"].as_u64());
     }
     assert_eq!(rows(&seen(&lab, &["jobs", "list"]), "jobs").len(), 4);
@@ -287,16 +291,16 @@ fn a_program_runs_where_nothing_can_be_kept() {
 #[test]
 fn a_job_has_a_name() {
     let lab = Lab::new();
-    let words = line("tree", &["depth=0", "width=0", "steps=1"]);
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let ended = lab.host(&[&words[..], &["--json"]].concat()).expect_code(0);
+    let expected_texts = line("tree", &["depth=0", "width=0", "steps=1"]);
+    let expected_texts: Vec<_> = expected_texts.iter().map(String::as_str).collect();
+    let ended = lab.host(&[&expected_texts[..], &["--json"]].concat()).expect_code(0);
     let name = ended.json()["job"].as_str().unwrap().to_owned();
     let short = &name[name.len() - 6..];
     assert!(ended.stderr.contains(&format!("job {short}\n")), "{}", ended.stderr);
     for id in [short, &name, &short[..3]] {
         assert_eq!(seen(&lab, &["jobs", "status", id])["id"], json!(name));
     }
-    assert!(!lab.host(&[&words[..], &["-q"]].concat()).expect_code(0).stderr.contains("job "));
+    assert!(!lab.host(&[&expected_texts[..], &["-q"]].concat()).expect_code(0).stderr.contains("job "));
     for arguments in [["jobs", "status", "nothing"], ["jobs", "stop", "nothing"], ["jobs", "delete", "nothing"]] {
         lab.host(&arguments).expect_code(1).expect_stderr(&["there is no job nothing"]);
     }
@@ -308,9 +312,9 @@ fn a_job_has_a_name() {
 fn unmet_demands_are_reported_once() {
     let lab = Lab::new();
     // Takes longer than two intervals of the check, on any machine.
-    let words = line("hoards", &["bytes=700000000", "steps=4000000000"]);
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let ended = lab.host(&[&words[..], &["--memory", "1000000000", "--workers", "2"]].concat()).expect_code(0);
+    let expected_texts = line("hoards", &["bytes=700000000", "steps=4000000000"]);
+    let expected_texts: Vec<_> = expected_texts.iter().map(String::as_str).collect();
+    let ended = lab.host(&[&expected_texts[..], &["--memory", "1000000000", "--workers", "2"]].concat()).expect_code(0);
     let warning =
         "(node) warn: a task waits for 700000000 bytes of memory, 300000000 of 1000000000 on the node are free";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);

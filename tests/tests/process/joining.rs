@@ -130,10 +130,10 @@ fn all_addresses_of_a_name_are_tried() {
     }
 }
 
-/// Runs a command that has to fail, and checks that it gives the reason in `words` and ends in less than `within`.
+/// Runs a command that has to fail, and checks that it gives the reason in `expected_texts` and ends in less than `within`.
 #[track_caller]
-fn gives_up(lab: &Lab, line: &[&str], within: Duration, words: &[&str]) -> CommandOutput {
-    let ended = lab.host(line).expect_code(1).expect_stderr(words);
+fn gives_up(lab: &Lab, line: &[&str], within: Duration, expected_texts: &[&str]) -> CommandOutput {
+    let ended = lab.host(line).expect_code(1).expect_stderr(expected_texts);
     assert!(ended.duration < within, "{}: {:?}\n{}", ended.line, ended.duration, ended.stderr);
     ended
 }
@@ -155,18 +155,18 @@ fn waiting_for_a_node_is_announced() {
     let program = component("tests/programs/tasks").display().to_string();
     let second = Duration::from_secs;
     let of_program = format!("{program}#add");
-    for (address, words) in [(&silent, "no answer from"), (&closed, "refuses: nothing listens")] {
+    for (address, expected_texts) in [(&silent, "no answer from"), (&closed, "refuses: nothing listens")] {
         let trying = format!("trying {address}, for up to 2 s");
         for command in [&["submit", &of_program][..], &["jobs", "list"], &["jobs", "status"], &["jobs", "stop", "x"]] {
             let line = [command, &["--data", "ada", "--node", address, "--connect-timeout", "2s"]].concat();
-            gives_up(&lab, &line, second(8), &[words, &trying]);
+            gives_up(&lab, &line, second(8), &[expected_texts, &trying]);
         }
         let line = ["serve", "--data", "x", "--join", address, "--token", &node_token, "--join-timeout", "2s"];
         gives_up(
             &lab,
             &[&line[..], &["--listen", "127.0.0.1:0"]].concat(),
             second(12),
-            &[words, &trying, "given up after"],
+            &[expected_texts, &trying, "given up after"],
         );
     }
     let quiet = ["submit", &of_program, "-q", "--data", "ada", "--node", &closed, "--connect-timeout", "1s"];
@@ -217,7 +217,7 @@ fn members_of_another_cluster_are_rejected_at_once() {
 #[test]
 fn malformed_addresses_are_rejected_with_a_correction() {
     let lab = Lab::new();
-    for (address, words) in [
+    for (address, expected_texts) in [
         ("::1:7511", "an IPv6 address stands in brackets: [::1]:7511"),
         ("[::1]", "the port is missing"),
         ("localhost", "the port is missing"),
@@ -225,7 +225,7 @@ fn malformed_addresses_are_rejected_with_a_correction() {
         ("localhost:x", "a number from 0 to 65535"),
     ] {
         for line in [&["jobs", "list", "--node"][..], &["submit", "x", "--node"], &["serve", "--join"]] {
-            lab.host(&[line, &[address]].concat()).expect_code(2).expect_stderr(&[words]);
+            lab.host(&[line, &[address]].concat()).expect_code(2).expect_stderr(&[expected_texts]);
         }
     }
     lab.host(&["serve", "--listen", "localhost"]).expect_code(2).expect_stderr(&["the port is missing"]);
@@ -283,8 +283,8 @@ fn a_node_with_a_taken_name_ends() {
     assert!(there.iter().any(|node| node["name"] == "twin" && node["number"].as_u64() > Some(2)), "{there:?}");
     drop(other);
     let log = log_of(founder);
-    for words in ["node `twin` (number 2, ", "has left the cluster", "is in the cluster"] {
-        assert!(log.contains(words), "`{words}` is not in {log}");
+    for expected_texts in ["node `twin` (number 2, ", "has left the cluster", "is in the cluster"] {
+        assert!(log.contains(expected_texts), "`{expected_texts}` is not in {log}");
     }
 }
 
@@ -309,7 +309,7 @@ fn the_log_of_a_node_describes_events() {
     // The connection times out after 4.9 s, the lease after 4 s.
     std::thread::sleep(Duration::from_secs(3));
     let log = log_of(nodes.running.remove(0));
-    for words in [
+    for expected_texts in [
         "INFO  host 0.",
         "INFO  node node-1 (number 1) of cluster ",
         "INFO  node `node-2` (number 2, 127.0.0.1:",
@@ -321,7 +321,7 @@ fn the_log_of_a_node_describes_events() {
         "has left the cluster, or its lease of 4 s has expired",
         "INFO  this node leaves its cluster",
     ] {
-        assert!(log.contains(words), "`{words}` is not in\n{log}");
+        assert!(log.contains(expected_texts), "`{expected_texts}` is not in\n{log}");
     }
     // RFC 3339 in UTC with milliseconds.
     for line in log.lines() {

@@ -329,8 +329,8 @@ fn components_are_inspected() {
     let taxi = component("udfs/taxi");
     let json = lab.host(&["inspect", taxi.to_str().unwrap(), "--json"]).expect_code(0).json();
     let text = json.to_string();
-    for words in ["clean", "duration", "add", "scalar", "batch", "pickup_at"] {
-        assert!(text.contains(words), "{words} is not in {text}");
+    for expected_text in ["clean", "duration", "add", "scalar", "batch", "pickup_at"] {
+        assert!(text.contains(expected_text), "{expected_text} is not in {text}");
     }
     // Printing, also by a panic, needs none of these imports.
     assert!(!text.contains("wasi:cli") && !text.contains("wasi:io"), "{text}");
@@ -369,13 +369,13 @@ fn stored_models_predict_as_they_were_scored() {
         checked += 1;
     }
     assert_eq!(checked, rows);
-    for (arguments, code, words) in [
+    for (arguments, code, expected_text) in [
         (&["predict", "gone.parquet", "--input", &file, "--output", "q.parquet"][..], 1, "gone.parquet"),
         (&["predict", &file, "--input", &file, "--output", "q.parquet"], 2, "no output of `host submit`"),
         (&["predict", "models.parquet", "--input", &file, "--output", "q.parquet", "--model", "plane"], 2, "plane"),
         (&["predict", "models.parquet", "--input", "gone.csv", "--output", "q.parquet"], 1, "gone.csv"),
     ] {
-        lab.host(arguments).expect_code(code).expect_stderr(&[words]);
+        lab.host(arguments).expect_code(code).expect_stderr(&[expected_text]);
         assert!(!lab.path("q.parquet").exists());
     }
 }
@@ -482,7 +482,7 @@ fn models_of_a_file_are_named() {
     lab.host(&["submit", "job.toml"]).expect_code(0);
     let predict = ["predict", "m.parquet", "--output", "p.parquet", "--json", "--input"];
     let all = "a/m.csv, b/m.csv, b/other.csv";
-    for (arguments, code, without, words) in [
+    for (arguments, code, without, expected_text) in [
         (&["new.csv"][..], 0, 4, &["name the training file with --file", all][..]),
         (&["new.csv", "--file", "other.csv"], 0, 0, &[]),
         (&["new.csv", "--file", "b/m.csv"], 0, 0, &[]),
@@ -490,7 +490,7 @@ fn models_of_a_file_are_named() {
         (&["new.csv", "--file", "m.csv"], 2, 0, &["`m.csv` may be any of a/m.csv, b/m.csv; name more"]),
         (&["new.csv", "--file", "r.csv"], 2, 0, &["no models of file `r.csv`", all]),
     ] {
-        let ended = lab.host(&[&predict, arguments].concat()).expect_code(code).expect_stderr(words);
+        let ended = lab.host(&[&predict, arguments].concat()).expect_code(code).expect_stderr(expected_text);
         assert_eq!(ended.stderr.contains("--file"), without > 0, "{}", ended.stderr);
         if code == 0 {
             assert_eq!(ended.json()["without_model"], without);

@@ -32,8 +32,8 @@ fn check(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected: imp
 }
 
 #[track_caller]
-fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], words: &[&str]) -> CommandOutput {
-    start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_stderr(words)
+fn check_failure(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected_texts: &[&str]) -> CommandOutput {
+    start(&Lab::new(), task, arguments, settings).wait().expect_code(1).expect_stderr(expected_texts)
 }
 
 /// 800 MB of objects of 0.2 to 1.4 MB.
@@ -63,14 +63,15 @@ fn a_full_disk_fails_only_values_without_room() {
     let (full, arguments) =
         (["--object-memory", "20MiB", "--disk-reserve", "1000TiB"], [("objects", 100), ("rows", 100_000)]);
     check("fills", &arguments, &full, "true true true");
-    let words = ["overfills: no room for ", " bytes of objects on the disk of ", "[store-full]"];
-    check_failure("overfills", &arguments, &full, &words);
+    let expected_texts = ["overfills: no room for ", " bytes of objects on the disk of ", "[store-full]"];
+    check_failure("overfills", &arguments, &full, &expected_texts);
 }
 
 #[test]
 fn a_value_may_not_be_larger_than_memory_for_all() {
-    let words = ["too_large: a value of 80000192 bytes, the node's objects have 20971520 bytes", "[store-full]"];
-    check_failure("too_large", &[("rows", 10_000_000)], &["--object-memory", "20MiB"], &words);
+    let expected_texts =
+        ["too_large: a value of 80000192 bytes, the node's objects have 20971520 bytes", "[store-full]"];
+    check_failure("too_large", &[("rows", 10_000_000)], &["--object-memory", "20MiB"], &expected_texts);
 }
 
 /// Returns the unlinked files of a process in a folder.

@@ -46,15 +46,15 @@ fn a_waiting_group_is_reported_once() {
 fn tasks_of_a_removed_group_end_and_free_its_resources() {
     let lab = Lab::new();
     let ended = start(&lab, "removes", &["cpus=2"], &[]).wait().expect_code(0);
-    let words = ended.json()["result"].as_str().unwrap().to_owned();
-    let (task, actor) = words.split_once("; ").unwrap();
+    let expected_text = ended.json()["result"].as_str().unwrap().to_owned();
+    let (task, actor) = expected_text.split_once("; ").unwrap();
     assert!(task.starts_with("removes > stays: placement group ") && task.ends_with(" was removed [group-removed]"));
-    assert!(actor.contains("placement group ") && actor.ends_with("[actor-died]"), "{words}");
+    assert!(actor.contains("placement group ") && actor.ends_with("[actor-died]"), "{expected_text}");
 }
 
 #[test]
 fn an_infeasible_group_names_the_missing_resources() {
-    for (arguments, words) in [
+    for (arguments, expected_text) in [
         (
             ["cpus=1", "strategy=spread"],
             "placement group `wish` can't be placed: it needs 2 nodes, the cluster has 1 node",
@@ -65,7 +65,7 @@ fn an_infeasible_group_names_the_missing_resources() {
         ),
         (["cpus=2.5", "strategy=pack"], "bundle 0 asks for 2.5 cpus, no node has more than 2 [infeasible]"),
     ] {
-        start(&Lab::new(), "is_infeasible", &arguments, &[]).wait().expect_code(1).expect_stderr(&[words]);
+        start(&Lab::new(), "is_infeasible", &arguments, &[]).wait().expect_code(1).expect_stderr(&[expected_text]);
     }
     check("is_infeasible", &["cpus=1.5", "strategy=pack"], &["--cpus", "3"], Value::Null);
 }
@@ -73,15 +73,18 @@ fn an_infeasible_group_names_the_missing_resources() {
 #[test]
 fn invalid_requests_are_rejected() {
     check("requests_wrongly", &[], &[], "refused");
-    let words = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
-    start(&Lab::new(), "requests_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&words);
+    let expected_text = ["a placement group of 0 bundles: it has from 1 to 100 [bad-request]"];
+    start(&Lab::new(), "requests_nothing", &[], &[]).wait().expect_code(1).expect_stderr(&expected_text);
 }
 
 #[test]
 fn tasks_are_spread_and_kept_to_nodes() {
     check("is_on_node", &["node=1000000", "soft=true"], &[], 2);
-    let words = ["requires node 1000000, which is not in the cluster [infeasible]"];
-    start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[]).wait().expect_code(1).expect_stderr(&words);
+    let expected_text = ["requires node 1000000, which is not in the cluster [infeasible]"];
+    start(&Lab::new(), "is_on_node", &["node=1000000", "soft=false"], &[])
+        .wait()
+        .expect_code(1)
+        .expect_stderr(&expected_text);
 }
 
 #[test]
@@ -90,8 +93,8 @@ fn a_node_has_its_configured_resources() {
     let license = ["--resource", "license=3"];
     check("licensed", &few, &license, 10);
     for (settings, available) in [(&[][..], "0"), (&["--resource", "license=1.5", "--gpus", "1"], "1.5")] {
-        let words = format!("asks for 2 of license, no node has more than {available} [infeasible]");
-        start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_stderr(&[&words]);
+        let expected_text = format!("asks for 2 of license, no node has more than {available} [infeasible]");
+        start(&Lab::new(), "licensed", &few, settings).wait().expect_code(1).expect_stderr(&[&expected_text]);
     }
     // Takes longer than two intervals of the check, on any machine.
     let ended = check("licensed", &["amount=2", "tasks=2", "steps=9000000000"], &license, 2);
@@ -102,14 +105,14 @@ fn a_node_has_its_configured_resources() {
 #[test]
 fn resource_amounts_are_checked() {
     let lab = Lab::new();
-    for (settings, words) in [
+    for (settings, expected_text) in [
         (["--cpus", "many"], "not a number from 0 to 1000000000"),
         (["--gpus", "-1"], "-1"),
         (["--resource", "license"], "not NAME=AMOUNT"),
         (["--resource", "license=x"], "`x` is not a number from 0 to 1000000000"),
         (["--resource", "gpus=1"], "`gpus` is set by --gpus"),
     ] {
-        lab.host(&["submit", "program.wasm", settings[0], settings[1]]).expect_code(2).expect_stderr(&[words]);
+        lab.host(&["submit", "program.wasm", settings[0], settings[1]]).expect_code(2).expect_stderr(&[expected_text]);
     }
     let job = lab.write("job.toml", "");
     let line = ["submit", job.to_str().unwrap(), "--resource", "license=1"];

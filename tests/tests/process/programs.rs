@@ -34,8 +34,8 @@ fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> V
 
 /// Checks the error of a program that fails.
 #[track_caller]
-fn check_failure(task: &str, arguments: &[(&str, u64)], words: &[&str]) {
-    start(&Lab::new(), task, arguments).wait().expect_code(1).expect_stderr(words);
+fn check_failure(task: &str, arguments: &[(&str, u64)], expected_texts: &[&str]) {
+    start(&Lab::new(), task, arguments).wait().expect_code(1).expect_stderr(expected_texts);
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn cancelling_recursively_ends_a_whole_tree() {
 #[test]
 fn nesting_and_queue_length_are_bounded() {
     check_failure("deeper", &[("depth", 0)], &["would be nested 1001 deep, its job's limit is 1000", "[task-limit]"]);
-    let words = ["would be one of 4000001 tasks at once, its job's limit is 4000000", "[task-limit]"];
-    check_failure("queues", &[("count", 4_000_100)], &words);
+    let expected_texts = ["would be one of 4000001 tasks at once, its job's limit is 4000000", "[task-limit]"];
+    check_failure("queues", &[("count", 4_000_100)], &expected_texts);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_hundred_thousand_tasks_wait_in_line() {
 
 #[test]
 fn arguments_are_checked_before_anything_runs() {
-    for (task, arguments, code, words) in [
+    for (task, arguments, code, expected_texts) in [
         ("none", &[][..], 1, "it has no task `none`; its tasks are: "),
         ("tree", &["depth=1", "widht=2"], 2, "task `tree` has no argument `widht`; it takes (depth: u32, width: u32, "),
         ("tree", &["depth=1"], 1, "argument `width` is missing"),
@@ -132,7 +132,7 @@ fn arguments_are_checked_before_anything_runs() {
         let program = format!("{}#{task}", component("tests/programs/tasks").display());
         let mut line = vec!["submit", &program];
         line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
-        Lab::new().host(&line).expect_code(code).expect_stderr(&[words]);
+        Lab::new().host(&line).expect_code(code).expect_stderr(&[expected_texts]);
     }
     let lab = Lab::new();
     let taxi = component("udfs/taxi");

@@ -40,9 +40,10 @@ fn a_job_need_not_train() {
     }
     assert_eq!(json["output"], "out.csv");
     let ended = lab.host(&["submit", "job.toml"]).expect_code(0);
-    for words in ["copy: 4 rows that passed the filter, all kept by the transforms; ran in ", "rows: out.csv (4 rows, "]
+    for expected_text in
+        ["copy: 4 rows that passed the filter, all kept by the transforms; ran in ", "rows: out.csv (4 rows, "]
     {
-        assert!(ended.stdout.contains(words), "{}", ended.stdout);
+        assert!(ended.stdout.contains(expected_text), "{}", ended.stdout);
     }
 }
 
@@ -219,7 +220,7 @@ fn outputs_of_rows_that_can_not_be() {
     let lab = lab("k,x\na,1\n", "[output]\npath = \"out.csv\"\n");
     lab.write("nested.jsonl", "{\"x\": 1, \"places\": [1, 2]}\n");
     std::fs::create_dir(lab.path("folder.csv")).unwrap();
-    for (arguments, code, words) in [
+    for (arguments, code, expected_text) in [
         (&["--output", "out"][..], 2, &["--output: the output `out` does not say its format", ".parquet, .csv"][..]),
         (&["--output", "out.exe"], 2, &["does not say its format"]),
         (&["--output", "out/"], 2, &["is no file", "`partition_by`"]),
@@ -234,7 +235,7 @@ fn outputs_of_rows_that_can_not_be() {
         (&["--set", "output.format=\"xml\""], 2, &["--set output.format=…: unknown variant `xml`"]),
     ] {
         let before = lab.names();
-        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(code).expect_stderr(words);
+        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(code).expect_stderr(expected_text);
         assert_eq!(lab.names(), before, "{arguments:?}");
     }
     // Formats other than CSV can write lists.
@@ -260,7 +261,7 @@ fn errors_name_the_row_of_the_file() {
         "transform=[{{udf=\"{}#scalar_panics\", columns=[\"x\"]}}]",
         component("tests/hostile/polite").display()
     );
-    for (arguments, words) in [
+    for (arguments, expected_text) in [
         (&["--input", "bad.csv"][..], "bad.csv, row 20002: -20001 is negative [refused]"),
         (&["--input", "bad.parquet"], "bad.parquet, row 20002: -20001 is negative [refused]"),
         (&["--input", "rows.csv", "--input", "bad.csv"], "bad.csv, row 20002: -20001 is negative [refused]"),
@@ -279,7 +280,7 @@ fn errors_name_the_row_of_the_file() {
             "rows.csv, row 4: panicked at ",
         ),
     ] {
-        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(1).expect_stderr(&[words]);
+        lab.host(&[&["submit", "job.toml"], arguments].concat()).expect_code(1).expect_stderr(&[expected_text]);
     }
 }
 
@@ -318,7 +319,7 @@ fn values_that_can_not_be_used_are_found_in_their_file() {
 fn parameters_that_a_function_refuses_are_named() {
     let lab =
         lab("x,y\n1,2\n", &(transform("batch_keeps", "params = { rows = 1 }") + "[output]\npath = \"out.csv\"\n"));
-    for (set, words) in [
+    for (set, expected_text) in [
         ("transform.0.params.row=5", "`--set transform.0.params.row=…`: "),
         ("transform.0.params.row=5", "unknown field `row` (did you mean `rows`?)"),
         ("transform.0.params.rows=\"all\"", "`--set transform.0.params.rows=…`: "),
@@ -326,7 +327,7 @@ fn parameters_that_a_function_refuses_are_named() {
     ] {
         lab.host(&["submit", "job.toml", "--set", set]).expect_code(1).expect_stderr(&[
             "#batch_keeps",
-            words,
+            expected_text,
             "[refused]",
         ]);
     }

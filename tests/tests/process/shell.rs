@@ -75,7 +75,7 @@ fn completion_scripts_name_all_commands() {
 fn bash_completes() {
     let lab = Lab::new();
     lab.write("host.bash", lab.host(&["completion", "bash"]).expect_code(0).stdout);
-    for (words, offered) in [
+    for (expected_texts, offered) in [
         (&["host", "doc"][..], &["doctor"][..]),
         (&["host", "completion", ""], &["bash", "zsh", "fish"]),
         (&["host", "submit", "--dry"], &["--dry-run"]),
@@ -83,15 +83,15 @@ fn bash_completes() {
     ] {
         let script = format!(
             "source host.bash; COMP_WORDS=({}); COMP_CWORD={}; _host host '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-            words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
-            words.len() - 1,
-            words[words.len() - 1],
-            words[words.len() - 2]
+            expected_texts.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+            expected_texts.len() - 1,
+            expected_texts[expected_texts.len() - 1],
+            expected_texts[expected_texts.len() - 2]
         );
         let output = Command::new("bash").args(["-c", &script]).current_dir(lab.path("")).output().expect("bash");
         let found = String::from_utf8_lossy(&output.stdout);
         for word in offered {
-            assert!(found.lines().any(|line| line == *word), "{words:?}: {found}{output:?}");
+            assert!(found.lines().any(|line| line == *word), "{expected_texts:?}: {found}{output:?}");
         }
     }
 }
@@ -172,7 +172,7 @@ fn the_doctor_finds_limits() {
     let empty = lab.path("tmp");
     let no_cargo: &[(&str, Option<&Path>)] = &[("CARGO", None), ("PATH", Some(&empty))];
     let before = lab.names();
-    for (environment, limit, code, check, verdict, words) in [
+    for (environment, limit, code, check, verdict, expected_texts) in [
         (&[][..], Some((Resource::Nofile, 512)), 0, "open files", "warn", &["512", "ulimit -Hn 1024"][..]),
         (&[], Some((Resource::Nofile, 64)), 0, "open files", "warn", &["64", "ulimit -Hn 1024", "LimitNOFILE"]),
         (&[], Some((Resource::Nofile, 40)), 1, "open files", "bad", &["40", "too few", "ulimit -Hn 1024"]),
@@ -189,7 +189,7 @@ fn the_doctor_finds_limits() {
         let report = ended.json();
         let (is, line) = found(&report, check);
         assert_eq!(is, verdict, "{check}: {line}");
-        assert!(words.iter().all(|word| line.contains(word)), "{check}: {line}");
+        assert!(expected_texts.iter().all(|word| line.contains(word)), "{check}: {line}");
         assert_eq!(report["verdict"] == "bad", code == 1, "{report}");
         assert_eq!(lab.names(), before, "{check}");
     }
@@ -222,18 +222,19 @@ fn the_doctor_names_gpus() {
 /// Runs a command as a dry run and then as it is. The dry run leaves no files; if the command fails, the dry run fails
 /// with the same message.
 #[track_caller]
-fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
+fn dry_and_wet(lab: &Lab, arguments: &[&str], code: i32, expected_texts: &[&str]) {
     let before = lab.names();
-    let dry = lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_stderr(words);
+    let dry =
+        lab.host(&[&["submit"], arguments, &["--dry-run"]].concat()).expect_code(code).expect_stderr(expected_texts);
     assert_eq!((lab.names(), lab.path("state").exists()), (before, false), "{}", dry.line);
     let wet = lab.host(&[&["submit"], arguments, &["-q"]].concat()).expect_code(code);
     // A failed program leaves a record.
     let _ = std::fs::remove_dir_all(lab.path("state"));
     if code != 0 {
         // Names of temporary files differ.
-        let words =
+        let expected_texts =
             |ended: &CommandOutput| ended.stderr.split(" at path ").next().unwrap_or_default().trim_end().to_owned();
-        assert_eq!((dry.stdout.as_str(), words(&dry)), ("", words(&wet)), "{}", dry.line);
+        assert_eq!((dry.stdout.as_str(), expected_texts(&dry)), ("", expected_texts(&wet)), "{}", dry.line);
     }
 }
 
@@ -248,7 +249,7 @@ fn a_dry_run_finds_errors() {
     let (typo, good) = (params("fit_intercep=true"), params("fit_intercept=false"));
     let name = |name: &str| format!("train.models.0.udf=\"{}#{name}\"", models.display());
     let (linaer, scalar) = (name("linaer"), format!("train.models.0.udf=\"{}#add\"", taxi.display()));
-    for (job, sets, code, words) in [
+    for (job, sets, code, expected_texts) in [
         ("train.toml", &[][..], 0, &[][..]),
         ("train.toml", &[&*good], 0, &[]),
         ("train.toml", &[&*sum, "train.features=[\"sum\"]"], 0, &[]),
@@ -272,7 +273,7 @@ fn a_dry_run_finds_errors() {
         ("rows.toml", &["input.types={x=\"colour\"}"], 2, &["colour"]),
     ] {
         let sets = sets.iter().flat_map(|set| ["--set", set]);
-        dry_and_wet(&lab, &[job].into_iter().chain(sets).collect::<Vec<_>>(), code, words);
+        dry_and_wet(&lab, &[job].into_iter().chain(sets).collect::<Vec<_>>(), code, expected_texts);
         let _ = (std::fs::remove_file(lab.path("out.csv")), std::fs::remove_dir_all(lab.path("out")));
     }
 }
@@ -300,8 +301,10 @@ fn a_dry_run_describes_the_job() {
         assert_eq!(json.pointer(pointer), Some(&expected), "{pointer} of {json}");
     }
     let text = lab.host(&["submit", "train.toml", "--dry-run"]).expect_code(0).stdout;
-    for words in ["1 file, ", "rows.csv", "k: Utf8, x: Int64, y: Int64", "by k", "y, from x", "out/models.parquet"] {
-        assert!(text.contains(words), "`{words}` is not in {text}");
+    for expected_texts in
+        ["1 file, ", "rows.csv", "k: Utf8, x: Int64, y: Int64", "by k", "y, from x", "out/models.parquet"]
+    {
+        assert!(text.contains(expected_texts), "`{expected_texts}` is not in {text}");
     }
     // Parquet metadata has the number of rows; an existing output is replaced.
     lab.host(&["submit", "rows.toml", "-q", "--output", "rows.parquet"]).expect_code(0);
@@ -354,8 +357,8 @@ fn a_dry_run_builds_nothing() {
     let udf = ["--set", "train.models.0.udf=\"lines#mean\""];
     let line = [&["submit", "train.toml", "--dry-run"], &udf[..]].concat();
     let text = lab.host(&line).expect_code(0).stdout;
-    for words in ["its crate is built first", "not checked", "`lines#mean` is in the crate lines"] {
-        assert!(text.contains(words), "`{words}` is not in {text}");
+    for expected_texts in ["its crate is built first", "not checked", "`lines#mean` is in the crate lines"] {
+        assert!(text.contains(expected_texts), "`{expected_texts}` is not in {text}");
     }
     let json = lab.host(&[&line[..], &["--json"]].concat()).expect_code(0).json();
     assert_eq!(json["train"]["models"][0]["to_build"], "lines", "{json}");
@@ -376,7 +379,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
     let files = component("tests/programs/files").display().to_string();
     let task = |of: &str, name: &str| format!("{of}#{name}");
     let tree = ["depth=1", "width=1", "steps=1"];
-    for (program, arguments_of_program, code, words) in [
+    for (program, arguments_of_program, code, expected_texts) in [
         (task(&tasks, "tree"), &tree[..], 0, &[][..]),
         (task(&tasks, "tree"), &tree[..2], 1, &["tree: argument `steps` is missing [refused]"]),
         (
@@ -392,7 +395,7 @@ fn a_dry_run_checks_the_arguments_of_a_program() {
     ] {
         let arguments: Vec<&str> =
             [&*program].into_iter().chain(arguments_of_program.iter().flat_map(|arg| ["--arg", arg])).collect();
-        dry_and_wet(&lab, &arguments, code, words);
+        dry_and_wet(&lab, &arguments, code, expected_texts);
     }
     let program = task(&tasks, "tree");
     let line: Vec<&str> = ["submit", &program, "--dry-run", "--json"]

@@ -82,9 +82,9 @@ fn pi_is_seen_to_become_exact() {
     let lab = Lab::new();
     let program = format!("{}#watch", component("examples/pi").display());
     let line = ["submit", &program, "--arg", "tasks=50", "--arg", "darts=20000"];
-    let words =
+    let expected_texts =
         ["(watch 0-0, worker ", ") info: 10 %: pi is about 3.", ") info: 50 %: ", ") info: 100 %: pi is about 3.1"];
-    let ended = lab.host(&line).expect_code(0).expect_stderr(&words);
+    let ended = lab.host(&line).expect_code(0).expect_stderr(&expected_texts);
     let pi: f64 = ended.stdout.trim().parse().expect("it is a number");
     assert!((pi - std::f64::consts::PI).abs() < 0.01, "{pi}");
     assert_eq!(lab.host(&line).expect_code(0).stdout, ended.stdout);
@@ -106,8 +106,8 @@ fn items_are_right_whatever_happens_to_workers() {
 #[test]
 fn no_job_begins_with_a_generator() {
     let program = format!("{}#squares", component(PROGRAM).display());
-    let words = "`squares` is a generator: a job can't start with one";
-    Lab::new().host(&["submit", &program]).expect_code(1).expect_stderr(&[words]);
+    let expected_texts = "`squares` is a generator: a job can't start with one";
+    Lab::new().host(&["submit", &program]).expect_code(1).expect_stderr(&[expected_texts]);
     let inspected = Lab::new().host(&["inspect", &component(PROGRAM).display().to_string()]).expect_code(0);
     assert!(inspected.stdout.contains("task squares(items: u64, steps: u64) -> stream of u64"), "{}", inspected.stdout);
 }

@@ -105,13 +105,13 @@ fn a_tenant_has_jobs_run_from_outside() {
         bob.host(&first, &["jobs", command, &id]).expect_code(1).expect_stderr(&["there is no job"]);
     }
     // Usage errors.
-    for (line, words) in [
+    for (line, expected_text) in [
         (&["submit", &format!("{tasks}#nothing")][..], "it has no task `nothing`"),
         (&["submit", &tree, "--arg", "depht=2"], "no argument `depht`"),
         (&["submit", &tree, "--arg", "depth=@/etc/passwd"], "don't have this machine's files"),
     ] {
         let ended = ada.host(&first, line).expect_code(1);
-        assert!(ended.stderr.contains(words), "`{words}` is not in {}", ended.stderr);
+        assert!(ended.stderr.contains(expected_text), "`{expected_text}` is not in {}", ended.stderr);
     }
     nodes.lab.host(&["jobs", "list", "--node", &first, "--data", "z"]).expect_code(1).expect_stderr(&["--tenant"]);
 }
@@ -167,8 +167,8 @@ fn another_node_finishes_the_job_of_one_that_died() {
         node.wait().stderr
     };
     let logs: Vec<String> = nodes.running.drain(..).map(log).collect();
-    let words = format!("WARN  job {} is taken over from node `node-2`, which is lost", &id[id.len() - 6..]);
-    assert_eq!(logs.iter().filter(|log| log.contains(&words)).count(), 1, "{words}: {logs:#?}");
+    let expected_text = format!("WARN  job {} is taken over from node `node-2`, which is lost", &id[id.len() - 6..]);
+    assert_eq!(logs.iter().filter(|log| log.contains(&expected_text)).count(), 1, "{expected_text}: {logs:#?}");
 }
 
 /// Counts and reports the tasks and objects that a job lost with a node that ran some of its tasks; the job's tasks are

@@ -312,14 +312,15 @@ fn a_record_has_the_time_of_the_end() {
 fn a_suspended_job_goes_on_afterwards() {
     let lab = Lab::new();
     let program = format!("{}#tree", component("tests/programs/tasks").display());
-    let words = lab.command(&["submit", &program, "--arg", "depth=2", "--arg", "width=40", "--arg", "steps=3000000"]);
+    let host_command =
+        lab.command(&["submit", &program, "--arg", "depth=2", "--arg", "width=40", "--arg", "steps=3000000"]);
     // A shell that continues when its command is suspended, and then resumes it.
     let mut command = Command::new("bash");
     command
         .args(["-c", "set -m; \"$0\" \"$@\"; touch suspended; sleep 1; fg"])
-        .arg(words.get_program())
-        .args(words.get_args());
-    command.current_dir(lab.path("")).envs(words.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        .arg(host_command.get_program())
+        .args(host_command.get_args());
+    command.current_dir(lab.path("")).envs(host_command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut shell = InTerminal::start(command);
     let host = |shell: &InTerminal| children(shell.child.id()).first().copied();
     until("there are workers", || host(&shell).is_some_and(|host| children(host).len() >= 2));

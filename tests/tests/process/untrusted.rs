@@ -68,9 +68,9 @@ impl Scene {
 
     /// Runs the host, which may use the paths of the lab in `named` and no others, as reported by the kernel.
     #[track_caller]
-    fn check(&self, arguments: &[&str], named: &[&str], code: i32, words: &[&str]) {
+    fn check(&self, arguments: &[&str], named: &[&str], code: i32, expected_texts: &[&str]) {
         let (ended, accesses) = self.run(arguments);
-        let ended = ended.expect_code(code).expect_stderr(words);
+        let ended = ended.expect_code(code).expect_stderr(expected_texts);
         let wrong: Vec<_> = accesses.iter().filter(|access| !self.may(access, named)).collect();
         assert!(wrong.is_empty(), "{}: {wrong:#?}", ended.line);
         assert!(!accesses.is_empty() && !self.lab.path(MARK).exists(), "{}", ended.line);
@@ -256,11 +256,11 @@ fn paths_in_models_are_not_followed() {
             &["the models need the feature"],
         ),
     ];
-    for (label, change, code, words) in cases {
+    for (label, change, code, expected_texts) in cases {
         scene.models("m2.parquet", change);
         sandbar_tests::print_line(format_args!("{label}"));
         let predict = ["predict", "m2.parquet", "--input", "rows.csv", "--output", "p.csv"];
-        scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, words);
+        scene.check(&predict, &["m2.parquet", "rows.csv", "p.csv"], code, expected_texts);
     }
 }
 

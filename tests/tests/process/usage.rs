@@ -18,9 +18,9 @@ const TRAIN: &str = "group_by = [\"k\"]\nfeatures = [\"x\"]\ntarget = \"y\"";
 
 /// Runs a job that has to fail with `code` and these words, without leaving new files.
 #[track_caller]
-fn check(lab: &Lab, arguments: &[&str], code: i32, words: &[&str]) {
+fn check(lab: &Lab, arguments: &[&str], code: i32, expected_texts: &[&str]) {
     let before = lab.names();
-    let ended = lab.host(&[&["submit"], arguments].concat()).expect_code(code).expect_stderr(words);
+    let ended = lab.host(&[&["submit"], arguments].concat()).expect_code(code).expect_stderr(expected_texts);
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     assert_eq!(lab.names(), before, "{}", ended.line);
 }
@@ -35,7 +35,7 @@ fn job_files() {
     lab.write("unknown.toml", good.replace("[input]", "[input]\ncolour = \"red\""));
     lab.write("typo.toml", good.replacen("paths", "path", 1));
     lab.write("targetless.toml", good.replace("target", "# target"));
-    for (arguments, words) in [
+    for (arguments, expected_texts) in [
         (&["missing.toml"][..], &["there is no job file `missing.toml` in /", "paths are relative to the folder"][..]),
         (&["god.toml"], &["there is no job file `god.toml`", "(did you mean `good.toml`?)"]),
         (&["broken.toml"], &["error: broken.toml, line 1, column 7: "]),
@@ -63,7 +63,7 @@ fn job_files() {
         (&["good.toml", "--wrong"], &["--wrong", "--help"]),
         (&[], &["--help"]),
     ] {
-        check(&lab, arguments, 2, words);
+        check(&lab, arguments, 2, expected_texts);
     }
 }
 
@@ -79,7 +79,7 @@ fn input_that_is_wrong() {
     lab.write("cut.parquet", &whole[..whole.len() / 2]);
     lab.write("folder/notes.txt", "nothing to read here");
     lab.write("job.toml", job("rows.csv", TRAIN));
-    for (input, words) in [
+    for (input, expected_texts) in [
         ("missing.csv", &["missing.csv: `--input` names it: there is no such file or folder in /"][..]),
         ("row.csv", &["(did you mean `rows.csv`?)"]),
         ("none/*.parquet", &["none/*.parquet"]),
@@ -90,9 +90,9 @@ fn input_that_is_wrong() {
         ("cut.parquet", &["cut.parquet"]),
         ("ftp://example.org/a.csv", &["ftp"]),
     ] {
-        check(&lab, &["job.toml", "--input", input], 1, words);
+        check(&lab, &["job.toml", "--input", input], 1, expected_texts);
     }
-    for (set, words) in [
+    for (set, expected_texts) in [
         ("train.features=[\"z\"]", &["`z`", "`x`"][..]),
         ("train.target=\"Y\"", &["`Y`", "did you mean `y`"]),
         ("train.features=[\"k\"]", &["k"]),
@@ -100,7 +100,7 @@ fn input_that_is_wrong() {
         ("input.filter=\"x >\"", &["x >"]),
         ("input.filter=\"w = 1\"", &["w"]),
     ] {
-        check(&lab, &["job.toml", "--set", set], 1, words);
+        check(&lab, &["job.toml", "--set", set], 1, expected_texts);
     }
 }
 
@@ -114,13 +114,13 @@ fn outputs_that_can_not_be_written() {
     let created = std::process::Command::new("mkfifo").arg(lab.path("pipe.parquet")).status();
     assert!(created.is_ok_and(|status| status.success()));
     std::fs::create_dir(lab.path("folder.parquet")).unwrap();
-    for (output, words) in [
+    for (output, expected_texts) in [
         ("rows.csv/out.parquet", &["rows.csv/out.parquet", "Not a directory"][..]),
         ("/proc/none/out.parquet", &["/proc/none/out.parquet", "can't write"]),
         ("pipe.parquet", &["pipe.parquet", "not a regular file"]),
         ("folder.parquet", &["folder.parquet", "it is a folder"]),
     ] {
-        check(&lab, &["job.toml", "--output", output], 1, words);
+        check(&lab, &["job.toml", "--output", output], 1, expected_texts);
         lab.write("good.toml", job("rows.csv", TRAIN));
     }
 }
@@ -177,9 +177,9 @@ fn parameters_that_a_trainer_refuses() {
     lab.write("rows.csv", format!("{ROWS}{}", "c,1,2\n".repeat(200_000) + "c,six,2\n"));
     lab.write("job.toml", job("rows.csv", TRAIN).replace("[train]", "types = { x = \"int64\" }\n[train]"));
     let typo = "train.models.0.params.fit_intercep=true";
-    let words =
+    let expected_texts =
         ["#linear: `--set train.models.0.params.fit_intercep=…`: ", "(did you mean `fit_intercept`?)", "[refused]"];
-    check(&lab, &["job.toml", "--set", typo], 1, &words);
+    check(&lab, &["job.toml", "--set", typo], 1, &expected_texts);
     let wrong = "train.models.0.params.fit_intercept=\"no\"";
     check(
         &lab,
@@ -214,8 +214,8 @@ fn an_output_is_not_replaced_by_nothing() {
         std::fs::remove_file(lab.path("new.parquet")).unwrap();
     }
     lab.host(&["submit", "job.toml"]).expect_code(0);
-    for (arguments, _, words) in none {
-        let left = ["no model was trained", words, "out.parquet is left as it was"];
+    for (arguments, _, expected_texts) in none {
+        let left = ["no model was trained", expected_texts, "out.parquet is left as it was"];
         check(&lab, &[&["job.toml"], arguments].concat(), 1, &left);
         assert_eq!(sandbar_tests::models(&lab.path("out.parquet")).len(), 2);
     }
@@ -257,7 +257,7 @@ fn components_that_are_not_there() {
     lab.write("job.toml", job("rows.csv", TRAIN));
     let models = component("udfs/models");
     let set = |udf: &str| format!("train.models.0.udf={udf:?}");
-    for (udf, code, words) in [
+    for (udf, code, expected_texts) in [
         (
             "gone.wasm#linear".to_owned(),
             1,
@@ -270,7 +270,7 @@ fn components_that_are_not_there() {
         ),
         (models.display().to_string(), 2, "#"),
     ] {
-        check(&lab, &["job.toml", "--set", &set(&udf)], code, &[words]);
+        check(&lab, &["job.toml", "--set", &set(&udf)], code, &[expected_texts]);
     }
     lab.write("bad.toml", job("rows.csv", TRAIN).replace("models.wasm", "modles.wasm"));
     check(
@@ -295,7 +295,7 @@ fn shipped_functions_are_found_by_their_names() {
     assert!(inspected.stdout.contains("trainer linear"), "{}", inspected.stdout);
     let shipped = ["none of that name is shipped: in ", "udfs are models, taxi"];
     let line = |name: &str| ["job.toml".to_owned(), "--set".to_owned(), udf(name)];
-    for (name, words) in [
+    for (name, expected_texts) in [
         ("modls#linear", &[&shipped[..], &["(did you mean `models`?)"]].concat()[..]),
         ("planes#linear", &shipped),
         // A path is not a name.
@@ -303,7 +303,7 @@ fn shipped_functions_are_found_by_their_names() {
         ("udfs/models#linear", &["there is no component or crate `udfs/models` in /"]),
     ] {
         let line = line(name);
-        check(&lab, &line.each_ref().map(String::as_str), 1, words);
+        check(&lab, &line.each_ref().map(String::as_str), 1, expected_texts);
     }
     // An existing file takes precedence.
     lab.write("models", "no component");
@@ -314,12 +314,12 @@ fn shipped_functions_are_found_by_their_names() {
 fn missing_programs_and_jobs_are_named() {
     let lab = Lab::new();
     lab.write("job.toml", "");
-    for (name, code, words) in [
+    for (name, code, expected_texts) in [
         ("gone", 1, &["there is no component or crate `gone` in /"][..]),
         ("job", 1, &["there is no component or crate `job` in /", "(did you mean the job file `job.toml`?)"]),
         ("some/where/gone.toml", 2, &["there is no job file `some/where/gone.toml` in /"]),
     ] {
-        let ended = lab.host(&["submit", name]).expect_code(code).expect_stderr(words);
+        let ended = lab.host(&["submit", name]).expect_code(code).expect_stderr(expected_texts);
         assert!(!ended.stderr.contains("os error"), "{}", ended.stderr);
     }
 }
@@ -333,7 +333,7 @@ fn files_of_models_that_are_none() {
     lab.write("cut.parquet", "PAR1 and nothing else");
     lab.write("models.parquet", "");
     std::fs::create_dir(lab.path("folder")).unwrap();
-    for (models, code, words) in [
+    for (models, code, expected_texts) in [
         ("rows.csv", 2, &["rows.csv: it is no output of `host submit`, which is a Parquet file"][..]),
         ("noise.parquet", 2, &["noise.parquet: it is no output of `host submit`, which is a Parquet file"]),
         ("empty.parquet", 2, &["empty.parquet: it is no output of `host submit`"]),
@@ -342,7 +342,7 @@ fn files_of_models_that_are_none() {
         ("model.parquet", 1, &["there is no file of models `model.parquet` in /", "(did you mean `models.parquet`?)"]),
     ] {
         let predict = ["predict", models, "--input", "rows.csv", "--output", "p.parquet"];
-        lab.host(&predict).expect_code(code).expect_stderr(words);
+        lab.host(&predict).expect_code(code).expect_stderr(expected_texts);
     }
 }
 
@@ -385,12 +385,12 @@ fn caches_that_can_not_be_written() {
     // No folder can be created inside a file, not even by root.
     let file = lab.write("file", "");
     let models = component("udfs/models");
-    for (arguments, code, words) in [
+    for (arguments, code, expected_texts) in [
         (["inspect", models.to_str().unwrap()], 0, &[][..]),
         (["build", workspace().join("udfs/models").to_str().unwrap()], 0, &[]),
         (["submit", "job.toml"], 1, &["file/sandbar", "can't be written", "XDG_CACHE_HOME"]),
     ] {
-        host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_stderr(words);
+        host_with(&lab, &arguments, &[("XDG_CACHE_HOME", Some(&file))]).expect_code(code).expect_stderr(expected_texts);
     }
 }
 

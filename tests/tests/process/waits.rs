@@ -152,11 +152,14 @@ fn arguments_in_more_files_than_may_be_open_wait_their_turn() {
     let lab = Lab::new();
     let program = format!("{}#submits_much", component(TASKS).display());
     let (tasks, bytes) = (9000, 110_000);
-    let words = lab.command(&["submit", &program, "--json"]);
+    let host_command = lab.command(&["submit", &program, "--json"]);
     let mut command = Command::new("bash");
-    command.args(["-c", "ulimit -n 5000; exec \"$0\" \"$@\""]).arg(words.get_program()).args(words.get_args());
+    command
+        .args(["-c", "ulimit -n 5000; exec \"$0\" \"$@\""])
+        .arg(host_command.get_program())
+        .args(host_command.get_args());
     command.args(["--arg", &format!("tasks={tasks}"), "--arg", &format!("bytes={bytes}")]).current_dir(lab.path(""));
-    command.envs(words.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.envs(host_command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let ended = Running::new(command).wait().expect_code(0);
     let summary = ended.json();
     assert_eq!((&summary["result"], &summary["lost_workers"]), (&json!(tasks * bytes), &json!(0)), "{}", ended.stderr);

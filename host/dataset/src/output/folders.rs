@@ -69,8 +69,8 @@ impl FolderLayout {
         }
         let kept: Vec<usize> = (0..schema.fields().len()).filter(|at| !by.contains(at)).collect();
         if kept.is_empty() {
-            let words = "`partition_by` names all columns: a file would have none";
-            return Err(DatasetError::Columns(words.to_owned()));
+            let rule = "`partition_by` names all columns: a file would have none";
+            return Err(DatasetError::Columns(rule.to_owned()));
         }
         let rest = schema.project(&kept).map_err(DatasetError::internal)?;
         Ok(FolderLayout { by, kept, schema: format.schema(&rest)? })
@@ -224,9 +224,9 @@ pub(super) fn check_empty_folder(path: &Path) -> std::io::Result<()> {
         return Err(std::io::Error::other("it is not a folder; `partition_by` needs a new or empty one"));
     }
     if fs::read_dir(path)?.next().is_some() {
-        let words =
+        let rule =
             "it is a folder that is not empty; choose another one or remove it: rows are not added to existing output";
-        return Err(std::io::Error::other(words));
+        return Err(std::io::Error::other(rule));
     }
     Ok(())
 }

@@ -103,12 +103,12 @@ fn reason(demand: &ResourceSet, rooms: &[Room<'_>]) -> Option<String> {
 /// Returns the missing share of a request, and an explanation.
 fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
     let units = |amount: i128| amount as f64 / RESOURCE_UNIT as f64;
-    let words = |demanded: f64, resource_name: &str, left: f64, total: f64| {
+    let describe = |demanded: f64, resource_name: &str, left: f64, total: f64| {
         (1.0 - left / demanded, format!("{demanded} {resource_name}, {left} of {total} {place} are free"))
     };
     let left = free.cpus.max(0);
     if i128::from(demand.cpus) > left {
-        return Some(words(units(demand.cpus.into()), "cpus", units(left), units(total.cpus.into())));
+        return Some(describe(units(demand.cpus.into()), "cpus", units(left), units(total.cpus.into())));
     }
     let custom = demand
         .custom
@@ -118,8 +118,8 @@ fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, S
     if let Some((name, demanded, left, total)) =
         std::iter::once(gpus).chain(custom).find(|(_, demanded, left, _)| demanded > left)
     {
-        return Some(words(units(demanded.into()), name, units(left.into()), units(total.into())));
+        return Some(describe(units(demanded.into()), name, units(left.into()), units(total.into())));
     }
     let (demanded, left) = (demand.memory as f64, free.rest.memory as f64);
-    (demanded > left).then(|| words(demanded, "bytes of memory", left, total.memory as f64))
+    (demanded > left).then(|| describe(demanded, "bytes of memory", left, total.memory as f64))
 }

@@ -144,7 +144,7 @@ fn certificates_have_one_form() {
     let dns = SanType::DnsName("n1".try_into().unwrap());
     let clients = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let both = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-    for (names, uses, is_ca, words) in [
+    for (names, uses, is_ca, expected_text) in [
         (vec![uri(&good)], &both, IsCa::ExplicitNoCa, ""),
         (vec![], &both, IsCa::ExplicitNoCa, "exactly one name"),
         (vec![uri(&good), uri(&good)], &both, IsCa::ExplicitNoCa, "exactly one name"),
@@ -165,6 +165,9 @@ fn certificates_have_one_form() {
         let certificate = params.signed_by(&request.public_key, &issuer).unwrap();
         let identity = Identity::new(own.clone(), certificate.der().to_vec(), authority.to_vec(), now());
         let message = identity.map_or_else(|error| error.to_string(), |_| String::new());
-        assert!(message.contains(words) && message.is_empty() == words.is_empty(), "`{words}`: {message}");
+        assert!(
+            message.contains(expected_text) && message.is_empty() == expected_text.is_empty(),
+            "`{expected_text}`: {message}"
+        );
     }
 }

@@ -27,7 +27,7 @@ async fn attack_with(limits: WireLimits) -> Attack {
 }
 
 /// Writes bytes to a new stream, and reads frames at the other end until an error.
-async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, words: &str) {
+async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, expected_text: &str) {
     let limits = WireLimits { frame_time_ms_max: 300, ..WireLimits::default() };
     let attack = attack_with(limits).await;
     let (mut send, _receive) = attack.quinn.open_bi().await.unwrap();
@@ -45,7 +45,7 @@ async fn check_frames(bytes: &[u8], ends: bool, code: CloseCode, words: &str) {
     assert_eq!(error.blame(), Blame::Peer, "{error}");
     let DisconnectReason::Closed { code: actual, reason } = closed(&attack.quinn).await else { panic!("{error}") };
     assert_eq!(actual, code, "{reason}");
-    assert!(reason.contains(words), "{reason}");
+    assert!(reason.contains(expected_text), "{reason}");
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ async fn certificates_begin_and_end() {
     let fresh = |name| cluster.node(name);
     let ended = |name| cluster.identity_of(Role::Node, name, ago(2 * DAY), DAY);
     let future = |name| cluster.identity_of(Role::Node, name, now().after(Duration::from_secs(DAY)), DAY);
-    for (client, client_clock, server, server_clock, expected, words) in [
+    for (client, client_clock, server, server_clock, expected, expected_text) in [
         (fresh("c"), 0, fresh("s"), 0, Ok(()), ""),
         (fresh("c"), skew, fresh("s"), -skew, Ok(()), ""),
         (fresh("c"), 0, ended("s"), 0, Err("expired"), "the clock here says"),
@@ -106,7 +106,7 @@ async fn certificates_begin_and_end() {
         let client = bind_at(&client, &OffsetClock::by(client_clock));
         let server = bind_at(&server, &OffsetClock::by(server_clock));
         let message = check(&client, &server, ExpectedPeer::AnyNode, expected).await;
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(expected_text), "{message}");
     }
 }
 

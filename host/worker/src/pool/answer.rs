@@ -275,7 +275,7 @@ mod tests {
                     let (collected, rows) = completed.product.into_collected().unwrap();
                     assert_eq!((collected.as_slice(), rows), (bytes, 5));
                 }
-                (Err(fault), Err(words)) => assert!(fault.message.contains(&words), "{fault}"),
+                (Err(fault), Err(expected_text)) => assert!(fault.message.contains(&expected_text), "{fault}"),
                 (actual, expected) => panic!("{actual:?} instead of {expected:?}"),
             }
         }

@@ -83,9 +83,9 @@ fn removes(cpus: f64) -> Result<String, TaskError> {
     until_up(&sign)?;
     group.remove();
     let ended = [task.get().map(|_| ()), inside.is_up().get().map(|_| ())];
-    let words = ended.map(|ended| ended.expect_err("it ends with its group").to_string());
+    let message = ended.map(|ended| ended.expect_err("it ends with its group").to_string());
     spins::options().cpus(cpus).submit(1).get()?;
-    Ok(words.join("; "))
+    Ok(message.join("; "))
 }
 
 /// Asks for a group that no node can hold.

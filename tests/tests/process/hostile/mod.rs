@@ -119,16 +119,20 @@ impl AttackLab {
         let left = self.lab.names().into_iter().find(|n| n.starts_with("tmp/") || n.contains(".parquet."));
         ensure(left.is_none(), || format!("it leaves {}", left.unwrap_or_default()))?;
         match outcome {
-            Job(code, words) => {
+            Job(code, expected_text) => {
                 ensure(ended.status.code() == Some(1), || format!("{}, {}", ended.status, ended.stderr))?;
                 let stderr = &ended.stderr;
-                ensure(stderr.contains(&format!("[{code}]")) && stderr.contains(words), || {
-                    format!("instead of {words} [{code}]: {stderr}")
+                ensure(stderr.contains(&format!("[{code}]")) && stderr.contains(expected_text), || {
+                    format!("instead of {expected_text} [{code}]: {stderr}")
                 })?;
                 ensure(!output.exists(), || "it failed, and something was written".into())
             }
-            Groups(code, words) => self.check_groups(name, called, &ended, (self.groups, self.groups), code, words),
-            SomeGroups(code, words) => self.check_groups(name, called, &ended, (1, self.groups - 1), code, words),
+            Groups(code, expected_text) => {
+                self.check_groups(name, called, &ended, (self.groups, self.groups), code, expected_text)
+            }
+            SomeGroups(code, expected_text) => {
+                self.check_groups(name, called, &ended, (1, self.groups - 1), code, expected_text)
+            }
             Harmless => self.check_groups(name, called, &ended, (0, 0), "", ""),
         }
     }
@@ -141,7 +145,7 @@ impl AttackLab {
         ended: &CommandOutput,
         failed: (u32, u32),
         code: &str,
-        words: &str,
+        expected_text: &str,
     ) -> Result<(), String> {
         let expected = i32::from(failed.0 > 0);
         ensure(ended.status.code() == Some(expected) && !ended.stdout.is_empty(), || {
@@ -156,8 +160,8 @@ impl AttackLab {
         })?;
         for failure in failures {
             let message = failure["message"].as_str().unwrap_or_default();
-            let expected = failure["model"] == name && failure["code"] == code && message.contains(words);
-            ensure(expected, || format!("instead of {words} [{code}]: {failure}"))?;
+            let expected = failure["model"] == name && failure["code"] == code && message.contains(expected_text);
+            ensure(expected, || format!("instead of {expected_text} [{code}]: {failure}"))?;
         }
         let (mut neighbour, attacker): (Vec<_>, Vec<_>) =
             models(&self.lab.path("attack.parquet")).into_iter().partition(|m| m.model == "linear");

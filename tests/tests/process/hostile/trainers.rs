@@ -87,9 +87,9 @@ const PREDICTIONS: &[(&str, &str, &str)] = &[
 fn models_that_attack_when_they_predict() {
     let attack_lab = AttackLab::new(4, 10);
     let raw = component("tests/hostile/raw");
-    for (name, code, words) in PREDICTIONS {
+    for (name, code, expected_text) in PREDICTIONS {
         attack_lab.attack(&raw, name, Role::Model, Harmless);
         let line = ["predict", "attack.parquet", "--input", "rows.csv", "--output", "p.parquet", "--model", name];
-        attack_lab.lab().host(&line).expect_code(1).expect_stderr(&[&format!("[{code}]"), words]);
+        attack_lab.lab().host(&line).expect_code(1).expect_stderr(&[&format!("[{code}]"), expected_text]);
     }
 }

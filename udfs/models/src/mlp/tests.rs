@@ -45,7 +45,7 @@ fn unusable_training_data_is_rejected() {
     let (values, target) = surface(20);
     let usual = MlpParams { max_epochs: 3, ..MlpParams::default() };
     let nan = [vec![f64::NAN], values[1..].to_vec()].concat();
-    for (params, values, target, words) in [
+    for (params, values, target, expected_text) in [
         (usual.clone(), vec![], vec![], "no rows"),
         (usual.clone(), nan, target.clone(), "is NaN in row 0"),
         (MlpParams { alpha: -1.0, ..usual.clone() }, values.clone(), target.clone(), "alpha"),
@@ -59,7 +59,7 @@ fn unusable_training_data_is_rejected() {
         (MlpParams { learning_rate: 1e30, ..usual.clone() }, values.clone(), target.clone(), "the loss is not finite"),
     ] {
         let error = fit(&params, &values, &target).unwrap_err().to_string();
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected_text), "{error}");
     }
     // A constant feature and a constant target are valid.
     let model = fit(&usual, &[vec![3.0; 20], vec![1.0; 20]].concat(), &[5.0; 20]).unwrap();
