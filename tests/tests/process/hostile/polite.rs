@@ -39,7 +39,7 @@ const MODELS: &[(&str, Outcome)] = &[
     ("sleeps",              Groups("time-out", "ran longer than 300 ms")),
     ("waits",               Harmless),
     ("prints",              Harmless),
-    ("probes_the_host",      Harmless),
+    ("probes_the_host",     Harmless),
 ];
 
 #[test]
