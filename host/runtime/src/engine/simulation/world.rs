@@ -131,8 +131,8 @@ pub(super) struct World {
     takeovers: Vec<Takeover>,
     next_range: u32,
     program: Arc<Program>,
-    /// The program without actors, of jobs that can be taken over.
-    program_without_actors: Arc<Program>,
+    /// Whether jobs have no actors, and can be taken over.
+    is_lasting: bool,
     doorbell: Doorbell,
     log: JobLog,
     frame: Vec<u8>,
@@ -153,7 +153,8 @@ impl World {
     pub(super) fn new(mut random: Seed, faults: Faults, prints: bool) -> World {
         let clock = Clock::new();
         let folder = tempfile::tempdir().unwrap();
-        let [program, program_without_actors] = programs();
+        let is_lasting = random.below(2) == 0;
+        let program = programs()[usize::from(is_lasting)].clone();
         let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).unwrap();
         let mut fault_times = Vec::new();
         for (count, fault) in [
@@ -180,7 +181,7 @@ impl World {
             takeovers: Vec::new(),
             next_range: 100,
             program,
-            program_without_actors,
+            is_lasting,
             doorbell: Doorbell::new().unwrap(),
             log,
             frame: Vec::new(),
@@ -223,10 +224,9 @@ impl World {
         let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
         let leases = LeaseJob::start(&mut engine, leases_id, tenant_of(number));
         self.nodes.insert(number, Node { engine, surroundings, jobs: Vec::new(), leases });
-        let is_lasting = self.random.below(2) == 0;
         let (seed, depth) = (self.random.next_u64(), 1 + self.random.below(3) as u8);
-        let name = is_lasting.then(|| Arc::from(format!("job-{number}")));
-        let number_of_task = if is_lasting { depth | WITHOUT_ACTORS } else { depth };
+        let name = self.is_lasting.then(|| Arc::from(format!("job-{number}")));
+        let number_of_task = if self.is_lasting { depth | WITHOUT_ACTORS } else { depth };
         self.start_job(number, JobWork { name, node: number, seed, number: number_of_task }, Vec::new());
     }
 
@@ -240,10 +240,9 @@ impl World {
         let outputs =
             JobOutputs { progress: Arc::default(), log: self.log.sender(), finished: Arc::new(OnceLock::new()) };
         let (done, result) = oneshot::channel();
-        let program = if work.name.is_some() { &self.program_without_actors } else { &self.program };
         let new = NewJob {
             tenant: tenant_of(work.node),
-            program: program.clone(),
+            program: self.program.clone(),
             root_task: RootTask::Function { function: 0, arguments: arguments.into() },
             seed: work.seed,
             lasting: work.name.clone().map(|name| (name, results)),
@@ -255,11 +254,13 @@ impl World {
         on.jobs.push(SimJob { id, work, result, outcome: None });
     }
 
-    /// Another node takes over jobs of nodes that have crashed, with what the others have of their results.
-    fn take_over(&mut self, now: Duration) {
+    /// Another node takes over jobs of nodes that have crashed, with what the others have of their results. Returns whether
+    /// there were any.
+    fn take_over(&mut self, now: Duration) -> bool {
         let (due, later): (Vec<Takeover>, Vec<Takeover>) =
             std::mem::take(&mut self.takeovers).into_iter().partition(|takeover| takeover.at <= now);
         self.takeovers = later;
+        let worked = !due.is_empty();
         for Takeover { work, .. } in due {
             let (Some(name), false) = (work.name.clone(), self.nodes.is_empty()) else { continue };
             let mut results = Vec::new();
@@ -279,6 +280,7 @@ impl World {
             }
             self.start_job(node, work, results);
         }
+        worked
     }
 
     fn connect(&mut self, a: u32, b: u32) {
@@ -320,7 +322,7 @@ impl World {
                 worked |= self.run_node(number, now, is_tick)?;
             }
             worked |= self.run_network(now);
-            self.take_over(now);
+            worked |= self.take_over(now);
             if worked {
                 quiet_since = now;
             }
@@ -342,7 +344,7 @@ impl World {
 
     fn run_node(&mut self, number: u32, now: Duration, is_tick: bool) -> Result<bool, String> {
         let Some(node) = self.nodes.get_mut(&number) else { return Ok(false) };
-        let mut worked = node.engine.turn(&mut self.frame);
+        let mut worked = node.engine.poll(&mut self.frame);
         if is_tick {
             node.engine.tick();
         }
