@@ -18,7 +18,7 @@ use support::*;
 /// Total time of each measurement.
 const TIME: Duration = Duration::from_secs(2);
 /// Runs of each measurement; the median counts.
-const TURNS: usize = 5;
+const RUNS: usize = 5;
 const CONTROL: Channel = Channel::new(0);
 
 fn main() {
@@ -31,19 +31,19 @@ fn main() {
 }
 
 /// Returns the median of several runs.
-async fn median<F: Future<Output = f64>>(mut turn: impl FnMut() -> F) -> f64 {
+async fn median<F: Future<Output = f64>>(mut run: impl FnMut() -> F) -> f64 {
     let mut all = Vec::new();
-    for _ in 0..TURNS {
-        all.push(turn().await);
+    for _ in 0..RUNS {
+        all.push(run().await);
     }
     all.sort_by(f64::total_cmp);
-    all[TURNS / 2]
+    all[RUNS / 2]
 }
 
-/// Returns how often an operation completes in a second, one after another.
+/// Returns the rate of sequential operations, per second.
 async fn rate<F: Future<Output = ()>>(mut one: impl FnMut() -> F) -> f64 {
     let (start, mut count) = (Instant::now(), 0);
-    while start.elapsed() < TIME / TURNS as u32 {
+    while start.elapsed() < TIME / RUNS as u32 {
         one().await;
         count += 1;
     }
@@ -174,7 +174,7 @@ async fn stream_trips(plain: &(quinn::Connection, quinn::Connection)) -> f64 {
         }
     });
     let (start, mut count, mut bytes) = (Instant::now(), 0, [0; 64]);
-    while start.elapsed() < TIME / TURNS as u32 {
+    while start.elapsed() < TIME / RUNS as u32 {
         send.write_all(&bytes).await.unwrap();
         receive.read_exact(&mut bytes).await.unwrap();
         count += 1;
@@ -193,7 +193,7 @@ async fn frame_trips(outgoing: &Connection, accepted: &Connection) -> f64 {
         }
     });
     let (start, mut count) = (Instant::now(), 0);
-    while start.elapsed() < TIME / TURNS as u32 {
+    while start.elapsed() < TIME / RUNS as u32 {
         frames.send(&[1; 64]).await.unwrap();
         frames.recv().await.unwrap().unwrap();
         count += 1;
@@ -235,7 +235,7 @@ async fn throughput() {
     }
 }
 
-/// Returns how often that many bytes go over a plain stream in a second.
+/// Returns the rate at which a plain stream transfers this number of bytes, per second.
 async fn stream_bytes(plain: &(quinn::Connection, quinn::Connection), bytes: usize) -> f64 {
     let ((mut send, _back), (_, mut receive)) = streams(plain).await;
     let start = Instant::now();

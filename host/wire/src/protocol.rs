@@ -58,7 +58,7 @@ use crate::identity::TokenError;
 use crate::name::{Name, Role};
 
 /// Protocol version of this program.
-pub const PROTOCOL_VERSION: u8 = 1;
+pub const PROTOCOL_VERSION: u8 = 2;
 
 const ALPN: &str = "sandbar/";
 /// Application protocol of clients that have no certificate yet.

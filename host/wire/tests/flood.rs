@@ -145,13 +145,12 @@ async fn the_attacker() {
     let Ok(attack) = std::env::var("SANDBAR_ATTACK") else { return };
     let to: SocketAddr = std::env::var("SANDBAR_ATTACKED").unwrap().parse().unwrap();
     let addresses: Vec<IpAddr> = (1..=ADDRESSES).map(|number| [127, 0, 9, number].into()).collect();
+    let protocol = format!("sandbar/{PROTOCOL_VERSION}");
     let attempts = match &*attack {
         "garbage" => datagrams(to, &addresses, |random| random_bytes(random, 40 + random % 1300)).await,
         "forged" => datagrams(to, &addresses, forged_initial).await,
-        "half-open" => handshakes(to, &addresses, "sandbar/1", Raw::self_signed(&["sandbar://c/node/n"]), true).await,
-        "self-signed" => {
-            handshakes(to, &addresses, "sandbar/1", Raw::self_signed(&["sandbar://c/node/n"]), false).await
-        }
+        "half-open" => handshakes(to, &addresses, &protocol, Raw::self_signed(&["sandbar://c/node/n"]), true).await,
+        "self-signed" => handshakes(to, &addresses, &protocol, Raw::self_signed(&["sandbar://c/node/n"]), false).await,
         "joins" => handshakes(to, &addresses, JOIN_ALPN, Raw::self_signed(&["sandbar-join:"]), false).await,
         other => panic!("{other}"),
     };

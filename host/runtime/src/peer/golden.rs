@@ -64,7 +64,7 @@ fn check(name: &str, bytes: Result<Vec<u8>, postcard::Error>, expected: &str) {
 
 #[test]
 fn messages_have_golden_bytes() {
-    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 1);
+    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 2);
     let (task, attempt, slot, object) = (TaskId(1), Attempt(2), WorkerId(3), ObjectId(4));
     let remote = PeerValue::Remote { node: NodeId(5), object: ObjectId(6), bytes: 7 };
     let contains = vec![ObjectId(8)];

@@ -147,7 +147,7 @@ async fn answers_that_are_not_received_are_abandoned() {
     let cluster = Cluster::new();
     let server = bind_with(&cluster.node("s"), limits);
     let raw = Raw::member(&cluster, Role::Tenant, "acme");
-    let mut config = raw.config("sandbar/1");
+    let mut config = raw.config(&format!("sandbar/{PROTOCOL_VERSION}"));
     let mut transport = quinn::TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
     config.transport_config(transport.into());

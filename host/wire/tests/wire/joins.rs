@@ -51,7 +51,7 @@ async fn a_token_gets_a_certificate() {
     assert_eq!((server.counts().joined, server.counts().admitted), (2, 2));
 }
 
-/// Clients whose packets arrive before the node is bound, as when all nodes of a cluster start at once.
+/// The packets of clients arrive before the node is bound, as when all nodes of a cluster start at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_join_during_a_start_are_admitted() {
     let (cluster, limits) = (Cluster::new(), WireLimits::default());

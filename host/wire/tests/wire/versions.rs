@@ -36,7 +36,8 @@ async fn the_reason_names_both() {
     let raw = Raw::member(&cluster, Role::Node, "c");
     let close = raw.closed(server.address().unwrap(), "sandbar/77").await.unwrap();
     assert_eq!(close.0, CloseCode::Version);
-    assert_eq!(close.1, "sandbar/1 is required here, not sandbar/77; update one of them");
+    let expected = format!("sandbar/{PROTOCOL_VERSION} is required here, not sandbar/77; update one of them");
+    assert_eq!(close.1, expected);
 }
 
 /// Clients with another protocol.
