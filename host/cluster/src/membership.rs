@@ -167,7 +167,7 @@ async fn observe_removals_once(cluster: &ClusterState) -> Result<(), ClusterErro
 /// Revokes the node's lease, which deletes its key. Other nodes learn at once that it has left.
 pub(crate) async fn revoke_lease(cluster: &ClusterState) {
     if let Some(lease) = cluster.membership.set_lease(None) {
-        // Otherwise the lease expires.
+        // If this fails, the lease expires.
         let _ = tokio::time::timeout(KEEP_ALIVE_INTERVAL, cluster.store.revoke(lease)).await;
     }
 }

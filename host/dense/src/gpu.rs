@@ -7,7 +7,7 @@ use crate::remote::GpuClient;
 /// A GPU that several guests share.
 #[derive(Debug, Clone)]
 pub struct Gpu {
-    /// Connection to its process.
+    /// Connection to the GPU process.
     pub remote: Arc<Mutex<GpuClient>>,
     /// Number of the guest that uses it.
     pub(crate) user: u32,

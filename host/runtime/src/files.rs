@@ -130,7 +130,8 @@ impl JobFiles {
     fn names(&self, files: Range<usize>) -> Result<Content, Fault> {
         let name_of = |entry: &Entry| if let Entry::File(path, _) = entry { Some(name(path)) } else { None };
         let names: Vec<String> = self.all[files].iter().filter_map(name_of).collect();
-        let fault = |e: &dyn std::fmt::Display| Fault::new(Code::Host, format!("names of files can't be written: {e}"));
+        let fault =
+            |e: &dyn std::fmt::Display| Fault::new(Code::Host, format!("the list of file names can't be stored: {e}"));
         let bytes = postcard::to_stdvec(&names).map_err(|e| fault(&e))?;
         if bytes.len() <= VALUE_INLINE_BYTES_MAX {
             return Ok(Content::Bytes(bytes));

@@ -263,7 +263,7 @@ impl EventLoop {
                     return self.engine.close();
                 }
             }
-            worked |= self.engine.turn(&mut frame);
+            worked |= self.engine.poll(&mut frame);
             let now = Instant::now();
             if now - last_tick >= TICK {
                 last_tick = now;

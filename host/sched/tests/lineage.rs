@@ -141,7 +141,7 @@ fn results_of_methods_are_not_reconstructed() {
     let mut world = losing();
     world.submit(actor(20, 0)).actor_worker(7, 1).done(20, 7).submit(retries(call(21, 20), 3)).done(21, 7);
     world.discard_actions().lose_object(21).emits("drop o21");
-    let why = "returns of actor methods are not reconstructed";
+    let why = "results of actor methods are not reconstructed";
     world.error_is(21, &format!("main > t21: the value of object 21 is lost: {why} [object-lost]"));
 }
 

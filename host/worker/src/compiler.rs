@@ -24,7 +24,7 @@ pub const COMPILER_ARGUMENT: &str = "compiler";
 
 /// Maximum bytes of a component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
-/// Maximum bytes of the compiler's answer, and of its error text.
+/// Maximum bytes of the compiler's output, and of its error text.
 const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 const STDERR_BYTES_MAX: u64 = 4 << 10;
 /// Resource limits of a compiling process.
@@ -142,7 +142,7 @@ impl Compiler {
         let compiler_output = self.run(&component).await?;
         let end = Trailer::parse(&compiler_output, compiler_output.len() as u64);
         let Trailer { code_bytes, compiled } =
-            end.ok_or_else(|| Fault::new(Code::Host, "the compiler's answer is malformed"))?;
+            end.ok_or_else(|| Fault::new(Code::Host, "the compiler's output is malformed"))?;
         let memory = compiled?;
         // The id of the bytes that were compiled: the file may have changed since it was hashed.
         let id = Compiler::id(&component);
@@ -256,7 +256,7 @@ fn hash(file: &File) -> io::Result<ComponentId> {
     Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 
-/// The end of a compiler's answer and of a cache file. The layout is: code, memory image, postcard of the memory's
+/// Trailer of a compiler's output and of a cache file. The layout is: code, memory image, postcard of the memory's
 /// shape or of the compile error, length of that (u32, little-endian), magic number.
 struct Trailer {
     /// Bytes of code before the image.

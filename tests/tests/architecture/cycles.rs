@@ -81,7 +81,7 @@ fn read(src: &Path) -> BTreeMap<Module, File> {
     files
 }
 
-/// Returns the text without comments and what only tests have. (`pub(in PATH)` imports nothing.)
+/// Returns the text without comments and test-only items. Shortens `pub(in PATH)` to `pub`: the path is no import.
 fn code(text: &str) -> String {
     let is_of_tests =
         |line: &str| ["#[cfg(test)]", "#[cfg(any(test", "#[cfg(all(test"].iter().any(|start| line.starts_with(start));

@@ -84,7 +84,7 @@ fn nameless(process: u32, folder: &Path) -> Vec<PathBuf> {
     all.map(|entry| entry.path()).filter(is_there).collect()
 }
 
-/// Overwrites all spilled bytes while the program waits: values that were put are reported as lost; tasks run again for
+/// Overwrites all spilled bytes while the program waits: stored values are reported as lost, and tasks run again to recompute
 /// results.
 #[test]
 fn damaged_values_on_disk_are_never_read() {

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest};
-use crate::timing::{Effort, least_in_turn};
+use crate::timing::{Effort, least_alternating};
 
 /// Rows of a group.
 const ROWS: usize = 64;
@@ -68,7 +68,8 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     };
     let (mut sandboxed, mut together) = (|| fit(None), || fit(Some(DeviceChoice::Cpu)));
     let all: [&mut dyn FnMut(); 4] = [&mut host, &mut native, &mut sandboxed, &mut together];
-    let [host, native, sandboxed, together] = least_in_turn(effort.time, all).map(|seconds| groups as f64 / seconds);
+    let [host, native, sandboxed, together] =
+        least_alternating(effort.time, all).map(|seconds| groups as f64 / seconds);
     let name = format!("dense/{groups} fits of {ROWS} x {WIDTH}");
     report.compare(&name, host, "/s", "a trainer in a sandbox", sandboxed);
     report.compare(&name, host, "/s", "a trainer outside of one", native);

@@ -16,8 +16,8 @@ use crate::timing::{Effort, fastest, median, seconds};
 
 /// Calls in flight, as in a queue of many small tasks.
 const IN_FLIGHT: u64 = 8192;
-/// Consecutive rounds of one kind: in the first, a processor that was idle can still be slow.
-const ROUNDS_PER_TURN: usize = 4;
+/// Consecutive rounds of one kind. An idle processor can still be slow in the first.
+const ROUNDS_PER_KIND: usize = 4;
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let component = paths::guest("xtask/bench/guest")?;
@@ -35,16 +35,16 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
         Ok(())
     };
     let mut rounds = [const { Vec::new() }; 3];
-    // Short rounds in turn, so that other load on the machine affects only some of them.
-    for _ in 0..effort.rounds.div_ceil(ROUNDS_PER_TURN) {
+    // Short alternating rounds, so that other load on the machine affects only some of them.
+    for _ in 0..effort.rounds.div_ceil(ROUNDS_PER_KIND) {
         let [alone, of_one, of_two] = &mut rounds;
-        for _ in 0..ROUNDS_PER_TURN {
+        for _ in 0..ROUNDS_PER_KIND {
             alone.push(seconds(in_this_process)?);
         }
-        for _ in 0..ROUNDS_PER_TURN {
+        for _ in 0..ROUNDS_PER_KIND {
             of_one.push(seconds(|| runtime.block_on(one.run(effort.calls)))?);
         }
-        for _ in 0..ROUNDS_PER_TURN {
+        for _ in 0..ROUNDS_PER_KIND {
             of_two.push(seconds(|| runtime.block_on(two.run(effort.calls)))?);
         }
     }

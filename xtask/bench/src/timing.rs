@@ -94,8 +94,9 @@ pub fn least(time: Duration, mut f: impl FnMut()) -> f64 {
     least
 }
 
-/// Like [`least`] for several functions that are compared: `time` each, in short turns, so that other load affects all.
-pub fn least_in_turn<const N: usize>(time: Duration, mut all: [&mut dyn FnMut(); N]) -> [f64; N] {
+/// Like [`least`] for several functions to compare: each runs for `time` in total, in short alternating rounds, so that other
+/// load affects all.
+pub fn least_alternating<const N: usize>(time: Duration, mut all: [&mut dyn FnMut(); N]) -> [f64; N] {
     const ROUNDS: u32 = 20;
     let mut seconds = [f64::INFINITY; N];
     for _ in 0..ROUNDS {

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::paths;
 use crate::report::Report;
 use crate::sandbox::{Data, LoadedGuest, total};
-use crate::timing::{Effort, least_in_turn};
+use crate::timing::{Effort, least_alternating};
 
 pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
     let guest = LoadedGuest::new(&paths::guest("udfs/taxi")?)?;
@@ -49,7 +49,7 @@ pub fn run(report: Report, effort: Effort) -> Result<(), Failure> {
             black_box(Int64Array::from_iter_values(sums));
         };
         let all: [&mut dyn FnMut(); 5] = [&mut copied, &mut kept, &mut new, &mut read, &mut kept_and_read];
-        let [copied, kept, new, read, kept_and_read] = least_in_turn(effort.time, all).map(|seconds| seconds * 1e6);
+        let [copied, kept, new, read, kept_and_read] = least_alternating(effort.time, all).map(|seconds| seconds * 1e6);
         let (copy, in_place) = (format!("udf/{name}/warm"), format!("udf/{name}/warm, read in place"));
         report.compare(&copy, copied, "µs", "native", kept);
         report.compare(&copy, copied, "µs", "native, into a new column", new);

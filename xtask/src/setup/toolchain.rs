@@ -25,7 +25,7 @@ pub enum TargetState {
     Ready,
     /// The standard library does not exist or is incomplete.
     Missing,
-    /// A previous set-up built it for another version of the compiler.
+    /// The standard library was built for another version of the compiler.
     Stale,
 }
 

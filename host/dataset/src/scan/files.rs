@@ -76,7 +76,7 @@ fn is_glob(path: &str) -> bool {
 
 fn list_local(input: &str, path: &Path, store: usize, files: &mut Vec<DatasetFile>) -> Result<(), DatasetError> {
     find(input, path, &mut |found| {
-        // A file that is named explicitly must be data, or is reported.
+        // An explicitly named file is reported later if it is not a data file.
         if found == path || Format::is_data(&found.to_string_lossy()) {
             files.push(local_file(input, found, store)?);
         }

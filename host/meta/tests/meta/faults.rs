@@ -46,7 +46,7 @@ struct Clients {
     done: Arc<AtomicU64>,
 }
 
-/// Clients increment a counter by compare-and-swap. Its history shows whether they did.
+/// Clients increment a counter by compare-and-swap. The counter's history has each acknowledged increment exactly once.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_done_twice() {
     let seed = number_from_env("SANDBAR_SEED").unwrap_or(1);

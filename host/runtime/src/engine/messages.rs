@@ -21,8 +21,8 @@ use super::submission::{StartLocation, decode};
 use super::values::Stored;
 use super::{Engine, actors, groups};
 
-/// Maximum number of messages of one worker before another's turn.
-const MESSAGES_PER_TURN: usize = 256;
+/// Maximum number of messages of one worker that a poll handles.
+const MESSAGES_PER_POLL: usize = 256;
 
 /// How an attempt has ended in its worker.
 struct AttemptEnd {
@@ -42,7 +42,7 @@ impl Engine {
             return false;
         }
         self.cx.time.nanos = self.cx.driver.monotonic_nanos();
-        for handled in 0..MESSAGES_PER_TURN {
+        for handled in 0..MESSAGES_PER_POLL {
             let Some(polled) = self.cx.workers.get_mut(&worker).filter(|worker| worker.held_message.is_none()) else {
                 return handled > 0;
             };

@@ -67,8 +67,8 @@ use crate::calls::Call;
 use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::{CachedResult, Callback, LoadResult, NewPeer};
 
-/// Maximum number of messages of one peer before another's turn.
-const PEER_MESSAGES_PER_TURN: usize = 256;
+/// Maximum number of messages of one peer that a poll handles.
+const PEER_MESSAGES_PER_POLL: usize = 256;
 
 /// The runtime's state.
 pub(crate) struct Engine {
@@ -267,8 +267,9 @@ impl Engine {
         has_files || cx.peers.has_messages() || cx.workers.values().any(can_handle)
     }
 
-    /// Handles messages of workers and peers, and completions. Returns whether there were any. `frame` is a buffer.
-    pub(crate) fn turn(&mut self, frame: &mut Vec<u8>) -> bool {
+    /// Handles pending messages of workers and peers, and completions of the disk. Returns whether any were pending. `frame` is
+    /// a buffer for messages.
+    pub(crate) fn poll(&mut self, frame: &mut Vec<u8>) -> bool {
         self.cx.time.now = self.cx.driver.now();
         let mut worked = false;
         let workers: Vec<WorkerId> = self.cx.workers.keys().copied().collect();
@@ -297,7 +298,7 @@ impl Engine {
         }
         let mut worked = false;
         for node in self.cx.peers.nodes() {
-            for _ in 0..PEER_MESSAGES_PER_TURN {
+            for _ in 0..PEER_MESSAGES_PER_POLL {
                 let Some(frame) = self.cx.peers.next_frame(node) else { break };
                 worked = true;
                 self.handle_peer_message(node, &frame);

@@ -21,17 +21,17 @@ pub(crate) struct Node {
     pub(crate) external_usage: ResourceSet,
     /// Resources that this scheduler has not assigned.
     pub(crate) free: Free,
-    /// Resources that would be free if all tasks had finished, but not the bundles and actors.
+    /// Resources that would be free if all tasks had finished: the total without bundles and actors.
     pub(crate) idle_free: Free,
     /// Number of tasks assigned to task workers here.
     pub(crate) tasks: usize,
-    /// A driver or a placement group waits for room here: nothing else starts.
+    /// Whether the node is reserved for a driver or a placement group that waits for resources. No other task starts here.
     pub(crate) is_held: bool,
     /// Workers that host several actors; on a remote node, its proxy worker.
     pub(super) actor_workers: Vec<WorkerKey>,
     /// Number of task workers here.
     pub(crate) task_workers: usize,
-    /// Another actor worker was requested.
+    /// Whether another actor worker was requested.
     pub(crate) is_starting_worker: bool,
     /// Number of actors here.
     pub(crate) actors: usize,
@@ -137,7 +137,7 @@ impl Nodes {
         }
     }
 
-    /// Holds a node for a root task or a placement group that waits for room there: nothing else starts.
+    /// Reserves a node for a root task or a placement group that waits for its resources. No other task starts there.
     pub(crate) fn hold(&mut self, at: NodeKey) {
         self.records[at].is_held = true;
         self.held.push(at);

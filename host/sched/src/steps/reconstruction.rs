@@ -104,7 +104,7 @@ impl<C, V> Scheduler<C, V> {
             });
         }
         if task.call.is_none() {
-            return Err("returns of actor methods are not reconstructed".to_owned());
+            return Err("results of actor methods are not reconstructed".to_owned());
         }
         let Some(lineage) = &task.lineage else { return Err("its lineage was dropped".to_owned()) };
         match lineage.dependencies.iter().chain(&lineage.refs).find_map(|source| self.missing(at, source)) {

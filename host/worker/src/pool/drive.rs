@@ -12,7 +12,7 @@ use serde::ser::{Serialize, SerializeSeq, Serializer};
 use super::answer::unpack;
 use super::calls::{CallRun, Caller, Losses, PendingCall};
 use super::options::PoolOptions;
-use super::queue::{QueueHandle, Turn};
+use super::queue::{QueueHandle, TimeSlice};
 use super::results::{CallResult, LogLine, SubmissionResult};
 use super::running::RunningWorkers;
 use super::worker::{SLOTS, WorkerProcess, steps};
@@ -68,7 +68,7 @@ impl Serialize for Calls<'_> {
 struct Driver {
     options: PoolOptions,
     queue: QueueHandle,
-    turn: Option<Turn>,
+    slice: Option<TimeSlice>,
     /// Messages in flight, in the order in which they were sent.
     sent: Vec<InFlight>,
     next_id: u64,
@@ -82,12 +82,12 @@ struct Driver {
 
 /// Runs until the pool is dropped.
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle, running: Arc<RunningWorkers>) {
-    let (turn, sent) = Default::default();
-    let mut driver = Driver { options, queue, turn, sent, next_id: 1, calls_max: 1, calls_min: 1, long: false };
+    let (slice, sent) = Default::default();
+    let mut driver = Driver { options, queue, slice, sent, next_id: 1, calls_max: 1, calls_min: 1, long: false };
     let mut failures = 0;
     if driver.options.on_demand {
-        driver.turn = driver.queue.next_turn().await;
-        if driver.turn.is_none() {
+        driver.slice = driver.queue.next_slice().await;
+        if driver.slice.is_none() {
             return;
         }
     }
@@ -171,33 +171,33 @@ impl Driver {
         }
     }
 
-    /// Waits for calls, in this turn or the next. Returns false when the queue is closed.
+    /// Waits for calls, in this time slice or the next. Returns false when the queue is closed.
     async fn find_calls(&mut self) -> bool {
-        if let Some(mut turn) = self.turn.take() {
-            if self.queue.goes_on(&mut turn).await {
-                self.turn = Some(turn);
+        if let Some(mut slice) = self.slice.take() {
+            if self.queue.continue_slice(&mut slice).await {
+                self.slice = Some(slice);
                 return true;
             }
-            self.queue.end_turn(turn);
+            self.queue.end_slice(slice);
         }
-        self.turn = self.queue.next_turn().await;
-        self.turn.is_some()
+        self.slice = self.queue.next_slice().await;
+        self.slice.is_some()
     }
 
     /// Returns how many calls may be in flight: as many as two messages hold, fewer when fewer wait, so that no worker
     /// holds calls that another could run, except for [`MESSAGE_TIME_MIN`] of them.
-    fn depth(&self, turn: &Turn) -> usize {
-        let share = self.queue.len(turn) / self.options.workers.max(1);
+    fn depth(&self, slice: &TimeSlice) -> usize {
+        let share = self.queue.len(slice) / self.options.workers.max(1);
         share.clamp(self.calls_min, if self.long { 1 } else { 2 * self.calls_max })
     }
 
-    /// Returns how many calls go into the next message; zero while the worker has enough, and when its turn is over.
+    /// Returns how many calls go into the next message; zero while the worker has enough, and when its time slice is over.
     fn room(&mut self) -> usize {
-        let Some(mut turn) = self.turn.take() else { return 0 };
+        let Some(mut slice) = self.slice.take() else { return 0 };
         let on_their_way = self.sent.iter().map(|sent| sent.calls).sum();
-        let is_over = turn.is_over(&self.queue);
-        let room = if is_over { 0 } else { room(self.depth(&turn), self.calls_min, self.sent.len(), on_their_way) };
-        self.turn = Some(turn);
+        let is_over = slice.is_over(&self.queue);
+        let room = if is_over { 0 } else { room(self.depth(&slice), self.calls_min, self.sent.len(), on_their_way) };
+        self.slice = Some(slice);
         room
     }
 
@@ -239,7 +239,7 @@ impl Driver {
                 Some(Payload::Stored { file, .. }) => file.as_ref().map(|file| file.as_fd()),
                 _ => None,
             });
-            let tenant = self.turn.as_ref().map_or(TenantId::DEFAULT, |turn| turn.tenant);
+            let tenant = self.slice.as_ref().map_or(TenantId::DEFAULT, |slice| slice.tenant);
             let message = ToWorker::Calls { slot: slot as u32, first, tenant, calls: Calls(sent) };
             match process.send(&message, file.as_slice()).await {
                 // The worker has not received the message and is healthy. A retry would be as large.
@@ -263,7 +263,7 @@ impl Driver {
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };
             fits
         };
-        self.turn.as_ref().map_or_else(Vec::new, |turn| self.queue.take(turn, count_max, fits))
+        self.slice.as_ref().map_or_else(Vec::new, |slice| self.queue.take(slice, count_max, fits))
     }
 
     /// Handles the replies to a message. Calls that were not started go back to the queue, for the first free worker.
@@ -350,7 +350,7 @@ fn room(depth: usize, calls_min: usize, messages: usize, on_their_way: usize) ->
     }
 }
 
-/// Converts a worker's reply to the answer of a call.
+/// Converts a worker's reply to the result of a call.
 fn answer(
     process: &WorkerProcess,
     slot: usize,

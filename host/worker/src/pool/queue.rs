@@ -1,7 +1,7 @@
 //! The queue of calls of a pool: clients add calls, and each worker's driver takes as many as it can run.
 //!
-//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *turn*, which needs a
-//! [lease](super::Leases): the node's scheduler decides whose turn it is. The calls of the node itself need none.
+//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *time slice*, which needs a
+//! [lease](super::Leases): the node's scheduler decides which lane is next. The calls of the node itself need none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use super::calls::{CallRun, LaneId, OWN_LANE, PendingCall};
 use super::leases::{Lease, Leases};
 
-/// Time after which a turn ends if other work waits for the lease.
-const TURN_TIME: Duration = Duration::from_millis(10);
+/// Time after which a time slice ends if other work waits for the lease.
+const TIME_SLICE: Duration = Duration::from_millis(10);
 /// Time that a driver keeps a lease while its lane is empty, unless other work waits for it.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 
@@ -70,11 +70,11 @@ struct QueueState {
     next_lane: LaneId,
     /// Granted leases that no driver has taken.
     granted: VecDeque<(LaneId, Lease)>,
-    /// Number of drivers that wait for a turn and have not been woken.
+    /// Number of drivers that wait for a time slice and have not been woken.
     asleep: usize,
     /// Number of drivers.
     drivers: usize,
-    /// Why no worker can run calls.
+    /// The fault of the pool, if no worker can run calls.
     failed: Option<Fault>,
     closed: bool,
 }
@@ -83,15 +83,15 @@ struct QueueState {
 #[derive(Debug)]
 struct Lane {
     tenant: TenantId,
-    /// Where its leases come from; `None` for the node's own calls.
+    /// Source of its leases; `None` for the node's own calls.
     leases: Option<Arc<dyn Leases>>,
-    /// Numbers of leases that are requested, and that it has.
+    /// Numbers of requested leases, and of leases that drivers hold.
     requested: usize,
     held: usize,
     runs: VecDeque<CallRun>,
     /// Number of calls in `runs`.
     calls: usize,
-    /// Drivers that wait for calls in their turn: those that have not been woken, and those that have.
+    /// Drivers that wait for calls in their time slice: those that have not been woken, and those that have.
     asleep: usize,
     woken: usize,
     wake: Arc<Notify>,
@@ -119,26 +119,26 @@ struct LeaseRequests {
     leases: Option<Arc<dyn Leases>>,
 }
 
-/// A driver's turn: it takes the calls of one lane.
+/// A time slice of a driver, in which it takes the calls of one lane.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct TimeSlice {
     lane: LaneId,
     pub(super) tenant: TenantId,
     lease: Option<(Lease, Arc<dyn Leases>)>,
     ends: Instant,
 }
 
-impl Turn {
-    /// Returns whether the turn should end. It goes on while nothing else waits.
+impl TimeSlice {
+    /// Returns whether the time slice should end: its time has passed, and other work waits.
     pub(super) fn is_over(&mut self, queue: &Queue) -> bool {
         let Some((_, leases)) = &self.lease else { return false };
         let now = Instant::now();
         if now < self.ends {
             return false;
         }
-        let is_over = leases.is_contended() || queue.has_turns();
+        let is_over = leases.is_contended() || queue.has_waiting_lane();
         if !is_over {
-            self.ends = now + TURN_TIME;
+            self.ends = now + TIME_SLICE;
         }
         is_over
     }
@@ -230,13 +230,13 @@ impl Queue {
     fn send(self: &Arc<Queue>, lane: LaneId, requests: LeaseRequests) {
         let LeaseRequests { count, leases: Some(leases) } = requests else { return };
         for _ in 0..count {
-            // A scheduler that keeps requests must not keep the pool.
+            // A scheduler that never grants a request must not keep the pool alive.
             let queue = Arc::downgrade(self);
             leases.request(Box::new(move |lease| Queue::grant(&queue, lane, lease)));
         }
     }
 
-    /// A lease was granted. It is returned at once if its lane has no calls any more.
+    /// Receives a granted lease. Returns it at once if its lane has no calls left.
     fn grant(queue: &Weak<Queue>, id: LaneId, lease: Lease) {
         let Some(queue) = queue.upgrade() else { return };
         let mut state = queue.lock();
@@ -258,14 +258,14 @@ impl Queue {
     /// dropped.
     pub(super) fn take(
         &self,
-        turn: &Turn,
+        slice: &TimeSlice,
         leases_max: usize,
         mut fits: impl FnMut(&PendingCall) -> bool,
     ) -> Vec<CallRun> {
         let (mut taken, mut unwanted) = (Vec::new(), Vec::new());
         let mut left = leases_max;
         let mut state = self.lock();
-        let Some(lane) = state.lanes.get_mut(&turn.lane) else { return taken };
+        let Some(lane) = state.lanes.get_mut(&slice.lane) else { return taken };
         while let Some(first) = lane.runs.front_mut().filter(|_| left > 0) {
             let all = first.calls.len();
             if first.caller.is_closed() {
@@ -300,15 +300,15 @@ impl Queue {
         }
     }
 
-    /// Waits for a turn. Returns `None` when the queue is closed and has none.
-    pub(super) async fn next_turn(&self) -> Option<Turn> {
+    /// Waits for a time slice. Returns `None` when the queue is closed and has none.
+    pub(super) async fn next_slice(&self) -> Option<TimeSlice> {
         loop {
             let mut woken = std::pin::pin!(self.wake.notified());
             let unused = {
                 let mut unused = Vec::new();
                 let mut state = self.lock();
-                if let Some(turn) = state.next_turn(&mut unused) {
-                    return Some(turn);
+                if let Some(slice) = state.next_slice(&mut unused) {
+                    return Some(slice);
                 }
                 if state.closed {
                     return None;
@@ -323,15 +323,15 @@ impl Queue {
         }
     }
 
-    /// Waits in a turn until its lane has calls, which another driver may take first. Returns whether the turn goes on.
-    pub(super) async fn goes_on(&self, turn: &mut Turn) -> bool {
-        if turn.is_over(self) {
+    /// Waits in a turn until its lane has calls, which another driver may take first. Returns whether the time slice goes on.
+    pub(super) async fn continue_slice(&self, slice: &mut TimeSlice) -> bool {
+        if slice.is_over(self) {
             return false;
         }
         let wake = {
             let state = self.lock();
             let may_wait = !state.closed && state.granted.is_empty();
-            match (state.lanes.get(&turn.lane), &turn.lease) {
+            match (state.lanes.get(&slice.lane), &slice.lease) {
                 (Some(lane), _) if lane.calls > 0 => return true,
                 (Some(lane), Some((_, leases))) if may_wait && !leases.is_contended() => lane.wake.clone(),
                 _ => return false,
@@ -340,18 +340,18 @@ impl Queue {
         let mut woken = std::pin::pin!(wake.notified());
         {
             let mut state = self.lock();
-            let Some(lane) = state.lanes.get_mut(&turn.lane) else { return false };
+            let Some(lane) = state.lanes.get_mut(&slice.lane) else { return false };
             if lane.calls > 0 {
                 return true;
             }
             woken.as_mut().enable();
             lane.asleep += 1;
         }
-        // What wakes it is counted below.
+        // The counters below show whether the driver was woken.
         let _ = tokio::time::timeout(IDLE_TIME, woken).await;
         let mut state = self.lock();
-        let Some(lane) = state.lanes.get_mut(&turn.lane) else { return false };
-        // Another driver may have been woken in its place.
+        let Some(lane) = state.lanes.get_mut(&slice.lane) else { return false };
+        // Another driver may have been woken instead.
         if lane.woken > 0 {
             lane.woken -= 1
         } else {
@@ -360,10 +360,10 @@ impl Queue {
         lane.calls > 0
     }
 
-    /// Ends a turn: returns its lease, and requests another if its lane has calls.
-    pub(super) fn end_turn(self: &Arc<Queue>, turn: Turn) {
-        let Turn { lane: id, lease: Some((lease, _)), .. } = turn else { return };
-        // Before another request: what waits for it comes first.
+    /// Ends a time slice: returns its lease, and requests another if its lane has calls.
+    pub(super) fn end_slice(self: &Arc<Queue>, slice: TimeSlice) {
+        let TimeSlice { lane: id, lease: Some((lease, _)), .. } = slice else { return };
+        // Returns the lease before it requests another: earlier requests come first.
         drop(lease);
         let mut state = self.lock();
         let drivers = state.drivers;
@@ -374,15 +374,15 @@ impl Queue {
         self.send(id, requests);
     }
 
-    /// Returns whether a driver could begin a turn.
-    fn has_turns(&self) -> bool {
+    /// Returns whether a driver could begin a time slice.
+    fn has_waiting_lane(&self) -> bool {
         let state = self.lock();
         !state.granted.is_empty() || state.lanes[&OWN_LANE].calls > 0
     }
 
-    /// Returns the number of waiting calls of a turn's lane.
-    pub(super) fn len(&self, turn: &Turn) -> usize {
-        self.lock().lanes.get(&turn.lane).map_or(0, |lane| lane.calls)
+    /// Returns the number of waiting calls of a time slice's lane.
+    pub(super) fn len(&self, slice: &TimeSlice) -> usize {
+        self.lock().lanes.get(&slice.lane).map_or(0, |lane| lane.calls)
     }
 
     /// Refuses the waiting calls, and all that are added.
@@ -396,7 +396,7 @@ impl Queue {
         all.into_iter().for_each(|run| run.refuse(fault));
     }
 
-    /// Closes the queue to new turns.
+    /// Closes the queue to new time slices.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -411,18 +411,18 @@ impl Queue {
 }
 
 impl QueueState {
-    /// Returns the next turn. Adds leases whose lanes have no calls to `unused`.
-    fn next_turn(&mut self, unused: &mut Vec<Lease>) -> Option<Turn> {
-        let ends = Instant::now() + TURN_TIME;
+    /// Returns the next time slice. Adds leases whose lanes have no calls to `unused`.
+    fn next_slice(&mut self, unused: &mut Vec<Lease>) -> Option<TimeSlice> {
+        let ends = Instant::now() + TIME_SLICE;
         let own = &self.lanes[&OWN_LANE];
         if own.calls > 0 {
-            return Some(Turn { lane: OWN_LANE, tenant: own.tenant, lease: None, ends });
+            return Some(TimeSlice { lane: OWN_LANE, tenant: own.tenant, lease: None, ends });
         }
         while let Some((id, lease)) = self.granted.pop_front() {
             match self.lanes.get_mut(&id) {
                 Some(Lane { calls: 1.., tenant, leases: Some(leases), .. }) => {
                     let (tenant, lease) = (*tenant, Some((lease, leases.clone())));
-                    return Some(Turn { lane: id, tenant, lease, ends });
+                    return Some(TimeSlice { lane: id, tenant, lease, ends });
                 }
                 Some(lane) => {
                     lane.held -= 1;

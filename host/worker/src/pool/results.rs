@@ -38,13 +38,13 @@ impl CallProduct {
             CallProduct::Collected(..) => "collected output",
             CallProduct::Functions(_) => "functions",
         };
-        Fault::new(Code::Host, format!("it returned {kind} for a call of another kind"))
+        Fault::new(Code::Host, format!("the worker returned {kind} for a call of another kind"))
     }
 
     /// Returns the batches.
     ///
     /// # Errors
-    /// When the output is of another kind.
+    /// Fails if the output is of another kind.
     pub fn into_batches(self) -> Result<Vec<RecordBatch>, Fault> {
         if let CallProduct::Batches(batches) = self { Ok(batches) } else { Err(self.other()) }
     }
@@ -52,7 +52,7 @@ impl CallProduct {
     /// Returns the collected output, and the number of rows of a stored input.
     ///
     /// # Errors
-    /// When the output is of another kind.
+    /// Fails if the output is of another kind.
     pub fn into_collected(self) -> Result<(Buffer, u64), Fault> {
         if let CallProduct::Collected(collected, rows) = self { Ok((collected, rows)) } else { Err(self.other()) }
     }
@@ -60,7 +60,7 @@ impl CallProduct {
     /// Returns the descriptions of functions.
     ///
     /// # Errors
-    /// When the output is of another kind.
+    /// Fails if the output is of another kind.
     pub fn into_functions(self) -> Result<Vec<Function>, Fault> {
         if let CallProduct::Functions(functions) = self { Ok(functions) } else { Err(self.other()) }
     }

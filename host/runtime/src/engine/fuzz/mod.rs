@@ -154,7 +154,7 @@ impl Harness {
         let (id, line) = &self.workers[at];
         let file = input.with_file.then(|| SealedFile::new(&[7; FILE_BYTES]).ok()).flatten();
         line.send_bytes(input.message.to_vec(), file);
-        self.engine.turn(&mut self.frame);
+        self.engine.poll(&mut self.frame);
         // A valid message may end a job, and with it the client.
         let has_ended = |result: JobResult| result.counters.lost_workers == 0;
         self.engine.cx.workers.contains_key(id)
@@ -175,7 +175,7 @@ impl Harness {
             remote
         });
         line.send(message.to_vec());
-        self.engine.turn(&mut self.frame);
+        self.engine.poll(&mut self.frame);
         while line.receive().is_some() {}
         let is_valid = !line.is_closed();
         self.peers[at] = is_valid.then_some(line);
@@ -199,7 +199,7 @@ impl Harness {
             [1, 2].into_iter().for_each(|job| drop(self.engine.inspect(JobId(job), query.clone())));
         }
         self.peers = [None, None];
-        self.engine.turn(&mut self.frame);
+        self.engine.poll(&mut self.frame);
         for (worker, _) in &self.workers {
             self.engine.lose_worker(*worker, "the test ends");
         }

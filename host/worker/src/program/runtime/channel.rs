@@ -24,7 +24,7 @@ const UNPUBLISHED_TIME_MAX: Duration = Duration::from_micros(50);
 const FULL_RING_INTERVAL: Duration = Duration::from_micros(20);
 /// Maximum bytes of files that the node has not accepted yet. Tasks that store more wait.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
-/// Interval of the check for that credit.
+/// Interval at which a task that waits for such credit checks for it.
 const CREDIT_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The worker's end of the connection to its node.
