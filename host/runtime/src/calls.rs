@@ -88,7 +88,7 @@ pub(super) struct ActorCreation {
 
 /// A call of a task, with its arguments.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
+pub(super) struct TaskPayload {
     pub(super) program: Arc<Program>,
     pub(super) function: u32,
     /// Time limit of an attempt.
@@ -108,11 +108,17 @@ pub(super) struct Call {
     pub(super) submitted: u64,
 }
 
-impl Call {
+impl TaskPayload {
     /// Creates a call that needs no objects.
-    pub(super) fn new(program: Arc<Program>, function: u32, seed: u64, arguments: Box<[u8]>, submitted: u64) -> Call {
+    pub(super) fn new(
+        program: Arc<Program>,
+        function: u32,
+        seed: u64,
+        arguments: Box<[u8]>,
+        submitted: u64,
+    ) -> TaskPayload {
         let (needs, refs) = (Box::new([]), Box::new([]));
-        Call {
+        TaskPayload {
             program,
             function,
             timeout_ms: None,

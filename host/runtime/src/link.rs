@@ -11,7 +11,7 @@ use sandbar_worker::program::{NodeMessage, Polled, ProgramWorker, StartTask, Tas
 use super::client::ClientLink;
 
 /// A link to a worker.
-pub(crate) type Link = Box<dyn WorkerLink>;
+pub(crate) type BoxedWorkerLink = Box<dyn WorkerLink>;
 
 /// Connects the engine with a worker. By default, operations on memory that a process shares do nothing.
 pub(crate) trait WorkerLink: std::fmt::Debug {

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::lease_request::{LeaseId, LeaseRequest, LeaseState};
-use crate::link::Link;
+use crate::link::BoxedWorkerLink;
 use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject};
 
 /// Time that the thread polls before it sleeps.
@@ -354,7 +354,7 @@ impl Driver for ThreadDriver {
         monotonic_nanos()
     }
 
-    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<Link> {
+    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<BoxedWorkerLink> {
         let name = match kind {
             WorkerKind::Tasks => "tasks",
             WorkerKind::Driver(_) => "driver",

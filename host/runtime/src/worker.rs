@@ -9,14 +9,14 @@ use sandbar_sched::WorkerKind;
 use sandbar_store::ValueKey;
 use sandbar_worker::program::TaskPosition;
 
-use super::link::Link;
+use super::link::BoxedWorkerLink;
 
 /// A worker or a client, and its tasks.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
     pub(super) kind: WorkerKind,
-    pub(super) link: Link,
+    pub(super) link: BoxedWorkerLink,
     /// Assigned tasks and their positions in the worker's queue, in order.
     assigned: VecDeque<(TaskPosition, TaskId)>,
     /// Started tasks that are no longer in `assigned`.
@@ -37,7 +37,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(id: WorkerId, kind: WorkerKind, link: Link, created: Instant) -> Worker {
+    pub(super) fn new(id: WorkerId, kind: WorkerKind, link: BoxedWorkerLink, created: Instant) -> Worker {
         Worker {
             id,
             kind,

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use sandbar_core::GroupStrategy;
 
-use crate::records::resources::{Free, ResourceSet};
+use crate::records::resources::{FreeResources, ResourceSet};
 
 /// Maximum search steps for each number of nodes: bin packing has no fast exact solution.
 const STEPS_MAX: u32 = 1000;
@@ -15,7 +15,7 @@ const STEPS_MAX: u32 = 1000;
 #[derive(Debug, Clone)]
 pub(crate) struct CandidateNode {
     /// Free resources of the node.
-    pub(crate) free: Free,
+    pub(crate) free: FreeResources,
     /// Number of the group's bundles that are placed there.
     pub(crate) bundles: usize,
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn place((cpus, gpus): (u64, u64)) -> CandidateNode {
-        CandidateNode { free: Free::all_of(&demand(cpus, gpus)), bundles: 0 }
+        CandidateNode { free: FreeResources::all_of(&demand(cpus, gpus)), bundles: 0 }
     }
 
     /// Returns the numbers of nodes of all possible placements, by exhaustive search.

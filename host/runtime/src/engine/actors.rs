@@ -12,8 +12,8 @@ use sandbar_worker::program::{NodeMessage, TaskRole};
 use super::context::Context;
 use super::effects::Effect;
 use super::refs::AttemptRef;
-use super::values::Stored;
-use crate::calls::{ActorCreation, Call};
+use super::values::StoredValue;
+use crate::calls::{ActorCreation, TaskPayload};
 
 /// Returns the scheduler's description of an actor that a task of a job creates.
 pub(super) fn actor_spec(cx: &mut Context, job: JobId, name: Option<&str>, options: &ActorOptions) -> ActorSpec {
@@ -37,7 +37,11 @@ pub(super) struct TaskStart<'c> {
 }
 
 /// Returns how a worker starts a task. An actor with a checkpoint is restored from it.
-pub(super) fn task_start<'c>(scheduler: &Scheduler<Call, Stored>, task: TaskId, call: &'c Call) -> TaskStart<'c> {
+pub(super) fn task_start<'c>(
+    scheduler: &Scheduler<TaskPayload, StoredValue>,
+    task: TaskId,
+    call: &'c TaskPayload,
+) -> TaskStart<'c> {
     let as_called = |role| TaskStart {
         role,
         function: call.function,
@@ -74,7 +78,11 @@ pub(super) fn creation(cx: &Context, actor: ActorId) -> Option<&ActorCreation> {
 
 /// Submits a task. The creation of an actor may return an existing actor of the same name. Returns the task if it is to be
 /// submitted.
-pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<Call>) -> Option<Submission<Call>> {
+pub(super) fn reuse_named(
+    cx: &mut Context,
+    worker: WorkerId,
+    task: Submission<TaskPayload>,
+) -> Option<Submission<TaskPayload>> {
     let existing = match (&task.kind, &task.call.creation) {
         (SubmissionKind::ActorCreation(spec), Some(creation)) if creation.options.get_if_exists => {
             spec.name.as_ref().and_then(|name| cx.scheduler.actor_named(task.job, name))
@@ -83,7 +91,7 @@ pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<C
     };
     let Some(existing) = existing else { return Some(task) };
     let value = postcard::to_stdvec(&Some(existing.0)).unwrap_or_default();
-    let outcome = Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![existing.handle()])]);
+    let outcome = Outcome::Succeeded(vec![(StoredValue::Inline(value.into()), vec![existing.handle()])]);
     let task = Submission { kind: SubmissionKind::Function, demand: ResourceSet::default(), ..task };
     cx.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
     None
@@ -93,11 +101,11 @@ pub(super) fn reuse_named(cx: &mut Context, worker: WorkerId, task: Submission<C
 pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: AttemptRef, name: &str) {
     let AttemptRef { task: parent, attempt } = parent;
     let (Some(job), Some(call)) = (cx.scheduler.job_of(parent), cx.scheduler.call(parent)) else { return };
-    let call = Call::new(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
+    let call = TaskPayload::new(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
     let outcome = match cx.scheduler.actor_named(job, name) {
         Some(actor) => {
             let value = postcard::to_stdvec(&actor.0).unwrap_or_default();
-            Outcome::Succeeded(vec![(Stored::Inline(value.into()), vec![actor.handle()])])
+            Outcome::Succeeded(vec![(StoredValue::Inline(value.into()), vec![actor.handle()])])
         }
         None => {
             let fault = Fault::new(Code::NoActor, format!("there is no actor `{name}`"));

@@ -5,14 +5,14 @@ use sandbar_jobs::AttemptRecord;
 use sandbar_worker::program::AttemptUsage;
 
 use super::context::Context;
-use crate::calls::Call;
+use crate::calls::TaskPayload;
 
 /// Returns the record of an attempt, of untrusted usage.
 pub(super) fn attempt_record(
     cx: &Context,
     worker: WorkerId,
     task: TaskId,
-    call: Option<&Call>,
+    call: Option<&TaskPayload>,
     usage: &AttemptUsage,
     bytes_out: u64,
 ) -> AttemptRecord {

@@ -16,8 +16,8 @@ use sandbar_worker::program::NodeMessage;
 use super::driver::Driver;
 use super::effects::{Effect, Effects};
 use super::peers::Connections;
-use super::values::{RemoteValues, Stored, ValuePlace};
-use crate::calls::{Call, Names};
+use super::values::{RemoteValues, StoredValue, ValuePlace};
+use crate::calls::{Names, TaskPayload};
 use crate::worker::Worker;
 
 /// Limits and resources of an engine.
@@ -41,7 +41,7 @@ pub(crate) struct EngineOptions {
 /// Shared state of the engine's parts.
 pub(crate) struct Context {
     pub(crate) options: EngineOptions,
-    pub(crate) scheduler: Scheduler<Call, Stored>,
+    pub(crate) scheduler: Scheduler<TaskPayload, StoredValue>,
     pub(crate) values: ValueStore,
     pub(crate) remote_values: RemoteValues,
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
@@ -112,12 +112,12 @@ impl Ids {
 }
 
 /// Values in the store may be lost with its disk, inline values may not.
-const PAYLOAD_CALLBACKS: PayloadCallbacks<Call, Stored> = PayloadCallbacks {
-    can_be_lost: |value| !matches!(value, Stored::Inline(_)),
+const PAYLOAD_CALLBACKS: PayloadCallbacks<TaskPayload, StoredValue> = PayloadCallbacks {
+    can_be_lost: |value| !matches!(value, StoredValue::Inline(_)),
     location: |value| match value {
-        Stored::Inline(_) => None,
-        Stored::Local(_, bytes) => Some(ValueLocation { node: None, bytes: *bytes }),
-        Stored::Remote(key) => Some(ValueLocation { node: Some(key.node), bytes: key.bytes }),
+        StoredValue::Inline(_) => None,
+        StoredValue::Local(_, bytes) => Some(ValueLocation { node: None, bytes: *bytes }),
+        StoredValue::Remote(key) => Some(ValueLocation { node: Some(key.node), bytes: key.bytes }),
     },
     call_bytes: |call| call.bytes(),
 };
@@ -152,7 +152,7 @@ impl Context {
     }
 
     /// Runs a scheduler step. Its actions are handled after the current input, in order, as effects.
-    pub(crate) fn step(&mut self, event: Event<Call, Stored>) {
+    pub(crate) fn step(&mut self, event: Event<TaskPayload, StoredValue>) {
         if let Event::Submitted { task } | Event::StartedInline { task, .. } | Event::FinishedInline { task, .. } =
             &event
             && let Some(job) = self.jobs.get_mut(&task.job)
@@ -174,12 +174,12 @@ impl Context {
         job
     }
 
-    pub(crate) fn steps(&mut self, events: impl IntoIterator<Item = Event<Call, Stored>>) {
+    pub(crate) fn steps(&mut self, events: impl IntoIterator<Item = Event<TaskPayload, StoredValue>>) {
         events.into_iter().for_each(|event| self.step(event));
     }
 
     /// Runs a scheduler step after the effects of the current one.
-    pub(crate) fn step_later(&mut self, event: Event<Call, Stored>) {
+    pub(crate) fn step_later(&mut self, event: Event<TaskPayload, StoredValue>) {
         self.effects.events.push_back(event);
     }
 
@@ -196,21 +196,21 @@ impl Context {
     }
 
     /// Adds a received value to the value store, if it is large.
-    pub(crate) fn store(&mut self, job: JobId, object: ObjectId, memory: ValueMemory) -> Result<Stored, Fault> {
+    pub(crate) fn store(&mut self, job: JobId, object: ObjectId, memory: ValueMemory) -> Result<StoredValue, Fault> {
         self.values.add(job, object, memory).map(|key| self.stored(key))
     }
 
     /// Returns the value of a key of the value store.
-    pub(crate) fn stored(&self, key: ValueKey) -> Stored {
-        Stored::Local(key, self.values.view(key).map_or(0, |view| view.bytes))
+    pub(crate) fn stored(&self, key: ValueKey) -> StoredValue {
+        StoredValue::Local(key, self.values.view(key).map_or(0, |view| view.bytes))
     }
 
     /// Drops a value that no object has.
-    pub(crate) fn discard(&mut self, value: &Stored) {
+    pub(crate) fn discard(&mut self, value: &StoredValue) {
         match value {
-            Stored::Inline(_) => {}
-            Stored::Local(key, _) => self.values.drop_value(*key),
-            Stored::Remote(key) => self.push(Effect::DropRemoteValue(*key)),
+            StoredValue::Inline(_) => {}
+            StoredValue::Local(key, _) => self.values.drop_value(*key),
+            StoredValue::Remote(key) => self.push(Effect::DropRemoteValue(*key)),
         }
     }
 
@@ -221,9 +221,9 @@ impl Context {
             Some((if view.in_memory { ValuePlace::Memory } else { ValuePlace::Disk }, view.bytes))
         };
         match self.scheduler.value(object)?.ok()? {
-            Stored::Inline(bytes) => Some((ValuePlace::Inline, bytes.len() as u64)),
-            Stored::Local(key, _) => in_store(*key),
-            Stored::Remote(key) => {
+            StoredValue::Inline(bytes) => Some((ValuePlace::Inline, bytes.len() as u64)),
+            StoredValue::Local(key, _) => in_store(*key),
+            StoredValue::Remote(key) => {
                 let copy = self.remote_values.local_copy(*key).and_then(in_store);
                 Some((copy.map_or(ValuePlace::Remote, |(place, _)| place), key.bytes))
             }
@@ -231,7 +231,7 @@ impl Context {
     }
 
     /// Returns the bytes of a call's arguments, and of the objects among them.
-    pub(crate) fn input_bytes(&self, call: &Call) -> u64 {
+    pub(crate) fn input_bytes(&self, call: &TaskPayload) -> u64 {
         let needed = call.needs.iter().map(|object| self.value_place(*object).map_or(0, |(_, bytes)| bytes));
         call.arguments.len() as u64 + needed.sum::<u64>()
     }

@@ -9,10 +9,10 @@ use sandbar_worker::program::{Delivery, NodeMessage};
 use super::effects::Effect;
 use super::peers::Peers;
 use super::refs::{AttemptRef, ReservationRef};
-use super::values::Stored;
+use super::values::StoredValue;
 use super::workers::Workers;
 use super::{Engine, actors};
-use crate::calls::Call;
+use crate::calls::TaskPayload;
 
 impl Engine {
     /// Handles all effects of an input, and the events that follow from them.
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// Actions for remote workers go to peers.
-    fn handle_action(&mut self, action: Action<Stored>) {
+    fn handle_action(&mut self, action: Action<StoredValue>) {
         let cx = &mut self.cx;
         match action {
             Action::Run { worker, task, .. } if cx.peers.is_remote(worker) => self.peers.assign(cx, worker, task),
@@ -90,7 +90,7 @@ impl Engine {
             Action::Run { worker, task, attempt } => {
                 // Each attempt has the whole time.
                 if attempt.0 > 0
-                    && let Some(limit) = cx.scheduler.call(task).and_then(Call::timeout)
+                    && let Some(limit) = cx.scheduler.call(task).and_then(TaskPayload::timeout)
                 {
                     self.deadlines.limit(task, limit);
                 }
@@ -154,7 +154,7 @@ impl Engine {
     }
 
     /// Submits a task of a worker.
-    pub(super) fn submit(&mut self, worker: WorkerId, task: Submission<Call>) {
+    pub(super) fn submit(&mut self, worker: WorkerId, task: Submission<TaskPayload>) {
         let cx = &mut self.cx;
         // A peer decides first: an actor of its job is created there.
         let task = self.peers.submit(cx, worker, task).and_then(|task| actors::reuse_named(cx, worker, task));

@@ -8,7 +8,7 @@ use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile};
 
 use crate::file_reader::{ReadRequest, ReadResult};
-use crate::link::Link;
+use crate::link::BoxedWorkerLink;
 use crate::peer::{Callback, RemoteObject};
 
 /// Performs the engine's input and output. Requests return at once; their results are later inputs of the engine.
@@ -19,7 +19,7 @@ pub(crate) trait Driver {
     fn monotonic_nanos(&self) -> u64;
 
     /// Starts a worker process.
-    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<Link>;
+    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<BoxedWorkerLink>;
 
     /// Returns whether the node belongs to a cluster.
     fn has_peers(&self) -> bool;

@@ -7,8 +7,8 @@ use sandbar_core::{Attempt, Fault, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler, Submission};
 use sandbar_store::ValueKey;
 
-use super::values::{Recipient, RemoteKey, Stored};
-use crate::calls::Call;
+use super::values::{Recipient, RemoteKey, StoredValue};
+use crate::calls::TaskPayload;
 
 /// Queued effects and events.
 #[derive(Default)]
@@ -16,19 +16,19 @@ pub(crate) struct Effects {
     /// Effects in the order in which they were requested.
     pub(super) queue: VecDeque<Effect>,
     /// Events of the scheduler that wait until the queue is empty.
-    pub(super) events: VecDeque<Event<Call, Stored>>,
+    pub(super) events: VecDeque<Event<TaskPayload, StoredValue>>,
     /// Buffer for the actions of a step.
-    actions: Vec<Action<Stored>>,
+    actions: Vec<Action<StoredValue>>,
 }
 
 /// An effect.
 pub(crate) enum Effect {
     /// An action of the scheduler.
-    Action(Action<Stored>),
+    Action(Action<StoredValue>),
     /// Step the scheduler in order with other effects.
-    Step(Box<Event<Call, Stored>>),
+    Step(Box<Event<TaskPayload, StoredValue>>),
     /// Submit a task of a worker or a peer.
-    Submit(WorkerId, Box<Submission<Call>>),
+    Submit(WorkerId, Box<Submission<TaskPayload>>),
     /// Answer a task that looks for a named actor: object, requesting task and attempt.
     FindActor { worker: WorkerId, object: TaskId, task: TaskId, attempt: Attempt, name: String },
     /// Kill or restart an actor whose handle a worker holds.
@@ -73,7 +73,11 @@ pub(crate) enum JobEffect {
 
 impl Effects {
     /// Runs a step, and queues its actions.
-    pub(super) fn run_step(&mut self, scheduler: &mut Scheduler<Call, Stored>, event: Event<Call, Stored>) {
+    pub(super) fn run_step(
+        &mut self,
+        scheduler: &mut Scheduler<TaskPayload, StoredValue>,
+        event: Event<TaskPayload, StoredValue>,
+    ) {
         scheduler.step(event, &mut self.actions);
         self.queue.extend(self.actions.drain(..).map(Effect::Action));
     }

@@ -8,7 +8,7 @@ use sandbar_sched::Event;
 use sandbar_store::{ValueKey, ValueMemory};
 
 use super::context::Context;
-use super::values::{Stored, is_stored};
+use super::values::{StoredValue, is_stored};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::files::{Content, JobFiles, unknown};
 
@@ -73,7 +73,7 @@ impl OpenedFiles {
             self.read_bytes -= size(&request);
             let object = request.object;
             match content.and_then(|content| admit(cx, &request, content)) {
-                Ok(Stored::Local(key, _)) if cx.values.exceeds_limit(key) => {
+                Ok(StoredValue::Local(key, _)) if cx.values.exceeds_limit(key) => {
                     self.over_limit = Some((object, key));
                     cx.values.retry_spill();
                 }
@@ -121,9 +121,9 @@ impl OpenedFiles {
     }
 }
 
-fn admit(cx: &mut Context, request: &ReadRequest, content: Content) -> Result<Stored, Fault> {
+fn admit(cx: &mut Context, request: &ReadRequest, content: Content) -> Result<StoredValue, Fault> {
     let memory = match content {
-        Content::Bytes(bytes) if !is_stored(&bytes) => return Ok(Stored::Inline(bytes.into())),
+        Content::Bytes(bytes) if !is_stored(&bytes) => return Ok(StoredValue::Inline(bytes.into())),
         Content::Bytes(bytes) => ValueMemory::Bytes(bytes.into()),
         Content::Object(object) => ValueMemory::Sealed(object),
     };

@@ -6,7 +6,7 @@ use sandbar_core::{Bundle, GroupId, GroupRequest, TaskId, WorkerId};
 use sandbar_sched::{Event, GroupSpec, ResourceSet};
 
 use super::context::Context;
-use super::values::Stored;
+use super::values::StoredValue;
 use crate::calls::units;
 
 /// Creates a placement group. The object that is ready when the group is placed has an empty value.
@@ -21,7 +21,7 @@ pub(super) fn create(cx: &mut Context, worker: WorkerId, group: u64, task: u64, 
         bundles: request.bundles.iter().map(bundle_resources).collect(),
         local_only: false,
     };
-    let value = Stored::Inline(Box::default());
+    let value = StoredValue::Inline(Box::default());
     cx.step(Event::GroupCreated { group: GroupId(group), task: TaskId(task), worker, spec, value });
     Ok(())
 }

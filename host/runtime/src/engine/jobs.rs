@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::context::{Context, LocalJob};
 use super::effects::JobEffect;
-use super::refs::Progress;
-use super::values::Stored;
+use super::refs::ProgressAmount;
+use super::values::StoredValue;
 use crate::calls::Program;
 use crate::client::ClientLink;
 use crate::files::JobFiles;
@@ -106,7 +106,7 @@ struct Job {
 pub(super) struct Jobs {
     all: FxHashMap<JobId, Job>,
     /// Values of root tasks of jobs that end.
-    results: FxHashMap<ObjectId, Stored>,
+    results: FxHashMap<ObjectId, StoredValue>,
     /// Jobs that end once the effects of the current step are handled, with their outcomes.
     ending: Vec<(JobId, Result<(), Arc<TaskError>>)>,
     /// The attempt that finished last.
@@ -197,7 +197,7 @@ impl Jobs {
     }
 
     /// Records a task's progress. Returns whether this node runs the job.
-    pub(super) fn progress(&self, job: JobId, task: TaskId, name: &str, progress: Progress) -> bool {
+    pub(super) fn progress(&self, job: JobId, task: TaskId, name: &str, progress: ProgressAmount) -> bool {
         let job = self.all.get(&job);
         if let Some(job) = job {
             job.outputs.progress.report(task, name, progress.done, progress.total);
@@ -241,7 +241,7 @@ impl Jobs {
 
     /// Keeps a dropped value for the job's submitter if it is the result of a root task. Returns other values. Checks the
     /// range of the id as well, because workers choose the ids of their objects.
-    pub(super) fn keep_result(&mut self, cx: &Context, object: ObjectId, value: Stored) -> Option<Stored> {
+    pub(super) fn keep_result(&mut self, cx: &Context, object: ObjectId, value: StoredValue) -> Option<StoredValue> {
         let is_result = cx.ids.is_own(object.0) && cx.jobs.values().any(|job| job.first.returns(0) == object);
         if !is_result {
             return Some(value);
@@ -280,15 +280,15 @@ impl Jobs {
 
     fn take_result(&mut self, cx: &mut Context, object: ObjectId) -> Result<Vec<u8>, Arc<TaskError>> {
         match self.results.remove(&object) {
-            Some(Stored::Inline(bytes)) => Ok(bytes.into_vec()),
-            Some(Stored::Local(key, _)) => {
+            Some(StoredValue::Inline(bytes)) => Ok(bytes.into_vec()),
+            Some(StoredValue::Local(key, _)) => {
                 let bytes = cx.values.bytes(key, RESULT_BYTES_MAX);
                 cx.values.drop_value(key);
                 let fault = |e| Fault::new(Code::Host, format!("the job's result can't be read: {e}"));
                 bytes.map_err(|e| Arc::new(TaskError { fault: fault(e), chain: Vec::new() }))
             }
             // Root tasks run on this node.
-            Some(Stored::Remote(_)) | None => Ok(Vec::new()),
+            Some(StoredValue::Remote(_)) | None => Ok(Vec::new()),
         }
     }
 

@@ -11,7 +11,7 @@ use sandbar_sched::{Event, Outcome, RESOURCE_UNIT, ResourceSet, Submission, Subm
 use sandbar_worker::CallJob;
 
 use super::context::Context;
-use super::values::Stored;
+use super::values::StoredValue;
 use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::Callback;
 
@@ -92,7 +92,7 @@ impl Leases {
     pub(super) fn returned(&mut self, cx: &mut Context, id: LeaseId) {
         let Some(task) = self.ids.remove(&id) else { return };
         self.all.remove(&task);
-        let outcome = Outcome::Succeeded(vec![(Stored::Inline(Box::default()), Vec::new())]);
+        let outcome = Outcome::Succeeded(vec![(StoredValue::Inline(Box::default()), Vec::new())]);
         let (attempt, worker) = (Attempt(0), self.worker);
         cx.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
     }

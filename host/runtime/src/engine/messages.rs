@@ -16,9 +16,9 @@ use super::deadlocks::wait_set;
 use super::effects::{Effect, JobEffect};
 use super::files::OpenedFile;
 use super::objects::{Admission, Objects, take_admitted};
-use super::refs::{AttemptRef, Progress};
+use super::refs::{AttemptRef, ProgressAmount};
 use super::submission::{StartLocation, decode};
-use super::values::Stored;
+use super::values::StoredValue;
 use super::{Engine, actors, groups};
 
 /// Maximum number of messages of one worker that a poll handles.
@@ -176,7 +176,7 @@ impl Engine {
             }
             WorkerMessage::FileReleased(file) => cx.values.return_file(sandbar_store::ValueKey(file), worker),
             WorkerMessage::Progress { task, name, done, total } => {
-                self.progress(worker, TaskId(task), name, Progress { done, total });
+                self.progress(worker, TaskId(task), name, ProgressAmount { done, total });
             }
             WorkerMessage::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
         }
@@ -259,7 +259,7 @@ impl Engine {
         task: TaskId,
         job: Option<JobId>,
         returned: Result<ReturnedValues<'_>, Box<TaskError>>,
-    ) -> io::Result<Outcome<Stored>> {
+    ) -> io::Result<Outcome<StoredValue>> {
         let deadlock = self.deadlocks.take_fault(task);
         let reason = self.deadlines.finished(task).or(deadlock);
         let error = match returned {
@@ -287,7 +287,7 @@ impl Engine {
         self.peers.task_blocked(&mut self.cx, task, blocked);
     }
 
-    fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, progress: Progress) {
+    fn progress(&mut self, worker: WorkerId, task: TaskId, name: &str, progress: ProgressAmount) {
         let Some(view) = self.cx.scheduler.task(task).filter(|view| view.worker == Some(worker)) else { return };
         if !self.jobs.progress(view.job, task, name, progress) {
             self.peers.progress(&mut self.cx, task, name, progress);
@@ -313,7 +313,7 @@ fn take_returned(
     cx: &mut Context,
     worker: WorkerId,
     returned: ReturnedValues<'_>,
-) -> io::Result<Result<Vec<(Stored, Vec<ObjectId>)>, Fault>> {
+) -> io::Result<Result<Vec<(StoredValue, Vec<ObjectId>)>, Fault>> {
     let (mut values, mut refused) = (Vec::with_capacity(returned.len()), None);
     for (value, refs) in returned {
         match take_admitted(cx, worker, value)? {

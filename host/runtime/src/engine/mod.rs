@@ -60,10 +60,10 @@ use self::jobs::Jobs;
 use self::leases::Leases;
 use self::objects::Objects;
 use self::peers::{JobReport, Peers, is_resumable};
-use self::refs::Progress;
+use self::refs::ProgressAmount;
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
-use crate::calls::Call;
+use crate::calls::TaskPayload;
 use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::{CachedResult, Callback, LoadResult, NewPeer};
 
@@ -158,7 +158,7 @@ impl Engine {
         let (cluster_name, results) = lasting.filter(|_| is_resumable(&program)).unzip();
         let local = LocalJob { first: id, driver, cluster_name, submitted: 0 };
         self.jobs.add(cx, job, local, files, outputs, done);
-        let call = Call::new(program, function, seed, arguments, cx.time.nanos);
+        let call = TaskPayload::new(program, function, seed, arguments, cx.time.nanos);
         cx.step(Event::Submitted { task: Submission::bare(id, job, name, call) });
         self.peers.job_started(cx, job, results.unwrap_or_default());
     }
@@ -320,7 +320,7 @@ impl Engine {
                 self.jobs.log(job, LogEntry { task: Some((task, &name, worker)), level, line });
             }
             Ok(Some(JobReport::Progress { job, task, name, done, total })) => {
-                self.jobs.progress(job, task, name, Progress { done, total });
+                self.jobs.progress(job, task, name, ProgressAmount { done, total });
             }
             Ok(None) => {}
             Err(error) => {

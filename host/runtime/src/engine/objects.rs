@@ -16,7 +16,7 @@ use sandbar_worker::program::{Delivery, NodeMessage, ReturnedValues, SentValue, 
 use super::context::Context;
 use super::deliveries::{LentDelivery, deliver_lent, request_again, split_by_job};
 use super::effects::Effect;
-use super::values::{Recipient, Stored, is_stored};
+use super::values::{Recipient, StoredValue, is_stored};
 use crate::peer::Callback;
 
 /// Deliveries that wait for the disk, and workers that wait for memory.
@@ -135,12 +135,12 @@ impl Objects {
             to.link.send(&NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: true });
         };
         match cx.scheduler.value(object) {
-            Some(Ok(Stored::Inline(bytes))) => send(Delivery::Value(bytes), contains),
-            Some(Ok(Stored::Local(key, _))) => {
+            Some(Ok(StoredValue::Inline(bytes))) => send(Delivery::Value(bytes), contains),
+            Some(Ok(StoredValue::Local(key, _))) => {
                 let key = *key;
                 self.deliver_stored(cx, key, Recipient { worker, job, object, contains });
             }
-            Some(Ok(Stored::Remote(key))) => {
+            Some(Ok(StoredValue::Remote(key))) => {
                 let key = *key;
                 cx.push(Effect::DeliverRemote(key, Recipient { worker, job, object, contains }));
             }
@@ -162,8 +162,8 @@ impl Objects {
             to.link.send(&NodeMessage::DeliverItem { job, stream, object, value, contains });
         };
         match cx.scheduler.value(object) {
-            Some(Ok(Stored::Inline(bytes))) => send(Delivery::Value(bytes)),
-            Some(Ok(Stored::Local(..) | Stored::Remote(_))) | None => send(Delivery::Pending),
+            Some(Ok(StoredValue::Inline(bytes))) => send(Delivery::Value(bytes)),
+            Some(Ok(StoredValue::Local(..) | StoredValue::Remote(_))) | None => send(Delivery::Pending),
             Some(Err(failed)) => send(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
         }
     }
@@ -195,7 +195,7 @@ impl Objects {
         reply: Callback<Result<SealedFile, Fault>>,
     ) -> Option<Callback<Result<SealedFile, Fault>>> {
         let value = match cx.scheduler.value(object) {
-            Some(Ok(Stored::Local(key, _))) => {
+            Some(Ok(StoredValue::Local(key, _))) => {
                 let key = *key;
                 match cx.values.share(key) {
                     LendResult::Bytes(bytes) => SealedFile::new(&bytes).map_err(not_shared),
@@ -209,8 +209,8 @@ impl Objects {
                     LendResult::Lost(why) => Err(not_shared(why)),
                 }
             }
-            Some(Ok(Stored::Inline(bytes))) => SealedFile::new(bytes).map_err(not_shared),
-            Some(Ok(Stored::Remote(key))) => match cx.remote_values.local_copy(*key) {
+            Some(Ok(StoredValue::Inline(bytes))) => SealedFile::new(bytes).map_err(not_shared),
+            Some(Ok(StoredValue::Remote(key))) => match cx.remote_values.local_copy(*key) {
                 Some(copy) => share_stored(cx, copy),
                 None => Err(not_shared("it is on another node")),
             },
@@ -299,11 +299,11 @@ pub(super) fn take_admitted(
     cx: &mut Context,
     worker: WorkerId,
     value: SentValue<'_>,
-) -> io::Result<Result<Stored, Fault>> {
+) -> io::Result<Result<StoredValue, Fault>> {
     if let SentValue::Inline(bytes) = value
         && !is_stored(bytes)
     {
-        return Ok(Ok(Stored::Inline(bytes.into())));
+        return Ok(Ok(StoredValue::Inline(bytes.into())));
     }
     let from = cx.workers.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?;
     if let SentValue::File(bytes, _) = value {
@@ -317,7 +317,7 @@ pub(super) fn take_admitted(
 fn value_lost(cx: &mut Context, key: ValueKey, recipients: Vec<Recipient>) {
     let object = cx.values.view(key).map(|view| view.object);
     let has_it =
-        |object: &ObjectId| matches!(cx.scheduler.value(*object), Some(Ok(Stored::Local(own, _))) if *own == key);
+        |object: &ObjectId| matches!(cx.scheduler.value(*object), Some(Ok(StoredValue::Local(own, _))) if *own == key);
     match object.filter(has_it) {
         Some(object) => {
             let (waiters, visitors) = split_by_job(cx, object, recipients);

@@ -36,7 +36,7 @@ pub(super) struct ReceivedObject<'a> {
 
 /// Progress of a task: items that are done, of how many.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Progress {
+pub(super) struct ProgressAmount {
     pub(super) done: u64,
     pub(super) total: Option<u64>,
 }

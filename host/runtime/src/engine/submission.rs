@@ -12,7 +12,7 @@ use super::actors::actor_spec;
 use super::context::Context;
 use super::effects::Effect;
 use super::peers::{Peers, default_retries, lineage_of, too_large_for_peers};
-use crate::calls::{Call, DecodedRequest, actor_demand, default_demand, demand};
+use crate::calls::{DecodedRequest, TaskPayload, actor_demand, default_demand, demand};
 
 /// Default number of retries of a task.
 const RETRIES: u32 = 3;
@@ -35,7 +35,7 @@ pub(super) fn decode(
     worker: WorkerId,
     submit: &SubmitTask<'_>,
     start_location: StartLocation,
-) -> io::Result<Option<Submission<Call>>> {
+) -> io::Result<Option<Submission<TaskPayload>>> {
     let DecodedRequest { options, actor, arguments, needs, refs } =
         DecodedRequest::decode(submit.request).map_err(io::Error::other)?;
     let parent = TaskId(submit.parent);
@@ -102,7 +102,7 @@ pub(super) fn decode(
             SubmissionKind::Method(actor) => default_retries(cx, *actor),
         }),
         retry_on: chosen.retry_on,
-        call: Call {
+        call: TaskPayload {
             function: submit.function,
             timeout_ms: timeout_ms.and_then(|limit| NonZeroU32::new(limit.clamp(1, u32::MAX.into()) as u32)),
             seed: submit.seed,

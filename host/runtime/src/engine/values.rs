@@ -10,7 +10,7 @@ const STORED_BYTES_MIN: usize = 4 << 10;
 
 /// The value of an object.
 #[derive(Debug, Clone)]
-pub(crate) enum Stored {
+pub(crate) enum StoredValue {
     Inline(Box<[u8]>),
     /// In the value store, with its size.
     Local(ValueKey, u64),
@@ -18,19 +18,19 @@ pub(crate) enum Stored {
     Remote(RemoteKey),
 }
 
-impl Stored {
+impl StoredValue {
     pub(crate) fn key(&self) -> Option<ValueKey> {
         match self {
-            Stored::Inline(_) | Stored::Remote(_) => None,
-            Stored::Local(key, _) => Some(*key),
+            StoredValue::Inline(_) | StoredValue::Remote(_) => None,
+            StoredValue::Local(key, _) => Some(*key),
         }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Stored::Inline(bytes) => bytes.len() as u64,
-            Stored::Local(_, bytes) => *bytes,
-            Stored::Remote(key) => key.bytes,
+            StoredValue::Inline(bytes) => bytes.len() as u64,
+            StoredValue::Local(_, bytes) => *bytes,
+            StoredValue::Remote(key) => key.bytes,
         }
     }
 }

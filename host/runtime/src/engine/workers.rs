@@ -17,8 +17,8 @@ use super::context::Context;
 use super::deliveries::{LentDelivery, deliver_lent};
 use super::effects::Effect;
 use super::refs::AttemptRef;
-use super::values::Stored;
-use crate::calls::Call;
+use super::values::StoredValue;
+use crate::calls::TaskPayload;
 use crate::client::ClientLink;
 use crate::worker::Worker;
 
@@ -368,7 +368,7 @@ fn deliver_need(cx: &mut Context, id: WorkerId, object: ObjectId) -> io::Result<
     let message =
         |value, contains| NodeMessage::Deliver { job: job.0, object: object.0, value, contains, requested: false };
     match (cx.scheduler.value(object), lent) {
-        (Some(Ok(Stored::Inline(bytes))), _) => worker.link.send(&message(Delivery::Value(bytes), contains)),
+        (Some(Ok(StoredValue::Inline(bytes))), _) => worker.link.send(&message(Delivery::Value(bytes), contains)),
         (Some(Err(failed)), _) => {
             let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
             worker.link.send(&message(Delivery::Failed(&error), contains));
@@ -382,7 +382,7 @@ fn deliver_need(cx: &mut Context, id: WorkerId, object: ObjectId) -> io::Result<
 }
 
 /// Drops the deliveries for a task that its worker does not start.
-fn drop_needs(worker: &mut Worker, scheduler: &Scheduler<Call, Stored>, task: TaskId) {
+fn drop_needs(worker: &mut Worker, scheduler: &Scheduler<TaskPayload, StoredValue>, task: TaskId) {
     let (Some(call), Some(job)) = (scheduler.call(task), scheduler.job_of(task)) else { return };
     for object in task_start(scheduler, task, call).needs.iter() {
         worker.link.send(&NodeMessage::DropDelivery(job.0, object.0));

@@ -10,7 +10,7 @@ use sandbar_core::{Code, Fault, JobId, ObjectId, TaskId, WorkerId};
 
 use crate::event::WorkerKind;
 use crate::records::keys::{ActorKey, TaskKey};
-use crate::records::tasks::{Cancellation, State};
+use crate::records::tasks::{Cancellation, TaskPhase};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of tasks that one search visits.
@@ -129,22 +129,22 @@ impl<C, V> Scheduler<C, V> {
     ) -> Option<Dependency> {
         let task = self.tasks.get(at).filter(|task| task.cancellation == Cancellation::None)?;
         match (task.state, waits.get(&task.id)) {
-            (State::Assigned | State::Blocked, Some(waits)) => {
+            (TaskPhase::Assigned | TaskPhase::Blocked, Some(waits)) => {
                 let pending: Vec<_> =
                     waits.objects.iter().filter_map(|object| self.pending_producer(*object)).collect();
                 let there = waits.objects.len() - pending.len();
                 let needed = waits.needed.saturating_sub(there).min(pending.len());
                 Some(Dependency { on: pending, needed })
             }
-            (State::Assigned | State::Queued, None) if self.is_method(at) => {
+            (TaskPhase::Assigned | TaskPhase::Queued, None) if self.is_method(at) => {
                 self.call_dependency(at, task.actor?, waits, unknown)
             }
-            (State::Waiting, _) => {
+            (TaskPhase::Waiting, _) => {
                 let dependencies = task.links.iter().flat_map(|links| &links.dependencies);
                 let pending = dependencies.filter_map(|need| self.pending_producer(self.objects[*need].id)).collect();
                 Some(Dependency::all(pending))
             }
-            (State::Blocked, None) => {
+            (TaskPhase::Blocked, None) => {
                 // The wait sets of an actor's calls are requested by the actor's creation task.
                 let creator = task.actor.filter(|_| self.is_method(at)).and_then(|actor| self.actors[actor].creator);
                 unknown.insert(creator.map_or(task.id, |creator| self.tasks[creator].id));
@@ -168,7 +168,7 @@ impl<C, V> Scheduler<C, V> {
             return Some(Dependency::all(vec![Some(*first)]));
         }
         let creator = actor.creator?;
-        if self.tasks[creator].state != State::HostsActor {
+        if self.tasks[creator].state != TaskPhase::HostsActor {
             return Some(Dependency::all(vec![Some(creator)]));
         }
         let holds = |call: &&TaskKey| {

@@ -6,7 +6,7 @@ use crate::records::groups::Group;
 use crate::records::keys::NodeKey;
 use crate::records::nodes::Node;
 use crate::records::queue::Shape;
-use crate::records::resources::{Free, RESOURCE_UNIT, ResourceSet};
+use crate::records::resources::{FreeResources, RESOURCE_UNIT, ResourceSet};
 use crate::scheduler::Scheduler;
 
 /// A request that waits for resources.
@@ -30,7 +30,7 @@ pub enum DemandSource {
 }
 
 /// Something with resources: its total, its free resources, and a phrase that says where it is.
-type Room<'a> = (&'a ResourceSet, Free, &'static str);
+type Room<'a> = (&'a ResourceSet, FreeResources, &'static str);
 
 const ON_NODE: &str = "on the node";
 const IN_BUNDLE: &str = "in the bundle";

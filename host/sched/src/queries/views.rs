@@ -7,9 +7,9 @@ use sandbar_core::{ActorId, GroupId, JobId, ObjectId, TaskError, TaskId, TenantI
 use crate::records::actors::Actor;
 use crate::records::groups::Group;
 use crate::records::keys::{BundleKey, TaskKey};
-use crate::records::object::{Object, Value};
+use crate::records::object::{Object, ObjectOutcome};
 use crate::records::resources::ResourceSet;
-use crate::records::tasks::{FinalState, State, Task};
+use crate::records::tasks::{FinalState, Task, TaskPhase};
 use crate::scheduler::Scheduler;
 use crate::views::{
     ActorState, ActorView, BundleView, ClassView, GroupState, GroupView, NodeView, ObjectState, ObjectView, StreamView,
@@ -26,9 +26,9 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the value or the error of an object, or `None` while it is pending or if it does not exist.
     pub fn value(&self, object: ObjectId) -> Option<Result<&V, &Arc<TaskError>>> {
         match &self.objects[self.ids.find_object(object)?].value {
-            Value::Pending => None,
-            Value::Ready(value) => Some(Ok(value)),
-            Value::Failed(error) => Some(Err(error)),
+            ObjectOutcome::Pending => None,
+            ObjectOutcome::Ready(value) => Some(Ok(value)),
+            ObjectOutcome::Failed(error) => Some(Err(error)),
         }
     }
 
@@ -139,8 +139,8 @@ impl<C, V> Scheduler<C, V> {
             None if actor.is_borrowed && actor.death_cause.is_none() => ActorState::Alive,
             None => ActorState::Dead,
             Some(creator) => match (creator.state, creator.attempt.0) {
-                (State::HostsActor, _) => ActorState::Alive,
-                (State::Waiting, 0) => ActorState::Pending,
+                (TaskPhase::HostsActor, _) => ActorState::Alive,
+                (TaskPhase::Waiting, 0) => ActorState::Pending,
                 (_, 0) => ActorState::Creating,
                 _ => ActorState::Restarting,
             },
@@ -252,7 +252,7 @@ impl<C, V> Scheduler<C, V> {
             self.cluster.workers.iter().flat_map(|(_, worker)| &worker.assigned).filter_map(|assigned| assigned.task);
         // An actor runs one call at a time, the one that was assigned first.
         let mut calls = self.actors.iter().filter_map(|(_, actor)| actor.assigned.front());
-        assigned.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == State::Assigned)
+        assigned.any(|at| is_its(&at)) || calls.any(|at| is_its(at) && self.tasks[*at].state == TaskPhase::Assigned)
     }
 
     /// Returns the tenant of a job that has not ended.
@@ -292,13 +292,13 @@ impl<C, V> Scheduler<C, V> {
             job: self.jobs[task.job].id,
             name: &spec.name,
             state: match task.state {
-                State::Waiting => TaskState::Pending,
-                State::Queued => TaskState::Queued,
-                State::Assigned | State::HostsActor => TaskState::Running,
-                State::Blocked => TaskState::Blocked,
-                State::Finished(FinalState::Succeeded) => TaskState::Succeeded,
-                State::Finished(FinalState::Failed) => TaskState::Failed,
-                State::Finished(FinalState::Cancelled) => TaskState::Cancelled,
+                TaskPhase::Waiting => TaskState::Pending,
+                TaskPhase::Queued => TaskState::Queued,
+                TaskPhase::Assigned | TaskPhase::HostsActor => TaskState::Running,
+                TaskPhase::Blocked => TaskState::Blocked,
+                TaskPhase::Finished(FinalState::Succeeded) => TaskState::Succeeded,
+                TaskPhase::Finished(FinalState::Failed) => TaskState::Failed,
+                TaskPhase::Finished(FinalState::Cancelled) => TaskState::Cancelled,
             },
             parent: task.parent.map(id),
             attempt: task.attempt,
@@ -319,9 +319,9 @@ impl<C, V> Scheduler<C, V> {
             job: self.jobs[object.job].id,
             task: object.index.map(|index| TaskId(object.id.0 - u64::from(index))),
             state: match object.value {
-                Value::Pending => ObjectState::Pending,
-                Value::Ready(_) => ObjectState::Ready,
-                Value::Failed(_) => ObjectState::Failed,
+                ObjectOutcome::Pending => ObjectState::Pending,
+                ObjectOutcome::Ready(_) => ObjectState::Ready,
+                ObjectOutcome::Failed(_) => ObjectState::Failed,
             },
             pins: object.pins,
             holders: object.holders().collect(),

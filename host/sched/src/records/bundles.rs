@@ -5,13 +5,13 @@ use crate::records::cluster::Cluster;
 use crate::records::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
 use crate::records::nodes::Bundle;
 use crate::records::queue::Queue;
-use crate::records::resources::Free;
+use crate::records::resources::FreeResources;
 use crate::records::workers::AssignedTask;
 
 impl Cluster {
     /// Returns the free resources of a bundle or a node.
     #[inline]
-    pub(crate) fn free_mut(&mut self, node: NodeKey, bundle: Option<BundleKey>) -> &mut Free {
+    pub(crate) fn free_mut(&mut self, node: NodeKey, bundle: Option<BundleKey>) -> &mut FreeResources {
         match bundle {
             None => &mut self.nodes[node].free,
             Some(bundle) => &mut self.bundles[bundle].free,

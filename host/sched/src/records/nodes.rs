@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{Attempt, GroupId, NodeId, WorkerId};
 
 use crate::records::keys::{NodeKey, WorkerKey};
-use crate::records::resources::{Free, ResourceSet};
+use crate::records::resources::{FreeResources, ResourceSet};
 use crate::records::slab::{Slab, index_records};
 
 /// A node.
@@ -20,9 +20,9 @@ pub(crate) struct Node {
     /// free.
     pub(crate) external_usage: ResourceSet,
     /// Resources that this scheduler has not assigned.
-    pub(crate) free: Free,
+    pub(crate) free: FreeResources,
     /// Resources that would be free if all tasks had finished: the total without bundles and actors.
-    pub(crate) idle_free: Free,
+    pub(crate) idle_free: FreeResources,
     /// Number of tasks assigned to task workers here.
     pub(crate) tasks: usize,
     /// Whether the node is reserved for a driver or a placement group that waits for resources. No other task starts here.
@@ -46,7 +46,7 @@ pub(crate) struct Bundle {
     pub(crate) index: u32,
     pub(crate) node: NodeKey,
     pub(crate) total: ResourceSet,
-    pub(crate) free: Free,
+    pub(crate) free: FreeResources,
     /// Reservation attempt in which a remote node was asked for it; `None` on local nodes.
     pub(crate) attempt: Option<Attempt>,
 }
@@ -68,7 +68,7 @@ index_records!([] Nodes, NodeKey => Node);
 
 impl Node {
     fn new(id: NodeId, total: ResourceSet, is_remote: bool) -> Node {
-        let free = Free::all_of(&total);
+        let free = FreeResources::all_of(&total);
         Node {
             id,
             total,

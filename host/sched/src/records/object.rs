@@ -12,7 +12,7 @@ use crate::records::streams::Stream;
 #[derive(Debug)]
 pub(crate) struct Object<V> {
     pub(crate) id: ObjectId,
-    pub(crate) value: Value<V>,
+    pub(crate) value: ObjectOutcome<V>,
     rare: Option<Box<RareState>>,
     pub(crate) job: JobKey,
     /// Index among the returns of its task; `None` for objects that were put or promised.
@@ -28,7 +28,7 @@ pub(crate) struct Object<V> {
 
 /// Value of an object, or its error.
 #[derive(Debug)]
-pub(crate) enum Value<V> {
+pub(crate) enum ObjectOutcome<V> {
     Pending,
     Ready(V),
     Failed(Arc<TaskError>),
@@ -55,7 +55,7 @@ struct RareState {
 const NO_WORKER: (WorkerId, u32) = (WorkerId(0), 0);
 
 impl<V> Object<V> {
-    pub(crate) fn new(id: ObjectId, job: JobKey, index: Option<u32>, value: Value<V>) -> Object<V> {
+    pub(crate) fn new(id: ObjectId, job: JobKey, index: Option<u32>, value: ObjectOutcome<V>) -> Object<V> {
         Object {
             id,
             value,
@@ -75,7 +75,7 @@ impl<V> Object<V> {
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(self.value, Value::Pending)
+        matches!(self.value, ObjectOutcome::Pending)
     }
 
     /// Whether nothing refers to it.

@@ -124,15 +124,15 @@ impl ResourceSet {
 
 /// Free resources of a node or a bundle. `cpus` is negative while unblocked tasks use more processors than there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Free {
+pub(crate) struct FreeResources {
     pub(crate) cpus: i128,
     /// All resources but `cpus`.
     pub(crate) rest: ResourceSet,
 }
 
-impl Free {
-    pub(crate) fn all_of(total: &ResourceSet) -> Free {
-        Free { cpus: total.cpus.into(), rest: ResourceSet { cpus: 0, ..total.clone() } }
+impl FreeResources {
+    pub(crate) fn all_of(total: &ResourceSet) -> FreeResources {
+        FreeResources { cpus: total.cpus.into(), rest: ResourceSet { cpus: 0, ..total.clone() } }
     }
 
     /// Whether the free resources satisfy the request.
@@ -168,7 +168,7 @@ impl Free {
     }
 
     /// Subtracts amounts that others use: processors may become negative, the rest stops at zero.
-    pub(crate) fn minus(&self, external_usage: &ResourceSet) -> Free {
+    pub(crate) fn minus(&self, external_usage: &ResourceSet) -> FreeResources {
         let mut left = self.clone();
         left.cpus -= i128::from(external_usage.cpus);
         left.change_rest(external_usage, |free, amount| *free = free.saturating_sub(amount));
@@ -188,7 +188,7 @@ impl Free {
     }
 
     /// Adds the free resources of a removed bundle.
-    pub(crate) fn release_all(&mut self, other: &Free) {
+    pub(crate) fn release_all(&mut self, other: &FreeResources) {
         self.cpus += other.cpus;
         self.release_rest(&other.rest);
     }

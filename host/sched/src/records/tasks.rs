@@ -43,7 +43,7 @@ pub(crate) struct Task<C> {
     pub(crate) returns: u32,
     /// Bytes that count towards the job's call bytes, until the task finishes.
     pub(crate) call_bytes: u32,
-    pub(crate) state: State,
+    pub(crate) state: TaskPhase,
     pub(crate) cancellation: Cancellation,
     /// The task is in the `late` map of its queue level, rather than in its list.
     pub(crate) is_late: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Links {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TaskPhase {
     /// Waits for dependencies.
     Waiting,
     /// Waits for a worker.
@@ -107,7 +107,7 @@ index_records!([C] Tasks<C>, TaskKey => Task<C>);
 
 impl<C> Task<C> {
     pub(crate) fn has_finished(&self) -> bool {
-        matches!(self.state, State::Finished(_))
+        matches!(self.state, TaskPhase::Finished(_))
     }
 }
 
@@ -149,7 +149,7 @@ impl<C> Tasks<C> {
     /// Whether a key refers to the task with this submission number, and the task waits for dependencies.
     #[inline]
     pub(crate) fn is_waiting(&self, at: TaskKey, number: u64) -> bool {
-        self.get_numbered(at, number).is_some_and(|task| task.state == State::Waiting)
+        self.get_numbered(at, number).is_some_and(|task| task.state == TaskPhase::Waiting)
     }
 
     /// Returns the submission number of the next task.

@@ -6,7 +6,7 @@ use crate::event::{Action, Outcome};
 use crate::records::actors::Actor;
 use crate::records::keys::{ActorKey, TaskKey, WorkerKey};
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Cancellation, State};
+use crate::records::tasks::{Cancellation, TaskPhase};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of calls that an actor's worker is assigned in advance.
@@ -48,10 +48,10 @@ impl<C, V> Scheduler<C, V> {
             return self.enqueue_creator(at);
         }
         let task = &mut self.tasks[at];
-        task.state = State::Queued;
+        task.state = TaskPhase::Queued;
         let (number, caller, is_gated) = (task.number, task.parent, task.is_gated);
         if let Some(death_cause) = self.actors[actor].death_cause.clone() {
-            task.state = State::Waiting;
+            task.state = TaskPhase::Waiting;
             return self.fail_with_death(at, &death_cause);
         }
         match caller {
@@ -84,7 +84,7 @@ impl<C, V> Scheduler<C, V> {
             let (number, at) = (*first.key(), *first.get());
             let task = self.tasks.get_numbered_mut(at, number).filter(|task| !task.has_finished());
             match task {
-                Some(task) if task.state == State::Waiting => break,
+                Some(task) if task.state == TaskPhase::Waiting => break,
                 Some(task) => {
                     task.is_gated = false;
                     free.push((number, at));
@@ -113,7 +113,7 @@ impl<C, V> Scheduler<C, V> {
                 continue;
             }
             let task = &mut self.tasks[call];
-            (task.state, task.worker) = (State::Assigned, Some(worker));
+            (task.state, task.worker) = (TaskPhase::Assigned, Some(worker));
             let (id, attempt) = (task.id, task.attempt);
             self.actors[at].assigned.push_back(call);
             self.work.act(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
@@ -135,7 +135,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn fail_deadlocked(&mut self, id: TaskId, fault: Fault) {
         let is_method = |at: &TaskKey| self.is_method(*at);
         if let Some(at) = self.ids.find_task(id).filter(is_method)
-            && matches!(self.tasks[at].state, State::Waiting | State::Queued)
+            && matches!(self.tasks[at].state, TaskPhase::Waiting | TaskPhase::Queued)
         {
             self.work.add(WorkItem::Fail(at, self.error(at, fault)));
         }
@@ -201,10 +201,10 @@ impl<C, V> Scheduler<C, V> {
                 self.work.act(Action::Withdraw { worker, task, attempt });
             }
             self.unassign_call(actor, at);
-        } else if task.state == State::Queued {
+        } else if task.state == TaskPhase::Queued {
             self.dequeue_of_actor(at, actor);
         }
-        self.tasks[at].state = State::Waiting;
+        self.tasks[at].state = TaskPhase::Waiting;
         self.finish_call(at, actor);
     }
 }

@@ -7,13 +7,13 @@ use crate::event::{Action, WorkerKind};
 use crate::records::keys::{NodeKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::resources::RESOURCE_UNIT;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::State;
+use crate::records::tasks::TaskPhase;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     /// Queues a creation task whose dependencies all have values.
     pub(crate) fn enqueue_creator(&mut self, at: TaskKey) {
-        self.tasks[at].state = State::Queued;
+        self.tasks[at].state = TaskPhase::Queued;
         let task = &self.tasks[at];
         let class = self.classes.get(task.class);
         let (shape, level, number) = (class.spec.shape, class.level(task.depth), task.number);
@@ -117,7 +117,7 @@ impl<C, V> Scheduler<C, V> {
             }
             while let Some(at) = self.actors.pending.first(shape) {
                 self.actors.pending.remove(at);
-                self.tasks[at].state = State::Waiting;
+                self.tasks[at].state = TaskPhase::Waiting;
                 self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
             }
         }

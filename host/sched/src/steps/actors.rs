@@ -8,9 +8,9 @@ use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, ObjectId, TaskError, Ta
 use crate::event::{Action, ActorSpec, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::actors::Actor;
 use crate::records::keys::{ActorKey, JobKey, TaskKey, WorkerKey};
-use crate::records::object::{Object, Value};
+use crate::records::object::{Object, ObjectOutcome};
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Cancellation, FinalState, State, Task};
+use crate::records::tasks::{Cancellation, FinalState, Task, TaskPhase};
 use crate::records::workers::AssignedTask;
 use crate::scheduler::Scheduler;
 
@@ -121,7 +121,7 @@ impl<C, V> Scheduler<C, V> {
                 if self.tasks[creator].cancellation == Cancellation::None && is_good(&values) =>
             {
                 let task = &mut self.tasks[creator];
-                (task.state, task.worker) = (State::HostsActor, Some(worker));
+                (task.state, task.worker) = (TaskPhase::HostsActor, Some(worker));
                 self.cluster.host_actor(worker, assigned, &mut self.queue);
                 self.actors[actor].worker = Some(worker);
                 self.set_handle(actor, values);
@@ -172,7 +172,7 @@ impl<C, V> Scheduler<C, V> {
     /// Takes an actor out of its worker. Returns the calls that the worker had.
     pub(crate) fn take_calls(&mut self, creator: TaskKey) -> Vec<TaskKey> {
         let task = &mut self.tasks[creator];
-        (task.state, task.worker) = (State::Waiting, None);
+        (task.state, task.worker) = (TaskPhase::Waiting, None);
         task.actor.map_or_else(Vec::new, |actor| self.take_calls_of(actor))
     }
 
@@ -183,7 +183,7 @@ impl<C, V> Scheduler<C, V> {
         let calls: Vec<TaskKey> = actor.assigned.drain(..).collect();
         for call in &calls {
             let call = &mut self.tasks[*call];
-            (call.state, call.worker) = (State::Waiting, None);
+            (call.state, call.worker) = (TaskPhase::Waiting, None);
         }
         calls
     }
@@ -260,12 +260,12 @@ impl<C, V> Scheduler<C, V> {
         let record = &mut self.actors[actor];
         let (ready_calls, gates) = (std::mem::take(&mut record.ready_calls), std::mem::take(&mut record.gates));
         for call in ready_calls.into_values() {
-            self.tasks[call].state = State::Waiting;
+            self.tasks[call].state = TaskPhase::Waiting;
             self.fail_with_death(call, death_cause);
         }
         for (number, call) in gates.into_values().flatten() {
             if let Some(task) = self.tasks.get_numbered_mut(call, number).filter(|task| !task.has_finished()) {
-                (task.state, task.is_gated) = (State::Waiting, false);
+                (task.state, task.is_gated) = (TaskPhase::Waiting, false);
                 self.fail_with_death(call, death_cause);
             }
         }
@@ -341,7 +341,7 @@ impl<C, V> Scheduler<C, V> {
         for call in calls {
             let task = &mut self.tasks[call];
             if !task.has_finished() {
-                (task.state, task.worker, task.is_gated) = (State::Waiting, None, false);
+                (task.state, task.worker, task.is_gated) = (TaskPhase::Waiting, None, false);
                 self.fail_with_death(call, &death_cause);
             }
         }
@@ -353,7 +353,8 @@ impl<C, V> Scheduler<C, V> {
             return self.cancel_task(creator, Cancellation::Task);
         }
         let task = &self.tasks[creator];
-        if let (State::HostsActor, Some(worker), Cancellation::None) = (task.state, task.worker, task.cancellation) {
+        if let (TaskPhase::HostsActor, Some(worker), Cancellation::None) = (task.state, task.worker, task.cancellation)
+        {
             let worker = self.cluster.workers[worker].id;
             self.work.act(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
         }
@@ -366,7 +367,7 @@ impl<C, V> Scheduler<C, V> {
         };
         let is_now = self.actors[at].creator.is_some_and(|creator| self.tasks[creator].attempt == attempt);
         let job = self.actors[at].job;
-        let is_there = |object: &Object<V>| object.job == job && matches!(object.value, Value::Ready(_));
+        let is_there = |object: &Object<V>| object.job == job && matches!(object.value, ObjectOutcome::Ready(_));
         if let Ok(object) = self.usable(object, is_there)
             && is_now
         {

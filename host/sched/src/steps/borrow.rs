@@ -8,7 +8,7 @@ use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use crate::event::{Action, ActorSpec, WorkerKind};
 use crate::records::actors::Actor;
 use crate::records::keys::{ActorKey, ObjectKey, TaskKey};
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -26,7 +26,7 @@ impl<C, V> Scheduler<C, V> {
         match self.has_room_for(origin.job, 1) {
             Ok(()) => {
                 let worker = origin.parent.map(|(_, worker)| worker);
-                let at = self.create(id, origin.job, None, Value::Pending, worker);
+                let at = self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
                 self.objects[at].set_borrowed();
             }
             Err(fault) => {

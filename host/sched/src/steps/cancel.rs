@@ -5,7 +5,7 @@ use sandbar_core::TaskId;
 use crate::event::Action;
 use crate::records::keys::TaskKey;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Cancellation, State, Task};
+use crate::records::tasks::{Cancellation, Task, TaskPhase};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -36,11 +36,11 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn cancel_task(&mut self, at: TaskKey, cancellation: Cancellation) {
         let task = &mut self.tasks[at];
         match task.state {
-            State::Waiting | State::Queued => {
+            TaskPhase::Waiting | TaskPhase::Queued => {
                 let error = self.error(at, self.cancellation_fault(at));
                 self.work.add(WorkItem::Fail(at, error));
             }
-            State::Assigned | State::Blocked | State::HostsActor => {
+            TaskPhase::Assigned | TaskPhase::Blocked | TaskPhase::HostsActor => {
                 if task.cancellation == Cancellation::None
                     && let Some(worker) = task.worker
                 {
@@ -52,7 +52,7 @@ impl<C, V> Scheduler<C, V> {
                 }
             }
             // Its returns are not reconstructed any more.
-            State::Finished(_) => self.drop_lineage(at),
+            TaskPhase::Finished(_) => self.drop_lineage(at),
         }
         let task = &mut self.tasks[at];
         task.cancellation = task.cancellation.max(cancellation);

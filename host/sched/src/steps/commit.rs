@@ -7,7 +7,7 @@ use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, Failure, Outcome, WorkerKind};
 use crate::records::keys::{ObjectKey, TaskKey, WorkerKey};
-use crate::records::tasks::{Cancellation, FinalState, State};
+use crate::records::tasks::{Cancellation, FinalState, TaskPhase};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -59,7 +59,7 @@ impl<C, V> Scheduler<C, V> {
     /// Handles the result of an attempt whose task is in no worker any more. A final failure is not retried.
     pub(crate) fn finish(&mut self, at: TaskKey, outcome: Outcome<V>, is_final: bool) {
         let task = &mut self.tasks[at];
-        task.state = State::Waiting;
+        task.state = TaskPhase::Waiting;
         match outcome {
             Outcome::Succeeded(values) if task.cancellation == Cancellation::None => match self.contents(at, &values) {
                 Ok(contents) => self.commit(at, values, contents),

@@ -15,7 +15,7 @@ use crate::records::nodes::Node;
 use crate::records::queue::Rank;
 use crate::records::resources::ResourceSet;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::State;
+use crate::records::tasks::TaskPhase;
 use crate::records::workers::{AssignedTask, Lease};
 use crate::scheduler::Scheduler;
 
@@ -247,7 +247,7 @@ impl<C, V> Scheduler<C, V> {
 
     pub(crate) fn assign(&mut self, worker: WorkerKey, at: TaskKey, shape: ShapeKey, nanos: u64) {
         let task = &mut self.tasks[at];
-        task.state = State::Assigned;
+        task.state = TaskPhase::Assigned;
         task.worker = Some(worker);
         let level = self.classes.get(task.class).level(task.depth);
         let (id, attempt) = (task.id, task.attempt);
@@ -271,7 +271,7 @@ impl<C, V> Scheduler<C, V> {
     /// Registers a task that a worker started by itself, before its assigned tasks.
     pub(crate) fn assign_started(&mut self, worker: WorkerKey, at: TaskKey) {
         let task = &mut self.tasks[at];
-        task.state = State::Assigned;
+        task.state = TaskPhase::Assigned;
         task.worker = Some(worker);
         let class = self.classes.get(task.class);
         let assigned = AssignedTask {
@@ -303,7 +303,7 @@ impl<C, V> Scheduler<C, V> {
     /// Starts the root task of a job. Returns whether it stopped waiting.
     fn start_driver(&mut self, job: JobKey) -> bool {
         let job = &self.jobs[job];
-        let first = job.first.filter(|at| self.tasks[*at].state == State::Queued);
+        let first = job.first.filter(|at| self.tasks[*at].state == TaskPhase::Queued);
         let (Some(at), Some(worker)) = (first, job.driver) else { return true };
         if self.requeue_if_incomplete(at) {
             return true;
@@ -370,7 +370,7 @@ impl<C, V> Scheduler<C, V> {
             while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
                 self.queue.take(&mut self.tasks, at, shape, level);
                 self.release_locality_shape(at);
-                self.tasks[at].state = State::Waiting;
+                self.tasks[at].state = TaskPhase::Waiting;
                 self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
             }
             self.queue.refresh(shape, &self.tasks);

@@ -8,7 +8,7 @@ use crate::records::groups::Group;
 use crate::records::keys::{BundleKey, NodeKey};
 use crate::records::nodes::Node;
 use crate::records::queue::Shape;
-use crate::records::resources::{Free, ResourceSet};
+use crate::records::resources::{FreeResources, ResourceSet};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of pending groups that one dispatch tries to place.
@@ -45,7 +45,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Returns a node for each unplaced bundle of a group, given the free resources `left` of each usable node.
-    fn find_nodes(&self, id: GroupId, left: impl Fn(&Node) -> Free) -> Option<Vec<NodeKey>> {
+    fn find_nodes(&self, id: GroupId, left: impl Fn(&Node) -> FreeResources) -> Option<Vec<NodeKey>> {
         let group = &self.groups.all[&id];
         let is_able = |node: &Node| !node.is_held && !node.is_draining && !group.refused_by.contains(&node.id);
         let mut nodes = self.nodes_of(group);
@@ -56,7 +56,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    fn pack(&self, group: &Group<V>, nodes: &[NodeKey], left: impl Fn(NodeKey) -> Free) -> PackResult {
+    fn pack(&self, group: &Group<V>, nodes: &[NodeKey], left: impl Fn(NodeKey) -> FreeResources) -> PackResult {
         let on = |node: NodeKey| {
             let placed = group.bundles.iter().flatten();
             placed.filter(|bundle| self.cluster.bundles[**bundle].node == node).count()
@@ -79,7 +79,7 @@ impl<C, V> Scheduler<C, V> {
         let Some(group) = self.groups.all.get(&id) else { return };
         let nodes = self.nodes_of(group);
         let left = |node: NodeKey| {
-            let mut free = Free::all_of(&self.cluster.nodes[node].total);
+            let mut free = FreeResources::all_of(&self.cluster.nodes[node].total);
             let placed = group.bundles.iter().flatten().map(|bundle| &self.cluster.bundles[*bundle]);
             placed.filter(|bundle| bundle.node == node).for_each(|bundle| free.acquire(&bundle.total));
             free

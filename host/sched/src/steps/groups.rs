@@ -6,7 +6,7 @@ use sandbar_core::{Code, Fault, GROUP_BUNDLES_MAX, GroupId, Strategy, TaskError,
 use crate::event::{Action, GroupSpec, Submission, SubmissionKind};
 use crate::records::groups::Group;
 use crate::records::keys::{JobKey, NodeKey, ObjectKey, TaskKey};
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::records::resources::ResourceSet;
 use crate::records::tasks::{Cancellation, cancelled};
 use crate::scheduler::Scheduler;
@@ -23,7 +23,7 @@ impl<C, V> Scheduler<C, V> {
             self.create_failed(origin, id.ready(), None, error);
             return;
         }
-        self.create(id.ready(), origin.job, None, Value::Pending, origin.parent.map(|(_, worker)| worker));
+        self.create(id.ready(), origin.job, None, ObjectOutcome::Pending, origin.parent.map(|(_, worker)| worker));
         self.groups.insert(id, Group::new(origin.job, task, self.chain(Some(task)), spec, value));
         self.work.needs_dispatch = true;
         self.fail_if_infeasible(id);

@@ -6,8 +6,8 @@ use crate::event::{Action, JobLimits};
 use crate::records::jobs::Job;
 use crate::records::keys::{JobKey, ObjectKey, WorkerKey};
 use crate::records::lineage::Source;
-use crate::records::object::Value;
-use crate::records::tasks::{Cancellation, State};
+use crate::records::object::ObjectOutcome;
+use crate::records::tasks::{Cancellation, TaskPhase};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -25,7 +25,7 @@ impl<C, V> Scheduler<C, V> {
             return;
         }
         record.driver = Some(worker);
-        if record.first.is_some_and(|first| self.tasks[first].state == State::Queued) {
+        if record.first.is_some_and(|first| self.tasks[first].state == TaskPhase::Queued) {
             self.jobs.insert_starting(at);
             self.work.needs_dispatch = true;
         }
@@ -62,7 +62,7 @@ impl<C, V> Scheduler<C, V> {
                     let worker = self.cluster.workers[worker].id;
                     self.work.act(Action::Interrupt { worker, task: task.id, attempt: task.attempt });
                 }
-            } else if task.state == State::Queued {
+            } else if task.state == TaskPhase::Queued {
                 self.dequeue(*at);
             }
         }
@@ -105,7 +105,7 @@ impl<C, V> Scheduler<C, V> {
             if object.is_borrowed() {
                 self.work.act(Action::ReleaseBorrow { object: object.id });
             }
-            if let Value::Ready(value) = object.value {
+            if let ObjectOutcome::Ready(value) = object.value {
                 self.work.act(Action::Drop { object: object.id, value });
             }
         }

@@ -8,7 +8,7 @@ use sandbar_core::TaskId;
 
 use crate::records::keys::{ObjectKey, TaskKey};
 use crate::records::lineage::{Lineage, Source};
-use crate::records::object::{Object, Value};
+use crate::records::object::{Object, ObjectOutcome};
 use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
 
@@ -73,9 +73,9 @@ impl<C, V> Scheduler<C, V> {
     fn source(&mut self, at: ObjectKey) -> Source {
         let object = &self.objects[at];
         let is_kept = match &object.value {
-            Value::Ready(value) => !self.can_be_lost(value),
-            Value::Failed(_) => true,
-            Value::Pending => false,
+            ObjectOutcome::Ready(value) => !self.can_be_lost(value),
+            ObjectOutcome::Failed(_) => true,
+            ObjectOutcome::Pending => false,
         };
         let id = object.id;
         if is_kept {

@@ -9,7 +9,7 @@ use sandbar_core::{NodeId, Strategy};
 
 use crate::records::keys::{NodeKey, ShapeKey, TaskKey};
 use crate::records::lineage::ValueLocation;
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::records::queue::{Request, Shape};
 use crate::scheduler::Scheduler;
 
@@ -50,7 +50,7 @@ impl<C, V> Scheduler<C, V> {
     fn preferred_node_of(&self, at: TaskKey) -> Option<NodeId> {
         let mut all: BTreeMap<NodeId, u64> = BTreeMap::new();
         for need in self.tasks[at].links.iter().flat_map(|links| &links.dependencies) {
-            if let Value::Ready(value) = &self.objects[*need].value
+            if let ObjectOutcome::Ready(value) = &self.objects[*need].value
                 && let Some(ValueLocation { node, bytes }) = (self.callbacks.location)(value)
                 && let Some(node) = node.or(self.cluster.nodes.local)
             {

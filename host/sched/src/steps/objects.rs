@@ -6,7 +6,7 @@ use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
-use crate::records::object::{Object, Value};
+use crate::records::object::{Object, ObjectOutcome};
 use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
 
@@ -20,7 +20,7 @@ impl<C, V> Scheduler<C, V> {
         id: ObjectId,
         job_at: JobKey,
         index: Option<u32>,
-        value: Value<V>,
+        value: ObjectOutcome<V>,
         holder: Option<WorkerKey>,
     ) -> ObjectKey {
         let mut object = Object::new(id, job_at, index, value);
@@ -125,7 +125,7 @@ impl<C, V> Scheduler<C, V> {
         if object.is_borrowed() {
             self.work.act(Action::ReleaseBorrow { object: object.id });
         }
-        if let Value::Ready(value) = object.value {
+        if let ObjectOutcome::Ready(value) = object.value {
             self.work.act(Action::Drop { object: object.id, value });
         }
     }
@@ -134,7 +134,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn set_ready(&mut self, at: ObjectKey, value: V, contents: Vec<ObjectKey>) {
         contents.iter().for_each(|content| self.pin(*content));
         let object = &mut self.objects[at];
-        object.value = Value::Ready(value);
+        object.value = ObjectOutcome::Ready(value);
         object.set_contents(contents);
         for (task, number) in self.take_dependents_of(at) {
             if self.tasks.is_waiting(task, number) {
@@ -150,7 +150,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Sets the error of a pending object.
     pub(crate) fn set_failed(&mut self, at: ObjectKey, error: &Arc<TaskError>) {
-        self.objects[at].value = Value::Failed(error.clone());
+        self.objects[at].value = ObjectOutcome::Failed(error.clone());
         for (task, number) in self.take_dependents_of(at) {
             if self.tasks.is_waiting(task, number) {
                 self.work.add(WorkItem::Fail(task, error.clone()));

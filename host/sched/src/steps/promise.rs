@@ -6,7 +6,7 @@ use sandbar_core::{Fault, GroupId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::Action;
 use crate::records::keys::ObjectKey;
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -21,7 +21,7 @@ impl<C, V> Scheduler<C, V> {
         match self.has_room_for(origin.job, 1) {
             Ok(()) => {
                 let worker = origin.parent.map(|(_, worker)| worker);
-                self.create(id, origin.job, None, Value::Pending, worker);
+                self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
             }
             Err(fault) => {
                 let error = self.error(task, fault);

@@ -7,7 +7,7 @@ use sandbar_core::{NodeId, TaskId, WorkerId};
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{TaskKey, WorkerKey};
 use crate::records::level::Level;
-use crate::records::tasks::State;
+use crate::records::tasks::TaskPhase;
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -29,7 +29,7 @@ impl<C, V> Scheduler<C, V> {
             };
             if let Some(task) = assigned.and_then(|assigned| assigned.task) {
                 self.tasks[task].worker = None;
-                self.tasks[task].state = State::Waiting;
+                self.tasks[task].state = TaskPhase::Waiting;
                 back.push(task);
             }
         }
@@ -64,7 +64,7 @@ impl<C, V> Scheduler<C, V> {
     /// Returns a worker whose last task comes after a task that became ready in this step and found no room.
     fn worker_to_preempt(&self, newest: Option<(Level, TaskKey)>) -> Option<WorkerKey> {
         let (level, at) = newest?;
-        self.tasks.get(at).filter(|task| task.state == State::Queued)?;
+        self.tasks.get(at).filter(|task| task.state == TaskPhase::Queued)?;
         let (_, worker) = self.cluster.last_recallable().filter(|(last, _)| level < *last)?;
         let (node_at, shape) = (self.cluster.workers[worker].node, self.queue.shape(self.shape_of(at)));
         let (node, demand) = (&self.cluster.nodes[node_at], &shape.demand);

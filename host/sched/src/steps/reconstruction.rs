@@ -7,16 +7,16 @@ use sandbar_core::{Code, Fault, ObjectId, TaskError, WorkerId};
 use crate::event::Action;
 use crate::records::keys::{ObjectKey, TaskKey};
 use crate::records::lineage::Source;
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Links, State};
+use crate::records::tasks::{Links, TaskPhase};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
     /// Handles the loss of an object's value. Each of the `waiters` missed a delivery of it.
     pub(crate) fn lose_object(&mut self, id: ObjectId, waiters: &[WorkerId]) {
         let Some(at) = self.ids.find_object(id) else { return };
-        let was_ready = matches!(self.objects[at].value, Value::Ready(_));
+        let was_ready = matches!(self.objects[at].value, ObjectOutcome::Ready(_));
         let contents = if was_ready { self.objects[at].take_contents() } else { Box::default() };
         for worker in waiters {
             if self.cluster.workers.find(*worker).is_none() {
@@ -41,7 +41,7 @@ impl<C, V> Scheduler<C, V> {
 
     fn lose_value(&mut self, at: ObjectKey) {
         let object = &mut self.objects[at];
-        if let Value::Ready(value) = std::mem::replace(&mut object.value, Value::Pending) {
+        if let ObjectOutcome::Ready(value) = std::mem::replace(&mut object.value, ObjectOutcome::Pending) {
             self.work.act(Action::Drop { object: object.id, value });
         }
         if self.objects[at].is_borrowed() {
@@ -84,7 +84,7 @@ impl<C, V> Scheduler<C, V> {
             task.links = Some(Box::new(Links { dependencies, refs }));
         }
         task.attempt.0 += 1;
-        (task.state, task.is_rerun) = (State::Waiting, true);
+        (task.state, task.is_rerun) = (TaskPhase::Waiting, true);
         self.jobs[task.job].tasks += 1;
         self.classes.get_mut(task.class).live += 1;
         self.count_call(at);
@@ -135,7 +135,7 @@ impl<C, V> Scheduler<C, V> {
                 (None, Some((producer, _))) => {
                     let task = &self.tasks[*producer];
                     let index = (id.0 - task.id.0) as u32;
-                    let object = self.create(*id, task.job, Some(index), Value::Pending, None);
+                    let object = self.create(*id, task.job, Some(index), ObjectOutcome::Pending, None);
                     self.use_lineage(*producer);
                     self.work.add(WorkItem::Reconstruct(*producer));
                     object
@@ -163,7 +163,7 @@ impl<C, V> Scheduler<C, V> {
         if !self.is_incomplete(at) {
             return false;
         }
-        self.tasks[at].state = State::Waiting;
+        self.tasks[at].state = TaskPhase::Waiting;
         self.ready(at);
         true
     }
@@ -172,7 +172,7 @@ impl<C, V> Scheduler<C, V> {
     #[inline]
     pub(crate) fn is_incomplete(&self, at: TaskKey) -> bool {
         let dependencies = self.tasks[at].links.iter().flat_map(|links| &links.dependencies);
-        dependencies.into_iter().any(|need| !matches!(self.objects[*need].value, Value::Ready(_)))
+        dependencies.into_iter().any(|need| !matches!(self.objects[*need].value, ObjectOutcome::Ready(_)))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::event::Action;
 use crate::records::groups::Reservation;
 use crate::records::keys::{BundleKey, NodeKey, TaskKey};
 use crate::records::nodes::Bundle;
-use crate::records::resources::{Free, ResourceSet};
+use crate::records::resources::{FreeResources, ResourceSet};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
@@ -26,7 +26,7 @@ impl<C, V> Scheduler<C, V> {
             if record.is_remote {
                 bundles_by_node.entry(record.id).or_default().push((index, total.clone()));
             }
-            let (attempt, free) = (record.is_remote.then_some(reservation.attempt), Free::all_of(total));
+            let (attempt, free) = (record.is_remote.then_some(reservation.attempt), FreeResources::all_of(total));
             let bundle = Bundle { group: id, index, node, total: total.clone(), free, attempt };
             reservation.bundles.insert(index, self.cluster.reserve(bundle));
         }

@@ -9,7 +9,7 @@ use sandbar_core::{Attempt, ObjectId, TaskId, WorkerId};
 
 use crate::event::Action;
 use crate::records::keys::{ObjectKey, TaskKey, WorkerKey};
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::records::streams::{Item, Stream};
 use crate::records::tasks::Cancellation;
 use crate::scheduler::Scheduler;
@@ -69,7 +69,7 @@ impl<C, V> Scheduler<C, V> {
         let contents = self.has_room_for(job, 1).and_then(|()| self.all_usable(job, &refs));
         let fault = match (contents, value) {
             (Ok(contents), Ok(value)) => {
-                let at = self.create(id, job, None, Value::Pending, Some(consumer));
+                let at = self.create(id, job, None, ObjectOutcome::Pending, Some(consumer));
                 self.set_ready(at, value, contents);
                 return self.send_item(stream, at, consumer);
             }
@@ -80,7 +80,7 @@ impl<C, V> Scheduler<C, V> {
             (Ok(_), Err(fault)) => fault,
         };
         let error = self.error(task, fault);
-        let at = self.create(id, job, None, Value::Failed(error), Some(consumer));
+        let at = self.create(id, job, None, ObjectOutcome::Failed(error), Some(consumer));
         self.send_item(stream, at, consumer);
     }
 

@@ -6,9 +6,9 @@ use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, 
 
 use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
-use crate::records::object::Value;
+use crate::records::object::ObjectOutcome;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Cancellation, Links, State, Task, cancelled};
+use crate::records::tasks::{Cancellation, Links, Task, TaskPhase, cancelled};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of returns of a task.
@@ -122,7 +122,7 @@ impl<C, V> Scheduler<C, V> {
         let worker = origin.parent.map(|(_, worker)| worker);
         match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
             Ok(contents) => {
-                let at = self.create(id, origin.job, None, Value::Pending, worker);
+                let at = self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
                 self.set_ready(at, value, contents);
             }
             Err(fault) => {
@@ -272,7 +272,7 @@ impl<C, V> Scheduler<C, V> {
             missing: 0,
             returns,
             call_bytes: 0,
-            state: State::Waiting,
+            state: TaskPhase::Waiting,
             cancellation: Cancellation::None,
             is_late: false,
             is_gated: false,
@@ -283,7 +283,7 @@ impl<C, V> Scheduler<C, V> {
         self.attach(at);
         for index in 0..returns {
             let holder = origin.parent.map(|(_, worker)| worker);
-            self.create(id.returns(index), origin.job, Some(index), Value::Pending, holder);
+            self.create(id.returns(index), origin.job, Some(index), ObjectOutcome::Pending, holder);
         }
         match submission.kind {
             SubmissionKind::Function | SubmissionKind::Lease => {}
@@ -310,9 +310,9 @@ impl<C, V> Scheduler<C, V> {
         let (mut missing, mut error) = (0, None);
         for need in &links.dependencies {
             match &self.objects[*need].value {
-                Value::Ready(_) => {}
-                Value::Failed(failed) => error = error.or_else(|| Some(failed.clone())),
-                Value::Pending => missing += 1,
+                ObjectOutcome::Ready(_) => {}
+                ObjectOutcome::Failed(failed) => error = error.or_else(|| Some(failed.clone())),
+                ObjectOutcome::Pending => missing += 1,
             }
         }
         if missing > 0 && error.is_none() {
@@ -365,7 +365,7 @@ impl<C, V> Scheduler<C, V> {
             return false;
         }
         let holder = origin.parent.map(|(_, worker)| worker);
-        self.create(id, origin.job, index, Value::Failed(error), holder);
+        self.create(id, origin.job, index, ObjectOutcome::Failed(error), holder);
         true
     }
 }

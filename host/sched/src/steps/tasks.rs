@@ -7,7 +7,7 @@ use sandbar_core::{Fault, TaskError, TaskId, WorkerId};
 use crate::event::Action;
 use crate::records::keys::TaskKey;
 use crate::records::step_work::WorkItem;
-use crate::records::tasks::{Cancellation, FinalState, State};
+use crate::records::tasks::{Cancellation, FinalState, TaskPhase};
 use crate::scheduler::Scheduler;
 
 /// Maximum number of task names in an error: the first and the last ones of the chain.
@@ -20,7 +20,7 @@ impl<C, V> Scheduler<C, V> {
             return self.enqueue_of_actor(at, actor);
         }
         let task = &mut self.tasks[at];
-        task.state = State::Queued;
+        task.state = TaskPhase::Queued;
         let job_at = task.job;
         let job = &self.jobs[job_at];
         if job.first == Some(at) {
@@ -72,16 +72,16 @@ impl<C, V> Scheduler<C, V> {
         if let Some(task) = self.ids.find_task(id).filter(|task| self.is_method(*task)) {
             let task = &mut self.tasks[task];
             if task.worker == Some(at) {
-                task.state = if is_blocked { State::Blocked } else { State::Assigned };
+                task.state = if is_blocked { TaskPhase::Blocked } else { TaskPhase::Assigned };
             }
             return;
         }
         let place = if is_blocked { self.cluster.position(at, id) } else { self.cluster.position_blocked(at, id) };
         let Some(place) = place else { return };
         let (task, state) = if is_blocked {
-            (self.cluster.block(at, place, &self.queue), State::Blocked)
+            (self.cluster.block(at, place, &self.queue), TaskPhase::Blocked)
         } else {
-            (self.cluster.unblock(at, place, &self.queue), State::Assigned)
+            (self.cluster.unblock(at, place, &self.queue), TaskPhase::Assigned)
         };
         if let Some(task) = task {
             self.tasks[task].state = state;
@@ -115,12 +115,12 @@ impl<C, V> Scheduler<C, V> {
         let Some(task) = self.tasks.get(at) else { return };
         let end = FinalState::from_error(&error);
         match task.state {
-            State::Waiting => self.finish_with_error(at, error, end),
-            State::Queued => {
+            TaskPhase::Waiting => self.finish_with_error(at, error, end),
+            TaskPhase::Queued => {
                 self.dequeue(at);
                 self.finish_with_error(at, error, end);
             }
-            State::Assigned | State::Blocked | State::HostsActor | State::Finished(_) => {}
+            TaskPhase::Assigned | TaskPhase::Blocked | TaskPhase::HostsActor | TaskPhase::Finished(_) => {}
         }
     }
 
@@ -141,7 +141,7 @@ impl<C, V> Scheduler<C, V> {
     /// Finishes a task. It runs again only if one of its returns is lost.
     pub(crate) fn finish_task(&mut self, at: TaskKey, end: FinalState, result: Result<(), Arc<TaskError>>) {
         let task = &mut self.tasks[at];
-        task.state = State::Finished(end);
+        task.state = TaskPhase::Finished(end);
         if task.lineage.is_none() {
             task.call = None;
         }

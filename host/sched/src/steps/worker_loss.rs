@@ -8,7 +8,7 @@ use sandbar_core::{Code, Fault, NodeId, TaskError, TaskId, WorkerId};
 use crate::event::WorkerKind;
 use crate::records::actors::Actor;
 use crate::records::keys::{ActorKey, TaskKey, WorkerKey};
-use crate::records::tasks::{Cancellation, FinalState, State};
+use crate::records::tasks::{Cancellation, FinalState, TaskPhase};
 use crate::records::workers::{AssignedTask, Worker};
 use crate::scheduler::Scheduler;
 
@@ -52,7 +52,7 @@ impl<C, V> Scheduler<C, V> {
         }
         for task in blocked.iter().chain(assigned.iter().map(|(task, _)| task)) {
             self.tasks[*task].worker = None;
-            self.tasks[*task].state = State::Waiting;
+            self.tasks[*task].state = TaskPhase::Waiting;
         }
         let calls: Vec<Vec<TaskKey>> = creators.iter().map(|creator| self.take_calls(*creator)).collect();
         let of_borrowed: Vec<Vec<TaskKey>> = borrowed.iter().map(|actor| self.take_calls_of(*actor)).collect();

@@ -19,7 +19,7 @@ use self::generate::{PEER_SLOTS, PEERS};
 use super::{Driver, Engine, EngineOptions, JobOutputs, JobResult, NewJob, RootTask, WORKERS_MAX};
 use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
 use crate::file_reader::{ReadRequest, ReadResult};
-use crate::link::Link;
+use crate::link::BoxedWorkerLink;
 use crate::peer::{Callback, NewPeer, PeerLine, RemoteObject};
 use crate::{Program, ProgramTask};
 use sandbar_jobs::{JobLog, JobQuery, LogOutput};
@@ -258,7 +258,7 @@ impl Driver for FuzzDriver {
         monotonic_nanos()
     }
 
-    fn start_worker(&mut self, _: WorkerId, _: WorkerKind) -> io::Result<Link> {
+    fn start_worker(&mut self, _: WorkerId, _: WorkerKind) -> io::Result<BoxedWorkerLink> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -16,11 +16,11 @@ use super::limits::too_large_for_peers;
 use super::owner::{ACTOR_DEFAULT_RETRIES, remote_actor, spec_of_call};
 use super::peer_values::OutgoingValue;
 use super::proxy_tasks::ProxyTasks;
-use crate::calls::Call;
+use crate::calls::TaskPayload;
 use crate::peer::{Amounts, JobRoot, PeerMessage, RemoteActor, RemoteTaskSpec, RemoteWork};
 
 /// Returns the root that creates an actor, if this node does not.
-pub(super) fn creating_root(cx: &Context, proxies: &ProxyTasks, task: &Submission<Call>) -> Option<JobRoot> {
+pub(super) fn creating_root(cx: &Context, proxies: &ProxyTasks, task: &Submission<TaskPayload>) -> Option<JobRoot> {
     let SubmissionKind::ActorCreation(spec) = &task.kind else { return None };
     let is_local = match task.strategy {
         Strategy::Group { .. } => true,
@@ -37,7 +37,7 @@ pub(super) fn create_at_root(
     borrowed: &mut Borrowed,
     root: JobRoot,
     worker: WorkerId,
-    task: Submission<Call>,
+    task: Submission<TaskPayload>,
 ) {
     cx.push(Effect::ForgetLimit(task.id));
     let (Some((parent, ..)), Some(creation)) = (task.parent, task.call.creation.as_deref()) else { return };

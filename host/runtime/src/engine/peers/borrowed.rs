@@ -7,7 +7,7 @@ use sandbar_core::{Code, Fault, NodeId, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_sched::Event;
 
 use super::super::context::Context;
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use crate::peer::PeerMessage;
 
 /// Number of failed fetches after which a value is lost.
@@ -107,7 +107,7 @@ impl Borrowed {
     /// Returns the objects of a lender whose values are not on this node, by id.
     pub(super) fn without_value(&self, cx: &Context, lender: NodeId) -> Vec<ObjectId> {
         let is_remote = |object: &ObjectId| match cx.scheduler.value(*object) {
-            Some(Ok(Stored::Remote(key))) => cx.remote_values.local_copy(*key).is_none(),
+            Some(Ok(StoredValue::Remote(key))) => cx.remote_values.local_copy(*key).is_none(),
             Some(_) => false,
             None => true,
         };

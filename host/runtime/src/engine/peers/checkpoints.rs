@@ -11,7 +11,7 @@ use sandbar_wire::Priority;
 
 use super::super::context::Context;
 use super::super::values::RemoteKey;
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use super::borrowed::Borrowed;
 use super::executor::{Executor, RemoteTask};
 use super::owner::is_attempt;
@@ -93,7 +93,7 @@ impl Checkpoints {
         };
         contains.iter().for_each(|content| borrowed.add(cx, node, *content, task, worker));
         if let Ok(value) = receive(cx, job, object, value, Some(node)) {
-            let key = if let Stored::Remote(key) = &value { Some(*key) } else { None };
+            let key = if let StoredValue::Remote(key) = &value { Some(*key) } else { None };
             cx.step(Event::Put { object, task, worker, value, refs: contains.clone() });
             match key {
                 None => set(cx, actor, attempt, node, object),
@@ -106,7 +106,7 @@ impl Checkpoints {
     fn fetch(&mut self, cx: &mut Context, actor: ActorId, node: NodeId, checkpoint: Checkpoint) {
         // The scheduler may have refused the object.
         let object = checkpoint.object;
-        if !matches!(cx.scheduler.value(object), Some(Ok(Stored::Remote(key))) if *key == checkpoint.key) {
+        if !matches!(cx.scheduler.value(object), Some(Ok(StoredValue::Remote(key))) if *key == checkpoint.key) {
             return release(cx, node, object);
         }
         match self.0.get_mut(&actor).filter(|fetches| fetches.node == node) {

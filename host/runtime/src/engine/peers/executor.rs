@@ -10,7 +10,7 @@ use sandbar_worker::program::AttemptUsage;
 
 use super::super::context::Context;
 use super::super::effects::Effect;
-use super::super::refs::{AttemptRef, Progress};
+use super::super::refs::{AttemptRef, ProgressAmount};
 use super::peer_values::{OutgoingValue, VALUE_BYTES_MAX, outgoing, outgoing_within, with_contents};
 use crate::peer::PeerMessage;
 
@@ -339,7 +339,7 @@ pub(super) fn send_progress(
     root: crate::peer::JobRoot,
     task: TaskId,
     name: &str,
-    Progress { done, total }: Progress,
+    ProgressAmount { done, total }: Progress,
 ) {
     cx.peers.send(root.node, &PeerMessage::Progress { job: root.job, task, name: truncate(name), done, total });
 }

@@ -48,9 +48,9 @@ use self::result_cache::ResultCache;
 use self::submitted::HostingParts;
 use super::context::Context;
 use super::effects::{Effect, JobEffect};
-use super::refs::{AttemptRef, Progress, ReceivedObject, ReservationRef, TaskInWorker};
+use super::refs::{AttemptRef, ProgressAmount, ReceivedObject, ReservationRef, TaskInWorker};
 use super::values::{Recipient, RemoteKey};
-use crate::calls::{Call, Program};
+use crate::calls::{Program, TaskPayload};
 use crate::peer::{CachedResult, Callback, JobRoot, LoadResult, PeerLine, PeerMessage, RemoteTaskSpec};
 
 /// Work of this node with other nodes. Its parts do not call each other, but for those below them in this order: connections,
@@ -375,8 +375,8 @@ impl Peers {
         &mut self,
         cx: &mut Context,
         worker: WorkerId,
-        task: Submission<Call>,
-    ) -> Option<Submission<Call>> {
+        task: Submission<TaskPayload>,
+    ) -> Option<Submission<TaskPayload>> {
         if let Some(root) = actors::creating_root(cx, &self.proxies, &task) {
             actors::create_at_root(cx, &mut self.proxies, &mut self.borrowed, root, worker, task);
             return None;
@@ -529,7 +529,7 @@ impl Peers {
     }
 
     /// Sends progress of a task to the node that runs its job.
-    pub(super) fn progress(&self, cx: &mut Context, task: TaskId, name: &str, progress: Progress) {
+    pub(super) fn progress(&self, cx: &mut Context, task: TaskId, name: &str, progress: ProgressAmount) {
         if let Some(root) = cx.scheduler.job_of(task).and_then(|job| self.proxies.remote_root(job)) {
             executor::send_progress(cx, root, task, name, progress);
         }

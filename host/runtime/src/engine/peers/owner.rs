@@ -13,12 +13,12 @@ use super::super::attempts::attempt_record;
 use super::super::context::Context;
 use super::super::effects::{Effect, JobEffect};
 use super::super::refs::{AttemptRef, TaskInWorker};
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use super::borrowed::Borrowed;
 use super::limits::too_large_for_peers;
 use super::peer_values::{OutgoingValue, VALUE_BYTES_MAX, outgoing_within, receive, return_value};
 use super::proxy_tasks::ProxyTasks;
-use crate::calls::Call;
+use crate::calls::TaskPayload;
 use crate::peer::{Amounts, PeerMessage, PeerValue, RemoteActor, RemoteResults, RemoteTaskSpec, RemoteWork};
 
 /// Number of retries of a call that stands for the default of its actor, which another node knows.
@@ -65,7 +65,7 @@ pub(super) fn assign(cx: &mut Context, proxies: &ProxyTasks, worker: WorkerId, t
 }
 
 /// Returns the objects that a task needs: those of its arguments, and the checkpoint of an actor.
-fn needs(cx: &Context, task: TaskId, call: &Call) -> Vec<ObjectId> {
+fn needs(cx: &Context, task: TaskId, call: &TaskPayload) -> Vec<ObjectId> {
     let checkpoint = call.creation.as_ref().and_then(|_| cx.scheduler.actor(ActorId(task.0))?.checkpoint);
     call.needs.iter().copied().chain(checkpoint).collect()
 }
@@ -76,7 +76,7 @@ pub(super) fn spec_of_call<'a>(
     proxies: &ProxyTasks,
     job: JobId,
     name: &'a str,
-    call: &'a Call,
+    call: &'a TaskPayload,
 ) -> RemoteTaskSpec<'a> {
     RemoteTaskSpec {
         task: TaskId(0),
@@ -103,7 +103,7 @@ pub(super) fn spec_of_call<'a>(
 }
 
 /// Returns what another node does for a task.
-fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a Call) -> Option<RemoteWork<'a>> {
+fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a TaskPayload) -> Option<RemoteWork<'a>> {
     if let Some(actor) = cx.scheduler.actor_of(task) {
         let view = cx.scheduler.task(task)?;
         let retries = (view.retries_max != ACTOR_DEFAULT_RETRIES).then_some(view.retries_max);
@@ -234,7 +234,7 @@ fn receive_results(
     TaskInWorker { job, task, worker }: TaskInWorker,
     values: RemoteResults<'_>,
     held: &mut Vec<ObjectId>,
-) -> Outcome<Stored> {
+) -> Outcome<StoredValue> {
     let mut all = Vec::with_capacity(values.len());
     let mut failed = None;
     for ((value, refs), index) in values.into_iter().zip(0u64..) {

@@ -7,7 +7,7 @@ use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, VALUE_INLINE
 use sandbar_store::{LendResult, Mapping, ValueMemory};
 
 use super::super::context::Context;
-use super::super::values::{Stored, is_stored};
+use super::super::values::{StoredValue, is_stored};
 use crate::peer::{PeerMessage, PeerValue};
 
 /// Maximum bytes of the values in a message, of which the size is limited.
@@ -58,14 +58,14 @@ pub(super) fn outgoing(cx: &mut Context, object: ObjectId) -> Option<OutgoingVal
 pub(super) fn outgoing_within(cx: &mut Context, object: ObjectId, limit: &mut usize) -> Option<OutgoingValue> {
     let node = cx.node();
     let key = match cx.scheduler.value(object)? {
-        Ok(Stored::Inline(bytes)) if bytes.len() > *limit => {
+        Ok(StoredValue::Inline(bytes)) if bytes.len() > *limit => {
             return Some(OutgoingValue::Remote { node, object, bytes: bytes.len() as u64 });
         }
-        Ok(Stored::Inline(bytes)) => {
+        Ok(StoredValue::Inline(bytes)) => {
             *limit -= bytes.len();
             return Some(OutgoingValue::Value(bytes.to_vec()));
         }
-        Ok(Stored::Remote(key)) => {
+        Ok(StoredValue::Remote(key)) => {
             let Some(((there, id_there), is_missed)) = cx.remote_values.location(*key) else {
                 return Some(OutgoingValue::Failed(Vec::new()));
             };
@@ -75,7 +75,7 @@ pub(super) fn outgoing_within(cx: &mut Context, object: ObjectId, limit: &mut us
             let (node, object) = if has_copy && (is_missed || !stays) { (node, object) } else { (there, id_there) };
             return Some(OutgoingValue::Remote { node, object, bytes: key.bytes });
         }
-        Ok(Stored::Local(key, _)) => *key,
+        Ok(StoredValue::Local(key, _)) => *key,
         Err(error) => return Some(OutgoingValue::failed(error)),
     };
     let bytes = cx.values.view(key).map_or(0, |view| view.bytes);
@@ -114,15 +114,15 @@ pub(super) fn receive(
     object: ObjectId,
     value: PeerValue<'_>,
     holder: Option<NodeId>,
-) -> Result<Stored, Arc<TaskError>> {
+) -> Result<StoredValue, Arc<TaskError>> {
     match value {
-        PeerValue::Value(bytes) if !is_stored(bytes) => Ok(Stored::Inline(bytes.into())),
+        PeerValue::Value(bytes) if !is_stored(bytes) => Ok(StoredValue::Inline(bytes.into())),
         PeerValue::Value(bytes) => {
             let stored = cx.store(job, object, ValueMemory::Bytes(bytes.into()));
             stored.map_err(|fault| Arc::new(TaskError { fault, chain: Vec::new() }))
         }
         PeerValue::Remote { node, object: id_there, bytes } => {
-            Ok(Stored::Remote(cx.remote_values.add(object, node, id_there, bytes, holder)))
+            Ok(StoredValue::Remote(cx.remote_values.add(object, node, id_there, bytes, holder)))
         }
         PeerValue::Failed(error) => Err(Arc::new(postcard::from_bytes(error).unwrap_or_else(|_| undecodable()))),
     }

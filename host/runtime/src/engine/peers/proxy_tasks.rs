@@ -11,7 +11,7 @@ use sandbar_sched::{Event, Submission};
 
 use super::super::context::Context;
 use super::connections::IntroducedJob;
-use crate::calls::{Call, Program};
+use crate::calls::{Program, TaskPayload};
 use crate::peer::{JobRoot, PeerMessage};
 
 /// Jobs of other nodes, and proxy tasks.
@@ -128,7 +128,7 @@ impl ProxyTasks {
         let id = cx.ids.take(1).map(TaskId)?;
         self.tasks.insert((node, job), id);
         self.live.insert(id, node);
-        let call = Call::new(program.clone(), u32::MAX, 0, Box::default(), cx.time.nanos);
+        let call = TaskPayload::new(program.clone(), u32::MAX, 0, Box::default(), cx.time.nanos);
         // It has the name of the job's root task, which it stands for.
         let task = Submission::bare(id, job, self.name(cx, job), call);
         cx.step(Event::ProxyTaskStarted { task, worker });

@@ -9,7 +9,7 @@ use sandbar_wire::Priority;
 use super::super::context::Context;
 use super::super::deliveries::{request_again, split_by_job};
 use super::super::effects::Effect;
-use super::super::values::{FetchState, Recipient, RemoteKey, RemoteValue, Stored};
+use super::super::values::{FetchState, Recipient, RemoteKey, RemoteValue, StoredValue};
 use super::borrowed::Borrowed;
 use crate::peer::{PeerMessage, RemoteObject};
 
@@ -139,7 +139,7 @@ impl MissedValues {
         is_missed: bool,
     ) {
         let request = PeerRequest { object, proxy_worker };
-        if is_missed && let Some(Ok(Stored::Remote(key))) = cx.scheduler.value(object) {
+        if is_missed && let Some(Ok(StoredValue::Remote(key))) = cx.scheduler.value(object) {
             let key = *key;
             if let Some(value) = cx.remote_values.all.get_mut(&key.number) {
                 value.is_missed = true;
@@ -175,7 +175,7 @@ impl MissedValues {
 /// Reports a value as lost, with the workers that wait for it.
 fn value_lost(cx: &mut Context, key: RemoteKey, recipients: Vec<Recipient>) {
     let Some(object) = cx.remote_values.all.get(&key.number).map(|value| value.object) else { return };
-    let has_it = matches!(cx.scheduler.value(object), Some(Ok(Stored::Remote(own))) if *own == key);
+    let has_it = matches!(cx.scheduler.value(object), Some(Ok(StoredValue::Remote(own))) if *own == key);
     let others = if has_it {
         let (waiters, visitors) = split_by_job(cx, object, recipients);
         cx.step(Event::ObjectLost { object, waiters });

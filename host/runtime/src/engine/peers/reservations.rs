@@ -9,7 +9,7 @@ use sandbar_sched::{Event, GroupSpec, GroupState, ResourceSet};
 
 use super::super::context::Context;
 use super::super::refs::ReservationRef;
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use super::programs::Programs;
 use super::proxy_tasks::ProxyTasks;
 use crate::peer::{Amounts, JobRoot, PeerMessage};
@@ -96,7 +96,7 @@ impl Reservations {
             request.bundles.into_iter().map(|(index, amounts)| (index, amounts.resources())).unzip();
         let total = ResourceSet::sum(demands.iter());
         let spec = GroupSpec { name: None, strategy: GroupStrategy::Pack, local_only: true, bundles: demands };
-        let value = Stored::Inline(Box::default());
+        let value = StoredValue::Inline(Box::default());
         cx.step(Event::GroupCreated { group, task: proxy, worker, spec, value });
         let is_placed = cx.scheduler.group(group).is_some_and(|view| view.state == GroupState::Created);
         if is_placed {

@@ -17,11 +17,11 @@ use sandbar_store::{LendResult, SealedFile};
 
 use super::super::context::Context;
 use super::super::effects::{Effect, JobEffect};
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use super::executor::FinishedTask;
 use super::peer_values::receive;
 use super::proxy_tasks::ProxyTasks;
-use crate::calls::{Call, Program};
+use crate::calls::{Program, TaskPayload};
 use crate::peer::{CachedResult, CachedValue, JobRoot, PeerValue};
 
 /// Time after the loss of a job's root within which the job may be taken over.
@@ -165,11 +165,11 @@ impl ResultCache {
                 return;
             }
             let file = match cx.scheduler.value(object) {
-                Some(Ok(Stored::Inline(bytes))) => {
+                Some(Ok(StoredValue::Inline(bytes))) => {
                     returned.push(CachedValue::Inline(bytes.to_vec()));
                     continue;
                 }
-                Some(Ok(Stored::Local(key, _))) => match cx.values.share(*key) {
+                Some(Ok(StoredValue::Local(key, _))) => match cx.values.share(*key) {
                     LendResult::Bytes(bytes) => SealedFile::new(&bytes).ok(),
                     LendResult::File(file) => Some(file),
                     LendResult::AlreadyLent | LendResult::Pending | LendResult::Lost(_) => None,
@@ -206,8 +206,8 @@ impl ResultCache {
         &mut self,
         cx: &mut Context,
         worker: WorkerId,
-        task: Submission<Call>,
-    ) -> Option<Submission<Call>> {
+        task: Submission<TaskPayload>,
+    ) -> Option<Submission<TaskPayload>> {
         let Some(result) = self.result_of(&task) else { return Some(task) };
         let mut values = Vec::with_capacity(result.values.len());
         for (value, index) in result.values.iter().zip(0..) {
@@ -232,7 +232,7 @@ impl ResultCache {
     }
 
     /// Takes a task's result of an earlier run, if the task can be run again should the values not be available.
-    fn result_of(&mut self, task: &Submission<Call>) -> Option<CachedResult> {
+    fn result_of(&mut self, task: &Submission<TaskPayload>) -> Option<CachedResult> {
         let results = self.resumable.get_mut(&task.job)?;
         let is_open = match task.strategy {
             Strategy::Default | Strategy::Spread => true,

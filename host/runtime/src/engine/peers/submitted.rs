@@ -16,7 +16,7 @@ use super::super::actors::actor_spec;
 use super::super::context::Context;
 use super::super::effects::Effect;
 use super::super::refs::{ReceivedObject, TaskInWorker};
-use super::super::values::Stored;
+use super::super::values::StoredValue;
 use super::actors::{actor_of_message, default_retries};
 use super::borrowed::Borrowed;
 use super::executor::{Executor, HostedTask, RemoteTask, send_failed};
@@ -25,7 +25,7 @@ use super::peer_values::{OutgoingValue, receive};
 use super::proxy_tasks::ProxyTasks;
 use super::remote_values::fetch;
 use super::reservations::Reservations;
-use crate::calls::{ActorCreation, Call, Program};
+use crate::calls::{ActorCreation, Program, TaskPayload};
 use crate::peer::{PeerMessage, RemoteTaskSpec, RemoteWork};
 
 /// Parts that the start of a task of another node needs.
@@ -95,7 +95,7 @@ pub(super) fn start(
     Ok(())
 }
 
-fn push_step(cx: &mut Context, event: Event<Call, Stored>) {
+fn push_step(cx: &mut Context, event: Event<TaskPayload, StoredValue>) {
     cx.push(Effect::Step(Box::new(event)));
 }
 
@@ -123,7 +123,7 @@ fn host(
     owner: NodeId,
     TaskInWorker { job, task: proxy, worker }: TaskInWorker,
     spec: &RemoteTaskSpec<'_>,
-    task: Submission<Call>,
+    task: Submission<TaskPayload>,
 ) {
     let id = task.id;
     if let Some(limit) = spec.timeout_ms {
@@ -160,7 +160,7 @@ fn submission(
     borrowed: &Borrowed,
     executor: &Executor,
     hosted: HostedSubmission<'_>,
-) -> Option<Submission<Call>> {
+) -> Option<Submission<TaskPayload>> {
     let HostedSubmission { node, creator: TaskInWorker { job, task: parent, worker }, spec, strategy: here, program } =
         hosted;
     let creation =
@@ -203,7 +203,7 @@ fn submission(
         priority: spec.priority,
         retries_max,
         retry_on,
-        call: Call {
+        call: TaskPayload {
             program,
             function: spec.function,
             timeout_ms: spec.timeout_ms.and_then(NonZeroU32::new),
@@ -257,7 +257,7 @@ pub(super) fn handle_value(
         (Err(error), Some(task)) => Err(Arc::new(cx.with_ancestors(task, error.as_ref().clone()))),
         (value, _) => value,
     };
-    if let Ok(Stored::Remote(key)) = &value {
+    if let Ok(StoredValue::Remote(key)) = &value {
         fetch(cx, *key, priority);
     }
     cx.step(Event::BorrowResolved { object, value, refs: contains.clone() });

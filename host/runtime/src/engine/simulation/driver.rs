@@ -14,7 +14,7 @@ use sandbar_store::{DiskCompletion, DiskTask, SealedFile, SpillFolder};
 use super::super::driver::Driver;
 use super::worker::{SimLink, SimWorker};
 use crate::file_reader::{ReadRequest, ReadResult};
-use crate::link::Link;
+use crate::link::BoxedWorkerLink;
 use crate::peer::{Callback, RemoteObject};
 
 /// The time of a simulation.
@@ -96,7 +96,7 @@ impl Driver for SimDriver {
         self.0.borrow().clock.elapsed().as_nanos() as u64
     }
 
-    fn start_worker(&mut self, worker: WorkerId, _: WorkerKind) -> io::Result<Link> {
+    fn start_worker(&mut self, worker: WorkerId, _: WorkerKind) -> io::Result<BoxedWorkerLink> {
         let mut surroundings = self.0.borrow_mut();
         let chance = surroundings.faults[1];
         if surroundings.seed.below(100) < chance {
