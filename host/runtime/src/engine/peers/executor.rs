@@ -339,7 +339,7 @@ pub(super) fn send_progress(
     root: crate::peer::JobRoot,
     task: TaskId,
     name: &str,
-    ProgressAmount { done, total }: Progress,
+    ProgressAmount { done, total }: ProgressAmount,
 ) {
     cx.peers.send(root.node, &PeerMessage::Progress { job: root.job, task, name: truncate(name), done, total });
 }
