@@ -103,7 +103,7 @@ struct TypeInfo {
 
 type TypeRecorder = RefCell<TypeInfo>;
 
-/// A deserializer that finds out what a type is.
+/// A deserializer that determines the kind of a type.
 #[derive(Clone, Copy)]
 enum Probe<'a> {
     /// Records the request, and returns no value.

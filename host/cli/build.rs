@@ -1,11 +1,11 @@
-//! Packs the relocations of the binary where the system's loader knows how, and tells it the versions of its engines.
+//! Packs the relocations of the binary where the system's loader knows how, and passes the versions of its engines to the compiler.
 
 use std::path::Path;
 
 /// The first glibc whose loader does (`DT_RELR`).
 const PACKED_FROM: (u32, u32) = (2, 36);
 
-/// Packages whose versions `host version` says, and the variable that each goes to.
+/// Packages whose versions `host version` prints, each with its environment variable.
 const VERSIONS: [(&str, &str); 3] = [
     ("wasmtime", "SANDBAR_WASMTIME_VERSION"),
     ("arrow-array", "SANDBAR_ARROW_VERSION"),

@@ -15,7 +15,7 @@ use crate::run::{
 };
 use crate::workspace::Workspace;
 
-/// Time after which it is said what still runs.
+/// Time after which the running test programs are printed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tests to run.
@@ -305,7 +305,7 @@ fn failed_tests(output: &str) -> Vec<String> {
     output.lines().filter_map(name).collect()
 }
 
-/// Says what has passed and failed.
+/// Prints the passed and failed test programs.
 fn summarize(outcomes: &[Outcome], time: Duration, logs: &Path) -> Result {
     let sum = |which: usize| -> u64 { outcomes.iter().map(|outcome| outcome.counts[which]).sum() };
     let (passed, failed, programs) = (sum(0), sum(1), outcomes.len());

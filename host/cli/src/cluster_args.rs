@@ -34,7 +34,7 @@ pub(crate) struct Serve {
     pub log_level: LogLevel,
     #[command(flatten)]
     pub shares: Shares,
-    /// Maximum drain time on SIGTERM or `host nodes drain`, while other nodes fetch what only this node has.
+    /// Maximum drain time on SIGTERM or `host nodes drain`, while other nodes fetch the objects that only this node has.
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     pub grace: Duration,
 }
@@ -137,7 +137,7 @@ pub(crate) enum Nodes {
     /// Lists the nodes of this machine's cluster.
     #[command(after_help = "Examples:\n  host nodes list\n  host nodes list --json")]
     List(NodeSelector),
-    /// Drains a node: it gets no new tasks, finishes its running tasks, hands over what only it has, and ends.
+    /// Drains a node: it gets no new tasks, finishes its running tasks, hands over the objects that only it has, and ends.
     #[command(after_help = "Examples:\n  host nodes drain node-2")]
     Drain {
         /// The node's name.

@@ -96,7 +96,7 @@ pub(crate) enum List {
     /// Lists the objects of a running job, the largest first.
     #[command(after_help = "Examples:\n  host list objects\n  host list objects --limit 5 --json")]
     Objects(Rows),
-    /// Lists the workers of a running job, and what they run.
+    /// Lists the workers of a running job, and their tasks.
     #[command(after_help = "Examples:\n  host list workers\n  host list workers --json")]
     Workers(Rows),
     /// Lists the placement groups of a running job, and the free resources of their bundles.
@@ -105,7 +105,7 @@ pub(crate) enum List {
         after_help = "Examples:\n  host list placement-groups\n  host list placement-groups --json\n\n`host list groups` is an alias."
     )]
     PlacementGroups(Rows),
-    /// Lists the nodes of a running job, their resources, and what is free.
+    /// Lists the nodes of a running job, and their total and free resources.
     #[command(after_help = "Examples:\n  host list nodes\n  host list nodes --json")]
     Nodes(Rows),
 }

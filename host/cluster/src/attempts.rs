@@ -39,7 +39,7 @@ where
     race(name, addresses, time, attempt).await
 }
 
-/// Logs what is attempted, and for how long at most, unless `work` finishes quickly.
+/// Logs the attempt and its time limit, unless `work` finishes quickly.
 pub(crate) async fn announce_if_slow<T>(target: impl fmt::Display, time: Duration, work: impl Future<Output = T>) -> T {
     let announce = async {
         tokio::time::sleep(ANNOUNCE_AFTER).await;
@@ -152,7 +152,7 @@ async fn detect_refusal(address: SocketAddr) -> ClusterError {
 mod tests {
     use super::*;
 
-    /// Races attempts at these ports of this machine, which succeed or fail after so many milliseconds. Returns the port
+    /// Races attempts at these ports of this machine, which succeed or fail after the given number of milliseconds. Returns the port
     /// of the first success.
     async fn race_outcomes(outcomes: &'static [(u16, Result<u64, u64>)]) -> Result<u16, String> {
         let name: NodeAddress = "name:1".parse().unwrap();

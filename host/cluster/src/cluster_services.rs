@@ -11,7 +11,7 @@ use sandbar_store::SealedFile;
 use crate::state::ClusterState;
 use crate::{components, objects, registry};
 
-/// Delay before the store is asked again for numbers.
+/// Delay before a failed request to the store for numbers is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Fetches objects and components from other nodes, and allocates numbers.

@@ -1,4 +1,4 @@
-//! Connections between the nodes of a cluster, and what they carry.
+//! Connections between the nodes of a cluster, and the dispatch of their channels and requests.
 //!
 //! The node with the higher number connects. On the channel of tasks, each node first sends its member record in JSON; then
 //! the runtimes exchange frames. Requests, components, training and transfers of objects use the same connection.

@@ -61,7 +61,7 @@ pub(crate) async fn load_or_join(
     Ok(identity)
 }
 
-/// Checks that the stored identity is the one that the options ask for.
+/// Checks that the stored identity matches the options.
 fn check_stored(options: &ClusterOptions, identity: Identity) -> Result<Identity, ClusterError> {
     let (own, folder) = (identity.own(), options.data.clone());
     if let Some((_, Some(token))) = &options.join {

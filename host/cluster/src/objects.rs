@@ -49,7 +49,7 @@ pub(crate) async fn describe(cluster: &ClusterState, object: ObjectId) -> Result
 /// Returns the nodes from which `node` can fetch an object of this node, other than those that failed. Empty if only this
 /// node has it.
 ///
-/// `node` becomes a holder itself: it sends this request once it serves what it has.
+/// `node` becomes a holder itself: it sends this request once it serves its chunks.
 pub(crate) fn find_holders(cluster: &ClusterState, node: NodeId, object: ObjectId, failed: &[NodeId]) -> Vec<NodeId> {
     let shared = &cluster.objects.shared;
     let mut locations = shared.locations();
@@ -129,7 +129,7 @@ pub(crate) async fn fetch(cluster: &Arc<ClusterState>, remote_object: RemoteObje
         object,
         bytes,
         root: RootHash(description.root),
-        // Other holders are requested once this node serves what it receives: then it can be named as a holder.
+        // Requests other holders once this node serves the received chunks: then it can be named as a holder.
         holders: if is_spread { Vec::new() } else { vec![connection.holder(node)] },
         priority,
         finder: is_spread.then(|| Arc::new(finder) as Arc<dyn HolderFinder>),
@@ -206,7 +206,7 @@ struct ReceiveTarget(ReceiveBuffer);
 
 struct ReceiveTargetView(Arc<ReceiveBufferView>);
 
-// SAFETY: a receive buffer has this many initialised bytes, mapped while it lives, of a file that nobody else has.
+// SAFETY: a receive buffer has this many initialised bytes, mapped while it lives, of a file that no other process has.
 unsafe impl FetchTarget for ReceiveTarget {
     fn bytes(&self) -> u64 {
         self.0.bytes() as u64

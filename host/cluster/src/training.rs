@@ -107,7 +107,7 @@ async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLo
         bytes: file.bytes() as u64,
         shares: unit.shares as u32,
     };
-    // SAFETY: nobody writes to lent memory, and the payload keeps it alive.
+    // SAFETY: no process writes to lent memory, and the payload keeps it alive.
     let memory = unsafe { Mapping::lent(file.as_fd(), file.bytes() as u64) }.map_err(host_fault)?;
     let mut frames = connection.open(TRAINING).await.map_err(host_fault)?;
     let request = encoding::postcard("the request to train a unit", &request)?;

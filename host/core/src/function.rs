@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of a function, by what it takes and returns.
+/// Kind of a function, by its argument and result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionKind {

@@ -352,7 +352,7 @@ fn rows_of_any_width_are_unchanged() {
     }
 }
 
-/// A compromised worker can write anything: its job fails or gets wrong rows, but the node goes on.
+/// A compromised worker can write anything: its job fails or gets wrong rows, but the node continues.
 #[test]
 fn damaged_blocks_are_refused_or_grouped() {
     let number = |add: f64| -> ArrayRef {

@@ -12,7 +12,7 @@ use crate::error::FunctionError;
 /// names the job file's key for errors; empty for the command line.
 ///
 /// # Errors
-/// Fails if nothing exists at `path`; the error says what was looked for, and where.
+/// Fails if nothing exists at `path`; the error names the missing item and the searched folders.
 pub fn find_component(shipped: &[PathBuf], key: &str, path: &Path) -> Result<PathBuf, FunctionError> {
     if path.exists() {
         return Ok(path.to_owned());

@@ -53,7 +53,7 @@ impl Device {
     }
 }
 
-/// Checks what wgpu leaves to drivers: the sizes of thread-local and shared variables. Rejects a feature that wgpu
+/// Checks properties that wgpu leaves to drivers: the sizes of thread-local and shared variables. Rejects a feature that wgpu
 /// accepts because a kernel of this crate uses it.
 fn check(wgsl: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let mut options = naga::front::wgsl::Options::new();

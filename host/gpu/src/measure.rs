@@ -138,7 +138,7 @@ impl Stream {
         // Transfers over a bus move far fewer bytes in that time.
         let mut bytes = vec![0; copied.min(TRANSFER_BYTES_MAX)];
         let values = self.tensor(Spec::new(Dtype::F32, &[bytes.len() as u32 / 4])?)?;
-        // A transfer that takes hardly longer than the fixed cost says nothing about the rate.
+        // A transfer that takes hardly longer than the fixed cost does not show the rate.
         let rate = |bytes: &[u8], duration: Duration| {
             bytes.len() as f64 / duration.saturating_sub(fixed).max(duration / 4).as_secs_f64()
         };

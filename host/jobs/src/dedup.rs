@@ -84,7 +84,7 @@ impl RepeatedLine {
 mod tests {
     use super::*;
 
-    /// Returns what is shown of lines with a time in seconds and a source, then `|`, then the rest.
+    /// Returns the displayed text of lines with a time in seconds and a source, then `|`, then the rest.
     fn shown(lines: &[(u64, &str, &str)]) -> Vec<String> {
         let (start, mut deduplicator, mut all) = (Instant::now(), LogDeduplicator::default(), Vec::new());
         for (second, source, line) in lines {

@@ -284,7 +284,7 @@ pub(crate) fn send_query(folder: &Path, query: &JobQuery) -> Result<JobResponse,
     }
 }
 
-/// Explains what may keep a node from responding in time.
+/// Explains why a node may not respond in time.
 fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

@@ -28,7 +28,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Formats the error for a path that does not exist: what was expected there, where it was looked for, and a similar name.
+/// Formats the error for a path that does not exist: the expected item, the searched folder, and a similar name.
 pub fn missing(item: &str, path: &Path) -> String {
     let hint = sandbar_core::hint(&path.display().to_string(), &names_beside(path));
     format!("there is no {item} `{}` {}{hint}", path.display(), relative_to(path))

@@ -51,7 +51,7 @@ impl History {
         compacted
     }
 
-    /// Appends commits and compacts what exceeds the limits.
+    /// Appends commits and compacts changes beyond the limits.
     pub(crate) fn push(&mut self, commits: Vec<Commit>, limits: &MetaLimits) {
         self.compacted = self.compacted_by(&commits, limits);
         for commit in commits {

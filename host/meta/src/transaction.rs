@@ -45,7 +45,7 @@ impl Transaction {
     /// Validates the transaction against a store's limits.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] for what is too many or too large, [`MetaError::DuplicateKey`] for a key that one branch
+    /// [`MetaError::Limit`] for too many operations or too large values, [`MetaError::DuplicateKey`] for a key that one branch
     /// puts twice, or puts and deletes.
     pub fn check(&self, limits: &MetaLimits) -> Result<(), MetaError> {
         for count in [self.conditions.len(), self.then.len(), self.otherwise.len()] {

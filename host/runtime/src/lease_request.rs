@@ -15,7 +15,7 @@ pub(crate) struct LeaseId(pub(crate) u64);
 #[derive(Debug, Default)]
 pub(crate) struct LeaseState {
     pub(crate) next: AtomicU64,
-    /// Whether other work waits for what leases hold.
+    /// Whether other work waits for the processors of leases.
     pub(crate) is_contended: Arc<AtomicBool>,
 }
 

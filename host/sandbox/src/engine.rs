@@ -110,7 +110,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine whose pool allows what `limits` allow.
+    /// Creates an engine whose pool allows sandboxes of these limits.
     pub fn new(limits: &Limits) -> Result<Engine, Fault> {
         Engine::with_room(limits, SANDBOXES_MAX)
     }
@@ -171,7 +171,7 @@ impl Engine {
         image_end: u64,
         code: CodeOwner,
     ) -> Result<Program, Fault> {
-        // The code comes from this build, so it can be refused only for what it requests from the pool.
+        // The code comes from this build, so only its demands on the pool can be the reason for a rejection.
         let component = component
             .map_err(|e| Fault::new(Code::Compile, format!("it requires more than a sandbox provides: {e:#}")))?;
         let other = |e| Fault::new(Code::Import, format!("{e:#}; build it again with the sandbar-guest of this host"));

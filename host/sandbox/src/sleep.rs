@@ -1,6 +1,6 @@
 //! Sleeping.
 //!
-//! A sleep takes as long as it says by the machine's clock. In an engine for programs it is a wait like that for an
+//! A sleep takes its requested time by the machine's clock. In an engine for programs it is a wait like that for an
 //! object ([`Services::sleep_until`](crate::Services::sleep_until)): other tasks of the worker run meanwhile. Elsewhere
 //! the worker's thread sleeps, which the node's limit on the call's time bounds.
 //!

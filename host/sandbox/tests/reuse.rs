@@ -1,4 +1,4 @@
-//! Reused sandboxes are as new: the next task finds nothing of what a task does to its sandbox.
+//! Reused sandboxes are as new: the next task finds no trace of earlier tasks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -299,7 +299,7 @@ pub enum Action<V> {
     /// Deliver the next item of a stream, or its error, to a worker. The worker then holds one more reference to the
     /// item and to each object that its value contains.
     DeliverItem { worker: WorkerId, stream: ObjectId, object: ObjectId },
-    /// Tell the worker of a generator how many items of its stream are consumed in total.
+    /// Report the total number of consumed items of a stream to the worker of its generator.
     Credit { worker: WorkerId, task: TaskId, consumed: u64 },
     /// Request the value of a borrowed object from its owner. The answer is [`Event::BorrowResolved`]. Requested once,
     /// and again after the value was lost.

@@ -6,8 +6,8 @@
 //! replays a seed. Each event of a worker is checked against the tasks and objects of that worker; no event panics the
 //! process.
 //!
-//! `scheduler` has the state and the order of a step. `records` has the tables that the state consists of, `steps` what
-//! events change in them, and `queries` what the embedder may ask.
+//! `scheduler` has the state and the order of a step. `records` has the tables that the state consists of, `steps` the
+//! changes that events make in them, and `queries` the read-only queries of the embedder.
 //!
 //! Non-goals: running tasks, storing values, sending messages, authenticating peers.
 

@@ -229,7 +229,7 @@ pub struct BundleView<'a> {
     /// The node that has it, its free processors (negative while unblocked tasks use more than there are), and its
     /// other free resources.
     pub placed: Option<(NodeId, i128, &'a ResourceSet)>,
-    /// The node on which it is placed once all asked nodes have granted their reservations.
+    /// The node on which it is placed once all nodes have granted their reservations.
     pub reserving_on: Option<NodeId>,
     /// Tasks and actors in the bundle.
     pub occupants: Vec<TaskId>,

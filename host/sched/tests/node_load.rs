@@ -1,4 +1,4 @@
-//! External usage of remote nodes: what still starts there, and what waits.
+//! External usage of remote nodes: the tasks that still start there, and those that wait.
 
 mod dsl;
 

@@ -32,7 +32,7 @@ fn they_go_with_the_scheduler() {
     let mut world = with_proxy_task();
     world.submit(child(11, 2, 3)).submit(child(12, 2, 3)).emits("run w1 t11, run w2 t12");
     world.lose_node(2).emits("finished t12, interrupt w1 t11, finished t2");
-    // No task waits for these. The job goes on.
+    // No task waits for these. The job continues.
     world.fails(11, 0, 1, false).emits("finished t11").submit(t(13)).emits("run w1 t13");
 }
 

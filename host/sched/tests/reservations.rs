@@ -113,7 +113,7 @@ fn a_rejected_group_releases_its_reservations() {
     world.group_is(50, "Pending (1) (2) (3)").reserve_reply(2, 50, 0, true).reserve_reply(3, 50, 0, false);
     world.emits("release n2 g50").group_is(50, "Pending - - -");
     assert_eq!(free(&world, 3), [1, 2, 2]);
-    // Node 3 is asked again only after it has reported its load, whatever happens elsewhere.
+    // The next request to node 3 follows its report of its load, whatever happens on other nodes.
     world.submit(t(20)).emits("run w10 t20").done(20, 10).load(2, resources(0, 0, 0)).reserve_reply(3, 50, 0, true);
     world.node(9, resources(1, 0, 0)).emits("finished t20").load(3, resources(1, 0, 0)).emits("");
     world.load(3, resources(0, 0, 0)).emits("reserve n2 g50#1 1, reserve n3 g50#1 2");

@@ -1,4 +1,4 @@
-//! One run of a job file or a prediction: its calls, and what its steps share.
+//! One run of a job file or a prediction: its calls, and the shared state of its steps.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ pub enum DisconnectReason {
         /// The peer's reason, with control characters replaced, truncated to 400 bytes.
         reason: String,
     },
-    /// The peer's TLS rejected what this end presented or offered.
+    /// The peer's TLS rejected the certificate or the protocols of this end.
     #[error("the peer aborted the handshake: TLS alert {alert}{}", alert_meaning(*alert))]
     Alert {
         /// The TLS alert, as in RFC 8446.

@@ -6,7 +6,7 @@ use crate::channel::{Frames, IncomingRequest};
 use crate::limits::WireLimits;
 use crate::protocol::Channel;
 
-/// Bounded queues of what the peer opened and the application has not accepted yet. The router refuses what exceeds
+/// Bounded queues of streams that the peer opened and the application has not accepted yet. The router refuses streams beyond
 /// them.
 #[derive(Debug)]
 pub(crate) struct IncomingQueues {

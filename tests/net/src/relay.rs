@@ -19,7 +19,7 @@ use crate::nat::Flows;
 use crate::packet::{self, Packet};
 use crate::tun::Tun;
 
-/// Maximum bytes of packets under way. Packets beyond it are dropped.
+/// Maximum bytes of packets in flight. Packets beyond it are dropped.
 const UNDER_WAY_BYTES_MAX: usize = 256 << 20;
 /// Maximum wait before the thread checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ pub struct RelayCounts {
     pub damaged: u64,
     /// Delivered late.
     pub late: u64,
-    /// Dropped because too many bytes were under way, or because the node's device refused the packet.
+    /// Dropped because too many bytes were in flight, or because the node's device refused the packet.
     pub refused: u64,
 }
 
@@ -146,7 +146,7 @@ struct Carrier {
     number: u64,
 }
 
-/// A packet under way. Packets due at the same time arrive in the order sent.
+/// A packet in flight. Packets due at the same time arrive in the order sent.
 struct Due {
     at: Instant,
     number: u64,

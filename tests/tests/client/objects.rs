@@ -79,7 +79,7 @@ fn batches_are_passed_both_ways() {
     });
 }
 
-/// As Ray's `wait`: returns ready objects first, in the order given, and no more than asked for.
+/// As Ray's `wait`: returns ready objects first, in the given order, and no more than requested.
 #[test]
 fn waiting_keeps_the_order_and_heeds_the_time() {
     with_job(TASKS, async |_, job| {

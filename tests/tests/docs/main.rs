@@ -186,7 +186,7 @@ fn rust_that_is_wrong_fails() {
 fn the_job_in_the_readme_is_the_example() {
     let page = Page::read(workspace(), "README.md").unwrap();
     let example = fs::read_to_string(workspace().join("examples/taxi.toml")).unwrap();
-    // The page says in words what the file's first lines do.
+    // The page describes the file's first lines in prose.
     let without_comment: String = example.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
     assert!(page.blocks(Label::Job).any(|block| block.text == without_comment), "{without_comment}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Labels and what they mean.
+/// Labels of code blocks.
 pub const LABELS: [(&str, Label); 7] = [
     ("sh", Label::Shell),
     ("console", Label::Console),

@@ -1,4 +1,4 @@
-//! The host as a process: its input, its messages, its output and what it leaves behind.
+//! The host as a process: its input, messages, output and leftovers.
 
 mod actors;
 mod cluster;

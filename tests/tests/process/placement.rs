@@ -1,4 +1,4 @@
-//! Placement: groups that reserve resources, resources of nodes, and what of them is free.
+//! Placement: groups that reserve resources, and total and free resources of nodes.
 
 use sandbar_tests::{CommandOutput, Lab, Running, component};
 use serde_json::{Value, json};

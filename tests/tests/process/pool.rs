@@ -225,7 +225,7 @@ fn calls_of_jobs_run_in_turns_by_leases() {
         let seen = std::mem::take(&mut *seen.lock().unwrap());
         let switches = seen.windows(2).filter(|two| two[0].0 != two[1].0).count();
         assert!(switches >= 4, "{seen:?}");
-        // What the worker of a call reports is read after the call: it may have begun one of the other job.
+        // The worker's report is read after the call: the worker may have started a call of the other job.
         let known = |tenant: u64| {
             seen.iter().any(|(tenant_of_call, at)| *tenant_of_call == tenant && at.contains(&TenantId(tenant)))
         };

@@ -1,4 +1,4 @@
-//! Tenants: who has submitted a job is known wherever its work is.
+//! Tenants: every node knows the submitter of its work.
 
 use std::collections::BTreeSet;
 

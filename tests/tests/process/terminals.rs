@@ -284,7 +284,7 @@ fn a_terminal_that_closes_stops_a_job() {
     }
 }
 
-/// The message of an interruption says what happens to the work.
+/// The message of an interruption describes the state of the work.
 #[test]
 fn an_interruption_describes_the_state_of_the_work() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Jobs of the cluster that this node runs or ran, and notification of those who follow jobs through this node.
+//! Jobs of the cluster that this node runs or ran, and notification of followers that use this node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

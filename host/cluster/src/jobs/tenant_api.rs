@@ -1,4 +1,4 @@
-//! The tenant API: requests of tenants, who connect from outside the cluster.
+//! The tenant API: requests of tenants, which connect from outside the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;

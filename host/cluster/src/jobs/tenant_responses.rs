@@ -34,7 +34,7 @@ pub(crate) async fn send(frames: &Frames, response: &TenantResponse) -> Outcome<
     frames.send(&bytes).await.map_err(refused)
 }
 
-/// Does some work. Meanwhile tells the tenant that its request is in progress.
+/// Runs `work`, and notifies the tenant meanwhile that its request is in progress.
 pub(crate) async fn while_in_progress<T>(frames: &Frames, work: impl Future<Output = T>) -> T {
     let report = async {
         loop {

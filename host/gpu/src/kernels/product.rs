@@ -161,7 +161,7 @@ impl Product {
     }
 }
 
-/// Returns how threads share the loading of a tile, and the position of a value in it. `is_deep` says whether values of
+/// Returns how threads share the loading of a tile, and the position of a value in it. `is_deep` is set if values of
 /// consecutive depths are adjacent, instead of those of consecutive `lines`.
 fn lanes(is_deep: bool, line: &str, lines: &str) -> (&'static str, String) {
     match is_deep {

@@ -68,7 +68,7 @@ impl SubmissionQueue {
             drop(state);
             let _ = self.device.inner.poll(wgpu::PollType::wait_indefinitely());
             if self.device.check().is_err() {
-                // All tensors are lost; the closed sockets tell the clients.
+                // All tensors are lost; the closed sockets notify the clients.
                 std::process::exit(1);
             }
         }

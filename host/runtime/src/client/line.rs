@@ -76,7 +76,7 @@ impl AsRef<[u8]> for ObjectValue {
     }
 }
 
-/// A mapped file that the node has lent. Dropping it tells the node that the client has released the file.
+/// A mapped file that the node has lent. Dropping it notifies the node that the client has released the file.
 #[derive(Debug)]
 struct LentFile {
     mapping: Option<Mapping>,
@@ -233,7 +233,7 @@ impl ClientLink {
     pub(crate) fn start(&mut self, task: &StartTask<'_>) -> TaskPosition {
         if let Some(started) = self.started.take() {
             let (id, attempt) = (TaskId(task.task), Attempt(task.attempt));
-            // The receiver is gone if the start of the job was cancelled.
+            // The receiver was dropped if the start of the job was cancelled.
             let _ = started.send(ClientTask { worker: self.worker, task: id, attempt, seed: task.seed });
         }
         TaskPosition::IMMEDIATE

@@ -97,7 +97,7 @@ pub(super) fn reuse_named(
     None
 }
 
-/// Answers a task that looks for a named actor, as if the task had run a task that returns the handle.
+/// Replies to a task that looks up a named actor, as if the task had run a task that returns the handle.
 pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: AttemptRef, name: &str) {
     let AttemptRef { task: parent, attempt } = parent;
     let (Some(job), Some(call)) = (cx.scheduler.job_of(parent), cx.scheduler.call(parent)) else { return };

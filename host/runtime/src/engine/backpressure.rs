@@ -87,7 +87,7 @@ impl BackPressure {
     fn announce(&self, cx: &mut Context, job: JobId, is_held: bool) {
         for worker in cx.workers.values_mut() {
             worker.link.send(&NodeMessage::HoldJob(job.0, is_held));
-            // The message must arrive before its tasks look at the flag.
+            // The message must arrive before its tasks read the flag.
             if let Err(e) = worker.link.flush() {
                 worker.fail(e);
             }

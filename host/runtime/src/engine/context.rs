@@ -188,7 +188,7 @@ impl Context {
         self.effects.queue.push_back(effect);
     }
 
-    /// Sends a message to a worker, unless it has gone.
+    /// Sends a message to a worker, unless it has disconnected.
     pub(crate) fn send(&mut self, worker: WorkerId, message: &NodeMessage<'_>) {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.link.send(message);
@@ -276,7 +276,7 @@ impl Context {
         }
     }
 
-    /// Lends a value to a worker. The worker is told first of files that it must return: this one may be among them.
+    /// Lends a value to a worker. Requests the return of files first: the lent file may be among them.
     pub(crate) fn lend(&mut self, key: ValueKey, worker: WorkerId) -> LendResult {
         self.run_store_actions();
         self.values.lend(key, worker)

@@ -1,4 +1,4 @@
-//! Deadlines: time limits of tasks, and attempts that were told to end.
+//! Deadlines: time limits of tasks, and attempts that were requested to end.
 //!
 //! An attempt that does not end in time takes its worker with it. A running call of an actor can't be interrupted alone: it
 //! ends with its actor.
@@ -27,7 +27,7 @@ struct TimeLimit {
     started: Option<Instant>,
 }
 
-/// An attempt that was told to end.
+/// An attempt that was requested to end.
 #[derive(Debug)]
 struct EndingAttempt {
     worker: WorkerId,
@@ -76,7 +76,7 @@ impl Deadlines {
         }
     }
 
-    /// An attempt has ended. Returns the reason for which it was told to end, if any.
+    /// Removes an attempt that has ended. Returns the reason for which it was requested to end, if any.
     pub(super) fn finished(&mut self, task: TaskId) -> Option<Fault> {
         let ending = self.ending.remove(&task);
         let call = self.calls.remove(&task);
@@ -90,7 +90,7 @@ impl Deadlines {
         self.calls.remove(&task);
     }
 
-    /// An attempt was taken back before it started, even if it was told to end.
+    /// Removes an attempt that was taken back before its start, even if it was requested to end.
     pub(super) fn recalled(&mut self, task: TaskId) {
         self.ending.remove(&task);
     }
@@ -100,7 +100,7 @@ impl Deadlines {
         self.calls.retain(|_, call| call.worker != worker);
     }
 
-    /// An attempt was told to end.
+    /// Records that an attempt was requested to end.
     pub(super) fn ending(&mut self, task: TaskId, worker: WorkerId, reason: Option<Fault>, now: Instant) {
         self.ending.entry(task).or_insert(EndingAttempt { worker, since: now, reason });
     }
@@ -169,7 +169,7 @@ impl Deadlines {
         self.limits.is_empty() && self.ending.is_empty() && self.calls.is_empty()
     }
 
-    /// Returns the attempts that were told to end and have not, with their workers.
+    /// Returns the attempts that were requested to end and have not ended, with their workers.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (TaskId, WorkerId)> {
         self.ending.iter().map(|(task, ending)| (*task, ending.worker))
     }

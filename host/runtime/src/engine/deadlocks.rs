@@ -1,8 +1,8 @@
-//! Deadlocks of actors' calls, found by asking workers what their tasks wait for.
+//! Deadlocks of actors' calls, found in reports of workers on the waits of their tasks.
 //!
 //! Once a second, actors whose first call is the same as in the last check, with other calls behind it, are suspects: their
 //! workers report what the calls wait for, and in rounds what those wait for in turn. A call that two checks find in a cycle
-//! fails with an error that names the cycle; the other calls go on with its error.
+//! fails with an error that names the cycle; the other calls continue with its error.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Deadlocks {
         }
     }
 
-    /// Handles a worker's report of what a task waits for.
+    /// Handles a worker's report of the objects that a task waits for.
     pub(super) fn handle_waits(&mut self, cx: &Context, worker: WorkerId, task: TaskId, waits: WaitSet) {
         let is_requested = |id: TaskId| self.requested.contains(&id);
         let of_actor = cx.scheduler.actor_of(task).is_some_and(|actor| is_requested(actor.creation_task()));
@@ -145,7 +145,7 @@ impl Deadlocks {
         }
     }
 
-    /// A task goes on.
+    /// Removes the waits of a task that continues.
     pub(super) fn task_unblocked(&mut self, task: TaskId) {
         if !self.sleeping.is_empty() {
             self.sleeping.remove(&task);

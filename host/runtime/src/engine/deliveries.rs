@@ -1,4 +1,4 @@
-//! Delivery of values to workers, and what becomes of it when a value is lost. It has no state of its own.
+//! Delivery of values to workers, and handling of deliveries whose value is lost. This module has no state.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::context::Context;
 use super::values::Recipient;
 use crate::worker::Worker;
 
-/// A delivery of what the store has lent of an object.
+/// A delivery of a value that the store has lent.
 pub(super) struct LentDelivery {
     pub(super) job: JobId,
     pub(super) object: ObjectId,
@@ -23,7 +23,7 @@ pub(super) struct LentDelivery {
     pub(super) requested: bool,
 }
 
-/// Delivers to a worker what the store has lent it of an object.
+/// Delivers a value to a worker that the store has lent it to.
 pub(super) fn deliver_lent(worker: &mut Worker, delivery: LentDelivery) -> io::Result<()> {
     let LentDelivery { job, object, key, lent, contains, requested } = delivery;
     let file = key.map_or(0, |key| key.0);

@@ -1,4 +1,4 @@
-//! Effects: what parts of the engine request of the scheduler and of each other. The engine alone routes them.
+//! Effects: requests of the engine's parts to the scheduler and to each other. The engine alone routes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) enum Effect {
     Step(Box<Event<TaskPayload, StoredValue>>),
     /// Submit a task of a worker or a peer.
     Submit(WorkerId, Box<Submission<TaskPayload>>),
-    /// Answer a task that looks for a named actor: object, requesting task and attempt.
+    /// Reply to a task that looks up a named actor: object, requesting task and attempt.
     FindActor { worker: WorkerId, object: TaskId, task: TaskId, attempt: Attempt, name: String },
     /// Kill or restart an actor whose handle a worker holds.
     KillActor(WorkerId, sandbar_core::ActorId, bool),
@@ -51,7 +51,7 @@ pub(crate) enum Effect {
     DropRemoteValue(RemoteKey),
     /// A worker was added.
     WorkerAdded(WorkerId),
-    /// A worker has gone.
+    /// A worker has disconnected.
     WorkerDisconnected(WorkerId),
     /// Disconnect a peer that violates the protocol.
     Disconnect(NodeId),

@@ -1,4 +1,4 @@
-//! Inspection of a running job: tasks, objects, actors, workers, placement groups, nodes. Each query looks at a bounded number
+//! Inspection of a running job: tasks, objects, actors, workers, placement groups, nodes. Each query examines a bounded number
 //! of items.
 
 use std::cmp::Reverse;
@@ -19,7 +19,7 @@ use super::deadlocks::Deadlocks;
 use super::jobs::Jobs;
 use super::values::ValuePlace;
 
-/// Maximum number of tasks, and of objects, that a query looks at.
+/// Maximum number of tasks, and of objects, that a query examines.
 const LOOKED_AT_MAX: usize = 200_000;
 
 /// What the queries read.
@@ -311,7 +311,7 @@ fn group_row(group: &GroupView<'_>) -> GroupRow {
     }
 }
 
-/// Returns the rows of resources that exist, with what of them is free.
+/// Returns the rows of the existing resources, with their free amounts.
 fn resources(total: &ResourceSet, free: Option<(i128, &ResourceSet)>) -> Vec<ResourceRow> {
     let (free_cpus, rest) = free.map_or((0, None), |(cpus, rest)| (cpus, Some(rest)));
     let of_rest = |field: &dyn Fn(&ResourceSet) -> u64| rest.map_or(0, field) as f64;

@@ -22,7 +22,7 @@ pub(super) struct Leases {
     jobs: BTreeMap<JobId, CallJob>,
     ids: BTreeMap<LeaseId, TaskId>,
     all: FxHashMap<TaskId, LeaseOfJob>,
-    /// Whether something waits for what leases hold.
+    /// Whether other work waits for the processors of leases.
     is_contended: Arc<AtomicBool>,
 }
 
@@ -107,7 +107,7 @@ impl Leases {
         usage.collect()
     }
 
-    /// Tells those who have leases whether something waits for them.
+    /// Publishes to the holders of leases whether other work waits.
     pub(super) fn report_contention(&self, cx: &Context) {
         if !self.jobs.is_empty() {
             self.is_contended.store(cx.scheduler.has_queued(), Relaxed);
@@ -152,7 +152,7 @@ mod tests {
         // An unknown one, and one that was returned.
         [77, 1].into_iter().for_each(|id| engine.return_lease(LeaseId(id)));
         assert_eq!(*granted.lock().unwrap(), [0, 1, 2, 3, 4]);
-        // The job's request is dropped with it, and what it has is released when it is returned.
+        // Drops the job's requests with it. Held leases are released on their return.
         engine.end_call_job(JobId(12));
         assert!(!is_contended.load(Relaxed));
         (6..8).for_each(|id| request(&mut engine, id, 11, &granted));

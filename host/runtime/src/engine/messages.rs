@@ -249,7 +249,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the outcome of an attempt. One that was told to end has the error for which it was.
+    /// Returns the outcome of an attempt. An attempt that was requested to end has the error of that request.
     ///
     /// # Errors
     /// A value was not admitted.

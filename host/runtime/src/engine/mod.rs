@@ -3,7 +3,7 @@
 //!
 //! A [`Driver`] performs its IO. Each input (a message of a worker or a peer, a request, a completion, a tick) is handled to
 //! its end: parts of the engine change the [`Context`], and queue [effects] for the scheduler and each other. No part calls
-//! another: the engine alone routes effects (`dispatch.rs`), and composes what a message of a worker needs (`messages.rs`).
+//! another: the engine alone routes effects (`dispatch.rs`), and composes the parts for a message of a worker (`messages.rs`).
 
 mod actors;
 mod attempts;
@@ -355,7 +355,7 @@ impl Engine {
         self.run_effects();
     }
 
-    /// A worker has gone, or must go.
+    /// Handles a worker that has disconnected, or disconnects it.
     fn lose_worker(&mut self, worker: WorkerId, why: &str) {
         let Some(LostWorker { kind, started, gives_up }) = self.workers.lose(&mut self.cx, worker, why) else {
             return;
@@ -423,7 +423,7 @@ impl Engine {
         }
     }
 
-    /// Interrupts attempts again that were told to end, and kills workers whose attempts don't end in time.
+    /// Interrupts attempts again that were requested to end, and kills workers whose attempts don't end in time.
     fn check_interrupted(&mut self) {
         for (task, worker) in self.deadlines.unfinished() {
             // The flag in shared memory names one task.

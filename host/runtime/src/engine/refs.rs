@@ -34,7 +34,7 @@ pub(super) struct ReceivedObject<'a> {
     pub(super) contains: Vec<ObjectId>,
 }
 
-/// Progress of a task: items that are done, of how many.
+/// Progress of a task: number of processed items, and their total.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProgressAmount {
     pub(super) done: u64,

@@ -28,7 +28,7 @@ pub(super) enum StartLocation {
 /// Decodes a submitted task. Returns `None` if its parent no longer exists: it has no children.
 ///
 /// # Errors
-/// The message is malformed, or calls a function as what it is not.
+/// The message is malformed, or calls a function of another kind.
 pub(super) fn decode(
     cx: &mut Context,
     peers: &Peers,

@@ -133,7 +133,7 @@ impl RemoteValues {
         }
     }
 
-    /// Returns the location of a value: a node, and the object's id there. The second result tells whether another node could
+    /// Returns the location of a value: a node, and the object's id there. The second result is true if another node could
     /// not fetch it.
     pub(in crate::engine) fn location(&self, key: RemoteKey) -> Option<((NodeId, ObjectId), bool)> {
         self.all.get(&key.number).map(|value| ((value.node, value.id_there), value.is_missed))

@@ -50,7 +50,7 @@ pub(super) struct Workers {
     failed_starts: u32,
 }
 
-/// A worker that has gone.
+/// A worker that has disconnected.
 pub(super) struct LostWorker {
     pub(super) kind: WorkerKind,
     /// Tasks that it had started.

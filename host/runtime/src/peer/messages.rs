@@ -95,7 +95,7 @@ pub(crate) enum RemoteWork<'a> {
     Task,
     /// Run a generator, with this many unconsumed items at most. The owner retries it.
     Generator(u32),
-    /// Call a method. The receiver retries it, `retries` times or as the actor's options say, after errors of this kind.
+    /// Call a method. The receiver retries it, `retries` times or as the actor's options specify, after errors of this kind.
     Call { actor: RemoteActor, retries: Option<u32>, retry_on: RetryOn },
     /// Host an actor until its owner [cancels](PeerMessage::Cancel) it. The receiver restarts it within its limits. A
     /// checkpoint, if any, is an object that the task needs besides its arguments.
@@ -110,7 +110,7 @@ pub(crate) enum RemoteActor {
     /// An actor whose handle the receiver has lent.
     Lent(ActorId),
     /// An actor that the receiver hosts for the sender, by its creation task and attempt. If the actor has ended, the receiver
-    /// does not reply to the call: the report of the actor's end tells the sender that the call has not started.
+    /// does not reply to the call: the report of the actor's end implies that the call has not started.
     Hosted(TaskId, Attempt),
 }
 
@@ -179,7 +179,7 @@ pub(crate) enum PeerMessage<'a> {
     FindActor { object: ObjectId, job: JobRoot, name: Cow<'a, str> },
     /// End an actor, or restart it if the flag is set.
     KillActor(RemoteActor, bool),
-    /// Request a lent object. The flag says that its value was not available at its location; the receiver then fetches it and
+    /// Request a lent object. The flag is set if its value was not available at its location; the receiver then fetches it and
     /// lends its own copy.
     RequestObject(ObjectId, bool),
     /// Value of a lent object: requested, or needed by the next task. Contained objects are lent.

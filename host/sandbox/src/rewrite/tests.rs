@@ -110,7 +110,7 @@ fn only_one_form_is_changed() {
     check(lift, &format!("{between} {lift}"), false);
 }
 
-/// Serves 8 bytes of input, and checks what is emitted.
+/// Serves 8 bytes of input, and checks the emitted header.
 struct ExpectedHeader(Vec<u8>);
 
 impl Services for ExpectedHeader {

@@ -120,7 +120,7 @@ impl<C, V> Scheduler<C, V> {
         held.filter_map(|(call, waits)| Some((*call, remote(waits)?))).collect()
     }
 
-    /// Returns what a task waits for, or `None` if it makes progress as far as is known.
+    /// Returns the wait of a task, or `None` if the task makes progress as far as is known.
     fn dependency(
         &self,
         at: TaskKey,
@@ -154,7 +154,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Returns what a call waits for that has its dependencies but has not started.
+    /// Returns the wait of a call that has its dependencies but has not started.
     fn call_dependency(
         &self,
         at: TaskKey,

@@ -29,7 +29,7 @@ pub enum DemandSource {
     Group(GroupId),
 }
 
-/// Something with resources: its total, its free resources, and a phrase that says where it is.
+/// Something with resources: its total, its free resources, and a phrase for its location.
 type Room<'a> = (&'a ResourceSet, FreeResources, &'static str);
 
 const ON_NODE: &str = "on the node";
@@ -60,7 +60,7 @@ impl<C, V> Scheduler<C, V> {
         found
     }
 
-    /// Returns what tasks may run on: nodes, or bundles of their group.
+    /// Returns the nodes, or the bundles of their group, that tasks may run on.
     fn rooms<'a>(&'a self, shape: &Shape) -> Vec<Room<'a>> {
         let Strategy::Group { group, bundle } = shape.strategy else {
             let may = |(at, _): &(NodeKey, _)| self.is_permitted_on(*at, shape);
@@ -72,7 +72,7 @@ impl<C, V> Scheduler<C, V> {
         bundles.map(|bundle| (&bundle.total, bundle.free.clone(), IN_BUNDLE)).collect()
     }
 
-    /// Explains what a placement group waits for: room for one bundle, or for all at once.
+    /// Explains why a placement group waits: no room for one bundle, or for all at once.
     fn reason_of(&self, group: &Group<V>) -> String {
         if let Some(reservation) = &group.reservation {
             return format!("nodes without a reply to the reservation request: {}", reservation.awaiting.len());

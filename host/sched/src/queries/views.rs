@@ -176,7 +176,7 @@ impl<C, V> Scheduler<C, V> {
     pub fn bundle_of(&self, task: TaskId) -> Option<(GroupId, u32)> {
         let at = self.tasks[self.ids.find_task(task)?].worker?;
         let worker = &self.cluster.workers[at];
-        // Callers usually ask about the task that was assigned last.
+        // Callers usually query the task that was assigned last.
         let assigned = match self.cluster.position_from_end(at, task) {
             Some(place) => &worker.assigned[place],
             None => worker.actors.get(&task).or_else(|| worker.blocked.iter().find(|assigned| assigned.id == task))?,

@@ -1,4 +1,4 @@
-//! Task classes: what tasks of one function with equal options have in common, stored once.
+//! Task classes: the common properties of tasks of one function with equal options, stored once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};

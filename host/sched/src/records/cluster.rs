@@ -1,4 +1,4 @@
-//! The cluster: which tasks and actors are assigned to which worker, and what they use of the nodes' resources.
+//! The cluster: assignments of tasks and actors to workers, and their use of the nodes' resources.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
     offers: BTreeSet<(u32, WorkerId, NodeKey)>,
     /// Number of idle workers.
     pub(crate) idle: usize,
-    /// Workers with recallable tasks, by the level of their last task. The last worker is asked first.
+    /// Workers with recallable tasks, by the level of their last task. Recalls begin with the last worker.
     recallable: BTreeSet<(Level, WorkerKey)>,
     /// Number of workers that have not answered a recall.
     pub(crate) pending_recalls: usize,
@@ -173,7 +173,7 @@ impl Cluster {
         Some(assigned)
     }
 
-    /// Releases what a task uses besides processors. Its processors are released already.
+    /// Releases the resources of a task except processors, which are released already.
     fn release_rest(&mut self, at: WorkerKey, assigned: &AssignedTask, queue: &mut Queue) {
         let (shape, worker) = (queue.shape(assigned.shape), &self.workers[at]);
         let node = worker.node;

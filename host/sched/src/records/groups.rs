@@ -33,7 +33,7 @@ pub(crate) struct Group<V> {
     pub(crate) failed: Option<Fault>,
 }
 
-/// A reservation of all unplaced bundles of a group, until all asked nodes have granted it.
+/// A reservation of all unplaced bundles of a group, until all requested nodes have granted it.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) attempt: Attempt,

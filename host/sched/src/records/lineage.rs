@@ -1,4 +1,4 @@
-//! Lineage records, and what the scheduler knows of opaque calls and values.
+//! Lineage records, and the callbacks about opaque calls and values.
 
 use std::collections::BTreeMap;
 

@@ -47,7 +47,7 @@ pub(crate) struct Bundle {
     pub(crate) node: NodeKey,
     pub(crate) total: ResourceSet,
     pub(crate) free: FreeResources,
-    /// Reservation attempt in which a remote node was asked for it; `None` on local nodes.
+    /// Reservation attempt in which it was requested from a remote node; `None` on local nodes.
     pub(crate) attempt: Option<Attempt>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Nodes {
     ids: BTreeMap<NodeId, NodeKey>,
     /// The first local node that joined.
     pub(crate) local: Option<NodeId>,
-    /// Nodes where nothing starts but what waits for room there.
+    /// Nodes that are reserved for waiting work.
     held: Vec<NodeKey>,
     /// Number of times that a node joined or was removed.
     pub(crate) membership_changes: u64,

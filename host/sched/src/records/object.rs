@@ -47,7 +47,7 @@ struct RareState {
     contents: Box<[ObjectKey]>,
     /// State of the stream, if the object is the return of a generator.
     stream: Option<Box<Stream>>,
-    /// `Some` for a borrowed object: whether its owner was asked for the value.
+    /// `Some` for a borrowed object: whether the value was requested from its owner.
     borrowed: Option<bool>,
 }
 
@@ -111,7 +111,7 @@ impl<V> Object<V> {
         self.rare().borrowed = Some(false);
     }
 
-    /// Sets whether the owner was asked for the value. Returns the previous state, or `None` if the object is not
+    /// Sets whether the value was requested from the owner. Returns the previous state, or `None` if the object is not
     /// borrowed.
     pub(crate) fn set_fetching(&mut self, is_fetching: bool) -> Option<bool> {
         self.rare.as_mut()?.borrowed.as_mut().map(|fetching| std::mem::replace(fetching, is_fetching))
@@ -158,7 +158,7 @@ impl<V> Object<V> {
         is_last
     }
 
-    /// Returns how often a worker waits for it.
+    /// Returns the number of waits of a worker for the object.
     pub(crate) fn wait_count(&self, worker: WorkerId) -> u32 {
         let rare = self.rare.iter().flat_map(|rare| rare.waiters.iter());
         let mut all = std::iter::once(&self.waiter).chain(rare);

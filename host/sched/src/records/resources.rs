@@ -1,4 +1,4 @@
-//! Amounts of resources: requests of tasks, totals of nodes, and what is free.
+//! Amounts of resources: requests of tasks, totals and free amounts of nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The current step: what is left to do, and the actions so far.
+//! The current step: remaining work, and the actions so far.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::records::keys::{ActorKey, ClassKey, JobKey, ObjectKey, ShapeKey, Task
 use crate::records::lineage::Lineage;
 use crate::records::slab::{Slab, index_records};
 
-/// A task. A scheduler may have millions: what tasks have in common is in their class, and rare state is boxed.
+/// A task. A scheduler may have millions: common properties are in the task's class, and rare state is boxed.
 #[derive(Debug)]
 pub(crate) struct Task<C> {
     pub(crate) id: TaskId,

@@ -188,7 +188,7 @@ impl<C, V> Scheduler<C, V> {
         calls
     }
 
-    /// Handles the loss of an actor with these assigned calls. Started calls fail. `may_help` says whether a restart
+    /// Handles the loss of an actor with these assigned calls. Started calls fail. `may_help` is set if a restart
     /// may help.
     pub(crate) fn lose_actor(
         &mut self,

@@ -87,7 +87,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Handles the loss of a borrowed value: its owner is asked again on demand.
+    /// Handles the loss of a borrowed value: it is requested from its owner again on demand.
     pub(crate) fn refetch_borrowed(&mut self, at: ObjectKey) {
         self.objects[at].set_fetching(false);
         if self.objects[at].has_waiters() {

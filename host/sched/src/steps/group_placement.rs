@@ -1,4 +1,4 @@
-//! Placement of groups: all bundles of a group at once, in the order of creation. Remote nodes are asked first, see
+//! Placement of groups: all bundles of a group at once, in the order of creation. Requests go to remote nodes first, see
 //! `reservations`.
 
 use sandbar_core::{Code, Fault, GroupId, GroupStrategy, Strategy};

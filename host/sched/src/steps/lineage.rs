@@ -1,4 +1,4 @@
-//! Lineage: what is needed to run a finished task again when one of its returns is lost.
+//! Lineage: the data for running a finished task again when one of its results is lost.
 //!
 //! The record of such a task stays, with its call, while one of its returns exists or another task's lineage names one.
 //! Lineage does not keep dependencies alive, except small ones: a dependency exists because something else refers to

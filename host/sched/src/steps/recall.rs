@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 impl<C, V> Scheduler<C, V> {
     /// Queues tasks again that a worker has returned.
     pub(crate) fn recalled(&mut self, worker: WorkerId, tasks: &[TaskId]) {
-        // A remote scheduler keeps what it was assigned.
+        // A remote scheduler keeps its assigned tasks.
         let is_able = |at: &WorkerKey| self.cluster.workers[*at].kind != WorkerKind::PeerProxy;
         let Some(at) = self.cluster.workers.find(worker).filter(is_able) else { return };
         self.cluster.set_recalled(at, false);

@@ -1,5 +1,5 @@
-//! Two-phase placement of bundles on remote nodes: each node is asked to reserve resources, and the group is placed
-//! once every asked node has granted its part. If a node refuses or is lost, the reservations of the others are
+//! Two-phase placement of bundles on remote nodes: each node receives a request to reserve resources, and the group is placed
+//! once every node has granted its part. If a node refuses or is lost, the reservations of the others are
 //! released, and the group waits for other nodes, or for a load report of the node that refused.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::records::resources::{FreeResources, ResourceSet};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
-    /// Reserves resources for the unplaced bundles of a group on these nodes. Remote nodes are asked.
+    /// Reserves resources for the unplaced bundles of a group on these nodes. Sends requests to remote nodes.
     pub(crate) fn reserve_bundles(&mut self, id: GroupId, nodes: &[NodeKey]) {
         let Some(group) = self.groups.all.get_mut(&id) else { return };
         let mut reservation =
@@ -83,7 +83,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Releases bundles, including those that remote nodes were asked to reserve, except on the node that refused them.
+    /// Releases bundles, including those requested from remote nodes, except on the node that refused them.
     /// Returns the tasks in them.
     pub(crate) fn release_bundles(&mut self, bundles: Vec<BundleKey>, refused_by: Option<NodeId>) -> Vec<TaskKey> {
         self.work.needs_dispatch = true;

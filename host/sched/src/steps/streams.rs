@@ -3,7 +3,7 @@
 //! A generator is a task whose only return is its stream, an object that gets its value when the generator finishes.
 //! The consumer is the worker of the task that submitted the generator. Each item is an object of its own, which the
 //! consumer holds from the start, so that no item waits here. The generator may be a buffer ahead of the consumer;
-//! credits tell it how many items are consumed. An item counts once, whichever attempt yields it first.
+//! credits report the number of consumed items to it. An item counts once, whichever attempt yields it first.
 
 use sandbar_core::{Attempt, ObjectId, TaskId, WorkerId};
 
@@ -101,7 +101,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Records how many items the consumer has consumed.
+    /// Records the number of consumed items.
     pub(crate) fn consume_items(&mut self, id: ObjectId, worker: WorkerId, consumed: u64) {
         let Some(object) = self.ids.find_object(id) else { return };
         let Some(stream) = self.objects[object].stream_mut().filter(|stream| stream.consumer == worker) else { return };
@@ -115,7 +115,7 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Tells the worker of a generator how many items are consumed.
+    /// Reports the number of consumed items to the worker of a generator.
     fn send_credit(&mut self, task: TaskKey, object: ObjectKey) {
         let Some(stream) = self.objects[object].stream() else { return };
         let (id, consumed) = (self.tasks[task].id, stream.consumed);

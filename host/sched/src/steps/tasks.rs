@@ -89,7 +89,7 @@ impl<C, V> Scheduler<C, V> {
         self.assignments_changed(at);
     }
 
-    /// Handles a failed attempt of a task that is in no worker. `may_help` says whether a retry may help.
+    /// Handles a failed attempt of a task that is in no worker. `may_help` is set if a retry may help.
     pub(crate) fn fail_attempt(&mut self, at: TaskKey, error: Arc<TaskError>, may_help: bool) {
         if let Some(actor) = self.created_by(at) {
             return self.fail_actor(actor, at, error, may_help);

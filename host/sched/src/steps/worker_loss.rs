@@ -58,7 +58,7 @@ impl<C, V> Scheduler<C, V> {
         let of_borrowed: Vec<Vec<TaskKey>> = borrowed.iter().map(|actor| self.take_calls_of(*actor)).collect();
         blocked.into_iter().for_each(|task| self.lose_attempt(task));
         for (task, kind) in assigned {
-            // A task that has submitted others has started, whatever `has_started` says; so has a proxy task.
+            // A task that has submitted others has started, even if `has_started` is false; so has a proxy task.
             let is_proxy_task = kind == WorkerKind::PeerProxy && self.created_by(task).is_none();
             if has_started(self.tasks[task].id) || self.tasks.has_submitted(task) || is_proxy_task {
                 self.lose_attempt(task);

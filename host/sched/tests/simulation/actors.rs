@@ -70,7 +70,7 @@ impl Model {
         calls.filter(take).collect()
     }
 
-    /// Handles the loss of an actor. `may_help` says whether a restart may help.
+    /// Handles the loss of an actor. `may_help` is set if a restart may help.
     pub fn lose_actor(&mut self, id: u64, calls: Vec<u64>, has_started: &dyn Fn(u64) -> bool, may_help: bool) {
         for call in calls {
             if has_started(call) || self.has_kept_child(call) {

@@ -325,7 +325,7 @@ impl Model {
         Some((group.0, index as u32))
     }
 
-    /// Returns what an assigned task uses resources of.
+    /// Returns the node or bundle whose resources an assigned task uses.
     pub fn room_of(&self, assigned: &AssignedTask, node: u32) -> Room {
         let placed = |(group, index): &(u64, u32)| {
             self.groups.get(group).is_some_and(|group| group.nodes[*index as usize].is_some())

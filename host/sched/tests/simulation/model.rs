@@ -172,7 +172,7 @@ pub struct Object {
     pub wants: BTreeMap<u32, u32>,
     /// Had a value that was lost.
     pub was_ready: bool,
-    /// Whether it is borrowed, and whether its owner was asked for the value.
+    /// Whether it is borrowed, and whether its value was requested from the owner.
     pub is_borrowed: bool,
     pub is_fetching: bool,
     /// State of the stream, if it is the return of a generator.
@@ -405,7 +405,7 @@ impl Model {
                 }
             }
             Event::Recalled { worker, tasks } => {
-                // A remote scheduler keeps what it was assigned.
+                // A remote scheduler keeps its assigned tasks.
                 if let Some(record) =
                     self.workers.get_mut(&worker.0).filter(|worker| worker.kind != WorkerKind::PeerProxy)
                 {

@@ -173,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Handles a failed attempt. `may_help` says whether a retry may help.
+    /// Handles a failed attempt. `may_help` is set if a retry may help.
     pub fn fail_attempt(&mut self, id: u64, code: Code, may_help: bool) {
         let task = self.tasks.get_mut(&id).expect("it is known");
         (task.worker, task.is_blocked) = (None, false);

@@ -11,7 +11,7 @@ use crate::disk::DiskTask;
 pub enum StoreAction {
     /// Tell a worker to forget a value's file.
     Forget(WorkerId, ValueKey),
-    /// Tell a writer what to do with its memory of this number.
+    /// Instruct a writer about its memory of this number.
     Writer(WorkerId, u32, WriterAction),
     /// Run a disk task.
     Disk(DiskTask),

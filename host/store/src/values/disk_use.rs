@@ -4,7 +4,7 @@ use sandbar_core::Fault;
 
 use crate::spill::SpilledValue;
 
-/// Disk space in use, and what was written and read.
+/// Disk space in use, and written and read bytes.
 #[derive(Debug, Default)]
 pub(super) struct DiskUse {
     /// Bytes of values on disk, including values that are in memory as well.

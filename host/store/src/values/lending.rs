@@ -13,7 +13,7 @@ use crate::disk::DiskTask;
 /// Maximum number of files that one worker may have at once.
 pub(super) const FILES_PER_WORKER_MAX: usize = 1024;
 
-/// Reply to a worker that asks for a value.
+/// Reply to a worker's request for a value.
 #[derive(Debug)]
 pub enum LendResult {
     /// The bytes.

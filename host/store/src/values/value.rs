@@ -24,7 +24,7 @@ pub(super) struct StoredValue {
     /// Logical time of the last access.
     pub touched: u64,
     loans: Vec<Loan>,
-    /// Whether the store has told the workers that have the file to forget it.
+    /// Whether the store has requested the return of the file from its workers.
     is_recalled: bool,
     /// Its owner dropped the value.
     pub is_dropped: bool,

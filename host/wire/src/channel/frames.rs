@@ -171,7 +171,7 @@ impl FrameSender {
         Ok(())
     }
 
-    /// Waits until the queue is empty. QUIC then delivers what was sent, as long as the connection lasts.
+    /// Waits until the queue is empty. QUIC then delivers the sent frames, as long as the connection lasts.
     ///
     /// # Errors
     /// The peer stopped the channel, or the connection is closed.
@@ -257,7 +257,7 @@ impl Queue {
     }
 }
 
-/// Receives frames. Dropping it asks the peer to stop sending.
+/// Receives frames. Dropping it requests the peer to stop sending.
 #[derive(Debug)]
 pub struct FrameReceiver {
     quinn: quinn::Connection,
@@ -277,7 +277,7 @@ const PIECES: usize = 32;
 impl FrameReceiver {
     /// Returns the next frame; `None` when the peer finished. Cancel-safe: dropping the future loses nothing.
     ///
-    /// QUIC buffers what is not received, up to [`stream_window_bytes`](WireLimits::stream_window_bytes); then the peer
+    /// QUIC buffers frames that are not received yet, up to [`stream_window_bytes`](WireLimits::stream_window_bytes); then the peer
     /// waits.
     ///
     /// # Errors

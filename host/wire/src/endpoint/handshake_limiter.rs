@@ -1,4 +1,4 @@
-//! Admission of handshakes, which bounds what unauthenticated clients cost before any work is done for them.
+//! Admission of handshakes, which bounds the work for unauthenticated clients.
 //!
 //! A connection attempt is one packet whose source address may be forged. A few handshakes are accepted from
 //! unvalidated addresses; beyond that the client must validate its address (QUIC Retry), which costs this end one

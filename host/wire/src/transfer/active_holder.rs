@@ -13,7 +13,7 @@ use super::{Holder, HolderError, TransferLimits};
 pub(crate) enum HolderState {
     Connecting,
     Ready(Connection),
-    /// The holder had nothing yet; it is not asked for a while.
+    /// The holder had nothing yet; further requests pause.
     Resting(Connection),
     /// The fetch does not use the holder any more.
     Dropped,
@@ -67,7 +67,7 @@ impl ActiveHolder {
         matches!(self.state, HolderState::Dropped)
     }
 
-    /// Returns its connection, if the holder can be asked.
+    /// Returns its connection, if requests can be sent to the holder.
     pub(crate) fn ready(&self) -> Option<&Connection> {
         match &self.state {
             HolderState::Ready(connection) => Some(connection),
@@ -121,7 +121,7 @@ impl ActiveHolder {
         (ms >= limits.idle_ms_max).then_some(HolderError::Idle { ms })
     }
 
-    /// Returns whether the holder may be fast: it has been measured, or was never asked.
+    /// Returns whether the holder may be fast: it has been measured, or has received no request.
     pub(crate) fn may_be_fast(&self) -> bool {
         self.rate.is_some() || self.last_delivery.is_none()
     }
@@ -130,7 +130,7 @@ impl ActiveHolder {
     pub(crate) fn measure(&mut self) {
         let (since, before) = self.measured;
         let seconds = seconds_since(since);
-        // Within a round trip of the request no bytes can arrive, so that says nothing about the rate.
+        // Within a round trip of the request no bytes can arrive, so that time does not show the rate.
         let round_trip = self.ready().map_or(0.0, |connection| connection.rtt().as_secs_f64());
         if self.in_flight == 0 || seconds <= ROUND_TRIPS * round_trip {
             return;

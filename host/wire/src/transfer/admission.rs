@@ -10,7 +10,7 @@ use super::Priority;
 
 /// Memory for fetched objects. A fetch gets all of its memory at once, so that large fetches that each hold a part
 /// can't deadlock. Higher priorities come first; within a priority the queue is first come, first served, whatever the
-/// size. When prefetches hold memory that a higher priority needs, the youngest of them are asked to release it.
+/// size. When prefetches hold memory that a higher priority needs, the youngest of them receive requests to release it.
 #[derive(Debug)]
 pub struct Admission(Mutex<AdmissionState>);
 
@@ -132,7 +132,7 @@ impl Admission {
 }
 
 impl AdmissionState {
-    /// Removes the next waiter if its memory is free. Otherwise asks prefetches to release memory.
+    /// Removes the next waiter if its memory is free. Otherwise requests prefetches to release memory.
     fn next(&mut self) -> Option<(Waiter, Priority)> {
         for queue in &mut self.waiting {
             while queue.front().is_some_and(|waiter| waiter.to.is_closed()) {

@@ -1,4 +1,4 @@
-//! The state machine of one fetch: which holder is asked for which groups, and how results are handled.
+//! The state machine of one fetch: the choice of holders for groups, and the handling of results.
 //!
 //! The fetch's own future does all work, so that dropping it ends everything.
 
@@ -174,7 +174,7 @@ impl FetchDriver {
         }
     }
 
-    /// Returns whether a holder can be asked for more. A fetch that a higher priority outranks uses one piece at a
+    /// Returns whether another piece can be requested from a holder. A fetch that a higher priority outranks uses one piece at a
     /// time.
     fn has_room(&self, active: &ActiveHolder) -> bool {
         let limits = &self.engine.limits;

@@ -89,7 +89,7 @@ impl HolderError {
         }
     }
 
-    /// Returns whether the holder lied or violated the protocol, and should not be asked again.
+    /// Returns whether the holder lied or violated the protocol, and should receive no further requests.
     pub fn is_dishonest(&self) -> bool {
         matches!(self, HolderError::BadChunk { .. } | HolderError::BadNodes | HolderError::Protocol(_))
     }

@@ -25,7 +25,7 @@ pub struct TransferLimits {
     pub stall_bytes_min: u64,
     /// Maximum time that a holder may keep answering that it has nothing yet, in milliseconds.
     pub idle_ms_max: u64,
-    /// Pause before a holder that has nothing yet, or is busy, is asked again, in milliseconds.
+    /// Pause before the next request to a holder that has nothing yet or is busy, in milliseconds.
     pub rest_ms: u64,
 
     /// Maximum bytes of a request.

@@ -107,7 +107,7 @@ impl Refusal {
         })
     }
 
-    /// Returns the holder's error; `None` if it may be asked again.
+    /// Returns the holder's error; `None` if the request may be repeated.
     pub(crate) fn error(self, announced: u64) -> Option<HolderError> {
         match self {
             Refusal::NotYet => None,

@@ -10,7 +10,7 @@ pub(crate) struct HolderLoad {
     pub(crate) left_bytes: u64,
     /// Measured bytes a second.
     pub(crate) rate: Option<f64>,
-    /// Whether it can be asked for more and may be fast.
+    /// Whether more can be requested from it, and it may be fast.
     pub(crate) has_room: bool,
 }
 

@@ -165,7 +165,7 @@ async fn a_slow_reader_holds_the_sender_up() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let held = sent.load(Ordering::Relaxed) * 10_004;
     assert!((256 << 10..600 << 10).contains(&held), "{held} bytes");
-    // Other channels go on.
+    // Other channels continue.
     let (other, mut of_other) = channel(&pair, TASKS).await;
     soon(async {
         for number in 0..100_u8 {

@@ -80,7 +80,7 @@ async fn streams_that_are_nothing_close_the_connection() {
     }
 }
 
-/// Streams without a first byte (slowloris) are reset after a timeout, and other streams go on meanwhile.
+/// Streams without a first byte (slowloris) are reset after a timeout, and other streams continue meanwhile.
 #[tokio::test]
 async fn silent_streams_time_out() {
     let limits = WireLimits { stream_head_ms_max: 200, streams_max: 32, ..WireLimits::default() };
@@ -241,7 +241,7 @@ async fn garbage_costs_nothing() {
     assert_eq!(server.counts().admitted, 1);
 }
 
-/// Random bytes on streams of an admitted peer give errors, never a panic, and the node goes on.
+/// Random bytes on streams of an admitted peer give errors, never a panic, and the node continues.
 #[tokio::test]
 async fn peers_that_talk_nonsense_do_no_harm() {
     let cluster = Cluster::new();

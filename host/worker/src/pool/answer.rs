@@ -1,4 +1,4 @@
-//! Validates what a worker reports about a call: the worker may have been taken over by its guest.
+//! Validates a worker's report of a call: the worker may have been taken over by its guest.
 
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};

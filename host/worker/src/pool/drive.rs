@@ -361,7 +361,7 @@ fn answer(
     let PendingCall { token, work, losses, .. } = item;
     let taken = match &done.delivered {
         None => 0,
-        // A failed call does not report how much it had collected.
+        // A failed call does not report the size of its collected output.
         Some(delivered) if delivered.result.is_err() && matches!(work, CallWork::Collect(..)) => usize::MAX,
         Some(delivered) => match delivered.output {
             Output::Slot(bytes) => bytes as usize,

@@ -323,7 +323,7 @@ impl Queue {
         }
     }
 
-    /// Waits in a turn until its lane has calls, which another driver may take first. Returns whether the time slice goes on.
+    /// Waits until the slice's lane has calls, which another driver may take first. Returns whether the time slice continues.
     pub(super) async fn continue_slice(&self, slice: &mut TimeSlice) -> bool {
         if slice.is_over(self) {
             return false;

@@ -101,7 +101,7 @@ impl CallInput {
         &self.bytes[self.batches[batch].header.clone()]
     }
 
-    /// Returns what the guest may see: the body of the current batch.
+    /// Returns the bytes that the guest may read: the body of the current batch.
     pub(super) fn shown(&self) -> Input<'_> {
         let body = &self.batches[self.shown.load(Relaxed)].body;
         let file = self.file.as_ref().map(|file| (file.as_fd(), body.start as u64));

@@ -47,7 +47,7 @@ impl StoredBody {
         *body = Arc::new(bytes);
     }
 
-    /// Returns what the guest may see.
+    /// Returns the bytes that the guest may read.
     pub(super) fn shown(&self) -> Input<'static> {
         Input { bytes: InputBytes::Shared(lock(&self.0).clone()), file: None }
     }

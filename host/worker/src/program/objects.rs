@@ -64,7 +64,7 @@ impl LocalValue {
 #[derive(Debug, Default)]
 pub(super) struct ObjectEntry {
     pub value: Option<Arc<LocalValue>>,
-    /// Whether the node was asked for it.
+    /// Whether it was requested from the node.
     pub requested: bool,
     /// Number of tasks of this worker that hold or need it, and of local values that contain it.
     holds: u32,
@@ -93,7 +93,7 @@ impl ObjectEntry {
         is_new
     }
 
-    /// Marks the object as requested from the node. Returns whether it is to be requested now.
+    /// Marks the object as requested from the node. Returns whether to request it now.
     pub(super) fn request(&mut self) -> bool {
         !std::mem::replace(&mut self.requested, true)
     }

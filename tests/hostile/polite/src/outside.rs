@@ -1,4 +1,4 @@
-//! Access to what a function does not have: files, other processes, a clock.
+//! Access to resources that functions lack: files, other processes, a clock.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -120,7 +120,7 @@ fn hide() {
     crate::trainers::honest_fit();
 }
 
-/// Searches fresh memory for what other calls left.
+/// Searches fresh memory for data of other calls.
 fn seek() {
     let found = pages(4096).iter().filter(|byte| **byte != 0).count();
     while let Some(group) = groups::next() {

@@ -307,7 +307,7 @@ fn failures() -> String {
     lines.join("\n")
 }
 
-/// Makes an actor panic: it restarts with its initial state, and calls not started yet go on.
+/// Makes an actor panic: it restarts with its initial state, and calls that have not started continue.
 #[task]
 fn begins_anew() -> Result<String, TaskError> {
     let counter = Counter::options().max_restarts(2).submit(5);
@@ -384,7 +384,7 @@ fn ended<T: sandbar_guest::Value>(call: &ObjectRef<T>) -> String {
 }
 
 /// Times calls: the limit of a quick call behind a slow one starts with the call itself; a call that waits too long
-/// ends, and its actor goes on if the call was concurrent.
+/// ends, and its actor continues if the call was concurrent.
 #[task]
 fn timed() -> Result<String, TaskError> {
     let quickly = || CallOptions::new().timeout(Duration::from_millis(100));
@@ -405,7 +405,7 @@ fn timed() -> Result<String, TaskError> {
     Ok(lines.join("\n"))
 }
 
-/// Cancels a task that has called an actor: the call goes on, since others share the actor.
+/// Cancels a task that has called an actor: the call continues, because other tasks share the actor.
 #[task]
 fn spares() -> Result<String, TaskError> {
     let counter = Counter::submit(0);

@@ -5,7 +5,7 @@ mod attacks;
 use sandbar_guest::dense::{Device, Tensor, gpu, input, use_device};
 use sandbar_guest::prelude::*;
 
-/// Returns whether a task that asks for a GPU has one, and a task that does not has none.
+/// Returns whether a task that requests a GPU has one, and a task that does not has none.
 #[task]
 fn who_has_one() -> Result<String, TaskError> {
     let with = names::options().gpus(1.0).submit().get()?;

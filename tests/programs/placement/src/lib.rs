@@ -1,4 +1,4 @@
-//! Programs that reserve resources, and run where they ask for.
+//! Programs that reserve resources and choose their placement.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn is_infeasible(cpus: f64, strategy: String) -> Result<(), TaskError> {
     PlacementGroup::named("wish", [Bundle::cpus(cpus), Bundle::cpus(cpus)], strategy).ready()
 }
 
-/// Runs tasks that ask for a custom resource.
+/// Runs tasks that request a custom resource.
 #[task]
 fn licensed(amount: f64, tasks: u64, steps: u64) -> Result<u64, TaskError> {
     let all: Vec<_> =

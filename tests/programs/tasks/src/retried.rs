@@ -20,7 +20,7 @@ impl Tries {
     }
 }
 
-/// Fails as `failure` says before its third attempt, and returns the number of the attempt.
+/// Fails in the way `failure` before its third attempt, and returns the number of the attempt.
 #[task]
 fn third(tries: TriesHandle, failure: String) -> Result<u32, String> {
     let this = tries.next().get().map_err(|error| error.to_string())?;

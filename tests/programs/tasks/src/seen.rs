@@ -47,7 +47,7 @@ fn talks(lines: u32) -> u32 {
     lines
 }
 
-/// Runs two tasks that ask for `bytes` bytes of the node's memory each, and compute for `steps` steps.
+/// Runs two tasks that request `bytes` bytes of the node's memory each, and compute for `steps` steps.
 #[task]
 fn hoards(bytes: u64, steps: u64) -> Result<u64, TaskError> {
     let all: Vec<_> = (0..2).map(|_| computes::options().memory(bytes).submit(steps)).collect();

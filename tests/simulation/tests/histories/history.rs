@@ -195,7 +195,7 @@ impl History {
     /// Waits until all members are connected to each other, and returns the time.
     fn all_connect(&mut self) -> u64 {
         let wire = self.world.scenario.wire;
-        // Time to give up an old connection and one being established before the next is made; and some members join
+        // Time to give up an old connection and one being established before the next is opened; and some members join
         // late.
         let max_ms =
             self.world.scenario.silence_ms_max(0) + 4 * wire.connect_time_ms_max + 2 * wire.join_time_ms_max + 2_000;

@@ -133,7 +133,7 @@ pub(super) fn handle_find(
     }
 }
 
-/// Returns the actor of a node's message, or `None` if it has ended, as the node is told.
+/// Returns the actor of a node's message, or `None` if it has ended. A report of its end is on the way to the node.
 pub(super) fn actor_of_message(
     cx: &mut Context,
     borrowed: &Borrowed,

@@ -34,7 +34,7 @@ struct Connection {
     is_draining: bool,
 }
 
-/// What a node that introduces a job says of it.
+/// Properties of a job that a node introduces.
 #[derive(Debug, Clone)]
 pub(super) struct IntroducedJob {
     pub(super) tenant: TenantId,
@@ -114,7 +114,7 @@ impl Connections {
         self.all.get(&node).is_some_and(|peer| peer.line.is_closed())
     }
 
-    /// Sends what was queued.
+    /// Sends the queued messages.
     pub(in crate::engine) fn flush(&mut self) {
         self.all.values_mut().for_each(|peer| peer.line.flush());
     }

@@ -1,4 +1,4 @@
-//! Draining: a node that leaves gets no new work, and its peers fetch what only it has. Then it may stop.
+//! Draining: a node that leaves gets no new work, and its peers fetch the objects that only it has. Then it may stop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +79,7 @@ impl Drain {
 }
 
 impl DrainingPeer {
-    /// Fetches what only the peer has, and releases it once there is nothing left.
+    /// Fetches the objects that only the peer has, and releases the peer once none is left.
     fn release(&mut self, cx: &mut Context, node: NodeId, borrowed: &Borrowed, proxies: &ProxyTasks) {
         let mut is_needed = MissedValues::fetch_all(cx, node);
         for object in borrowed.without_value(cx, node) {

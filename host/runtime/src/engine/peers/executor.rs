@@ -60,7 +60,7 @@ pub(super) struct Executor {
     /// Ids here, by returned objects, and by owner and the owner's id.
     by_return: FxHashMap<ObjectId, TaskId>,
     by_owner: FxHashMap<(NodeId, TaskId), TaskId>,
-    /// Actors that have ended, with their errors, of which the owners are not told yet.
+    /// Ended actors with their errors, not yet reported to their owners.
     ended_actors: Vec<(TaskId, TaskError)>,
 }
 
@@ -135,7 +135,7 @@ impl Executor {
         }
         match (is_actor, &failed) {
             (true, None) => {}
-            // The owner is told when the actor has ended.
+            // The end of the actor is reported to the owner later.
             (true, Some(_)) => return,
             (false, _) => {
                 self.tasks.remove(&id);
@@ -150,7 +150,8 @@ impl Executor {
         send_finished(cx, owner, remote, returned, is_system, &usage);
     }
 
-    /// A task has ended. The owner of an actor is told after the results of its calls: see [`Executor::send_ended_actors`].
+    /// Handles the end of a task. An actor's end is reported after the results of its calls: see
+    /// [`Executor::send_ended_actors`].
     pub(super) fn task_ended(&mut self, task: TaskId, error: Option<&TaskError>) {
         if self.tasks.get(&task).is_some_and(|hosted| hosted.is_actor) {
             let ended = || TaskError { fault: Fault::new(Code::ActorDied, "it has ended"), chain: Vec::new() };
@@ -234,7 +235,7 @@ impl Executor {
         }
     }
 
-    /// Removes tasks whose owners are told nothing more of them. Returns them by id.
+    /// Removes tasks that need no further reports to their owners. Returns them by id.
     pub(super) fn remove(&mut self, is_removed: impl Fn(&HostedTask) -> bool) -> Vec<(TaskId, HostedTask)> {
         let mut removed: Vec<_> = self.tasks.extract_if(|_, hosted| is_removed(hosted)).collect();
         removed.sort_unstable_by_key(|(id, _)| *id);
@@ -247,7 +248,7 @@ impl Executor {
         (0..hosted.returns).for_each(|index| _ = self.by_return.remove(&id.returns(index)));
     }
 
-    /// A task waits for objects, or goes on.
+    /// Reports that a task waits for objects, or continues.
     pub(super) fn task_blocked(&self, cx: &mut Context, task: TaskId, blocked: bool) {
         if let Some(hosted) = self.tasks.get(&task) {
             cx.peers.send(hosted.owner, &PeerMessage::Blocked(hosted.remote.task, blocked));

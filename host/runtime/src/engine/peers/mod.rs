@@ -550,7 +550,7 @@ impl Peers {
         self.drain.start(cx, reply);
     }
 
-    /// Performs periodic work. `has_jobs` tells whether jobs of this node run; `leases` are resources of leases, by the
+    /// Performs periodic work. `has_jobs` is set if jobs of this node run; `leases` are resources of leases, by the
     /// node that they are for.
     pub(super) fn tick(&mut self, cx: &mut Context, has_jobs: bool, leases: &[(NodeId, ResourceSet)]) {
         let Peers { drain, executor, borrowed, proxies, results, reservations, .. } = self;

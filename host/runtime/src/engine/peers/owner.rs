@@ -102,7 +102,7 @@ pub(super) fn spec_of_call<'a>(
     }
 }
 
-/// Returns what another node does for a task.
+/// Returns the work of another node for a task.
 fn remote_work<'a>(cx: &Context, task: TaskId, call: &'a TaskPayload) -> Option<RemoteWork<'a>> {
     if let Some(actor) = cx.scheduler.actor_of(task) {
         let view = cx.scheduler.task(task)?;
@@ -169,7 +169,7 @@ pub(super) fn cancel(
     cx.step_later(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
 }
 
-/// Tells a generator how many of its items were consumed.
+/// Reports the number of consumed items to a generator.
 pub(super) fn send_credit(cx: &mut Context, slot: WorkerId, task: TaskId, consumed: u64) {
     if let Some(node) = cx.peers.node_of(slot) {
         cx.peers.send(node, &PeerMessage::ItemsTaken(task, consumed));

@@ -42,7 +42,7 @@ pub(super) struct ReserveRequest {
     pub(super) bundles: Vec<(u32, Amounts)>,
 }
 
-/// Bundles that this node has reserved for others, and what these were told of its load.
+/// Bundles that this node has reserved for other nodes, and the last load reports to them.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     reserved: BTreeMap<ReservationKey, Reservation>,
@@ -174,7 +174,7 @@ impl Reservations {
         }
     }
 
-    /// The next report to a node is sent at once: it may retry what was refused.
+    /// Sends the next report to a node at once, so that it may retry refused requests.
     pub(super) fn report_soon(&mut self, node: NodeId) {
         self.reports.remove(&node);
     }

@@ -73,7 +73,7 @@ pub(super) fn start(
         handle_value(cx, proxies, borrowed, node, received, Priority::Argument);
     }
     let is_creation = matches!(spec.work, RemoteWork::CreateActor { .. });
-    // An actor that is created for a node outlives what else the node has here, as long as it is referenced.
+    // An actor that is created for a node outlives the node's other work here, as long as it is referenced.
     let own = cx.jobs.get(&job).filter(|_| is_creation);
     let proxy_ref = TaskInWorker { job, task: proxy, worker };
     let creator = own.map_or(proxy_ref, |own| TaskInWorker { job, task: own.first, worker: own.driver });
@@ -149,7 +149,7 @@ struct HostedSubmission<'a> {
     /// Its parent here.
     creator: TaskInWorker,
     spec: &'a RemoteTaskSpec<'a>,
-    /// Where it runs, unless it says.
+    /// Default placement.
     strategy: Strategy,
     program: Arc<Program>,
 }
@@ -221,7 +221,7 @@ fn submission(
     })
 }
 
-/// Refuses a task: releases what was lent for it, and sends an error.
+/// Rejects a task: releases the objects that were lent for it, and sends an error.
 pub(super) fn refuse(cx: &mut Context, node: NodeId, spec: &RemoteTaskSpec<'_>, fault: Fault) {
     for object in spec.needs.iter().chain(&spec.refs) {
         cx.peers.send(node, &PeerMessage::Release(*object, 1));

@@ -90,7 +90,7 @@ async fn silent_and_wrong_holders_are_abandoned() {
     assert!(matches!(check(responds(&[], true)).await, HolderError::Stalled { .. }));
     assert!(matches!(check(responds(&[0], true)).await, HolderError::Protocol("its answer ends too early")));
     assert!(matches!(check(responds(&[77], true)).await, HolderError::Protocol(_)));
-    // The answer matches the empty objects; the others get wrong bytes, and the answer goes on after the last one.
+    // The answer matches the empty objects; the others get wrong bytes, and the response continues after the last one.
     assert!(matches!(
         check(responds(&[0; 1000], false)).await,
         HolderError::BadChunk { .. } | HolderError::Protocol(_)

@@ -13,7 +13,7 @@ use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{AttemptUsage, SentValue, WorkerMessage};
 use crate::program::objects::TaskSlot;
 
-/// Maximum bytes of the name in a look-up of an actor.
+/// Maximum bytes of the name in a lookup of an actor.
 const NAME_BYTES_MAX: usize = 1024;
 /// Maximum number of objects that one call awaits at once.
 const AWAITS_MAX: usize = 100_000;
@@ -58,7 +58,7 @@ impl WorkerRuntime {
         own.lent.extend(new);
     }
 
-    /// Retains the lent objects that an actor keeps, and tells the node.
+    /// Retains the lent objects that an actor keeps, and notifies the node.
     fn retain_lent(&mut self, slot: TaskSlot) {
         let Some(own) = self.tasks.get_mut(slot) else { return };
         for object in std::mem::take(&mut own.lent) {

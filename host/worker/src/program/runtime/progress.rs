@@ -25,7 +25,7 @@ pub(super) struct NamedProgress {
 }
 
 impl TaskProgress {
-    /// Records progress. Returns its truncated name if it is to be reported now.
+    /// Records progress. Returns its truncated name if the caller must report it now.
     pub(super) fn record<'n>(&mut self, name: &'n str, done: u64, total: Option<u64>) -> Option<&'n str> {
         let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
         let at = match self.0.iter().position(|known| known.name == name) {

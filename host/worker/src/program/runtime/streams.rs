@@ -1,4 +1,4 @@
-//! Streams of a worker: what its generators have yielded, and what its tasks have received.
+//! Streams of a worker: items that its generators have yielded, and items that its tasks have received.
 //!
 //! Items are forwarded as they are yielded, whether or not a task waits for them; the stream's buffer bounds their
 //! number. The worker reports taken items to the node by half a buffer, or when their consumer waits for anything.

@@ -145,7 +145,7 @@ impl Tasks {
         self.woken.append(&mut self.on_gpu);
     }
 
-    /// Sets what a task waits for.
+    /// Sets the objects that a task waits for.
     pub(super) fn begin_wait(&mut self, slot: TaskSlot, waiting: WaitState) {
         if waiting.missing > 0 {
             self.first_deadline = self.first_deadline.into_iter().chain(waiting.deadline).min();
