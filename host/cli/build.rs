@@ -1,4 +1,5 @@
-//! Packs the relocations of the binary where the system's loader knows how, and passes the versions of its engines to the compiler.
+//! Packs the relocations of the binary where the system's loader knows how, and passes the versions of its engines to the
+//! compiler.
 
 use std::path::Path;
 

@@ -168,8 +168,8 @@ fn alternate_families(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns the address at which other nodes reach `listen_address`. If that is unspecified, it is the source address of datagrams
-/// to the joined node, or else to any other machine.
+/// Returns the address at which other nodes reach `listen_address`. If that is unspecified, it is the source address of
+/// datagrams to the joined node, or else to any other machine.
 pub(crate) async fn advertised(
     listen_address: SocketAddr,
     joined: Option<&NodeAddress>,

@@ -152,8 +152,8 @@ async fn detect_refusal(address: SocketAddr) -> ClusterError {
 mod tests {
     use super::*;
 
-    /// Races attempts at these ports of this machine, which succeed or fail after the given number of milliseconds. Returns the port
-    /// of the first success.
+    /// Races attempts at these ports of this machine, which succeed or fail after the given number of milliseconds.
+    /// Returns the port of the first success.
     async fn race_outcomes(outcomes: &'static [(u16, Result<u64, u64>)]) -> Result<u16, String> {
         let name: NodeAddress = "name:1".parse().unwrap();
         let all: Vec<_> = outcomes.iter().map(|(port, _)| SocketAddr::from(([127, 0, 0, 1], *port))).collect();

@@ -153,8 +153,8 @@ impl Cluster {
         self.state.membership.drain_requested.notified().await;
     }
 
-    /// Waits until this node is no longer a member of its cluster, and returns the reason: it was removed, or another node has
-    /// its name. Other nodes own its jobs from then on, and this node must shut down.
+    /// Waits until this node is no longer a member of its cluster, and returns the reason: it was removed, or another
+    /// node has its name. Other nodes own its jobs from then on, and this node must shut down.
     pub async fn fenced(&self) -> String {
         let mut fenced = self.state.membership.fenced.subscribe();
         match fenced.wait_for(Option::is_some).await {

@@ -44,8 +44,8 @@ numbers! {
     Attempt(u32);
 }
 
-/// The submitter of jobs: the unit of accounting and isolation. Text, as in JSON, is `local` for [`TenantId::DEFAULT`], and 16
-/// hexadecimal digits for others.
+/// The submitter of jobs: the unit of accounting and isolation. Text, as in JSON, is `local` for [`TenantId::DEFAULT`],
+/// and 16 hexadecimal digits for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u64);
 

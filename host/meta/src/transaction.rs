@@ -45,8 +45,8 @@ impl Transaction {
     /// Validates the transaction against a store's limits.
     ///
     /// # Errors
-    /// [`MetaError::Limit`] for too many operations or too large values, [`MetaError::DuplicateKey`] for a key that one branch
-    /// puts twice, or puts and deletes.
+    /// [`MetaError::Limit`] for too many operations or too large values, [`MetaError::DuplicateKey`] for a key that one
+    /// branch puts twice, or puts and deletes.
     pub fn check(&self, limits: &MetaLimits) -> Result<(), MetaError> {
         for count in [self.conditions.len(), self.then.len(), self.otherwise.len()] {
             if count > limits.operations_max {

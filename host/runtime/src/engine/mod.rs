@@ -267,8 +267,8 @@ impl Engine {
         has_files || cx.peers.has_messages() || cx.workers.values().any(can_handle)
     }
 
-    /// Handles pending messages of workers and peers, and completions of the disk. Returns whether any were pending. `frame` is
-    /// a buffer for messages.
+    /// Handles pending messages of workers and peers, and completions of the disk. Returns whether any were pending.
+    /// `frame` is a buffer for messages.
     pub(crate) fn poll(&mut self, frame: &mut Vec<u8>) -> bool {
         self.cx.time.now = self.cx.driver.now();
         let mut worked = false;

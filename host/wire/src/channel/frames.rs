@@ -277,8 +277,8 @@ const PIECES: usize = 32;
 impl FrameReceiver {
     /// Returns the next frame; `None` when the peer finished. Cancel-safe: dropping the future loses nothing.
     ///
-    /// QUIC buffers frames that are not received yet, up to [`stream_window_bytes`](WireLimits::stream_window_bytes); then the peer
-    /// waits.
+    /// QUIC buffers frames that are not received yet, up to [`stream_window_bytes`](WireLimits::stream_window_bytes);
+    /// then the peer waits.
     ///
     /// # Errors
     /// The connection is closed, a frame is too long, or a frame is incomplete. The last two close the connection.

@@ -174,8 +174,8 @@ impl FetchDriver {
         }
     }
 
-    /// Returns whether another piece can be requested from a holder. A fetch that a higher priority outranks uses one piece at a
-    /// time.
+    /// Returns whether another piece can be requested from a holder. A fetch that a higher priority outranks uses one
+    /// piece at a time.
     fn has_room(&self, active: &ActiveHolder) -> bool {
         let limits = &self.engine.limits;
         let pieces_max = if self.engine.is_outranked(self.spec.priority) { 1 } else { limits.pieces_in_flight_max };

@@ -1,7 +1,8 @@
 //! The queue of calls of a pool: clients add calls, and each worker's driver takes as many as it can run.
 //!
-//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *time slice*, which needs a
-//! [lease](super::Leases): the node's scheduler decides which lane is next. The calls of the node itself need none.
+//! The calls of each job are in a lane of their own. A driver takes calls of a lane for the time of a *time slice*, which
+//! needs a [lease](super::Leases): the node's scheduler decides which lane is next. The calls of the node itself need
+//! none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
