@@ -61,11 +61,25 @@ fn without_visibility(declaration: &str) -> &str {
 fn is_impl_of(line: &str, name: &str) -> bool {
     let Some(rest) = line.trim_start().strip_prefix("impl") else { return false };
     let target = rest.rsplit_once(" for ").map_or(rest, |(_, target)| target);
-    // Generic parameters come before the type.
-    let target =
-        if target.starts_with('<') { target.split_once("> ").map_or(target, |(_, target)| target) } else { target };
-    let target = target.trim_start();
+    let target = without_parameters(target).trim_start();
     target.strip_prefix(name).is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
+/// Returns what follows the generic parameters at the start of a text, if it has any.
+fn without_parameters(text: &str) -> &str {
+    let (mut depth, mut before) = (0, ' ');
+    for (at, character) in text.char_indices() {
+        match character {
+            '<' => depth += 1,
+            '>' if before != '-' => depth -= 1,
+            _ => {}
+        }
+        before = character;
+        if depth == 0 {
+            return if at == 0 { text } else { &text[at + 1..] };
+        }
+    }
+    text
 }
 
 #[test]
