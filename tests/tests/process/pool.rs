@@ -109,6 +109,18 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
             assert!(called.result.is_ok(), "{call}: {called:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+        // A worker of a pool that starts on demand has a lease while it can't be started, and must return it.
+        std::fs::remove_dir(&first).unwrap();
+        let program = polite.lab.path("program");
+        let (workers, limits, gpus, on_demand) = (2, Limits::default(), None, true);
+        let pool = Arc::new(Pool::start(PoolOptions { workers, limits, program, gpus, on_demand }));
+        let job = CallJob { name: "job", tenant: TenantId(7), origin: None };
+        let calls = JobCalls::start(&pool, &OneLease::default(), job).unwrap();
+        for call in 0..30 {
+            let called = timeout(Duration::from_secs(60), calls.call(request(&binding, CallWork::Describe))).await;
+            assert!(called.as_ref().is_ok_and(|called| called.result.is_ok()), "{call}: {called:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     });
 }
 

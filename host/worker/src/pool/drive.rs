@@ -108,7 +108,9 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle
                 failures += 1;
                 if failures >= STARTS_MAX {
                     // Leaves the calls to other workers: the start may have failed because too many processes exist.
-                    if !driver.queue.retire() {
+                    if driver.queue.retire() {
+                        driver.slice.take().into_iter().for_each(|slice| driver.queue.end_slice(slice));
+                    } else {
                         driver.queue.fail(&Fault::new(Code::Host, format!("a worker can't be started: {e}")));
                     }
                     return;
