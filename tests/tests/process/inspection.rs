@@ -200,7 +200,7 @@ fn lines_are_shown_folded_and_kept_each() {
     let logs = lab.host(&["jobs", "logs"]).expect_code(0).stdout;
     assert_eq!((logs.lines().count(), logs.matches(") warn: the same\n").count()), (51, 50), "{logs}");
     // By name and by id.
-    let (_, id) = logs.lines().next().unwrap().split_once("says ").unwrap();
+    let (_, id) = logs.lines().next().unwrap().split_once("warns ").unwrap();
     let (id, _) = id.split_once(',').unwrap();
     for (task, lines) in [("warns", 51), (id, 1), ("repeats", 0)] {
         let logs = lab.host(&["jobs", "logs", "--task", task]).expect_code(0).stdout;
