@@ -115,7 +115,7 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
         let (workers, limits, gpus, on_demand) = (2, Limits::default(), None, true);
         let pool = Arc::new(Pool::start(PoolOptions { workers, limits, program, gpus, on_demand }));
         let job = CallJob { name: "job", tenant: TenantId(7), origin: None };
-        let calls = JobCalls::start(&pool, &OneLease::default(), job).unwrap();
+        let calls = JobCalls::start(&pool, &SingleLease::default(), job).unwrap();
         for call in 0..30 {
             let called = timeout(Duration::from_secs(60), calls.call(request(&binding, CallWork::Describe))).await;
             assert!(called.as_ref().is_ok_and(|called| called.result.is_ok()), "{call}: {called:?}");
