@@ -97,10 +97,10 @@ fn code(text: &str) -> String {
             continue;
         }
         let line = line.split_once("//").map_or(line, |(code, _)| code);
-        let line = match line.split_once("pub(in ") {
-            Some((before, after)) => format!("{before}pub{}", after.split_once(')').map_or("", |(_, after)| after)),
-            None => line.to_owned(),
-        };
+        let mut line = line.to_owned();
+        while let Some((before, after)) = line.split_once("pub(in ") {
+            line = format!("{before}pub{}", after.split_once(')').map_or("", |(_, after)| after));
+        }
         kept.extend([line.as_str(), "\n"]);
     }
     kept
@@ -237,13 +237,15 @@ fn cycles_are_found_through_re_exports() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write(
         "lib.rs",
-        "#[cfg(test)]\nmod a_test;\nmod a;\nmod b;\nmod c;\nmod d;\nmod e;\npub use a::A;\npub use b::{B, make as build};\n",
+        "#[cfg(test)]\nmod a_test;\nmod a;\nmod b;\nmod c;\nmod d;\nmod e;\nmod f;\nmod g;\npub use a::A;\npub use b::{B, make as build};\n",
     );
     write("a.rs", "use crate::B;\npub struct A(B);\n");
     write("b.rs", "use super::c::C;\npub struct B(C);\npub fn make() -> crate::a::A { crate::a::A }\n");
     write("c.rs", "// crate::A\npub struct C;\n#[cfg(test)]\nmod tests { use crate::A; }\n");
     write("d.rs", "use crate::{c, e};\npub fn d() { e::e(c::C) }\n");
     write("e.rs", "pub(in crate::d) fn e(_: crate::c::C) { super::d::d() }\n");
+    write("f.rs", "pub(in crate::g) struct F(pub(in crate::g) u8);\n");
+    write("g.rs", "pub use crate::f::F;\npub struct G(crate::f::F);\n");
     write("a_test.rs", "use crate::A;\n");
     assert_eq!(cycles(folder.path()), [["a.rs", "b.rs"], ["d.rs", "e.rs"]]);
 }
