@@ -35,7 +35,7 @@ pub use connection::Connection;
 pub use disconnect::DisconnectReason;
 pub use endpoint::{
     Applicant, BindError, CertificateIssuer, ConnectError, Endpoint, EndpointCounts, EndpointEnvironment, ExpectedPeer,
-    JoinError, JoinPolicy, RevocationList, SOCKET_BUFFER_BYTES, join, transport_config,
+    JoinError, JoinPolicy, ReachError, RevocationList, SOCKET_BUFFER_BYTES, join, transport_config,
 };
 pub use identity::{
     Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Identity, IdentityError, JoinGrant, JoinToken, Key,

@@ -152,6 +152,33 @@ impl ResolvesClientCert for SelfSignedResolver {
     }
 }
 
+/// Methods of a verifier with the field `algorithms` that check TLS 1.3 signatures and reject TLS 1.2.
+macro_rules! signatures_of_tls_13 {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Err(no_tls_12())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    };
+}
+
 /// Accepts clients with a certificate of the authority and, if joining is enabled, clients with a self-signed
 /// certificate whose URI requests to join.
 struct ClientVerifier {
@@ -178,27 +205,7 @@ impl ClientCertVerifier for ClientVerifier {
         signed.map(|()| ClientCertVerified::assertion()).map_err(refused)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(no_tls_12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    signatures_of_tls_13!();
 }
 
 /// Accepts nodes of the authority.
@@ -232,27 +239,7 @@ impl ServerCertVerifier for ServerVerifier {
         signed.map(|()| ServerCertVerified::assertion()).map_err(refused)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(no_tls_12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    signatures_of_tls_13!();
 }
 
 /// Returns the authority with that fingerprint, if its certificate is in a server's chain.

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::handshake::peer_chain;
 use super::peers::Direction;
+use super::reach::ReachError;
 use super::state::EndpointState;
 use crate::blame::Blame;
 use crate::connection::Connection;
@@ -30,22 +31,9 @@ pub enum ExpectedPeer {
 /// Why a connection was not established.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No packet can be sent to the address.
-    #[error("can't connect to {address}: {reason}")]
-    Address {
-        /// The address.
-        address: SocketAddr,
-        /// The reason.
-        reason: String,
-    },
-    /// The node did not answer in time.
-    #[error("no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs")]
-    Unreachable {
-        /// The address.
-        address: SocketAddr,
-        /// Time waited, in milliseconds.
-        ms: u64,
-    },
+    /// No node was reached at the address.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
     /// The ends have different protocol versions.
     #[error(
         "{address} uses {}, this end {}; update one of them",
@@ -81,8 +69,8 @@ impl ConnectError {
     /// Returns the party at fault.
     pub fn blame(&self) -> Blame {
         match self {
-            ConnectError::Address { .. } | ConnectError::Version { .. } => Blame::Operator,
-            ConnectError::Unreachable { .. } => Blame::Network,
+            ConnectError::Reach(error) => error.blame(),
+            ConnectError::Version { .. } => Blame::Operator,
             ConnectError::Peer { reason, .. } => reason.blame(),
             ConnectError::Refused { reason, .. } => reason.blame(),
         }
@@ -91,8 +79,7 @@ impl ConnectError {
     /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
-            ConnectError::Address { .. } => "address",
-            ConnectError::Unreachable { .. } => "unreachable",
+            ConnectError::Reach(error) => error.code(),
             ConnectError::Version { .. } => CloseCode::Version.as_str(),
             ConnectError::Peer { reason, .. } => reason.code(),
             ConnectError::Refused { reason, .. } => reason.code(),
@@ -102,7 +89,7 @@ impl ConnectError {
     /// Returns whether retrying without a change may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
-            ConnectError::Unreachable { .. } => true,
+            ConnectError::Reach(error) => error.may_retry(),
             ConnectError::Refused { reason, .. } => reason.may_retry(),
             _ => false,
         }
@@ -117,7 +104,7 @@ pub(super) async fn connect(
     let ms = shared.limits.connect_time_ms_max;
     let connecting = try_connect(shared, address, expect);
     let in_time = timeout(Duration::from_millis(ms), connecting).await;
-    in_time.unwrap_or(Err(ConnectError::Unreachable { address, ms }))
+    in_time.unwrap_or(Err(ReachError::Unreachable { address, ms }.into()))
 }
 
 async fn try_connect(
@@ -125,10 +112,10 @@ async fn try_connect(
     address: SocketAddr,
     expect: &ExpectedPeer,
 ) -> Result<Connection, ConnectError> {
-    let wrong_address = |reason: String| ConnectError::Address { address, reason };
-    let endpoint = shared.endpoint_for(address).map_err(|e| wrong_address(e.to_string()))?;
+    let bad_address = ReachError::bad_address(address);
+    let endpoint = shared.endpoint_for(address).map_err(|e| bad_address(&e))?;
     let connecting = endpoint.connect_with(shared.client.clone(), address, SERVER_NAME);
-    let connecting = connecting.map_err(|e| wrong_address(e.to_string()))?;
+    let connecting = connecting.map_err(|e| bad_address(&e))?;
     let quinn = connecting.await.map_err(|error| failed(shared, address, error))?;
     let not_let_in = |reason: PeerError| {
         close(&quinn, reason.close_code(), &reason.to_string());
@@ -184,7 +171,7 @@ fn failed(shared: &EndpointState, address: SocketAddr, error: ConnectionError) -
         return ConnectError::Peer { address, reason };
     }
     match DisconnectReason::from(error) {
-        DisconnectReason::Silent => ConnectError::Unreachable { address, ms },
+        DisconnectReason::Silent => ReachError::Unreachable { address, ms }.into(),
         DisconnectReason::Closed { code: CloseCode::Version, reason } => {
             ConnectError::Version { address, ours, theirs: version_of(reason.as_bytes()) }
         }

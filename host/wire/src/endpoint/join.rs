@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::environment::EndpointEnvironment;
 use super::handshake::peer_chain;
+use super::reach::ReachError;
 use super::transport;
 use crate::blame::Blame;
 use crate::channel::{ByteLimit, ChannelError, send_request};
@@ -36,22 +37,9 @@ pub enum JoinError {
         /// The node's clock.
         theirs: Timestamp,
     },
-    /// No packet can be sent to the address.
-    #[error("can't connect to {address}: {reason}")]
-    Address {
-        /// The address.
-        address: SocketAddr,
-        /// The reason.
-        reason: String,
-    },
-    /// The node did not answer in time.
-    #[error("no answer from {address} within {ms} ms; check the address, firewalls (UDP), and whether the node runs")]
-    Unreachable {
-        /// The address.
-        address: SocketAddr,
-        /// Time waited, in milliseconds.
-        ms: u64,
-    },
+    /// No node was reached at the address.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
     /// The node is not of the token's cluster, or its certificate is not valid.
     #[error("the node at {address} is not a valid node of the token's cluster: {reason}")]
     Peer {
@@ -93,8 +81,8 @@ impl JoinError {
     pub fn blame(&self) -> Blame {
         match self {
             JoinError::Token(error) => error.blame(),
-            JoinError::Clock { .. } | JoinError::Address { .. } => Blame::Operator,
-            JoinError::Unreachable { .. } => Blame::Network,
+            JoinError::Clock { .. } => Blame::Operator,
+            JoinError::Reach(error) => error.blame(),
             JoinError::Peer { reason, .. } => reason.blame(),
             JoinError::Refused { refusal: JoinRefusal::Busy | JoinRefusal::Host(_), .. } => Blame::Peer,
             JoinError::Refused { .. } => Blame::Operator,
@@ -107,7 +95,8 @@ impl JoinError {
     /// Returns whether retrying without a change may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
-            JoinError::Unreachable { .. } | JoinError::Refused { refusal: JoinRefusal::Busy, .. } => true,
+            JoinError::Reach(error) => error.may_retry(),
+            JoinError::Refused { refusal: JoinRefusal::Busy, .. } => true,
             JoinError::Channel(ChannelError::Disconnected(lost)) => lost.may_retry(),
             JoinError::Channel(_) => true,
             _ => false,
@@ -119,8 +108,7 @@ impl JoinError {
         match self {
             JoinError::Token(error) => error.code(),
             JoinError::Clock { .. } => "clock",
-            JoinError::Address { .. } => "address",
-            JoinError::Unreachable { .. } => "unreachable",
+            JoinError::Reach(error) => error.code(),
             JoinError::Peer { reason, .. } => reason.code(),
             JoinError::Refused { refusal, .. } => match refusal {
                 JoinRefusal::Token(error) => error.code(),
@@ -151,21 +139,21 @@ pub async fn join(
     (role, name): (Role, &Name),
     limits: &WireLimits,
 ) -> Result<Identity, JoinError> {
-    limits.check().map_err(|reason| JoinError::Address { address, reason })?;
+    let bad_address = ReachError::bad_address(address);
+    limits.check().map_err(|e| bad_address(&e))?;
     token.check_grant(role, name)?;
     token.check_time(environment.clock.now())?;
-    let wrong_address = |reason: String| JoinError::Address { address, reason };
     let (socket, runtime) = (environment.socket.clone(), environment.runtime.clone());
     let config = transport::plain_endpoint(&environment, limits);
     let endpoint = quinn::Endpoint::new_with_abstract_socket(config, None, socket, runtime);
-    let endpoint = endpoint.map_err(|e| wrong_address(e.to_string()))?;
+    let endpoint = endpoint.map_err(|e| bad_address(&e))?;
     let client = transport::joiner(limits, &key, token.authority())?;
-    let connecting = endpoint.connect_with(client, address, SERVER_NAME).map_err(|e| wrong_address(e.to_string()))?;
+    let connecting = endpoint.connect_with(client, address, SERVER_NAME).map_err(|e| bad_address(&e))?;
     let ms = limits.connect_time_ms_max;
-    let unreachable = || JoinError::Unreachable { address, ms };
+    let unreachable = || ReachError::Unreachable { address, ms };
     let connected = timeout(Duration::from_millis(ms), connecting).await.map_err(|_| unreachable())?;
     let quinn = connected.map_err(|error| match error {
-        ConnectionError::TimedOut => unreachable(),
+        ConnectionError::TimedOut => unreachable().into(),
         ConnectionError::TransportError(error) if disconnect::alert(error.code) == Some(disconnect::UNKNOWN_CA) => {
             let reason = PeerError::OtherAuthority { ours: token.cluster().clone() };
             JoinError::Peer { address, reason }

@@ -9,6 +9,7 @@ mod handshake_limiter;
 mod join;
 mod join_server;
 mod peers;
+mod reach;
 mod renewal;
 mod state;
 mod transport;
@@ -38,6 +39,7 @@ pub use environment::{EndpointEnvironment, SOCKET_BUFFER_BYTES};
 pub use join::{JoinError, join};
 pub(crate) use peers::PeerEntry;
 pub use peers::RevocationList;
+pub use reach::ReachError;
 pub use transport::transport_config;
 
 /// An endpoint. Clones share it; dropping the last clone closes its connections.
