@@ -92,10 +92,10 @@ impl LivingMembers {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn member(name: &str, number: u16, key: &str) -> Member {
+    pub(crate) fn member(name: &str, number: u16, key: &str) -> Member {
         Member {
             name: name.to_owned(),
             number,

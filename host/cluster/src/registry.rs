@@ -158,23 +158,12 @@ mod tests {
     use std::sync::Arc;
 
     use sandbar_meta::{MemoryStore, MetaLimits};
-    use sandbar_runtime::Amounts;
 
     use super::*;
-    use crate::member::MemberState;
+    use crate::member::tests::member;
 
     async fn put(store: &dyn MetaStore, name: &str, number: u16, key: &str) {
-        let member = Member {
-            name: name.to_owned(),
-            number,
-            address: ([127, 0, 0, 1], 7410 + number).into(),
-            version: "1".to_owned(),
-            resources: Amounts::default(),
-            slots: 1,
-            state: MemberState::Ready,
-            key: key.to_owned(),
-        };
-        let value = MetaValue::new(serde_json::to_vec(&member).unwrap());
+        let value = MetaValue::new(serde_json::to_vec(&member(name, number, key)).unwrap());
         let put = Operation::put(member_key(name).unwrap(), value);
         store.transact(Transaction::new().then(put)).await.unwrap();
     }
