@@ -26,26 +26,34 @@ impl LinearParams {
     /// # Errors
     /// [`LinearError::NoRows`], [`LinearError::Ragged`], [`LinearError::NotFinite`], [`LinearError::TooLarge`].
     pub fn fit_features(&self, features: Features<'_>, target: &[f64]) -> Result<LinearModel, LinearError> {
-        let mut workspace = Workspace::new();
-        let moments = checked_moments(
-            features,
-            target,
-            MomentsOptions { centred: self.fit_intercept, target_square: false },
-            &mut workspace,
-        )?;
-        let mut coefficients = vec![0.0; features.width()];
-        if cholesky::solve(&moments, 0.0, &mut coefficients).is_none() {
-            coefficients = Factor::new(features, target, &moments).solve(target.len());
-        }
-        through_means(&moments, coefficients)
+        fit(features, target, self.fit_intercept, 0.0)
     }
-}
 
-impl LinearParams {
     /// Fits all well-conditioned groups at once, on the host. Returns none for groups that must be fitted one by one.
     pub(crate) fn fit_groups(&self, groups: &Groups<'_>) -> Vec<Option<LinearModel>> {
         fit_groups(groups, self.fit_intercept, 0.0)
     }
+}
+
+/// Like [`LinearParams::fit_features`], with a penalty on squares.
+pub(crate) fn fit(
+    features: Features<'_>,
+    target: &[f64],
+    intercept: bool,
+    ridge: f64,
+) -> Result<LinearModel, LinearError> {
+    let mut workspace = Workspace::new();
+    let options = MomentsOptions { centred: intercept, target_square: false };
+    let moments = checked_moments(features, target, options, &mut workspace)?;
+    let mut coefficients = vec![0.0; features.width()];
+    if cholesky::solve(&moments, ridge, &mut coefficients).is_none() {
+        let mut factor = Factor::new(features, target, &moments);
+        if ridge > 0.0 {
+            factor.fold_penalty(ridge);
+        }
+        coefficients = factor.solve(target.len());
+    }
+    through_means(&moments, coefficients)
 }
 
 /// Like [`LinearParams::fit_groups`], with a penalty on squares.

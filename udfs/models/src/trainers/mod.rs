@@ -94,6 +94,22 @@ fn columns(features: Features<'_>) -> Vec<&[f64]> {
     (0..features.width()).map(|j| features.column(j)).collect()
 }
 
+/// Displayed parameters of a linear model that an iteration fitted.
+#[derive(Serialize)]
+struct IteratedModelParams<'a> {
+    coefficients: &'a [f64],
+    intercept: f64,
+    iterations: u32,
+    converged: bool,
+}
+
+impl IteratedModelParams<'_> {
+    fn new(model: &LinearModel, iterations: u32, converged: bool) -> IteratedModelParams<'_> {
+        let (coefficients, intercept) = (model.coefficients(), model.intercept());
+        IteratedModelParams { coefficients, intercept, iterations, converged }
+    }
+}
+
 impl Model for LinearModel {
     fn predict(&self, features: Features<'_>, out: &mut [f64]) {
         self.predict_into(features, out);
@@ -139,19 +155,7 @@ impl Model for ElasticNetModel {
     }
 
     fn params(&self) -> impl Serialize {
-        #[derive(Serialize)]
-        struct DisplayedParams<'a> {
-            coefficients: &'a [f64],
-            intercept: f64,
-            iterations: u32,
-            converged: bool,
-        }
-        DisplayedParams {
-            coefficients: self.linear.coefficients(),
-            intercept: self.linear.intercept(),
-            iterations: self.iterations,
-            converged: self.converged,
-        }
+        IteratedModelParams::new(&self.linear, self.iterations, self.converged)
     }
 
     fn width(&self) -> Option<usize> {
@@ -165,19 +169,7 @@ impl Model for LogisticModel {
     }
 
     fn params(&self) -> impl Serialize {
-        #[derive(Serialize)]
-        struct DisplayedParams<'a> {
-            coefficients: &'a [f64],
-            intercept: f64,
-            iterations: u32,
-            converged: bool,
-        }
-        DisplayedParams {
-            coefficients: self.log_odds.coefficients(),
-            intercept: self.log_odds.intercept(),
-            iterations: self.iterations,
-            converged: self.converged,
-        }
+        IteratedModelParams::new(&self.log_odds, self.iterations, self.converged)
     }
 
     fn width(&self) -> Option<usize> {
