@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use sandbar_data::housing;
 use sandbar_tests::{Lab, component, least_squares, models, workspace};
 
 /// Returns a file in the folder that `SANDBAR_DATA` names, or in `shared/data` beside the checkout.
@@ -100,9 +101,9 @@ fn a_forest_on_california_housing() {
     };
     let lab = Lab::new();
     let train = format!(
-        "group_by = []\nfeatures = [\"longitude\", \"latitude\", \"housing_median_age\", \"total_rooms\", \"total_bedrooms\", \
-         \"population\", \"households\", \"median_income\"]\ntarget = \"median_house_value\"\nseed = 1\n\
-         models = [{{ udf = \"{}#forest\" }}]",
+        "group_by = []\nfeatures = {:?}\ntarget = \"{}\"\nseed = 1\nmodels = [{{ udf = \"{}#forest\" }}]",
+        housing::FEATURES,
+        housing::TARGET,
         component("udfs/models").display()
     );
     lab.write("job.toml", job(&file, "filter = \"total_bedrooms IS NOT NULL\"", &train));

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use models::tree::Splitter;
+use sandbar_data::housing;
 
 use crate::failure::Failure;
 use crate::job::{Bench, Model};
@@ -87,17 +88,8 @@ pub fn forest(report: Report, effort: Effort, housing: Option<&Path>, peers: Opt
         clean: false,
         keys: Vec::new(),
         per_file: false,
-        features: names(&[
-            "longitude",
-            "latitude",
-            "housing_median_age",
-            "total_rooms",
-            "total_bedrooms",
-            "population",
-            "households",
-            "median_income",
-        ]),
-        target: "median_house_value".to_owned(),
+        features: names(&housing::FEATURES),
+        target: housing::TARGET.to_owned(),
         models: (8..).step_by(4).take(effort.forests).map(Model::Forest).collect(),
     };
     bench.run(report, Figure::Seconds, effort, peers)
@@ -110,7 +102,7 @@ fn housing_file(chosen: Option<&Path>) -> Result<PathBuf, Failure> {
     let file = paths::data()?.join("housing.csv");
     if !file.is_file() {
         progress(&format!("generating data in the shape of California housing in {}", file.display()));
-        sandbar_data::housing::write(&file)?;
+        housing::write(&file)?;
     }
     Ok(file)
 }

@@ -13,8 +13,8 @@ use crate::random::{Random, seed_of};
 /// Number of districts.
 pub const ROWS: usize = 20_640;
 
-/// Names of the eight features, then of the target.
-pub const COLUMNS: [&str; 9] = [
+/// Names of the features: the first columns of the file.
+pub const FEATURES: [&str; 8] = [
     "longitude",
     "latitude",
     "housing_median_age",
@@ -23,8 +23,10 @@ pub const COLUMNS: [&str; 9] = [
     "population",
     "households",
     "median_income",
-    "median_house_value",
 ];
+
+/// Name of the target: the last column of the file.
+pub const TARGET: &str = "median_house_value";
 
 const SEED: u64 = 0x68_6f_75_73_65;
 
@@ -42,7 +44,7 @@ pub fn write(path: &Path) -> io::Result<PathBuf> {
 
 fn write_rows(file: File) -> io::Result<()> {
     let mut out = BufWriter::new(file);
-    writeln!(out, "{}", COLUMNS.join(","))?;
+    writeln!(out, "{},{TARGET}", FEATURES.join(","))?;
     let mut random = Random::new(seed_of(&[SEED]));
     for _ in 0..ROWS {
         let district = District::new(&mut random);
@@ -167,10 +169,10 @@ mod tests {
     fn rows_are_complete_and_plausible() {
         let folder = TestFolder::new("housing-rows");
         let text = fs::read_to_string(write(&folder.join("a.csv")).unwrap()).unwrap();
-        assert_eq!(text.lines().next().unwrap(), COLUMNS.join(","));
+        assert_eq!(text.lines().next().unwrap(), format!("{},{TARGET}", FEATURES.join(",")));
         let rows = rows(&text);
         assert_eq!(rows.len(), ROWS);
-        assert!(rows.iter().all(|row| row.len() == COLUMNS.len() && row[2..].iter().all(|&value| value > 0.0)));
+        assert!(rows.iter().all(|row| row.len() == FEATURES.len() + 1 && row[2..].iter().all(|&value| value > 0.0)));
         let values: Vec<f64> = rows.iter().map(|row| row[8]).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let cut_off = values.iter().filter(|&&value| value >= VALUE_MAX).count();
