@@ -6,17 +6,13 @@ use sandbar_tests::{Lab, children, component, is_alive};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
-use crate::programs::{kill, start_of, workers};
+use crate::programs::{check_result, kill, start_of, workers};
 
 const PROGRAM: &str = "tests/programs/actors";
 
-/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
-    let lab = Lab::new();
-    let summary = start_of(&lab, &component(PROGRAM), task, arguments).wait().expect_code(0).json();
-    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
-    assert_eq!(lab.names(), Vec::<String>::new());
+    check_result(PROGRAM, task, arguments, &[], expected);
 }
 
 #[test]

@@ -9,25 +9,18 @@ use sandbar_tests::{CommandOutput, Lab, Running, component};
 use serde_json::{Value, json};
 
 use crate::lifecycle::until;
-use crate::programs::{kill, workers};
+use crate::programs::{check_result, kill, start_with, workers};
 
-/// Starts a task of the test program with additional options of the host.
+const PROGRAM: &str = "tests/programs/objects";
+
 fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)], settings: &[&str]) -> Running {
-    let program = format!("{}#{task}", component("tests/programs/objects").display());
-    let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let mut line = vec!["submit", &program, "--json"];
-    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
-    line.extend(settings);
-    lab.start(&line)
+    start_with(lab, &component(PROGRAM), task, arguments, settings)
 }
 
 /// Runs a program and checks its result. Returns the bytes spilled.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], settings: &[&str], expected: impl Into<Value>) -> u64 {
-    let lab = Lab::new();
-    let summary = start(&lab, task, arguments, settings).wait().expect_code(0).json();
-    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
-    assert_eq!(lab.names(), Vec::<String>::new());
+    let summary = check_result(PROGRAM, task, arguments, settings, expected);
     summary["spilled_bytes"].as_u64().expect("a number")
 }
 

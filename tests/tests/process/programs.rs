@@ -12,24 +12,44 @@ use crate::lifecycle::until;
 
 /// Starts a task of a program.
 pub fn start_of(lab: &Lab, program: &Path, task: &str, arguments: &[(&str, u64)]) -> Running {
+    start_with(lab, program, task, arguments, &[])
+}
+
+/// Starts a task of a program with further options of `host submit`.
+pub fn start_with(lab: &Lab, program: &Path, task: &str, arguments: &[(&str, u64)], options: &[&str]) -> Running {
     let program = format!("{}#{task}", program.display());
-    let arguments = arguments.iter().flat_map(|(name, value)| ["--arg".to_owned(), format!("{name}={value}")]);
-    let line: Vec<String> = ["submit".to_owned(), program, "--json".to_owned()].into_iter().chain(arguments).collect();
-    lab.start(&line.iter().map(String::as_str).collect::<Vec<_>>())
+    let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut line = vec!["submit", &program, "--json"];
+    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+    line.extend(options);
+    lab.start(&line)
 }
 
-fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)]) -> Running {
-    start_of(lab, &component("tests/programs/tasks"), task, arguments)
-}
-
-/// Runs a program and checks its result.
+/// Runs a task of a program, and checks its result and that it leaves no file. Returns the job's summary.
 #[track_caller]
-fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Value {
+pub fn check_result(
+    program: &str,
+    task: &str,
+    arguments: &[(&str, u64)],
+    options: &[&str],
+    expected: impl Into<Value>,
+) -> Value {
     let lab = Lab::new();
-    let summary = start(&lab, task, arguments).wait().expect_code(0).json();
+    let summary = start_with(&lab, &component(program), task, arguments, options).wait().expect_code(0).json();
     assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
     assert_eq!(lab.names(), Vec::<String>::new());
     summary
+}
+
+const PROGRAM: &str = "tests/programs/tasks";
+
+fn start(lab: &Lab, task: &str, arguments: &[(&str, u64)]) -> Running {
+    start_of(lab, &component(PROGRAM), task, arguments)
+}
+
+#[track_caller]
+fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) -> Value {
+    check_result(PROGRAM, task, arguments, &[], expected)
 }
 
 /// Checks the error of a program that fails.
@@ -129,7 +149,7 @@ fn arguments_are_checked_before_anything_runs() {
         ("tree", &["depth=x"], 1, "argument `depth` can't be read as u32"),
         ("tree", &["depth"], 2, "not NAME=VALUE"),
     ] {
-        let program = format!("{}#{task}", component("tests/programs/tasks").display());
+        let program = format!("{}#{task}", component(PROGRAM).display());
         let mut line = vec!["submit", &program];
         line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
         Lab::new().host(&line).expect_code(code).expect_stderr(&[expected_texts]);

@@ -5,17 +5,13 @@ use std::time::Duration;
 use sandbar_tests::{Lab, component};
 use serde_json::{Value, json};
 
-use crate::programs::{kill_workers, start_of};
+use crate::programs::{check_result, kill_workers, start_of};
 
 const PROGRAM: &str = "tests/programs/streams";
 
-/// Runs a program and checks its result.
 #[track_caller]
 fn check(task: &str, arguments: &[(&str, u64)], expected: impl Into<Value>) {
-    let lab = Lab::new();
-    let summary = start_of(&lab, &component(PROGRAM), task, arguments).wait().expect_code(0).json();
-    assert_eq!(summary["result"], expected.into(), "{task}: {summary}");
-    assert_eq!(lab.names(), Vec::<String>::new());
+    check_result(PROGRAM, task, arguments, &[], expected);
 }
 
 #[test]

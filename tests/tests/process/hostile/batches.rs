@@ -1,9 +1,7 @@
 //! Batches with false headers.
 
-use sandbar_tests::component;
-
 use super::Outcome::{self, Job};
-use super::{AttackLab, Role, beside_a_victim};
+use super::{Role, attack_beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
@@ -81,9 +79,5 @@ const ATTACKS: &[(&str, Outcome)] = &[
 
 #[test]
 fn forged_batches() {
-    beside_a_victim(|| {
-        let attack_lab = AttackLab::new(4, 10);
-        let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Transform, *outcome));
-    });
+    attack_beside_a_victim("tests/hostile/raw", &[(Role::Transform, ATTACKS)]);
 }

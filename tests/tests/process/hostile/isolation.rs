@@ -20,6 +20,6 @@ fn guests_do_not_see_memory_of_other_guests() {
     beside_a_victim(|| {
         let attack_lab = AttackLab::new(4, ROWS_EACH);
         let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
+        attack_lab.attack_each(&raw, Role::Model, ATTACKS);
     });
 }

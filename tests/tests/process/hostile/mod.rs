@@ -98,6 +98,11 @@ impl AttackLab {
         }
     }
 
+    /// Runs the functions of a component, each with its expected outcome.
+    pub fn attack_each(&self, component: &Path, called: Role, attacks: &[(&str, Outcome)]) {
+        attacks.iter().for_each(|(name, outcome)| self.attack(component, name, called, *outcome));
+    }
+
     fn check(&self, name: &str, called: Role, outcome: Outcome) -> Result<(), String> {
         let output = self.lab.path("attack.parquet");
         // Removes the previous attack's output.
@@ -200,6 +205,14 @@ fn job_file(transform: &str, others: &[String]) -> String {
          [train]\ngroup_by = [\"key\"]\nfeatures = [\"x\"]\ntarget = \"y\"\nmodels = [{models}]\n\
          [output]\npath = \"models.parquet\"\n"
     )
+}
+
+/// Runs the functions of a program of hostile guests against small groups, beside a victim.
+pub fn attack_beside_a_victim(program: &str, attacks: &[(Role, &[(&str, Outcome)])]) {
+    beside_a_victim(|| {
+        let (attack_lab, program) = (AttackLab::new(4, 10), component(program));
+        attacks.iter().for_each(|(called, attacks)| attack_lab.attack_each(&program, *called, attacks));
+    });
 }
 
 /// Runs `attacks` while another user's taxi job runs repeatedly, whose models must equal those of an undisturbed run.

@@ -1,9 +1,7 @@
 //! Attacks in ordinary Rust.
 
-use sandbar_tests::component;
-
 use super::Outcome::{self, Groups, Harmless, Job};
-use super::{AttackLab, Role, beside_a_victim};
+use super::{Role, attack_beside_a_victim};
 
 #[rustfmt::skip]
 const TRANSFORMS: &[(&str, Outcome)] = &[
@@ -44,10 +42,5 @@ const MODELS: &[(&str, Outcome)] = &[
 
 #[test]
 fn ordinary_rust() {
-    beside_a_victim(|| {
-        let attack_lab = AttackLab::new(4, 10);
-        let polite = component("tests/hostile/polite");
-        TRANSFORMS.iter().for_each(|(name, outcome)| attack_lab.attack(&polite, name, Role::Transform, *outcome));
-        MODELS.iter().for_each(|(name, outcome)| attack_lab.attack(&polite, name, Role::Model, *outcome));
-    });
+    attack_beside_a_victim("tests/hostile/polite", &[(Role::Transform, TRANSFORMS), (Role::Model, MODELS)]);
 }

@@ -1,9 +1,7 @@
 //! Requests for things that don't exist or belong to others.
 
-use sandbar_tests::component;
-
 use super::Outcome::{self, Groups, Harmless, Job};
-use super::{AttackLab, Role, beside_a_victim};
+use super::{Role, attack_beside_a_victim};
 
 #[rustfmt::skip]
 const BATCH_FUNCTIONS: &[(&str, Outcome)] = &[
@@ -38,10 +36,5 @@ const TRAINERS: &[(&str, Outcome)] = &[
 
 #[test]
 fn invalid_requests_of_guests() {
-    beside_a_victim(|| {
-        let attack_lab = AttackLab::new(4, 10);
-        let raw = component("tests/hostile/raw");
-        BATCH_FUNCTIONS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Transform, *outcome));
-        TRAINERS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
-    });
+    attack_beside_a_victim("tests/hostile/raw", &[(Role::Transform, BATCH_FUNCTIONS), (Role::Model, TRAINERS)]);
 }

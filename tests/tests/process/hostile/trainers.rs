@@ -3,7 +3,7 @@
 use sandbar_tests::component;
 
 use super::Outcome::{self, Groups, Harmless, SomeGroups};
-use super::{AttackLab, Role, beside_a_victim};
+use super::{AttackLab, Role, attack_beside_a_victim};
 
 #[rustfmt::skip]
 const ATTACKS: &[(&str, Outcome)] = &[
@@ -38,11 +38,7 @@ const ATTACKS: &[(&str, Outcome)] = &[
 
 #[test]
 fn trainers_that_break_the_rules() {
-    beside_a_victim(|| {
-        let attack_lab = AttackLab::new(4, 10);
-        let raw = component("tests/hostile/raw");
-        ATTACKS.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
-    });
+    attack_beside_a_victim("tests/hostile/raw", &[(Role::Model, ATTACKS)]);
 }
 
 #[rustfmt::skip]
@@ -60,7 +56,7 @@ const ATTACKS_AMONG_MANY: &[(&str, Outcome)] = &[
 fn one_group_among_many() {
     let attack_lab = AttackLab::new(1_500, 10);
     let raw = component("tests/hostile/raw");
-    ATTACKS_AMONG_MANY.iter().for_each(|(name, outcome)| attack_lab.attack(&raw, name, Role::Model, *outcome));
+    attack_lab.attack_each(&raw, Role::Model, ATTACKS_AMONG_MANY);
 }
 
 /// A model that exceeds the space left by earlier models goes into another call.
