@@ -1,20 +1,13 @@
-//! Record batches as values.
-//!
-//! ```text
-//! offset  bytes
-//!      0      8  length of the header, H (little-endian)
-//!     64      H  header, as `sandbar-batch` documents it
-//!      …      …  body, from the next multiple of 64 on
-//! ```
-//!
-//! A consumer that loads these bytes at a multiple of 64 views the columns in place.
+//! Record batches as values, in the form of [`sandbar_batch::split_value`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read_trusted};
+use sandbar_batch::{
+    ALIGNMENT, EncodedBatch, LayoutError, decode_schema, encode, read_trusted, split_value, write_value_head,
+};
 
 use super::value::{Scratch, Value, ValueBytes};
 
@@ -54,10 +47,7 @@ impl Value for Batch {
         let EncodedBatch { header, buffers, body_bytes } = encode(&self.0).map_err(|e| e.to_string())?;
         let head = &mut scratch.bytes;
         head.clear();
-        head.extend_from_slice(&(header.len() as u64).to_le_bytes());
-        head.resize(ALIGNMENT, 0);
-        head.extend_from_slice(&header);
-        head.resize(body_at(header.len()), 0);
+        write_value_head(&header, head);
         let mut parts = Vec::with_capacity(2 + 2 * buffers.len());
         parts.push(head.as_slice());
         let mut end = 0;
@@ -71,7 +61,7 @@ impl Value for Batch {
     }
 
     fn read(bytes: ValueBytes<'_>) -> Result<Batch, String> {
-        viewed(&bytes.into_buffer())
+        viewed(&bytes.into_buffer()).map_err(|e| e.to_string())
     }
 
     fn from_json(_: &str) -> Result<Batch, String> {
@@ -84,25 +74,11 @@ impl Value for Batch {
 }
 
 /// Views the bytes of a batch in place.
-fn viewed(whole: &Buffer) -> Result<Batch, String> {
-    let short = || format!("{} bytes are not a record batch", whole.len());
-    let (len, _) = whole.split_first_chunk().ok_or_else(short)?;
-    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
-    let head = whole.get(ALIGNMENT..).and_then(|rest| rest.get(..len)).ok_or_else(short)?;
-    let header = Header::parse(head).map_err(|e| e.to_string())?;
-    let at = body_at(len);
-    if whole.len() < at {
-        return Err(short());
-    }
-    let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
+fn viewed(whole: &Buffer) -> Result<Batch, LayoutError> {
+    let (header, body) = split_value(whole)?;
+    let schema = decode_schema(header.schema_bytes())?;
     // SAFETY: `write` of this component wrote header and body, and a guest trusts its host.
-    let batch = unsafe { read_trusted(&header, Arc::new(schema), &whole.slice(at)) };
-    Ok(Batch(batch.map_err(|e| e.to_string())?))
-}
-
-/// Offset of the body after a header of `len` bytes.
-fn body_at(len: usize) -> usize {
-    ALIGNMENT + len.next_multiple_of(ALIGNMENT)
+    Ok(Batch(unsafe { read_trusted(&header, Arc::new(schema), &body) }?))
 }
 
 /// Returns `len` bytes of padding.

@@ -29,11 +29,13 @@
 mod header;
 mod read;
 mod schema;
+mod value;
 mod write;
 
 pub use header::{ALIGNMENT, Header, HeaderError};
 pub use read::{read, read_parts, read_trusted};
 pub use schema::{decode_schema, encode_schema};
+pub use value::{split_value, write_value_head};
 pub use write::{EncodedBatch, encode, flat_header};
 
 /// Errors of decoding bytes as a batch, or of laying out a batch.

@@ -1,14 +1,11 @@
-//! Record batches, as tasks take and return them.
-//!
-//! The bytes are those of the SDK's `Batch`: the header's length (eight bytes, little-endian), from byte 64 on the
-//! header, and from the next multiple of 64 on the body, both as `sandbar-batch` documents them.
+//! Record batches, as tasks take and return them: in the form of [`sandbar_batch::split_value`].
 
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use bytes::Bytes;
-use sandbar_batch::{ALIGNMENT, EncodedBatch, Header, decode_schema, encode, read};
+use sandbar_batch::{ALIGNMENT, EncodedBatch, LayoutError, decode_schema, encode, read, split_value, write_value_head};
 use sandbar_core::{Code, Fault, TaskError};
 
 use crate::job::Job;
@@ -25,7 +22,7 @@ impl Job {
     /// # Errors
     /// As [`Job::put`]; a column has a type that can't cross the boundary.
     pub async fn put_batch(&self, batch: &RecordBatch) -> Result<ObjectRef<Batch>, ClientError> {
-        let bytes = write(batch).map_err(ClientError::Value)?;
+        let bytes = write(batch).map_err(|e| ClientError::Value(e.to_string()))?;
         self.put_bytes(bytes, &[]).await
     }
 }
@@ -38,24 +35,17 @@ impl ObjectRef<Batch> {
     pub async fn get_batch(&self) -> Result<RecordBatch, TaskError> {
         let bytes = self.get_bytes().await?;
         view(&Buffer::from(Bytes::from_owner(bytes))).map_err(|reason| {
-            let message = format!("object {} is not a record batch: {reason}", self.number().short());
+            let message = format!("object {}: {reason}", self.number().short());
             TaskError { fault: Fault::new(Code::BadOutput, message), chain: Vec::new() }
         })
     }
 }
 
-/// Returns the offset of the body after a header of `len` bytes.
-fn body_at(len: usize) -> usize {
-    ALIGNMENT + len.next_multiple_of(ALIGNMENT)
-}
-
-fn write(batch: &RecordBatch) -> Result<Vec<u8>, String> {
-    let EncodedBatch { header, buffers, body_bytes } = encode(batch).map_err(|e| e.to_string())?;
-    let body_at = body_at(header.len());
-    let mut bytes = Vec::with_capacity(body_at + body_bytes);
-    bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
-    bytes.resize(ALIGNMENT, 0);
-    bytes.extend_from_slice(&header);
+fn write(batch: &RecordBatch) -> Result<Vec<u8>, LayoutError> {
+    let EncodedBatch { header, buffers, body_bytes } = encode(batch)?;
+    let mut bytes = Vec::with_capacity(header.len() + 2 * ALIGNMENT + body_bytes);
+    write_value_head(&header, &mut bytes);
+    let body_at = bytes.len();
     for (offset, buffer) in &buffers {
         bytes.resize(body_at + offset, 0);
         bytes.extend_from_slice(buffer);
@@ -65,18 +55,10 @@ fn write(batch: &RecordBatch) -> Result<Vec<u8>, String> {
 }
 
 /// Decodes the untrusted bytes of a batch, in place if they are aligned.
-fn view(whole: &Buffer) -> Result<RecordBatch, String> {
-    let short = || format!("it has {} bytes", whole.len());
-    let (len, _) = whole.split_first_chunk().ok_or_else(short)?;
-    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
-    let head = whole.get(ALIGNMENT..).and_then(|rest| rest.get(..len)).ok_or_else(short)?;
-    let header = Header::parse(head).map_err(|e| e.to_string())?;
-    let body = body_at(len);
-    if whole.len() < body {
-        return Err(short());
-    }
-    let schema = decode_schema(header.schema_bytes()).map_err(|e| e.to_string())?;
-    read(&header, Arc::new(schema), &whole.slice(body)).map_err(|e| e.to_string())
+fn view(whole: &Buffer) -> Result<RecordBatch, LayoutError> {
+    let (header, body) = split_value(whole)?;
+    let schema = decode_schema(header.schema_bytes())?;
+    read(&header, Arc::new(schema), &body)
 }
 
 #[cfg(test)]
