@@ -2,14 +2,13 @@
 
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::time::Duration;
 
-use sandbar_core::{RequestOptions, RetryOn, TaskError};
+use sandbar_core::{RequestOptions, TaskError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::host;
 use crate::registry::TaskDefinition;
-use crate::task::{Arg, CallBuilder, Handles, ObjectRef, fetch, milliseconds, release_dropped};
+use crate::task::{Arg, CallBuilder, Handles, ObjectRef, fetch, release_dropped};
 
 /// The value of a handle's object: the handle of an existing actor with the requested name, if there is one.
 #[derive(Serialize, Deserialize)]
@@ -115,7 +114,8 @@ impl<H: ActorHandle> From<&H> for Arg<H> {
     }
 }
 
-/// Options for calls of an actor's methods: see [`ActorHandle::with`].
+/// Options for calls of an actor's methods: see [`ActorHandle::with`]. A method that exceeds its time limit while it
+/// computes ends together with its actor.
 #[derive(Debug, Clone, Default)]
 pub struct CallOptions(RequestOptions);
 
@@ -125,30 +125,10 @@ impl CallOptions {
         CallOptions::default()
     }
 
-    /// Display name of the calls; the method's name by default.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.0.name = Some(name.into());
-        self
-    }
+    sandbar_core::call_setters!("[`Creation::max_task_retries`](crate::Creation::max_task_retries) of the actor");
 
-    /// Maximum wall time of an attempt, from the start of the method, in milliseconds (rounded up, at least one);
-    /// unlimited by default. A method that exceeds it while it computes ends together with its actor.
-    pub fn timeout(mut self, time: Duration) -> Self {
-        self.0.timeout_ms = Some(milliseconds(time));
-        self
-    }
-
-    /// Maximum number of retries of a call that was running when the actor died; the actor's
-    /// [`Creation::max_task_retries`](crate::Creation::max_task_retries) by default.
-    pub fn max_retries(mut self, retries: u32) -> Self {
-        self.0.max_retries = Some(retries);
-        self
-    }
-
-    /// Errors that cause a retry: [`RetryOn::All`], or codes such as `[Code::TimeOut, Code::Refused]`; only the actor's
-    /// death by default.
-    pub fn retry_on(mut self, errors: impl Into<RetryOn>) -> Self {
-        self.0.retry_on = errors.into();
+    fn with(mut self, set: impl FnOnce(&mut RequestOptions)) -> Self {
+        set(&mut self.0);
         self
     }
 }

@@ -102,3 +102,26 @@ impl PlacementGroup {
         Strategy::Group { group: GroupId(self.ready.number()), bundle }
     }
 }
+
+/// Setters of the placement of a task or an actor, for a builder as in [`sandbar_core::resource_setters`].
+macro_rules! placement_setters {
+    ($kind:literal) => {
+        #[doc = concat!("Places the ", $kind, " in this bundle of a placement group, whose resources it uses.")]
+        /// For any bundle: [`Self::placement_any`].
+        pub fn placement(self, group: &$crate::PlacementGroup, bundle: u32) -> Self {
+            self.with(|options| options.strategy = group.strategy(Some(bundle)))
+        }
+
+        #[doc = concat!("Places the ", $kind, " in any bundle of a placement group that has room.")]
+        pub fn placement_any(self, group: &$crate::PlacementGroup) -> Self {
+            self.with(|options| options.strategy = group.strategy(None))
+        }
+
+        #[doc = concat!("Sets the placement of the ", $kind, " outside placement groups. Default: any node with room.")]
+        pub fn strategy(self, strategy: $crate::Strategy) -> Self {
+            self.with(|options| options.strategy = strategy)
+        }
+    };
+}
+
+pub(crate) use placement_setters;

@@ -37,8 +37,8 @@ pub use value::Value;
 
 pub(crate) use call_builder::CallBuilder;
 pub(crate) use execution::run;
+pub(crate) use group::placement_setters;
 pub(crate) use object::{fetch, forget_handles, release_dropped, try_fetch};
-pub(crate) use options::milliseconds;
 
 use crate::actor::{Creation, Method};
 use crate::registry::TaskDefinition;

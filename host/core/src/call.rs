@@ -1,5 +1,7 @@
 //! Task requests as a program sends them to its node, encoded in postcard.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ObjectId;
@@ -69,6 +71,12 @@ impl RequestOptions {
     /// Returns the number of items that a generator may be ahead of its consumer: at least one.
     pub fn buffer(&self) -> u32 {
         self.buffer.unwrap_or(STREAM_BUFFER).clamp(1, STREAM_BUFFER_MAX)
+    }
+
+    /// Sets the wall time of an attempt, rounded up to milliseconds, at least one.
+    pub fn set_timeout(&mut self, time: Duration) {
+        let milliseconds = u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        self.timeout_ms = Some(milliseconds.max(1));
     }
 }
 

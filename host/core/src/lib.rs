@@ -16,6 +16,8 @@ mod names;
 mod placement;
 mod retry;
 mod seed;
+mod setters;
+mod tuples;
 
 pub use call::{
     ActorOptions, Argument, RequestOptions, STREAM_BUFFER, STREAM_BUFFER_MAX, TaskRequest, VALUE_INLINE_BYTES_MAX,
