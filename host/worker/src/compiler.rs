@@ -199,7 +199,7 @@ impl Compiler {
             .stdin(Stdio::from(input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Its own process group, for the same reason as workers: see `pool/worker.rs`.
+            // Its own process group, for the same reason as workers: see `child.rs`.
             .process_group(0)
             .kill_on_drop(true);
         let mut child = spawn::in_own_group(|| command.spawn()).map_err(host)?;

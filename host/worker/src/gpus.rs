@@ -204,7 +204,7 @@ async fn list(limits: &GpuLimits, measured: bool) -> io::Result<Vec<DeviceProfil
 /// Returns the command of `host-gpu`, with only the environment that drivers need.
 fn command(limits: &GpuLimits) -> Command {
     let mut command = Command::new(&limits.program);
-    // Its own process group, for the same reason as workers: see `pool/worker.rs`.
+    // Its own process group, for the same reason as workers: see `child.rs`.
     command.env_clear().stderr(Stdio::null()).process_group(0);
     for name in ENVIRONMENT_PASSED {
         if let Some(value) = std::env::var_os(name) {

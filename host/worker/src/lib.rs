@@ -16,6 +16,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod batches;
+mod child;
 mod compiler;
 mod gpus;
 mod journal;

@@ -3,14 +3,11 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sandbar_process::{confine, socket, spawn};
+use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 use serde::Serialize;
 use tokio::io::Interest;
@@ -19,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 use super::binding::Binding;
 use super::options::PoolOptions;
 use super::results::LogLine;
+use crate::child::WorkerChild;
 use crate::process::LOG_SPACE_BYTES;
 use crate::protocol::{FromWorker, ToWorker, collected_bytes_max, progress};
 use crate::{WORKER_ARGUMENT, journal};
@@ -32,7 +30,7 @@ const SLOT_KEPT_BYTES: usize = 16 << 20;
 
 /// A running worker. Dropping it kills the process.
 pub(super) struct WorkerProcess {
-    child: Option<Child>,
+    child: WorkerChild,
     socket: AsyncFd<OwnedFd>,
     progress: Arc<SharedMemory>,
     slots: Vec<SharedMemory>,
@@ -48,30 +46,13 @@ pub(super) struct WorkerProcess {
 impl WorkerProcess {
     /// Starts a worker, and waits until it is confined and ready.
     pub(super) async fn start(options: &PoolOptions) -> io::Result<WorkerProcess> {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
         let progress = Arc::new(SharedMemory::new(journal::BYTES)?);
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| SharedMemory::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
-        let mut command = Command::new(&options.program);
-        command
-            .arg(WORKER_ARGUMENT)
-            .env_clear()
-            // A worker's heap is small. With transparent huge pages its first page would take 2 MiB, all of which the
-            // kernel would clear.
-            .env("MIMALLOC_ALLOW_THP", "0")
-            .env(confine::NODE_VARIABLE, std::process::id().to_string())
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // Its own process group, so that signals from a terminal or shell reach only the node.
-            .process_group(0);
-        let child = spawn::in_own_group(|| command.spawn())?;
-        // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
-        drop(command);
+        let (child, ours) = WorkerChild::start(&options.program, &[WORKER_ARGUMENT])?;
         let socket = register(ours, Interest::READABLE)?;
         let mut process = WorkerProcess {
-            child: Some(child),
+            child,
             socket,
             progress,
             slots,
@@ -97,7 +78,7 @@ impl WorkerProcess {
 
     /// Returns the worker's process id.
     pub(super) fn id(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.child.id()
     }
 
     pub(super) async fn send<C: Serialize>(
@@ -183,15 +164,7 @@ impl WorkerProcess {
 
     /// Kills the process, and describes its exit status.
     pub(super) fn kill(&mut self) -> String {
-        let Some(mut child) = self.child.take() else { return "it ended".into() };
-        let _ = child.kill();
-        child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
-    }
-}
-
-impl Drop for WorkerProcess {
-    fn drop(&mut self) {
-        self.kill();
+        self.child.kill()
     }
 }
 

@@ -3,16 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release, SeqCst};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use sandbar_core::{Limits, TaskKind, WorkerId};
-use sandbar_process::{confine, socket, spawn};
+use sandbar_process::socket;
 use sandbar_store::{SealedFile, SharedMemory};
 
 use super::doorbell::Doorbell;
@@ -21,6 +18,7 @@ use super::messages::{NodeMessage, StartTask};
 use super::packets::Packet;
 use super::ring::{Receiver, Sender, TaskSender};
 use crate::GpuProcesses;
+use crate::child::WorkerChild;
 use crate::compiler::CompiledComponent;
 
 /// The argument with which `host-worker` runs as a worker for programs; standard input is its socket.
@@ -47,7 +45,7 @@ pub struct ProgramWorkerOptions {
 /// A worker process for programs. Dropping it kills the process.
 #[derive(Debug)]
 pub struct ProgramWorker {
-    child: Option<Child>,
+    child: WorkerChild,
     socket: OwnedFd,
     memory: Arc<SharedMemory>,
     doorbell: Doorbell,
@@ -106,24 +104,9 @@ impl ProgramWorker {
         if options.program.as_os_str().is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is no program for workers"));
         }
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
         let memory = Arc::new(SharedMemory::new(MEMORY_BYTES)?);
         memory.atomic(words::TASK_TO_INTERRUPT).store(u64::MAX, Release);
-        let mut command = Command::new(&options.program);
-        command
-            .args([PROGRAM_ARGUMENT, role])
-            .env_clear()
-            .env("MIMALLOC_ALLOW_THP", "0")
-            .env(confine::NODE_VARIABLE, std::process::id().to_string())
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // Its own process group, so that signals from a terminal or shell reach only the node.
-            .process_group(0);
-        let child = spawn::in_own_group(|| command.spawn())?;
-        // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
-        drop(command);
+        let (child, socket) = WorkerChild::start(&options.program, &[PROGRAM_ARGUMENT, role])?;
         let (worker_messages, node_messages, tasks) = rings(&memory);
         let hello = Packet::Hello {
             worker: id.0,
@@ -133,8 +116,8 @@ impl ProgramWorker {
             value_bytes_max: options.value_bytes_max,
         };
         let worker = ProgramWorker {
-            child: Some(child),
-            socket: ours,
+            child,
+            socket,
             doorbell: Doorbell::at(memory.clone(), words::DOORBELL),
             from_worker: Receiver::new(worker_messages),
             to_worker: Sender::closed(node_messages),
@@ -157,7 +140,7 @@ impl ProgramWorker {
 
     /// Returns its process id.
     pub fn process_id(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.child.id()
     }
 
     /// Sends the code of a program that has tasks of these kinds.
@@ -317,7 +300,7 @@ impl ProgramWorker {
     /// Interrupts the task if its code runs. Must be repeated until the task has ended.
     pub fn interrupt(&self, task: u64) {
         self.memory.atomic(words::TASK_TO_INTERRUPT).store(task, SeqCst);
-        if let Some(process) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
+        if let Some(process) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(process, Signal::USR1);
         }
     }
@@ -340,14 +323,6 @@ impl ProgramWorker {
 
     /// Kills the process, and describes its exit status.
     pub fn kill(&mut self) -> String {
-        let Some(mut child) = self.child.take() else { return "it ended".into() };
-        let _ = child.kill();
-        child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
-    }
-}
-
-impl Drop for ProgramWorker {
-    fn drop(&mut self) {
-        self.kill();
+        self.child.kill()
     }
 }
