@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Resource;
 use sandbar_core::{Code, ComponentId, Fault};
+use sandbar_machine::write_atomically;
 use sandbar_process::{confine, spawn};
 use sandbar_store::SealedFile;
 use serde::{Deserialize, Serialize};
@@ -237,16 +238,6 @@ async fn read_up_to(from: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> io:
         from.take(bytes_max).read_to_end(&mut bytes).await?;
     }
     Ok(bytes)
-}
-
-/// Writes a file atomically, and creates its folder.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
 }
 
 /// Returns the SHA-256 of a file, up to one byte more than the component limit.

@@ -19,6 +19,7 @@ use sandbar_dense::remote::{
     BrokerRequest, BrokerResponse, GpuOptions, GpuProcess, LIST_ARGUMENT, ProcessState, SOFTWARE_ARGUMENT,
 };
 use sandbar_dense::{DeviceKind, DeviceProfile};
+use sandbar_machine::write_atomically;
 use sandbar_process::{socket, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -26,8 +27,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
-
-use crate::compiler::write_atomically;
 
 /// Interval between checks of the processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);

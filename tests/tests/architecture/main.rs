@@ -45,7 +45,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sandbar-meta", &["sandbar-core"]),
     (
         "sandbar-worker",
-        &["sandbar-batch", "sandbar-core", "sandbar-dense", "sandbar-process", "sandbar-sandbox", "sandbar-store"],
+        &[
+            "sandbar-batch",
+            "sandbar-core",
+            "sandbar-dense",
+            "sandbar-machine",
+            "sandbar-process",
+            "sandbar-sandbox",
+            "sandbar-store",
+        ],
     ),
     ("sandbar-dataset", &["sandbar-core"]),
     (
