@@ -1,11 +1,10 @@
 //! Random tables: each format must return the values and groups that were written.
 //!
-//! `SANDBAR_SEED` repeats a run.
+//! `SANDBAR_SEED` repeats a table.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::Float64Type;
@@ -26,6 +25,7 @@ use sandbar_core::Seed;
 use sandbar_dataset::{
     Grouper, Grouping, HeapUnitMemory, MemoryBudget, Scan, ScanOptions, ScanSource, TextOptions, TextSpec, describe_key,
 };
+use sandbar_seeds::{for_each_seed, seed_of_clock, seeds_from};
 
 const ROUNDS: u64 = 40;
 
@@ -65,11 +65,7 @@ const TEXTS: [&str; 30] = [
 
 #[test]
 fn tables_are_the_same_in_every_format() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let chosen = std::env::var("SANDBAR_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
-    let first = chosen.unwrap_or(now.as_nanos() as u64);
-    for seed in (0..if chosen.is_some() { 1 } else { ROUNDS }).map(|round| first.wrapping_add(round)) {
-        eprintln!("SANDBAR_SEED={seed} does the same again");
+    for_each_seed(seeds_from(seed_of_clock(), ROUNDS), |seed| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut random = Seed::new(seed);
         let table = table(&mut random);
@@ -88,7 +84,7 @@ fn tables_are_the_same_in_every_format() {
                 assert_eq!(groups(&declared, key), groups(&table, key), "{path}: groups of column {key}");
             }
         }
-    }
+    });
 }
 
 /// Returns random values, some or all of them null.

@@ -15,6 +15,7 @@ use sandbar_dense::remote::{
 };
 use sandbar_dense::{Binary, Dtype, Map, Op, OwnedValues, Spec, Step};
 use sandbar_process::socket;
+use sandbar_seeds::one_seed;
 
 /// Set in the environment of a server process.
 const SERVES: &str = "SANDBAR_TEST_SERVES";
@@ -291,9 +292,7 @@ fn time_is_attributed_to_its_user() {
 /// Invalid messages close the sender's connection, and affect no other. `SANDBAR_SEED` replays them.
 #[test]
 fn messages_that_make_no_sense() {
-    let seed = std::env::var("SANDBAR_SEED").map_or(std::process::id().into(), |seed| seed.parse().expect("a number"));
-    let _ = writeln!(std::io::stderr(), "SANDBAR_SEED={seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random::new(one_seed(std::process::id().into()));
     let mut process = start(16 << 20);
     let mut neighbour = connect(&mut process);
     let mut frame = Vec::new();
@@ -314,8 +313,8 @@ fn messages_that_make_no_sense() {
         }
         let values = upload(&mut neighbour, &[1.0, 2.0]);
         let output = neighbour.run(&twice(), &[values], 1).unwrap()[0];
-        assert_eq!(read(&mut neighbour, output, 2), Ok(vec![2.0, 4.0]), "SANDBAR_SEED={seed}");
-        assert_eq!(process.check(Duration::from_secs(60)), ProcessState::Healthy, "SANDBAR_SEED={seed}");
+        assert_eq!(read(&mut neighbour, output, 2), Ok(vec![2.0, 4.0]));
+        assert_eq!(process.check(Duration::from_secs(60)), ProcessState::Healthy);
         neighbour.drop_tensor(values);
         neighbour.drop_tensor(output);
         drop((socket, area));

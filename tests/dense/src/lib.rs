@@ -9,6 +9,7 @@ mod naive;
 pub use cases::{Case, Random};
 use half::f16;
 use sandbar_dense::{Dtype, Op, OwnedValues, Spec};
+use sandbar_seeds::{chosen_seed, number_from_env};
 
 /// Maximum error of a result, in units in the last place of its type at the magnitude of its largest summand.
 const ULPS_MAX: f64 = 64.0;
@@ -19,10 +20,9 @@ const ULPS_MAX: f64 = 64.0;
 /// # Panics
 /// Panics with the seed of a case whose result differs.
 pub fn check(usual: u64, mut run: impl FnMut(&Case) -> Option<Vec<(Spec, OwnedValues)>>) -> u64 {
-    let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().expect("a number"));
-    let first = number("SANDBAR_SEED", u64::from(std::process::id()) << 32);
+    let first = chosen_seed().unwrap_or(u64::from(std::process::id()) << 32);
     let mut taken = 0;
-    for seed in first..first + number("SANDBAR_CASES", usual) {
+    for seed in first..first + number_from_env("SANDBAR_CASES").unwrap_or(usual) {
         let case = Case::random(&mut Random::new(seed));
         let Some(found) = run(&case) else { continue };
         taken += 1;

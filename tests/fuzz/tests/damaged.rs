@@ -5,11 +5,11 @@
 //! copies of each seed.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use sandbar_fuzz::{NAMES, run, seeds};
+use sandbar_seeds::{number_from_env, one_seed, seed_of_clock};
 
 /// Returns the number of damaged copies of each seed. Files are slow to read, histories have hundreds of steps, and runtimes
 /// start threads.
@@ -44,16 +44,12 @@ fn most_seeds_are_accepted() {
 
 #[test]
 fn damaged_input_is_rejected_or_harmless() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970");
-    let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().expect("a number"));
-    let seed = number("SANDBAR_SEED").unwrap_or(now.as_nanos() as u64);
-    eprintln!("SANDBAR_SEED={seed} repeats this run");
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(one_seed(seed_of_clock()));
     let only = std::env::var("SANDBAR_BOUNDARY").ok();
     for name in NAMES.iter().filter(|name| only.as_deref().is_none_or(|only| only == **name)) {
         let seeds = seeds(name);
         for bytes in &seeds {
-            for _ in 0..number("SANDBAR_TIMES").map_or(copies(name), |copies| copies as usize) {
+            for _ in 0..number_from_env("SANDBAR_TIMES").map_or(copies(name), |copies| copies as usize) {
                 let mut damaged = bytes.clone();
                 for _ in 0..1 + random.next_u32() % 4 {
                     damage(&mut damaged, &seeds, &mut random);

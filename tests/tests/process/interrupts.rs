@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
+use sandbar_seeds::{one_seed, seed_of_clock};
 use sandbar_tests::{Lab, children, component, is_alive};
 
 use crate::lifecycle::until;
@@ -29,10 +30,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_interrupt_at_any_moment_leaves_nothing() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let seed = std::env::var("SANDBAR_SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().expect("a number"));
-    eprintln!("SANDBAR_SEED={seed} takes the same moments again");
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(one_seed(seed_of_clock()));
     for _ in 0..TIMES {
         for (program, task, arguments, settings) in ENDLESS {
             let moment = TIME_MAX.mul_f64(random.next_u64() as f64 / u64::MAX as f64);

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use sandbar_core::Seed;
+use sandbar_seeds::number_from_env;
 use sandbar_tests::{Lab, Model, Running, component, large_taxi_files, models, print_line, taxi_line};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(15);
 
 fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    number_from_env(name).unwrap_or(usual)
 }
 
 /// Each node keeps the component and the code of three programs, and the code of the trainers.

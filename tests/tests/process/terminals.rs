@@ -12,12 +12,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
+use sandbar_seeds::{one_seed, seed_of_clock};
 use sandbar_tests::{Lab, children, component, is_alive};
 use serde_json::Value;
 
@@ -179,10 +180,7 @@ const PROGRAMS: &[EndlessProgram] = &[
 ];
 
 fn random() -> Xoshiro256PlusPlus {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let seed = std::env::var("SANDBAR_SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().expect("a number"));
-    eprintln!("SANDBAR_SEED={seed} takes the same moments again");
-    Xoshiro256PlusPlus::seed_from_u64(seed)
+    Xoshiro256PlusPlus::seed_from_u64(one_seed(seed_of_clock()))
 }
 
 fn times() -> usize {

@@ -11,9 +11,9 @@ use sandbar_core::Seed;
 use sandbar_meta::{
     KeyRange, MetaLimits, MetaStore, MetaValue, Operation, RedbStore, Revision, SystemClock, Transaction,
 };
+use sandbar_seeds::seeds;
 
 use crate::driver::key;
-use crate::model::seeds;
 
 const FILE: &str = "SANDBAR_META_TEST_FILE";
 const FIRST: &str = "SANDBAR_META_TEST_FIRST";
@@ -58,8 +58,7 @@ async fn write(store: Arc<RedbStore>, next: Arc<AtomicU64>) {
 
 #[tokio::test]
 async fn acknowledged_writes_survive_a_kill() {
-    let (seeds, _) = seeds(1);
-    for number in seeds {
+    for number in seeds(1) {
         // On a disk, not in memory.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = folder.path().join("meta");

@@ -11,11 +11,11 @@ use sandbar_meta::{
     Change, Condition, EtcdTimeouts, KeyRange, MetaError, MetaLimits, MetaStore, MetaValue, Operation, Revision,
     Transaction, Watcher,
 };
+use sandbar_seeds::one_seed;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::Cluster;
 use crate::driver::key;
-use crate::model::number_from_env;
 
 const CLIENTS: u64 = 4;
 const COUNTER: &str = "counter";
@@ -49,8 +49,7 @@ struct Clients {
 /// Clients increment a counter by compare-and-swap. The counter's history has each acknowledged increment exactly once.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_done_twice() {
-    let seed = number_from_env("SANDBAR_SEED").unwrap_or(1);
-    eprintln!("SANDBAR_SEED={seed}");
+    let seed = one_seed(1);
     let mut cluster = Cluster::start(3).await;
     let limits = MetaLimits::default();
     let store = cluster.connect("count", limits).await;

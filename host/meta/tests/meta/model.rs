@@ -5,6 +5,7 @@
 //! prints it; `SANDBAR_SEEDS` sets the number of seeds otherwise.
 
 use sandbar_meta::{KeyRange, MetaLimits};
+use sandbar_seeds::{chosen_seed, seeds};
 
 use crate::cluster::Cluster;
 use crate::driver::{Driver, Step, StoreKind};
@@ -33,22 +34,10 @@ fn limits_of_clusters() -> MetaLimits {
     MetaLimits { watchers_max: WATCHERS, page_entries_max: 3, page_bytes_max: 12, ..MetaLimits::default() }
 }
 
-pub fn number_from_env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-}
-
-/// Returns the seeds to try, and whether to print.
-pub fn seeds(default: u64) -> (std::ops::Range<u64>, bool) {
-    match number_from_env("SANDBAR_SEED") {
-        Some(seed) => (seed..seed + 1, true),
-        None => (0..number_from_env("SANDBAR_SEEDS").unwrap_or(default), false),
-    }
-}
-
 #[tokio::test]
 async fn files_match_the_model() {
-    let (seeds, print) = seeds(SEEDS_OF_FILES);
-    for seed in seeds {
+    let print = chosen_seed().is_some();
+    for seed in seeds(SEEDS_OF_FILES) {
         let kinds = HistoryFeatures { time: true, reopen: true };
         let mut history = History::new(seed, kinds, Driver::memory(limits()), Driver::redb(limits()).await, print);
         history.run().await;
@@ -58,8 +47,8 @@ async fn files_match_the_model() {
 #[tokio::test]
 async fn clusters_match_the_model() {
     let cluster = Cluster::start(3).await;
-    let (seeds, print) = seeds(SEEDS_OF_CLUSTERS);
-    for seed in seeds {
+    let print = chosen_seed().is_some();
+    for seed in seeds(SEEDS_OF_CLUSTERS) {
         let limits = limits_of_clusters();
         let store = cluster.connect(&format!("seed{seed}"), limits).await;
         let mut history =

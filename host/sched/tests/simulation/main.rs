@@ -17,39 +17,15 @@ mod streams;
 mod tasks;
 mod work;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use cluster::History;
+use sandbar_seeds::{chosen_seed, for_each_seed_in_parallel, seeds};
 
 const SEEDS: u64 = 10_000;
 
-fn number_from_env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-}
-
 #[test]
 fn histories_match_the_model() {
-    if let Some(seed) = number_from_env("SANDBAR_SEED") {
-        return History::new(seed, true).run();
-    }
-    let seeds = number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-    let check = || {
-        while failed.load(Ordering::Relaxed) == u64::MAX {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
-                break;
-            }
-            if catch_unwind(AssertUnwindSafe(|| History::new(seed, false).run())).is_err() {
-                failed.fetch_min(seed, Ordering::Relaxed);
-            }
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(check))));
-    let failed = failed.into_inner();
-    assert!(failed == u64::MAX, "seed {failed}: SANDBAR_SEED={failed} replays it");
+    let print = chosen_seed().is_some();
+    for_each_seed_in_parallel(seeds(SEEDS), |seed| History::new(seed, print).run());
 }
 
 #[test]

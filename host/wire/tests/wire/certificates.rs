@@ -6,6 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
     PKCS_ED25519, SanType,
 };
+use sandbar_seeds::{PrintSeedOnPanic, seeds};
 use sandbar_wire::*;
 
 use crate::support::*;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use sandbar_seeds::{PrintSeedOnPanic, seeds};
 use sandbar_wire::*;
 
 use crate::support::*;

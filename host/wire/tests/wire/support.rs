@@ -130,25 +130,3 @@ pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
-
-/// Returns the seeds of a random test; `SANDBAR_SEED` selects one.
-pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number_from_env = |name: &str| -> Option<u64> {
-        std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-    };
-    match number_from_env("SANDBAR_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(count),
-    }
-}
-
-/// Prints the seed when a random test fails.
-pub struct PrintSeedOnPanic(pub u64);
-
-impl Drop for PrintSeedOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("SANDBAR_SEED={} replays it", self.0);
-        }
-    }
-}

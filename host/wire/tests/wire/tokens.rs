@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sandbar_seeds::{PrintSeedOnPanic, seeds};
 use sandbar_wire::*;
 
 use crate::support::*;

@@ -19,42 +19,19 @@ mod scenario;
 mod store;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use history::History;
+use sandbar_seeds::{chosen_seed, for_each_seed_in_parallel, seeds};
 
 const SEEDS: u64 = 1_500;
 
-fn number_from_env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-}
-
 #[test]
 fn invariants_hold_in_every_history() {
-    if let Some(seed) = number_from_env("SANDBAR_SEED") {
-        let history = History::new(seed, true);
-        let _printed = PrintOnDrop(history.net());
+    let print = chosen_seed().is_some();
+    for_each_seed_in_parallel(seeds(SEEDS), |seed| {
+        let history = History::new(seed, print);
+        let _printed = print.then(|| PrintOnDrop(history.net()));
         history.run();
-        return;
-    }
-    let seeds = number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-    let check = || {
-        while failed.load(Ordering::Relaxed) == u64::MAX {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
-                break;
-            }
-            if catch_unwind(AssertUnwindSafe(|| History::new(seed, false).run())).is_err() {
-                failed.fetch_min(seed, Ordering::Relaxed);
-            }
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(check))));
-    let failed = failed.into_inner();
-    assert!(failed == u64::MAX, "seed {failed}: SANDBAR_SEED={failed} replays it");
+    });
 }
 
 /// Compares every datagram: its sender, time, length and delivery.

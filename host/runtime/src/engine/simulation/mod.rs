@@ -15,6 +15,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use sandbar_core::Seed;
+use sandbar_seeds::{chosen_seed, for_each_seed, seeds_from};
 
 pub(super) use self::world::idle_engine;
 use self::world::{Faults, World};
@@ -24,23 +25,14 @@ const SEEDS: u64 = 300;
 
 /// Runs simulations of the seeds from `first` on, or of `SANDBAR_SEED` only.
 fn simulate(first: u64, faults: impl Fn(&mut Seed) -> Faults) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (seeds, one) = (number("SANDBAR_SEEDS").unwrap_or(SEEDS), number("SANDBAR_SEED"));
-    let all = one.map_or(first..first + seeds, |seed| seed..seed + 1);
-    let print = one.is_some();
-    for seed in all {
+    let print = chosen_seed().is_some();
+    for_each_seed(seeds_from(first, SEEDS), |seed| {
         let mut random = Seed::new(seed);
         let faults = faults(&mut random);
-        let simulated = std::panic::AssertUnwindSafe(|| World::new(random, faults, print).run());
-        match std::panic::catch_unwind(simulated) {
-            Ok(Ok(_)) => {}
-            Ok(Err(violation)) => panic!("SANDBAR_SEED={seed} ({faults:?}): {violation}"),
-            Err(panic) => {
-                eprintln!("SANDBAR_SEED={seed} ({faults:?}) panics");
-                std::panic::resume_unwind(panic);
-            }
+        if let Err(violation) = World::new(random, faults, print).run() {
+            panic!("{faults:?}: {violation}");
         }
-    }
+    });
 }
 
 #[test]

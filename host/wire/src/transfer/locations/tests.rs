@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use sandbar_seeds::{for_each_seed, seeds};
 
 use super::*;
 
@@ -221,15 +222,5 @@ impl History {
 
 #[test]
 fn all_live_nodes_receive_it_and_the_source_sends_few_copies() {
-    let number_from_env = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seeds = match number_from_env("SANDBAR_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(20_000),
-    };
-    for seed in seeds {
-        if let Err(panic) = std::panic::catch_unwind(|| History::new(seed).run()) {
-            eprintln!("SANDBAR_SEED={seed} replays it");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    for_each_seed(seeds(20_000), |seed| History::new(seed).run());
 }

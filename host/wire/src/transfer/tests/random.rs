@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use sandbar_seeds::{for_each_seed, seeds};
 
 use super::super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 use super::super::message::Refusal;
@@ -162,25 +163,11 @@ async fn history(seed: u64) {
     assert_eq!((receiver.admission.used(), receiver.admission.waiting()), (0, 0));
 }
 
-fn number_from_env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-}
-
 #[test]
 fn every_fetch_ends_with_equal_bytes_or_a_right_error() {
-    let seeds = match number_from_env("SANDBAR_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number_from_env("SANDBAR_SEEDS").unwrap_or(SEEDS),
-    };
-    for seed in seeds {
-        let run = std::panic::AssertUnwindSafe(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let limit = Duration::from_secs(60);
-            runtime.block_on(async { tokio::time::timeout(limit, history(seed)).await.expect("it never ends") });
-        });
-        if let Err(panic) = std::panic::catch_unwind(run) {
-            eprintln!("SANDBAR_SEED={seed} replays it");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    for_each_seed(seeds(SEEDS), |seed| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let limit = Duration::from_secs(60);
+        runtime.block_on(async { tokio::time::timeout(limit, history(seed)).await.expect("it never ends") });
+    });
 }
