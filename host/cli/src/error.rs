@@ -18,6 +18,11 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// Creates a failure.
+    pub(crate) fn failed(reason: impl std::fmt::Display) -> CliError {
+        CliError::Failed(reason.to_string())
+    }
+
     /// Returns the exit code.
     pub(crate) fn code(&self) -> ExitCode {
         match self {

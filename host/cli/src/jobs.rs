@@ -1,35 +1,35 @@
-//! `host jobs`: running and finished programs of this machine.
+//! `host jobs`: running and finished programs of this machine or of a cluster.
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use sandbar_node::{InspectError, JobCounts, JobQuery, JobRecord, JobResponse, JobStore, RunState, StoredJob, machine};
+use sandbar_node::{ClusterClient, ClusterJob, JobCounts, JobQuery, JobRecord, JobResponse, RunState, StoredJob};
 use serde::Serialize;
 
+use crate::cluster_args::Remote;
 use crate::error::CliError;
-use crate::job_limits::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX};
+use crate::job_limits::{POLL_INTERVAL, SCANNED_JOBS_MAX};
+use crate::job_source::{self, JobFields, ListedJob, SourcedJob, job_store, query_running};
+use crate::output;
+use crate::remote::FollowOutput;
 use crate::table::{Columns, cell, ending, time};
 use crate::view_args::{JobSelector, Jobs};
-use crate::{output, remote};
 
 pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     match jobs {
-        Jobs::List { state, limit, json, remote } => match remote::Cluster::connect(remote).await? {
-            Some(cluster) => cluster.list(state.map(RunState::from), limit, json).await?,
-            None => list(state.map(RunState::from), limit, json)?,
+        Jobs::List { state, limit, json, remote } => list(state.map(RunState::from), limit, json, remote).await?,
+        Jobs::Status(JobSelector { id, json, remote }) => {
+            let mut job = SourcedJob::find(id.as_deref(), remote).await?;
+            match &mut job {
+                SourcedJob::Local(job) => local_status(job, json).await?,
+                SourcedJob::Cluster(remote) => cluster_status(&remote.1, json)?,
+            }
+            job.close().await;
+        }
+        Jobs::Logs { id, follow, task, remote } => match SourcedJob::find(id.as_deref(), remote).await? {
+            SourcedJob::Local(job) => local_logs(&job, follow, task.as_deref()).await?,
+            SourcedJob::Cluster(remote) => cluster_logs(*remote, follow, task).await?,
         },
-        Jobs::Status(JobSelector { id, json, remote }) => match remote::Cluster::connect(remote).await? {
-            Some(cluster) => cluster.status(id.as_deref(), json).await?,
-            None => status(find(id.as_deref())?, json).await?,
-        },
-        Jobs::Logs { id, follow, task, remote } => match remote::Cluster::connect(remote).await? {
-            Some(cluster) => cluster.logs(id.as_deref(), follow, task.as_deref()).await?,
-            None => logs(&find(id.as_deref())?, follow, task.as_deref()).await?,
-        },
-        Jobs::Stop { id, remote } => match remote::Cluster::connect(remote).await? {
-            Some(cluster) => cluster.stop(&id).await?,
-            None => stop(find(Some(&id))?).await?,
-        },
+        Jobs::Stop { id, remote } => stop(&id, remote).await?,
         Jobs::Delete { ids } => {
             let store = job_store()?;
             for id in ids {
@@ -40,73 +40,45 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the user's job store.
-pub(crate) fn job_store() -> Result<JobStore, CliError> {
-    Ok(JobStore::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
-}
-
-/// Returns the job of this name, or the last one.
-pub(crate) fn find(id: Option<&str>) -> Result<StoredJob, CliError> {
-    let store = job_store()?;
-    Ok(match id {
-        Some(id) => store.find(id)?,
-        None => store.last()?,
-    })
-}
-
-/// Returns the response to a query of a job, or `None` if the job has no record of it.
-pub(crate) async fn query_job(job: &StoredJob, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
-    let (queried, name) = (job.clone(), job.record.id.short().to_owned());
-    let response = tokio::task::spawn_blocking(move || queried.query(&query)).await;
-    let response = response.map_err(|e| CliError::Failed(e.to_string()))?;
-    response.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
-}
-
-/// Sends a query to a running job. Returns `None` if the job does not run.
-async fn query_running(job: &StoredJob, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
-    if !job.is_running() {
-        return Ok(None);
-    }
-    let (queried, name) = (job.clone(), job.record.id.short().to_owned());
-    let response = tokio::task::spawn_blocking(move || queried.query_node(&query)).await;
-    match response.map_err(|e| CliError::Failed(e.to_string()))? {
-        Ok(response) => Ok(Some(response)),
-        // The job may have just ended.
-        Err(InspectError::Io(_)) if !job.is_running() => Ok(None),
-        Err(e) => Err(CliError::Failed(format!("job {name}: {e}"))),
-    }
-}
-
-fn list(state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
+async fn list(state: Option<RunState>, limit: usize, as_json: bool, remote: Remote) -> Result<(), CliError> {
     #[derive(Serialize)]
     struct JobList {
-        jobs: Vec<JobRecord>,
+        jobs: Vec<ListedJob>,
     }
+    let own_columns = if remote.node.is_some() { ["NODE", "TAKEN"] } else { ["SUBMITTED", "TOOK"] };
     let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
-    let mut jobs: Vec<JobRecord> = job_store()?.jobs(scanned)?.into_iter().map(|job| job.record).collect();
-    jobs.retain(|job| state.is_none_or(|state| state == job.state));
+    let mut jobs = job_source::list(scanned, remote).await?;
+    jobs.retain(|job| state.is_none_or(|state| state == job.fields().state));
     jobs.truncate(limit);
     if as_json {
         return output::json(&JobList { jobs });
     }
-    let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "SUBMITTED", "TOOK", "TASKS", "FAILED", "ERROR"]);
+    let [third, fourth] = own_columns;
+    let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", third, fourth, "TASKS", "FAILED", "ERROR"]);
     for job in &jobs {
-        let has_counts = job.state.is_finished();
+        let JobFields { id, program, state, error, counts, .. } = job.fields();
+        let (third, fourth, tasks) = match job {
+            ListedJob::Local(record) => {
+                let tasks = counts.succeeded + counts.failed + counts.stopped;
+                (record.submitted_utc(), time(record.duration_ms() * 1_000_000), tasks)
+            }
+            ListedJob::Cluster(job) => (job.node.clone(), job.runs.to_string(), counts.tasks),
+        };
         table.row([
-            job.id.short().to_owned(),
-            job.state.as_str().to_owned(),
-            ending(&job.program),
-            job.submitted_utc(),
-            time(job.duration_ms() * 1_000_000),
-            cell(has_counts.then_some(job.counts.succeeded + job.counts.failed + job.counts.stopped)),
-            cell(has_counts.then_some(job.counts.failed)),
-            job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
+            id.short().to_owned(),
+            state.as_str().to_owned(),
+            ending(program),
+            third,
+            fourth,
+            cell(state.is_finished().then_some(tasks)),
+            cell(state.is_finished().then_some(counts.failed)),
+            error.map_or_else(String::new, |error| error.message.clone()),
         ]);
     }
     output::print(&table.text())
 }
 
-async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
+async fn local_status(job: &StoredJob, as_json: bool) -> Result<(), CliError> {
     #[derive(Serialize)]
     struct Status<'a> {
         #[serde(flatten)]
@@ -117,7 +89,7 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
     }
     let (mut record, mut pending, mut running) = (job.record.clone(), 0, 0);
     // A program that is still being built has no summary.
-    if let Ok(Some(JobResponse::Summary(summary))) = query_running(&job, JobQuery::Summary).await {
+    if let Ok(Some(JobResponse::Summary(summary))) = query_running(job, JobQuery::Summary).await {
         (pending, running) = (summary.sum(|name| name.pending), summary.sum(|name| name.running));
         let (succeeded, failed, stopped) =
             (summary.sum(|name| name.succeeded), summary.sum(|name| name.failed), summary.sum(|name| name.stopped));
@@ -128,54 +100,72 @@ async fn status(job: StoredJob, as_json: bool) -> Result<(), CliError> {
     if as_json {
         return output::json(&Status { record: &record, pending, running });
     }
-    output::print(&status_text(&record, pending, running))
-}
-
-fn status_text(record: &JobRecord, pending: u64, running: u64) -> String {
-    let JobCounts { succeeded, failed, stopped, .. } = record.counts;
-    let troubles = JobCounts { failed: 0, ..record.counts }.failure_summary();
-    let arguments: Vec<String> = record.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut lines = vec![
-        ("job", format!("{} ({})", record.id.short(), record.id)),
-        ("state", record.state.as_str().to_owned()),
-        ("program", record.program.clone()),
-        ("arguments", arguments.join(" ")),
         ("submitted", record.submitted_utc()),
         ("took", time(record.duration_ms() * 1_000_000)),
         ("process", record.process.to_string()),
-        (
-            "tasks",
-            format!(
-                "{pending} pending, {running} running, {succeeded} succeeded, {failed} failed, {stopped} stopped{}",
-                troubles.map_or_else(String::new, |troubles| format!("; {troubles}"))
-            ),
-        ),
+        ("tasks", format!("{pending} pending, {running} running, {}", task_counts(record.counts))),
     ];
     lines.extend(record.progress.iter().map(|row| ("progress", row.to_string())));
     if record.state.is_finished() {
         lines.push(("log", format!("{} lines, {} dropped", record.log.lines, record.log.dropped)));
     }
-    if !record.result.is_null() {
-        lines.push(("result", record.result.as_str().map_or_else(|| record.result.to_string(), str::to_owned)));
-    }
-    if let Some(error) = &record.error {
-        let chain = if error.chain.is_empty() { String::new() } else { format!("{}: ", error.chain.join(" > ")) };
-        let code = error.code.as_ref().map_or_else(String::new, |code| format!(" [{code}]"));
-        lines.push(("error", format!("{chain}{}{code}", error.message)));
-    }
-    lines.retain(|(_, text)| !text.is_empty());
-    lines.into_iter().map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           "))).collect()
+    let error = record.error.as_ref().map(ToString::to_string);
+    output::print(&status_text((&record).into(), &record.arguments, lines, error))
 }
 
-async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), CliError> {
+fn cluster_status(job: &ClusterJob, as_json: bool) -> Result<(), CliError> {
+    if as_json {
+        return output::json(job);
+    }
+    let mut lines = vec![("node", job.node.clone())];
+    if job.runs > 1 {
+        lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.runs - 1)));
+    }
+    if job.state.is_finished() {
+        lines.push(("tasks", task_counts(JobCounts { takeovers: 0, ..job.counts })));
+    }
+    let arguments = job.arguments.iter().map(|(name, value)| (name, value));
+    let error = job.error.as_ref().map(|error| error.message.clone());
+    output::print(&status_text(job.into(), arguments, lines, error))
+}
+
+/// Describes the finished tasks of a job, its failures and losses.
+fn task_counts(counts: JobCounts) -> String {
+    let JobCounts { succeeded, failed, stopped, .. } = counts;
+    let troubles = JobCounts { failed: 0, ..counts }.failure_summary();
+    let troubles = troubles.map_or_else(String::new, |troubles| format!("; {troubles}"));
+    format!("{succeeded} succeeded, {failed} failed, {stopped} stopped{troubles}")
+}
+
+/// Describes a job: its program, the `lines` of its source, and its outcome.
+fn status_text<'a>(
+    job: JobFields<'_>,
+    arguments: impl IntoIterator<Item = (&'a String, &'a String)>,
+    lines: Vec<(&'static str, String)>,
+    error: Option<String>,
+) -> String {
+    let arguments: Vec<String> = arguments.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut all = vec![
+        ("job", format!("{} ({})", job.id.short(), job.id)),
+        ("state", job.state.as_str().to_owned()),
+        ("program", job.program.to_owned()),
+        ("arguments", arguments.join(" ")),
+    ];
+    all.extend(lines);
+    all.extend(output::result_text(job.result).map(|result| ("result", result)));
+    all.extend(error.map(|error| ("error", error)));
+    all.retain(|(_, text)| !text.is_empty());
+    all.into_iter().map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           "))).collect()
+}
+
+async fn local_logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), CliError> {
     let mut log = job.log()?;
     loop {
         // A job writes no log lines after its end.
         let goes_on = follow && job.is_running();
         while let Some(line) = log.next_line() {
-            let is_selected = task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task));
-            let text = || format!("{} {}\n", line.source(), line.message().replace('\n', "\n  "));
-            if is_selected && !output::stream(&text())? {
+            if output::is_line_of(&line, task) && !output::stream(&format!("{}\n", output::log_text(&line)))? {
                 return Ok(());
             }
         }
@@ -191,24 +181,32 @@ async fn logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result<(), C
     Ok(())
 }
 
-async fn stop(job: StoredJob) -> Result<(), CliError> {
-    let name = job.record.id.short().to_owned();
-    if query_running(&job, JobQuery::Stop).await?.is_none() {
-        output::message(&format!("job {name} has ended already: {}", job.reload().record.state.as_str()));
+async fn cluster_logs(
+    (mut client, job): (ClusterClient, ClusterJob),
+    follow: bool,
+    task: Option<String>,
+) -> Result<(), CliError> {
+    let mut output = FollowOutput::of_logs(task);
+    let followed = client.follow(job.id.as_str(), |event| output.print(event));
+    if follow || job.state.is_finished() {
+        followed.await.map_err(CliError::failed)?;
+    } else {
+        // The log lines so far.
+        let _ = tokio::time::timeout(POLL_INTERVAL * 10, followed).await;
+    }
+    Ok(())
+}
+
+async fn stop(id: &str, remote: Remote) -> Result<(), CliError> {
+    let (mut job, was_running) = SourcedJob::stop(id, remote).await?;
+    let name = job.fields().id.short().to_owned();
+    if !was_running {
+        let state = job.state().await?;
+        output::message(&format!("job {name} has ended already: {}", state.as_str()));
         return Ok(());
     }
-    let since = Instant::now();
-    while job.is_running() {
-        if since.elapsed() > END_TIME_MAX {
-            let message = format!(
-                "job {name} did not end within {} s; its process is {}",
-                END_TIME_MAX.as_secs(),
-                job.record.process
-            );
-            return Err(CliError::Failed(message));
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-    output::message(&format!("job {name}: {}", job.reload().record.state.as_str()));
+    let state = job.wait_for_end().await?;
+    job.close().await;
+    output::message(&format!("job {name}: {}", state.as_str()));
     Ok(())
 }

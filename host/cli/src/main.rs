@@ -12,6 +12,7 @@ mod dry_run;
 mod error;
 mod gpus;
 mod job_limits;
+mod job_source;
 mod jobs;
 mod local_node;
 mod logging;
@@ -272,8 +273,8 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
 
 /// Returns the recorder of a program's job. If the job can't be recorded, it runs unrecorded, with a warning.
 fn recorder_of(spec: &ProgramSpec) -> JobRecorder {
-    let created =
-        jobs::job_store().and_then(|store| Ok(store.create(&spec.program, &spec.arguments, TenantId::DEFAULT)?));
+    let created = job_source::job_store()
+        .and_then(|store| Ok(store.create(&spec.program, &spec.arguments, TenantId::DEFAULT)?));
     created.unwrap_or_else(|e| {
         output::message(&format!("warning: this job is not recorded: {e}"));
         JobRecorder::disabled(TenantId::DEFAULT)

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use sandbar_node::{
-    Inspected, InspectedParameter, Job, PredictSummary, ProgramSummary, RowsSummary, TextTable, TrainSummary,
+    Inspected, InspectedParameter, Job, LoggedLine, PredictSummary, ProgramSummary, RowsSummary, TextTable,
+    TrainSummary,
 };
 
 use crate::error::CliError;
@@ -219,8 +220,8 @@ pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), 
     if form == OutputForm::Json {
         return json(summary);
     }
-    if !summary.result.is_null() {
-        line(&summary.result.as_str().map_or_else(|| summary.result.to_string(), str::to_owned))?;
+    if let Some(result) = result_text(&summary.result) {
+        line(&result)?;
     }
     if form == OutputForm::Failures {
         return Ok(());
@@ -229,6 +230,21 @@ pub(crate) fn program(summary: &ProgramSummary, form: OutputForm) -> Result<(), 
     let troubles = counts.failure_summary().map_or_else(String::new, |troubles| format!("; {troubles}"));
     message(&format!("succeeded: {}; {}{troubles}", all_tasks(counts.tasks), times(*build_seconds, *seconds)));
     Ok(())
+}
+
+/// Returns the result of a job's first task: text as it is, other values as JSON. `None` if it is null.
+pub(crate) fn result_text(result: &serde_json::Value) -> Option<String> {
+    (!result.is_null()).then(|| result.as_str().map_or_else(|| result.to_string(), str::to_owned))
+}
+
+/// Formats a line of a job's log: `(add 3-17, worker 3) info: it starts`.
+pub(crate) fn log_text(line: &LoggedLine) -> String {
+    format!("{} {}", line.source(), line.message().replace('\n', "\n  "))
+}
+
+/// Returns whether a log line is of the task with this name or id.
+pub(crate) fn is_line_of(line: &LoggedLine, task: Option<&str>) -> bool {
+    task.is_none_or(|task| line.name == task || line.task.as_deref() == Some(task))
 }
 
 /// Describes the number of tasks of a job: its first task and the submitted ones.

@@ -1,34 +1,29 @@
-//! Jobs of a cluster from outside: `host submit --node`, `host jobs ... --node`.
+//! Clusters from outside: connections, `host submit --node`, and the output of a followed job.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use sandbar_node::{
-    ClusterClient, ClusterJob, FollowEvent, JobCounts, JobQuery, JobResponse, LoggedLine, NewClusterJob, NodeAddress,
-    ProgressRow, RunState, build_crate, machine,
+    ClusterClient, ClusterJob, FollowEvent, LoggedLine, NewClusterJob, NodeAddress, ProgressRow, RunState, build_crate,
+    machine,
 };
-use serde::Serialize;
 
 use crate::args::Submit;
 use crate::cluster_args::{Remote, TimeoutArgs};
 use crate::error::CliError;
-use crate::job_limits::{END_TIME_MAX, POLL_INTERVAL, SCANNED_JOBS_MAX};
 use crate::output::OutputForm;
 use crate::signals::Interruption;
-use crate::table::{Columns, cell, ending};
 use crate::{output, signals};
 
 /// Default first task of a program.
 const MAIN: &str = "main";
 
-fn failed(e: impl std::fmt::Display) -> CliError {
-    CliError::Failed(e.to_string())
+/// Connects to the cluster of `--node`, if the option is set.
+pub(crate) async fn connect(remote: Remote) -> Result<Option<ClusterClient>, CliError> {
+    let Some(node) = remote.node else { return Ok(None) };
+    client(&node, remote.token, remote.data, remote.timeouts).await.map(Some)
 }
-
-/// A connection to a cluster from outside.
-pub(crate) struct Cluster(ClusterClient);
 
 async fn client(
     node: &NodeAddress,
@@ -41,7 +36,7 @@ async fn client(
         None => machine::state_folder().map_err(CliError::Failed)?.join("client"),
     };
     let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
-    ClusterClient::connect(&data, node, token.as_deref(), timeouts.into()).await.map_err(failed)
+    ClusterClient::connect(&data, node, token.as_deref(), timeouts.into()).await.map_err(CliError::failed)
 }
 
 /// Submits a program to a cluster.
@@ -58,7 +53,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let new = NewClusterJob::new(&component, &program, task, submit.args);
     let mut client = client(&node, submit.member.token, submit.member.data, submit.timeouts).await?;
     interruption.set_outcome(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
-    let job = client.submit(new, &component).await.map_err(failed)?;
+    let job = client.submit(new, &component).await.map_err(CliError::failed)?;
     let id = job.id.short().to_owned();
     interruption.set_outcome(format!("job {id} continues; stop it with `host jobs stop {id} --node {node}`"));
     if submit.no_wait {
@@ -77,7 +72,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
         ));
     }
     let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
-    let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(failed)?;
+    let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(CliError::failed)?;
     client.close().await;
     ended(&job, OutputForm::new(submit.json, submit.quiet))
 }
@@ -86,7 +81,7 @@ async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
     let report = |text: String| output::message(&text);
     let cache = machine::cache_folder().map_err(CliError::Failed)?;
     let file = if path.is_dir() {
-        build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(failed)?
+        build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(CliError::failed)?
     } else {
         path.to_owned()
     };
@@ -97,13 +92,11 @@ async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
 fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
     if form == OutputForm::Json {
         output::json(job)?;
-    } else if !job.result.is_null() {
-        output::line(&job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned))?;
+    } else if let Some(result) = output::result_text(&job.result) {
+        output::line(&result)?;
     }
     if let Some(error) = &job.error {
-        let chain = if error.chain.is_empty() { String::new() } else { format!("{}: ", error.chain.join(" > ")) };
-        let code = error.code.as_ref().map_or_else(String::new, |code| format!(" [{code}]"));
-        output::message(&format!("error: {chain}{}{code}", error.message));
+        output::message(&format!("error: {error}"));
     }
     Ok(match job.state {
         RunState::Succeeded if form == OutputForm::Failures => ExitCode::SUCCESS,
@@ -123,7 +116,7 @@ fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
 }
 
 /// Reported state of a followed job.
-struct FollowOutput {
+pub(crate) struct FollowOutput {
     is_quiet: bool,
     /// Filter: only lines of the task with this name or id.
     task: Option<String>,
@@ -133,7 +126,12 @@ struct FollowOutput {
 }
 
 impl FollowOutput {
-    fn print(&mut self, event: FollowEvent) {
+    /// Prints only log lines, on standard output.
+    pub(crate) fn of_logs(task: Option<String>) -> FollowOutput {
+        FollowOutput { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() }
+    }
+
+    pub(crate) fn print(&mut self, event: FollowEvent) {
         match event {
             FollowEvent::Line(line) => self.line(&line),
             FollowEvent::LogUnreachable(address) if self.to_stdout || !self.is_quiet => {
@@ -154,11 +152,10 @@ impl FollowOutput {
     }
 
     fn line(&self, line: &LoggedLine) {
-        let is_it = |task: &String| line.name == *task || line.task.as_deref() == Some(task);
-        if !self.task.as_ref().is_none_or(is_it) {
+        if !output::is_line_of(line, self.task.as_deref()) {
             return;
         }
-        let text = format!("{} {}", line.source(), line.message().replace('\n', "\n  "));
+        let text = output::log_text(line);
         if self.to_stdout {
             // The reader may have closed the pipe.
             let _ = output::line(&text);
@@ -173,125 +170,5 @@ impl FollowOutput {
                 output::message(&row);
             }
         }
-    }
-}
-
-impl Cluster {
-    /// Connects to the cluster of `--node`, if the option is set.
-    pub(crate) async fn connect(remote: Remote) -> Result<Option<Cluster>, CliError> {
-        let Some(node) = remote.node else { return Ok(None) };
-        Ok(Some(Cluster(client(&node, remote.token, remote.data, remote.timeouts).await?)))
-    }
-
-    pub(crate) async fn list(mut self, state: Option<RunState>, limit: usize, as_json: bool) -> Result<(), CliError> {
-        #[derive(Serialize)]
-        struct JobList {
-            jobs: Vec<ClusterJob>,
-        }
-        let scanned = if state.is_some() { SCANNED_JOBS_MAX } else { limit };
-        let mut jobs = self.0.list(u32::try_from(scanned).unwrap_or(u32::MAX)).await.map_err(failed)?;
-        self.0.close().await;
-        jobs.retain(|job| state.is_none_or(|state| state == job.state));
-        jobs.truncate(limit);
-        if as_json {
-            return output::json(&JobList { jobs });
-        }
-        let mut table = Columns::new(&["JOB", "STATE", "PROGRAM", "NODE", "TAKEN", "TASKS", "FAILED", "ERROR"]);
-        for job in &jobs {
-            let has_counts = job.state.is_finished();
-            table.row([
-                job.id.short().to_owned(),
-                job.state.as_str().to_owned(),
-                ending(&job.program),
-                job.node.clone(),
-                job.runs.to_string(),
-                cell(has_counts.then_some(job.counts.tasks)),
-                cell(has_counts.then_some(job.counts.failed)),
-                job.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
-            ]);
-        }
-        output::print(&table.text())
-    }
-
-    /// Returns the response to a query of a job, or `None` if the job has no record of it.
-    pub(crate) async fn query(&mut self, job: &str, query: &JobQuery) -> Result<Option<JobResponse>, CliError> {
-        self.0.query(job, query).await.map_err(failed)
-    }
-
-    /// Returns the named job, or the last one.
-    pub(crate) async fn find(&mut self, id: Option<&str>) -> Result<ClusterJob, CliError> {
-        match id {
-            Some(id) => self.0.status(id).await.map_err(failed),
-            None => {
-                let last = self.0.list(1).await.map_err(failed)?.into_iter().next();
-                let last = last.ok_or_else(|| failed("the cluster has no job of this tenant"))?;
-                self.0.status(last.id.as_str()).await.map_err(failed)
-            }
-        }
-    }
-
-    pub(crate) async fn status(mut self, id: Option<&str>, as_json: bool) -> Result<(), CliError> {
-        let job = self.find(id).await?;
-        self.0.close().await;
-        if as_json {
-            return output::json(&job);
-        }
-        let arguments: Vec<String> = job.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let mut lines = vec![
-            ("job", format!("{} ({})", job.id.short(), job.id)),
-            ("state", job.state.as_str().to_owned()),
-            ("program", job.program.clone()),
-            ("arguments", arguments.join(" ")),
-            ("node", job.node.clone()),
-        ];
-        if job.runs > 1 {
-            lines.push(("takeovers", format!("{}: its earlier nodes are lost", job.runs - 1)));
-        }
-        if job.state.is_finished() {
-            let JobCounts { succeeded, failed, stopped, .. } = job.counts;
-            let troubles = JobCounts { failed: 0, takeovers: 0, ..job.counts }.failure_summary();
-            let troubles = troubles.map_or_else(String::new, |troubles| format!("; {troubles}"));
-            lines.push(("tasks", format!("{succeeded} succeeded, {failed} failed, {stopped} stopped{troubles}")));
-        }
-        if !job.result.is_null() {
-            lines.push(("result", job.result.as_str().map_or_else(|| job.result.to_string(), str::to_owned)));
-        }
-        lines.extend(job.error.as_ref().map(|error| ("error", error.message.clone())));
-        let lines = lines.into_iter().filter(|(_, text)| !text.is_empty());
-        output::print(
-            &lines
-                .map(|(name, text)| format!("{name:<10} {}\n", text.replace('\n', "\n           ")))
-                .collect::<String>(),
-        )
-    }
-
-    pub(crate) async fn logs(mut self, id: Option<&str>, follow: bool, task: Option<&str>) -> Result<(), CliError> {
-        let job = self.find(id).await?;
-        let task = task.map(str::to_owned);
-        let mut output = FollowOutput { is_quiet: true, task, to_stdout: true, progress: BTreeSet::new() };
-        let followed = self.0.follow(job.id.as_str(), |event| output.print(event));
-        if follow || job.state.is_finished() {
-            followed.await.map_err(failed)?;
-        } else {
-            // The log lines so far.
-            let _ = tokio::time::timeout(POLL_INTERVAL * 10, followed).await;
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn stop(mut self, id: &str) -> Result<(), CliError> {
-        let job = self.0.stop(id).await.map_err(failed)?;
-        let (name, since) = (job.id.short().to_owned(), Instant::now());
-        let mut state = job.state;
-        while !state.is_finished() {
-            if since.elapsed() > END_TIME_MAX {
-                return Err(failed(format!("job {name} did not end within {} s", END_TIME_MAX.as_secs())));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-            state = self.0.status(job.id.as_str()).await.map_err(failed)?.state;
-        }
-        self.0.close().await;
-        output::message(&format!("job {name}: {}", state.as_str()));
-        Ok(())
     }
 }

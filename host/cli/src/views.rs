@@ -4,70 +4,23 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ActorRow, ClusterJob, GroupRow, JobFolderLimits, JobName, JobQuery, JobResponse, JobSummary, Listing, MemoryView,
-    NodeRow, ObjectRow, ResourceRow, RunState, StoredJob, TaskRow, WorkerRow,
+    ActorRow, GroupRow, JobFolderLimits, JobQuery, JobResponse, JobSummary, Listing, MemoryView, NodeRow, ObjectRow,
+    ResourceRow, RunState, TaskRow, WorkerRow,
 };
 use serde::Serialize;
 
 use crate::cluster_args::Remote;
 use crate::error::CliError;
-use crate::jobs::{find, query_job};
+use crate::job_source::SourcedJob;
 use crate::output;
-use crate::remote::Cluster;
 use crate::table::{Columns, cell, size, time};
 use crate::view_args::{JobSelector, List, Summary, Timeline};
 
 /// Default number of listed objects.
 const OBJECTS_SHOWN: u32 = 100;
 
-/// The job to show: one of this machine, or one of a cluster, through its node.
-enum ShownJob {
-    Local(Box<StoredJob>),
-    Cluster(Box<(Cluster, ClusterJob)>),
-}
-
-impl ShownJob {
-    /// Returns the job of this name, or the last one.
-    async fn find(id: Option<&str>, remote: &Remote) -> Result<ShownJob, CliError> {
-        Ok(match Cluster::connect(remote.clone()).await? {
-            None => ShownJob::Local(Box::new(find(id)?)),
-            Some(mut cluster) => {
-                let job = cluster.find(id).await?;
-                ShownJob::Cluster(Box::new((cluster, job)))
-            }
-        })
-    }
-
-    fn id(&self) -> &JobName {
-        match self {
-            ShownJob::Local(job) => &job.record.id,
-            ShownJob::Cluster(remote) => &remote.1.id,
-        }
-    }
-
-    fn program(&self) -> &str {
-        match self {
-            ShownJob::Local(job) => &job.record.program,
-            ShownJob::Cluster(remote) => &remote.1.program,
-        }
-    }
-
-    /// Returns the job's state.
-    async fn state(&mut self) -> Result<RunState, CliError> {
-        match self {
-            ShownJob::Local(job) => Ok(job.reload().record.state),
-            ShownJob::Cluster(remote) => Ok(remote.0.find(Some(remote.1.id.as_str())).await?.state),
-        }
-    }
-
-    /// Returns the response to a query, or `None` if the job has no record of it.
-    async fn query(&mut self, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
-        match self {
-            ShownJob::Local(job) => query_job(job, query).await,
-            ShownJob::Cluster(remote) => remote.0.query(remote.1.id.as_str(), &query).await,
-        }
-    }
-
+/// Queries of the views.
+impl SourcedJob {
     /// Returns the response to a query of the job's tasks, which are always recorded.
     async fn query_recorded<T>(
         &mut self,
@@ -87,14 +40,14 @@ impl ShownJob {
         match self.query(query).await? {
             Some(response) => select(response).ok_or_else(|| self.unexpected_response()),
             None => {
-                output::message(&format!("job {} has ended and holds no objects", self.id().short()));
+                output::message(&format!("job {} has ended and holds no objects", self.fields().id.short()));
                 Ok(T::default())
             }
         }
     }
 
     fn unexpected_response(&self) -> CliError {
-        CliError::Failed(format!("job {}: its node sent an unexpected response", self.id().short()))
+        CliError::Failed(format!("job {}: its node sent an unexpected response", self.fields().id.short()))
     }
 }
 
@@ -108,29 +61,29 @@ macro_rules! rows_of {
 pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
     match list {
         List::Tasks { state, name, rows } => {
-            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let query = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
             let listing = job.query_recorded(query, rows_of!(Tasks)).await?;
             show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
         }
         List::Actors(rows) => {
-            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Actors { limit: rows.limit }, rows_of!(Actors)).await?;
             show(&job, "actors", &listing, rows.shown(), actors_table)?;
         }
-        List::Objects(rows) => objects(rows.job.as_deref(), &rows.remote, rows.shown()).await?,
+        List::Objects(rows) => objects(rows.job.as_deref(), rows.remote.clone(), rows.shown()).await?,
         List::Workers(rows) => {
-            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Workers { limit: rows.limit }, rows_of!(Workers)).await?;
             show(&job, "workers", &listing, rows.shown(), workers_table)?;
         }
         List::PlacementGroups(rows) => {
-            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Groups { limit: rows.limit }, rows_of!(Groups)).await?;
             show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
         }
         List::Nodes(rows) => {
-            let mut job = ShownJob::find(rows.job.as_deref(), &rows.remote).await?;
+            let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Nodes { limit: rows.limit }, rows_of!(Nodes)).await?;
             show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
         }
@@ -147,11 +100,11 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
         summary: &'a JobSummary,
     }
     let Summary::Tasks { job, json, remote } = summary;
-    let mut job = ShownJob::find(job.as_deref(), &remote).await?;
+    let mut job = SourcedJob::find(job.as_deref(), remote).await?;
     let summary = job.query_recorded(JobQuery::Summary, rows_of!(Summary)).await?;
     if json {
         let state = job.state().await?;
-        output::json(&SummaryOutput { job: job.id().as_str(), state, summary: &summary })?;
+        output::json(&SummaryOutput { job: job.fields().id.as_str(), state, summary: &summary })?;
     } else {
         output::print(&summary_table(&summary))?;
     }
@@ -159,7 +112,7 @@ pub(crate) async fn summary(summary: Summary) -> Result<ExitCode, CliError> {
 }
 
 pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
-    let mut job = ShownJob::find(timeline.id.as_deref(), &timeline.remote).await?;
+    let mut job = SourcedJob::find(timeline.id.as_deref(), timeline.remote.clone()).await?;
     if timeline.output.is_none() && std::io::stdout().is_terminal() {
         return Err(CliError::Usage(
             "the timeline is not printed on a terminal: name a file with -o, or redirect standard output".to_owned(),
@@ -167,7 +120,7 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     }
     let all = JobQuery::Tasks { limit: u32::MAX, state: None, name: None };
     let tasks = job.query_recorded(all, rows_of!(Tasks)).await?.rows;
-    let trace = sandbar_node::trace(job.id(), job.program(), &tasks);
+    let trace = sandbar_node::trace(job.fields().id, job.fields().program, &tasks);
     let Some(path) = timeline.output else {
         output::json(&trace)?;
         return Ok(ExitCode::SUCCESS);
@@ -176,12 +129,12 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
     let mut file = BufWriter::new(std::fs::File::create(&path).map_err(failed)?);
     serde_json::to_writer(&mut file, &trace).map_err(|e| failed(e.into()))?;
     file.flush().map_err(failed)?;
-    output::message(&format!("timeline of job {}: {}", job.id().short(), path.display()));
+    output::message(&format!("timeline of job {}: {}", job.fields().id.short(), path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn all_objects(selector: JobSelector) -> Result<ExitCode, CliError> {
-    objects(selector.id.as_deref(), &selector.remote, (OBJECTS_SHOWN, selector.json)).await?;
+    objects(selector.id.as_deref(), selector.remote.clone(), (OBJECTS_SHOWN, selector.json)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -192,18 +145,18 @@ pub(crate) async fn memory(selector: JobSelector) -> Result<ExitCode, CliError> 
         #[serde(flatten)]
         view: &'a MemoryView,
     }
-    let mut job = ShownJob::find(selector.id.as_deref(), &selector.remote).await?;
+    let mut job = SourcedJob::find(selector.id.as_deref(), selector.remote.clone()).await?;
     let view = job.query_objects(JobQuery::Memory, rows_of!(Memory)).await?;
     if selector.json {
-        output::json(&MemoryOutput { job: job.id().as_str(), view: &view })?;
+        output::json(&MemoryOutput { job: job.fields().id.as_str(), view: &view })?;
     } else {
         output::print(&memory_text(&view))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Result<(), CliError> {
-    let mut job = ShownJob::find(id, remote).await?;
+async fn objects(id: Option<&str>, remote: Remote, shown: (u32, bool)) -> Result<(), CliError> {
+    let mut job = SourcedJob::find(id, remote).await?;
     let listing = job.query_objects(JobQuery::Objects { limit: shown.0 }, rows_of!(Objects)).await?;
     show(&job, "objects", &listing, shown, objects_table)
 }
@@ -211,7 +164,7 @@ async fn objects(id: Option<&str>, remote: &Remote, shown: (u32, bool)) -> Resul
 /// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` if fewer
 /// rows than the total were searched.
 fn show<T: Serialize>(
-    job: &ShownJob,
+    job: &SourcedJob,
     rows_name: &str,
     listing: &Listing<T>,
     (limit, as_json): (u32, bool),
@@ -219,7 +172,7 @@ fn show<T: Serialize>(
 ) -> Result<(), CliError> {
     if as_json {
         let mut all = serde_json::Map::new();
-        all.insert("job".to_owned(), job.id().as_str().into());
+        all.insert("job".to_owned(), job.fields().id.as_str().into());
         all.insert("total".to_owned(), listing.total.into());
         if let Some(looked_at) = listing.looked_at {
             all.insert("looked_at".to_owned(), looked_at.into());
@@ -230,7 +183,7 @@ fn show<T: Serialize>(
     }
     if listing.rows.is_empty() && listing.total == 0 {
         // A message, because an empty table looks as if rows were missing.
-        output::message(&format!("job {} has no {} to show", job.id().short(), rows_name.replace('_', " ")));
+        output::message(&format!("job {} has no {} to show", job.fields().id.short(), rows_name.replace('_', " ")));
         return Ok(());
     }
     output::print(&table(&listing.rows).text())?;

@@ -1,6 +1,7 @@
 //! The record of a job: one small JSON file, replaced atomically at each change.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -36,6 +37,17 @@ impl JobFailure {
     /// Creates a failure from a fault and the names of the tasks that led to it.
     pub fn from_fault(fault: &Fault, chain: &[String]) -> JobFailure {
         JobFailure { code: Some(fault.code.as_str().to_owned()), message: fault.message.clone(), chain: chain.to_vec() }
+    }
+}
+
+/// Formats the failure as a [`TaskError`](sandbar_core::TaskError): `main > add: no number [refused]`.
+impl fmt::Display for JobFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.chain.is_empty() {
+            write!(f, "{}: ", self.chain.join(" > "))?;
+        }
+        f.write_str(&self.message)?;
+        self.code.as_ref().map_or(Ok(()), |code| write!(f, " [{code}]"))
     }
 }
 
