@@ -307,12 +307,12 @@ fn a_suspended_job_goes_on_afterwards() {
     let lab = Lab::new();
     let program = format!("{}#tree", component("tests/programs/tasks").display());
     let words = lab.command(&["submit", &program, "--arg", "depth=2", "--arg", "width=40", "--arg", "steps=3000000"]);
-    // A shell that goes on when its command is suspended, and has it go on then.
+    // A shell that resumes its suspended command once the test has looked at it. A second Ctrl-Z, of one that was thought
+    // lost, may suspend the command again.
+    const SHELL: &str = "set -m; \"$0\" \"$@\"; : > suspended; until [ -e seen ]; do sleep 0.1; done; \
+                         status=147; while [ $status = 147 -o $status = 148 ]; do fg %1; status=$?; done; exit $status";
     let mut command = Command::new("bash");
-    command
-        .args(["-c", "set -m; \"$0\" \"$@\"; touch suspended; sleep 1; fg"])
-        .arg(words.get_program())
-        .args(words.get_args());
+    command.args(["-c", SHELL]).arg(words.get_program()).args(words.get_args());
     command.current_dir(lab.path("")).envs(words.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut shell = InTerminal::start(command);
     let host = |shell: &InTerminal| children(shell.child.id()).first().copied();
@@ -333,6 +333,7 @@ fn a_suspended_job_goes_on_afterwards() {
     };
     assert!(is_suspended(process), "the host");
     assert!(!children(process).into_iter().any(is_suspended), "its workers go on with what they have");
+    lab.write("seen", "");
     until("it ends", || shell.status().is_some());
     let status = shell.status().expect("it has ended");
     let screen = shell.screen();
