@@ -333,6 +333,8 @@ fn a_suspended_job_goes_on_afterwards() {
     };
     assert!(is_suspended(process), "the host");
     assert!(!children(process).into_iter().any(is_suspended), "its workers go on with what they have");
+    // Long enough for what is waited for to have been given up.
+    std::thread::sleep(Duration::from_secs(1));
     lab.write("seen", "");
     until("it ends", || shell.status().is_some());
     let status = shell.status().expect("it has ended");
