@@ -219,8 +219,8 @@ fn from_json() {
     refused("doubled", "{}", "doubled: argument `batch` is missing [refused]");
     refused(
         "tree",
-        r#"{"depth": 1, "of": 5}"#,
-        "tree: argument `of` can't be read as ObjectRef<Batch>: an ObjectRef can only be deserialised inside a value \
+        r#"{"depth": 1, "content": 5}"#,
+        "tree: argument `content` can't be read as ObjectRef<Batch>: an ObjectRef can only be deserialised inside a value \
          of a task or an object [refused]",
     );
     refused("half", r#"{"n": 3}"#, "half: 3 is odd [refused]");

@@ -312,12 +312,12 @@ fn a_suspended_job_goes_on_afterwards() {
     let program = format!("{}#tree", component("tests/programs/tasks").display());
     let host_command =
         lab.command(&["submit", &program, "--arg", "depth=2", "--arg", "width=40", "--arg", "steps=3000000"]);
-    // A shell that continues when its command is suspended, and then resumes it.
+    // A shell that resumes its suspended command once the test has looked at it. A second Ctrl-Z, sent because
+    // the first seemed lost, may suspend the command again.
+    const SHELL: &str = "set -m; \"$0\" \"$@\"; : > suspended; until [ -e seen ]; do sleep 0.1; done; \
+                         status=147; while [ $status = 147 -o $status = 148 ]; do fg %1; status=$?; done; exit $status";
     let mut command = Command::new("bash");
-    command
-        .args(["-c", "set -m; \"$0\" \"$@\"; touch suspended; sleep 1; fg"])
-        .arg(host_command.get_program())
-        .args(host_command.get_args());
+    command.args(["-c", SHELL]).arg(host_command.get_program()).args(host_command.get_args());
     command.current_dir(lab.path("")).envs(host_command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut shell = InTerminal::start(command);
     let host = |shell: &InTerminal| children(shell.child.id()).first().copied();
@@ -338,6 +338,9 @@ fn a_suspended_job_goes_on_afterwards() {
     };
     assert!(is_suspended(process), "the host");
     assert!(!children(process).into_iter().any(is_suspended), "a worker is suspended");
+    // Timeouts of what the host waits for would pass in this time.
+    std::thread::sleep(Duration::from_secs(1));
+    lab.write("seen", "");
     until("it ends", || shell.status().is_some());
     let status = shell.status().expect("it has ended");
     let screen = shell.screen();

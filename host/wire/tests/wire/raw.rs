@@ -23,6 +23,11 @@ use crate::support::*;
 #[path = "../../src/transfer/tests/accept_any_server.rs"]
 mod accept_any_server;
 
+/// Returns the name of this version's protocol.
+pub fn alpn() -> String {
+    format!("sandbar/{PROTOCOL_VERSION}")
+}
+
 pub struct Raw {
     pub endpoint: quinn::Endpoint,
     chain: Vec<CertificateDer<'static>>,
@@ -90,7 +95,7 @@ impl Raw {
 
     /// Connects and waits for admission.
     pub async fn connect_in(&self, to: &Endpoint) -> quinn::Connection {
-        let quinn = self.connect(to.address().unwrap(), "sandbar/1").await.unwrap();
+        let quinn = self.connect(to.address().unwrap(), &alpn()).await.unwrap();
         let mut welcome = quinn.accept_uni().await.unwrap();
         assert_eq!(welcome.read_to_end(10).await.unwrap(), [1]);
         quinn
@@ -113,7 +118,7 @@ impl Raw {
     /// Starts a handshake of which only some datagrams are sent.
     pub fn begin(&self, from: IpAddr, to: SocketAddr, datagrams: usize) -> (quinn::Endpoint, quinn::Connecting) {
         let endpoint = limited_endpoint(from, datagrams, false);
-        let connecting = endpoint.connect_with(self.config("sandbar/1"), to, "sandbar").unwrap();
+        let connecting = endpoint.connect_with(self.config(&alpn()), to, "sandbar").unwrap();
         (endpoint, connecting)
     }
 }

@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, Issuer, KeyPair, PKCS_ED25519, SanType};
 use sandbar_wire::*;
 
-use crate::raw::Raw;
+use crate::raw::{Raw, alpn};
 use crate::support::*;
 
 /// Connects to a node that issues certificates and to one that does not, and expects how each refuses.
@@ -14,7 +14,7 @@ async fn check(raw: &Raw, alone: Result<CloseCode, u8>, with_joins: Result<Close
         if joins {
             server.serve_joins(cluster.issuer()).unwrap();
         }
-        let closing = raw.closed(server.address().unwrap(), "sandbar/1").await;
+        let closing = raw.closed(server.address().unwrap(), &alpn()).await;
         let closing = closing.map(|(code, _)| code).map_err(|lost| match lost {
             DisconnectReason::Alert { alert } => alert,
             other => panic!("{other}"),
@@ -67,7 +67,7 @@ async fn nodes_are_no_authorities() {
     let signed = params.signed_by(&pair, &issuer).unwrap();
     let forger = Raw::with(pair, vec![signed.into(), own.into()]);
     let server = cluster.endpoint("s");
-    let lost = forger.closed(server.address().unwrap(), "sandbar/1").await.unwrap_err();
+    let lost = forger.closed(server.address().unwrap(), &alpn()).await.unwrap_err();
     assert_eq!(lost, DisconnectReason::Alert { alert: UNKNOWN_CA });
 }
 
@@ -76,7 +76,7 @@ async fn nodes_are_no_authorities() {
 async fn a_tenant_can_t_be_a_node() {
     let cluster = Cluster::new();
     let tenant = Raw::member(&cluster, Role::Tenant, "acme");
-    let impostor = quinn::Endpoint::server(tenant.server("sandbar/1"), LOOPBACK).unwrap();
+    let impostor = quinn::Endpoint::server(tenant.server(&alpn()), LOOPBACK).unwrap();
     let accepting = impostor.clone();
     tokio::spawn(async move {
         while let Some(incoming) = accepting.accept().await {

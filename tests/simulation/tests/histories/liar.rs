@@ -9,7 +9,7 @@ use quinn::{Connection, EndpointConfig, RecvStream, SendStream};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use sandbar_core::ObjectId;
 use sandbar_simulation::Socket;
-use sandbar_wire::{Priority, RootHash, TRANSFER_STREAM};
+use sandbar_wire::{PROTOCOL_VERSION, Priority, RootHash, TRANSFER_STREAM};
 use serde::Deserialize;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -76,7 +76,7 @@ fn server() -> quinn::ServerConfig {
     let config = config.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
     let mut config = config.with_single_cert(vec![certificate.clone().into()], key).unwrap();
     config.send_tls13_tickets = 0;
-    config.alpn_protocols = vec![b"sandbar/1".to_vec()];
+    config.alpn_protocols = vec![format!("sandbar/{PROTOCOL_VERSION}").into_bytes()];
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(config).unwrap()));
     let mut transport = quinn::TransportConfig::default();
     transport.keep_alive_interval(Some(Duration::from_millis(300)));

@@ -1,13 +1,17 @@
 //! Simulation of whole nodes: engines with their schedulers and value stores, simulated workers, disks and a network, driven
 //! by a seed. A seed replays exactly.
 //!
-//! Faults: workers and nodes crash, connections break, disks are slow and fail, stores are full, workers can't be started.
+//! Faults: workers and nodes crash, connections break, disks are slow and fail, stores are full, workers can't be started,
+//! a node lies to the others.
 //! Invariants: each consumer gets the value that its producer computes; a job has the expected result, or an error that the
 //! faults explain; no reference is leaked; memory stays within its limit; the engines have no state of jobs that have ended;
 //! each job ends once faults have ended.
 
+mod checks;
 mod driver;
 mod leases;
+mod liar;
+mod network;
 mod program;
 mod worker;
 mod world;
@@ -50,6 +54,11 @@ fn nodes_with_faults() {
     simulate(2_000_000, all_faults);
 }
 
+#[test]
+fn nodes_with_a_liar() {
+    simulate(3_000_000, |random| Faults { nodes: 2 + random.below(2), has_liar: true, ..Faults::default() });
+}
+
 fn all_faults(random: &mut Seed) -> Faults {
     Faults {
         nodes: 1 + random.below(3),
@@ -59,6 +68,7 @@ fn all_faults(random: &mut Seed) -> Faults {
         disk_fails: random.below(2) * 20,
         start_fails: random.below(2) * 10,
         small_memory: random.below(2) == 0,
+        has_liar: false,
     }
 }
 

@@ -13,6 +13,9 @@ pub(super) const METHOD: u32 = 3;
 /// over by another node.
 pub(super) const WITHOUT_ACTORS: u8 = 0x80;
 
+/// Maximum depth of a root task.
+pub(super) const DEPTH_MAX: u8 = 3;
+
 /// Maximum number of children of a task.
 const CHILDREN_MAX: u32 = 4;
 
@@ -114,6 +117,11 @@ pub(super) fn combine(seed: u64, input: Option<u64>, children: &[u64]) -> u64 {
         result = result.with(&child.to_le_bytes());
     }
     result.value()
+}
+
+/// Returns a task's number with a depth of at most [`DEPTH_MAX`]: a liar may have submitted the task.
+pub(super) fn limited(number: u8) -> u8 {
+    (number & !WITHOUT_ACTORS).min(DEPTH_MAX) | number & WITHOUT_ACTORS
 }
 
 /// Returns the number of a child.

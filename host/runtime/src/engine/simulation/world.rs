@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHasher;
-use sandbar_core::{Argument, Code, JobId, Limits, NodeId, Seed, TaskId, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Argument, JobId, Limits, NodeId, Seed, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
 use sandbar_jobs::{JobLog, LogOutput};
-use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet};
+use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_store::{SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
 use sandbar_worker::program::Doorbell;
@@ -23,17 +23,18 @@ use super::super::jobs::{JobOutputs, JobResult, NewJob, RootTask};
 use super::super::workers::WORKERS_MAX;
 use super::driver::{Clock, SimDriver, Surroundings};
 use super::leases::LeaseJob;
-use super::program::{WITHOUT_ACTORS, decode, expected};
+use super::liar::Liar;
+use super::program::{DEPTH_MAX, WITHOUT_ACTORS, expected};
 use super::worker::SimWorker;
 use crate::calls::{Program, ProgramTask};
-use crate::peer::{CachedResult, JobRoot, NewPeer, PeerEnd, PeerLine, RemoteObject};
+use crate::peer::{CachedResult, PeerEnd, RemoteObject};
 
 /// Maximum simulated time of a run. A run without faults takes much less.
-const TIME_MAX: Duration = Duration::from_secs(300);
+pub(super) const TIME_MAX: Duration = Duration::from_secs(300);
 /// Time from the start of a run in which faults happen.
 const FAULT_TIME: Duration = Duration::from_millis(400);
 /// Slots of a node.
-const SLOTS: u32 = 2;
+pub(super) const SLOTS: u32 = 2;
 const LIMITS: JobLimits = JobLimits {
     tasks_max: 100_000,
     depth_max: 100,
@@ -55,98 +56,103 @@ pub(super) struct Faults {
     /// Probability, in percent, that a worker can't be started.
     pub(super) start_fails: u32,
     pub(super) small_memory: bool,
+    /// Whether a node lies to the others, until it is expelled.
+    pub(super) has_liar: bool,
 }
 
 impl Faults {
-    fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.worker_crashes + self.node_crashes + self.disconnects + self.disk_fails + self.start_fails > 0
             || self.small_memory
+            || self.has_liar
     }
 }
 
-struct Node {
-    engine: Engine,
-    surroundings: Rc<RefCell<Surroundings>>,
-    jobs: Vec<SimJob>,
-    leases: LeaseJob,
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    pub(super) surroundings: Rc<RefCell<Surroundings>>,
+    pub(super) jobs: Vec<SimJob>,
+    pub(super) leases: LeaseJob,
 }
 
 impl Node {
-    fn jobs_have_ended(&self) -> bool {
+    pub(super) fn jobs_have_ended(&self) -> bool {
         self.jobs.iter().all(|job| job.outcome.is_some())
     }
 }
 
 /// A job: what it runs, and its result.
-struct SimJob {
-    id: JobId,
-    work: JobWork,
-    result: oneshot::Receiver<JobResult>,
-    outcome: Option<Result<Vec<u8>, String>>,
+pub(super) struct SimJob {
+    pub(super) id: JobId,
+    pub(super) work: JobWork,
+    pub(super) result: oneshot::Receiver<JobResult>,
+    pub(super) outcome: Option<Result<Vec<u8>, String>>,
 }
 
 /// What a job runs.
 #[derive(Debug, Clone)]
-struct JobWork {
+pub(super) struct JobWork {
     /// Name in the cluster, if another node may take it over.
-    name: Option<Arc<str>>,
+    pub(super) name: Option<Arc<str>>,
     /// The node that it was submitted to.
-    node: u32,
-    seed: u64,
+    pub(super) node: u32,
+    pub(super) seed: u64,
     /// Depth and flags of its root task.
-    number: u8,
+    pub(super) number: u8,
 }
 
 /// A job that another node takes over.
-struct Takeover {
-    at: Duration,
-    work: JobWork,
+pub(super) struct Takeover {
+    pub(super) at: Duration,
+    pub(super) work: JobWork,
 }
 
 impl JobWork {
-    fn expected(&self) -> u64 {
+    pub(super) fn expected(&self) -> u64 {
         expected(self.seed, self.number, None)
     }
 }
 
 /// A connection of two nodes.
-struct Connection {
-    ends: [PeerEnd; 2],
+pub(super) struct Connection {
+    pub(super) ends: [PeerEnd; 2],
     /// Frames in flight, by direction, with the times at which they arrive.
-    frames: [VecDeque<(Duration, Vec<u8>)>; 2],
+    pub(super) frames: [VecDeque<(Duration, Vec<u8>)>; 2],
 }
 
 pub(super) struct World {
-    random: Seed,
-    clock: Clock,
-    faults: Faults,
-    fault_times: Vec<(Duration, Fault)>,
-    nodes: BTreeMap<u32, Node>,
-    connections: BTreeMap<(u32, u32), Connection>,
+    pub(super) random: Seed,
+    pub(super) clock: Clock,
+    pub(super) faults: Faults,
+    pub(super) fault_times: Vec<(Duration, Fault)>,
+    pub(super) nodes: BTreeMap<u32, Node>,
+    pub(super) connections: BTreeMap<(u32, u32), Connection>,
     /// Broken connections, and when they are made again.
-    broken: Vec<(Duration, u32, u32)>,
+    pub(super) broken: Vec<(Duration, u32, u32)>,
     /// Fetches under way: when, by which node and its number, and what.
-    fetches: Vec<(Duration, u32, u64, RemoteObject)>,
-    loads: Vec<(Duration, u32, NodeId, u32)>,
-    takeovers: Vec<Takeover>,
-    next_range: u32,
-    program: Arc<Program>,
+    pub(super) fetches: Vec<(Duration, u32, u64, RemoteObject)>,
+    pub(super) loads: Vec<(Duration, u32, NodeId, u32)>,
+    pub(super) takeovers: Vec<Takeover>,
+    pub(super) next_range: u32,
+    pub(super) program: Arc<Program>,
+    pub(super) liar: Option<Liar>,
     /// Whether jobs have no actors, and can be taken over.
-    is_lasting: bool,
-    doorbell: Doorbell,
-    log: JobLog,
-    frame: Vec<u8>,
+    pub(super) is_lasting: bool,
+    pub(super) doorbell: Doorbell,
+    pub(super) log: JobLog,
+    pub(super) frame: Vec<u8>,
     /// Hash of all that nodes have sent to each other, and when.
-    sent: FxHasher,
-    prints: bool,
+    pub(super) sent: FxHasher,
+    pub(super) prints: bool,
     _folder: tempfile::TempDir,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Fault {
+pub(super) enum Fault {
     CrashWorker,
     CrashNode,
     Disconnect,
+    ExpelLiar,
 }
 
 impl World {
@@ -161,12 +167,14 @@ impl World {
             (faults.worker_crashes, Fault::CrashWorker),
             (faults.node_crashes, Fault::CrashNode),
             (faults.disconnects, Fault::Disconnect),
+            (u32::from(faults.has_liar), Fault::ExpelLiar),
         ] {
             for _ in 0..count {
                 let at = FAULT_TIME.mul_f64(f64::from(random.below(1000)) / 1000.0);
                 fault_times.push((at, fault));
             }
         }
+        let liar = faults.has_liar.then(|| Liar::new(1 + random.below(faults.nodes)));
         fault_times.sort_by_key(|(at, _)| *at);
         let mut world = World {
             random,
@@ -181,6 +189,7 @@ impl World {
             takeovers: Vec::new(),
             next_range: 100,
             program,
+            liar,
             is_lasting,
             doorbell: Doorbell::new().unwrap(),
             log,
@@ -224,7 +233,7 @@ impl World {
         let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
         let leases = LeaseJob::start(&mut engine, leases_id, tenant_of(number));
         self.nodes.insert(number, Node { engine, surroundings, jobs: Vec::new(), leases });
-        let (seed, depth) = (self.random.next_u64(), 1 + self.random.below(3) as u8);
+        let (seed, depth) = (self.random.next_u64(), 1 + self.random.below(DEPTH_MAX.into()) as u8);
         let name = self.is_lasting.then(|| Arc::from(format!("job-{number}")));
         let number_of_task = if self.is_lasting { depth | WITHOUT_ACTORS } else { depth };
         self.start_job(number, JobWork { name, node: number, seed, number: number_of_task }, Vec::new());
@@ -283,22 +292,6 @@ impl World {
         worked
     }
 
-    fn connect(&mut self, a: u32, b: u32) {
-        if !self.nodes.contains_key(&a) || !self.nodes.contains_key(&b) {
-            return;
-        }
-        let resources = ResourceSet { cpus: u64::from(SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() };
-        let mut ends = Vec::new();
-        for (at, other) in [(a, b), (b, a)] {
-            let (line, end) = PeerLine::with_connection(self.doorbell.clone());
-            let peer = NewPeer { node: NodeId(other), resources: resources.clone(), slots: SLOTS, line };
-            self.nodes.get_mut(&at).unwrap().engine.join(peer);
-            ends.push(end);
-        }
-        let Ok(ends) = <[PeerEnd; 2]>::try_from(ends) else { return };
-        self.connections.insert((a, b), Connection { ends, frames: Default::default() });
-    }
-
     /// Runs until all jobs have ended. Returns a hash of what has happened.
     ///
     /// # Errors
@@ -355,7 +348,8 @@ impl World {
             let mut worker = worker.borrow_mut();
             worked |= !worker.is_idle();
             worker.run(now);
-            if let Some(error) = worker.errors.first() {
+            let wrong_value = worker.wrong_values.first().filter(|_| !self.faults.has_liar);
+            if let Some(error) = worker.errors.first().or(wrong_value) {
                 return Err(format!("node {number}, worker {}: {error}", worker.id));
             }
         }
@@ -396,112 +390,6 @@ impl World {
         Ok(worked)
     }
 
-    fn run_network(&mut self, now: Duration) -> bool {
-        let mut worked = false;
-        for connection in self.connections.values_mut() {
-            for from in 0..2 {
-                while let Some(frame) = connection.ends[from].try_next_outgoing() {
-                    worked = true;
-                    let delay = Duration::from_micros(u64::from(self.random.below(2000)));
-                    // Frames arrive in order.
-                    let last = connection.frames[from].back().map_or(Duration::ZERO, |(at, _)| *at);
-                    frame.hash(&mut self.sent);
-                    connection.frames[from].push_back((last.max(now + delay), frame));
-                }
-                while connection.frames[from].front().is_some_and(|(at, _)| *at <= now) {
-                    worked = true;
-                    let (_, frame) = connection.frames[from].pop_front().unwrap();
-                    connection.ends[1 - from].push_incoming(frame);
-                }
-            }
-        }
-        // An engine that rejects a message disconnects.
-        let closed = self.connections.iter().filter(|(_, connection)| connection.ends.iter().any(PeerEnd::is_closed));
-        for (a, b) in closed.map(|(nodes, _)| *nodes).collect::<Vec<_>>() {
-            self.connections.remove(&(a, b));
-            self.broken.push((now + Duration::from_millis(50), a, b));
-        }
-        for (at, a, b) in std::mem::take(&mut self.broken) {
-            if at <= now {
-                self.connect(a, b);
-            } else {
-                self.broken.push((at, a, b));
-            }
-        }
-        for (at, number, fetch, object) in std::mem::take(&mut self.fetches) {
-            if at > now {
-                self.fetches.push((at, number, fetch, object));
-                continue;
-            }
-            worked = true;
-            self.fetch(number, fetch, object);
-        }
-        for (at, number, owner, program) in std::mem::take(&mut self.loads) {
-            if at > now {
-                self.loads.push((at, number, owner, program));
-            } else if let Some(node) = self.nodes.get_mut(&number) {
-                worked = true;
-                node.engine.loaded(owner, program, Ok(self.program.clone()));
-            }
-        }
-        worked
-    }
-
-    fn fetch(&mut self, number: u32, fetch: u64, object: RemoteObject) {
-        let Some(node) = self.nodes.get(&number) else { return };
-        let fetched = node.surroundings.borrow().fetched.clone();
-        let reply = move |value| fetched.lock().unwrap_or_else(PoisonError::into_inner).push((fetch, value));
-        let pair = (number.min(object.node.0), number.max(object.node.0));
-        match self.nodes.get_mut(&object.node.0).filter(|_| self.connections.contains_key(&pair)) {
-            Some(other) => other.engine.share(object.object, Box::new(reply)),
-            None => reply(Err(sandbar_core::Fault::new(Code::Host, "the node is not connected"))),
-        }
-    }
-
-    fn inject_faults(&mut self, now: Duration) {
-        while self.fault_times.first().is_some_and(|(at, _)| *at <= now) {
-            let (_, fault) = self.fault_times.remove(0);
-            if self.prints {
-                eprintln!("{now:?}: {fault:?}");
-            }
-            match fault {
-                Fault::CrashWorker => {
-                    let workers: Vec<_> =
-                        self.nodes.values().flat_map(|node| node.surroundings.borrow().workers.clone()).collect();
-                    let index = self.random.below(workers.len().max(1) as u32) as usize;
-                    if let Some(worker) = workers.get(index) {
-                        worker.borrow_mut().crash();
-                    }
-                }
-                Fault::CrashNode => self.crash_node(),
-                Fault::Disconnect => {
-                    let index = self.random.below(self.connections.len().max(1) as u32) as usize;
-                    if let Some(nodes) = self.connections.keys().nth(index).copied() {
-                        self.connections.remove(&nodes);
-                        self.broken.push((now + Duration::from_millis(50), nodes.0, nodes.1));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Crashes a random node, unless it is the last one.
-    fn crash_node(&mut self) {
-        if self.nodes.len() < 2 {
-            return;
-        }
-        let index = self.random.below(self.nodes.len() as u32) as usize;
-        let Some(number) = self.nodes.keys().nth(index).copied() else { return };
-        let Some(crashed) = self.nodes.remove(&number) else { return };
-        let lasting = crashed.jobs.into_iter().filter(|job| job.outcome.is_none() && job.work.name.is_some());
-        for job in lasting {
-            let at = self.clock.elapsed() + Duration::from_millis(20 + u64::from(self.random.below(100)));
-            self.takeovers.push(Takeover { at, work: job.work });
-        }
-        self.connections.retain(|(a, b), _| *a != number && *b != number);
-        self.broken.retain(|(_, a, b)| *a != number && *b != number);
-    }
-
     fn is_quiet(&self) -> bool {
         let is_idle = |node: &Node| {
             let surroundings = node.surroundings.borrow();
@@ -518,46 +406,6 @@ impl World {
             && self.connections.values().all(no_frames)
     }
 
-    /// Checks that the engines have no state of the tasks that root tasks submitted. The root tasks have released all
-    /// references.
-    fn check_references(&self) -> Result<(), String> {
-        for (number, node) in &self.nodes {
-            let cx = &node.engine.cx;
-            let surroundings = node.surroundings.borrow();
-            let waiting = surroundings.workers.iter().filter(|worker| worker.borrow().waits_for_quiescence).count();
-            if node.jobs.iter().filter(|job| job.outcome.is_none()).count() > waiting {
-                return Err(format!("node {number}: its job neither waits nor has ended: {}", self.describe(*number)));
-            }
-            let is_result =
-                |task: TaskId| node.engine.peers.is_proxy(task) || cx.jobs.values().any(|job| job.first == task);
-            for (job, tenant) in cx.scheduler.jobs() {
-                let root = node.engine.peers.remote_root(job).unwrap_or(JobRoot { node: NodeId(*number), job });
-                let mut jobs = self.nodes.get(&root.node.0).into_iter().flat_map(|node| &node.jobs);
-                if let Some(job) = jobs.find(|other| other.id == root.job && tenant != tenant_of(other.work.node)) {
-                    return Err(format!("node {number}: a job of node {} is of tenant {tenant}", job.work.node));
-                }
-                let left = cx.scheduler.objects_of(job).find(|object| object.task.is_none_or(|task| !is_result(task)));
-                if let Some(left) = left {
-                    let nodes: Vec<String> = self.nodes.keys().map(|number| self.describe(*number)).collect();
-                    return Err(format!("node {number}: an object is left: {left:?}; {}", nodes.join("; ")));
-                }
-            }
-            let values = cx.values.usage().values;
-            if values > 0 {
-                return Err(format!("node {number}: {values} values are left"));
-            }
-            let [executor, _, borrowed, remote, missed, checkpoints, reservations, _] = node.engine.peers.counts(cx);
-            let left = [executor, borrowed, remote, missed, checkpoints, reservations];
-            if left != [0; 6] {
-                return Err(format!(
-                    "node {number} has {left:?} (hosted tasks, borrowed objects, remote values, missed values, \
-                     checkpoints, reservations) left"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn release_roots(&mut self) -> bool {
         let mut released = false;
         for node in self.nodes.values() {
@@ -568,74 +416,6 @@ impl World {
             }
         }
         released
-    }
-
-    fn check_results(&self) -> Result<(), String> {
-        for (number, node) in &self.nodes {
-            for (job, outcome) in node.jobs.iter().filter_map(|job| Some((job, job.outcome.as_ref()?))) {
-                let expected = job.work.expected();
-                let error = match outcome {
-                    Ok(bytes) if decode(bytes) == Some(expected) => continue,
-                    Ok(bytes) => {
-                        let result = decode(bytes);
-                        return Err(format!("node {number}: the result is {result:?}, not {expected}"));
-                    }
-                    Err(error) => error,
-                };
-                let codes = [Code::WorkerLost, Code::ObjectLost, Code::ActorDied, Code::StoreFull, Code::Host];
-                let is_explained = codes.iter().any(|code| error.contains(&format!("[{}]", code.as_str())));
-                if !self.faults.is_any() || !is_explained {
-                    return Err(format!("node {number}: the job failed: {error}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that the engines have no state of jobs that have ended.
-    fn check_empty(&mut self) -> Result<(), String> {
-        for (number, node) in &mut self.nodes {
-            for job in node.engine.cx.detached_jobs.clone().into_values() {
-                node.engine.cx.step(Event::JobEnded { job });
-            }
-            node.engine.run_effects();
-            let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &node.engine;
-            // The last count, of connected proxy workers, is not zero.
-            let [executor, proxies, borrowed, remote, missed, checkpoints, reservations, _] = peers.counts(cx);
-            let left = [executor, proxies, borrowed, remote, missed, checkpoints, reservations, objects.len()];
-            if left != [0; 8] || cx.values.usage().values > 0 || jobs.has_results() {
-                return Err(format!("node {number}: state {left:?} is left after its jobs have ended"));
-            }
-            if !cx.scheduler.is_empty() || !workers.has_no_actors() || !deadlines.is_empty() {
-                let (tasks, actors) = (cx.scheduler.is_empty(), workers.has_no_actors());
-                return Err(format!(
-                    "node {number}: scheduler empty {tasks}, no actors {actors}, {deadlines:?}, {:?} {:?} {:?}",
-                    cx.scheduler.tasks().collect::<Vec<_>>(),
-                    cx.scheduler.objects().collect::<Vec<_>>(),
-                    cx.scheduler.jobs().collect::<Vec<_>>()
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn time_out_error(&self) -> String {
-        let nodes: Vec<String> = self.nodes.keys().map(|number| self.describe(*number)).collect();
-        format!("jobs have not ended after {TIME_MAX:?}: {}", nodes.join("; "))
-    }
-
-    fn describe(&self, number: u32) -> String {
-        let Some(node) = self.nodes.get(&number) else { return String::new() };
-        let cx = &node.engine.cx;
-        let tasks: Vec<String> = cx
-            .scheduler
-            .tasks()
-            .take(20)
-            .map(|view| format!("{} {} {:?} on {:?}", view.id, view.name, view.state, view.worker))
-            .collect();
-        let counts = node.engine.peers.counts(cx);
-        let outcome = node.jobs_have_ended();
-        format!("node {number} (ended: {outcome}, peers: {counts:?}): {tasks:?}")
     }
 }
 
@@ -683,6 +463,6 @@ pub(in crate::engine) fn idle_engine(processors: u32) -> Engine {
 }
 
 /// Returns the tenant of the job of a node.
-fn tenant_of(node: u32) -> TenantId {
+pub(super) fn tenant_of(node: u32) -> TenantId {
     TenantId(1000 + u64::from(node))
 }

@@ -110,7 +110,7 @@ impl SimWorker {
         items.push(expected);
         let consumed = items.len() as u64;
         if number.is_some_and(|number| number != expected) {
-            self.errors.push(format!("item {object} of stream {stream} has a wrong value"));
+            self.wrong_values.push(format!("item {object} of stream {stream} has a wrong value"));
         }
         self.send(&WorkerMessage::Release(object, 1), None);
         contains.into_iter().for_each(|content| self.send(&WorkerMessage::Release(content, 1), None));

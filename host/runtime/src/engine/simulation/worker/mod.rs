@@ -16,7 +16,7 @@ pub(super) use self::link::SimLink;
 
 use super::program::{
     ACTOR, Child, GENERATOR, Input, METHOD, Plan, TASK, call_seed, call_value, child_number, combine, decode, encode,
-    item_value, plan, stored_value,
+    item_value, limited, plan, stored_value,
 };
 
 /// Maximum number of tasks in a worker's queue.
@@ -58,8 +58,10 @@ pub(super) struct SimWorker {
     pub(super) is_alive: bool,
     /// Whether the node has killed the worker.
     pub(super) is_killed: bool,
-    /// Violations of the protocol, and wrong values.
+    /// Violations of the protocol.
     pub(super) errors: Vec<String>,
+    /// Wrong values. They may come from a liar.
+    pub(super) wrong_values: Vec<String>,
     /// Whether a root task waits until the simulation releases it.
     pub(super) waits_for_quiescence: bool,
 }
@@ -159,6 +161,7 @@ impl SimWorker {
             is_alive: true,
             is_killed: false,
             errors: Vec::new(),
+            wrong_values: Vec::new(),
             waits_for_quiescence: false,
         }
     }
@@ -251,7 +254,7 @@ impl SimWorker {
                 self.send(&WorkerMessage::CallDropped(id), None);
             }
             _ => {
-                let plan = plan(spec.seed, if spec.function == TASK { spec.number } else { 0 });
+                let plan = plan(spec.seed, if spec.function == TASK { limited(spec.number) } else { 0 });
                 let task = RunningTask {
                     stage: Stage::Input,
                     input: None,
@@ -349,7 +352,7 @@ impl SimWorker {
     fn check(&mut self, object: u64, value: ValueOrError) -> Result<u64, TaskError> {
         let bytes = value?;
         Ok(decode(&bytes).unwrap_or_else(|| {
-            self.errors.push(format!("object {object} has a wrong value of {} bytes", bytes.len()));
+            self.wrong_values.push(format!("object {object} has a wrong value of {} bytes", bytes.len()));
             0
         }))
     }
