@@ -1,7 +1,8 @@
 //! Files: atomic writes, and errors about paths that do not exist.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const SUGGESTED_FROM_MAX: usize = 10_000;
 
 /// Writes a file atomically: readers see its previous content or all of the new one. Creates missing folders. On errors,
-/// no temporary file is left.
+/// no temporary file is left. Only the owner can write the file: compiled code is among what is written.
 ///
 /// # Errors
 /// Kernel errors.
@@ -20,7 +21,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let (name, process) = (path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
     let temporary = folder.join(format!(".{name}.{process}-{}", WRITES.fetch_add(1, Relaxed)));
-    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    let create = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&temporary);
+    let written = create().and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // A partial file takes space of a full disk.
         let _ = fs::remove_file(&temporary);
