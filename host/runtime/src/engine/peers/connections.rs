@@ -5,11 +5,13 @@
 //! actors that the peer hosts for this node, and gets the calls of actors that the peer owns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use sandbar_core::{JobId, NodeId, TenantId, WorkerId};
 
+use super::limits::{INTRODUCED_JOBS_MAX, check_number};
 use crate::calls::Program;
 use crate::peer::{JobRoot, PeerLine, PeerMessage};
 
@@ -143,10 +145,20 @@ impl Connections {
     }
 
     /// A node has introduced a job.
-    pub(super) fn introduced(&mut self, node: NodeId, root: JobRoot, job: IntroducedJob) {
-        if let Some(peer) = self.all.get_mut(&node) {
-            peer.introduced.insert(root, job);
-        }
+    ///
+    /// # Errors
+    /// The node has introduced too many jobs.
+    pub(super) fn introduced(&mut self, node: NodeId, root: JobRoot, job: IntroducedJob) -> io::Result<()> {
+        let Some(peer) = self.all.get_mut(&node) else { return Ok(()) };
+        check_number(peer.introduced.len(), INTRODUCED_JOBS_MAX, "jobs")?;
+        peer.introduced.insert(root, job);
+        Ok(())
+    }
+
+    /// Returns the number of jobs that nodes have introduced, and of those that were introduced to nodes.
+    #[cfg(test)]
+    pub(in crate::engine) fn introductions(&self) -> usize {
+        self.all.values().map(|peer| peer.introduced.len() + peer.jobs.len()).sum()
     }
 
     /// Returns a job that a node has introduced.
@@ -164,5 +176,31 @@ impl Connections {
     /// Removes a job that a node knows. Returns whether it knew it.
     pub(super) fn forget_job(&mut self, node: NodeId, job: JobId) -> bool {
         self.all.get_mut(&node).is_some_and(|peer| peer.jobs.remove(&job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_worker::program::Doorbell;
+
+    use super::*;
+
+    #[test]
+    fn a_node_introduces_a_limited_number_of_jobs() {
+        let node = NodeId(2);
+        let mut connections = Connections::default();
+        let (line, _end) = PeerLine::with_connection(Doorbell::new().unwrap());
+        connections.add(node, line, WorkerId(1));
+        let root = |job: usize| JobRoot { node, job: JobId(job as u32) };
+        let mut introduce = |job| {
+            let introduced = IntroducedJob { tenant: TenantId::DEFAULT, name: "job".into() };
+            connections.introduced(node, root(job), introduced)
+        };
+        for job in 0..INTRODUCED_JOBS_MAX {
+            introduce(job).unwrap();
+        }
+        assert_eq!(introduce(INTRODUCED_JOBS_MAX).unwrap_err().to_string(), "more than 10000 jobs");
+        connections.forget_introduction(node, root(0));
+        assert_eq!(connections.introductions(), INTRODUCED_JOBS_MAX - 1);
     }
 }

@@ -163,13 +163,13 @@ impl Peers {
                 let own = cx.jobs.keys().filter_map(|job| self.proxies.program_of(cx, *job));
                 let own: Vec<Arc<Program>> = own.collect();
                 let introduced = IntroducedProgram { program, component, limits };
-                self.programs.load(cx, node, introduced, own.into_iter());
+                self.programs.load(cx, node, introduced, own.into_iter())?;
             }
             PeerMessage::Job { root, tenant, name, lasting } => {
                 if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
                     self.results.introduce(root, &lasting);
                 }
-                self.proxies.introduced(cx, node, root, (tenant, &name));
+                self.proxies.introduced(cx, node, root, (tenant, &name))?;
             }
             PeerMessage::Submit(spec) => self.handle_submit(cx, node, spec, frame)?,
             PeerMessage::Recall(slot) => {

@@ -8,6 +8,7 @@ use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
 
 use super::super::context::Context;
 use super::executor::RemoteTask;
+use super::limits::{PROGRAMS_MAX, WAITING_TASKS_MAX, check_number};
 use crate::calls::Program;
 use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork};
 
@@ -39,17 +40,21 @@ pub(super) struct IntroducedProgram {
 impl Programs {
     /// Loads a program that a node has described. `own` are the programs of this node's jobs: a task of one of them creates
     /// what it creates here before anything that follows.
+    ///
+    /// # Errors
+    /// The node has described too many programs.
     pub(super) fn load(
         &mut self,
         cx: &mut Context,
         node: NodeId,
         introduced: IntroducedProgram,
         mut own: impl Iterator<Item = Arc<Program>>,
-    ) {
+    ) -> io::Result<()> {
         let IntroducedProgram { program, component, limits } = introduced;
         if !cx.peers.contains(node) || self.0.contains_key(&(node, program)) {
-            return;
+            return Ok(());
         }
+        check_number(self.of_node(node).count(), PROGRAMS_MAX, "programs")?;
         if let Some(own) = own.find(|own| own.compiled.id() == component) {
             self.0.insert((node, program), ProgramState::Loaded(Ok(own)));
         } else if cx.driver.has_peers() {
@@ -60,6 +65,11 @@ impl Programs {
             let fault = Fault::new(Code::Host, "this node runs nothing for others");
             self.0.insert((node, program), ProgramState::Loaded(Err(fault)));
         }
+        Ok(())
+    }
+
+    fn of_node(&mut self, node: NodeId) -> impl Iterator<Item = &mut ProgramState> {
+        self.0.range_mut((node, 0)..=(node, u32::MAX)).map(|(_, state)| state)
     }
 
     /// A program was loaded. Returns the frames of the tasks that waited for it.
@@ -84,10 +94,11 @@ impl Programs {
     /// Returns the program of a task, or has the task's frame wait for it.
     ///
     /// # Errors
-    /// The node has not described the program.
+    /// The node has not described the program, or too many of its tasks wait.
     pub(super) fn get_or_wait(&mut self, node: NodeId, program: u32, frame: &[u8]) -> io::Result<Lookup> {
         match self.0.get_mut(&(node, program)) {
             Some(ProgramState::Loading(waiting)) => {
+                check_number(waiting.len(), WAITING_TASKS_MAX, "tasks that wait for a program")?;
                 waiting.push(frame.to_vec());
                 Ok(Lookup::Waits)
             }
@@ -104,7 +115,7 @@ impl Programs {
         is_removed: impl Fn(&RemoteTaskSpec<'_>) -> bool,
     ) -> Vec<RemoteTask> {
         let (mut removed, mut lent) = (Vec::new(), Vec::new());
-        for state in self.0.range_mut((node, 0)..=(node, u32::MAX)).map(|(_, state)| state) {
+        for state in self.of_node(node) {
             let ProgramState::Loading(waiting) = state else { continue };
             waiting.retain(|frame| match postcard::from_bytes(frame) {
                 Ok(PeerMessage::Submit(spec)) if is_removed(&spec) => {

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -88,12 +89,13 @@ impl ProxyTasks {
         node: NodeId,
         root: JobRoot,
         (tenant, name): (TenantId, &str),
-    ) {
+    ) -> io::Result<()> {
         if root.node != cx.node() {
             let name = cx.ids.names.intern(name.to_owned());
-            cx.peers.introduced(node, root, IntroducedJob { tenant, name });
+            cx.peers.introduced(node, root, IntroducedJob { tenant, name })?;
             self.job_of_root(cx, node, root);
         }
+        Ok(())
     }
 
     /// Returns the name of a job's root task.

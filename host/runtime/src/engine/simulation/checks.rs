@@ -85,8 +85,10 @@ impl World {
             let Engine { cx, workers, objects, jobs, deadlines, peers, .. } = &node.engine;
             // The last count, of connected proxy workers, is not zero.
             let [executor, proxies, borrowed, remote, missed, checkpoints, reservations, _] = peers.counts(cx);
-            let left = [executor, proxies, borrowed, remote, missed, checkpoints, reservations, objects.len()];
-            if left != [0; 8] || cx.values.usage().values > 0 || jobs.has_results() {
+            let introductions = cx.peers.introductions();
+            let left =
+                [executor, proxies, borrowed, remote, missed, checkpoints, reservations, objects.len(), introductions];
+            if left != [0; 9] || cx.values.usage().values > 0 || jobs.has_results() {
                 return Err(format!("node {number}: state {left:?} is left after its jobs have ended"));
             }
             if !cx.scheduler.is_empty() || !workers.has_no_actors() || !deadlines.is_empty() {
