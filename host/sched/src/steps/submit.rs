@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
-use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::records::keys::{JobKey, NumberedTask, ObjectKey, TaskKey, WorkerKey};
 use crate::records::object::ObjectOutcome;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, Links, Task, TaskPhase, cancelled};
@@ -316,12 +316,12 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         if missing > 0 && error.is_none() {
-            let number = self.tasks[at].number;
+            let dependent = NumberedTask { task: at, number: self.tasks[at].number };
             for need in &links.dependencies {
                 let object = &mut self.objects[*need];
                 if object.is_pending() {
                     let tasks = &self.tasks;
-                    object.add_dependent(at, number, |task, number| tasks.is_waiting(task, number));
+                    object.add_dependent(dependent, |task| tasks.is_waiting(task));
                     self.fetch_borrowed(*need);
                 }
             }

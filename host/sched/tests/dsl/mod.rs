@@ -340,7 +340,7 @@ impl World {
 
     /// Yields an item, in the generator's first attempt. The value is the object's number.
     pub fn yields(&mut self, task: u64, worker: u32, index: u64, object: u64) -> &mut World {
-        self.yields_with_refs(task, 0, worker, (index, object), &[])
+        self.yields_with_refs(task, 0, worker, index, object, &[])
     }
 
     pub fn yields_with_refs(
@@ -348,7 +348,8 @@ impl World {
         task: u64,
         attempt: u32,
         worker: u32,
-        (index, object): (u64, u64),
+        index: u64,
+        object: u64,
         refs: &[u64],
     ) -> &mut World {
         let (task, attempt, worker) = (TaskId(task), Attempt(attempt), WorkerId(worker));
@@ -410,7 +411,8 @@ impl World {
     pub fn local_group(
         &mut self,
         group: u64,
-        (task, worker): (u64, u32),
+        task: u64,
+        worker: u32,
         strategy: GroupStrategy,
         bundles: &[ResourceSet],
     ) -> &mut World {
