@@ -14,6 +14,14 @@ pub(super) type TaskSlot = usize;
 /// Key of an object: its job and number.
 pub(super) type ObjectKey = (u32, u64);
 
+/// A task that waits for an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiter {
+    pub slot: TaskSlot,
+    /// Number of the task. The slot may hold another task by now.
+    pub task: u64,
+}
+
 /// A value or an error in the worker's memory.
 #[derive(Debug)]
 pub(super) struct LocalValue {
@@ -74,13 +82,13 @@ pub(super) struct ObjectEntry {
     pub is_known: bool,
     /// Objects that its value contains.
     contains: Vec<u64>,
-    /// Tasks that wait or waited for it: slot and task number.
-    pub waiters: Vec<(TaskSlot, u64)>,
+    /// Tasks that wait or waited for it.
+    pub waiters: Vec<Waiter>,
 }
 
 impl ObjectEntry {
     /// Registers a task that waits for the object, unless it was registered last.
-    pub(super) fn add_waiter(&mut self, waiter: (TaskSlot, u64)) {
+    pub(super) fn add_waiter(&mut self, waiter: Waiter) {
         if self.waiters.last() != Some(&waiter) {
             self.waiters.push(waiter);
         }
@@ -227,7 +235,7 @@ impl ObjectTable {
     }
 
     /// Stores the value of an object. Returns the tasks that wait for it.
-    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) -> Vec<(TaskSlot, u64)> {
+    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) -> Vec<Waiter> {
         let entry = self.entry(key);
         entry.value = Some(value);
         std::mem::take(&mut entry.waiters)

@@ -389,7 +389,7 @@ impl Worker {
                 lock(&self.runtime).actors.insert(slot, ResidentActor::new(attempt, options));
                 loaded.create_actor(services, &limits, call)
             }
-            _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
+            _ => loaded.run(&self.idle_sandboxes, JobId(job), services, &limits, call),
         };
         self.insert(slot, ActiveTask { id: task, running, program, nanos: 0, started, until: started });
         lock(&self.runtime).tasks.insert(slot, own);

@@ -11,7 +11,7 @@ use super::context::{AttemptReport, TaskContext};
 use super::results::finished;
 use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{AttemptUsage, SentValue, WorkerMessage};
-use crate::program::objects::TaskSlot;
+use crate::program::objects::{TaskSlot, Waiter};
 
 /// Maximum bytes of the name in a lookup of an actor.
 const NAME_BYTES_MAX: usize = 1024;
@@ -172,7 +172,8 @@ impl WorkerRuntime {
         &mut self,
         slot: TaskSlot,
         outcome: Result<bool, Fault>,
-        (memory_bytes, gpu_nanos): (u64, u64),
+        memory_bytes: u64,
+        gpu_nanos: u64,
     ) {
         self.retain_lent(slot);
         let Some((own, mut call)) = self.end_call(slot) else { return };
@@ -236,7 +237,7 @@ impl WorkerRuntime {
             new.into_iter().for_each(|object| self.objects.hold((job, object)));
             for object in &awaits {
                 let entry = self.objects.entry((job, *object));
-                entry.add_waiter((slot, id));
+                entry.add_waiter(Waiter { slot, task: id });
                 if entry.request() {
                     self.node.send(&WorkerMessage::RequestObject(*object, id));
                 }
@@ -248,9 +249,9 @@ impl WorkerRuntime {
     }
 
     /// Lets a waiting call continue, because one of its objects has arrived.
-    pub(super) fn resume_call(&mut self, slot: TaskSlot, id: u64) {
-        if self.actors.get_mut(&slot).is_some_and(|actor| actor.resume(id)) {
-            self.tasks.wake(slot);
+    pub(super) fn resume_call(&mut self, waiter: Waiter) {
+        if self.actors.get_mut(&waiter.slot).is_some_and(|actor| actor.resume(waiter.task)) {
+            self.tasks.wake(waiter.slot);
         }
     }
 

@@ -176,8 +176,8 @@ impl WorkerRuntime {
     pub(super) fn request_object(&mut self, job: u32, object: u64) {
         let entry = self.objects.entry((job, object));
         entry.requested = true;
-        if let Some((_, task)) = entry.waiters.first().copied() {
-            self.node.send(&WorkerMessage::RequestObject(object, task));
+        if let Some(waiter) = entry.waiters.first().copied() {
+            self.node.send(&WorkerMessage::RequestObject(object, waiter.task));
         }
     }
 
@@ -212,9 +212,9 @@ impl WorkerRuntime {
 
     /// Stores an object's value or error, and wakes the tasks that wait for it.
     pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) {
-        for (slot, id) in self.objects.arrived(key, value.clone()) {
-            if !self.tasks.object_arrived((slot, id), key.1, &value) {
-                self.resume_call(slot, id);
+        for waiter in self.objects.arrived(key, value.clone()) {
+            if !self.tasks.object_arrived(waiter, key.1, &value) {
+                self.resume_call(waiter);
             }
         }
     }

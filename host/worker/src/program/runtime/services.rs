@@ -94,11 +94,11 @@ impl Services for TaskServices {
     }
 
     fn begin_wait(&mut self, objects: &[u64], count: u32, nanos: Option<u64>) -> Result<(), Refusal> {
-        lock(&self.runtime).begin_wait(self.slot, objects, (count as usize, false), nanos)
+        lock(&self.runtime).begin_wait(self.slot, objects, count as usize, false, nanos)
     }
 
     fn begin_get(&mut self, object: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
-        lock(&self.runtime).begin_wait(self.slot, &[object.0], (1, true), nanos)
+        lock(&self.runtime).begin_wait(self.slot, &[object.0], 1, true, nanos)
     }
 
     fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
@@ -185,7 +185,7 @@ impl Services for TaskServices {
         self.current_object = None;
         let gpu_nanos = self.gpu_nanos();
         let since = gpu_nanos.saturating_sub(std::mem::replace(&mut self.gpu_nanos_reported, gpu_nanos));
-        lock(&self.runtime).call_returned(self.slot, result, (memory_bytes, since));
+        lock(&self.runtime).call_returned(self.slot, result, memory_bytes, since);
     }
 
     fn progress(&mut self, name: &str, done: u64, total: Option<u64>) {

@@ -10,7 +10,7 @@ use super::WorkerRuntime;
 use super::context::{InlineTask, WaitState};
 use super::tasks::task_ended;
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WAIT_OBJECTS_MAX, WorkerMessage};
-use crate::program::objects::TaskSlot;
+use crate::program::objects::{TaskSlot, Waiter};
 
 /// Maximum number of objects in one wait.
 const OBJECTS_MAX: usize = 10_000_000;
@@ -21,7 +21,8 @@ impl WorkerRuntime {
         &mut self,
         slot: TaskSlot,
         objects: &[u64],
-        (count, is_get): (usize, bool),
+        count: usize,
+        is_get: bool,
         nanos: Option<u64>,
     ) -> Result<(), Refusal> {
         if objects.len() > OBJECTS_MAX || count > objects.len() {
@@ -53,14 +54,14 @@ impl WorkerRuntime {
             && let Some(submission) = self.take_back_child(slot, only)
         {
             self.tasks.set_inline(InlineTask { parent: slot, submission });
-            self.objects.entry((job, only)).waiters.push((slot, id));
+            self.objects.entry((job, only)).waiters.push(Waiter { slot, task: id });
             return Ok(());
         }
         self.announce(slot);
         let mut unasked = Vec::new();
         for object in missing {
             let entry = self.objects.entry((job, object));
-            entry.add_waiter((slot, id));
+            entry.add_waiter(Waiter { slot, task: id });
             if entry.request() {
                 unasked.push(object);
             }
