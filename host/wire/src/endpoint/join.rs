@@ -148,7 +148,8 @@ pub async fn join(
     address: SocketAddr,
     token: &JoinToken,
     key: Arc<Key>,
-    (role, name): (Role, &Name),
+    role: Role,
+    name: &Name,
     limits: &WireLimits,
 ) -> Result<Identity, JoinError> {
     limits.check().map_err(|reason| JoinError::Address { address, reason })?;
