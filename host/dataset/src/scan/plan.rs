@@ -103,7 +103,7 @@ pub(super) fn text_table(inputs: &PlanInputs<'_>, text: &TextOptions, plan: usiz
         for (first_byte, end_byte) in &text.parts {
             let partition = table.len();
             morsels.push(Morsel { file, first_byte: *first_byte, end_byte: *end_byte, plan, partition });
-            table.push(text, (*first_byte, *end_byte), &values);
+            table.push(text, *first_byte..*end_byte, &values);
         }
     }
     (table, morsels)
