@@ -202,7 +202,7 @@ fn encode_argument(
     let kind = ArgumentKind::from_type(&inner);
     match kind.encode_non_finite(options, text) {
         Some(bytes) => Ok(EncodedArgument::Value(bytes)),
-        None => to_json(name, (kind, type_name), text, files).map(EncodedArgument::Json),
+        None => to_json(name, kind, type_name, text, files).map(EncodedArgument::Json),
     }
 }
 
@@ -210,7 +210,8 @@ fn encode_argument(
 /// a JSON string; other text is JSON already.
 fn to_json(
     name: &str,
-    (kind, type_name): (ArgumentKind, &str),
+    kind: ArgumentKind,
+    type_name: &str,
     text: &str,
     files: &mut JobFiles,
 ) -> Result<String, ProgramError> {

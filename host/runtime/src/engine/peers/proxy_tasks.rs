@@ -82,13 +82,7 @@ impl ProxyTasks {
     }
 
     /// A node introduces a job of another node: its tenant, and the name of its root task.
-    pub(super) fn introduced(
-        &mut self,
-        cx: &mut Context,
-        node: NodeId,
-        root: JobRoot,
-        (tenant, name): (TenantId, &str),
-    ) {
+    pub(super) fn introduced(&mut self, cx: &mut Context, node: NodeId, root: JobRoot, tenant: TenantId, name: &str) {
         if root.node != cx.node() {
             let name = cx.ids.names.intern(name.to_owned());
             cx.peers.introduced(node, root, IntroducedJob { tenant, name });
