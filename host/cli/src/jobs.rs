@@ -42,7 +42,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
 
 /// Opens the user's job store.
 pub(crate) fn job_store() -> Result<JobStore, CliError> {
-    Ok(JobStore::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
+    Ok(JobStore::open(machine::state_folder()?.join("jobs")))
 }
 
 /// Returns the job of this name, or the last one.
