@@ -25,7 +25,7 @@ impl Job {
     /// # Errors
     /// As [`Job::put`]; a column has a type that can't cross the boundary.
     pub async fn put_batch(&self, batch: &RecordBatch) -> Result<ObjectRef<Batch>, ClientError> {
-        let bytes = write(batch).map_err(ClientError::Value)?;
+        let bytes = write(batch)?;
         self.put_bytes(bytes, &[]).await
     }
 }
@@ -49,8 +49,8 @@ fn body_at(len: usize) -> usize {
     ALIGNMENT + len.next_multiple_of(ALIGNMENT)
 }
 
-fn write(batch: &RecordBatch) -> Result<Vec<u8>, String> {
-    let EncodedBatch { header, buffers, body_bytes } = encode(batch).map_err(|e| e.to_string())?;
+fn write(batch: &RecordBatch) -> Result<Vec<u8>, ClientError> {
+    let EncodedBatch { header, buffers, body_bytes } = encode(batch).map_err(|e| ClientError::Value(e.to_string()))?;
     let body_at = body_at(header.len());
     let mut bytes = Vec::with_capacity(body_at + body_bytes);
     bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
