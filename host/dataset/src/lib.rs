@@ -27,5 +27,6 @@ pub use group::{
 pub use output::{MetadataEntry, OutputFormat, ParquetOutput, RowOutput, RowTarget, WriteSummary, read_metadata};
 pub use position::find_row_in_file;
 pub use scan::{
-    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptions, TextSpec, find_files,
+    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptionError, TextOptions,
+    TextSpec, find_files,
 };

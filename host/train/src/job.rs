@@ -7,7 +7,7 @@ mod validate;
 use std::collections::BTreeMap;
 
 use sandbar_core::Limits;
-use sandbar_dataset::{OutputFormat, ScanSource, TextOptions, TextSpec};
+use sandbar_dataset::{OutputFormat, ScanSource, TextOptionError, TextOptions, TextSpec};
 use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
@@ -89,8 +89,8 @@ impl InputSpec {
     /// Returns the options of text files.
     ///
     /// # Errors
-    /// Fails if a setting is invalid; the message names its key.
-    pub fn text_options(&self) -> Result<TextOptions, String> {
+    /// The first invalid setting.
+    pub fn text_options(&self) -> Result<TextOptions, TextOptionError> {
         TextOptions::new(&TextSpec {
             types: self.types.clone(),
             null_values: self.null_values.clone(),

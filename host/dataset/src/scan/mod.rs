@@ -61,7 +61,7 @@ pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use source::{ScanOptions, ScanSource};
 pub use stream::BatchStream;
-pub use text::{TextOptions, TextSpec};
+pub use text::{TextOptionError, TextOptions, TextSpec};
 
 /// Maximum files whose schemas are read concurrently.
 const INSPECT_CONCURRENCY_MAX: usize = 32;

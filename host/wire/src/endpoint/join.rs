@@ -152,7 +152,7 @@ pub async fn join(
     name: &Name,
     limits: &WireLimits,
 ) -> Result<Identity, JoinError> {
-    limits.check().map_err(|reason| JoinError::Address { address, reason })?;
+    limits.check().map_err(|e| JoinError::Address { address, reason: e.to_string() })?;
     token.check_grant(role, name)?;
     token.check_time(environment.clock.now())?;
     let wrong_address = |reason: String| JoinError::Address { address, reason };
