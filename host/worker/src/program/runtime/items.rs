@@ -61,7 +61,7 @@ impl WorkerRuntime {
         self.objects.created(key);
         self.objects.set_contained(key, contains, true);
         self.objects.entry(key).value = value;
-        match self.streams.receive(stream, key.1) {
+        match self.streams.receive(stream, key.object) {
             None => self.release_needed(key),
             Some(Some(Waiter { slot, task })) => {
                 if self.tasks.get(slot).is_some_and(|own| own.id == task && own.waiting.is_some()) {
@@ -78,12 +78,12 @@ impl WorkerRuntime {
         let Some(flow) = self.streams.get_mut(stream).filter(|_| is_held) else {
             return Err(Refusal::bad_request(format!("object {stream} is not a stream that it holds")));
         };
-        if flow.has_items() || self.objects.is_there((job, stream), false) {
+        if flow.has_items() || self.objects.is_there(ObjectKey::new(job, stream), false) {
             return Ok(());
         }
         let waiter = Waiter { slot, task: id };
         flow.set_waiter(Some(waiter));
-        self.objects.entry((job, stream)).add_waiter(waiter);
+        self.objects.entry(ObjectKey::new(job, stream)).add_waiter(waiter);
         let deadline = nanos.map(|nanos| Instant::now() + Duration::from_nanos(nanos));
         let objects = vec![stream];
         self.tasks.begin_wait(slot, WaitState { objects, count: 1, is_get: false, missing: 1, deadline });
@@ -93,12 +93,12 @@ impl WorkerRuntime {
     pub(super) fn poll_item(&mut self, slot: TaskSlot, stream: u64) -> Poll<Result<NextItem, Refusal>> {
         let Some(own) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_ended())) };
         let Some(flow) = self.streams.get_mut(stream) else { return Poll::Ready(Err(task_ended())) };
-        let key = (own.job, stream);
+        let key = ObjectKey::new(own.job, stream);
         let following = match flow.take_item() {
             Some(item) => {
                 if !own.holds.insert(item) {
                     // The task already held the item.
-                    self.objects.release((own.job, item));
+                    self.objects.release(ObjectKey::new(own.job, item));
                 }
                 NextItem::Item(ObjectId(item))
             }

@@ -13,7 +13,7 @@ use super::WorkerRuntime;
 use super::tasks::task_ended;
 use crate::mutex::lock;
 use crate::program::messages::WorkerMessage;
-use crate::program::objects::{LocalValue, TaskSlot};
+use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
 /// Maximum number of tasks in an error's chain.
 const CHAIN_MAX: usize = 10_000;
@@ -110,7 +110,9 @@ impl Services for TaskServices {
             let mut runtime = lock(&self.runtime);
             let task = runtime.tasks.require(self.slot)?;
             let (job, received) = (task.job, task.received.take_if(|(number, _)| *number == object.0));
-            let value = received.map(|(_, value)| value).or_else(|| runtime.objects.value((job, object.0)).cloned());
+            let value = received
+                .map(|(_, value)| value)
+                .or_else(|| runtime.objects.value(ObjectKey::new(job, object.0)).cloned());
             let unknown = || Refusal::bad_request(format!("object {object} is not available; `get` it first"));
             runtime.hold_contained(self.slot, object.0);
             self.current_object = Some((object.0, value.ok_or_else(unknown)?));
