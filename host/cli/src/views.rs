@@ -23,7 +23,13 @@ const OBJECTS_SHOWN: u32 = 100;
 /// The job to show: one of this machine, or one of a cluster, through its node.
 enum ShownJob {
     Local(Box<StoredJob>),
-    Cluster(Box<(Cluster, ClusterJob)>),
+    Cluster(Box<JobInCluster>),
+}
+
+/// A job, and the cluster that runs it.
+struct JobInCluster {
+    cluster: Cluster,
+    job: ClusterJob,
 }
 
 impl ShownJob {
@@ -33,7 +39,7 @@ impl ShownJob {
             None => ShownJob::Local(Box::new(find(id)?)),
             Some(mut cluster) => {
                 let job = cluster.find(id).await?;
-                ShownJob::Cluster(Box::new((cluster, job)))
+                ShownJob::Cluster(Box::new(JobInCluster { cluster, job }))
             }
         })
     }
@@ -41,14 +47,14 @@ impl ShownJob {
     fn id(&self) -> &JobName {
         match self {
             ShownJob::Local(job) => &job.record.id,
-            ShownJob::Cluster(remote) => &remote.1.id,
+            ShownJob::Cluster(remote) => &remote.job.id,
         }
     }
 
     fn program(&self) -> &str {
         match self {
             ShownJob::Local(job) => &job.record.program,
-            ShownJob::Cluster(remote) => &remote.1.program,
+            ShownJob::Cluster(remote) => &remote.job.program,
         }
     }
 
@@ -56,7 +62,7 @@ impl ShownJob {
     async fn state(&mut self) -> Result<RunState, CliError> {
         match self {
             ShownJob::Local(job) => Ok(job.reload().record.state),
-            ShownJob::Cluster(remote) => Ok(remote.0.find(Some(remote.1.id.as_str())).await?.state),
+            ShownJob::Cluster(remote) => Ok(remote.cluster.find(Some(remote.job.id.as_str())).await?.state),
         }
     }
 
@@ -64,7 +70,7 @@ impl ShownJob {
     async fn query(&mut self, query: JobQuery) -> Result<Option<JobResponse>, CliError> {
         match self {
             ShownJob::Local(job) => query_job(job, query).await,
-            ShownJob::Cluster(remote) => remote.0.query(remote.1.id.as_str(), &query).await,
+            ShownJob::Cluster(remote) => remote.cluster.query(remote.job.id.as_str(), &query).await,
         }
     }
 
