@@ -11,6 +11,8 @@ use sandbar_dataset::{OutputFormat, ScanSource, TextOptionError, TextOptions, Te
 use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
+use crate::error::TrainError;
+
 pub use error::JobFileError;
 pub(crate) use error::{ValidationError, with_hint};
 pub use parse::Override;
@@ -214,10 +216,12 @@ pub struct OutputSpec {
 
 impl Job {
     /// Returns the source of the scan, with these columns; `None` reads all.
-    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> ScanSource {
-        // The options of a validated job are valid.
-        let text = self.input.text_options().unwrap_or_default();
-        ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
+    ///
+    /// # Errors
+    /// An option of text files is invalid, which a validated job's are not.
+    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> Result<ScanSource, TrainError> {
+        let text = self.input.text_options().map_err(|e| TrainError::Invalid(e.message))?;
+        Ok(ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text })
     }
 
     /// Returns how messages name a key: by the flag that has set it, or as in the job file.

@@ -167,7 +167,7 @@ impl JobExecution {
             labels,
             metric: train.metric,
             seed: train.seed,
-            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed),
+            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed)?,
         };
         Ok((context, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
