@@ -116,7 +116,7 @@ fn a_generator_that_is_not_started_ends_with_its_stream() {
 fn a_stream_ends_with_its_consumer() {
     let mut world = World::new(3, 3);
     world.submit(retries(t(10), 1)).submit(child(11, 10, 1)).emits("run w1 t10, run w2 t11");
-    let of_11 = |id| Submission { parent: Some((TaskId(11), Attempt(0), WorkerId(2))), ..stream(id, 2) };
+    let of_11 = |id| Submission { parent: Some(parent(11, 0, 2)), ..stream(id, 2) };
     world.submit(of_11(12)).yields(12, 3, 0, 20).emits("run w3 t12, item w2 o12 o20");
     world.lose(2, &[11]).emits_only("interrupt", "interrupt w3 t12");
     world.yields(12, 3, 1, 21).emits("drop o21");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::{ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind};
+use sandbar_sched::{
+    ActorSpec, Event, Failure, Outcome, ParentRef, ResourceSet, Scheduler, Submission, SubmissionKind,
+};
 use sandbar_worker::program::{NodeMessage, TaskRole};
 
 use super::context::Context;
@@ -115,7 +117,8 @@ pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: Attem
         }
     };
     let name = cx.ids.names.intern("find".to_owned());
-    let task = Submission { parent: Some((parent, attempt, worker)), ..Submission::bare(id, job, name, call) };
+    let parent = ParentRef { task: parent, attempt, worker };
+    let task = Submission { parent: Some(parent), ..Submission::bare(id, job, name, call) };
     cx.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
 }
 
