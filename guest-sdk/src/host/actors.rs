@@ -3,8 +3,8 @@
 use sandbar_core::{Code, Fault, RequestOptions, TaskError};
 
 use super::actor::{Actor, CreationCall};
-use super::call::{Call, CallResult, CallRun, CallState};
-use super::calls::run;
+use super::call::{Call, CallResult, CallState};
+use super::calls::{CallRun, run};
 use super::encoded_value::encoded;
 use super::program_host::{ProgramHost, host};
 use crate::actor::ActorState;

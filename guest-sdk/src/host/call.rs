@@ -4,7 +4,6 @@ use sandbar_core::TaskError;
 
 use super::actor::CreationCall;
 use super::encoded_value::EncodedValue;
-use crate::actor::ActorState;
 use crate::registry::TaskDefinition;
 
 pub(super) struct Call {
@@ -28,16 +27,6 @@ pub(super) enum CallState {
     Running,
     /// Waits for one of these objects.
     Waiting(Vec<u64>),
-}
-
-/// What a part of a call left.
-pub(super) struct CallRun {
-    /// Whether the call has ended, or its error.
-    pub(super) outcome: Result<bool, TaskError>,
-    /// Its requests to the host.
-    pub(super) frame: CallFrame,
-    /// The new state of its instance.
-    pub(super) state: ActorState,
 }
 
 /// A running part of a call.

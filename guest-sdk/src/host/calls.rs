@@ -7,7 +7,7 @@ use std::thread;
 use sandbar_core::{Code, Fault, TaskError};
 
 use super::actor::Actor;
-use super::call::{CallFrame, CallResult, CallRun, CallState};
+use super::call::{CallFrame, CallResult, CallState};
 use super::encoded_value::encoded;
 use super::program_host::{Generator, ProgramHost, host};
 use crate::actor::{self, ActorState};
@@ -61,6 +61,16 @@ pub(super) fn advance(number: u64, started: bool) {
         }),
     };
     host(|host| host.handle_progress(number, run));
+}
+
+/// Outcome of running a part of a call.
+pub(super) struct CallRun {
+    /// Whether the call has ended, or its error.
+    pub(super) outcome: Result<bool, TaskError>,
+    /// Its requests to the host.
+    pub(super) frame: CallFrame,
+    /// The new state of its instance.
+    pub(super) state: ActorState,
 }
 
 /// Runs a part of a call in an instance with this state.

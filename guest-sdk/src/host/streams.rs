@@ -2,8 +2,8 @@
 
 use sandbar_core::{Code, Fault, TaskError};
 
-use super::call::{CallFrame, CallRun};
-use super::calls::run;
+use super::call::CallFrame;
+use super::calls::{CallRun, run};
 use super::objects::panic_on_deadlock;
 use super::program_host::{Generator, ProgramHost, host};
 use crate::bindings::program::TaskKind;
