@@ -25,7 +25,7 @@ pub(crate) fn data(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> 
     })
 }
 
-/// A guest's list for bytes from the host, without a reference into the guest's memory.
+/// Destination of bytes: a guest's list, without a reference into the guest's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Destination {
     pub(crate) address: *mut u8,

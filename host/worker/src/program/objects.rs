@@ -30,7 +30,7 @@ impl ObjectKey {
     }
 }
 
-/// References of this worker that it drops at once.
+/// References to an object that the worker releases together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectRelease {
     pub object: u64,
