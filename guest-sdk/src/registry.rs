@@ -89,10 +89,10 @@ impl TaskDefinition {
         name: &'static str,
         about: &'static str,
         arguments: &'static [(&'static str, &'static str)],
-        returns: (&'static str, u32),
+        returns: &'static str,
+        count: u32,
         run: fn(&Arguments<'_>) -> Result<(), String>,
     ) -> TaskDefinition {
-        let (returns, count) = returns;
         let (kind, run, index) = (TaskKind::Task, EntryPoint::Blocking(run), AtomicU32::new(INDEX_UNKNOWN));
         TaskDefinition { name, kind, about, arguments, returns, count, run, index }
     }

@@ -105,7 +105,7 @@ fn expand_plain(function: &ItemFn, signature: &Signature<'_>, args: Tokens) -> s
     };
     let (name, about, described) = (&signature.name, &signature.about, describe_parameters(signature));
     let definition = quote! {
-        ::sandbar_guest::__private::TaskDefinition::new(#name, #about, #described, (#returned, #count), __sandbar_run)
+        ::sandbar_guest::__private::TaskDefinition::new(#name, #about, #described, #returned, #count, __sandbar_run)
     };
     let vis = &function.vis;
     let pool = match (signature.inputs.as_slice(), values.as_slice()) {

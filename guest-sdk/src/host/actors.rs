@@ -3,8 +3,8 @@
 use sandbar_core::{Code, Fault, RequestOptions, TaskError};
 
 use super::actor::{Actor, CreationCall};
-use super::call::{Call, CallFrame, CallResult, CallState};
-use super::calls::run;
+use super::call::{Call, CallResult, CallState};
+use super::calls::{CallRun, run};
 use super::encoded_value::encoded;
 use super::program_host::{ProgramHost, host};
 use crate::actor::ActorState;
@@ -39,8 +39,8 @@ pub(super) fn restart_actor(number: u64) {
         actor.creation_call()
     });
     host(|host| host.hold(&refs));
-    let outcome = run(chain, None, number, || task::run(definition.index(), number, &arguments));
-    host(|host| host.handle_restart(number, outcome));
+    let run = run(chain, None, number, || task::run(definition.index(), number, &arguments));
+    host(|host| host.handle_restart(number, run));
 }
 
 /// Runs an actor's `checkpoint`.
@@ -52,8 +52,8 @@ pub(super) fn checkpoint_actor(number: u64) {
         actor.calls_since_checkpoint = 0;
         (checkpoint, actor.chain_of(checkpoint), actor.take_state())
     });
-    let saved = run(chain, state, number, || task::run(definition.index(), number, &[0]));
-    host(|host| host.handle_checkpoint(number, saved));
+    let run = run(chain, state, number, || task::run(definition.index(), number, &[0]));
+    host(|host| host.handle_checkpoint(number, run));
 }
 
 /// Returns the type of an actor's function: `Counter` for `Counter.new`.
@@ -168,7 +168,8 @@ impl ProgramHost {
         &mut self,
         number: u64,
         call: u64,
-        (state, panicked): (ActorState, bool),
+        state: ActorState,
+        panicked: bool,
         ended: Option<CallResult>,
     ) {
         self.pin(&[number]);
@@ -203,11 +204,8 @@ impl ProgramHost {
         }
     }
 
-    fn handle_restart(
-        &mut self,
-        number: u64,
-        (outcome, frame, state): (Result<bool, TaskError>, CallFrame, ActorState),
-    ) {
+    fn handle_restart(&mut self, number: u64, run: CallRun) {
+        let CallRun { outcome, frame, state } = run;
         frame.returned.iter().for_each(|(_, contains)| self.unpin(contains));
         self.set_idle(number, number, state, true);
         let kill_requested = self.actors.get_mut(&number).and_then(|actor| actor.kill_requested.take());
@@ -218,13 +216,10 @@ impl ProgramHost {
         }
     }
 
-    fn handle_checkpoint(
-        &mut self,
-        number: u64,
-        (ended, mut frame, state): (Result<bool, TaskError>, CallFrame, ActorState),
-    ) {
+    fn handle_checkpoint(&mut self, number: u64, run: CallRun) {
+        let CallRun { outcome, mut frame, state } = run;
         self.set_idle(number, number, state, true);
-        match (ended, self.actors.get_mut(&number)) {
+        match (outcome, self.actors.get_mut(&number)) {
             (Ok(_), Some(actor)) => {
                 let before = std::mem::replace(&mut actor.saved, frame.returned.pop());
                 self.unpin(&before.map(|(_, contains)| contains).unwrap_or_default());

@@ -50,26 +50,36 @@ pub(super) fn advance(number: u64, started: bool) {
         (parts.0, parts.1, parts.2, state)
     });
     let failed = host(|host| host.failed(&host.calls[&number].needs));
-    let (has_ended, frame, state) = match failed.filter(|_| !started) {
+    let run = match failed.filter(|_| !started) {
         Some(error) => {
-            (Err(postcard::from_bytes(&error).expect("an error is written here")), CallFrame::default(), state)
+            let error = postcard::from_bytes(&error).expect("an error is written here");
+            CallRun { outcome: Err(error), frame: CallFrame::default(), state }
         }
         None => run(chain, state, number, || match started {
             true => actor::resume(number),
             false => task::run(definition.index(), number, &arguments),
         }),
     };
-    host(|host| host.handle_progress(number, has_ended, frame, state));
+    host(|host| host.handle_progress(number, run));
 }
 
-/// Runs a part of a call in an instance with this state. Returns its result, its requests to the host and the new
-/// state.
+/// Outcome of running a part of a call.
+pub(super) struct CallRun {
+    /// Whether the call has ended, or its error.
+    pub(super) outcome: Result<bool, TaskError>,
+    /// Its requests to the host.
+    pub(super) frame: CallFrame,
+    /// The new state of its instance.
+    pub(super) state: ActorState,
+}
+
+/// Runs a part of a call in an instance with this state.
 pub(super) fn run(
     chain: Vec<String>,
     state: ActorState,
     seed: u64,
     part: impl FnOnce() -> Result<bool, String>,
-) -> (Result<bool, TaskError>, CallFrame, ActorState) {
+) -> CallRun {
     host(|host| host.frames.push(CallFrame { chain, ..CallFrame::default() }));
     let (before, seed) = (actor::swap_state(state), random::set_seed(seed));
     let ended = catch_unwind(AssertUnwindSafe(|| actor::with_current_call(None, part)));
@@ -77,8 +87,8 @@ pub(super) fn run(
     let state = actor::swap_state(before);
     let mut frame = host(|host| host.frames.pop()).expect("it was pushed above");
     frame.panicked = ended.is_err();
-    let ended = result(ended, frame.failure.take(), &frame.chain);
-    (ended, frame, state)
+    let outcome = result(ended, frame.failure.take(), &frame.chain);
+    CallRun { outcome, frame, state }
 }
 
 fn result(
@@ -111,17 +121,12 @@ impl ProgramHost {
     }
 
     /// Updates a call after a part of it has run.
-    fn handle_progress(
-        &mut self,
-        number: u64,
-        has_ended: Result<bool, TaskError>,
-        frame: CallFrame,
-        state: ActorState,
-    ) {
+    fn handle_progress(&mut self, number: u64, run: CallRun) {
+        let CallRun { outcome, frame, state } = run;
         let CallFrame { mut returned, awaits, panicked, .. } = frame;
         let call = self.calls.get_mut(&number).expect("what runs is not ended by others");
-        let is_whole = matches!(has_ended, Ok(true)) && returned.len() == call.returns as usize;
-        let ended = match has_ended {
+        let is_whole = matches!(outcome, Ok(true)) && returned.len() == call.returns as usize;
+        let ended = match outcome {
             Ok(false) => {
                 call.state = CallState::Waiting(awaits);
                 None
@@ -138,7 +143,7 @@ impl ProgramHost {
         // Unpins the objects of values that are no results.
         returned.iter().for_each(|(_, contains)| self.unpin(contains));
         match actor {
-            Some(actor) => self.handle_actor_progress(actor, number, (state, panicked), ended),
+            Some(actor) => self.handle_actor_progress(actor, number, state, panicked, ended),
             None => _ = ended.map(|ended| self.finish(number, ended)),
         }
     }

@@ -3,7 +3,7 @@
 use sandbar_core::{Code, Fault, TaskError};
 
 use super::call::CallFrame;
-use super::calls::run;
+use super::calls::{CallRun, run};
 use super::objects::panic_on_deadlock;
 use super::program_host::{Generator, ProgramHost, host};
 use crate::bindings::program::TaskKind;
@@ -35,7 +35,8 @@ pub(crate) fn next_item(stream: u64, timeout: Option<u64>) -> Following {
             false => panic_on_deadlock(stream),
         };
     };
-    let (has_ended, frame, _) = run(chain, None, stream, || items.next().transpose().map(|item| item.is_none()));
+    let CallRun { outcome: has_ended, frame, .. } =
+        run(chain, None, stream, || items.next().transpose().map(|item| item.is_none()));
     host(|host| host.handle_item(stream, items, has_ended, frame))
 }
 

@@ -8,6 +8,7 @@ mod time;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use arrow_buffer::Buffer;
 use arrow_schema::{Field, Schema};
@@ -84,10 +85,10 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The input's row number of the first row, and the number of rows.
+    /// The rows' numbers in the input.
     #[inline(always)]
-    pub fn rows(&self) -> (usize, usize) {
-        (self.first_row, self.rows)
+    pub fn rows(&self) -> Range<usize> {
+        self.first_row..self.first_row + self.rows
     }
 
     /// Views the column whose buffers start at index `at`, and advances `at` past it. Also returns the column's

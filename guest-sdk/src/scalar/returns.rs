@@ -1,6 +1,7 @@
 //! Return types of scalar functions.
 
 use std::fmt::Display;
+use std::ops::Range;
 
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::{DataType, Field};
@@ -46,19 +47,20 @@ pub trait Return: Sized {
     }
 }
 
-/// Collects the results of `rows` rows: null if the row's bit in `mask` is unset (without calling `value`), otherwise
-/// the result of `value`. Errors number the rows from `first_row` on.
+/// Collects the results of rows: null if the row's bit in `mask` is unset (without calling `value`), otherwise
+/// the result of `value`. `numbers` are the rows' numbers in errors.
 ///
 /// # Errors
 /// The first error of a row.
 #[inline(always)]
 pub fn gather<R: Return>(
     column: &mut Column<R::Values>,
-    (first_row, rows): (usize, usize),
+    numbers: Range<usize>,
     mask: Option<&[u8]>,
     mut value: impl FnMut(usize) -> R,
 ) -> Result<(), String> {
     column.clear();
+    let (first_row, rows) = (numbers.start, numbers.len());
     let failed = |(row, e): (usize, String)| format!("row {}: {e}", first_row + row);
     if mask.is_none() && !R::NULLS {
         return R::extend(column.values(), rows, value).map_err(failed);

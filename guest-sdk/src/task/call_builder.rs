@@ -169,7 +169,7 @@ mod tests {
 
     fn definition(arguments: usize) -> &'static TaskDefinition {
         const ARGUMENTS: &[(&str, &str)] = &[("a", "A"), ("b", "B")];
-        Box::leak(Box::new(TaskDefinition::new("f", "", &ARGUMENTS[..arguments], ("()", 1), |_| Ok(()))))
+        Box::leak(Box::new(TaskDefinition::new("f", "", &ARGUMENTS[..arguments], "()", 1, |_| Ok(()))))
     }
 
     fn check(

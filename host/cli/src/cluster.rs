@@ -31,7 +31,7 @@ fn failed(e: impl std::fmt::Display) -> CliError {
 fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
     match data {
         Some(data) => Ok(data),
-        None => Ok(machine::state_folder().map_err(CliError::Failed)?.join("node")),
+        None => Ok(machine::state_folder()?.join("node")),
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn enter(member: MemberArgs, listen: ListenOn) -> Result<(Clust
 
 /// Runs a node until it is stopped.
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
-    serve.shares.count_gpus().await.map_err(CliError::Failed)?;
+    serve.shares.count_gpus().await?;
     let signal = signals::handle(signals::Interruption::default()).map_err(failed)?;
     log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
     let listen_on = serve.listen_on();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use sandbar_node::Fault;
 use sandbar_node::machine::{
     self, DiskSpace, GpuOptions, INSTALL_TARGET, LANDLOCK_ABI, MemoryBound, PROGRAM_ADDRESS_BYTES,
 };
@@ -100,7 +101,7 @@ fn programs() -> Check {
     const NAME: &str = "programs";
     match machine::worker() {
         Ok(worker) => Check::ok(NAME, worker.display().to_string()),
-        Err(why) => Check::bad(NAME, "no host-worker", why),
+        Err(fault) => Check::bad(NAME, "no host-worker", fault.message),
     }
 }
 
@@ -267,10 +268,10 @@ fn state_folder() -> Check {
 }
 
 /// Returns a folder of the user, or why it can't be written.
-fn own_folder(name: &'static str, variable: &'static str, found: Result<PathBuf, String>) -> Result<Check, String> {
+fn own_folder(name: &'static str, variable: &'static str, found: Result<PathBuf, Fault>) -> Result<Check, String> {
     let folder = match found {
         Ok(folder) => folder,
-        Err(why) => return Ok(Check::bad(name, "another user's", why)),
+        Err(fault) => return Ok(Check::bad(name, "another user's", fault.message)),
     };
     let named = folder.display();
     // The first write creates the folder.
@@ -291,7 +292,7 @@ async fn gpus(is_software: bool) -> Vec<Check> {
     const NAME: &str = "gpu";
     let options = GpuOptions { is_software, ..GpuOptions::default() };
     let found = match machine::gpus(options) {
-        Err(why) => return vec![Check::warn(NAME, "no host-gpu", why)],
+        Err(fault) => return vec![Check::warn(NAME, "no host-gpu", fault.message)],
         Ok(None) => return vec![Check::ok(NAME, "none: dense algebra runs on the CPU")],
         Ok(Some(machine)) => match machine.list_unmeasured().await {
             Ok(gpus) => gpus.into_iter().map(|gpu| (machine.is_usable(&gpu), gpu)).collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::{JobStoreError, NodeError, ProgramError};
+use sandbar_node::{Fault, JobStoreError, NodeError, ProgramError};
 
 use crate::signals;
 
@@ -55,6 +55,12 @@ impl From<NodeError> for CliError {
             (_, true) => CliError::Stopped(message),
             _ => CliError::Failed(message),
         }
+    }
+}
+
+impl From<Fault> for CliError {
+    fn from(fault: Fault) -> CliError {
+        CliError::Failed(fault.to_string())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::table::{Columns, cell, size};
 pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let GpuCommand::List { json, software_gpu } = command;
     let options = machine::GpuOptions { is_software: software_gpu, ..machine::GpuOptions::default() };
-    let gpus = machine::gpus(options).map_err(CliError::Failed)?;
+    let gpus = machine::gpus(options)?;
     let all = match &gpus {
         Some(gpus) => {
             gpus.measure_again().await.map_err(|e| CliError::Failed(format!("can't query the GPU drivers: {e}")))?

@@ -16,7 +16,13 @@ use crate::remote::connect;
 /// A job of this machine, or of a cluster, through one of its nodes.
 pub(crate) enum SourcedJob {
     Local(Box<StoredJob>),
-    Cluster(Box<(ClusterClient, ClusterJob)>),
+    Cluster(Box<JobInCluster>),
+}
+
+/// A job of a cluster, and the connection through which it is queried.
+pub(crate) struct JobInCluster {
+    client: ClusterClient,
+    job: ClusterJob,
 }
 
 /// Record of a job in a list. Serialized without its source.
@@ -62,7 +68,7 @@ impl ListedJob {
 
 /// Opens the user's job store.
 pub(crate) fn job_store() -> Result<JobStore, CliError> {
-    Ok(JobStore::open(machine::state_folder().map_err(CliError::Failed)?.join("jobs")))
+    Ok(JobStore::open(machine::state_folder()?.join("jobs")))
 }
 
 /// Returns at most `limit` jobs, the newest first.
@@ -91,7 +97,7 @@ impl SourcedJob {
         let id = id.or(last.as_ref().map(|last| last.id.as_str()));
         let id = id.ok_or_else(|| CliError::failed("the cluster has no job of this tenant"))?;
         let job = client.status(id).await.map_err(CliError::failed)?;
-        Ok(SourcedJob::Cluster(Box::new((client, job))))
+        Ok(SourcedJob::Cluster(Box::new(JobInCluster { client, job })))
     }
 
     /// Requests that the job of this name stops. Returns the job, and whether it was running.
@@ -102,14 +108,14 @@ impl SourcedJob {
             return Ok((SourcedJob::Local(Box::new(job)), was_running));
         };
         let job = client.stop(id).await.map_err(CliError::failed)?;
-        Ok((SourcedJob::Cluster(Box::new((client, job))), true))
+        Ok((SourcedJob::Cluster(Box::new(JobInCluster { client, job })), true))
     }
 
     /// Returns the job as it was when it was found.
     pub(crate) fn fields(&self) -> JobFields<'_> {
         match self {
             SourcedJob::Local(job) => (&job.record).into(),
-            SourcedJob::Cluster(remote) => (&remote.1).into(),
+            SourcedJob::Cluster(remote) => (&remote.job).into(),
         }
     }
 
@@ -118,7 +124,7 @@ impl SourcedJob {
         match self {
             SourcedJob::Local(job) => Ok(job.reload().record.state),
             SourcedJob::Cluster(remote) => {
-                let (client, job) = remote.as_mut();
+                let JobInCluster { client, job } = remote.as_mut();
                 Ok(client.status(job.id.as_str()).await.map_err(CliError::failed)?.state)
             }
         }
@@ -134,7 +140,7 @@ impl SourcedJob {
                 response.map_err(|e| CliError::Failed(format!("job {name}: {e}")))
             }
             SourcedJob::Cluster(remote) => {
-                let (client, job) = remote.as_mut();
+                let JobInCluster { client, job } = remote.as_mut();
                 client.query(job.id.as_str(), &query).await.map_err(CliError::failed)
             }
         }
@@ -168,7 +174,7 @@ impl SourcedJob {
     /// Closes the connection to the cluster.
     pub(crate) async fn close(self) {
         if let SourcedJob::Cluster(remote) = self {
-            remote.0.close().await;
+            remote.client.close().await;
         }
     }
 }

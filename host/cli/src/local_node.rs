@@ -12,7 +12,7 @@ pub(crate) fn start_node(shares: &Shares, limits: Limits, cluster: Option<Cluste
 
 /// Returns the node's options, with defaults for unset shares.
 pub(crate) fn node_options(shares: &Shares, limits: Limits, cluster: Option<Cluster>) -> Result<NodeOptions, CliError> {
-    let gpus = machine::gpus(shares.gpu_options()).map_err(CliError::Failed)?;
+    let gpus = machine::gpus(shares.gpu_options())?;
     Ok(NodeOptions {
         number: cluster.as_ref().map_or(0, Cluster::number),
         in_process_peers: None,
@@ -20,13 +20,13 @@ pub(crate) fn node_options(shares: &Shares, limits: Limits, cluster: Option<Clus
         workers: shares.workers.unwrap_or_else(machine::cores),
         resources: shares.resources(),
         limits,
-        cache: machine::cache_folder().map_err(CliError::Failed)?,
+        cache: machine::cache_folder()?,
         shipped: machine::shipped(),
         spill: std::env::temp_dir(),
         memory_bytes_max: shares.memory.unwrap_or_else(machine::memory_for_rows),
         object_bytes_max: shares.object_memory.unwrap_or_else(machine::memory_for_objects),
         disk_reserve_bytes: shares.disk_reserve,
-        worker: machine::worker().map_err(CliError::Failed)?,
+        worker: machine::worker()?,
         gpus,
         on_demand: false,
     })

@@ -183,7 +183,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
         // Other nodes reach this node through its program runtime.
-        node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
+        node.programs().start()?;
     }
     let form = OutputForm::new(submit.json, submit.quiet);
     let bar = progress::watch(node.progress().clone(), ProgressDisplay::unless(submit.quiet));
@@ -246,10 +246,10 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
         return dry_run::program(&spec, &submit.shares, submit.json).await;
     }
     let cluster = join(submit.member).await?;
-    submit.shares.count_gpus().await.map_err(CliError::Failed)?;
+    submit.shares.count_gpus().await?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;
     if let Some(cluster) = &cluster {
-        node.programs().start().map_err(|fault| CliError::Failed(fault.to_string()))?;
+        node.programs().start()?;
         cluster.wait_for_peers().await;
     }
     let recorder = recorder_of(&spec);
@@ -296,7 +296,7 @@ async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Res
 }
 
 async fn run_build(folders: &[std::path::PathBuf], is_quiet: bool) -> Result<ExitCode, CliError> {
-    let cache = machine::cache_folder().map_err(CliError::Failed)?;
+    let cache = machine::cache_folder()?;
     let report = |text: String| output::message(&text);
     for folder in folders {
         let built = sandbar_node::build_crate(folder, &cache, (!is_quiet).then_some(&report)).await;

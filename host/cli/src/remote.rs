@@ -33,7 +33,7 @@ async fn client(
 ) -> Result<ClusterClient, CliError> {
     let data = match data {
         Some(data) => data,
-        None => machine::state_folder().map_err(CliError::Failed)?.join("client"),
+        None => machine::state_folder()?.join("client"),
     };
     let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
     ClusterClient::connect(&data, node, token.as_deref(), timeouts.into()).await.map_err(CliError::failed)
@@ -79,7 +79,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
 
 async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
     let report = |text: String| output::message(&text);
-    let cache = machine::cache_folder().map_err(CliError::Failed)?;
+    let cache = machine::cache_folder()?;
     let file = if path.is_dir() {
         build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(CliError::failed)?
     } else {

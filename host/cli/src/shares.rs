@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use sandbar_node::machine::GpuOptions;
-use sandbar_node::{NodeResources, machine};
+use sandbar_node::{Fault, NodeResources, machine};
 
 /// Resources of the machine that a node may use.
 #[derive(Debug, Default, Args)]
@@ -55,7 +55,7 @@ impl Shares {
     }
 
     /// Counts the usable GPUs as the default of `--gpus`.
-    pub async fn count_gpus(&mut self) -> Result<(), String> {
+    pub async fn count_gpus(&mut self) -> Result<(), Fault> {
         if let (None, Some(machine)) = (self.gpus, machine::gpus(self.gpu_options())?) {
             self.gpus = Some(machine.usable().await.len() as f64);
         }

@@ -139,13 +139,6 @@ pub(crate) struct Rows {
     pub remote: Remote,
 }
 
-impl Rows {
-    /// Returns the maximum number of rows, and whether to print JSON.
-    pub(crate) fn shown(&self) -> (u32, bool) {
-        (self.limit, self.json)
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Summary {
     /// Summarizes tasks by name: counts by state, durations, and bytes moved.

@@ -64,28 +64,28 @@ pub(crate) async fn list(list: List) -> Result<ExitCode, CliError> {
             let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let query = JobQuery::Tasks { limit: rows.limit, state: state.map(RunState::from), name };
             let listing = job.query_recorded(query, rows_of!(Tasks)).await?;
-            show(&job, "tasks", &listing, rows.shown(), tasks_table)?;
+            show(&job, "tasks", &listing, rows.limit, rows.json, tasks_table)?;
         }
         List::Actors(rows) => {
             let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Actors { limit: rows.limit }, rows_of!(Actors)).await?;
-            show(&job, "actors", &listing, rows.shown(), actors_table)?;
+            show(&job, "actors", &listing, rows.limit, rows.json, actors_table)?;
         }
-        List::Objects(rows) => objects(rows.job.as_deref(), rows.remote.clone(), rows.shown()).await?,
+        List::Objects(rows) => objects(rows.job.as_deref(), rows.remote.clone(), rows.limit, rows.json).await?,
         List::Workers(rows) => {
             let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Workers { limit: rows.limit }, rows_of!(Workers)).await?;
-            show(&job, "workers", &listing, rows.shown(), workers_table)?;
+            show(&job, "workers", &listing, rows.limit, rows.json, workers_table)?;
         }
         List::PlacementGroups(rows) => {
             let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Groups { limit: rows.limit }, rows_of!(Groups)).await?;
-            show(&job, "placement_groups", &listing, rows.shown(), groups_table)?;
+            show(&job, "placement_groups", &listing, rows.limit, rows.json, groups_table)?;
         }
         List::Nodes(rows) => {
             let mut job = SourcedJob::find(rows.job.as_deref(), rows.remote.clone()).await?;
             let listing = job.query_objects(JobQuery::Nodes { limit: rows.limit }, rows_of!(Nodes)).await?;
-            show(&job, "nodes", &listing, rows.shown(), nodes_table)?;
+            show(&job, "nodes", &listing, rows.limit, rows.json, nodes_table)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -134,7 +134,7 @@ pub(crate) async fn timeline(timeline: Timeline) -> Result<ExitCode, CliError> {
 }
 
 pub(crate) async fn all_objects(selector: JobSelector) -> Result<ExitCode, CliError> {
-    objects(selector.id.as_deref(), selector.remote.clone(), (OBJECTS_SHOWN, selector.json)).await?;
+    objects(selector.id.as_deref(), selector.remote.clone(), OBJECTS_SHOWN, selector.json).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -155,10 +155,10 @@ pub(crate) async fn memory(selector: JobSelector) -> Result<ExitCode, CliError> 
     Ok(ExitCode::SUCCESS)
 }
 
-async fn objects(id: Option<&str>, remote: Remote, shown: (u32, bool)) -> Result<(), CliError> {
+async fn objects(id: Option<&str>, remote: Remote, limit: u32, as_json: bool) -> Result<(), CliError> {
     let mut job = SourcedJob::find(id, remote).await?;
-    let listing = job.query_objects(JobQuery::Objects { limit: shown.0 }, rows_of!(Objects)).await?;
-    show(&job, "objects", &listing, shown, objects_table)
+    let listing = job.query_objects(JobQuery::Objects { limit }, rows_of!(Objects)).await?;
+    show(&job, "objects", &listing, limit, as_json, objects_table)
 }
 
 /// Prints rows as a table, or as one JSON object: `{"job": …, "total": …, "tasks": […]}`, with `looked_at` if fewer
@@ -167,7 +167,8 @@ fn show<T: Serialize>(
     job: &SourcedJob,
     rows_name: &str,
     listing: &Listing<T>,
-    (limit, as_json): (u32, bool),
+    limit: u32,
+    as_json: bool,
     table: impl FnOnce(&[T]) -> Columns,
 ) -> Result<(), CliError> {
     if as_json {

@@ -45,7 +45,7 @@ impl<'a> ActorCall<'a> {
     pub async fn submit(&self, arguments: impl Arguments) -> Result<Actor, ClientError> {
         let name = format!("{}.new", self.actor_type);
         let (index, task) = method(self.job, &name, |kind| kind == TaskKind::Make)?;
-        let handle = submit(self.job, (index, task), self.options.clone(), None, arguments).await?;
+        let handle = submit(self.job, index, task, self.options.clone(), None, arguments).await?;
         Ok(Actor { handle, actor_type: self.actor_type.into(), options: None })
     }
 }
@@ -80,7 +80,7 @@ impl Actor {
             return Err(ClientError::Returns { task: name, returns, requested });
         }
         R::check(&name, &task.returns)?;
-        submit(job, (index, task), self.options.clone(), Some(self.handle.number()), arguments).await
+        submit(job, index, task, self.options.clone(), Some(self.handle.number()), arguments).await
     }
 
     /// Returns a handle whose calls have these options.

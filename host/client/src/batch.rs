@@ -22,7 +22,7 @@ impl Job {
     /// # Errors
     /// As [`Job::put`]; a column has a type that can't cross the boundary.
     pub async fn put_batch(&self, batch: &RecordBatch) -> Result<ObjectRef<Batch>, ClientError> {
-        let bytes = write(batch).map_err(|e| ClientError::Value(e.to_string()))?;
+        let bytes = write(batch)?;
         self.put_bytes(bytes, &[]).await
     }
 }
@@ -41,8 +41,8 @@ impl ObjectRef<Batch> {
     }
 }
 
-fn write(batch: &RecordBatch) -> Result<Vec<u8>, LayoutError> {
-    let EncodedBatch { header, buffers, body_bytes } = encode(batch)?;
+fn write(batch: &RecordBatch) -> Result<Vec<u8>, ClientError> {
+    let EncodedBatch { header, buffers, body_bytes } = encode(batch).map_err(|e| ClientError::Value(e.to_string()))?;
     let mut bytes = Vec::with_capacity(header.len() + 2 * ALIGNMENT + body_bytes);
     write_value_head(&header, &mut bytes);
     let body_at = bytes.len();

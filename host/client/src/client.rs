@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::{Limits, TenantId};
+use sandbar_core::{Fault, Limits, TenantId};
 use sandbar_node::{InProcessPeers, JobRecorder, JobStore, Node, NodeOptions, NodeResources, machine};
 
 use crate::ClientError;
@@ -134,7 +134,7 @@ impl Client {
     /// A folder or the worker program is missing, or does not belong to the user.
     pub fn start(options: ClientOptions) -> Result<Client, ClientError> {
         let ClientOptions { workers, limits, rows_bytes, objects_bytes, disk_reserve_bytes, .. } = options;
-        let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, String>| own.map_or_else(usual, Ok);
+        let or_else = |own: Option<PathBuf>, usual: fn() -> Result<PathBuf, Fault>| own.map_or_else(usual, Ok);
         let is_alone = options.in_process_peers.is_none();
         let node = NodeOptions {
             number: options.number,
@@ -157,7 +157,7 @@ impl Client {
         let job_store = JobStore::open(state.join("jobs"));
         let node = Node::start(node);
         if !is_alone {
-            node.programs().start().map_err(|fault| ClientError::Setup(fault.to_string()))?;
+            node.programs().start().map_err(ClientError::Setup)?;
         }
         Ok(Client { shared: Arc::new(ClientShared { node, job_store }) })
     }
@@ -189,7 +189,7 @@ impl Client {
     /// The node can't run programs.
     #[doc(hidden)]
     pub async fn drain(&self) -> Result<(), ClientError> {
-        self.shared.node.programs().drain().await.map_err(|fault| ClientError::Setup(fault.to_string()))
+        self.shared.node.programs().drain().await.map_err(ClientError::Setup)
     }
 }
 

@@ -8,7 +8,7 @@ use sandbar_node::ProgramError;
 pub enum ClientError {
     /// The node can't be started: a folder or the worker program is missing or unusable.
     #[error("{0}")]
-    Setup(String),
+    Setup(Fault),
     /// A program can't be loaded, a job can't be started, or a job was ended by someone other than its client.
     #[error(transparent)]
     Program(#[from] ProgramError),

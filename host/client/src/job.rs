@@ -124,7 +124,7 @@ impl Job {
     /// # Errors
     /// The value can't be encoded; it is larger than the limit of an object; the job has ended.
     pub async fn put<T: Serialize>(&self, value: &T) -> Result<ObjectRef<T>, ClientError> {
-        let (bytes, refs) = value::write(&self.state, value).map_err(ClientError::Value)?;
+        let (bytes, refs) = value::write(&self.state, value)?;
         if let Some(object) = refs.foreign {
             return Err(ClientError::OtherJob { object: object.short(), task: "put".to_owned() });
         }

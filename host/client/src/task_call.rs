@@ -47,7 +47,7 @@ impl<'a> TaskCall<'a> {
             return Err(ClientError::Returns { task: self.name.to_owned(), returns, requested });
         }
         R::check(&task.name, &task.returns)?;
-        submit(self.job, (index, task), self.options.clone(), None, arguments).await
+        submit(self.job, index, task, self.options.clone(), None, arguments).await
     }
 
     /// Submits a generator, as [`TaskCall::submit`] submits a task. Returns the stream of its items.
@@ -77,7 +77,8 @@ impl<'a> TaskCall<'a> {
 /// Submits a call of a task or of an actor method.
 pub(crate) async fn submit<R: ResultRefs>(
     job: &Arc<JobState>,
-    (function, task): (u32, &ProgramTask),
+    function: u32,
+    task: &ProgramTask,
     options: Option<Box<RequestOptions>>,
     actor: Option<ObjectId>,
     arguments: impl Arguments,

@@ -7,6 +7,7 @@ use sandbar_core::{Code, Fault, ObjectId, TaskError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::error::ClientError;
 use crate::job_state::JobState;
 
 thread_local! {
@@ -60,9 +61,12 @@ pub(crate) fn decoding_job() -> Option<Arc<JobState>> {
 }
 
 /// Encodes a value for a job. Returns the bytes and the references in them.
-pub(crate) fn write<T: Serialize + ?Sized>(job: &Arc<JobState>, value: &T) -> Result<(Vec<u8>, EncodedRefs), String> {
+pub(crate) fn write<T: Serialize + ?Sized>(
+    job: &Arc<JobState>,
+    value: &T,
+) -> Result<(Vec<u8>, EncodedRefs), ClientError> {
     let (bytes, refs) = capture_refs(job, || postcard::to_extend(value, Vec::new()));
-    Ok((bytes.map_err(|e| e.to_string())?, refs))
+    Ok((bytes.map_err(|e| ClientError::Value(e.to_string()))?, refs))
 }
 
 /// Decodes an object's value, whose bytes are untrusted.

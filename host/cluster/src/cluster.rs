@@ -109,8 +109,7 @@ impl Cluster {
             key,
         };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
-        let engine = Transfers::new(TransferLimits::default(), admission.clone(), None, Offload::Threads);
-        let engine = engine.map_err(ClusterError::Limits)?;
+        let engine = Transfers::new(TransferLimits::default(), admission.clone(), None, Offload::Threads)?;
         let state = Arc::new(ClusterState {
             name: identity.own().cluster.to_string(),
             own,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandbar_core::{Code, Fault};
+use sandbar_core::{Code, Fault, LimitError};
 use sandbar_meta::MetaError;
 use sandbar_wire::{BindError, ChannelError, ConnectError, IdentityError, JoinError, NameError, TokenError};
 
@@ -40,9 +40,9 @@ pub enum ClusterError {
     /// The operating system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Limits contradict each other.
-    #[error("{0}")]
-    Limits(String),
+    /// A limit is out of its range.
+    #[error(transparent)]
+    Limits(#[from] LimitError),
     /// The cluster's store failed.
     #[error("the cluster's store: {0}")]
     Store(#[from] MetaError),

@@ -49,7 +49,7 @@ pub(crate) async fn load_or_join(
             let attempt = async |address| {
                 let (environment, limits) =
                     (EndpointEnvironment::udp(options.listen.source_for(address))?, WireLimits::default());
-                Ok(sandbar_wire::join(environment, address, &token, key.clone(), (Role::Node, &name), &limits).await?)
+                Ok(sandbar_wire::join(environment, address, &token, key.clone(), Role::Node, &name, &limits).await?)
             };
             let join = async || connect_first(address, ATTEMPT_TIME_MAX, &attempt).await;
             let joined = retry(options.join_time_max, join);

@@ -36,8 +36,15 @@ pub(crate) struct FounderConnection {
 #[derive(Default)]
 struct LastAttempt {
     connection: Option<Connection>,
-    /// Why the founder rejects this node, and since when.
-    rejection: Option<(CloseCode, String, Instant)>,
+    rejection: Option<Rejection>,
+}
+
+/// Why the founder rejects this node.
+struct Rejection {
+    code: CloseCode,
+    reason: String,
+    /// Time of the first rejection with this code.
+    since: Instant,
 }
 
 impl FounderConnection {
@@ -64,8 +71,9 @@ impl FounderConnection {
                 reason: DisconnectReason::Closed { code, reason },
                 ..
             })) => {
-                let since = last.rejection.as_ref().filter(|(previous, ..)| previous == code).map(|(.., since)| *since);
-                last.rejection = Some((*code, reason.clone(), since.unwrap_or_else(Instant::now)));
+                let since = last.rejection.as_ref().filter(|last| last.code == *code).map(|last| last.since);
+                let since = since.unwrap_or_else(Instant::now);
+                last.rejection = Some(Rejection { code: *code, reason: reason.clone(), since });
             }
             Err(_) => last.rejection = None,
         }
@@ -75,7 +83,7 @@ impl FounderConnection {
     /// Returns why this node is no longer a member, if the founder rejects it for that.
     pub(crate) fn exclusion(&self) -> Option<String> {
         let last = self.last();
-        let (code, reason, since) = last.rejection.as_ref()?;
+        let Rejection { code, reason, since } = last.rejection.as_ref()?;
         match code {
             CloseCode::Revoked => Some(format!("it was removed from its cluster: {reason}")),
             // Two concurrent connections of one node get this code for a moment, too.

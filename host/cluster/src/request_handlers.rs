@@ -47,8 +47,12 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
             postcard::to_stdvec(&description.map_err(|fault| fault.message))
         }
         NodeRequest::FindHolders(object, failed) => {
-            let holders = node.map(|node| objects::find_holders(&cluster, node, ObjectId(object), &failed));
-            postcard::to_stdvec(&holders.unwrap_or_default())
+            let holders = match node {
+                Some(node) => objects::find_holders(&cluster, node, ObjectId(object), &failed),
+                // Until the runtimes are connected, the other node fetches no object of this node.
+                None => Vec::new(),
+            };
+            postcard::to_stdvec(&holders)
         }
         NodeRequest::FetchEnded(object, is_complete) => {
             if let Some(node) = node {

@@ -29,7 +29,7 @@ pub use function::{Function, FunctionKind, Parameter, TaskKind};
 pub use ids::{
     ActorId, Attempt, ComponentId, GroupId, IdAllocator, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId,
 };
-pub use limits::{LOG_BYTES_MAX, Limits};
+pub use limits::{LOG_BYTES_MAX, LimitError, Limits};
 pub use names::{did_you_mean, hint};
 pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};
 pub use retry::{CodeSet, RetryOn};

@@ -1,5 +1,8 @@
 //! Every bound that a job may set, with its default.
 
+use std::fmt;
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 /// Limits of one call of a guest's function.
@@ -65,27 +68,60 @@ impl Limits {
     /// Validates each limit.
     ///
     /// # Errors
-    /// Returns a message that names the first limit out of range, and the range.
-    pub fn check(&self) -> Result<(), String> {
-        let bounds = [
-            ("memory_bytes_max", self.memory_bytes_max, 64 << 10, 4 << 30),
-            ("time_ms_max", self.time_ms_max, 1, u64::MAX),
-            ("tensor_bytes_max", self.tensor_bytes_max, 0, 1 << 40),
-            ("output_bytes_max", self.output_bytes_max, 4 << 10, 64 << 30),
-            ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX),
-            ("instances_max", u64::from(self.instances_max), 1, 1000),
-            ("tables_max", u64::from(self.tables_max), 1, 1000),
-            ("table_elements_max", u64::from(self.table_elements_max), 1, 10_000_000),
-            ("model_bytes_max", self.model_bytes_max, 1, u64::MAX),
-            ("retries_max", u64::from(self.retries_max), 0, 100),
-        ];
-        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
+    /// The first limit out of its range.
+    pub fn check(&self) -> Result<(), LimitError> {
+        LimitError::check([
+            ("limits.memory_bytes_max", self.memory_bytes_max, 64 << 10..=4 << 30),
+            ("limits.time_ms_max", self.time_ms_max, 1..=u64::MAX),
+            ("limits.tensor_bytes_max", self.tensor_bytes_max, 0..=1 << 40),
+            ("limits.output_bytes_max", self.output_bytes_max, 4 << 10..=64 << 30),
+            ("limits.log_bytes_max", self.log_bytes_max, 0..=LOG_BYTES_MAX),
+            ("limits.instances_max", self.instances_max.into(), 1..=1000),
+            ("limits.tables_max", self.tables_max.into(), 1..=1000),
+            ("limits.table_elements_max", self.table_elements_max.into(), 1..=10_000_000),
+            ("limits.model_bytes_max", self.model_bytes_max, 1..=u64::MAX),
+            ("limits.retries_max", self.retries_max.into(), 0..=100),
+        ])
+    }
+}
+
+/// A limit that is out of its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitError {
+    /// Name of the limit, with its section if it has one: `limits.time_ms_max`.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// Smallest permitted value.
+    pub min: u64,
+    /// Largest permitted value.
+    pub max: u64,
+}
+
+impl LimitError {
+    /// Checks values of named limits against their ranges.
+    ///
+    /// # Errors
+    /// The first value out of its range.
+    pub fn check(limits: impl IntoIterator<Item = (&'static str, u64, RangeInclusive<u64>)>) -> Result<(), LimitError> {
+        match limits.into_iter().find(|(_, value, range)| !range.contains(value)) {
             None => Ok(()),
-            Some((name, value, min, u64::MAX)) => Err(format!("`limits.{name}` is {value}, less than {min}")),
-            Some((name, value, min, max)) => Err(format!("`limits.{name}` is {value}, not from {min} to {max}")),
+            Some((name, value, range)) => Err(LimitError { name, value, min: *range.start(), max: *range.end() }),
         }
     }
 }
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LimitError { name, value, min, max } = self;
+        match *max {
+            u64::MAX => write!(f, "`{name}` is {value}, less than {min}"),
+            max => write!(f, "`{name}` is {value}, not from {min} to {max}"),
+        }
+    }
+}
+
+impl std::error::Error for LimitError {}
 
 /// Maximum of [`Limits::log_bytes_max`], in bytes.
 pub const LOG_BYTES_MAX: u64 = 512 << 10;

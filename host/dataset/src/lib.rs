@@ -24,8 +24,9 @@ pub use group::{
     BlockWriter, FailedGroup, FinishedBlock, Grouper, Grouping, HeapUnitMemory, MemoryBudget, MorselGrouper,
     Partitions, UnitGroup, UnitMemory, UnitShape, WorkUnit, describe_key, to_float64,
 };
-pub use output::{OutputFormat, ParquetOutput, RowOutput, RowTarget, WriteSummary, read_metadata};
+pub use output::{MetadataEntry, OutputFormat, ParquetOutput, RowOutput, RowTarget, WriteSummary, read_metadata};
 pub use position::find_row_in_file;
 pub use scan::{
-    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptions, TextSpec, find_files,
+    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptionError, TextOptions,
+    TextSpec, find_files,
 };

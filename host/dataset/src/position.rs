@@ -31,7 +31,7 @@ pub async fn find_row_in_file(
     nth: u64,
     temporary: &Path,
 ) -> Option<u64> {
-    RowSearch::new(scan, (source, ScanOptions::default()), morsel, temporary).find(nth).await
+    RowSearch::new(scan, source, ScanOptions::default(), morsel, temporary).find(nth).await
 }
 
 /// Search for a row of one morsel.
@@ -47,7 +47,7 @@ struct RowSearch {
 
 impl RowSearch {
     /// Prepares a search in `morsel` of `scan`, which reads `source` with these options.
-    fn new(scan: &Scan, (source, options): (&ScanSource, ScanOptions), morsel: usize, temporary: &Path) -> RowSearch {
+    fn new(scan: &Scan, source: &ScanSource, options: ScanOptions, morsel: usize, temporary: &Path) -> RowSearch {
         let column = scan.schema().fields().first().map(|field| field.name().clone());
         let (files, morsels) = (scan.files().to_vec(), scan.morsels().to_vec());
         RowSearch { source: source.clone(), options, files, morsels, morsel, column, temporary: temporary.to_owned() }
@@ -158,7 +158,7 @@ mod tests {
             let mut nth = 0;
             while let Some(batch) = batches.try_next().await.unwrap() {
                 for value in batch.column_by_name("row").unwrap().as_primitive::<Int64Type>().values() {
-                    let search = RowSearch::new(&scan, (&source, options.clone()), morsel, folder.path());
+                    let search = RowSearch::new(&scan, &source, options.clone(), morsel, folder.path());
                     let number = search.find(nth).await.unwrap();
                     let file = scan.files()[scan.morsels()[morsel].file].rsplit('/').next().unwrap().to_owned();
                     all.push((file, number, *value));

@@ -4,6 +4,8 @@
 //! of squares of values far from zero would lose the differences within a group. Source: Golub and Van Loan, *Matrix
 //! Computations*, 4.2 and 5.3.
 
+use std::ops::Range;
+
 use crate::GroupedOptions;
 
 /// Status of a fitted group.
@@ -130,7 +132,7 @@ fn fit_groups(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut 
         if let Some(next) = rows.offsets.get((group + 1) * rows.step..).and_then(|ends| ends.get(..2)) {
             rows.prefetch(next[0] as usize, next[1] as usize);
         }
-        let found = fit_group(rows, (ends[0] as usize, ends[1] as usize), options, &mut workspace, coefficients);
+        let found = fit_group(rows, ends[0] as usize..ends[1] as usize, options, &mut workspace, coefficients);
         if found != GroupStatus::Solved {
             coefficients.fill(f64::NAN);
         }
@@ -164,12 +166,13 @@ impl Workspace {
 #[inline(always)]
 fn fit_group(
     rows: &GroupRows<'_>,
-    (first, end): (usize, usize),
+    range: Range<usize>,
     options: GroupedOptions,
     workspace: &mut Workspace,
     coefficients: &mut [f64],
 ) -> GroupStatus {
     let (width, length) = (rows.width, rows.target.len());
+    let Range { start: first, end } = range;
     if first > end || end > length {
         return GroupStatus::OutOfRange;
     }

@@ -136,13 +136,13 @@ impl Op {
                     true => (count, columns, rows),
                     false => (count, rows, columns),
                 };
-                let first = turned(shapes[0].matrices().ok_or_else(disagree)?, first_transposed);
-                let second = turned(shapes[1].matrices().ok_or_else(disagree)?, second_transposed);
+                let (_, rows, inner) = turned(shapes[0].matrices().ok_or_else(disagree)?, first_transposed);
+                let (_, other_inner, columns) = turned(shapes[1].matrices().ok_or_else(disagree)?, second_transposed);
                 let stacked = stack(&shapes).ok_or_else(disagree)?;
-                if first.2 != second.1 {
+                if inner != other_inner {
                     return Err(disagree());
                 }
-                one(matrices(stacked, first.1, second.2)?)
+                one(matrices(stacked, rows, columns)?)
             }
             Op::GroupedLeastSquares(grouped) => {
                 let [columns, target, offsets, weights @ ..] = &shapes[..] else { return Err(disagree()) };

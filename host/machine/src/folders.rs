@@ -5,18 +5,20 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
+use sandbar_core::{Code, Fault};
 
 /// Returns the path of `host-worker`, which is installed beside this program.
 ///
 /// # Errors
 /// Fails if the file is missing.
-pub fn worker() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|e| format!("can't determine the path of this program: {e}"))?;
+pub fn worker() -> Result<PathBuf, Fault> {
+    let program =
+        std::env::current_exe().map_err(|e| host_fault(format!("can't determine the path of this program: {e}")))?;
     let worker = program.with_file_name("host-worker");
     if worker.is_file() {
         Ok(worker)
     } else {
-        Err(format!("{} is missing: install `host-worker` beside this program", worker.display()))
+        Err(host_fault(format!("{} is missing: install `host-worker` beside this program", worker.display())))
     }
 }
 
@@ -46,7 +48,7 @@ const MANIFEST: &str = match option_env!("SANDBAR_MANIFEST") {
 ///
 /// # Errors
 /// Fails if the folder belongs to another user.
-pub fn cache_folder() -> Result<PathBuf, String> {
+pub fn cache_folder() -> Result<PathBuf, Fault> {
     CACHE.create()
 }
 
@@ -54,7 +56,7 @@ pub fn cache_folder() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Fails if the folder belongs to another user.
-pub fn find_cache_folder() -> Result<PathBuf, String> {
+pub fn find_cache_folder() -> Result<PathBuf, Fault> {
     CACHE.find()
 }
 
@@ -62,7 +64,7 @@ pub fn find_cache_folder() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Fails if the folder belongs to another user.
-pub fn state_folder() -> Result<PathBuf, String> {
+pub fn state_folder() -> Result<PathBuf, Fault> {
     STATE.create()
 }
 
@@ -70,7 +72,7 @@ pub fn state_folder() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Fails if the folder belongs to another user.
-pub fn find_state_folder() -> Result<PathBuf, String> {
+pub fn find_state_folder() -> Result<PathBuf, Fault> {
     STATE.find()
 }
 
@@ -86,14 +88,14 @@ struct UserFolder {
 }
 
 impl UserFolder {
-    fn find(&self) -> Result<PathBuf, String> {
+    fn find(&self) -> Result<PathBuf, Fault> {
         let (folder, _) = self.path();
         refuse_of_others(&folder, geteuid().as_raw(), self.variable)?;
         Ok(folder)
     }
 
     /// Like [`UserFolder::find`], but creates the folder if it is in the temporary folder, where others could create it.
-    fn create(&self) -> Result<PathBuf, String> {
+    fn create(&self) -> Result<PathBuf, Fault> {
         if let (folder, true) = self.path() {
             // Without a writable cache the host is slower, not wrong.
             let _ = DirBuilder::new().mode(0o700).create(folder);
@@ -112,17 +114,21 @@ impl UserFolder {
 }
 
 /// Refuses a folder, or a link to one, that belongs to a user other than `user` and root.
-fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), String> {
+fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), Fault> {
     for found in [fs::symlink_metadata(folder), fs::metadata(folder)].into_iter().flatten() {
         let owner = found.uid();
         if owner != user && owner != 0 {
-            return Err(format!(
+            return Err(host_fault(format!(
                 "the folder {} belongs to another user (id {owner}); set {variable} to a folder of your own",
                 folder.display()
-            ));
+            )));
         }
     }
     Ok(())
+}
+
+fn host_fault(message: String) -> Fault {
+    Fault::new(Code::Host, message)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbar_core::{Code, Fault};
 use sandbar_worker::{GpuLimits, GpuMachine};
 
 pub use sandbar_functions::{INSTALL_TARGET, Toolchain, toolchain};
@@ -17,14 +18,15 @@ pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
 ///
 /// # Errors
 /// Fails if `host-gpu` is missing.
-pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, String> {
+pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, Fault> {
     let GpuOptions { is_software, memory_bytes_max, time_max } = options;
     if !is_software && !DEVICES.iter().any(|device| Path::new(device).exists()) {
         return Ok(None);
     }
     let program = worker()?.with_file_name("host-gpu");
     if !program.is_file() {
-        return Err(format!("{} is missing: install `host-gpu` beside this program", program.display()));
+        let message = format!("{} is missing: install `host-gpu` beside this program", program.display());
+        return Err(Fault::new(Code::Host, message));
     }
     let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
     Ok(Some(GpuMachine::new(limits, &cache_folder()?)))

@@ -145,8 +145,7 @@ pub(super) fn plan_arguments(
         let text = last_value(values, name);
         let mut files = JobFiles::default();
         let encoded = text.map(|text| encode_argument(name, type_name, text, &mut files)).transpose()?;
-        check_argument(name, type_name, encoded.as_ref())
-            .map_err(|message| Fault::new(Code::Refused, message).in_function(&task.name))?;
+        check_argument(name, type_name, encoded.as_ref()).map_err(|fault| fault.in_function(&task.name))?;
         let files = Some(files.count()).filter(|files| *files > 0);
         Ok(ArgumentPlan { name: name.clone(), type_name: type_name.clone(), value: text.map(str::to_owned), files })
     };
@@ -154,14 +153,15 @@ pub(super) fn plan_arguments(
 }
 
 /// Checks an argument if its type is a plain one. Only the task can check other types.
-fn check_argument(name: &str, type_name: &str, encoded: Option<&EncodedArgument>) -> Result<(), String> {
+fn check_argument(name: &str, type_name: &str, encoded: Option<&EncodedArgument>) -> Result<(), Fault> {
+    let refused = |message: String| Err(Fault::new(Code::Refused, message));
     let (inner, options) = unwrap_type(type_name);
     let is_required =
         REQUIRED_TYPES.contains(&inner.as_str()) || inner.starts_with("Vec<") || decode_error(&inner, "").is_some();
     match encoded {
-        None if options == 0 && is_required => Err(format!("argument `{name}` is missing")),
+        None if options == 0 && is_required => refused(format!("argument `{name}` is missing")),
         Some(EncodedArgument::Json(json)) if options == 0 || json != "null" => match decode_error(&inner, json) {
-            Some(reason) => Err(format!("argument `{name}` can't be read as {type_name}: {reason}")),
+            Some(reason) => refused(format!("argument `{name}` can't be read as {type_name}: {reason}")),
             None => Ok(()),
         },
         _ => Ok(()),
@@ -202,7 +202,7 @@ fn encode_argument(
     let kind = ArgumentKind::from_type(&inner);
     match kind.encode_non_finite(options, text) {
         Some(bytes) => Ok(EncodedArgument::Value(bytes)),
-        None => to_json(name, (kind, type_name), text, files).map(EncodedArgument::Json),
+        None => to_json(name, kind, type_name, text, files).map(EncodedArgument::Json),
     }
 }
 
@@ -210,7 +210,8 @@ fn encode_argument(
 /// a JSON string; other text is JSON already.
 fn to_json(
     name: &str,
-    (kind, type_name): (ArgumentKind, &str),
+    kind: ArgumentKind,
+    type_name: &str,
     text: &str,
     files: &mut JobFiles,
 ) -> Result<String, ProgramError> {

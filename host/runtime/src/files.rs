@@ -34,7 +34,9 @@ enum Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     bytes: u64,
-    modified: (i64, i64),
+    /// Time of the last modification, in seconds and nanoseconds.
+    modified_s: i64,
+    modified_nanos: i64,
 }
 
 /// Content of a file.
@@ -153,7 +155,7 @@ fn name(path: &Path) -> String {
 
 impl Version {
     fn from_metadata(metadata: &Metadata) -> Version {
-        Version { bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
+        Version { bytes: metadata.len(), modified_s: metadata.mtime(), modified_nanos: metadata.mtime_nsec() }
     }
 }
 

@@ -13,6 +13,7 @@
 mod arguments;
 mod calls;
 mod client;
+mod encoding;
 mod engine;
 mod error;
 mod file_reader;

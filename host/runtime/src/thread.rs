@@ -198,7 +198,7 @@ impl Runtime {
         let handle = RuntimeHandle { requests, doorbell, next_job: next_job.clone(), leases: Arc::default() };
         let RuntimeOptions { engine: engine_options, workers, peers, store } = options;
         let memory_bytes_max = engine_options.memory_bytes_max;
-        let driver = ThreadDriver::start(handle.clone(), workers, peers, (&store, memory_bytes_max))?;
+        let driver = ThreadDriver::start(handle.clone(), workers, peers, &store, memory_bytes_max)?;
         let values = ValueStore::new(store_limits(memory_bytes_max, &store));
         let is_contended = handle.leases.is_contended.clone();
         let work = move || {
@@ -335,7 +335,8 @@ impl ThreadDriver {
         handle: RuntimeHandle,
         workers: ProgramWorkerOptions,
         peers: Option<Arc<dyn ClusterServices>>,
-        (store, file_bytes_max): (&StoreOptions, u64),
+        store: &StoreOptions,
+        file_bytes_max: u64,
     ) -> io::Result<ThreadDriver> {
         let folder = SpillFolder::new(store.folder.clone(), store.reserve_bytes);
         let [disk, reader] = [handle.doorbell(), handle.doorbell()];

@@ -10,7 +10,7 @@ use sandbar_dense::{
 use wasmtime::component::{ComponentType, Lift, LinkerInstance, Lower, Resource, ResourceType, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
-use crate::imports::{Context, detached, range};
+use crate::imports::{Context, Destination, detached};
 use crate::services::Refusal;
 use crate::state::SandboxState;
 
@@ -270,7 +270,9 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
             new_tensor(store.data_mut(), |session| session.reshape(tensor.rep(), &sizes))
         },
     )?;
-    linker.func_wrap("run", run)?;
+    linker.func_wrap("run", |store: Context<'_>, (operation, operands): (WitOperation, WasmList<WitOperand>)| {
+        run(store, operation, operands)
+    })?;
     linker.func_wrap("[static]kernel.make", |mut store: Context<'_>, (wgsl,): (WasmStr,)| {
         let wgsl = wgsl.to_str(&store)?.into_owned();
         let state = store.data_mut();
@@ -313,11 +315,11 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
 
 fn reading(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("[method]tensor.read", |mut store: Context<'_>, (tensor, offset, region): Read| {
-        let (to, len) = range(&store, &region);
+        let Destination { address, len } = Destination::of(&store, &region);
         let session = session(store.data_mut())?;
         let read = session.begin_read(tensor.rep(), offset, len as u64).and_then(|()| {
             // SAFETY: the guest's own bytes, which nothing else references while it waits for this call.
-            match session.poll_read(unsafe { std::slice::from_raw_parts_mut(to, len) }, true) {
+            match session.poll_read(unsafe { std::slice::from_raw_parts_mut(address, len) }, true) {
                 Poll::Ready(read) => read,
                 Poll::Pending => Err(DenseError::Lost("the read did not finish".to_owned())),
             }
@@ -331,9 +333,9 @@ type Read = (Resource<Tensor>, u64, WasmList<u8>);
 fn reading_later(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap_async("[method]tensor.read", |mut store: Context<'_>, (tensor, offset, region): Read| {
         Box::new(async move {
-            let (to, len) = range(&store, &region);
+            let Destination { address, len } = Destination::of(&store, &region);
             // Stored as an integer, because a pointer may not be held across a wait.
-            let to = to as usize;
+            let to = address as usize;
             if let Err(error) = session(store.data_mut())?.begin_read(tensor.rep(), offset, len as u64) {
                 return Ok((Err(WitError::from(error)),));
             }
@@ -354,7 +356,8 @@ fn reading_later(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
 
 fn run(
     mut store: Context<'_>,
-    (operation, operands): (WitOperation, WasmList<WitOperand>),
+    operation: WitOperation,
+    operands: WasmList<WitOperand>,
 ) -> Result<GuestResult<Tensors>> {
     if operands.len() > OPERANDS_MAX {
         return Err(Error::from(Refusal::bad_request(format!(

@@ -25,44 +25,59 @@ pub(crate) fn data(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> 
     })
 }
 
-/// Returns address and length of a guest's list, without a reference into its memory.
-pub(crate) fn range(store: &Context<'_>, list: &WasmList<u8>) -> (*mut u8, usize) {
-    let slice = list.as_le_slice(store);
-    (slice.as_ptr().cast_mut(), slice.len())
+/// Destination of bytes: a guest's list, without a reference into the guest's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Destination {
+    pub(crate) address: *mut u8,
+    /// Length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Destination {
+    pub(crate) fn of(store: &Context<'_>, list: &WasmList<u8>) -> Destination {
+        let slice = list.as_le_slice(store);
+        Destination { address: slice.as_ptr().cast_mut(), len: slice.len() }
+    }
+}
+
+/// The parts of a sandbox that map pages into its guest's memory.
+pub(crate) struct PageMapper<'a> {
+    pub(crate) overlays: &'a mut Overlays,
+    pub(crate) slots: &'a Slots,
+    /// Address at which the guest's initialised data ends.
+    pub(crate) image_end: u64,
 }
 
 fn read(store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
-    let region = range(&store, region);
-    copy(&store.data().services.input().bytes, offset, region)
+    let to = Destination::of(&store, region);
+    copy(&store.data().services.input().bytes, offset, to)
 }
 
 /// Copies bytes of an input, from `offset`, to a guest's region.
-pub(crate) fn copy(input: &[u8], offset: u64, (to, len): (*mut u8, usize)) -> Result<()> {
+pub(crate) fn copy(input: &[u8], offset: u64, to: Destination) -> Result<()> {
+    let Destination { address, len } = to;
     let Some(from) = usize::try_from(offset).ok().and_then(|start| input.get(start..start.checked_add(len)?)) else {
         return refuse(Refusal::bad_request(format!(
             "it reads {len} bytes at {offset} of an input of {} bytes",
             input.len()
         )));
     };
-    // SAFETY: wasmtime has just checked that `to..to+len` lies in guest memory, which nothing else references while its
+    // SAFETY: wasmtime has just checked that the destination lies in guest memory, which nothing else references while its
     // guest waits for this call; `from` is host memory.
-    unsafe { copy_from_shared(from.as_ptr(), to, len) };
+    unsafe { copy_from_shared(from.as_ptr(), address, len) };
     Ok(())
 }
 
 fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
-    let region = range(&store, region);
+    let to = Destination::of(&store, region);
     let SandboxState { services, overlays, slots, image_end, .. } = store.data_mut();
-    map_input((overlays, slots, *image_end), services.input(), offset, region)
+    map_input(PageMapper { overlays, slots, image_end: *image_end }, services.input(), offset, to)
 }
 
 /// Maps the pages of an input, from `offset`, over a guest's region, or copies them if the input has no file.
-pub(crate) fn map_input(
-    (overlays, slots, image_end): (&mut Overlays, &Slots, u64),
-    input: Input<'_>,
-    offset: u64,
-    (to, len): (*mut u8, usize),
-) -> Result<()> {
+pub(crate) fn map_input(mapper: PageMapper<'_>, input: Input<'_>, offset: u64, to: Destination) -> Result<()> {
+    let PageMapper { overlays, slots, image_end } = mapper;
+    let Destination { address: to, len } = to;
     let Some(pages) = Region::new(to as usize, len).filter(|_| offset.is_multiple_of(PAGE_BYTES as u64)) else {
         return refuse(Refusal::bad_request(format!("it maps {len} bytes at {offset}, which are not whole pages")));
     };
@@ -221,9 +236,9 @@ pub(crate) fn groups(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()
 /// # Safety
 /// Guest memory must neither move nor change while the slice is in use.
 pub(crate) unsafe fn detached<'a>(store: &Context<'_>, list: &WasmList<u8>) -> &'a [u8] {
-    let (at, len) = range(store, list);
+    let slice = list.as_le_slice(store);
     // SAFETY: wasmtime has just checked that the list lies in guest memory; the caller guarantees the rest.
-    unsafe { std::slice::from_raw_parts(at.cast_const(), len) }
+    unsafe { std::slice::from_raw_parts(slice.as_ptr(), slice.len()) }
 }
 
 pub(crate) fn refuse<T>(refusal: Refusal) -> Result<T> {

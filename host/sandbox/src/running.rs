@@ -59,7 +59,8 @@ impl Program {
     /// programs](crate::Engine::for_programs).
     pub fn run(
         self: &Arc<Self>,
-        (idle, job): (&IdleSandboxes, JobId),
+        idle: &IdleSandboxes,
+        job: JobId,
         services: Box<dyn Services>,
         limits: &Limits,
         call: TaskCall,

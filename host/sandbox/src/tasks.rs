@@ -6,7 +6,7 @@ use sandbar_core::{ActorId, GroupId, ObjectId};
 use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
-use crate::imports::{Context, copy, detached, map_input, range, refuse};
+use crate::imports::{Context, Destination, PageMapper, copy, detached, map_input, refuse};
 use crate::services::{GetOutcome, NextItem, Refusal};
 use crate::state::SandboxState;
 
@@ -112,16 +112,16 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         Ok(store.data_mut().services.fail_with(error)?)
     })?;
     linker.func_wrap("read", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
-        let region = range(&store, &region);
+        let to = Destination::of(&store, &region);
         let (_, input) = store.data_mut().services.object(ObjectId(object))?;
-        copy(&input.bytes, offset, region)
+        copy(&input.bytes, offset, to)
     })?;
     linker.func_wrap("map-pages", |mut store: Context<'_>, (object, offset, region): (u64, u64, WasmList<u8>)| {
-        let region = range(&store, &region);
+        let to = Destination::of(&store, &region);
         let SandboxState { services, overlays, slots, image_end, .. } = store.data_mut();
         let (_, input) = services.object(ObjectId(object))?;
-        map_input((overlays, slots, *image_end), input, offset, region)?;
-        services.object_mapped(region.0 as usize, region.1);
+        map_input(PageMapper { overlays, slots, image_end: *image_end }, input, offset, to)?;
+        services.object_mapped(to.address as usize, to.len);
         Ok(())
     })?;
     linker.func_wrap("release", |mut store: Context<'_>, (objects,): (WasmList<u64>,)| {
@@ -135,20 +135,23 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
 }
 
 /// Submits a task. Returns the number of its first result.
-fn submit(store: &mut Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)) -> Result<u64> {
+fn submit(store: &mut Context<'_>, task: u32, returns: u32, request: &WasmList<u8>) -> Result<u64> {
     // SAFETY: the guest waits for this call.
-    let request = unsafe { detached(store, &request) };
+    let request = unsafe { detached(store, request) };
     Ok(store.data_mut().services.submit(task, returns, request)?.0)
 }
 
 fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
-    linker.func_wrap_async("submit", |mut store: Context<'_>, request: (u32, u32, WasmList<u8>)| {
-        Box::new(async move {
-            let object = submit(&mut store, request)?;
-            poll_fn(|_| store.data_mut().services.poll_submitted()).await;
-            Ok((object,))
-        })
-    })?;
+    linker.func_wrap_async(
+        "submit",
+        |mut store: Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)| {
+            Box::new(async move {
+                let object = submit(&mut store, task, returns, &request)?;
+                poll_fn(|_| store.data_mut().services.poll_submitted()).await;
+                Ok((object,))
+            })
+        },
+    )?;
     linker.func_wrap_async(
         "yielded",
         |mut store: Context<'_>, (parts, contained): (WasmList<WasmList<u8>>, WasmList<u64>)| {
@@ -184,9 +187,9 @@ fn waiting(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
         |mut store: Context<'_>, (objects, count, nanos, ready): (WasmList<u64>, u32, Option<u64>, WasmList<u8>)| {
             Box::new(async move {
                 let numbers = objects.as_le_slice(&store).to_vec();
-                let (to, len) = range(&store, &ready);
+                let Destination { address, len } = Destination::of(&store, &ready);
                 // Stored as an integer, because a pointer may not be held across a wait.
-                let to = to as usize;
+                let to = address as usize;
                 if len != numbers.len() {
                     return refuse(Refusal::bad_request(format!(
                         "it waits for {} objects with room for {len} results",
@@ -211,8 +214,8 @@ fn refusing(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
         Err(refusal) => Error::from(refusal),
         Ok(()) => Error::from(Refusal::bad_request("it can't wait here")),
     };
-    linker.func_wrap("submit", |mut store: Context<'_>, request: (u32, u32, WasmList<u8>)| {
-        Ok((submit(&mut store, request)?,))
+    linker.func_wrap("submit", |mut store: Context<'_>, (task, returns, request): (u32, u32, WasmList<u8>)| {
+        Ok((submit(&mut store, task, returns, &request)?,))
     })?;
     linker.func_wrap("get", move |store: Context<'_>, (_, _): (u64, Option<u64>)| -> Result<(WitGot,)> {
         Err(refuse(store))

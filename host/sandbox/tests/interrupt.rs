@@ -87,7 +87,7 @@ impl Services for Waiting {
 
 fn begin(program: &Arc<Program>, function: u32, is_there: &Arc<AtomicBool>) -> TaskExecution {
     let call = TaskCall { function, call: 1, seed: 0, arguments: [].into() };
-    program.run((&IdleSandboxes::default(), JobId(1)), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
+    program.run(&IdleSandboxes::default(), JobId(1), Box::new(Waiting(is_there.clone())), &Limits::default(), call)
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Node {
     fn run(&self, job: u32, task: u32, at: u64, bytes: u64) -> Result<(), String> {
         let call = TaskCall { function: task, call: at, seed: bytes, arguments: [].into() };
         let services = Box::new(Host(self.object.clone()));
-        let mut running = self.program.run((&self.idle, JobId(job)), services, &Limits::default(), call);
+        let mut running = self.program.run(&self.idle, JobId(job), services, &Limits::default(), call);
         let Poll::Ready(ended) = running.poll(TaskId(1)) else { panic!("it waits") };
         ended.result.map_err(|fault| fault.message)
     }

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use sandbar_core::{Attempt, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{
-    Action, Event, JobLimits, Options, Outcome, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind,
-    WorkerKind,
+    Action, Event, JobLimits, Options, Outcome, ParentRef, RESOURCE_UNIT, ResourceSet, Scheduler, Submission,
+    SubmissionKind, WorkerKind,
 };
 
 /// An allocator that counts allocated bytes.
@@ -43,7 +43,7 @@ const FIRST: TaskId = TaskId(1 << 40);
 
 type Steps = Scheduler<(), ()>;
 
-fn submission(id: TaskId, parent: Option<(TaskId, Attempt, WorkerId)>, name: &Arc<str>, cpus: u64) -> Submission<()> {
+fn submission(id: TaskId, parent: Option<ParentRef>, name: &Arc<str>, cpus: u64) -> Submission<()> {
     Submission {
         id,
         job: JobId(1),
@@ -118,7 +118,7 @@ fn drain(
 }
 
 fn submitted(steps: &mut Steps, all: impl Iterator<Item = TaskId>, assigned: &mut VecDeque<(WorkerId, TaskId)>) {
-    let (name, parent) = ("work".into(), Some((FIRST, Attempt(0), DRIVER)));
+    let (name, parent) = ("work".into(), Some(ParentRef { task: FIRST, attempt: Attempt(0), worker: DRIVER }));
     let mut actions = Vec::new();
     for id in all {
         steps.step(Event::Submitted { task: submission(id, parent, &name, RESOURCE_UNIT) }, &mut actions);

@@ -131,6 +131,17 @@ impl WorkerKind {
     }
 }
 
+/// The submitter of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParentRef {
+    /// The submitting task.
+    pub task: TaskId,
+    /// Its attempt.
+    pub attempt: Attempt,
+    /// Its worker, which holds one reference to each return.
+    pub worker: WorkerId,
+}
+
 /// Specification of a task to run.
 #[derive(Debug, Clone)]
 pub struct Submission<C> {
@@ -138,9 +149,8 @@ pub struct Submission<C> {
     pub id: TaskId,
     /// The job of the task.
     pub job: JobId,
-    /// The submitting task, its attempt, and its worker, which holds one reference to each return. `None` for a job's
-    /// root task and for leases.
-    pub parent: Option<(TaskId, Attempt, WorkerId)>,
+    /// The submitting task. `None` for a job's root task and for leases.
+    pub parent: Option<ParentRef>,
     /// Number of tasks of other schedulers between this task and its parent, for the depth limit.
     pub remote_depth: u32,
     /// Function name, for people and error messages.

@@ -23,7 +23,7 @@ mod steps;
 mod views;
 
 pub use event::{
-    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, Submission, SubmissionKind, WorkerKind,
+    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, ParentRef, Submission, SubmissionKind, WorkerKind,
 };
 pub use queries::deadlock::{Deadlock, DeadlockSearch, WaitSet};
 pub use queries::unmet_demand::{DemandSource, UnmetDemand};

@@ -146,7 +146,7 @@ mod tests {
         ResourceSet { cpus, gpus, ..ResourceSet::default() }
     }
 
-    fn place((cpus, gpus): (u64, u64)) -> CandidateNode {
+    fn place(cpus: u64, gpus: u64) -> CandidateNode {
         CandidateNode { free: FreeResources::all_of(&demand(cpus, gpus)), bundles: 0 }
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let mut found = [0; 4];
         for round in 0..3000 {
             let mut below = |n| u64::from(seed.below(n));
-            let nodes: Vec<CandidateNode> = (0..1 + below(5)).map(|_| place((below(5), below(2)))).collect();
+            let nodes: Vec<CandidateNode> = (0..1 + below(5)).map(|_| place(below(5), below(2))).collect();
             let bundles: Vec<ResourceSet> = (0..1 + below(4)).map(|_| demand(1 + below(3), below(6) / 5)).collect();
             let ways = counts(&bundles, &nodes);
             for (strategy, found) in ALL.into_iter().zip(&mut found) {
@@ -214,7 +214,7 @@ mod tests {
             (GroupStrategy::Spread, PackResult::Placed(vec![0])),
             (GroupStrategy::StrictSpread, PackResult::Placed(vec![0])),
         ] {
-            let mut places = vec![place((2, 0)), place((2, 0))];
+            let mut places = vec![place(2, 0), place(2, 0)];
             places[1].bundles = 1;
             assert_eq!(pack_bundles(strategy, &[&demand(1, 0)], places), expected, "{strategy:?}");
         }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_hard_case_ends_the_search() {
-        let places: Vec<CandidateNode> = (0..60).map(|at| place((100 + at, 0))).collect();
+        let places: Vec<CandidateNode> = (0..60).map(|at| place(100 + at, 0)).collect();
         let bundles: Vec<ResourceSet> = (0..100).map(|at| demand(67 + at % 7, 0)).collect();
         let all: Vec<&ResourceSet> = bundles.iter().collect();
         assert_eq!(pack_bundles(GroupStrategy::Pack, &all, places), PackResult::GaveUp);

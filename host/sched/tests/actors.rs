@@ -182,11 +182,8 @@ fn a_detached_actor_outlives_its_job_and_is_everybodys() {
         .error_is(21, "main > t21: is detached and takes objects of its job: pass values instead [bad-request]");
     world.job(2, dsl::LIMITS).driver(200, 1, 2).submit(first(2, 2)).discard_actions();
     assert_eq!(world.steps.actor_named(JobId(2), "a"), Some(ActorId(20)));
-    let of_job_2 = |task: dsl::Submission<u64>| dsl::Submission {
-        job: JobId(2),
-        parent: Some((sandbar_core::TaskId(2), sandbar_core::Attempt(0), sandbar_core::WorkerId(200))),
-        ..task
-    };
+    let of_job_2 =
+        |task: dsl::Submission<u64>| dsl::Submission { job: JobId(2), parent: Some(dsl::parent(2, 0, 200)), ..task };
     world.submit(of_job_2(call(30, 20))).emits("run w7 t30");
     world.submit(refs(of_job_2(t(31)), &[20])).emits("run w1 t31");
     // A call of another job's actor is rejected.

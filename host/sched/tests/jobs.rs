@@ -3,7 +3,7 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::{JobId, ObjectId, TaskId, WorkerId};
+use sandbar_core::{JobId, ObjectId, WorkerId};
 use sandbar_sched::{Event, JobLimits, Outcome, Submission};
 
 fn limited(limits: JobLimits) -> World {
@@ -70,8 +70,7 @@ fn nothing_is_left_of_a_job_that_has_ended() {
     world.submit(t(15)).put(21, 1, DRIVER, &[]).release(10, DRIVER).request(10, DRIVER, 1).cancel(11, true);
     world.emits("drop o21, refuse w100 o10 (unknown object 10 [bad-request])");
     world.job(2, LIMITS).submit(first(2, 2)).driver(200, 1, 2).emits("run w200 t2");
-    let other =
-        Submission { job: JobId(2), parent: Some((TaskId(2), sandbar_core::Attempt(0), WorkerId(200))), ..t(30) };
+    let other = Submission { job: JobId(2), parent: Some(parent(2, 0, 200)), ..t(30) };
     world.submit(other).emits("");
     world.fails(10, 0, 1, false).emits("run w1 t30");
     world.lose(2, &[11]).done(1, DRIVER).emits("drop o1");

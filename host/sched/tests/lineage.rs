@@ -3,7 +3,7 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::{Attempt, ObjectId, TaskId, WorkerId};
+use sandbar_core::ObjectId;
 
 fn losing() -> World {
     World::with_losses(1, 1, LIMITS)
@@ -168,7 +168,7 @@ fn children_of_a_successful_attempt_continue() {
     let mut world = World::with_losses(2, 2, LIMITS);
     world.submit(rerun(10, 2)).submit(child(20, 10, 1)).returned(10, 1, &[20]).request(10, DRIVER, 1).discard_actions();
     world.lose_object(10).emits("drop o10, run w1 t10#1");
-    world.submit(Submission { parent: Some((TaskId(10), Attempt(1), WorkerId(1))), ..t(21) }).discard_actions();
+    world.submit(Submission { parent: Some(parent(10, 1, 1)), ..t(21) }).discard_actions();
     world.fails(10, 1, 1, true).emits_only("interrupt", "");
     assert_eq!((world.state(20), world.state(21)), (Some(TaskState::Running), Some(TaskState::Cancelled)));
 }

@@ -339,7 +339,7 @@ fn room_for_another_scheduler_is_local_or_nowhere() {
         (StrictPack, &cpus([2, 2]), "Infeasible - -"),
         (StrictSpread, &cpus([1, 1, 1]), "Infeasible - - -"),
     ] {
-        local_request().local_group(50, (2, 29), strategy, bundles).emits_only("reserve", "").group_is(50, expected);
+        local_request().local_group(50, 2, 29, strategy, bundles).emits_only("reserve", "").group_is(50, expected);
     }
     let mut world = local_request();
     for (group, strategy, bundles, why) in [
@@ -347,7 +347,7 @@ fn room_for_another_scheduler_is_local_or_nowhere() {
         (51, StrictSpread, &cpus([1, 1, 1]), "it needs 3 nodes, the cluster has 2 local nodes"),
         (52, Pack, &cpus([2, 2, 2]), "its 3 bundles don't fit on 2 local nodes, PACK"),
     ] {
-        world.local_group(group, (2, 29), strategy, bundles);
+        world.local_group(group, 2, 29, strategy, bundles);
         world.error_is(group, &format!("main: placement group 0-{group} can't be placed: {why} [infeasible]"));
     }
 }
@@ -359,8 +359,8 @@ fn reservations_are_answered_at_once_and_can_be_returned() {
         let (group, task, worker) = (sandbar_core::GroupId(group), sandbar_core::TaskId(2), sandbar_core::WorkerId(29));
         world.step(Event::GroupRemoved { group, task, worker });
     };
-    world.local_group(50, (2, 29), Pack, &cpus([3])).group_is(50, "Created 3");
-    world.local_group(51, (2, 29), Pack, &cpus([3])).group_is(51, "Pending -");
+    world.local_group(50, 2, 29, Pack, &cpus([3])).group_is(50, "Created 3");
+    world.local_group(51, 2, 29, Pack, &cpus([3])).group_is(51, "Pending -");
     remove(&mut world, 51);
     world.group_is(51, "gone").emits("drop o51").submit(within(child(20, 2, 29), 50, None)).emits("run w30 t20");
     remove(&mut world, 50);
@@ -377,7 +377,7 @@ fn room_for_another_scheduler_goes_with_its_proxy_task() {
     ];
     for end in ends {
         let mut world = local_request();
-        world.local_group(50, (2, 29), Pack, &cpus([3])).local_group(51, (2, 29), Pack, &cpus([3])).group(
+        world.local_group(50, 2, 29, Pack, &cpus([3])).local_group(51, 2, 29, Pack, &cpus([3])).group(
             52,
             Pack,
             &cpus([1]),

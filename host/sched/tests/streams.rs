@@ -52,8 +52,8 @@ fn a_retried_attempt_yields_only_new_items() {
     world.emits("item w100 o10 o20, item w100 o10 o21");
     world.lose(1, &[10]).emits("run w2 t10#1").consumes(10, DRIVER, 2).emits("credit w2 t10 2");
     // The new worker may not know the earlier credits.
-    world.yields_with_refs(10, 1, 2, (0, 30), &[]).emits("credit w2 t10 2, drop o30");
-    world.yields_with_refs(10, 1, 2, (1, 31), &[]).emits("drop o31").yields_with_refs(10, 1, 2, (2, 32), &[]);
+    world.yields_with_refs(10, 1, 2, 0, 30, &[]).emits("credit w2 t10 2, drop o30");
+    world.yields_with_refs(10, 1, 2, 1, 31, &[]).emits("drop o31").yields_with_refs(10, 1, 2, 2, 32, &[]);
     world
         .emits("item w100 o10 o32")
         .finish(10, 1, 2, Outcome::Succeeded(vec![(3, Vec::new())]), 1)
@@ -64,7 +64,7 @@ fn a_retried_attempt_yields_only_new_items() {
 fn items_out_of_order_are_dropped() {
     let mut world = generating(8);
     world.submit(t(11)).emits("run w2 t11");
-    world.yields(10, 2, 0, 20).yields_with_refs(10, 1, 1, (0, 21), &[]).yields(11, 2, 0, 22).yields(99, 1, 0, 23);
+    world.yields(10, 2, 0, 20).yields_with_refs(10, 1, 1, 0, 21, &[]).yields(11, 2, 0, 22).yields(99, 1, 0, 23);
     world.yields(10, 1, 1, 24).yields(10, 1, u64::MAX, 25).yields(10, 1, 0, 11).yields(10, 7, 0, 26);
     world.emits("drop o20, drop o21, drop o22, drop o23, drop o24, drop o25, drop o11, drop o26");
     world.yields(10, 1, 0, 20).emits("item w100 o10 o20");
@@ -73,10 +73,10 @@ fn items_out_of_order_are_dropped() {
 #[test]
 fn an_item_may_contain_objects_and_be_an_error() {
     let mut world = generating(8);
-    world.put(20, 10, 1, &[]).yields_with_refs(10, 0, 1, (0, 21), &[20]).release(20, 1).emits("item w100 o10 o21");
+    world.put(20, 10, 1, &[]).yields_with_refs(10, 0, 1, 0, 21, &[20]).release(20, 1).emits("item w100 o10 o21");
     assert_eq!(world.steps.object(ObjectId(20)).map(|object| object.holders), Some(vec![(WorkerId(DRIVER), 1)]));
     world.release(21, DRIVER).emits("drop o21").release(20, DRIVER).emits("drop o20");
-    world.yields_with_refs(10, 0, 1, (1, 22), &[99]).emits("drop o22, item w100 o10 o22");
+    world.yields_with_refs(10, 0, 1, 1, 22, &[99]).emits("drop o22, item w100 o10 o22");
     world.error_is(22, "main > t10: unknown object 99 [bad-request]");
     let (value, refs) = (Err(Fault::new(Code::StoreFull, "no room")), Vec::new());
     let (task, attempt, worker, index, object) = (TaskId(10), Attempt(0), WorkerId(1), 2, ObjectId(23));
@@ -116,7 +116,7 @@ fn a_generator_that_is_not_started_ends_with_its_stream() {
 fn a_stream_ends_with_its_consumer() {
     let mut world = World::new(3, 3);
     world.submit(retries(t(10), 1)).submit(child(11, 10, 1)).emits("run w1 t10, run w2 t11");
-    let of_11 = |id| Submission { parent: Some((TaskId(11), Attempt(0), WorkerId(2))), ..stream(id, 2) };
+    let of_11 = |id| Submission { parent: Some(parent(11, 0, 2)), ..stream(id, 2) };
     world.submit(of_11(12)).yields(12, 3, 0, 20).emits("run w3 t12, item w2 o12 o20");
     world.lose(2, &[11]).emits_only("interrupt", "interrupt w3 t12");
     world.yields(12, 3, 1, 21).emits("drop o21");

@@ -150,8 +150,8 @@ fn write_all(
                 hasher.update(all);
                 file.write_all_at(all, at)?;
             }
-            SpillSource::Sealed(object) => copy(object.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
-            SpillSource::Unsealed(unsealed) => copy(unsealed.as_fd(), bytes, (file, at), buffer, &mut hasher)?,
+            SpillSource::Sealed(object) => copy(object.as_fd(), bytes, file, at, buffer, &mut hasher)?,
+            SpillSource::Unsealed(unsealed) => copy(unsealed.as_fd(), bytes, file, at, buffer, &mut hasher)?,
         }
         let is_file = !matches!(value, SpillSource::Bytes(_));
         spilled.push(SpilledValue { file: file.clone(), at, bytes, checksum: hasher.finalize(), is_file });
@@ -160,11 +160,12 @@ fn write_all(
     Ok(spilled)
 }
 
-/// Copies the first `bytes` bytes of a memory file. Reads instead of mapping: the file's writer could truncate it.
+/// Copies the first `bytes` bytes of a memory file to byte `at` of another file. Reads instead of mapping: the file's writer could truncate it.
 fn copy(
     from: BorrowedFd<'_>,
     bytes: u64,
-    (to, at): (&File, u64),
+    to: &File,
+    at: u64,
     buffer: &mut Vec<u8>,
     hasher: &mut Hasher,
 ) -> io::Result<()> {

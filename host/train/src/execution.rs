@@ -55,7 +55,7 @@ impl JobExecution {
         for transform in pipeline.transforms.iter().rev() {
             needed = transform.needed_columns(needed);
         }
-        let scan = Scan::open(job.scan_source(needed), ScanOptions::default()).await;
+        let scan = Scan::open(job.scan_source(needed)?, ScanOptions::default()).await;
         Ok(scan
             .map_err(|error| missing_input(error, &job.input.paths, |i| job.key_label(&format!("input.paths[{i}]"))))?)
     }

@@ -68,8 +68,8 @@ struct FailingRows {
 
 impl FailingRowFinder {
     /// Creates a finder for the input of a job.
-    pub(crate) fn for_job(job: &Job, temporary: PathBuf, seed: u64) -> FailingRowFinder {
-        FailingRowFinder::new(job.scan_source(None), temporary, seed)
+    pub(crate) fn for_job(job: &Job, temporary: PathBuf, seed: u64) -> Result<FailingRowFinder, TrainError> {
+        Ok(FailingRowFinder::new(job.scan_source(None)?, temporary, seed))
     }
 
     /// Creates a finder for `source`, whose transforms have this seed.

@@ -7,9 +7,11 @@ mod validate;
 use std::collections::BTreeMap;
 
 use sandbar_core::Limits;
-use sandbar_dataset::{OutputFormat, ScanSource, TextOptions, TextSpec};
+use sandbar_dataset::{OutputFormat, ScanSource, TextOptionError, TextOptions, TextSpec};
 use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
 
 pub use error::JobFileError;
 pub(crate) use error::{ValidationError, with_hint};
@@ -89,8 +91,8 @@ impl InputSpec {
     /// Returns the options of text files.
     ///
     /// # Errors
-    /// Fails if a setting is invalid; the message names its key.
-    pub fn text_options(&self) -> Result<TextOptions, String> {
+    /// The first invalid setting.
+    pub fn text_options(&self) -> Result<TextOptions, TextOptionError> {
         TextOptions::new(&TextSpec {
             types: self.types.clone(),
             null_values: self.null_values.clone(),
@@ -214,10 +216,12 @@ pub struct OutputSpec {
 
 impl Job {
     /// Returns the source of the scan, with these columns; `None` reads all.
-    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> ScanSource {
-        // The options of a validated job are valid.
-        let text = self.input.text_options().unwrap_or_default();
-        ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text }
+    ///
+    /// # Errors
+    /// An option of text files is invalid, which a validated job's are not.
+    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> Result<ScanSource, TrainError> {
+        let text = self.input.text_options().map_err(|e| TrainError::Invalid(e.message))?;
+        Ok(ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text })
     }
 
     /// Returns how messages name a key: by the flag that has set it, or as in the job file.

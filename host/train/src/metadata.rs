@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use sandbar_core::{Code, ComponentId, Fault};
-use sandbar_dataset::read_metadata;
+use sandbar_dataset::{MetadataEntry, read_metadata};
 use sandbar_functions::{FunctionLoader, FunctionOrigin};
 use sandbar_machine::missing;
 use serde::{Deserialize, Serialize};
@@ -38,20 +38,21 @@ impl JobMetadata {
             return Err(invalid_models(models, "it is no output of `host submit`, which is a Parquet file"));
         }
         let entries = read_metadata(models)?;
-        let text = entries.iter().find(|(key, _)| key == METADATA_KEY).map(|(_, value)| value).ok_or_else(|| {
-            invalid_models(models, "it is no output of `host submit`: it lacks the metadata of a job")
-        })?;
+        let text =
+            entries.iter().find(|entry| entry.key == METADATA_KEY).map(|entry| &entry.value).ok_or_else(|| {
+                invalid_models(models, "it is no output of `host submit`: it lacks the metadata of a job")
+            })?;
         let malformed = |e: &dyn std::fmt::Display| invalid_models(models, format!("its metadata is malformed: {e}"));
         let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
         metadata.job.check().map_err(|e| malformed(&e))?;
         Ok(metadata)
     }
 
-    /// Encodes the metadata as a key and a value for the model file.
-    pub(crate) fn encode(&self) -> Result<(String, String), Fault> {
-        let text =
+    /// Encodes the metadata for the model file.
+    pub(crate) fn encode(&self) -> Result<MetadataEntry, Fault> {
+        let value =
             serde_json::to_string(self).map_err(|e| Fault::new(Code::Host, format!("the job's metadata: {e}")))?;
-        Ok((METADATA_KEY.to_owned(), text))
+        Ok(MetadataEntry { key: METADATA_KEY.to_owned(), value })
     }
 
     /// Opens the cached components of the trainers.

@@ -57,7 +57,7 @@ impl JobExecution {
         self.progress.enter(Phase::Writing, morsels as u64);
         let schema = transformed_schema(job, &pipeline, scan.schema(), chunk_seed(SEED, 0, 0)).await?;
         let mut output = target.create(&schema)?;
-        let finder = FailingRowFinder::for_job(job, self.options.spill.clone(), SEED);
+        let finder = FailingRowFinder::for_job(job, self.options.spill.clone(), SEED)?;
         let transform = {
             let (pipeline, scan) = (pipeline.clone(), scan.clone());
             move |morsel| transform_morsel(pipeline.clone(), &scan, morsel)

@@ -11,7 +11,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use sandbar_core::{Code, Fault, FunctionKind, TenantId};
-use sandbar_dataset::{Grouper, Grouping, MemoryBudget, ParquetOutput, Partitions, Scan, WorkUnit};
+use sandbar_dataset::{Grouper, Grouping, MemoryBudget, MetadataEntry, ParquetOutput, Partitions, Scan, WorkUnit};
 use sandbar_functions::JobFunctions;
 use sandbar_jobs::{JobProgress, Phase};
 use sandbar_worker::Binding;
@@ -167,7 +167,7 @@ impl JobExecution {
             labels,
             metric: train.metric,
             seed: train.seed,
-            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed),
+            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed)?,
         };
         Ok((context, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
@@ -265,7 +265,7 @@ impl JobExecution {
         context: &Arc<TrainingContext>,
         scan: &Scan,
         GroupedRows { grouper, keys }: GroupedRows,
-        metadata: (String, String),
+        metadata: MetadataEntry,
     ) -> Result<TrainSummary, TrainError> {
         let path = Path::new(&training.job.output.path);
         let partitions = Arc::new(grouper.finish()?);
@@ -561,7 +561,7 @@ struct ModelWriter {
 const PREVIEW_ROWS: usize = 60;
 
 impl ModelWriter {
-    fn new(output: &Path, keys: &Schema, metadata: (String, String)) -> Result<ModelWriter, TrainError> {
+    fn new(output: &Path, keys: &Schema, metadata: MetadataEntry) -> Result<ModelWriter, TrainError> {
         let file = ParquetOutput::create(output, Arc::new(results::output_schema(keys)), vec![metadata])?;
         let (keys, summary) = (keys.fields().len(), TrainSummary::default());
         Ok(ModelWriter { file, keys, buffered: Some(Vec::new()), preview: None, summary })

@@ -70,8 +70,7 @@ impl Transform {
         let udf = bound.binding.name.clone();
         let arguments = decode_schema(&bound.function.arguments).map_err(|f| f.in_function(&udf))?;
         let is_scalar = bound.function.kind == FunctionKind::Scalar;
-        let invalid = |reason: String| TrainError::Invalid(format!("`{udf}`: {reason}"));
-        let columns = map_arguments(spec, &arguments, is_scalar).map_err(invalid)?;
+        let columns = map_arguments(spec, &udf, &arguments, is_scalar)?;
         let types = arguments.fields().iter().map(|f| f.data_type().clone()).collect();
         let output = is_scalar.then(|| spec.output.clone().unwrap_or_else(|| bound.function.name.clone()));
         Ok(Transform { bound, columns, types, output, udf, progress })
@@ -170,19 +169,21 @@ pub(crate) fn companion_columns(schema: &Schema, collected: &[String], output: &
     collected.iter().filter(|name| *name != output).map(index).collect()
 }
 
-/// Maps the arguments of a function to columns. `None` if it takes all columns. An error is a reason for the user.
+/// Maps the arguments of a function to columns. `None` if it takes all columns.
 fn map_arguments(
     spec: &TransformSpec,
+    udf: &str,
     arguments: &Schema,
     is_scalar: bool,
-) -> Result<Option<Vec<ArgumentColumn>>, String> {
+) -> Result<Option<Vec<ArgumentColumn>>, TrainError> {
+    let invalid = |reason: String| Err(TrainError::Invalid(format!("`{udf}`: {reason}")));
     let names: Vec<String> = arguments.fields().iter().map(|f| f.name().clone()).collect();
     match &spec.columns {
         None if names.is_empty() => Ok(None),
         None => Ok(Some(names.iter().map(|name| ArgumentColumn::same(name)).collect())),
         Some(Columns::Names(columns)) if is_scalar || columns.len() == names.len() => {
             if columns.len() != names.len() {
-                return Err(format!(
+                return invalid(format!(
                     "it takes {} columns ({}), `columns` names {}",
                     names.len(),
                     names.join(", "),
@@ -195,7 +196,7 @@ fn map_arguments(
         Some(Columns::Names(columns)) => Ok(Some(columns.iter().map(|name| ArgumentColumn::same(name)).collect())),
         Some(Columns::ByArgument(map)) => {
             if let Some(unknown) = map.keys().find(|k| !names.is_empty() && !names.contains(k)) {
-                return Err(format!("it has no argument `{unknown}`; its arguments are {}", names.join(", ")));
+                return invalid(format!("it has no argument `{unknown}`; its arguments are {}", names.join(", ")));
             }
             let names = if names.is_empty() { map.keys().cloned().collect() } else { names };
             let mapped = |argument: String| {

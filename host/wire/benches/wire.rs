@@ -127,8 +127,14 @@ async fn udp_trips() -> f64 {
     trips
 }
 
+/// Both ends of a plain QUIC connection.
+struct PlainConnection {
+    outgoing: quinn::Connection,
+    accepted: quinn::Connection,
+}
+
 /// Connects plain QUIC with the same datagram and window sizes.
-async fn plain() -> (quinn::Connection, quinn::Connection) {
+async fn plain() -> PlainConnection {
     let cluster = Cluster::new();
     let raw = raw::Raw::member(&cluster, Role::Node, "a");
     let limits = WireLimits::default();
@@ -152,20 +158,20 @@ async fn plain() -> (quinn::Connection, quinn::Connection) {
     let (server, from) = (bound(Some(server)), bound(None));
     let connecting = from.connect_with(client, server.local_addr().unwrap(), "sandbar").unwrap();
     let (outgoing, accepted) = tokio::join!(connecting, async { server.accept().await.unwrap().await });
-    (outgoing.unwrap(), accepted.unwrap())
+    PlainConnection { outgoing: outgoing.unwrap(), accepted: accepted.unwrap() }
 }
 
 type Stream = (quinn::SendStream, quinn::RecvStream);
 
-async fn streams((outgoing, accepted): &(quinn::Connection, quinn::Connection)) -> (Stream, Stream) {
-    let mut a = outgoing.open_bi().await.unwrap();
+async fn streams(plain: &PlainConnection) -> (Stream, Stream) {
+    let mut a = plain.outgoing.open_bi().await.unwrap();
     a.0.write_all(b"t").await.unwrap();
-    let mut b = accepted.accept_bi().await.unwrap();
+    let mut b = plain.accepted.accept_bi().await.unwrap();
     b.1.read_exact(&mut [0]).await.unwrap();
     (a, b)
 }
 
-async fn stream_trips(plain: &(quinn::Connection, quinn::Connection)) -> f64 {
+async fn stream_trips(plain: &PlainConnection) -> f64 {
     let ((mut send, mut receive), (mut echo_send, mut echo_receive)) = streams(plain).await;
     let echo = tokio::spawn(async move {
         let mut bytes = [0; 64];
@@ -236,7 +242,7 @@ async fn throughput() {
 }
 
 /// Returns the rate at which a plain stream transfers this number of bytes, per second.
-async fn stream_bytes(plain: &(quinn::Connection, quinn::Connection), bytes: usize) -> f64 {
+async fn stream_bytes(plain: &PlainConnection, bytes: usize) -> f64 {
     let ((mut send, _back), (_, mut receive)) = streams(plain).await;
     let start = Instant::now();
     let sending = tokio::spawn(async move {

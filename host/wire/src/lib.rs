@@ -17,6 +17,7 @@ mod congestion;
 mod connection;
 mod connection_state;
 mod disconnect;
+mod encoding;
 mod endpoint;
 mod identity;
 mod incoming_queues;

@@ -1,5 +1,6 @@
 //! Every bound on the memory, work and waiting that peers and unauthenticated clients can cause at this end.
 
+use sandbar_core::LimitError;
 use serde::{Deserialize, Serialize};
 
 /// Limits for connections, handshakes, streams, frames and requests. The defaults fit a node with a few GiB of memory
@@ -139,50 +140,46 @@ impl WireLimits {
     /// Checks each limit against its range, and limits against each other.
     ///
     /// # Errors
-    /// Names the first limit out of range, its value, and its range.
-    pub fn check(&self) -> Result<(), String> {
+    /// The first limit out of its range.
+    pub fn check(&self) -> Result<(), LimitError> {
         const SECONDS: u64 = 1000;
         let count = |value: usize| value as u64;
         let (bytes, window) = (u64::from(self.frame_bytes_max), u64::from(self.stream_window_bytes));
-        let bounds = [
-            ("nodes_max", count(self.nodes_max), 1, 1 << 20),
-            ("tenants_max", count(self.tenants_max), 1, 1 << 20),
-            ("connections_per_tenant_max", count(self.connections_per_tenant_max), 1, 1 << 20),
-            ("accept_queue_max", count(self.accept_queue_max), 1, 1 << 16),
-            ("connect_time_ms_max", self.connect_time_ms_max, 1, 600 * SECONDS),
-            ("keep_alive_ms", self.keep_alive_ms, 10, self.idle_ms_max / 2),
-            ("idle_ms_max", self.idle_ms_max, 100, 600 * SECONDS),
-            ("handshake_time_ms_max", self.handshake_time_ms_max, 100, 60 * SECONDS),
-            ("handshakes_unproved_max", count(self.handshakes_unproved_max), 0, 1 << 16),
-            ("handshakes_max", count(self.handshakes_max), 1, 1 << 16),
-            ("handshakes_per_prefix_max", count(self.handshakes_per_prefix_max), 1, count(self.handshakes_max)),
-            ("prefix_v4_bits", u64::from(self.prefix_v4_bits), 1, 32),
-            ("prefix_v6_bits", u64::from(self.prefix_v6_bits), 1, 128),
-            ("handshake_window_bytes", u64::from(self.handshake_window_bytes), 16 << 10, 1 << 20),
-            ("incoming_buffer_bytes_max", self.incoming_buffer_bytes_max, 0, self.incoming_buffers_bytes_max),
-            ("incoming_buffers_bytes_max", self.incoming_buffers_bytes_max, 0, 1 << 30),
-            ("familiar_max", count(self.familiar_max), 0, 1 << 20),
-            ("streams_max", u64::from(self.streams_max), 4, 1 << 16),
-            ("stream_window_bytes", window, 64 << 10, 1 << 30),
-            ("node_window_bytes", u64::from(self.node_window_bytes), window, u64::from(u32::MAX)),
-            ("tenant_window_bytes", u64::from(self.tenant_window_bytes), window, u64::from(u32::MAX)),
-            ("send_window_bytes", self.send_window_bytes, window, 1 << 40),
-            ("datagram_bytes_max", u64::from(self.datagram_bytes_max), 1_200, 65_527),
-            ("stream_head_ms_max", self.stream_head_ms_max, 1, 600 * SECONDS),
-            ("frame_bytes_max", bytes, 1, 256 << 20),
-            ("frame_time_ms_max", self.frame_time_ms_max, 1, 3600 * SECONDS),
-            ("send_queue_bytes_max", u64::from(self.send_queue_bytes_max), bytes + 4, 1 << 29),
-            ("channels_max", count(self.channels_max), 1, u64::from(self.streams_max)),
-            ("requests_waiting_max", count(self.requests_waiting_max), 1, 1 << 16),
-            ("request_bytes_max", u64::from(self.request_bytes_max), 1, 256 << 20),
-            ("response_bytes_max", u64::from(self.response_bytes_max), 1, 256 << 20),
-            ("request_time_ms_max", self.request_time_ms_max, 1, 3600 * SECONDS),
-            ("join_time_ms_max", self.join_time_ms_max, 1, 60 * SECONDS),
-        ];
-        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
-            None => Ok(()),
-            Some((name, value, min, max)) => Err(format!("`wire.{name}` is {value}, not from {min} to {max}")),
-        }
+        LimitError::check([
+            ("wire.nodes_max", count(self.nodes_max), 1..=1 << 20),
+            ("wire.tenants_max", count(self.tenants_max), 1..=1 << 20),
+            ("wire.connections_per_tenant_max", count(self.connections_per_tenant_max), 1..=1 << 20),
+            ("wire.accept_queue_max", count(self.accept_queue_max), 1..=1 << 16),
+            ("wire.connect_time_ms_max", self.connect_time_ms_max, 1..=600 * SECONDS),
+            ("wire.keep_alive_ms", self.keep_alive_ms, 10..=self.idle_ms_max / 2),
+            ("wire.idle_ms_max", self.idle_ms_max, 100..=600 * SECONDS),
+            ("wire.handshake_time_ms_max", self.handshake_time_ms_max, 100..=60 * SECONDS),
+            ("wire.handshakes_unproved_max", count(self.handshakes_unproved_max), 0..=1 << 16),
+            ("wire.handshakes_max", count(self.handshakes_max), 1..=1 << 16),
+            ("wire.handshakes_per_prefix_max", count(self.handshakes_per_prefix_max), 1..=count(self.handshakes_max)),
+            ("wire.prefix_v4_bits", u64::from(self.prefix_v4_bits), 1..=32),
+            ("wire.prefix_v6_bits", u64::from(self.prefix_v6_bits), 1..=128),
+            ("wire.handshake_window_bytes", u64::from(self.handshake_window_bytes), 16 << 10..=1 << 20),
+            ("wire.incoming_buffer_bytes_max", self.incoming_buffer_bytes_max, 0..=self.incoming_buffers_bytes_max),
+            ("wire.incoming_buffers_bytes_max", self.incoming_buffers_bytes_max, 0..=1 << 30),
+            ("wire.familiar_max", count(self.familiar_max), 0..=1 << 20),
+            ("wire.streams_max", u64::from(self.streams_max), 4..=1 << 16),
+            ("wire.stream_window_bytes", window, 64 << 10..=1 << 30),
+            ("wire.node_window_bytes", u64::from(self.node_window_bytes), window..=u64::from(u32::MAX)),
+            ("wire.tenant_window_bytes", u64::from(self.tenant_window_bytes), window..=u64::from(u32::MAX)),
+            ("wire.send_window_bytes", self.send_window_bytes, window..=1 << 40),
+            ("wire.datagram_bytes_max", u64::from(self.datagram_bytes_max), 1_200..=65_527),
+            ("wire.stream_head_ms_max", self.stream_head_ms_max, 1..=600 * SECONDS),
+            ("wire.frame_bytes_max", bytes, 1..=256 << 20),
+            ("wire.frame_time_ms_max", self.frame_time_ms_max, 1..=3600 * SECONDS),
+            ("wire.send_queue_bytes_max", u64::from(self.send_queue_bytes_max), bytes + 4..=1 << 29),
+            ("wire.channels_max", count(self.channels_max), 1..=u64::from(self.streams_max)),
+            ("wire.requests_waiting_max", count(self.requests_waiting_max), 1..=1 << 16),
+            ("wire.request_bytes_max", u64::from(self.request_bytes_max), 1..=256 << 20),
+            ("wire.response_bytes_max", u64::from(self.response_bytes_max), 1..=256 << 20),
+            ("wire.request_time_ms_max", self.request_time_ms_max, 1..=3600 * SECONDS),
+            ("wire.join_time_ms_max", self.join_time_ms_max, 1..=60 * SECONDS),
+        ])
     }
 }
 
@@ -216,7 +213,7 @@ mod tests {
         for (change, expected) in cases {
             let mut limits = WireLimits::default();
             change(&mut limits);
-            assert_eq!(limits.check().err().as_deref(), expected);
+            assert_eq!(limits.check().err().map(|e| e.to_string()).as_deref(), expected);
         }
     }
 

@@ -38,7 +38,11 @@ pub(crate) struct Router {
     open_channels: Arc<Semaphore>,
 }
 
-type Stream = (quinn::SendStream, quinn::RecvStream);
+/// A stream that the peer has opened.
+struct PeerStream {
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+}
 
 impl Router {
     pub(crate) fn new(
@@ -60,8 +64,8 @@ impl Router {
         loop {
             tokio::select! {
                 opened = self.quinn.accept_bi() => match opened {
-                    Ok(stream) => {
-                        heads.spawn(head(stream, head_time));
+                    Ok((send, receive)) => {
+                        heads.spawn(head(PeerStream { send, receive }, head_time));
                     }
                     Err(_) => break,
                 },
@@ -74,7 +78,8 @@ impl Router {
         }
     }
 
-    fn route(&self, head: u8, (send, receive): Stream) {
+    fn route(&self, head: u8, stream: PeerStream) {
+        let PeerStream { send, receive } = stream;
         if let Some(channel) = Channel::of_head(head) {
             let _ = send.set_priority(channel.priority());
             let Ok(permit) = self.open_channels.clone().try_acquire_owned() else { return refuse(send, receive) };
@@ -102,10 +107,11 @@ impl Router {
 }
 
 /// Reads the first byte of a stream. Resets the stream if it ends or times out before that byte.
-async fn head((send, mut receive): Stream, time: Duration) -> Option<(u8, Stream)> {
+async fn head(stream: PeerStream, time: Duration) -> Option<(u8, PeerStream)> {
+    let PeerStream { send, mut receive } = stream;
     let mut head = [0];
     match timeout(time, receive.read_exact(&mut head)).await {
-        Ok(Ok(())) => Some((head[0], (send, receive))),
+        Ok(Ok(())) => Some((head[0], PeerStream { send, receive })),
         Ok(Err(_)) => {
             refuse_with(send, receive, stream_code::UNHANDLED);
             None

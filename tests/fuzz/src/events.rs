@@ -9,8 +9,8 @@ use sandbar_core::{
     TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, PayloadCallbacks, RESOURCE_UNIT,
-    ResourceSet, Scheduler, Submission, SubmissionKind, WorkerKind,
+    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, ParentRef, PayloadCallbacks,
+    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, WorkerKind,
 };
 
 /// Small ranges of ids, so that most events name something that exists, existed or will exist.
@@ -300,8 +300,14 @@ impl History {
 
     fn submission(&self, bytes: &mut Unstructured<'_>) -> Result<Submission<u8>> {
         let id = TaskId(bytes.int_in_range(1..=ID_MAX)?);
-        let parent = if bytes.ratio(1, 8)? { None } else { Some(self.task(bytes)?) };
-        let parent_job = parent.and_then(|(parent, ..)| self.sched.job_of(parent)).unwrap_or(JobId(0));
+        let parent = match bytes.ratio(1, 8)? {
+            true => None,
+            false => {
+                let (task, attempt, worker) = self.task(bytes)?;
+                Some(ParentRef { task, attempt, worker })
+            }
+        };
+        let parent_job = parent.and_then(|parent| self.sched.job_of(parent.task)).unwrap_or(JobId(0));
         let name = bytes.ratio(1, 4)?.then(|| "named".into());
         let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
         let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };

@@ -62,7 +62,7 @@ pub fn message(bytes: &[u8]) -> bool {
 /// # Panics
 /// Panics if the worker forwards a request that the runtime can't decode: that would end the worker with all its tasks.
 pub fn request(bytes: &[u8]) -> bool {
-    let Some(messages) = fuzz_task_request((WorkerId(1), 1, 0), &KINDS, bytes) else { return false };
+    let Some(messages) = fuzz_task_request(WorkerId(1), 1, 0, &KINDS, bytes) else { return false };
     let inputs = messages.iter().map(|message| FuzzInput { sender: CLIENT, with_file: false, message, delay_ms: 0 });
     assert!(run_fuzz_inputs(&KINDS, inputs), "the runtime rejects a forwarded request: {messages:?}");
     true

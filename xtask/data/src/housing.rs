@@ -30,8 +30,15 @@ pub const TARGET: &str = "median_house_value";
 
 const SEED: u64 = 0x68_6f_75_73_65;
 
-const SAN_FRANCISCO: (f64, f64) = (-122.4, 37.8);
-const LOS_ANGELES: (f64, f64) = (-118.3, 34.0);
+/// A place, in degrees.
+#[derive(Clone, Copy)]
+struct Place {
+    longitude: f64,
+    latitude: f64,
+}
+
+const SAN_FRANCISCO: Place = Place { longitude: -122.4, latitude: 37.8 };
+const LOS_ANGELES: Place = Place { longitude: -118.3, latitude: 34.0 };
 
 const VALUE_MAX: f64 = 500_001.0;
 
@@ -81,7 +88,7 @@ struct District {
 
 impl District {
     fn new(random: &mut Random) -> Self {
-        let (longitude, latitude) = place(random);
+        let Place { longitude, latitude } = place(random);
         let households = (60.0 + 440.0 * skewed(random)) as u64;
         let income = (0.5 + 3.4 * skewed(random)).min(15.0);
         let rooms_each = (4.2 + 0.35 * (income - 3.9) + 0.9 * random.normal()).max(1.2);
@@ -120,23 +127,24 @@ impl District {
 }
 
 /// Places half of the districts around two cities, half along the valley between them.
-fn place(random: &mut Random) -> (f64, f64) {
+fn place(random: &mut Random) -> Place {
     let (centre, spread) = match random.below(4) {
         0 => (SAN_FRANCISCO, 0.35),
         1 => (LOS_ANGELES, 0.4),
         _ => {
             let along = random.unit();
             let between = |from: f64, to: f64| from + along * (to - from);
-            let valley = (between(-122.0, -116.8), between(39.5, 33.2));
+            let valley = Place { longitude: between(-122.0, -116.8), latitude: between(39.5, 33.2) };
             (valley, 0.6)
         }
     };
-    (centre.0 + spread * random.normal(), centre.1 + spread * random.normal())
+    let longitude = centre.longitude + spread * random.normal();
+    Place { longitude, latitude: centre.latitude + spread * random.normal() }
 }
 
 /// Returns the nearness to a city: 1 in it, 1/2 about 30 miles away, falling with the square of the distance.
-fn proximity(district: &District, city: (f64, f64)) -> f64 {
-    let (east, north) = (district.longitude - city.0, district.latitude - city.1);
+fn proximity(district: &District, city: Place) -> f64 {
+    let (east, north) = (district.longitude - city.longitude, district.latitude - city.latitude);
     1.0 / (1.0 + 4.0 * (east * east + north * north))
 }
 

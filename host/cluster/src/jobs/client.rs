@@ -421,7 +421,7 @@ async fn load_or_join(
     let (key, limits) = (folder.key()?, limits(time));
     let attempt = async |address| {
         let environment = EndpointEnvironment::udp(unspecified(address))?;
-        Ok(sandbar_wire::join(environment, address, &token, key.clone(), (Role::Tenant, &name), &limits).await?)
+        Ok(sandbar_wire::join(environment, address, &token, key.clone(), Role::Tenant, &name, &limits).await?)
     };
     let (_, identity) = retry(time, async || connect_first(node, time, &attempt).await).await?;
     folder.save(&identity)?;

@@ -28,7 +28,9 @@ pub(crate) async fn follow(
     cluster: &Arc<ClusterState>,
     tenant: &str,
     text: &str,
-    (run, lines, without_log): (u32, u64, bool),
+    run: u32,
+    lines: u64,
+    without_log: bool,
     frames: &Frames,
 ) -> Outcome<TenantResponse> {
     let members = registry::list(&*cluster.store).await.map_err(retry_later)?;

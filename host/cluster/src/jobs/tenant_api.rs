@@ -71,7 +71,7 @@ async fn handle(
     match request {
         TenantRequest::Submit(new) => submit(cluster, tenant, new, frames).await.map(Some),
         TenantRequest::Follow { job, run, lines, without_log } => {
-            follow(cluster, tenant, &job, (run, lines, without_log), frames).await.map(Some)
+            follow(cluster, tenant, &job, run, lines, without_log, frames).await.map(Some)
         }
         TenantRequest::Status { job } => {
             let job = lookup::find(cluster, tenant, &job).await?;

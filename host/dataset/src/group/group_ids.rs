@@ -111,9 +111,22 @@ fn by_file(slices: &[LoadedSlice], groups: &mut Groups) {
 
 const EMPTY: u32 = u32::MAX;
 
-/// Hash table with open addressing and linear probing: (key or hash, group), at most half full.
+/// Entry of a [`Table`].
+#[derive(Clone, Copy)]
+struct TableEntry {
+    /// The key or its hash.
+    word: u64,
+    /// Number of the group, or [`EMPTY`].
+    group: u32,
+}
+
+impl TableEntry {
+    const FREE: TableEntry = TableEntry { word: 0, group: EMPTY };
+}
+
+/// Hash table with open addressing and linear probing, at most half full.
 struct Table {
-    entries: Vec<(u64, u32)>,
+    entries: Vec<TableEntry>,
     mask: usize,
     used: usize,
 }
@@ -121,11 +134,11 @@ struct Table {
 impl Table {
     fn new() -> Self {
         let size = 64;
-        Table { entries: vec![(0, EMPTY); size], mask: size - 1, used: 0 }
+        Table { entries: vec![TableEntry::FREE; size], mask: size - 1, used: 0 }
     }
 
     fn clear(&mut self) {
-        self.entries.fill((0, EMPTY));
+        self.entries.fill(TableEntry::FREE);
         self.used = 0;
     }
 
@@ -135,19 +148,19 @@ impl Table {
     }
 
     /// Inserts an entry at the free index that probing from [`Table::slot`] found, and grows the table if needed.
-    /// `hash_of` returns the hash of an entry's first half.
+    /// `hash_of` returns the hash of an entry's word.
     #[cold]
-    fn insert(&mut self, at: usize, entry: (u64, u32), hash_of: impl Fn(u64) -> u64) {
+    fn insert(&mut self, at: usize, entry: TableEntry, hash_of: impl Fn(u64) -> u64) {
         self.entries[at] = entry;
         self.used += 1;
         if self.used * 2 < self.entries.len() {
             return;
         }
-        let old = std::mem::replace(&mut self.entries, vec![(0, EMPTY); (self.mask + 1) * 2]);
+        let old = std::mem::replace(&mut self.entries, vec![TableEntry::FREE; (self.mask + 1) * 2]);
         self.mask = self.entries.len() - 1;
-        for entry in old.into_iter().filter(|e| e.1 != EMPTY) {
-            let mut at = self.slot(hash_of(entry.0));
-            while self.entries[at].1 != EMPTY {
+        for entry in old.into_iter().filter(|entry| entry.group != EMPTY) {
+            let mut at = self.slot(hash_of(entry.word));
+            while self.entries[at].group != EMPTY {
                 at = (at + 1) & self.mask;
             }
             self.entries[at] = entry;
@@ -202,13 +215,13 @@ impl WordKeyGroups<'_> {
         for key in words {
             let mut at = table.slot(hash_word(key, salt));
             let id = loop {
-                let (found, id) = table.entries[at & table.mask];
+                let TableEntry { word: found, group: id } = table.entries[at & table.mask];
                 if id == EMPTY {
                     let id = keys.len() as u32;
                     keys.push(key);
                     groups.rows.push(0);
                     groups.files.push(file);
-                    table.insert(at & table.mask, (key, id), |key| hash_word(key, salt));
+                    table.insert(at & table.mask, TableEntry { word: key, group: id }, |key| hash_word(key, salt));
                     break id;
                 }
                 if found == key {
@@ -238,14 +251,14 @@ fn by_bytes(slices: &[LoadedSlice], row_cells: usize, groups: &mut Groups) {
             key_at += len;
             let mut at = table.slot(hash);
             let id = loop {
-                let (found, id) = table.entries[at & table.mask];
+                let TableEntry { word: found, group: id } = table.entries[at & table.mask];
                 if id == EMPTY {
                     let id = ends.len() as u32;
                     bytes.extend_from_slice(key);
                     ends.push(bytes.len());
                     groups.rows.push(0);
                     groups.files.push(slice.file);
-                    table.insert(at & table.mask, (hash, id), |hash| hash);
+                    table.insert(at & table.mask, TableEntry { word: hash, group: id }, |hash| hash);
                     break id;
                 }
                 let known = id as usize;

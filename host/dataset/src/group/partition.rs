@@ -125,28 +125,30 @@ impl Partitions {
     /// Loads the slices of a slot into memory. Slices in one spill file are adjacent there and take one read.
     fn load(&self, parts: Vec<PartitionSlice>) -> Result<Vec<LoadedSlice>, DatasetError> {
         let folder = &self.shared.budget.spill_dir;
-        let mut regions: Vec<(Arc<SpillFile>, u64, u64, Buffer)> = Vec::new();
+        let mut regions: Vec<SpillRegion> = Vec::new();
         for part in &parts {
             let SliceLocation::Disk { file, at, rows, keys } = &part.location else { continue };
             let end = at + (rows.next_multiple_of(8) + keys) as u64;
-            match regions.iter_mut().find(|r| Arc::ptr_eq(&r.0, file)) {
-                Some(region) => (region.1, region.2) = (region.1.min(*at), region.2.max(end)),
-                None => regions.push((Arc::clone(file), *at, end, Buffer::from_vec(Vec::<u64>::new()))),
+            match regions.iter_mut().find(|region| Arc::ptr_eq(&region.file, file)) {
+                Some(region) => (region.first, region.end) = (region.first.min(*at), region.end.max(end)),
+                None => {
+                    let bytes = Buffer::from_vec(Vec::<u64>::new());
+                    regions.push(SpillRegion { file: Arc::clone(file), first: *at, end, bytes });
+                }
             }
         }
-        for (file, from, end, buffer) in &mut regions {
-            *buffer = file.read(*from, (*end - *from) as usize, folder)?;
+        for SpillRegion { file, first, end, bytes } in &mut regions {
+            *bytes = file.read(*first, (*end - *first) as usize, folder)?;
         }
         let slice = |part: PartitionSlice| {
             let (cells, keys) = match part.location {
                 SliceLocation::Memory { rows, keys } => (rows, keys),
                 SliceLocation::Disk { file, at, rows, keys } => {
-                    let region = regions.iter().find(|r| Arc::ptr_eq(&r.0, &file));
-                    let (from, buffer) =
-                        region.map(|r| (r.1, &r.3)).ok_or_else(|| DatasetError::internal("a lost spill file"))?;
-                    let at = (at - from) as usize;
-                    let keys = buffer.slice_with_length(at + rows.next_multiple_of(8), keys);
-                    (buffer.slice_with_length(at, rows), keys)
+                    let region = regions.iter().find(|region| Arc::ptr_eq(&region.file, &file));
+                    let region = region.ok_or_else(|| DatasetError::internal("a lost spill file"))?;
+                    let at = (at - region.first) as usize;
+                    let keys = region.bytes.slice_with_length(at + rows.next_multiple_of(8), keys);
+                    (region.bytes.slice_with_length(at, rows), keys)
                 }
             };
             let PartitionSlice { file, sequence, finite, layout, rows, .. } = part;
@@ -154,4 +156,12 @@ impl Partitions {
         };
         parts.into_iter().map(slice).collect()
     }
+}
+
+/// The part of a spill file that a slot's slices take, and its bytes once they are read.
+struct SpillRegion {
+    file: Arc<SpillFile>,
+    first: u64,
+    end: u64,
+    bytes: Buffer,
 }

@@ -9,5 +9,5 @@ mod rows;
 mod temporary;
 
 pub use file::OutputFormat;
-pub use parquet::{ParquetOutput, read_metadata};
+pub use parquet::{MetadataEntry, ParquetOutput, read_metadata};
 pub use rows::{RowOutput, RowTarget, WriteSummary};

@@ -28,6 +28,15 @@ pub(super) const GROUP_BYTES_MAX: usize = 256 << 20;
 /// Metadata key under which parquet-rs stores the Arrow schema.
 const ARROW_SCHEMA: &str = "ARROW:schema";
 
+/// Key and value in the footer of a Parquet file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataEntry {
+    /// Key of the entry.
+    pub key: String,
+    /// Its value; empty if the file has none.
+    pub value: String,
+}
+
 /// Parquet file that is being written. It has a temporary name in the same folder until it is finished, and is removed
 /// when dropped before.
 pub struct ParquetOutput {
@@ -42,7 +51,7 @@ impl ParquetOutput {
     pub fn create(
         path: impl Into<PathBuf>,
         schema: SchemaRef,
-        metadata: Vec<(String, String)>,
+        metadata: Vec<MetadataEntry>,
     ) -> Result<ParquetOutput, DatasetError> {
         let path = path.into();
         let fail = |source| DatasetError::write(&path, source);
@@ -50,7 +59,7 @@ impl ParquetOutput {
         let folder = folder_of(&path);
         fs::create_dir_all(folder).map_err(fail)?;
         let (file, temporary) = temporary_file(folder).map_err(fail)?;
-        let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
+        let metadata = metadata.into_iter().map(|entry| KeyValue::new(entry.key, entry.value)).collect();
         let schema = parquet_schema(schema);
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(metadata)));
         let writer = writer.map_err(|e| fail(io_error(e)))?;
@@ -92,7 +101,7 @@ impl ParquetOutput {
 }
 
 /// Reads the key-value metadata in the footer of a Parquet file, without the entry of parquet-rs.
-pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, DatasetError> {
+pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<MetadataEntry>, DatasetError> {
     let path = path.as_ref();
     let fail = |reason: String| DatasetError::Read { file: path.display().to_string(), line: None, reason };
     let file = File::open(path).map_err(|e| fail(e.to_string()))?;
@@ -100,7 +109,11 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<Vec<(String, String)>, Da
         ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| fail(io_error(e).to_string()))?;
     let pairs = metadata.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
     let own = |pair: &KeyValue| pair.key != ARROW_SCHEMA;
-    Ok(pairs.into_iter().filter(own).map(|pair| (pair.key, pair.value.unwrap_or_default())).collect())
+    Ok(pairs
+        .into_iter()
+        .filter(own)
+        .map(|KeyValue { key, value }| MetadataEntry { key, value: value.unwrap_or_default() })
+        .collect())
 }
 
 /// Checks that `path` does not exist or is a regular file, which may be replaced.

@@ -154,16 +154,25 @@ fn date_or_time(text: &[u8]) -> Option<Class> {
     Some(Class::Time(unit, !zone.is_empty()))
 }
 
+/// A value of a column.
+#[derive(Debug, Clone)]
+pub(super) struct ValueExcerpt {
+    /// Position, in the caller's unit.
+    pub(super) at: u64,
+    /// Text for a message.
+    pub(super) text: String,
+}
+
 /// Observed values of a column.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Evidence {
     seen: u16,
-    /// Position and text of the first integer that floats can't distinguish from its neighbours.
-    large: Option<(u64, String)>,
-    /// Position and text of the first number that is not an integer.
-    fraction: Option<(u64, String)>,
-    /// Position and text of the first value that only text can represent.
-    text: Option<(u64, String)>,
+    /// The first integer that floats can't distinguish from its neighbours.
+    large: Option<ValueExcerpt>,
+    /// The first number that is not an integer.
+    fraction: Option<ValueExcerpt>,
+    /// The first value that only text can represent.
+    text: Option<ValueExcerpt>,
     /// Whether a time is outside of the range of 64-bit nanoseconds.
     exceeds_nanos: bool,
 }
@@ -202,7 +211,7 @@ impl Evidence {
 
     /// Adds the value at position `at`, whose class is known.
     pub(super) fn add_class(&mut self, class: Class, text: &[u8], at: u64) {
-        let excerpt = || (at, excerpt(text));
+        let excerpt = || ValueExcerpt { at, text: excerpt(text) };
         self.seen |= match class {
             Class::Bool => BOOL,
             Class::Negative | Class::Whole | Class::Unsigned => {
@@ -286,8 +295,8 @@ impl Evidence {
         self
     }
 
-    /// Returns the position of the first value that only text can represent, and its text for a message.
-    pub(super) fn text(&self) -> Option<&(u64, String)> {
+    /// Returns the first value that only text can represent.
+    pub(super) fn text(&self) -> Option<&ValueExcerpt> {
         self.text.as_ref()
     }
 
@@ -297,12 +306,12 @@ impl Evidence {
     }
 }
 
-fn mixed(large: &(u64, String), fraction: &(u64, String)) -> TypeProblem {
+fn mixed(large: &ValueExcerpt, fraction: &ValueExcerpt) -> TypeProblem {
     let reason = format!(
         "has the integer {} and elsewhere the number {}; floats can't represent all integers from 2^53 on",
-        large.1, fraction.1
+        large.text, fraction.text
     );
-    TypeProblem { at: large.0, reason, is_of_type: true }
+    TypeProblem { at: large.at, reason, is_of_type: true }
 }
 
 /// Returns whether floats can't distinguish an integer from its neighbours.

@@ -61,7 +61,7 @@ pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
 pub use source::{ScanOptions, ScanSource};
 pub use stream::BatchStream;
-pub use text::{TextOptions, TextSpec};
+pub use text::{TextOptionError, TextOptions, TextSpec};
 
 /// Maximum files whose schemas are read concurrently.
 const INSPECT_CONCURRENCY_MAX: usize = 32;
@@ -189,7 +189,7 @@ impl Scan {
         let file = &self.files[file];
         let path = self.stores.path_of(file).filter(|_| *format == Format::Parquet)?;
         let store = self.stores.client(file.store).as_ref();
-        planner.plan(store, &file.meta, &path, (first_byte, end_byte), &self.context).await
+        planner.plan(store, &file.meta, &path, first_byte..end_byte, &self.context).await
     }
 
     /// Extends the error of a text column that must be numeric by the first value that made the column text.
@@ -262,8 +262,8 @@ fn text_evidence(
 ) -> HashMap<String, (Arc<TextFile>, u64, String)> {
     let first = |name: &String| {
         inspected.iter().flatten().find_map(|of_file| {
-            let (at, value) = of_file.evidence.get(name)?.text()?;
-            Some((Arc::clone(of_file.text.as_ref()?), *at, value.clone()))
+            let first = of_file.evidence.get(name)?.text()?;
+            Some((Arc::clone(of_file.text.as_ref()?), first.at, first.text.clone()))
         })
     };
     let of_text = output.iter().filter(|field| *field.data_type() == DataType::Utf8);

@@ -103,7 +103,7 @@ pub(super) fn text_table(inputs: &PlanInputs<'_>, text: &TextOptions, plan: usiz
         for (first_byte, end_byte) in &text.parts {
             let partition = table.len();
             morsels.push(Morsel { file, first_byte: *first_byte, end_byte: *end_byte, plan, partition });
-            table.push(text, (*first_byte, *end_byte), &values);
+            table.push(text, *first_byte..*end_byte, &values);
         }
     }
     (table, morsels)
@@ -133,20 +133,14 @@ impl ScanGroup {
         let mut morsels = Vec::new();
         for index in &self.files {
             let file = &files[*index];
-            for range in ranges(file.meta.size, options.morsel_bytes, self.format.splits()) {
+            for (first_byte, end_byte) in ranges(file.meta.size, options.morsel_bytes, self.format.splits()) {
                 let mut part = PartitionedFile::new_from_meta(file.meta.clone());
                 let values = in_folders.iter().filter_map(|field| folders.value(field.name(), *index));
                 part.partition_values = values.collect();
-                if range != (0, file.meta.size) {
-                    part = part.with_range(range.0 as i64, range.1 as i64);
+                if (first_byte, end_byte) != (0, file.meta.size) {
+                    part = part.with_range(first_byte as i64, end_byte as i64);
                 }
-                morsels.push(Morsel {
-                    file: *index,
-                    first_byte: range.0,
-                    end_byte: range.1,
-                    plan,
-                    partition: groups.len(),
-                });
+                morsels.push(Morsel { file: *index, first_byte, end_byte, plan, partition: groups.len() });
                 groups.push(FileGroup::new(vec![part]));
             }
         }

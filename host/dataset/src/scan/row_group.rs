@@ -156,14 +156,14 @@ impl RowGroupPlanner {
         store: &dyn ObjectStore,
         meta: &ObjectMeta,
         path: &Path,
-        (first_byte, end_byte): (u64, u64),
+        bytes: Range<u64>,
         context: &TaskContext,
     ) -> Option<Vec<RowGroup>> {
         let metadata = DFParquetMetadata::new(store, meta)
             .with_file_metadata_cache(Some(context.runtime_env().cache_manager.get_file_metadata_cache()))
             .with_page_index_policy(Some(PageIndexPolicy::Skip));
         let metadata = metadata.fetch_metadata().await.ok()?;
-        let bytes = FileRange { start: first_byte.try_into().ok()?, end: end_byte.try_into().ok()? };
+        let bytes = FileRange { start: bytes.start.try_into().ok()?, end: bytes.end.try_into().ok()? };
         let groups = catch_unwind(AssertUnwindSafe(|| self.row_groups(&metadata, meta.size, &bytes))).ok()??;
         let file = Arc::new(File::open(path).ok()?);
         let group = |(rows, description)| RowGroup { file: Arc::clone(&file), rows, description };

@@ -14,48 +14,71 @@ const PARTIAL_SUM_VALUES: usize = 256;
 const POINTS: usize = 256;
 const DISTANCES: usize = 1 << 16;
 
+/// A stack of matrices.
+#[derive(Clone, Copy)]
+pub(super) struct MatrixStack<'a, T> {
+    pub(super) values: &'a [T],
+    pub(super) shape: Shape,
+    pub(super) is_transposed: bool,
+}
+
+impl<'a, T> MatrixStack<'a, T> {
+    /// Creates a stack that is not transposed.
+    pub(super) fn new(values: &'a [T], shape: Shape) -> MatrixStack<'a, T> {
+        MatrixStack { values, shape, is_transposed: false }
+    }
+
+    /// Returns the number of matrices.
+    fn count(&self) -> usize {
+        self.shape.matrices().map_or(0, |(count, ..)| count)
+    }
+
+    /// Returns a matrix.
+    fn matrix(&self, at: usize) -> Matrix<'a, T> {
+        let (_, rows, columns) = self.shape.matrices().unwrap_or_default();
+        let values = &self.values[at * rows * columns..][..rows * columns];
+        Matrix { values, rows, columns, is_transposed: self.is_transposed }
+    }
+}
+
+/// Points of the same number of dimensions, one after another.
+#[derive(Clone, Copy)]
+pub(super) struct Points<'a, T> {
+    pub(super) values: &'a [T],
+    /// Number of points.
+    pub(super) count: usize,
+}
+
 /// Multiplies two stacks of matrices, each optionally transposed.
-pub(super) fn product<T: Real>([first, second]: [(&[T], Shape, bool); 2], out: &mut [T]) {
-    let (of_first, of_second) = (count(first.1), count(second.1));
+pub(super) fn product<T: Real>(first: MatrixStack<'_, T>, second: MatrixStack<'_, T>, out: &mut [T]) {
     // A single matrix is multiplied with each matrix of the other stack.
     let at_most = |shape: Shape, at: usize| if shape.rank() > 2 { at } else { 0 };
-    for at in 0..if first.1.rank() > 2 { of_first } else { of_second } {
-        let left = matrix(first, at_most(first.1, at));
-        let right = matrix(second, at_most(second.1, at));
+    for at in 0..if first.shape.rank() > 2 { first.count() } else { second.count() } {
+        let left = first.matrix(at_most(first.shape, at));
+        let right = second.matrix(at_most(second.shape, at));
         let length = left.sizes().0 * right.sizes().1;
         kernels::multiply(left, right, &mut out[at * length..][..length]);
     }
 }
 
-/// Returns the number of matrices in a stack.
-fn count(shape: Shape) -> usize {
-    shape.matrices().map_or(0, |(count, ..)| count)
-}
-
-/// Returns a matrix of a stack.
-fn matrix<T>((values, shape, is_transposed): (&[T], Shape, bool), at: usize) -> Matrix<'_, T> {
-    let (_, rows, columns) = shape.matrices().unwrap_or_default();
-    Matrix { values: &values[at * rows * columns..][..rows * columns], rows, columns, is_transposed }
-}
-
 /// Solves a stack of systems by Cholesky factors; NaN for systems without one.
-pub(super) fn solve_cholesky<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
+pub(super) fn solve_cholesky<T: Real>(systems: MatrixStack<'_, T>, right: &[T], out: &mut [T]) {
     solve(systems, right, out, kernels::solve_cholesky);
 }
 
 /// Solves a stack of least squares problems by QR.
-pub(super) fn solve_qr<T: Real>(systems: (&[T], Shape), right: &[T], out: &mut [T]) {
+pub(super) fn solve_qr<T: Real>(systems: MatrixStack<'_, T>, right: &[T], out: &mut [T]) {
     solve(systems, right, out, kernels::solve_qr);
 }
 
 /// Solves each system in place of its right side, whose first rows become the solution.
 fn solve<T: Real>(
-    (systems, shape): (&[T], Shape),
+    systems: MatrixStack<'_, T>,
     right: &[T],
     out: &mut [T],
     mut one: impl FnMut(Matrix<'_, T>, &mut [T]),
 ) {
-    let (count, rows, unknowns) = shape.matrices().unwrap_or_default();
+    let (count, rows, unknowns) = systems.shape.matrices().unwrap_or_default();
     if right.is_empty() || out.is_empty() {
         return;
     }
@@ -64,7 +87,7 @@ fn solve<T: Real>(
     let stacks = right.chunks_exact(rows * columns).zip(out.chunks_exact_mut(unknowns * columns));
     for (at, (right, out)) in stacks.enumerate() {
         space.copy_from_slice(right);
-        one(matrix((systems, shape, false), at), &mut space);
+        one(systems.matrix(at), &mut space);
         out.copy_from_slice(&space[..unknowns * columns]);
     }
 }
@@ -73,7 +96,8 @@ fn solve<T: Real>(
 ///
 /// Finds the centre by `‖p‖² - 2 p·c + ‖c‖²`, whose product is fast, and then sums squared differences for the distance
 /// to it, which keeps the digits of small distances.
-pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], width: usize) -> (Vec<u32>, Vec<T>) {
+pub(super) fn nearest<T: Real>(points: Points<'_, T>, centres: &[T], width: usize) -> (Vec<u32>, Vec<T>) {
+    let Points { values, count } = points;
     if width == 0 {
         // Points of width 0 are all equal.
         return (vec![0; count], vec![T::zero(); count]);
@@ -83,7 +107,7 @@ pub(super) fn nearest<T: Real>((points, count): (&[T], usize), centres: &[T], wi
     let (mut places, mut squares) = (Vec::with_capacity(count), Vec::with_capacity(count));
     let at_once = (DISTANCES / of_centres).clamp(1, POINTS);
     let mut space = vec![T::zero(); at_once * of_centres];
-    for block in points.chunks(at_once * width) {
+    for block in values.chunks(at_once * width) {
         let rows = block.len() / width;
         let products = &mut space[..rows * of_centres];
         let left = Matrix { values: block, rows, columns: width, is_transposed: false };

@@ -6,8 +6,15 @@ use crate::map::{Binary, Broadcast, Map, STACK_MAX, Step, Unary};
 /// Values per block: a stack of blocks fits the first-level cache.
 const BLOCK: usize = 128;
 
+/// An input of a function, and how its values are broadcast to the output's.
+#[derive(Clone, Copy)]
+pub(super) struct MapInput<'a, T> {
+    pub(super) values: &'a [T],
+    pub(super) broadcast: Broadcast,
+}
+
 /// Evaluates a function. `columns` is the size of the output's last dimension.
-pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Broadcast)], columns: usize, out: &mut [T]) {
+pub(super) fn map<T: Real>(map: &Map, inputs: &[MapInput<'_, T>], columns: usize, out: &mut [T]) {
     let mut stack = [[T::zero(); BLOCK]; STACK_MAX];
     for (at, out) in out.chunks_mut(BLOCK).enumerate() {
         let first = at * BLOCK;
@@ -42,8 +49,9 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[(&[T], Broadcast)], columns: usi
 }
 
 /// Loads the broadcast values of an input for the output's values from `first` on.
-fn load<T: Real>((values, broadcast): (&[T], Broadcast), first: usize, columns: usize, to: &mut [T]) {
-    match broadcast {
+fn load<T: Real>(input: MapInput<'_, T>, first: usize, columns: usize, to: &mut [T]) {
+    let values = input.values;
+    match input.broadcast {
         Broadcast::Same => to.copy_from_slice(&values[first..first + to.len()]),
         Broadcast::Value => to.fill(values[0]),
         Broadcast::Row => {

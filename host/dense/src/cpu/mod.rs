@@ -16,9 +16,11 @@ use std::borrow::Cow;
 
 use half::slice::HalfFloatSliceExt as _;
 
+use self::algebra::{MatrixStack, Points};
+use self::maps::MapInput;
 use self::real::Real;
 use crate::grouped::{self, GroupRows};
-use crate::map::{Broadcast, broadcast};
+use crate::map::broadcast;
 use crate::{DenseError, Dtype, Op, OwnedValues, Reduction, Shape, Spec, Tensor, Values};
 
 /// Runs an operation. Allocates the outputs of [`Op::outputs`], and f32 copies of f16 inputs.
@@ -65,18 +67,18 @@ fn run_as<T: Real>(
     let mut indices = Vec::new();
     match op {
         Op::Product { first_transposed, second_transposed } => {
-            algebra::product(
-                [(&all[0], shapes[0], *first_transposed), (&all[1], shapes[1], *second_transposed)],
-                &mut out,
-            );
+            let first = MatrixStack { values: &all[0], shape: shapes[0], is_transposed: *first_transposed };
+            let second = MatrixStack { values: &all[1], shape: shapes[1], is_transposed: *second_transposed };
+            algebra::product(first, second, &mut out);
         }
         Op::GroupedLeastSquares(options) => return Ok(grouped_least_squares(*options, inputs, outputs, whole(2))),
-        Op::SolveCholesky => algebra::solve_cholesky((&all[0], shapes[0]), &all[1], &mut out),
-        Op::SolveQr => algebra::solve_qr((&all[0], shapes[0]), &all[1], &mut out),
+        Op::SolveCholesky => algebra::solve_cholesky(MatrixStack::new(&all[0], shapes[0]), &all[1], &mut out),
+        Op::SolveQr => algebra::solve_qr(MatrixStack::new(&all[0], shapes[0]), &all[1], &mut out),
         Op::Map(map) => {
             let all = all.iter().zip(&shapes);
-            let stretched = all.filter_map(|(values, shape)| Some((&**values, broadcast(*shape, first.shape)?)));
-            let inputs: Vec<(&[T], Broadcast)> = stretched.collect();
+            let stretched =
+                all.filter_map(|(values, shape)| Some(MapInput { values, broadcast: broadcast(*shape, first.shape)? }));
+            let inputs: Vec<MapInput<'_, T>> = stretched.collect();
             maps::map(map, &inputs, first.shape.last(), &mut out);
         }
         Op::Reduce { with: with @ (Reduction::ArgMax | Reduction::ArgMin), along } => {
@@ -86,8 +88,8 @@ fn run_as<T: Real>(
         Op::Softmax => rows::softmax(&all[0], shapes[0].last(), &mut out),
         Op::LogSumExp => rows::log_sum_exp(&all[0], shapes[0].last(), &mut out),
         Op::Nearest => {
-            let (found, squares) =
-                algebra::nearest((&all[0], shapes[0].sizes()[0] as usize), &all[1], shapes[0].last());
+            let points = Points { values: &all[0], count: shapes[0].sizes()[0] as usize };
+            let (found, squares) = algebra::nearest(points, &all[1], shapes[0].last());
             let squares = T::owned(squares, outputs[1].dtype);
             return Ok(vec![OwnedValues::U32(found), squares]);
         }

@@ -65,8 +65,8 @@ fn parse(text: &str) -> Result<EtcdAddress, String> {
     if endpoints.len() > ENDPOINTS_MAX {
         return Err(format!("it names {} members, the maximum is {ENDPOINTS_MAX}", endpoints.len()));
     }
-    if let Some(twice) = endpoints.iter().enumerate().find(|(i, one)| endpoints[..*i].contains(one)) {
-        return Err(format!("it names {} twice", twice.1));
+    if let Some((_, twice)) = endpoints.iter().enumerate().find(|(i, one)| endpoints[..*i].contains(one)) {
+        return Err(format!("it names {twice} twice"));
     }
     Ok(EtcdAddress { endpoints, prefix: prefix(path)?, tls: tls(query.unwrap_or_default())? })
 }

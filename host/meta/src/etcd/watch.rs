@@ -42,7 +42,8 @@ pub(super) struct EtcdWatcher {
     shared: Arc<EtcdConnection>,
     _slot: WatcherSlot,
     /// Start and end of the range in etcd.
-    span: (Bytes, Bytes),
+    first_key: Bytes,
+    range_end: Bytes,
     /// All changes by transactions before this revision have arrived.
     next: Revision,
     /// Changes of a transaction that is still incomplete.
@@ -57,11 +58,12 @@ pub(super) struct EtcdWatcher {
 
 impl EtcdWatcher {
     pub(super) fn new(shared: Arc<EtcdConnection>, slot: WatcherSlot, span: &KeyRange, from: Revision) -> EtcdWatcher {
-        let span = shared.prefix.span(span);
+        let (first_key, range_end) = shared.prefix.span(span);
         EtcdWatcher {
             shared,
             _slot: slot,
-            span,
+            first_key,
+            range_end,
             next: from.max(Revision::FIRST),
             partial: Vec::new(),
             ready: VecDeque::new(),
@@ -77,8 +79,8 @@ impl EtcdWatcher {
             sleep(self.shared.members.pause(&mut Backoff::new(&self.shared.members.times))).await;
         }
         let request = WatchCreateRequest {
-            key: self.span.0.clone(),
-            range_end: self.span.1.clone(),
+            key: self.first_key.clone(),
+            range_end: self.range_end.clone(),
             // Starts one revision earlier than needed: for the very revision of a compaction, etcd returns puts but may
             // have lost deletes. Starting before it returns the compaction error instead.
             start_revision: signed(self.next.0.saturating_sub(1).max(1)),
@@ -211,6 +213,6 @@ impl Watcher for EtcdWatcher {
 
 impl fmt::Debug for EtcdWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EtcdWatcher({:?}..{:?} from {})", self.span.0, self.span.1, self.position())
+        write!(f, "EtcdWatcher({:?}..{:?} from {})", self.first_key, self.range_end, self.position())
     }
 }

@@ -14,6 +14,8 @@ use sandbar_store::{Mapping, SealedFile};
 use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, Polled, StartTask, TaskPosition, WorkerMessage};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
+use crate::encoding::AlwaysEncodes;
+
 /// Maximum bytes of queued messages and of their values' files. A client with more waits.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 /// Bytes that a queued message counts in addition to its frame and file.
@@ -134,7 +136,7 @@ impl ClientLine {
 
     /// Queues a message with reserved bytes.
     pub(super) fn send(&self, message: &WorkerMessage<'_>, file: Option<SealedFile>, reserved: SemaphorePermit<'_>) {
-        self.push(encode(message), file, reserved.num_permits());
+        self.push(message.encode(), file, reserved.num_permits());
         // The runtime returns the bytes.
         reserved.forget();
     }
@@ -151,7 +153,7 @@ impl ClientLine {
     /// reserved messages and of deliveries.
     pub(super) fn send_now(&self, message: &WorkerMessage<'_>) {
         if !self.is_closed() {
-            self.push(encode(message), None, 0);
+            self.push(message.encode(), None, 0);
         }
     }
 
@@ -167,11 +169,6 @@ impl ClientLine {
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedMessage>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn encode(message: &WorkerMessage<'_>) -> Vec<u8> {
-    // Encoding to a growing buffer can't fail.
-    postcard::to_stdvec(message).unwrap_or_default()
 }
 
 /// Ids of a client: its worker, and the job's first task, which it runs.

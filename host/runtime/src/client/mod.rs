@@ -196,7 +196,7 @@ impl ClientJob {
     pub async fn submit(&self, function: u32, returns: u32, request: &TaskRequest<'_>) -> Result<ObjectId, Fault> {
         let request = encode_request(request)?;
         let (task, reserved) = self.allocate(returns, request.len()).await?;
-        self.send_submit(task, (function, returns), &request, reserved);
+        self.send_submit(task, function, returns, &request, reserved);
         Ok(ObjectId(task))
     }
 
@@ -215,7 +215,7 @@ impl ClientJob {
         let request = encode_request(request)?;
         let (task, reserved) = self.allocate(1, request.len()).await?;
         let result = on_created(ObjectId(task));
-        self.send_submit(task, (function, 1), &request, reserved);
+        self.send_submit(task, function, 1, &request, reserved);
         // It follows a message with reserved bytes.
         self.line.send_now(&WorkerMessage::RequestObject(task, self.task.task.0));
         Ok(result)
@@ -226,7 +226,7 @@ impl ClientJob {
         self.line.send_now(&WorkerMessage::ItemsTaken(stream.0, consumed));
     }
 
-    fn send_submit(&self, task: u64, (function, returns): (u32, u32), request: &[u8], reserved: SemaphorePermit<'_>) {
+    fn send_submit(&self, task: u64, function: u32, returns: u32, request: &[u8], reserved: SemaphorePermit<'_>) {
         let child = self.submitted.fetch_add(1, Relaxed);
         let seed = Seed::new(self.task.seed).with(&child.to_le_bytes()).value();
         let (parent, attempt) = (self.task.task.0, self.task.attempt.0);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use sandbar_core::{
     ActorId, ActorOptions, Argument, Attempt, Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId,
 };
-use sandbar_sched::{ActorSpec, Event, Failure, Outcome, ResourceSet, Scheduler, Submission, SubmissionKind};
+use sandbar_sched::{
+    ActorSpec, Event, Failure, Outcome, ParentRef, ResourceSet, Scheduler, Submission, SubmissionKind,
+};
 use sandbar_worker::program::{NodeMessage, TaskRole};
 
 use super::context::Context;
@@ -14,6 +16,7 @@ use super::effects::Effect;
 use super::refs::AttemptRef;
 use super::values::StoredValue;
 use crate::calls::{ActorCreation, TaskPayload};
+use crate::encoding::AlwaysEncodes;
 
 /// Returns the scheduler's description of an actor that a task of a job creates.
 pub(super) fn actor_spec(cx: &mut Context, job: JobId, name: Option<&str>, options: &ActorOptions) -> ActorSpec {
@@ -63,7 +66,7 @@ pub(super) fn task_start<'c>(
     let checkpoint = scheduler.actor(ActorId(task.0)).and_then(|actor| actor.checkpoint).or(creation.checkpoint);
     match (checkpoint, creation.restore) {
         (Some(checkpoint), Some(function)) => {
-            let arguments = postcard::to_stdvec(&[Argument::Object(checkpoint)][..]).unwrap_or_default();
+            let arguments = [Argument::Object(checkpoint)][..].encode();
             let needs = Cow::Owned(vec![checkpoint]);
             TaskStart { role, function, needs, refs: &[], arguments: Cow::Owned(arguments) }
         }
@@ -90,7 +93,7 @@ pub(super) fn reuse_named(
         _ => None,
     };
     let Some(existing) = existing else { return Some(task) };
-    let value = postcard::to_stdvec(&Some(existing.0)).unwrap_or_default();
+    let value = Some(existing.0).encode();
     let outcome = Outcome::Succeeded(vec![(StoredValue::Inline(value.into()), vec![existing.handle()])]);
     let task = Submission { kind: SubmissionKind::Function, demand: ResourceSet::default(), ..task };
     cx.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
@@ -104,7 +107,7 @@ pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: Attem
     let call = TaskPayload::new(call.program.clone(), call.function, call.seed, Box::default(), cx.time.nanos);
     let outcome = match cx.scheduler.actor_named(job, name) {
         Some(actor) => {
-            let value = postcard::to_stdvec(&actor.0).unwrap_or_default();
+            let value = actor.0.encode();
             Outcome::Succeeded(vec![(StoredValue::Inline(value.into()), vec![actor.handle()])])
         }
         None => {
@@ -114,7 +117,8 @@ pub(super) fn find(cx: &mut Context, worker: WorkerId, id: TaskId, parent: Attem
         }
     };
     let name = cx.ids.names.intern("find".to_owned());
-    let task = Submission { parent: Some((parent, attempt, worker)), ..Submission::bare(id, job, name, call) };
+    let parent = ParentRef { task: parent, attempt, worker };
+    let task = Submission { parent: Some(parent), ..Submission::bare(id, job, name, call) };
     cx.step(Event::FinishedInline { task, worker, outcome, nanos: 0 });
 }
 

@@ -13,6 +13,7 @@ use super::values::StoredValue;
 use super::workers::Workers;
 use super::{Engine, actors};
 use crate::calls::TaskPayload;
+use crate::encoding::AlwaysEncodes;
 
 impl Engine {
     /// Handles all effects of an input, and the events that follow from them.
@@ -133,7 +134,8 @@ impl Engine {
                 Peers::refuse(cx, worker, object, &error);
             }
             Action::Refuse { worker, object, job, error } => {
-                let (Some(job), Ok(error)) = (job, postcard::to_stdvec(&*error)) else { return };
+                let Some(job) = job else { return };
+                let error = error.encode();
                 let (job, object, value, contains) = (job.0, object.0, Delivery::Failed(&error), Vec::new());
                 cx.send(worker, &NodeMessage::Deliver { job, object, value, contains, requested: true });
             }

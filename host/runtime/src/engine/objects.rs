@@ -17,6 +17,7 @@ use super::context::Context;
 use super::deliveries::{LentDelivery, deliver_lent, request_again, split_by_job};
 use super::effects::Effect;
 use super::values::{Recipient, StoredValue, is_stored};
+use crate::encoding::AlwaysEncodes;
 use crate::peer::Callback;
 
 /// Deliveries that wait for the disk, and workers that wait for memory.
@@ -145,7 +146,7 @@ impl Objects {
                 cx.push(Effect::DeliverRemote(key, Recipient { worker, job, object, contains }));
             }
             Some(Err(failed)) => {
-                let error = postcard::to_stdvec(&**failed).unwrap_or_default();
+                let error = failed.encode();
                 send(Delivery::Failed(&error), contains);
             }
             None => {}
@@ -164,7 +165,7 @@ impl Objects {
         match cx.scheduler.value(object) {
             Some(Ok(StoredValue::Inline(bytes))) => send(Delivery::Value(bytes)),
             Some(Ok(StoredValue::Local(..) | StoredValue::Remote(_))) | None => send(Delivery::Pending),
-            Some(Err(failed)) => send(Delivery::Failed(&postcard::to_stdvec(&**failed).unwrap_or_default())),
+            Some(Err(failed)) => send(Delivery::Failed(&failed.encode())),
         }
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use sandbar_core::{ActorOptions, Attempt, RequestOptions, STREAM_BUFFER, Strategy, TaskId, TaskKind, WorkerId};
-use sandbar_sched::{ResourceSet, Submission, SubmissionKind};
+use sandbar_sched::{ParentRef, ResourceSet, Submission, SubmissionKind};
 use sandbar_worker::program::SubmitTask;
 
 use super::actors::actor_spec;
@@ -85,7 +85,7 @@ pub(super) fn decode(
     Ok(Some(Submission {
         id,
         job,
-        parent: Some((parent, Attempt(submit.attempt), worker)),
+        parent: Some(ParentRef { task: parent, attempt: Attempt(submit.attempt), worker }),
         remote_depth: 0,
         name,
         returns: submit.returns,

@@ -20,6 +20,7 @@ use super::refs::AttemptRef;
 use super::values::StoredValue;
 use crate::calls::TaskPayload;
 use crate::client::ClientLink;
+use crate::encoding::AlwaysEncodes;
 use crate::worker::Worker;
 
 /// Maximum number of worker ids that a node has at a time: see [`WorkerId`].
@@ -370,7 +371,7 @@ fn deliver_need(cx: &mut Context, id: WorkerId, object: ObjectId) -> io::Result<
     match (cx.scheduler.value(object), lent) {
         (Some(Ok(StoredValue::Inline(bytes))), _) => worker.link.send(&message(Delivery::Value(bytes), contains)),
         (Some(Err(failed)), _) => {
-            let error = postcard::to_stdvec(&**failed).map_err(io::Error::other)?;
+            let error = failed.encode();
             worker.link.send(&message(Delivery::Failed(&error), contains));
         }
         (_, lent) => {

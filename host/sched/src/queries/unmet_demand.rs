@@ -29,8 +29,13 @@ pub enum DemandSource {
     Group(GroupId),
 }
 
-/// Something with resources: its total, its free resources, and a phrase for its location.
-type Room<'a> = (&'a ResourceSet, FreeResources, &'static str);
+/// A node or a bundle.
+struct Room<'a> {
+    total: &'a ResourceSet,
+    free: FreeResources,
+    /// Phrase for its location.
+    location: &'static str,
+}
 
 const ON_NODE: &str = "on the node";
 const IN_BUNDLE: &str = "in the bundle";
@@ -49,7 +54,7 @@ impl<C, V> Scheduler<C, V> {
             let shape = self.queue.shape(at);
             let is_usual = shape.is_cpu_only && shape.demand.cpus <= RESOURCE_UNIT;
             let rooms = self.rooms(shape);
-            if is_usual || rooms.iter().any(|(_, free, _)| free.fits(&shape.demand)) {
+            if is_usual || rooms.iter().any(|room| room.free.fits(&shape.demand)) {
                 continue;
             }
             let first = self.queue.first(at, &self.tasks).map(|(_, first)| &self.tasks[first]);
@@ -69,7 +74,7 @@ impl<C, V> Scheduler<C, V> {
         let placed = self.groups.all.get(&group).into_iter().flat_map(|group| group.bundles.iter().zip(0u32..));
         let matching = placed.filter(|(_, index)| bundle.is_none_or(|bundle| bundle == *index));
         let bundles = matching.filter_map(|(at, _)| Some(&self.cluster.bundles[(*at)?]));
-        bundles.map(|bundle| (&bundle.total, bundle.free.clone(), IN_BUNDLE)).collect()
+        bundles.map(|bundle| Room { total: &bundle.total, free: bundle.free.clone(), location: IN_BUNDLE }).collect()
     }
 
     /// Explains why a placement group waits: no room for one bundle, or for all at once.
@@ -81,7 +86,7 @@ impl<C, V> Scheduler<C, V> {
         let nodes: Vec<Room<'_>> = all.map(|(_, node)| on_node(node)).collect();
         let missing = group.spec.bundles.iter().zip(&group.bundles).filter(|(_, at)| at.is_none());
         let missing: Vec<&ResourceSet> = missing.map(|(demand, _)| demand).collect();
-        let require_plain_function = |demand: &&ResourceSet| !nodes.iter().any(|(_, free, _)| free.fits(demand));
+        let require_plain_function = |demand: &&ResourceSet| !nodes.iter().any(|room| room.free.fits(demand));
         let first = missing.iter().copied().find(require_plain_function).and_then(|demand| reason(demand, &nodes));
         let together = ResourceSet::sum(missing.iter().copied());
         first
@@ -91,20 +96,21 @@ impl<C, V> Scheduler<C, V> {
 }
 
 fn on_node(node: &Node) -> Room<'_> {
-    (&node.total, node.free.minus(&node.external_usage), ON_NODE)
+    Room { total: &node.total, free: node.free.minus(&node.external_usage), location: ON_NODE }
 }
 
 /// Explains the shortage in the room that lacks the least, for the first resource that it lacks.
 fn reason(demand: &ResourceSet, rooms: &[Room<'_>]) -> Option<String> {
-    let could = rooms.iter().filter(|(total, ..)| demand.fits_in(total));
+    let could = rooms.iter().filter(|room| demand.fits_in(room.total));
     could.filter_map(|room| lack(demand, room)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, why)| why)
 }
 
 /// Returns the missing share of a request, and an explanation.
-fn lack(demand: &ResourceSet, (total, free, place): &Room<'_>) -> Option<(f64, String)> {
+fn lack(demand: &ResourceSet, room: &Room<'_>) -> Option<(f64, String)> {
+    let Room { total, free, location } = room;
     let units = |amount: i128| amount as f64 / RESOURCE_UNIT as f64;
     let describe = |demanded: f64, resource_name: &str, left: f64, total: f64| {
-        (1.0 - left / demanded, format!("{demanded} {resource_name}, {left} of {total} {place} are free"))
+        (1.0 - left / demanded, format!("{demanded} {resource_name}, {left} of {total} {location} are free"))
     };
     let left = free.cpus.max(0);
     if i128::from(demand.cpus) > left {

@@ -324,7 +324,7 @@ impl<C, V> Scheduler<C, V> {
                 ObjectOutcome::Failed(_) => ObjectState::Failed,
             },
             pins: object.pins,
-            holders: object.holders().collect(),
+            holders: object.holders().map(|holder| (holder.worker, holder.times)).collect(),
             contents: object.contents().iter().map(|content| self.objects[*content].id).collect(),
         }
     }

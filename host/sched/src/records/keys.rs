@@ -52,3 +52,10 @@ slab_keys! {
     /// Key of a placed bundle of a placement group.
     BundleKey;
 }
+
+/// A task by its key and submission number. The task is gone if the key now refers to a task with another number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NumberedTask {
+    pub(crate) task: TaskKey,
+    pub(crate) number: u64,
+}

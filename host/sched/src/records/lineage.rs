@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sandbar_core::{NodeId, ObjectId};
 
-use crate::records::keys::{ObjectKey, TaskKey};
+use crate::records::keys::{NumberedTask, ObjectKey, TaskKey};
 
 /// Location of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub(crate) struct Lineage {
 pub(crate) enum Source {
     /// An object that lineage keeps alive: a small value, or an error.
     Kept(ObjectKey),
-    /// An object that may exist, or that the task with this key and submission number can reconstruct.
-    Named(ObjectId, Option<(TaskKey, u64)>),
+    /// An object that may exist, or that the task can reconstruct.
+    Named(ObjectId, Option<NumberedTask>),
 }
 
 /// Lineage of a job.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandbar_core::{JobId, ObjectId, TaskError, WorkerId};
 
-use crate::records::keys::{JobKey, ObjectKey, TaskKey};
+use crate::records::keys::{JobKey, NumberedTask, ObjectKey};
 use crate::records::streams::Stream;
 
 /// An object.
@@ -22,8 +22,15 @@ pub(crate) struct Object<V> {
     pub(crate) after: Option<ObjectKey>,
     /// Number of references from tasks and values.
     pub(crate) pins: u32,
-    holder: (WorkerId, u32),
-    waiter: (WorkerId, u32),
+    holder: WorkerCount,
+    waiter: WorkerCount,
+}
+
+/// A worker, and how many times it holds or awaits the object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkerCount {
+    pub(crate) worker: WorkerId,
+    pub(crate) times: u32,
 }
 
 /// Value of an object, or its error.
@@ -37,12 +44,12 @@ pub(crate) enum ObjectOutcome<V> {
 /// State that few objects have.
 #[derive(Debug, Default)]
 struct RareState {
-    holders: Vec<(WorkerId, u32)>,
-    waiters: Vec<(WorkerId, u32)>,
+    holders: Vec<WorkerCount>,
+    waiters: Vec<WorkerCount>,
     /// Those waits, counted in `waiters` or `waiter`, that are for tasks of other jobs.
     foreign_waiters: Vec<(WorkerId, JobId)>,
-    /// Tasks that wait for it, with their submission numbers. An entry is stale if the key has another number.
-    dependents: Vec<(TaskKey, u64)>,
+    /// Tasks that wait for it, and tasks that did.
+    dependents: Vec<NumberedTask>,
     /// Objects that its value contains.
     contents: Box<[ObjectKey]>,
     /// State of the stream, if the object is the return of a generator.
@@ -52,7 +59,7 @@ struct RareState {
 }
 
 /// An unused holder or waiter.
-const NO_WORKER: (WorkerId, u32) = (WorkerId(0), 0);
+const NO_WORKER: WorkerCount = WorkerCount { worker: WorkerId(0), times: 0 };
 
 impl<V> Object<V> {
     pub(crate) fn new(id: ObjectId, job: JobKey, index: Option<u32>, value: ObjectOutcome<V>) -> Object<V> {
@@ -81,7 +88,7 @@ impl<V> Object<V> {
     /// Whether nothing refers to it.
     #[inline]
     pub(crate) fn is_unreferenced(&self) -> bool {
-        self.pins == 0 && self.holder.1 == 0 && self.rare.as_ref().is_none_or(|rare| rare.holders.is_empty())
+        self.pins == 0 && self.holder.times == 0 && self.rare.as_ref().is_none_or(|rare| rare.holders.is_empty())
     }
 
     /// Whether it is unreferenced and may be removed now. A pending object of a task waits for its value; a stream and
@@ -118,24 +125,24 @@ impl<V> Object<V> {
     }
 
     /// Iterates over the workers that hold it, with their reference counts.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = (WorkerId, u32)> {
+    pub(crate) fn holders(&self) -> impl Iterator<Item = WorkerCount> {
         let rare = self.rare.iter().flat_map(|rare| rare.holders.iter());
-        std::iter::once(&self.holder).chain(rare).copied().filter(|(_, times)| *times > 0)
+        std::iter::once(&self.holder).chain(rare).copied().filter(|holder| holder.times > 0)
     }
 
     pub(crate) fn is_held_by(&self, worker: WorkerId) -> bool {
-        self.holders().any(|(holder, _)| holder == worker)
+        self.holders().any(|holder| holder.worker == worker)
     }
 
     /// Adds a reference of a worker. Returns whether it is the worker's first one.
     #[inline]
     pub(crate) fn hold(&mut self, worker: WorkerId) -> bool {
-        if self.holder.1 == 0 && self.rare.as_ref().is_none_or(|rare| rare.holders.is_empty()) {
-            self.holder = (worker, 1);
+        if self.holder.times == 0 && self.rare.as_ref().is_none_or(|rare| rare.holders.is_empty()) {
+            self.holder = WorkerCount { worker, times: 1 };
             return true;
         }
-        if self.holder.0 == worker && self.holder.1 > 0 {
-            self.holder.1 = self.holder.1.saturating_add(1);
+        if self.holder.worker == worker && self.holder.times > 0 {
+            self.holder.times = self.holder.times.saturating_add(1);
             return false;
         }
         add(&mut self.rare().holders, worker)
@@ -144,14 +151,14 @@ impl<V> Object<V> {
     /// Releases references of a worker. Returns whether the last one was released.
     #[inline]
     pub(crate) fn release(&mut self, worker: WorkerId, times: u32) -> bool {
-        if self.holder.0 == worker && self.holder.1 > 0 {
-            self.holder.1 = self.holder.1.saturating_sub(times);
-            return self.holder.1 == 0;
+        if self.holder.worker == worker && self.holder.times > 0 {
+            self.holder.times = self.holder.times.saturating_sub(times);
+            return self.holder.times == 0;
         }
         let Some(rare) = &mut self.rare else { return false };
-        let Some(at) = rare.holders.iter().position(|(holder, _)| *holder == worker) else { return false };
-        rare.holders[at].1 = rare.holders[at].1.saturating_sub(times);
-        let is_last = rare.holders[at].1 == 0;
+        let Some(at) = rare.holders.iter().position(|holder| holder.worker == worker) else { return false };
+        rare.holders[at].times = rare.holders[at].times.saturating_sub(times);
+        let is_last = rare.holders[at].times == 0;
         if is_last {
             rare.holders.swap_remove(at);
         }
@@ -162,15 +169,15 @@ impl<V> Object<V> {
     pub(crate) fn wait_count(&self, worker: WorkerId) -> u32 {
         let rare = self.rare.iter().flat_map(|rare| rare.waiters.iter());
         let mut all = std::iter::once(&self.waiter).chain(rare);
-        all.find(|(waiter, times)| *waiter == worker && *times > 0).map_or(0, |(_, times)| *times)
+        all.find(|waiter| waiter.worker == worker && waiter.times > 0).map_or(0, |waiter| waiter.times)
     }
 
     /// Adds a wait of a worker.
     pub(crate) fn wait(&mut self, worker: WorkerId) {
-        if self.waiter.1 == 0 {
-            self.waiter = (worker, 1);
-        } else if self.waiter.0 == worker {
-            self.waiter.1 += 1;
+        if self.waiter.times == 0 {
+            self.waiter = WorkerCount { worker, times: 1 };
+        } else if self.waiter.worker == worker {
+            self.waiter.times += 1;
         } else {
             add(&mut self.rare().waiters, worker);
         }
@@ -189,27 +196,27 @@ impl<V> Object<V> {
     /// Whether some worker waits for it.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        self.waiter.1 > 0
+        self.waiter.times > 0
     }
 
     /// Takes the waiting workers, with their wait counts.
-    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = (WorkerId, u32)> + use<V> {
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = WorkerCount> + use<V> {
         let rare = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.waiters)).unwrap_or_default();
         let first = std::mem::replace(&mut self.waiter, NO_WORKER);
-        std::iter::once(first).chain(rare).filter(|(_, times)| *times > 0)
+        std::iter::once(first).chain(rare).filter(|waiter| waiter.times > 0)
     }
 
     /// Adds a task that waits for it. Removes stale entries before the vector grows.
-    pub(crate) fn add_dependent(&mut self, task: TaskKey, number: u64, is_waiting: impl Fn(TaskKey, u64) -> bool) {
+    pub(crate) fn add_dependent(&mut self, task: NumberedTask, is_waiting: impl Fn(NumberedTask) -> bool) {
         let dependents = &mut self.rare().dependents;
         if dependents.len() == dependents.capacity() {
-            dependents.retain(|(task, number)| is_waiting(*task, *number));
+            dependents.retain(|task| is_waiting(*task));
         }
-        dependents.push((task, number));
+        dependents.push(task);
     }
 
     /// Takes the waiting tasks, including stale entries.
-    pub(crate) fn take_dependents(&mut self) -> Vec<(TaskKey, u64)> {
+    pub(crate) fn take_dependents(&mut self) -> Vec<NumberedTask> {
         self.rare.as_mut().map(|rare| std::mem::take(&mut rare.dependents)).unwrap_or_default()
     }
 
@@ -229,14 +236,14 @@ impl<V> Object<V> {
 }
 
 /// Increments the count of a worker. Returns whether it was not counted before.
-fn add(counts: &mut Vec<(WorkerId, u32)>, worker: WorkerId) -> bool {
-    match counts.iter_mut().find(|(other, _)| *other == worker) {
-        Some((_, times)) => {
-            *times = times.saturating_add(1);
+fn add(counts: &mut Vec<WorkerCount>, worker: WorkerId) -> bool {
+    match counts.iter_mut().find(|other| other.worker == worker) {
+        Some(count) => {
+            count.times = count.times.saturating_add(1);
             false
         }
         None => {
-            counts.push((worker, 1));
+            counts.push(WorkerCount { worker, times: 1 });
             true
         }
     }

@@ -15,8 +15,28 @@ use crate::records::resources::ResourceSet;
 use crate::records::slab::Slab;
 use crate::records::tasks::Tasks;
 
-/// Position of a task in the dispatch order: its level, then its submission number.
-pub(crate) type Rank = (Level, u64);
+/// Position of a task in the dispatch order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) level: Level,
+    /// Submission number of the task.
+    pub(crate) number: u64,
+}
+
+/// Position of a shape in the dispatch order: that of its first task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RankedShape {
+    pub(crate) rank: Rank,
+    pub(crate) shape: ShapeKey,
+}
+
+/// Whether some node could ever have room for a shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Feasibility {
+    /// The membership count for which it was computed.
+    pub(crate) membership: u64,
+    pub(crate) is_feasible: bool,
+}
 
 /// What tasks of one shape request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +62,7 @@ pub(crate) struct Shape {
     pub(crate) is_cpu_only: bool,
     /// Number of queued tasks.
     pub(crate) len: usize,
-    /// Whether some node could ever have room, and the membership count for which that was computed.
-    pub(crate) feasible: (u64, bool),
+    pub(crate) feasibility: Feasibility,
     /// Number of classes and assigned tasks that use the shape.
     uses: usize,
     levels: BTreeMap<Level, Fifo>,
@@ -65,7 +84,7 @@ struct Fifo {
 pub(crate) struct Queue {
     shapes: Slab<ShapeKey, Shape>,
     by_request: BTreeMap<Request, ShapeKey>,
-    order: BTreeSet<(Rank, ShapeKey)>,
+    order: BTreeSet<RankedShape>,
     /// Number of queued leases.
     pub(crate) leases: usize,
 }
@@ -114,7 +133,7 @@ impl Queue {
             nanos: 0,
             is_cpu_only: demand.is_cpu_only(),
             len: 0,
-            feasible: (0, false),
+            feasibility: Feasibility { membership: 0, is_feasible: false },
             uses: 1,
             levels: BTreeMap::new(),
             rank: None,
@@ -139,19 +158,19 @@ impl Queue {
         }
     }
 
-    /// Returns the first shape in dispatch order, or the one after `rank`.
-    pub(crate) fn after(&self, rank: Option<(Rank, ShapeKey)>) -> Option<(Rank, ShapeKey)> {
-        match rank {
+    /// Returns the first shape in dispatch order, or the one after `previous`.
+    pub(crate) fn after(&self, previous: Option<RankedShape>) -> Option<RankedShape> {
+        match previous {
             None => self.order.first().copied(),
             // Fast path: usually one shape is queued.
-            Some(rank) if self.order.last() == Some(&rank) => None,
-            Some(rank) => self.order.range((Bound::Excluded(rank), Bound::Unbounded)).next().copied(),
+            Some(previous) if self.order.last() == Some(&previous) => None,
+            Some(previous) => self.order.range((Bound::Excluded(previous), Bound::Unbounded)).next().copied(),
         }
     }
 
     /// Returns the shapes that have queued tasks, in dispatch order.
     pub(crate) fn waiting(&self) -> Vec<ShapeKey> {
-        self.order.iter().map(|(_, shape)| *shape).collect()
+        self.order.iter().map(|queued| queued.shape).collect()
     }
 
     /// Queues a task. Returns whether it is the first of its shape.
@@ -175,7 +194,7 @@ impl Queue {
                 fifo.last = Some(at);
             }
         }
-        let is_first = shape.rank.is_none_or(|rank| (level, number) < rank);
+        let is_first = shape.rank.is_none_or(|rank| Rank { level, number } < rank);
         if is_first {
             self.refresh(shape_at, tasks);
         }
@@ -226,10 +245,10 @@ impl Queue {
             return;
         }
         if let Some(before) = std::mem::replace(&mut shape.rank, rank) {
-            self.order.remove(&(before, shape_at));
+            self.order.remove(&RankedShape { rank: before, shape: shape_at });
         }
         if let Some(rank) = rank {
-            self.order.insert((rank, shape_at));
+            self.order.insert(RankedShape { rank, shape: shape_at });
         }
     }
 
@@ -259,6 +278,6 @@ impl Shape {
             (Some(fresh), Some(late)) => fresh.min(late),
             (fresh, late) => fresh.or(late)?,
         };
-        Some(((*level, number), at))
+        Some((Rank { level: *level, number }, at))
     }
 }

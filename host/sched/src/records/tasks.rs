@@ -2,7 +2,7 @@
 
 use sandbar_core::{Attempt, Code, Fault, TaskError, TaskId};
 
-use crate::records::keys::{ActorKey, ClassKey, JobKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{ActorKey, ClassKey, JobKey, NumberedTask, ObjectKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::lineage::Lineage;
 use crate::records::slab::{Slab, index_records};
 
@@ -134,22 +134,22 @@ impl<C> Tasks<C> {
         self.records.get_mut(at)
     }
 
-    /// Returns a task, if the key still refers to the task with this submission number.
+    /// Returns a task, if its key still refers to it.
     #[inline]
-    pub(crate) fn get_numbered(&self, at: TaskKey, number: u64) -> Option<&Task<C>> {
-        self.records.get(at).filter(|task| task.number == number)
+    pub(crate) fn get_numbered(&self, task: NumberedTask) -> Option<&Task<C>> {
+        self.records.get(task.task).filter(|found| found.number == task.number)
     }
 
     /// Like [`Tasks::get_numbered`].
     #[inline]
-    pub(crate) fn get_numbered_mut(&mut self, at: TaskKey, number: u64) -> Option<&mut Task<C>> {
-        self.records.get_mut(at).filter(|task| task.number == number)
+    pub(crate) fn get_numbered_mut(&mut self, task: NumberedTask) -> Option<&mut Task<C>> {
+        self.records.get_mut(task.task).filter(|found| found.number == task.number)
     }
 
-    /// Whether a key refers to the task with this submission number, and the task waits for dependencies.
+    /// Whether a task still exists and waits for dependencies.
     #[inline]
-    pub(crate) fn is_waiting(&self, at: TaskKey, number: u64) -> bool {
-        self.get_numbered(at, number).is_some_and(|task| task.state == TaskPhase::Waiting)
+    pub(crate) fn is_waiting(&self, task: NumberedTask) -> bool {
+        self.get_numbered(task).is_some_and(|task| task.state == TaskPhase::Waiting)
     }
 
     /// Returns the submission number of the next task.

@@ -4,7 +4,7 @@ use sandbar_core::{ActorId, Attempt, Fault, TaskId};
 
 use crate::event::{Action, Outcome};
 use crate::records::actors::Actor;
-use crate::records::keys::{ActorKey, TaskKey, WorkerKey};
+use crate::records::keys::{ActorKey, NumberedTask, TaskKey, WorkerKey};
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, TaskPhase};
 use crate::scheduler::Scheduler;
@@ -82,7 +82,8 @@ impl<C, V> Scheduler<C, V> {
         let mut free = Vec::new();
         while let Some(first) = gate.first_entry() {
             let (number, at) = (*first.key(), *first.get());
-            let task = self.tasks.get_numbered_mut(at, number).filter(|task| !task.has_finished());
+            let task =
+                self.tasks.get_numbered_mut(NumberedTask { task: at, number }).filter(|task| !task.has_finished());
             match task {
                 Some(task) if task.state == TaskPhase::Waiting => break,
                 Some(task) => {

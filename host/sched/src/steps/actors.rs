@@ -7,7 +7,7 @@ use sandbar_core::{ActorId, Attempt, Code, Fault, JobId, ObjectId, TaskError, Ta
 
 use crate::event::{Action, ActorSpec, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::actors::Actor;
-use crate::records::keys::{ActorKey, JobKey, TaskKey, WorkerKey};
+use crate::records::keys::{ActorKey, JobKey, NumberedTask, TaskKey, WorkerKey};
 use crate::records::object::{Object, ObjectOutcome};
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, FinalState, Task, TaskPhase};
@@ -112,7 +112,8 @@ impl<C, V> Scheduler<C, V> {
         &mut self,
         actor: ActorKey,
         creator: TaskKey,
-        (worker, assigned): (WorkerKey, AssignedTask),
+        worker: WorkerKey,
+        assigned: AssignedTask,
         outcome: Outcome<V>,
     ) {
         let is_good = |values: &[(V, Vec<ObjectId>)]| self.contents(creator, values).is_ok();
@@ -166,7 +167,7 @@ impl<C, V> Scheduler<C, V> {
         };
         let calls = self.take_calls(creator);
         let may_help = self.cluster.workers[worker].kind != WorkerKind::PeerProxy;
-        self.lose_actor(creator, (calls, &|_| false), error, may_help);
+        self.lose_actor(creator, calls, &|_| false, error, may_help);
     }
 
     /// Takes an actor out of its worker. Returns the calls that the worker had.
@@ -193,7 +194,8 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn lose_actor(
         &mut self,
         creator: TaskKey,
-        (calls, has_started): (Vec<TaskKey>, &dyn Fn(TaskId) -> bool),
+        calls: Vec<TaskKey>,
+        has_started: &dyn Fn(TaskId) -> bool,
         error: Arc<TaskError>,
         may_help: bool,
     ) {
@@ -264,7 +266,9 @@ impl<C, V> Scheduler<C, V> {
             self.fail_with_death(call, death_cause);
         }
         for (number, call) in gates.into_values().flatten() {
-            if let Some(task) = self.tasks.get_numbered_mut(call, number).filter(|task| !task.has_finished()) {
+            if let Some(task) =
+                self.tasks.get_numbered_mut(NumberedTask { task: call, number }).filter(|task| !task.has_finished())
+            {
                 (task.state, task.is_gated) = (TaskPhase::Waiting, false);
                 self.fail_with_death(call, death_cause);
             }

@@ -45,7 +45,7 @@ impl<C, V> Scheduler<C, V> {
         self.tasks[task].worker = None;
         self.classes.get_mut(self.tasks[task].class).record_duration(nanos);
         match self.created_by(task) {
-            Some(actor) => self.creation_finished(actor, task, (at, assigned), outcome),
+            Some(actor) => self.creation_finished(actor, task, at, assigned, outcome),
             None => self.finish(task, outcome, false),
         }
     }

@@ -12,7 +12,7 @@ use sandbar_core::{Code, Fault, Strategy, TaskError, WorkerId};
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{BundleKey, JobKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
 use crate::records::nodes::Node;
-use crate::records::queue::Rank;
+use crate::records::queue::{Feasibility, RankedShape};
 use crate::records::resources::ResourceSet;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::TaskPhase;
@@ -45,10 +45,10 @@ impl<C, V> Scheduler<C, V> {
         self.place_actors();
         let (mut passed, mut stuck) = (None, None);
         for _ in 0..STUCK_MAX {
-            let Some(rank) = self.assign_queued(passed, stuck) else { break };
-            passed = Some(rank);
+            let Some(queued) = self.assign_queued(passed, stuck) else { break };
+            passed = Some(queued);
             // Tasks in groups do not compete for a node's free resources.
-            stuck = stuck.or_else(|| (!self.queue.shape(rank.1).is_in_group()).then_some(rank.1));
+            stuck = stuck.or_else(|| (!self.queue.shape(queued.shape).is_in_group()).then_some(queued.shape));
         }
         // The resources that were assigned above come from those that were free.
         self.cluster.has_freed_capacity = false;
@@ -57,36 +57,36 @@ impl<C, V> Scheduler<C, V> {
 
     /// Assigns tasks in queue order, from the shape after `passed` on, up to the first shape without room. Returns that
     /// shape.
-    fn assign_queued(&mut self, passed: Option<(Rank, ShapeKey)>, stuck: Option<ShapeKey>) -> Option<(Rank, ShapeKey)> {
+    fn assign_queued(&mut self, passed: Option<RankedShape>, stuck: Option<ShapeKey>) -> Option<RankedShape> {
         loop {
             let fresh = self.work.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
             let extendable = self.work.changed_worker.filter(|at| self.wants_more(*at));
             if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() && self.queue.leases == 0 {
                 return None;
             }
-            let rank = self.queue.after(passed)?;
-            if self.requeue_first_incomplete(rank.1) {
+            let queued = self.queue.after(passed)?;
+            if self.requeue_first_incomplete(queued.shape) {
                 continue;
             }
-            let worker = if self.queue.shape(rank.1).is_lease {
-                let has_room = |at: &WorkerKey| self.has_room(self.cluster.workers[*at].node, rank.1, stuck);
+            let worker = if self.queue.shape(queued.shape).is_lease {
+                let has_room = |at: &WorkerKey| self.has_room(self.cluster.workers[*at].node, queued.shape, stuck);
                 self.cluster.workers.lease_worker.filter(has_room)
             } else {
-                let idle = self.idle_for(rank.1, stuck, fresh);
-                idle.or_else(|| extendable.filter(|at| self.may_extend(*at, rank.1, stuck)))
+                let idle = self.idle_for(queued.shape, stuck, fresh);
+                idle.or_else(|| extendable.filter(|at| self.may_extend(*at, queued.shape, stuck)))
             };
-            if !worker.is_some_and(|worker| self.fill(worker, rank)) {
-                return Some(rank);
+            if !worker.is_some_and(|worker| self.fill(worker, queued)) {
+                return Some(queued);
             }
         }
     }
 
     /// Sends the first task of a shape back to wait, if a dependency was lost. Returns whether it did.
     fn requeue_first_incomplete(&mut self, shape: ShapeKey) -> bool {
-        let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) else { return false };
+        let Some((rank, at)) = self.queue.first(shape, &self.tasks) else { return false };
         let is_incomplete = self.is_incomplete(at);
         if is_incomplete {
-            self.queue.remove(&mut self.tasks, at, shape, level);
+            self.queue.remove(&mut self.tasks, at, shape, rank.level);
             self.release_locality_shape(at);
             self.requeue_if_incomplete(at);
         }
@@ -213,8 +213,9 @@ impl<C, V> Scheduler<C, V> {
     }
 
     /// Assigns the first tasks of a shape to a worker, up to its window. Returns whether any task left the queue.
-    fn fill(&mut self, worker_at: WorkerKey, (rank, shape): (Rank, ShapeKey)) -> bool {
-        let following = self.queue.after(Some((rank, shape)));
+    fn fill(&mut self, worker_at: WorkerKey, queued: RankedShape) -> bool {
+        let shape = queued.shape;
+        let following = self.queue.after(Some(queued));
         self.queue.use_shape(shape);
         let window_nanos = self.window_nanos(worker_at);
         let window = self.window(shape, window_nanos);
@@ -229,11 +230,11 @@ impl<C, V> Scheduler<C, V> {
                 !worker.assigned.is_empty()
                     && (worker.assigned.len() >= window || worker.nanos.saturating_add(nanos) > window_nanos)
             };
-            if is_full || following.is_some_and(|following| following < (rank, shape)) {
+            if is_full || following.is_some_and(|following| following < RankedShape { rank, shape }) {
                 break;
             }
             has_taken = true;
-            self.queue.take(&mut self.tasks, at, shape, rank.0);
+            self.queue.take(&mut self.tasks, at, shape, rank.level);
             self.release_locality_shape(at);
             if !self.requeue_if_incomplete(at) {
                 self.assign(worker_at, at, shape, nanos);
@@ -331,13 +332,14 @@ impl<C, V> Scheduler<C, V> {
         if let Strategy::Group { group, bundle } = shape.strategy {
             return self.group_fault(group, bundle, &shape.demand).is_none();
         }
-        if shape.feasible.0 != self.cluster.nodes.membership_changes {
+        if shape.feasibility.membership != self.cluster.nodes.membership_changes {
             let could =
                 |(at, node): (NodeKey, &Node)| shape.demand.fits_in(&node.total) && self.is_permitted_on(at, shape);
             let is_feasible = nodes.len() == 0 || nodes.iter().any(could);
-            self.queue.shape_mut(at).feasible = (self.cluster.nodes.membership_changes, is_feasible);
+            let membership = self.cluster.nodes.membership_changes;
+            self.queue.shape_mut(at).feasibility = Feasibility { membership, is_feasible };
         }
-        self.cluster.nodes.membership_changes == 0 || self.queue.shape(at).feasible.1
+        self.cluster.nodes.membership_changes == 0 || self.queue.shape(at).feasibility.is_feasible
     }
 
     pub(crate) fn infeasible(&self, at: TaskKey, shape: ShapeKey) -> Arc<TaskError> {
@@ -367,8 +369,8 @@ impl<C, V> Scheduler<C, V> {
                 continue;
             }
             self.queue.use_shape(shape);
-            while let Some(((level, _), at)) = self.queue.first(shape, &self.tasks) {
-                self.queue.take(&mut self.tasks, at, shape, level);
+            while let Some((rank, at)) = self.queue.first(shape, &self.tasks) {
+                self.queue.take(&mut self.tasks, at, shape, rank.level);
                 self.release_locality_shape(at);
                 self.tasks[at].state = TaskPhase::Waiting;
                 self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));

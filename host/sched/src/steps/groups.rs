@@ -23,7 +23,7 @@ impl<C, V> Scheduler<C, V> {
             self.create_failed(origin, id.ready(), None, error);
             return;
         }
-        self.create(id.ready(), origin.job, None, ObjectOutcome::Pending, origin.parent.map(|(_, worker)| worker));
+        self.create(id.ready(), origin.job, None, ObjectOutcome::Pending, origin.worker());
         self.groups.insert(id, Group::new(origin.job, task, self.chain(Some(task)), spec, value));
         self.work.needs_dispatch = true;
         self.fail_if_infeasible(id);

@@ -97,8 +97,8 @@ impl<C, V> Scheduler<C, V> {
             next = object.after;
             self.ids.remove_object(object.id);
             object.contents().iter().for_each(|content| self.unpin_if_foreign(*content, job));
-            for (holder, _) in object.holders() {
-                if let Some(holder) = self.cluster.workers.find(holder) {
+            for holder in object.holders() {
+                if let Some(holder) = self.cluster.workers.find(holder.worker) {
                     self.cluster.workers[holder].held_objects.count -= 1;
                 }
             }

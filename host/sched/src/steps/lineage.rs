@@ -6,7 +6,7 @@
 
 use sandbar_core::TaskId;
 
-use crate::records::keys::{ObjectKey, TaskKey};
+use crate::records::keys::{NumberedTask, ObjectKey, TaskKey};
 use crate::records::lineage::{Lineage, Source};
 use crate::records::object::{Object, ObjectOutcome};
 use crate::records::step_work::WorkItem;
@@ -85,7 +85,7 @@ impl<C, V> Scheduler<C, V> {
         let producer = self.returned_by(object).and_then(|producer| {
             let task = &mut self.tasks[producer];
             task.lineage.as_mut()?.uses += 1;
-            Some((producer, task.number))
+            Some(NumberedTask { task: producer, number: task.number })
         });
         Source::Named(id, producer)
     }
@@ -109,9 +109,9 @@ impl<C, V> Scheduler<C, V> {
         self.returned(at, index).filter(|object| self.objects[*object].is_pending())
     }
 
-    /// Returns the lineage of a task if the key still refers to the task with this submission number.
-    pub(crate) fn lineage_of(&mut self, (at, number): (TaskKey, u64)) -> Option<&mut Lineage> {
-        let task = self.tasks.get_numbered_mut(at, number)?;
+    /// Returns the lineage of a task, if its key still refers to it.
+    pub(crate) fn lineage_of(&mut self, task: NumberedTask) -> Option<&mut Lineage> {
+        let task = self.tasks.get_numbered_mut(task)?;
         task.lineage.as_deref_mut()
     }
 
@@ -168,9 +168,9 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn release_source(&mut self, source: &Source) {
         match source {
             Source::Kept(object) => self.unpin(*object),
-            Source::Named(_, Some((task, number))) => {
-                if self.lineage_of((*task, *number)).is_some() {
-                    self.unuse_lineage(*task);
+            Source::Named(_, Some(producer)) => {
+                if self.lineage_of(*producer).is_some() {
+                    self.unuse_lineage(producer.task);
                 }
             }
             Source::Named(_, None) => {}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, WorkerKind};
-use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
-use crate::records::object::{Object, ObjectOutcome};
+use crate::records::keys::{JobKey, NumberedTask, ObjectKey, TaskKey, WorkerKey};
+use crate::records::object::{Object, ObjectOutcome, WorkerCount};
 use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
 
@@ -117,10 +117,9 @@ impl<C, V> Scheduler<C, V> {
             self.unuse_lineage(producer);
         }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
-        for (worker, times) in object.take_waiters() {
+        for WorkerCount { worker, times } in object.take_waiters() {
             let times = if self.cluster.workers.find(worker).is_some() { times } else { 0 };
-            (0..times)
-                .for_each(|_| self.refuse_object(object.id, worker, (None, Some(object.job)), unknown(object.id)));
+            (0..times).for_each(|_| self.refuse_object(object.id, worker, None, Some(object.job), unknown(object.id)));
         }
         if object.is_borrowed() {
             self.work.act(Action::ReleaseBorrow { object: object.id });
@@ -136,13 +135,13 @@ impl<C, V> Scheduler<C, V> {
         let object = &mut self.objects[at];
         object.value = ObjectOutcome::Ready(value);
         object.set_contents(contents);
-        for (task, number) in self.take_dependents_of(at) {
-            if self.tasks.is_waiting(task, number) {
-                let task_ref = &mut self.tasks[task];
-                task_ref.missing -= 1;
-                if task_ref.missing == 0 {
+        for dependent in self.take_dependents_of(at) {
+            if self.tasks.is_waiting(dependent) {
+                let task = &mut self.tasks[dependent.task];
+                task.missing -= 1;
+                if task.missing == 0 {
                     // Another dependency may have been lost in the meantime.
-                    self.ready(task);
+                    self.ready(dependent.task);
                 }
             }
         }
@@ -151,15 +150,15 @@ impl<C, V> Scheduler<C, V> {
     /// Sets the error of a pending object.
     pub(crate) fn set_failed(&mut self, at: ObjectKey, error: &Arc<TaskError>) {
         self.objects[at].value = ObjectOutcome::Failed(error.clone());
-        for (task, number) in self.take_dependents_of(at) {
-            if self.tasks.is_waiting(task, number) {
-                self.work.add(WorkItem::Fail(task, error.clone()));
+        for dependent in self.take_dependents_of(at) {
+            if self.tasks.is_waiting(dependent) {
+                self.work.add(WorkItem::Fail(dependent.task, error.clone()));
             }
         }
     }
 
     /// Returns the tasks that waited for an object, whose value or error is now known.
-    fn take_dependents_of(&mut self, at: ObjectKey) -> Vec<(TaskKey, u64)> {
+    fn take_dependents_of(&mut self, at: ObjectKey) -> Vec<NumberedTask> {
         let object = &mut self.objects[at];
         if object.has_waiters() {
             self.work.awaited.push(at);
@@ -175,7 +174,7 @@ impl<C, V> Scheduler<C, V> {
         let task = self.ids.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
-            Err(fault) => self.refuse_object(id, worker, (task, job), fault),
+            Err(fault) => self.refuse_object(id, worker, task, job, fault),
             Ok(at) if !self.objects[at].is_pending() => {
                 self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
             }
@@ -189,7 +188,7 @@ impl<C, V> Scheduler<C, V> {
             }
             Ok(_) => {
                 let message = format!("waits for object {id} more than {WAITS_MAX} times");
-                self.refuse_object(id, worker, (task, job), Fault::new(Code::BadRequest, message));
+                self.refuse_object(id, worker, task, job, Fault::new(Code::BadRequest, message));
             }
         }
     }
@@ -232,7 +231,8 @@ impl<C, V> Scheduler<C, V> {
         &mut self,
         object: ObjectId,
         worker: WorkerId,
-        (task, job): (Option<TaskKey>, Option<JobKey>),
+        task: Option<TaskKey>,
+        job: Option<JobKey>,
         fault: Fault,
     ) {
         let error = Arc::new(TaskError { fault, chain: self.chain(task) });
@@ -247,7 +247,7 @@ impl<C, V> Scheduler<C, V> {
             let at = self.work.awaited[index];
             let Some(object) = self.objects.get_mut(at) else { continue };
             let (job, foreign_waiters) = (object.job, object.take_foreign_waiters());
-            for (id, times) in object.take_waiters() {
+            for WorkerCount { worker: id, times } in object.take_waiters() {
                 let Some(worker) = self.cluster.workers.find(id) else { continue };
                 let of_worker = foreign_waiters.iter().filter(|(visitor, _)| *visitor == id);
                 let mut own = times;

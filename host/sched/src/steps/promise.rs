@@ -20,7 +20,7 @@ impl<C, V> Scheduler<C, V> {
         let Some((task, origin)) = self.storing_task(id, task, worker) else { return };
         match self.has_room_for(origin.job, 1) {
             Ok(()) => {
-                let worker = origin.parent.map(|(_, worker)| worker);
+                let worker = origin.worker();
                 self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
             }
             Err(fault) => {

@@ -85,7 +85,7 @@ impl<C, V> Scheduler<C, V> {
         let able = self.cluster.recallable().filter(|at| !workers[*at].was_stolen_from);
         let at = able.max_by_key(|at| (workers[*at].assigned.len(), Reverse(workers[*at].id)))?;
         let shape = workers[at].assigned.back()?.shape;
-        let stuck = self.queue.after(None).map(|(_, shape)| shape);
+        let stuck = self.queue.after(None).map(|queued| queued.shape);
         self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, stuck))?;
         self.cluster.workers[at].was_stolen_from = true;
         Some(at)

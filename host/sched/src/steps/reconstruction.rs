@@ -118,8 +118,8 @@ impl<C, V> Scheduler<C, V> {
         let Source::Named(id, producer) = source else { return None };
         let is_there = match self.ids.find_object(*id) {
             Some(object) => self.objects[object].job == self.tasks[at].job || self.is_shared(&self.objects[object]),
-            None => producer.is_some_and(|(producer, number)| {
-                let task = self.tasks.get_numbered(producer, number);
+            None => producer.is_some_and(|producer| {
+                let task = self.tasks.get_numbered(producer);
                 task.is_some_and(|task| task.lineage.is_some())
             }),
         };
@@ -132,12 +132,13 @@ impl<C, V> Scheduler<C, V> {
             Source::Kept(object) => *object,
             Source::Named(id, producer) => match (self.ids.find_object(*id), producer) {
                 (Some(object), _) => object,
-                (None, Some((producer, _))) => {
-                    let task = &self.tasks[*producer];
+                (None, Some(producer)) => {
+                    let producer = producer.task;
+                    let task = &self.tasks[producer];
                     let index = (id.0 - task.id.0) as u32;
                     let object = self.create(*id, task.job, Some(index), ObjectOutcome::Pending, None);
-                    self.use_lineage(*producer);
-                    self.work.add(WorkItem::Reconstruct(*producer));
+                    self.use_lineage(producer);
+                    self.work.add(WorkItem::Reconstruct(producer));
                     object
                 }
                 (None, None) => return None,

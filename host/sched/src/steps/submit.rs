@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
-use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::records::keys::{JobKey, NumberedTask, ObjectKey, TaskKey, WorkerKey};
 use crate::records::object::ObjectOutcome;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, Links, Task, TaskPhase, cancelled};
@@ -23,7 +23,26 @@ const OBJECTS_OVER_MAX: u64 = 1 << 16;
 pub(crate) struct Origin {
     pub(crate) job: JobKey,
     /// `None` for a job's root task and for leases.
-    pub(crate) parent: Option<(TaskKey, WorkerKey)>,
+    pub(crate) parent: Option<ParentTask>,
+}
+
+/// A submitting task, and its worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ParentTask {
+    pub(crate) task: TaskKey,
+    pub(crate) worker: WorkerKey,
+}
+
+impl Origin {
+    /// Returns the submitting task.
+    fn task(&self) -> Option<TaskKey> {
+        self.parent.map(|parent| parent.task)
+    }
+
+    /// Returns the worker of the submitting task.
+    pub(crate) fn worker(&self) -> Option<WorkerKey> {
+        self.parent.map(|parent| parent.worker)
+    }
 }
 
 impl<C, V> Scheduler<C, V> {
@@ -99,7 +118,7 @@ impl<C, V> Scheduler<C, V> {
             }
         };
         let at = self.add(origin, submission, links);
-        if let Some((_, worker)) = origin.parent {
+        if let Some(worker) = origin.worker() {
             self.assign_started(worker, at);
         }
     }
@@ -112,14 +131,14 @@ impl<C, V> Scheduler<C, V> {
     }
 
     fn is_in(&self, origin: Origin, worker: WorkerId) -> bool {
-        origin.parent.is_some_and(|(_, at)| self.cluster.workers[at].id == worker)
+        origin.worker().is_some_and(|at| self.cluster.workers[at].id == worker)
     }
 
     pub(crate) fn put(&mut self, id: ObjectId, task: TaskId, worker: WorkerId, value: V, refs: &[ObjectId]) {
         let Some((task, origin)) = self.storing_task(id, task, worker) else {
             return self.work.act(Action::Drop { object: id, value });
         };
-        let worker = origin.parent.map(|(_, worker)| worker);
+        let worker = origin.worker();
         match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
             Ok(contents) => {
                 let at = self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
@@ -145,7 +164,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn storing_task(&self, id: ObjectId, task: TaskId, worker: WorkerId) -> Option<(TaskKey, Origin)> {
         let worker = self.cluster.workers.find(worker)?;
         let task = self.ids.find_task(task).filter(|at| self.tasks[*at].worker == Some(worker))?;
-        let origin = Origin { job: self.tasks[task].job, parent: Some((task, worker)) };
+        let origin = Origin { job: self.tasks[task].job, parent: Some(ParentTask { task, worker }) };
         (!self.ids.is_used(id.0)).then_some((task, origin))
     }
 
@@ -156,11 +175,11 @@ impl<C, V> Scheduler<C, V> {
         let parent = match submission.parent {
             None if self.jobs[job].has_started && submission.kind != SubmissionKind::Lease => return None,
             None => None,
-            Some((parent, attempt, worker)) => {
-                let (at, worker) = (self.ids.find_task(parent)?, self.cluster.workers.find(worker)?);
-                let parent = &self.tasks[at];
-                let is_so = parent.job == job && parent.attempt == attempt && parent.worker == Some(worker);
-                is_so.then_some(Some((at, worker)))?
+            Some(parent) => {
+                let (task, worker) = (self.ids.find_task(parent.task)?, self.cluster.workers.find(parent.worker)?);
+                let found = &self.tasks[task];
+                let is_so = found.job == job && found.attempt == parent.attempt && found.worker == Some(worker);
+                is_so.then_some(Some(ParentTask { task, worker }))?
             }
         };
         // No more returns are created than the limit.
@@ -173,7 +192,7 @@ impl<C, V> Scheduler<C, V> {
     fn admit<D>(&self, origin: Origin, submission: &Submission<D>) -> Result<Option<Box<Links>>, Fault> {
         let job = &self.jobs[origin.job];
         let limits = &job.limits;
-        if origin.parent.is_some_and(|(parent, _)| self.tasks[parent].cancellation == Cancellation::Subtree) {
+        if origin.task().is_some_and(|parent| self.tasks[parent].cancellation == Cancellation::Subtree) {
             return Err(cancelled());
         }
         let depth = self.depth(origin).saturating_add(submission.remote_depth);
@@ -222,7 +241,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     fn depth(&self, origin: Origin) -> u32 {
-        origin.parent.map_or(0, |(parent, _)| self.tasks[parent].depth).saturating_add(1)
+        origin.task().map_or(0, |parent| self.tasks[parent].depth).saturating_add(1)
     }
 
     /// Adds a task and its return objects.
@@ -248,7 +267,7 @@ impl<C, V> Scheduler<C, V> {
         }
         // A detached actor of another job has no parent.
         let is_tied = |parent: &TaskKey| self.tasks[*parent].job == origin.job;
-        let parent = origin.parent.map(|(parent, _)| parent).filter(is_tied);
+        let parent = origin.task().filter(is_tied);
         let depth = if parent.is_some() { self.depth(origin).saturating_add(submission.remote_depth) } else { 1 };
         let at = self.tasks.insert(Task {
             id,
@@ -282,13 +301,13 @@ impl<C, V> Scheduler<C, V> {
         self.ids.insert_task(id, at);
         self.attach(at);
         for index in 0..returns {
-            let holder = origin.parent.map(|(_, worker)| worker);
+            let holder = origin.worker();
             self.create(id.returns(index), origin.job, Some(index), ObjectOutcome::Pending, holder);
         }
         match submission.kind {
             SubmissionKind::Function | SubmissionKind::Lease => {}
             SubmissionKind::ActorCreation(spec) => self.add_actor(at, *spec),
-            SubmissionKind::Generator(buffer) => self.add_stream(at, origin.parent.map(|(_, worker)| worker), buffer),
+            SubmissionKind::Generator(buffer) => self.add_stream(at, origin.worker(), buffer),
             SubmissionKind::Method(actor) => self.add_call(at, actor),
         }
         self.count_call(at);
@@ -316,12 +335,12 @@ impl<C, V> Scheduler<C, V> {
             }
         }
         if missing > 0 && error.is_none() {
-            let number = self.tasks[at].number;
+            let dependent = NumberedTask { task: at, number: self.tasks[at].number };
             for need in &links.dependencies {
                 let object = &mut self.objects[*need];
                 if object.is_pending() {
                     let tasks = &self.tasks;
-                    object.add_dependent(at, number, |task, number| tasks.is_waiting(task, number));
+                    object.add_dependent(dependent, |task| tasks.is_waiting(task));
                     self.fetch_borrowed(*need);
                 }
             }
@@ -337,7 +356,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Rejects a submission: its returns get the error.
     fn reject<D>(&mut self, origin: Origin, submission: &Submission<D>, fault: Fault) {
-        let mut chain = self.chain(origin.parent.map(|(parent, _)| parent));
+        let mut chain = self.chain(origin.task());
         chain.push(submission.name.as_ref().to_owned());
         let error = Arc::new(TaskError { fault, chain });
         for index in 0..submission.returns.min(RETURNS_MAX) {
@@ -364,7 +383,7 @@ impl<C, V> Scheduler<C, V> {
         if job.objects >= job.limits.objects_max.saturating_add(OBJECTS_OVER_MAX) {
             return false;
         }
-        let holder = origin.parent.map(|(_, worker)| worker);
+        let holder = origin.worker();
         self.create(id, origin.job, index, ObjectOutcome::Failed(error), holder);
         true
     }

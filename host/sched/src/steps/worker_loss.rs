@@ -68,7 +68,7 @@ impl<C, V> Scheduler<C, V> {
         }
         for (creator, calls) in creators.into_iter().zip(calls) {
             let fault = Fault::new(Code::WorkerLost, "its worker died");
-            self.lose_actor(creator, (calls, &has_started), Arc::new(TaskError { fault, chain: Vec::new() }), true);
+            self.lose_actor(creator, calls, &has_started, Arc::new(TaskError { fault, chain: Vec::new() }), true);
         }
         borrowed.into_iter().zip(of_borrowed).for_each(|(actor, calls)| self.lose_borrowed(actor, calls));
     }

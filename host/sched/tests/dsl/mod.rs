@@ -11,8 +11,9 @@ use sandbar_core::{
     TenantId, WorkerId,
 };
 pub use sandbar_sched::{
-    Action, ActorSpec, ActorState, Event, Failure, GroupSpec, GroupView, JobLimits, Options, Outcome, PayloadCallbacks,
-    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, ValueLocation, WorkerKind,
+    Action, ActorSpec, ActorState, Event, Failure, GroupSpec, GroupView, JobLimits, Options, Outcome, ParentRef,
+    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, ValueLocation,
+    WorkerKind,
 };
 
 /// The worker of task 1, the root task of job 1.
@@ -40,12 +41,17 @@ pub const LIMITS: JobLimits = JobLimits {
     call_bytes_max: 1 << 20,
 };
 
+/// The submitter of a task.
+pub fn parent(task: u64, attempt: u32, worker: u32) -> ParentRef {
+    ParentRef { task: TaskId(task), attempt: Attempt(attempt), worker: WorkerId(worker) }
+}
+
 /// A task of job 1 that the driver submits, with one return and one processor.
 pub fn t(id: u64) -> Submission<u64> {
     Submission {
         id: TaskId(id),
         job: JobId(1),
-        parent: Some((TaskId(1), Attempt(0), WorkerId(DRIVER))),
+        parent: Some(parent(1, 0, DRIVER)),
         remote_depth: 0,
         name: format!("t{id}").into(),
         returns: 1,
@@ -91,7 +97,7 @@ pub fn first(id: u64, job: u32) -> Submission<u64> {
 
 /// A task that another one submits, in a worker.
 pub fn child(id: u64, parent: u64, worker: u32) -> Submission<u64> {
-    Submission { parent: Some((TaskId(parent), Attempt(0), WorkerId(worker))), ..t(id) }
+    Submission { parent: Some(self::parent(parent, 0, worker)), ..t(id) }
 }
 
 pub fn needs(mut task: Submission<u64>, needs: &[u64]) -> Submission<u64> {
@@ -340,7 +346,7 @@ impl World {
 
     /// Yields an item, in the generator's first attempt. The value is the object's number.
     pub fn yields(&mut self, task: u64, worker: u32, index: u64, object: u64) -> &mut World {
-        self.yields_with_refs(task, 0, worker, (index, object), &[])
+        self.yields_with_refs(task, 0, worker, index, object, &[])
     }
 
     pub fn yields_with_refs(
@@ -348,7 +354,8 @@ impl World {
         task: u64,
         attempt: u32,
         worker: u32,
-        (index, object): (u64, u64),
+        index: u64,
+        object: u64,
         refs: &[u64],
     ) -> &mut World {
         let (task, attempt, worker) = (TaskId(task), Attempt(attempt), WorkerId(worker));
@@ -410,7 +417,8 @@ impl World {
     pub fn local_group(
         &mut self,
         group: u64,
-        (task, worker): (u64, u32),
+        task: u64,
+        worker: u32,
         strategy: GroupStrategy,
         bundles: &[ResourceSet],
     ) -> &mut World {

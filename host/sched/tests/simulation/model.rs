@@ -295,7 +295,7 @@ impl Model {
                 }
             }
             Event::FinishedInline { task, worker, outcome, .. } => {
-                let is_so = task.parent.is_some_and(|(_, _, parent_worker)| parent_worker == *worker);
+                let is_so = task.parent.is_some_and(|parent| parent.worker == *worker);
                 let may = task.kind == SubmissionKind::Function && task.strategy == Strategy::Default;
                 if is_so && self.submit(task, may) {
                     self.finish(task.id.0, outcome, false);

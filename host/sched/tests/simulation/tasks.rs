@@ -1,7 +1,7 @@
 //! The model's tasks, from submission to finish, with their jobs and workers.
 
 use sandbar_core::{Code, ObjectId, Strategy, TaskId};
-use sandbar_sched::{Outcome, Submission, SubmissionKind, WorkerKind};
+use sandbar_sched::{Outcome, ParentRef, Submission, SubmissionKind, WorkerKind};
 
 use crate::model::{Actor, AssignedTask, Model, Task, Value, Worker, is_cpu_only};
 
@@ -10,7 +10,7 @@ impl Task {
     pub fn new(task: &Submission<u64>, number: u64, depth: u32) -> Task {
         Task {
             job: task.job.0,
-            parent: task.parent.map(|(parent, ..)| parent.0),
+            parent: task.parent.map(|parent| parent.task.0),
             demand: task.demand.clone(),
             strategy: task.strategy,
             priority: task.priority,
@@ -47,7 +47,7 @@ impl Model {
             None if job.first.is_some() && task.kind != SubmissionKind::Lease => return false,
             None if task.strategy != Strategy::Default => may = false,
             None => {}
-            Some((parent, attempt, worker)) => {
+            Some(ParentRef { task: parent, attempt, worker }) => {
                 let Some(parent) = self.running(worker, parent) else { return false };
                 if parent.attempt != attempt.0 || parent.job != task.job.0 {
                     return false;
@@ -114,7 +114,7 @@ impl Model {
     }
 
     pub fn started_inline(&mut self, task: &Submission<u64>, worker: u32) {
-        if task.parent.is_none_or(|(_, _, record)| record.0 != worker) {
+        if task.parent.is_none_or(|parent| parent.worker.0 != worker) {
             return;
         }
         let known = self.objects.len();

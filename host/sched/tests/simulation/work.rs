@@ -6,7 +6,8 @@ use sandbar_core::{
     ActorId, Attempt, Code, Fault, JobId, NodeId, ObjectId, RetryOn, Strategy, TaskError, TaskId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Event, Failure, Outcome, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind, WorkerKind,
+    Action, ActorSpec, Event, Failure, Outcome, ParentRef, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind,
+    WorkerKind,
 };
 
 use crate::cluster::{History, WorkerState};
@@ -58,7 +59,7 @@ impl History {
             0..4 => self.borrow(worker, task),
             4..35 => {
                 for _ in 0..1 + self.seed.below(4) * self.seed.below(3) {
-                    let task = self.submission(job, Some((task, attempt, id)));
+                    let task = self.submission(job, Some(ParentRef { task, attempt, worker: id }));
                     self.event(Event::Submitted { task });
                 }
             }
@@ -103,7 +104,7 @@ impl History {
                 }
             }
             77..80 => {
-                let mut child = self.submission(job, Some((task, attempt, id)));
+                let mut child = self.submission(job, Some(ParentRef { task, attempt, worker: id }));
                 if self.chance(90) {
                     child.strategy = Strategy::Default;
                 }
@@ -122,7 +123,7 @@ impl History {
                 if self.chance(80) {
                     self.block(worker, task, true);
                 }
-                let mut child = self.submission(job, Some((task, attempt, id)));
+                let mut child = self.submission(job, Some(ParentRef { task, attempt, worker: id }));
                 if self.chance(80) {
                     child.demand = ResourceSet { cpus: RESOURCE_UNIT, ..ResourceSet::default() };
                     child.strategy = Strategy::Default;
@@ -238,7 +239,7 @@ impl History {
         }
     }
 
-    pub fn submission(&mut self, job: u32, parent: Option<(TaskId, Attempt, WorkerId)>) -> Submission<u64> {
+    pub fn submission(&mut self, job: u32, parent: Option<ParentRef>) -> Submission<u64> {
         self.number += 10;
         let dice = self.seed.below(100);
         let cpus = |units: u64| ResourceSet { cpus: units * RESOURCE_UNIT / 2, ..ResourceSet::default() };
@@ -259,7 +260,7 @@ impl History {
             id: TaskId(self.number),
             job: JobId(job),
             parent,
-            remote_depth: if parent.is_some_and(|(parent, ..)| self.model.is_proxy_task(parent.0)) {
+            remote_depth: if parent.is_some_and(|parent| self.model.is_proxy_task(parent.task.0)) {
                 self.seed.below(3)
             } else {
                 0
@@ -285,7 +286,8 @@ impl History {
         let mut task = self.submission(job, None);
         let parent = self.any_task().filter(|_| self.chance(3));
         let worker = parent.and_then(|parent| self.model.tasks[&parent.0].worker);
-        task.parent = parent.zip(worker).map(|(parent, worker)| (parent, Attempt(0), WorkerId(worker)));
+        task.parent =
+            parent.zip(worker).map(|(task, worker)| ParentRef { task, attempt: Attempt(0), worker: WorkerId(worker) });
         (task.kind, task.dependencies, task.refs) = (SubmissionKind::Lease, Vec::new(), Vec::new());
         let event = match self.seed.below(50) {
             0 => Event::Submitted { task },

@@ -139,8 +139,8 @@ impl ValueStore {
         self.memory.clear_stuck();
     }
 
-    /// Handles a completed disk task. Returns the value that was read, or the reason of the failure.
-    pub fn handle_disk_completion(&mut self, done: DiskCompletion) -> Option<(ValueKey, Result<(), String>)> {
+    /// Handles a completed disk task. Returns the value that was read, or why it could not be.
+    pub fn handle_disk_completion(&mut self, done: DiskCompletion) -> Option<(ValueKey, io::Result<()>)> {
         let read = match done {
             DiskCompletion::Written(keys, result) => {
                 self.handle_written(keys, result);
@@ -170,10 +170,10 @@ impl ValueStore {
         }
     }
 
-    fn handle_read(&mut self, key: ValueKey, result: io::Result<RestoredValue>) -> Result<(), String> {
+    fn handle_read(&mut self, key: ValueKey, result: io::Result<RestoredValue>) -> io::Result<()> {
         let Some(value) = self.all.get_mut(&key) else { return Ok(()) };
         value.disk_state = DiskState::Idle;
-        let error = match result {
+        let read = match result {
             Ok(restored) => {
                 let memory = match restored {
                     RestoredValue::Bytes(bytes) => ValueMemory::Bytes(bytes),
@@ -182,17 +182,17 @@ impl ValueStore {
                 self.memory.add(key, &memory);
                 self.disk.add_restored(value.bytes);
                 value.memory = Some(memory);
-                None
+                Ok(())
             }
-            Err(e) => {
+            Err(error) => {
                 self.memory.release(std::mem::take(&mut value.charge));
-                Some(e.to_string())
+                Err(error)
             }
         };
         if value.is_dropped {
             self.remove_if_unused(key);
         }
-        error.map_or(Ok(()), Err)
+        read
     }
 
     /// Advances the logical time.

@@ -13,16 +13,8 @@ impl Job {
         if self.input.paths.is_empty() {
             return invalid("input.paths", "`input.paths` is empty: name a file, a folder, a glob or a URL".into());
         }
-        // Messages of limits and of text options name the key in backquotes.
-        let limit = |message: String| {
-            let key = message.split('`').nth(1).unwrap_or("limits").to_owned();
-            ValidationError::of_key(&key, message)
-        };
-        self.limits.check().map_err(limit)?;
-        let key = |message: &str| {
-            message.split('`').nth(1).filter(|key| key.starts_with("input.")).unwrap_or("input").to_owned()
-        };
-        self.input.text_options().map_err(|message| ValidationError::of_key(&key(&message), message))?;
+        self.limits.check().map_err(|e| ValidationError::of_key(e.name, e.to_string()))?;
+        self.input.text_options().map_err(|e| ValidationError::of_key(e.key, e.message))?;
         match &self.train {
             Some(train) => train.check()?,
             None if self.device.is_some() && self.transform.is_empty() => {

@@ -136,7 +136,8 @@ pub async fn join(
     address: SocketAddr,
     token: &JoinToken,
     key: Arc<Key>,
-    (role, name): (Role, &Name),
+    role: Role,
+    name: &Name,
     limits: &WireLimits,
 ) -> Result<Identity, JoinError> {
     let bad_address = ReachError::bad_address(address);

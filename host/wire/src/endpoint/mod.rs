@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sandbar_core::LimitError;
 use tokio::sync::{mpsc, watch};
 
 use handshake_limiter::HandshakeLimiter;
@@ -81,8 +82,8 @@ pub enum BindError {
         reason: std::io::Error,
     },
     /// A limit is out of range.
-    #[error("{0}")]
-    Limits(String),
+    #[error(transparent)]
+    Limits(#[from] LimitError),
     /// This end's identity is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -135,7 +136,7 @@ impl Endpoint {
         limits: WireLimits,
         issuer: Option<CertificateIssuer>,
     ) -> Result<Endpoint, BindError> {
-        limits.check().map_err(BindError::Limits)?;
+        limits.check()?;
         let resolver = Arc::new(CertificateResolver::new(identity)?);
         let server = match identity.own().role {
             Role::Node => {

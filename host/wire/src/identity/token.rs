@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{IdentityError, TokenError, TrustAnchor, token_text};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
+use crate::encoding::AlwaysEncodes;
 use crate::name::{ClusterId, Fingerprint, Name, Role, TokenId};
 
 /// Default lifetime of a token, in seconds: an hour.
@@ -97,7 +98,7 @@ impl JoinToken {
 
     /// Returns the secret text.
     pub fn to_text(&self) -> String {
-        let mut bytes = body_bytes(&self.body);
+        let mut bytes = self.body.encode_after(Vec::new());
         bytes.extend(self.signature);
         token_text::write(&bytes)
     }
@@ -149,13 +150,11 @@ impl JoinToken {
     }
 }
 
-fn body_bytes(body: &TokenBody) -> Vec<u8> {
-    // Serialising plain fields to memory can't fail.
-    postcard::to_stdvec(body).unwrap_or_default()
-}
+impl AlwaysEncodes for TokenBody {}
 
+/// Returns the bytes that the authority signs.
 fn message(body: &TokenBody) -> Vec<u8> {
-    [CONTEXT, &body_bytes(body)].concat()
+    body.encode_after(CONTEXT.to_vec())
 }
 
 impl FromStr for JoinToken {

@@ -32,11 +32,18 @@ pub(crate) struct ActiveHolder {
     pub(crate) count: Arc<AtomicU64>,
     /// Time of its last verified group, or of the first request.
     last_delivery: Option<Instant>,
-    /// Start of the stall watch, and bytes received by then.
-    watched: Option<(Instant, u64)>,
-    /// Time of the last rate measurement, and bytes received by then.
-    measured: (Instant, u64),
+    /// Start of the stall watch.
+    watched: Option<ByteMark>,
+    /// The last rate measurement.
+    measured: ByteMark,
     rate: Option<f64>,
+}
+
+/// A time, and the bytes received from a holder by then.
+#[derive(Debug, Clone, Copy)]
+struct ByteMark {
+    time: Instant,
+    bytes: u64,
 }
 
 /// Minimum concurrent pieces of a holder: one transfers while the next is requested.
@@ -58,7 +65,7 @@ impl ActiveHolder {
             count: Arc::default(),
             last_delivery: None,
             watched: None,
-            measured: (now(), 0),
+            measured: ByteMark { time: now(), bytes: 0 },
             rate: None,
         }
     }
@@ -79,12 +86,16 @@ impl ActiveHolder {
         self.count.load(Ordering::Relaxed)
     }
 
+    fn mark(&self) -> ByteMark {
+        ByteMark { time: now(), bytes: self.bytes() }
+    }
+
     /// Records the request of a piece.
     pub(crate) fn record_request(&mut self) {
         self.last_delivery.get_or_insert_with(now);
         if self.in_flight == 0 {
-            self.watched = Some((now(), self.bytes()));
-            self.measured = (now(), self.bytes());
+            self.measured = self.mark();
+            self.watched = Some(self.measured);
         }
         self.in_flight += 1;
     }
@@ -92,7 +103,7 @@ impl ActiveHolder {
     /// Records the end of a piece, whatever its result.
     pub(crate) fn record_end(&mut self, delivered: bool) {
         self.in_flight -= 1;
-        self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
+        self.watched = (self.in_flight > 0).then(|| self.mark());
         if delivered {
             self.last_delivery = Some(now());
         }
@@ -101,17 +112,17 @@ impl ActiveHolder {
     /// Restarts the stall and idle watches, as the holder had a reason to send nothing.
     pub(crate) fn restart_watches(&mut self) {
         self.last_delivery = self.last_delivery.map(|_| now());
-        self.watched = (self.in_flight > 0).then(|| (now(), self.bytes()));
+        self.watched = (self.in_flight > 0).then(|| self.mark());
     }
 
     /// Returns an error if the holder sent too little for too long.
     pub(crate) fn stall_error(&mut self, limits: &TransferLimits) -> Option<HolderError> {
-        let (since, before) = self.watched?;
-        let (ms, bytes) = (ms_since(since), self.bytes() - before);
+        let watched = self.watched?;
+        let (ms, bytes) = (ms_since(watched.time), self.bytes() - watched.bytes);
         if ms < limits.stall_ms_max {
             return None;
         }
-        self.watched = Some((now(), self.bytes()));
+        self.watched = Some(self.mark());
         (bytes < limits.stall_bytes_min).then_some(HolderError::Stalled { ms, bytes })
     }
 
@@ -128,16 +139,15 @@ impl ActiveHolder {
 
     /// Updates the measured rate.
     pub(crate) fn measure(&mut self) {
-        let (since, before) = self.measured;
-        let seconds = seconds_since(since);
+        let seconds = seconds_since(self.measured.time);
         // Within a round trip of the request no bytes can arrive, so that time does not show the rate.
         let round_trip = self.ready().map_or(0.0, |connection| connection.rtt().as_secs_f64());
         if self.in_flight == 0 || seconds <= ROUND_TRIPS * round_trip {
             return;
         }
-        let rate = (self.bytes() - before) as f64 / seconds;
+        let rate = (self.bytes() - self.measured.bytes) as f64 / seconds;
         self.rate = Some(self.rate.map_or(rate, |old| old + NEW * (rate - old)));
-        self.measured = (now(), self.bytes());
+        self.measured = self.mark();
     }
 
     /// Returns how many pieces to request concurrently: twice the bandwidth-delay product. More pieces would only leave

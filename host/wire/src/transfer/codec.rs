@@ -81,29 +81,33 @@ pub(crate) fn choose(goodput: u64, samples: &[Sample], limits: &TransferLimits) 
 mod tests {
     use super::*;
 
-    const LZ4: (f64, f64) = (0.5, 1e9);
-    const ZSTD: (f64, f64) = (0.3, 3e8);
+    const LZ4: Sample = lz4(0.5, 1e9);
+    const ZSTD: Sample = zstd(0.3, 3e8);
 
-    fn chosen(goodput: u64, lz4: (f64, f64), zstd: (f64, f64)) -> Codec {
-        let sample = |codec, (ratio, bytes_per_s)| Sample { codec, ratio, bytes_per_s };
-        choose(goodput, &[sample(Codec::Lz4, lz4), sample(Codec::Zstd, zstd)], &TransferLimits::default())
+    const fn lz4(ratio: f64, bytes_per_s: f64) -> Sample {
+        Sample { codec: Codec::Lz4, ratio, bytes_per_s }
+    }
+
+    const fn zstd(ratio: f64, bytes_per_s: f64) -> Sample {
+        Sample { codec: Codec::Zstd, ratio, bytes_per_s }
     }
 
     #[test]
     fn the_slower_of_link_and_compression_decides() {
-        for (goodput, lz4, zstd, expected) in [
+        for (goodput, first, second, expected) in [
             (0, LZ4, ZSTD, Codec::Raw),
             (1_000_000, LZ4, ZSTD, Codec::Zstd),
             (90_000_000, LZ4, ZSTD, Codec::Zstd),
             // A faster link, where zstd is the bottleneck.
-            (90_000_000, LZ4, (0.3, 1e8), Codec::Lz4),
+            (90_000_000, LZ4, zstd(0.3, 1e8), Codec::Lz4),
             (1_000_000_000, LZ4, ZSTD, Codec::Raw),
             // Incompressible data.
-            (1_000_000, (1.0, 1e9), (0.97, 3e8), Codec::Raw),
+            (1_000_000, lz4(1.0, 1e9), zstd(0.97, 3e8), Codec::Raw),
             // Slow processors.
-            (50_000_000, (0.5, 5e7), (0.3, 1e7), Codec::Raw),
+            (50_000_000, lz4(0.5, 5e7), zstd(0.3, 1e7), Codec::Raw),
         ] {
-            assert_eq!(chosen(goodput, lz4, zstd), expected, "{goodput} {lz4:?} {zstd:?}");
+            let chosen = choose(goodput, &[first, second], &TransferLimits::default());
+            assert_eq!(chosen, expected, "{goodput}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use sandbar_core::ObjectId;
+use sandbar_core::{LimitError, ObjectId};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::event::EventSender;
@@ -41,13 +41,13 @@ impl Transfers {
     /// Creates an engine. Fetches take memory from `admission`; `events` receives events while its channel has room.
     ///
     /// # Errors
-    /// Names the first limit out of range.
+    /// The first limit out of its range.
     pub fn new(
         limits: TransferLimits,
         admission: Arc<Admission>,
         events: Option<mpsc::Sender<TransferEvent>>,
         offload: Offload,
-    ) -> Result<Transfers, String> {
+    ) -> Result<Transfers, LimitError> {
         limits.check()?;
         Ok(Transfers(Arc::new(Engine {
             limits,

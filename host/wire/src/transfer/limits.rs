@@ -1,5 +1,7 @@
 //! Every bound of transfers.
 
+use sandbar_core::LimitError;
+
 use super::layout::{BLOCK_GROUPS, GROUP_BYTES};
 
 /// Limits of transfers. Every length, queue and wait has one.
@@ -96,35 +98,30 @@ impl TransferLimits {
     /// Checks each limit against its range.
     ///
     /// # Errors
-    /// Names the first limit out of range, its value, and its range.
-    pub fn check(&self) -> Result<(), String> {
+    /// The first limit out of its range.
+    pub fn check(&self) -> Result<(), LimitError> {
         let block = BLOCK_GROUPS as u64 * GROUP_BYTES;
-        let bounds = [
-            ("object_bytes_max", self.object_bytes_max, 1, 256 << 40),
-            ("piece_bytes_max", self.piece_bytes_max, GROUP_BYTES, block),
-            ("pieces_in_flight_max", self.pieces_in_flight_max as u64, 1, 1024),
-            ("holders_max", self.holders_max as u64, 1, 1024),
-            ("stall_ms_max", self.stall_ms_max, 1, 3_600_000),
-            ("wait_ms_max", self.wait_ms_max, 0, self.stall_ms_max),
-            ("request_bytes_max", self.request_bytes_max as u64, 64, 16 << 20),
-            ("responses_per_peer_max", self.responses_per_peer_max as u64, 1, 1 << 20),
-            ("sending_peer_bytes_max", self.sending_peer_bytes_max, block, u64::from(u32::MAX)),
-            ("sending_bytes_max", self.sending_bytes_max, self.sending_peer_bytes_max, u64::from(u32::MAX)),
-            ("tree_builds_max", self.tree_builds_max as u64, 1, 1024),
-            ("small_bytes_max", self.small_bytes_max, 0, GROUP_BYTES),
-            ("small_objects_max", self.small_objects_max as u64, 1, self.request_bytes_max as u64 / 50),
+        LimitError::check([
+            ("object_bytes_max", self.object_bytes_max, 1..=256 << 40),
+            ("piece_bytes_max", self.piece_bytes_max, GROUP_BYTES..=block),
+            ("pieces_in_flight_max", self.pieces_in_flight_max as u64, 1..=1024),
+            ("holders_max", self.holders_max as u64, 1..=1024),
+            ("stall_ms_max", self.stall_ms_max, 1..=3_600_000),
+            ("wait_ms_max", self.wait_ms_max, 0..=self.stall_ms_max),
+            ("request_bytes_max", self.request_bytes_max as u64, 64..=16 << 20),
+            ("responses_per_peer_max", self.responses_per_peer_max as u64, 1..=1 << 20),
+            ("sending_peer_bytes_max", self.sending_peer_bytes_max, block..=u64::from(u32::MAX)),
+            ("sending_bytes_max", self.sending_bytes_max, self.sending_peer_bytes_max..=u64::from(u32::MAX)),
+            ("tree_builds_max", self.tree_builds_max as u64, 1..=1024),
+            ("small_bytes_max", self.small_bytes_max, 0..=GROUP_BYTES),
+            ("small_objects_max", self.small_objects_max as u64, 1..=self.request_bytes_max as u64 / 50),
             (
                 "small_request_bytes_max",
                 self.small_request_bytes_max,
-                self.small_bytes_max,
-                self.sending_peer_bytes_max,
+                self.small_bytes_max..=self.sending_peer_bytes_max,
             ),
-            ("small_requests_max", self.small_requests_max as u64, 1, 1024),
-        ];
-        match bounds.iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
-            None => Ok(()),
-            Some((name, value, min, max)) => Err(format!("`{name}` is {value}, not from {min} to {max}")),
-        }
+            ("small_requests_max", self.small_requests_max as u64, 1..=1024),
+        ])
     }
 
     /// Returns the groups of a piece.
@@ -145,6 +142,6 @@ mod tests {
     #[test]
     fn invalid_limits_are_named() {
         let wrong = TransferLimits { piece_bytes_max: 1, ..TransferLimits::default() };
-        assert!(wrong.check().unwrap_err().contains("`piece_bytes_max` is 1"));
+        assert!(wrong.check().unwrap_err().to_string().contains("`piece_bytes_max` is 1"));
     }
 }

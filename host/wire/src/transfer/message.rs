@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::codec::Codec;
 use super::layout::Groups;
 use super::{HolderError, Priority, RootHash, TransferLimits};
+use crate::encoding::AlwaysEncodes;
 
 /// First byte of a transfer stream.
 pub const TRANSFER_STREAM: u8 = b't';
@@ -162,10 +163,11 @@ impl FrameHead {
     }
 }
 
+impl AlwaysEncodes for TransferRequest {}
+
 impl TransferRequest {
     pub(crate) fn write(&self) -> Vec<u8> {
-        // Can't fail: the buffer grows, and postcard can encode all of these types.
-        postcard::to_extend(self, vec![TRANSFER_STREAM]).unwrap_or_default()
+        self.encode_after(vec![TRANSFER_STREAM])
     }
 
     /// Decodes a request without the stream's first byte; `None` if it is invalid or exceeds the limits.

@@ -20,6 +20,12 @@ enum GroupState {
     Verified,
 }
 
+/// Groups of an object, and their bytes.
+pub(crate) struct GroupBytes {
+    pub(crate) groups: Groups,
+    pub(crate) bytes: Bytes,
+}
+
 /// Verified parts of an object that is being fetched.
 pub(crate) struct FetchProgress {
     layout: Layout,
@@ -75,7 +81,7 @@ impl FetchProgress {
     }
 
     /// Returns the leading run of verified groups in a range, with their bytes; `None` if the first group is missing.
-    pub(crate) fn verified(self: &Arc<Self>, groups: &Groups) -> Option<(Groups, Bytes)> {
+    pub(crate) fn verified(self: &Arc<Self>, groups: &Groups) -> Option<GroupBytes> {
         let state = self.state();
         let end =
             groups.clone().find(|group| state.groups[*group as usize] != GroupState::Verified).unwrap_or(groups.end);
@@ -84,13 +90,14 @@ impl FetchProgress {
         (!groups.is_empty()).then(|| {
             let range = self.layout.range(&groups);
             let (at, len) = (range.start as usize, (range.end - range.start) as usize);
-            (groups, Bytes::from_owner(VerifiedBytes { view: self.view.clone(), at, len }))
+            let bytes = Bytes::from_owner(VerifiedBytes { view: self.view.clone(), at, len });
+            GroupBytes { groups, bytes }
         })
     }
 
     /// Waits until the first group of the range is verified, then returns like [`verified`](Self::verified). Returns
     /// `None` if the fetch ends first.
-    pub(crate) async fn wait_for(self: &Arc<Self>, groups: &Groups) -> Option<(Groups, Bytes)> {
+    pub(crate) async fn wait_for(self: &Arc<Self>, groups: &Groups) -> Option<GroupBytes> {
         loop {
             // Registered before the check, so that no notification is missed.
             let changed = self.changed.notified();
@@ -247,12 +254,12 @@ mod tests {
         drop((first, last));
         assert!(lease(0..1).is_none());
         assert_eq!(progress.missing(&(0..4)), vec![1..3]);
-        let (groups, verified) = progress.verified(&(3..4)).unwrap();
+        let GroupBytes { groups, bytes: verified } = progress.verified(&(3..4)).unwrap();
         assert_eq!((groups, &verified[..]), (3..4, &bytes[3 * GROUP_LEN..]));
         let mut rest = lease(1..3).unwrap();
         assert!(write(&mut rest, &bytes, 1) && write(&mut rest, &bytes, 2));
         drop((rest, target));
-        assert_eq!(progress.verified(&(0..4)).unwrap().1[..], bytes[..], "the view outlives the target");
+        assert_eq!(progress.verified(&(0..4)).unwrap().bytes[..], bytes[..], "the view outlives the target");
     }
 
     #[test]
@@ -274,7 +281,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(write(&mut lease, &bytes, 0) && !waits.is_finished());
         assert!(write(&mut lease, &bytes, 1));
-        assert_eq!(waits.await.unwrap().unwrap().0, 1..2);
+        assert_eq!(waits.await.unwrap().unwrap().groups, 1..2);
         let (progress, _target) = fetching(&bytes);
         progress.end();
         assert!(progress.wait_for(&(0..1)).await.is_none());

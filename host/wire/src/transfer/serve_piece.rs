@@ -10,7 +10,7 @@ use super::codec::{Codec, choose};
 use super::held_object::{HeldObject, ObjectSource, SharedBytes};
 use super::layout::{Groups, Layout};
 use super::message::{FOUND, FrameHead, PieceRequest, Refusal};
-use super::progress::FetchProgress;
+use super::progress::{FetchProgress, GroupBytes};
 use super::serve::{ServeError, TransferServer};
 use super::tree::HashNode;
 use super::{HashTree, RootHash};
@@ -46,7 +46,7 @@ impl TransferServer {
         &self,
         source: &Arc<dyn ObjectSource>,
         request: &PieceRequest,
-    ) -> Result<(Content, (Groups, Bytes)), Refusal> {
+    ) -> Result<(Content, GroupBytes), Refusal> {
         let layout = Layout::for_bytes(request.bytes).ok_or(Refusal::Malformed)?;
         if !layout.has(&request.groups) {
             return Err(Refusal::Malformed);
@@ -87,11 +87,12 @@ impl TransferServer {
     }
 
     /// Returns the next run of available groups. Waits for the first of them.
-    async fn next(&self, content: &Content, layout: Layout, groups: &Groups) -> Result<(Groups, Bytes), Refusal> {
+    async fn next(&self, content: &Content, layout: Layout, groups: &Groups) -> Result<GroupBytes, Refusal> {
         match content {
             Content::Whole { bytes, .. } => {
                 let range = layout.range(groups);
-                Ok((groups.clone(), bytes.slice(range.start as usize..range.end as usize)))
+                let bytes = bytes.slice(range.start as usize..range.end as usize);
+                Ok(GroupBytes { groups: groups.clone(), bytes })
             }
             Content::Partial(progress) => {
                 let wait_ms = self.transfers().0.limits.wait_ms_max;
@@ -104,19 +105,19 @@ impl TransferServer {
     async fn groups(
         &self,
         content: Content,
-        first: (Groups, Bytes),
+        first: GroupBytes,
         request: &PieceRequest,
         send: &mut SendStream,
     ) -> Result<(), ServeError> {
         let layout = Layout::for_bytes(request.bytes).ok_or(ServeError::Malformed)?;
-        let codec = self.codec(request.goodput, &first.1);
+        let codec = self.codec(request.goodput, &first.bytes);
         let mut begin = vec![FOUND];
         content.lists(request, layout.block_of(request.groups.start), &mut begin);
         let mut begin = Some(Bytes::from(begin));
         let mut left = request.groups.clone();
         let mut next = Ok(first);
         loop {
-            let (groups, bytes) = match next {
+            let GroupBytes { groups, bytes } = match next {
                 Ok(next) => next,
                 Err(refusal) => {
                     let instead = Bytes::copy_from_slice(&FrameHead::write_refusal(refusal));

@@ -30,7 +30,7 @@ impl TransferServer {
                     let groups = partial.0.layout().groups();
                     let wait_ms = self.transfers().0.limits.wait_ms_max;
                     match within_ms(wait_ms, partial.0.wait_for(&groups)).await {
-                        Some(Some((_, bytes))) => write_small(&bytes, small, &mut together),
+                        Some(Some(verified)) => write_small(&verified.bytes, small, &mut together),
                         Some(None) => Refusal::NotFound.write(&mut together),
                         None => Refusal::NotYet.write(&mut together),
                     }

@@ -30,7 +30,7 @@ async fn join_at(
     let environment =
         EndpointEnvironment { clock: Arc::new(OffsetClock::by(clock)), ..EndpointEnvironment::udp(LOOPBACK).unwrap() };
     let key = Arc::new(Key::generate().unwrap());
-    join(environment, server.address().unwrap(), token, key, (role, &n(name)), &WireLimits::default()).await
+    join(environment, server.address().unwrap(), token, key, role, &n(name), &WireLimits::default()).await
 }
 
 async fn join_now(server: &Endpoint, token: &JoinToken, role: Role, name: &str) -> Result<Identity, JoinError> {
@@ -61,7 +61,7 @@ async fn nodes_that_join_during_a_start_are_admitted() {
         let (address, token) = (environment.socket.local_addr().unwrap(), token(&cluster, JoinGrant::Node));
         let joins = tokio::spawn(async move {
             let (environment, key) = (EndpointEnvironment::udp(LOOPBACK).unwrap(), Arc::new(Key::generate().unwrap()));
-            join(environment, address, &token, key, (Role::Node, &n("n1")), &limits).await
+            join(environment, address, &token, key, Role::Node, &n("n1"), &limits).await
         });
         tokio::time::sleep(Duration::from_millis(30)).await;
         let _server = Endpoint::bind_with_joins(environment, &gateway, limits, cluster.issuer()).unwrap();

@@ -115,11 +115,12 @@ fn log_lines(bytes: &[u8]) -> Result<Vec<LogLine>, Fault> {
         return Ok(Vec::new());
     }
     let lines: Vec<(u8, String)> = postcard::from_bytes(bytes).map_err(malformed)?;
-    Ok(lines.into_iter().map(LogLine::from).collect())
+    Ok(lines.into_iter().map(|(level, message)| LogLine::new(level, message)).collect())
 }
 
-impl From<(u8, String)> for LogLine {
-    fn from((level, message): (u8, String)) -> LogLine {
+impl LogLine {
+    /// Creates a line. Levels from 0 to 2 are debug, info and warn; all others are errors.
+    pub(super) fn new(level: u8, message: String) -> LogLine {
         let level = ["debug", "info", "warn"].get(usize::from(level)).copied().unwrap_or("error");
         LogLine { level, message }
     }

@@ -159,7 +159,7 @@ impl WorkerProcess {
 
     /// Returns the log lines of the current call or group.
     pub(super) fn logged(&self) -> Vec<LogLine> {
-        journal::read(&self.progress).into_iter().map(LogLine::from).collect()
+        journal::read(&self.progress).into_iter().map(|(level, message)| LogLine::new(level, message)).collect()
     }
 
     /// Kills the process, and describes its exit status.

@@ -22,27 +22,35 @@ use crate::batches::BatchReader;
 use crate::mutex::lock;
 use crate::protocol::{BatchLocation, Call, CallWork, CollectSpec, Payload, progress};
 
+/// The parts of the process that calls use.
+#[derive(Clone, Copy)]
+pub(super) struct CallEnvironment<'a> {
+    pub native: NativeHandlers,
+    pub broker: &'a Broker,
+    pub progress: &'a Arc<SharedMemory>,
+}
+
 pub(super) fn run(
     program: &Program,
     binding: &BoundFunction,
     call: &Call,
     file: Option<OwnedFd>,
-    (native, broker): (NativeHandlers, &Broker),
-    progress: &Arc<SharedMemory>,
+    environment: CallEnvironment<'_>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
+    let CallEnvironment { native, broker, progress } = environment;
     let job = |groups, predict| fit::GroupCall { groups, predict, broker };
     match &call.work {
         CallWork::Describe => describe(program, binding, call, outcome),
         CallWork::Process(payload) => {
             let input = InputBatches::open(payload, file, Vec::new(), native)?;
-            process(program, binding, call, (input, broker), progress, outcome)
+            process(program, binding, call, input, environment, outcome)
         }
         CallWork::Collect(payload, to) => {
             let CollectSpec { argument, beside } = &**to;
             outcome.collect((native.collectors)(&binding.plan, *argument)?)?;
             let input = InputBatches::open(payload, file, beside.clone(), native)?;
-            process(program, binding, call, (input, broker), progress, outcome)?;
+            process(program, binding, call, input, environment, outcome)?;
             outcome.collected()
         }
         CallWork::Fit(payload, groups) => {
@@ -142,19 +150,19 @@ fn process(
     program: &Program,
     binding: &BoundFunction,
     call: &Call,
-    (batches, broker): (InputBatches, &Broker),
-    progress: &SharedMemory,
+    batches: InputBatches,
+    environment: CallEnvironment<'_>,
     outcome: &mut Outcome,
 ) -> Result<(), Fault> {
     // With several batches the node cannot tell which of them has no output, so each must have some.
     let for_each = !matches!(&call.work, CallWork::Process(payload) if payload.batches() == 1);
     let shared = Arc::new(Mutex::new(std::mem::replace(outcome, Outcome::new(binding.limits, None, None))));
-    let dense = Dense::new(broker, binding);
+    let dense = Dense::new(environment.broker, binding);
     let services = ProcessServices { body: batches.body(), outcome: shared.clone(), dense };
     let result = (|| {
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         let result = instance.open(binding.function, &binding.params, call.seed).and_then(|()| {
-            batches.each(progress, |header, beside| {
+            batches.each(environment.progress, |header, beside| {
                 let before = lock(&shared).batches();
                 if let Some(beside) = beside {
                     lock(&shared).begin_beside(beside);

@@ -58,7 +58,7 @@ pub(super) fn run(
         std::mem::replace(outcome, Outcome::new(binding.limits, None, None)),
     )?;
     let feed = Arc::new(Mutex::new(feed));
-    let result = drive(program, binding, call, &input, (job.predict, job.broker), &feed);
+    let result = drive(program, binding, call, &input, &job, &feed);
     let mut feed = lock(&feed);
     *outcome = std::mem::replace(&mut feed.outcome, Outcome::new(binding.limits, None, None));
     result?;
@@ -73,15 +73,16 @@ fn drive(
     binding: &BoundFunction,
     call: &Call,
     input: &Arc<CallInput>,
-    (predict, broker): (bool, &Broker),
+    job: &GroupCall<'_>,
     feed: &Arc<Mutex<GroupFeed>>,
 ) -> Result<(), Fault> {
     loop {
         let before = lock(feed).settled;
-        let services = FeedServices { input: input.clone(), feed: feed.clone(), dense: Dense::new(broker, binding) };
+        let services =
+            FeedServices { input: input.clone(), feed: feed.clone(), dense: Dense::new(job.broker, binding) };
         let mut instance = program.instantiate(Box::new(services), &binding.limits, call.seed)?;
         instance.open(binding.function, &binding.params, call.seed)?;
-        let result = if predict { instance.predict(input.show(0)) } else { instance.fit(input.show(0)) };
+        let result = if job.predict { instance.predict(input.show(0)) } else { instance.fit(input.show(0)) };
         finish(instance, feed);
         let mut feed = lock(feed);
         match (result, feed.current) {

@@ -159,15 +159,9 @@ impl Worker<'_> {
         let done = self.program(call).map(|(program, binding)| {
             let slot = self.shared.slots.get(slot as usize).cloned();
             let mut outcome = Outcome::new(binding.limits, slot, Some(self.shared.progress.clone()));
-            let result = call::run(
-                program,
-                binding,
-                call,
-                file,
-                (self.native, &self.broker),
-                &self.shared.progress,
-                &mut outcome,
-            );
+            let progress = &self.shared.progress;
+            let environment = call::CallEnvironment { native: self.native, broker: &self.broker, progress };
+            let result = call::run(program, binding, call, file, environment, &mut outcome);
             let memory_bytes = outcome.memory_bytes();
             let delivered = outcome.deliver(result);
             CallReply { delivered, memory_bytes, nanos: start.elapsed().as_nanos() as u64 }

@@ -187,20 +187,30 @@ impl Outcome {
         {
             return None;
         }
-        let log = if self.log.is_empty() { Vec::new() } else { postcard::to_stdvec(&self.log).unwrap_or_default() };
         let (result, rows) = (result.map_err(shortened), self.rows);
-        let delivered = match self.append(&log, 1) {
-            Ok(()) => {
+        let delivered = match self.append_log() {
+            Ok(log_bytes) => {
                 let output = if self.slot_bytes_used == 0 {
                     Output::Inline(self.data)
                 } else {
                     Output::Slot(self.slot_bytes_used as u64)
                 };
-                CallDelivery { result: result.map_err(Box::new), output, log_bytes: log.len() as u64, rows }
+                CallDelivery { result: result.map_err(Box::new), output, log_bytes, rows }
             }
-            Err(refusal) => CallDelivery::empty(result.and(Err(refusal.into()))),
+            Err(fault) => CallDelivery::empty(result.and(Err(fault))),
         };
         Some(delivered.into())
+    }
+
+    /// Appends the log, if it has any lines. Returns its bytes.
+    fn append_log(&mut self) -> Result<u64, Fault> {
+        if self.log.is_empty() {
+            return Ok(0);
+        }
+        let log = postcard::to_stdvec(&self.log)
+            .map_err(|e| Fault::new(Code::Host, format!("the log can't be encoded: {e}")))?;
+        self.append(&log, 1)?;
+        Ok(log.len() as u64)
     }
 }
 

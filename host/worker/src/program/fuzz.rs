@@ -21,7 +21,9 @@ use crate::mutex::lock;
 /// memory. The task is the first attempt of a task of `job`, in the worker of the given id, whose program has tasks of
 /// these kinds.
 pub fn fuzz_task_request(
-    (worker, job, task): (WorkerId, u32, u64),
+    worker: WorkerId,
+    job: u32,
+    task: u64,
     kinds: &[TaskKind],
     bytes: &[u8],
 ) -> Option<Vec<Vec<u8>>> {

@@ -11,8 +11,40 @@ use sandbar_store::Mapping;
 /// Index of a task in its worker.
 pub(super) type TaskSlot = usize;
 
-/// Key of an object: its job and number.
-pub(super) type ObjectKey = (u32, u64);
+/// Key of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ObjectKey {
+    pub job: u32,
+    /// Number of the object.
+    pub object: u64,
+}
+
+impl ObjectKey {
+    pub(super) fn new(job: u32, object: u64) -> ObjectKey {
+        ObjectKey { job, object }
+    }
+
+    /// Returns the key of another object of the same job.
+    fn sibling(self, object: u64) -> ObjectKey {
+        ObjectKey { object, ..self }
+    }
+}
+
+/// References to an object that the worker releases together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ObjectRelease {
+    pub object: u64,
+    /// Number of references that the node counts.
+    pub times: u32,
+}
+
+/// A task that waits for an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiter {
+    pub slot: TaskSlot,
+    /// Number of the task. The slot may hold another task by now.
+    pub task: u64,
+}
 
 /// A value or an error in the worker's memory.
 #[derive(Debug)]
@@ -74,13 +106,13 @@ pub(super) struct ObjectEntry {
     pub is_known: bool,
     /// Objects that its value contains.
     contains: Vec<u64>,
-    /// Tasks that wait or waited for it: slot and task number.
-    pub waiters: Vec<(TaskSlot, u64)>,
+    /// Tasks that wait or waited for it.
+    pub waiters: Vec<Waiter>,
 }
 
 impl ObjectEntry {
     /// Registers a task that waits for the object, unless it was registered last.
-    pub(super) fn add_waiter(&mut self, waiter: (TaskSlot, u64)) {
+    pub(super) fn add_waiter(&mut self, waiter: Waiter) {
         if self.waiters.last() != Some(&waiter) {
             self.waiters.push(waiter);
         }
@@ -103,8 +135,8 @@ impl ObjectEntry {
 #[derive(Debug, Default)]
 pub(super) struct ObjectTable {
     entries: FxHashMap<ObjectKey, ObjectEntry>,
-    /// Objects that nothing in this worker holds any longer, with the number of references that the node still counts.
-    pub released: Vec<(u64, u32)>,
+    /// Objects that nothing in this worker holds any longer.
+    pub released: Vec<ObjectRelease>,
     /// Lent files, with the value that each holds, until the node requests their release.
     lent: FxHashMap<u64, (ObjectKey, Arc<LocalValue>)>,
     /// Values of files whose release was requested, while tasks use them.
@@ -144,7 +176,7 @@ impl ObjectTable {
     /// Sets the objects that a value contains. With `by_node`, the node counts each of them once more for this worker.
     pub(super) fn set_contained(&mut self, key: ObjectKey, contained: Vec<u64>, by_node: bool) {
         for object in &contained {
-            let entry = self.entry((key.0, *object));
+            let entry = self.entry(key.sibling(*object));
             entry.holds += 1;
             entry.held += u32::from(by_node);
         }
@@ -158,7 +190,7 @@ impl ObjectTable {
         let entry = self.entry(key);
         if entry.is_known && entry.contains == contained {
             let times = u32::from(requested);
-            return contained.iter().for_each(|object| self.entry((key.0, *object)).held += times);
+            return contained.iter().for_each(|object| self.entry(key.sibling(*object)).held += times);
         }
         let unneeded = if is_new || !entry.is_known {
             let before = std::mem::take(&mut entry.contains);
@@ -166,13 +198,13 @@ impl ObjectTable {
             before
         } else {
             for object in &contained {
-                let entry = self.entry((key.0, *object));
+                let entry = self.entry(key.sibling(*object));
                 entry.holds += 1;
                 entry.held += u32::from(requested);
             }
             contained
         };
-        unneeded.into_iter().for_each(|object| self.release((key.0, object)));
+        unneeded.into_iter().for_each(|object| self.release(key.sibling(object)));
     }
 
     /// Records a file that the node has lent.
@@ -209,9 +241,9 @@ impl ObjectTable {
 
     /// Drops a reference. Objects without references are removed, with objects that only they contained.
     pub(super) fn release(&mut self, key: ObjectKey) {
-        let mut left = vec![key.1];
+        let mut left = vec![key.object];
         while let Some(object) = left.pop() {
-            let key = (key.0, object);
+            let key = key.sibling(object);
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             entry.holds = entry.holds.saturating_sub(1);
             if entry.holds > 0 {
@@ -219,7 +251,7 @@ impl ObjectTable {
             }
             if let Some(entry) = self.entries.remove(&key) {
                 if entry.held > 0 {
-                    self.released.push((object, entry.held));
+                    self.released.push(ObjectRelease { object, times: entry.held });
                 }
                 left.extend(entry.contains);
             }
@@ -227,7 +259,7 @@ impl ObjectTable {
     }
 
     /// Stores the value of an object. Returns the tasks that wait for it.
-    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) -> Vec<(TaskSlot, u64)> {
+    pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) -> Vec<Waiter> {
         let entry = self.entry(key);
         entry.value = Some(value);
         std::mem::take(&mut entry.waiters)

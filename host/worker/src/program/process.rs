@@ -195,12 +195,12 @@ impl Worker {
         while self.node_messages.next(&mut frame)? {
             match postcard::from_bytes(&frame).map_err(io::Error::other)? {
                 NodeMessage::Deliver { job, object, value, contains, requested } => {
-                    let value = self.value((job, object), value)?;
-                    lock(&self.runtime).delivered((job, object), value, contains, requested);
+                    let value = self.value(ObjectKey::new(job, object), value)?;
+                    lock(&self.runtime).delivered(ObjectKey::new(job, object), value, contains, requested);
                 }
                 NodeMessage::DeliverItem { job, stream, object, value, contains } => {
-                    let value = self.value((job, object), value)?;
-                    lock(&self.runtime).receive_item(stream, (job, object), value, contains);
+                    let value = self.value(ObjectKey::new(job, object), value)?;
+                    lock(&self.runtime).receive_item(stream, ObjectKey::new(job, object), value, contains);
                 }
                 NodeMessage::Credit(task, taken) => {
                     if let Some(slot) = self.slots.get(&task) {
@@ -209,7 +209,9 @@ impl Worker {
                 }
                 NodeMessage::ReleaseFile(file) => lock(&self.runtime).objects.forget(file),
                 NodeMessage::DropMemory(number) => lock(&self.runtime).drop_memory(number),
-                NodeMessage::DropDelivery(job, object) => lock(&self.runtime).release_needed((job, object)),
+                NodeMessage::DropDelivery(job, object) => {
+                    lock(&self.runtime).release_needed(ObjectKey::new(job, object))
+                }
                 NodeMessage::Cancel(task, attempt) => self.cancel(task, attempt)?,
                 NodeMessage::HoldJob(job, holds) => lock(&self.runtime).tasks.hold_job(job, holds),
                 NodeMessage::ResumeOnce(job) => lock(&self.runtime).tasks.resume_once(job),
@@ -389,7 +391,7 @@ impl Worker {
                 lock(&self.runtime).actors.insert(slot, ResidentActor::new(attempt, options));
                 loaded.create_actor(services, &limits, call)
             }
-            _ => loaded.run((&self.idle_sandboxes, JobId(job)), services, &limits, call),
+            _ => loaded.run(&self.idle_sandboxes, JobId(job), services, &limits, call),
         };
         self.insert(slot, ActiveTask { id: task, running, program, nanos: 0, started, until: started });
         lock(&self.runtime).tasks.insert(slot, own);

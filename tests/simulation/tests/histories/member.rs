@@ -113,8 +113,8 @@ async fn join_cluster(world: &World, host: usize, random: &mut Random) -> Identi
         let (limits, started) = (&world.scenario.wire, Instant::now());
         let address = std::net::SocketAddr::new(world.address(host).ip(), 0);
         let environment = environment(&world.net, address, clock(world, host), random.bytes()).await.unwrap();
-        let applicant = (Role::Node, &name(identity_of(world, host)));
-        let joined = join(environment, world.address(0), &identities().token, key.clone(), applicant, limits).await;
+        let (token, name) = (&identities().token, name(identity_of(world, host)));
+        let joined = join(environment, world.address(0), token, key.clone(), Role::Node, &name, limits).await;
         let max_ms = limits.connect_time_ms_max + 2 * limits.join_time_ms_max + 200 + SLACK_MS;
         let duration_ms = started.elapsed().as_millis() as u64;
         assert!(duration_ms <= max_ms, "joining took {duration_ms} ms");

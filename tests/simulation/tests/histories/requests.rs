@@ -196,7 +196,7 @@ async fn join_with_bad_token(member: &Member, token: usize) {
     let seed = member.random.borrow_mut().bytes();
     let environment = environment(&world.net, address, clock(world, host), seed).await.unwrap();
     let (key, limits) = (Arc::new(Key::generate().unwrap()), &world.scenario.wire);
-    let joined = join(environment, world.address(0), token, key, (Role::Node, &name(1)), limits).await;
+    let joined = join(environment, world.address(0), token, key, Role::Node, &name(1), limits).await;
     let error = joined.expect_err("the token is no good");
     world.note(format_args!("host {host} joins with a bad token: {}", error.code()));
     let is_known = error.code() == *code || world.is_rough() && is_of_network(error.code());

@@ -6,6 +6,7 @@
 //! times or none: `t < '2020-01-01 00:00:00.5'` in seconds becomes `t <= '2020-01-01 00:00:00'`. Two columns are
 //! compared as 128-bit nanoseconds ([`CompareTimes`]). Time zones are those that DataFusion would choose.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
@@ -262,10 +263,10 @@ fn tick(data_type: &DataType) -> Option<i128> {
 }
 
 /// Returns the smallest and the largest count of a time type.
-fn range(data_type: &DataType) -> (i64, i64) {
+fn range(data_type: &DataType) -> RangeInclusive<i64> {
     match data_type {
-        DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
-        _ => (i64::MIN, i64::MAX),
+        DataType::Date32 => i32::MIN.into()..=i32::MAX.into(),
+        _ => i64::MIN..=i64::MAX,
     }
 }
 
@@ -347,10 +348,10 @@ impl TimeComparison {
     }
 
     /// Converts the comparison with `instant` to counts of `tick` nanoseconds within `range`.
-    fn with(self, instant: i128, tick: i128, range: (i64, i64)) -> TimePredicate {
+    fn with(self, instant: i128, tick: i128, range: RangeInclusive<i64>) -> TimePredicate {
         use TimeComparison::*;
         let (count, is_exact) = (instant.div_euclid(tick), instant.rem_euclid(tick) == 0);
-        let (first, last) = (i128::from(range.0), i128::from(range.1));
+        let (first, last) = (i128::from(*range.start()), i128::from(*range.end()));
         let holds = |is_true: bool| if is_true { TimePredicate::Always } else { TimePredicate::Never };
         let within = i64::try_from(count).ok().filter(|_| (first..=last).contains(&count));
         match (self, within) {
@@ -452,30 +453,30 @@ mod tests {
 
     #[test]
     fn constants_come_to_the_unit_of_a_column() {
-        let days = (i64::from(i32::MIN), i64::from(i32::MAX));
-        let all = (i64::MIN, i64::MAX);
+        let days = || range(&DataType::Date32);
+        let all = || i64::MIN..=i64::MAX;
         for (op, instant, tick, range, expected) in [
-            (Less, 5 * NANOS, NANOS, all, TimePredicate::If(Less, 5)),
-            (Less, 5 * NANOS + 1, NANOS, all, TimePredicate::If(LessOrEqual, 5)),
-            (LessOrEqual, 5 * NANOS + 1, NANOS, all, TimePredicate::If(LessOrEqual, 5)),
-            (Greater, -1, NANOS, all, TimePredicate::If(Greater, -1)),
-            (GreaterOrEqual, -1, NANOS, all, TimePredicate::If(Greater, -1)),
-            (GreaterOrEqual, -NANOS, NANOS, all, TimePredicate::If(GreaterOrEqual, -1)),
-            (Equal, 1, NANOS, all, TimePredicate::Never),
-            (NotEqual, 1, NANOS, all, TimePredicate::Always),
-            (Distinct, 1, NANOS, all, TimePredicate::Constant(true)),
-            (NotDistinct, 1, NANOS, all, TimePredicate::Constant(false)),
-            (Less, i128::from(i64::MAX) + 1, 1, all, TimePredicate::Always),
-            (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all, TimePredicate::Never),
-            (Greater, i128::from(i64::MIN) - 1, 1, all, TimePredicate::Always),
-            (LessOrEqual, i128::from(i64::MIN) - 1, 1, all, TimePredicate::Never),
-            (Less, (i128::from(i32::MAX) + 1) * DAY_NANOS, DAY_NANOS, days, TimePredicate::Always),
+            (Less, 5 * NANOS, NANOS, all(), TimePredicate::If(Less, 5)),
+            (Less, 5 * NANOS + 1, NANOS, all(), TimePredicate::If(LessOrEqual, 5)),
+            (LessOrEqual, 5 * NANOS + 1, NANOS, all(), TimePredicate::If(LessOrEqual, 5)),
+            (Greater, -1, NANOS, all(), TimePredicate::If(Greater, -1)),
+            (GreaterOrEqual, -1, NANOS, all(), TimePredicate::If(Greater, -1)),
+            (GreaterOrEqual, -NANOS, NANOS, all(), TimePredicate::If(GreaterOrEqual, -1)),
+            (Equal, 1, NANOS, all(), TimePredicate::Never),
+            (NotEqual, 1, NANOS, all(), TimePredicate::Always),
+            (Distinct, 1, NANOS, all(), TimePredicate::Constant(true)),
+            (NotDistinct, 1, NANOS, all(), TimePredicate::Constant(false)),
+            (Less, i128::from(i64::MAX) + 1, 1, all(), TimePredicate::Always),
+            (GreaterOrEqual, i128::from(i64::MAX) + 1, 1, all(), TimePredicate::Never),
+            (Greater, i128::from(i64::MIN) - 1, 1, all(), TimePredicate::Always),
+            (LessOrEqual, i128::from(i64::MIN) - 1, 1, all(), TimePredicate::Never),
+            (Less, (i128::from(i32::MAX) + 1) * DAY_NANOS, DAY_NANOS, days(), TimePredicate::Always),
             (
                 LessOrEqual,
                 i128::from(i32::MAX) * DAY_NANOS + 1,
                 DAY_NANOS,
-                days,
-                TimePredicate::If(LessOrEqual, days.1),
+                days(),
+                TimePredicate::If(LessOrEqual, i32::MAX.into()),
             ),
         ] {
             assert_eq!(op.with(instant, tick, range), expected, "{op:?} {instant} {tick}");

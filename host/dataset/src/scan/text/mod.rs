@@ -19,5 +19,5 @@ pub(super) use column::{folder_column, key};
 pub(super) use compression::Compression;
 pub(super) use file::TextFile;
 pub(super) use inspector::inspect;
-pub use options::{TextOptions, TextSpec};
+pub use options::{TextOptionError, TextOptions, TextSpec};
 pub(super) use reader::{TextError, TextTable};

@@ -1,6 +1,7 @@
 //! Options of text files.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use arrow_schema::DataType;
 
@@ -73,6 +74,23 @@ pub struct TextSpec {
     pub encoding: Option<String>,
 }
 
+/// An invalid option of text files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextOptionError {
+    /// Key of the option in a job: `input.delimiter`.
+    pub key: &'static str,
+    /// Message that names the key, its value and the valid ones.
+    pub message: String,
+}
+
+impl fmt::Display for TextOptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for TextOptionError {}
+
 /// Parsed options of text files.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
@@ -93,34 +111,41 @@ impl TextOptions {
     /// Parses the options of a job.
     ///
     /// # Errors
-    /// The message names the key and the valid values.
-    pub fn new(spec: &TextSpec) -> Result<TextOptions, String> {
+    /// The first invalid option.
+    pub fn new(spec: &TextSpec) -> Result<TextOptions, TextOptionError> {
         let mut options = TextOptions { header: spec.header, ..TextOptions::default() };
         for (column, name) in &spec.types {
-            let data_type =
-                types::parse(name).map_err(|reason| format!("`input.types` of column `{column}`: {reason}"))?;
+            let data_type = types::parse(name).map_err(|reason| TextOptionError {
+                key: "input.types",
+                message: format!("`input.types` of column `{column}`: {reason}"),
+            })?;
             options.types.insert(column.clone(), data_type);
         }
         let nulls = |values: &Vec<String>| values.iter().map(|value| value.clone().into_bytes()).collect();
         options.null_values = spec.null_values.as_ref().map(nulls);
-        options.delimiter = spec.delimiter.as_deref().map(|text| byte("delimiter", text)).transpose()?;
-        options.comment = spec.comment.as_deref().map(|text| byte("comment", text)).transpose()?;
+        options.delimiter = spec.delimiter.as_deref().map(|text| byte("input.delimiter", text)).transpose()?;
+        options.comment = spec.comment.as_deref().map(|text| byte("input.comment", text)).transpose()?;
         options.quote = match spec.quote.as_deref() {
             None => None,
             Some("") => Some(None),
-            Some(text) => Some(Some(byte("quote", text)?)),
+            Some(text) => Some(Some(byte("input.quote", text)?)),
         };
         if let Some(name) = &spec.encoding {
-            let unknown = || format!("`input.encoding` is `{name}`, but must be one of {}", Encoding::NAMES);
+            let unknown = || TextOptionError {
+                key: "input.encoding",
+                message: format!("`input.encoding` is `{name}`, but must be one of {}", Encoding::NAMES),
+            };
             options.encoding = Some(Encoding::named(name).ok_or_else(unknown)?);
         }
         let quote = options.quote.unwrap_or(Some(b'"'));
         let delimiter = options.delimiter.unwrap_or(b',');
-        let twice = |a: &str, b: &str| Err(format!("`input.{a}` and `input.{b}` are the same character"));
+        let twice = |key: &'static str, other: &str| {
+            Err(TextOptionError { key, message: format!("`{key}` and `{other}` are the same character") })
+        };
         match (quote == Some(delimiter), options.comment) {
-            (true, _) => twice("delimiter", "quote"),
-            (_, Some(comment)) if comment == delimiter => twice("delimiter", "comment"),
-            (_, Some(comment)) if Some(comment) == quote => twice("quote", "comment"),
+            (true, _) => twice("input.delimiter", "input.quote"),
+            (_, Some(comment)) if comment == delimiter => twice("input.delimiter", "input.comment"),
+            (_, Some(comment)) if Some(comment) == quote => twice("input.quote", "input.comment"),
             _ => Ok(options),
         }
     }
@@ -149,10 +174,13 @@ impl TextOptions {
     }
 }
 
-fn byte(key: &str, text: &str) -> Result<u8, String> {
+fn byte(key: &'static str, text: &str) -> Result<u8, TextOptionError> {
     match text.as_bytes() {
         [byte] if byte.is_ascii() && !matches!(byte, b'\n' | b'\r' | 0) => Ok(*byte),
-        _ => Err(format!("`input.{key}` is {text:?}, but must be one ASCII character other than a line break")),
+        _ => Err(TextOptionError {
+            key,
+            message: format!("`{key}` is {text:?}, but must be one ASCII character other than a line break"),
+        }),
     }
 }
 
@@ -189,7 +217,7 @@ mod tests {
         for (change, expected) in cases {
             match (spec(change), expected) {
                 (Ok(()), Ok(())) => {}
-                (Err(error), Err(expected)) => assert!(error.starts_with(expected), "{error}"),
+                (Err(error), Err(expected)) => assert!(error.message.starts_with(expected), "{error}"),
                 (found, expected) => panic!("{found:?}, not {expected:?}"),
             }
         }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
@@ -45,7 +46,12 @@ impl TextTable {
     }
 
     /// Adds a byte range of a file as the next partition. `folders` has the values of columns of folder names.
-    pub(in super::super) fn push(&mut self, file: &Arc<TextFile>, part: (u64, u64), folders: &[(String, ScalarValue)]) {
+    pub(in super::super) fn push(
+        &mut self,
+        file: &Arc<TextFile>,
+        range: Range<u64>,
+        folders: &[(String, ScalarValue)],
+    ) {
         let constant = |name: &str| folders.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let columns = self.schema.fields().iter().map(|field| {
             let is_declared = self.options.declared(field.name()).is_some();
@@ -58,7 +64,7 @@ impl TextTable {
         });
         self.parts.push(Arc::new(TextPartition {
             file: Arc::clone(file),
-            range: part,
+            range,
             schema: Arc::clone(&self.schema),
             columns: columns.collect::<Vec<_>>().into(),
             options: Arc::clone(&self.options),
@@ -90,7 +96,7 @@ enum ColumnSource {
 #[derive(Debug)]
 struct TextPartition {
     file: Arc<TextFile>,
-    range: (u64, u64),
+    range: Range<u64>,
     schema: SchemaRef,
     columns: Arc<[(ColumnSpec, ColumnSource)]>,
     options: Arc<TextOptions>,
@@ -105,11 +111,11 @@ impl PartitionStream for TextPartition {
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let keys = JsonKeys::new(self.columns.iter().map(|(spec, _)| spec.name.clone()));
         let reader = PartitionReader {
-            chunks: self.file.bytes.chunks(self.range.0, self.range.1),
+            chunks: self.file.bytes.chunks(self.range.start, self.range.end),
             keys,
             buffer: Vec::new(),
             // If ranges can't be read independently, the reader starts at the beginning of the file.
-            base: if self.file.bytes.len().is_some() { self.range.0 } else { 0 },
+            base: if self.file.bytes.len().is_some() { self.range.start } else { 0 },
             at: 0,
             is_end: false,
             file: Arc::clone(&self.file),

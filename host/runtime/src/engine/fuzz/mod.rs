@@ -325,7 +325,7 @@ mod tests {
         assert!(harness.run_input(&input), "{message:?}");
     }
 
-    fn submit(harness: &mut Harness, sender: u8, (task, parent): (u64, u64), request: &TaskRequest<'_>) {
+    fn submit(harness: &mut Harness, sender: u8, task: u64, parent: u64, request: &TaskRequest<'_>) {
         let request = postcard::to_stdvec(request).unwrap();
         let submit = SubmitTask { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
         send(harness, sender, &WorkerMessage::Submit(submit));
@@ -338,7 +338,7 @@ mod tests {
         let task = 1 << 40;
         for (sender, timeout_ms) in [(0, None), (1, Some(1))] {
             let options = Some(Box::new(RequestOptions { timeout_ms, ..RequestOptions::default() }));
-            submit(&mut harness, sender, (task, sender.into()), &TaskRequest { options, ..TaskRequest::default() });
+            submit(&mut harness, sender, task, sender.into(), &TaskRequest { options, ..TaskRequest::default() });
         }
         assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(1)));
         assert!(harness.engine.deadlines.is_empty());
@@ -356,7 +356,7 @@ mod tests {
         };
         assert!(error.contains(text) && error.ends_with("[task-limit]"), "{error}");
         let task = 2 << 40;
-        submit(&mut harness, 1, (task, 1), &TaskRequest::default());
+        submit(&mut harness, 1, task, 1, &TaskRequest::default());
         assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(2)));
         assert!(harness.engine.cx.scheduler.value(ObjectId(task)).is_none(), "a task of the other job fails");
         harness.finish();
@@ -367,13 +367,13 @@ mod tests {
         let first = 1 << 40;
         let waits = TaskRequest { arguments: vec![Argument::Object(ObjectId(first))], ..TaskRequest::default() };
         check("would be one of 41 tasks at once, its job's limit is 40", first + 39, |harness| {
-            submit(harness, 0, (first, 0), &TaskRequest::default());
-            (1..60).for_each(|task| submit(harness, 0, (first + task, 0), &waits));
+            submit(harness, 0, first, 0, &TaskRequest::default());
+            (1..60).for_each(|task| submit(harness, 0, first + task, 0, &waits));
         });
         check("would be nested 6 deep, its job's limit is 5", first + 4, |harness| {
-            submit(harness, 0, (first, 0), &TaskRequest::default());
+            submit(harness, 0, first, 0, &TaskRequest::default());
             for task in first..first + 4 {
-                submit(harness, TASKS, (task + 1, task), &TaskRequest::default());
+                submit(harness, TASKS, task + 1, task, &TaskRequest::default());
                 send(harness, TASKS, &WorkerMessage::Blocked(task, true));
             }
         });

@@ -40,7 +40,8 @@ pub(super) fn create_at_root(
     task: Submission<TaskPayload>,
 ) {
     cx.push(Effect::ForgetLimit(task.id));
-    let (Some((parent, ..)), Some(creation)) = (task.parent, task.call.creation.as_deref()) else { return };
+    let (Some(parent), Some(creation)) = (task.parent, task.call.creation.as_deref()) else { return };
+    let parent = parent.task;
     let objects = task.dependencies.len() + task.refs.len();
     if let Some(fault) = too_large_for_peers(1, objects, task.call.arguments.len()) {
         return cx.step(Event::PutFailed { object: task.id.returns(0), task: parent, worker, fault });

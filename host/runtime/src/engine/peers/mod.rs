@@ -169,7 +169,7 @@ impl Peers {
                 if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
                     self.results.introduce(root, &lasting);
                 }
-                self.proxies.introduced(cx, node, root, (tenant, &name))?;
+                self.proxies.introduced(cx, node, root, tenant, &name)?;
             }
             PeerMessage::Submit(spec) => self.handle_submit(cx, node, spec, frame)?,
             PeerMessage::Recall(slot) => {

@@ -8,6 +8,7 @@ use sandbar_store::{LendResult, Mapping, ValueMemory};
 
 use super::super::context::Context;
 use super::super::values::{StoredValue, is_stored};
+use crate::encoding::AlwaysEncodes;
 use crate::peer::{PeerMessage, PeerValue};
 
 /// Maximum bytes of the values in a message, of which the size is limited.
@@ -30,7 +31,7 @@ pub(super) enum OutgoingValue {
 
 impl OutgoingValue {
     pub(super) fn failed(error: &TaskError) -> OutgoingValue {
-        OutgoingValue::Failed(postcard::to_stdvec(error).unwrap_or_default())
+        OutgoingValue::Failed(error.encode())
     }
 
     pub(super) fn as_message(&self) -> PeerValue<'_> {
@@ -67,7 +68,8 @@ pub(super) fn outgoing_within(cx: &mut Context, object: ObjectId, limit: &mut us
         }
         Ok(StoredValue::Remote(key)) => {
             let Some(((there, id_there), is_missed)) = cx.remote_values.location(*key) else {
-                return Some(OutgoingValue::Failed(Vec::new()));
+                let fault = Fault::new(Code::ObjectLost, format!("the location of object {object} is unknown"));
+                return Some(OutgoingValue::failed(&TaskError { fault, chain: Vec::new() }));
             };
             let stays = there == node || cx.peers.contains(there) && !cx.peers.is_draining(there);
             let has_copy = cx.remote_values.local_copy(*key).is_some();

@@ -88,7 +88,8 @@ impl ProxyTasks {
         cx: &mut Context,
         node: NodeId,
         root: JobRoot,
-        (tenant, name): (TenantId, &str),
+        tenant: TenantId,
+        name: &str,
     ) -> io::Result<()> {
         if root.node != cx.node() {
             let name = cx.ids.names.intern(name.to_owned());

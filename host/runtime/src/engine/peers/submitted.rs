@@ -9,7 +9,7 @@ use sandbar_core::{
     ActorOptions, Attempt, Code, Fault, NodeId, ObjectId, RetryOn, STREAM_BUFFER_MAX, Strategy, TaskError, TaskId,
     TaskKind,
 };
-use sandbar_sched::{Event, ResourceSet, Submission, SubmissionKind};
+use sandbar_sched::{Event, ParentRef, ResourceSet, Submission, SubmissionKind};
 use sandbar_wire::Priority;
 
 use super::super::actors::actor_spec;
@@ -193,7 +193,7 @@ fn submission(
     Some(Submission {
         id,
         job,
-        parent: Some((parent, Attempt(0), worker)),
+        parent: Some(ParentRef { task: parent, attempt: Attempt(0), worker }),
         // The scheduler adds 2: the proxy task is at 1.
         remote_depth: spec.depth.saturating_sub(2),
         name: cx.ids.names.intern(spec.name.clone().into_owned()),

@@ -285,7 +285,7 @@ async fn compressible_chunks_are_compressed_on_slow_links() {
         let count = Default::default();
         let end = fetch_piece(&connection, request, lease, &count).await;
         assert_eq!(end, PieceEnd::Done { wrong: vec![] });
-        assert!(progress.verified(&layout.groups()).unwrap().1 == bytes);
+        assert!(progress.verified(&layout.groups()).unwrap().bytes == bytes);
         let came = count.into_inner() as usize;
         assert!((min..max).contains(&came), "{came} of {} bytes at {goodput} bytes a second", bytes.len());
     }

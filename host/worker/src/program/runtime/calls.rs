@@ -11,7 +11,7 @@ use super::context::{AttemptReport, TaskContext};
 use super::results::finished;
 use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{AttemptUsage, SentValue, WorkerMessage};
-use crate::program::objects::TaskSlot;
+use crate::program::objects::{ObjectKey, TaskSlot, Waiter};
 
 /// Maximum bytes of the name in a lookup of an actor.
 const NAME_BYTES_MAX: usize = 1024;
@@ -34,7 +34,7 @@ impl WorkerRuntime {
         let task = self.tasks.require(slot)?;
         task.holds.insert(object);
         let (task, attempt, job) = (task.id, task.attempt, task.job);
-        self.objects.created((job, object));
+        self.objects.created(ObjectKey::new(job, object));
         self.node.send(&WorkerMessage::FindActor { object, task, attempt, name });
         self.node.publish_in_time();
         Ok(ObjectId(object))
@@ -54,7 +54,7 @@ impl WorkerRuntime {
     /// Lends an actor the objects that its arguments contain: it has handles of them, and may keep them.
     pub(in crate::program) fn lend(&mut self, own: &mut TaskContext, refs: &[u64]) {
         let new: Vec<u64> = refs.iter().copied().filter(|object| own.holds.insert(*object)).collect();
-        new.iter().for_each(|object| self.objects.hold((own.job, *object)));
+        new.iter().for_each(|object| self.objects.hold(ObjectKey::new(own.job, *object)));
         own.lent.extend(new);
     }
 
@@ -62,7 +62,7 @@ impl WorkerRuntime {
     fn retain_lent(&mut self, slot: TaskSlot) {
         let Some(own) = self.tasks.get_mut(slot) else { return };
         for object in std::mem::take(&mut own.lent) {
-            if own.holds.contains(&object) && self.objects.entry((own.job, object)).retain() {
+            if own.holds.contains(&object) && self.objects.entry(ObjectKey::new(own.job, object)).retain() {
                 self.node.send(&WorkerMessage::Retain(object, own.id));
             }
         }
@@ -81,7 +81,7 @@ impl WorkerRuntime {
         creator.returned.clear();
         let returned = Ok(vec![(SentValue::Inline(&THIS_ACTOR), Vec::new())]);
         self.node.send(&finished(creator, returned));
-        needs.into_iter().for_each(|object| self.release_needed((job, object)));
+        needs.into_iter().for_each(|object| self.release_needed(ObjectKey::new(job, object)));
         self.node.publish_in_time();
     }
 
@@ -134,7 +134,7 @@ impl WorkerRuntime {
                 // An object that both contexts hold has two references.
                 let twice: Vec<u64> = own.holds.intersection(&creator.holds).copied().collect();
                 own.holds.extend(std::mem::take(&mut creator.holds));
-                twice.into_iter().for_each(|object| self.objects.release((own.job, object)));
+                twice.into_iter().for_each(|object| self.objects.release(ObjectKey::new(own.job, object)));
             }
             (own, creator)
         });
@@ -172,7 +172,8 @@ impl WorkerRuntime {
         &mut self,
         slot: TaskSlot,
         outcome: Result<bool, Fault>,
-        (memory_bytes, gpu_nanos): (u64, u64),
+        memory_bytes: u64,
+        gpu_nanos: u64,
     ) {
         self.retain_lent(slot);
         let Some((own, mut call)) = self.end_call(slot) else { return };
@@ -226,17 +227,17 @@ impl WorkerRuntime {
         let awaits = std::mem::take(&mut own.awaits);
         let mut is_ready = false;
         for object in &awaits {
-            is_ready |= self.objects.value((job, *object)).is_some();
+            is_ready |= self.objects.value(ObjectKey::new(job, *object)).is_some();
         }
         if !is_ready {
             // The objects are retained until the call has them, including those that were only lent.
             let holder = self.tasks.get_mut(slot).filter(|creator| creator.job == job);
             let holds = holder.map_or(&mut own.holds, |creator| &mut creator.holds);
             let new: Vec<u64> = awaits.iter().copied().filter(|object| holds.insert(*object)).collect();
-            new.into_iter().for_each(|object| self.objects.hold((job, object)));
+            new.into_iter().for_each(|object| self.objects.hold(ObjectKey::new(job, object)));
             for object in &awaits {
-                let entry = self.objects.entry((job, *object));
-                entry.add_waiter((slot, id));
+                let entry = self.objects.entry(ObjectKey::new(job, *object));
+                entry.add_waiter(Waiter { slot, task: id });
                 if entry.request() {
                     self.node.send(&WorkerMessage::RequestObject(*object, id));
                 }
@@ -248,9 +249,9 @@ impl WorkerRuntime {
     }
 
     /// Lets a waiting call continue, because one of its objects has arrived.
-    pub(super) fn resume_call(&mut self, slot: TaskSlot, id: u64) {
-        if self.actors.get_mut(&slot).is_some_and(|actor| actor.resume(id)) {
-            self.tasks.wake(slot);
+    pub(super) fn resume_call(&mut self, waiter: Waiter) {
+        if self.actors.get_mut(&waiter.slot).is_some_and(|actor| actor.resume(waiter.task)) {
+            self.tasks.wake(waiter.slot);
         }
     }
 

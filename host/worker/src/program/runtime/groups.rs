@@ -5,7 +5,7 @@ use sandbar_sandbox::Refusal;
 
 use super::WorkerRuntime;
 use crate::program::messages::WorkerMessage;
-use crate::program::objects::TaskSlot;
+use crate::program::objects::{ObjectKey, TaskSlot};
 
 /// Maximum bytes of a request for a placement group.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -30,7 +30,7 @@ impl WorkerRuntime {
         let task = self.tasks.require(slot)?;
         task.holds.insert(group);
         let (task, job) = (task.id, task.job);
-        self.objects.created((job, group));
+        self.objects.created(ObjectKey::new(job, group));
         self.node.send(&WorkerMessage::CreateGroup { group, task, request });
         self.node.publish_in_time();
         Ok(GroupId(group))

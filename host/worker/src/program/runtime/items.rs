@@ -14,7 +14,7 @@ use super::memory::no_memory;
 use super::streams::ITEMS_MAX;
 use super::tasks::task_ended;
 use crate::program::messages::WorkerMessage;
-use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
+use crate::program::objects::{LocalValue, ObjectKey, TaskSlot, Waiter};
 
 impl WorkerRuntime {
     pub(super) fn yielded(&mut self, slot: TaskSlot, parts: &[&[u8]], contained: &[u64]) -> Result<(), Refusal> {
@@ -61,12 +61,14 @@ impl WorkerRuntime {
         self.objects.created(key);
         self.objects.set_contained(key, contains, true);
         self.objects.entry(key).value = value;
-        match self.streams.receive(stream, key.1) {
+        match self.streams.receive(stream, key.object) {
             None => self.release_needed(key),
-            Some(Some((slot, id))) if self.tasks.get(slot).is_some_and(|own| own.id == id && own.waiting.is_some()) => {
-                self.tasks.wake(slot);
+            Some(Some(Waiter { slot, task })) => {
+                if self.tasks.get(slot).is_some_and(|own| own.id == task && own.waiting.is_some()) {
+                    self.tasks.wake(slot);
+                }
             }
-            Some(_) => {}
+            Some(None) => {}
         }
     }
 
@@ -76,11 +78,12 @@ impl WorkerRuntime {
         let Some(flow) = self.streams.get_mut(stream).filter(|_| is_held) else {
             return Err(Refusal::bad_request(format!("object {stream} is not a stream that it holds")));
         };
-        if flow.has_items() || self.objects.is_there((job, stream), false) {
+        if flow.has_items() || self.objects.is_there(ObjectKey::new(job, stream), false) {
             return Ok(());
         }
-        flow.set_waiter(Some((slot, id)));
-        self.objects.entry((job, stream)).add_waiter((slot, id));
+        let waiter = Waiter { slot, task: id };
+        flow.set_waiter(Some(waiter));
+        self.objects.entry(ObjectKey::new(job, stream)).add_waiter(waiter);
         let deadline = nanos.map(|nanos| Instant::now() + Duration::from_nanos(nanos));
         let objects = vec![stream];
         self.tasks.begin_wait(slot, WaitState { objects, count: 1, is_get: false, missing: 1, deadline });
@@ -90,12 +93,12 @@ impl WorkerRuntime {
     pub(super) fn poll_item(&mut self, slot: TaskSlot, stream: u64) -> Poll<Result<NextItem, Refusal>> {
         let Some(own) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_ended())) };
         let Some(flow) = self.streams.get_mut(stream) else { return Poll::Ready(Err(task_ended())) };
-        let key = (own.job, stream);
+        let key = ObjectKey::new(own.job, stream);
         let following = match flow.take_item() {
             Some(item) => {
                 if !own.holds.insert(item) {
                     // The task already held the item.
-                    self.objects.release((own.job, item));
+                    self.objects.release(ObjectKey::new(own.job, item));
                 }
                 NextItem::Item(ObjectId(item))
             }
@@ -103,14 +106,14 @@ impl WorkerRuntime {
             None => match own.waiting.as_ref().and_then(|waiting| waiting.deadline) {
                 Some(deadline) if deadline <= Instant::now() => NextItem::TimeOut,
                 _ => {
-                    flow.set_waiter(Some((slot, own.id)));
+                    flow.set_waiter(Some(Waiter { slot, task: own.id }));
                     return Poll::Pending;
                 }
             },
         };
         flow.set_waiter(None);
         if own.waiting.take().is_some() {
-            let waiter = (slot, own.id);
+            let waiter = Waiter { slot, task: own.id };
             self.objects.entry(key).waiters.retain(|other| *other != waiter);
         }
         if let NextItem::Item(_) = following

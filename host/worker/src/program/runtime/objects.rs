@@ -10,7 +10,7 @@ use super::context::TaskContext;
 use super::limits::{RETURNS_MAX, check_contained};
 use super::memory::{OutputValue, no_memory};
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WorkerMessage};
-use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
+use crate::program::objects::{LocalValue, ObjectKey, ObjectRelease, TaskSlot};
 
 /// Maximum bytes of a task's arguments; larger ones must be objects. Twice as many bytes fit into half of the task
 /// ring, in which objects among the arguments are listed once more.
@@ -57,13 +57,13 @@ impl WorkerRuntime {
         task.children += 1;
         let (parent, attempt, job) = (task.id, task.attempt, task.job);
         task.holds.extend(first..first + u64::from(returns));
-        (first..first + u64::from(returns)).for_each(|object| self.objects.created((job, object)));
+        (first..first + u64::from(returns)).for_each(|object| self.objects.created(ObjectKey::new(job, object)));
         let submit = SubmitTask { task: first, parent, attempt, function, returns, seed, request };
         self.node.send_submission(submit, slot, returns == 1 && is_plain);
         if kind == Some(TaskKind::Generator) {
             self.streams.open(first, job, buffer_of(request));
             // Requests the end of the stream in advance.
-            self.objects.entry((job, first)).requested = true;
+            self.objects.entry(ObjectKey::new(job, first)).requested = true;
             self.node.send(&WorkerMessage::RequestObject(first, parent));
         }
         self.node.publish_in_time();
@@ -80,12 +80,12 @@ impl WorkerRuntime {
         let (id, job) = (task.id, task.job);
         let sent = self.send_value(&value).map_err(no_memory)?;
         self.node.send(&WorkerMessage::Put { object, task: id, value: sent, refs: contained.to_vec() });
-        self.objects.created((job, object));
+        self.objects.created(ObjectKey::new(job, object));
         // A value in a file is not kept in this worker: most tasks do not read what they store, and the others request
         // it.
         if let OutputValue::Inline(bytes) = value {
-            self.objects.set_contained((job, object), contained.to_vec(), false);
-            self.objects.entry((job, object)).value = Some(LocalValue::inline(&bytes, false));
+            self.objects.set_contained(ObjectKey::new(job, object), contained.to_vec(), false);
+            self.objects.entry(ObjectKey::new(job, object)).value = Some(LocalValue::inline(&bytes, false));
         }
         self.node.publish_in_time();
         Ok(ObjectId(object))
@@ -98,7 +98,7 @@ impl WorkerRuntime {
         let task = self.tasks.require(slot)?;
         task.holds.insert(object);
         let (task, job) = (task.id, task.job);
-        self.objects.created((job, object));
+        self.objects.created(ObjectKey::new(job, object));
         self.node.send(&WorkerMessage::OpenFile { object, task, file });
         self.node.publish_in_time();
         Ok(ObjectId(object))
@@ -108,12 +108,12 @@ impl WorkerRuntime {
     pub(super) fn hold_contained(&mut self, slot: TaskSlot, object: u64) {
         let Some(task) = self.tasks.get_mut(slot) else { return };
         let job = task.job;
-        let contained = self.objects.contained((job, object));
+        let contained = self.objects.contained(ObjectKey::new(job, object));
         let new: Vec<u64> = contained.iter().copied().filter(|object| task.holds.insert(*object)).collect();
         if self.actors.contains_key(&slot) {
             task.lent.extend(&new);
         }
-        new.into_iter().for_each(|object| self.objects.hold((job, object)));
+        new.into_iter().for_each(|object| self.objects.hold(ObjectKey::new(job, object)));
     }
 
     pub(super) fn release(&mut self, slot: TaskSlot, objects: &[u64]) {
@@ -122,7 +122,7 @@ impl WorkerRuntime {
             let Some(task) = self.tasks.get_mut(slot) else { return };
             let (job, held) = (task.job, task.holds.remove(object));
             if held {
-                self.objects.release((job, *object));
+                self.objects.release(ObjectKey::new(job, *object));
             }
         }
         self.report_released();
@@ -131,7 +131,7 @@ impl WorkerRuntime {
     /// Drops all references of a finished task.
     pub(super) fn release_all(&mut self, task: &TaskContext) {
         for object in task.needs.iter().chain(&task.holds) {
-            self.objects.release((task.job, *object));
+            self.objects.release(ObjectKey::new(task.job, *object));
         }
         self.report_released();
     }
@@ -152,16 +152,18 @@ impl WorkerRuntime {
     fn report_released(&mut self) {
         while !self.objects.released.is_empty() {
             let released = std::mem::take(&mut self.objects.released);
-            let follows = |object: &(u64, u32), next: &(u64, u32)| *next == (object.0 + 1, 1) && object.1 == 1;
+            let follows = |one: &ObjectRelease, next: &ObjectRelease| {
+                next.object == one.object + 1 && next.times == 1 && one.times == 1
+            };
             for run in released.chunk_by(follows).flat_map(|run| run.chunks(RANGE_OBJECTS_MAX)) {
-                for (object, _) in run {
-                    if let Some((job, items)) = self.streams.close(*object) {
-                        items.into_iter().for_each(|item| self.objects.release((job, item)));
+                for release in run {
+                    if let Some((job, items)) = self.streams.close(release.object) {
+                        items.into_iter().for_each(|item| self.objects.release(ObjectKey::new(job, item)));
                     }
                 }
                 self.node.send(&match run {
-                    [(object, times)] => WorkerMessage::Release(*object, *times),
-                    run => WorkerMessage::ReleaseRange(run[0].0, run.len() as u32),
+                    [ObjectRelease { object, times }] => WorkerMessage::Release(*object, *times),
+                    run => WorkerMessage::ReleaseRange(run[0].object, run.len() as u32),
                 });
             }
         }
@@ -169,15 +171,15 @@ impl WorkerRuntime {
 
     /// Returns whether a task of this worker waits for an object that was not requested from the node.
     pub(super) fn is_awaited(&mut self, job: u32, object: u64) -> bool {
-        self.objects.get((job, object)).is_some_and(|entry| !entry.requested && !entry.waiters.is_empty())
+        self.objects.get(ObjectKey::new(job, object)).is_some_and(|entry| !entry.requested && !entry.waiters.is_empty())
     }
 
     /// Requests an object from the node that was expected from a task of this worker.
     pub(super) fn request_object(&mut self, job: u32, object: u64) {
-        let entry = self.objects.entry((job, object));
+        let entry = self.objects.entry(ObjectKey::new(job, object));
         entry.requested = true;
-        if let Some((_, task)) = entry.waiters.first().copied() {
-            self.node.send(&WorkerMessage::RequestObject(object, task));
+        if let Some(waiter) = entry.waiters.first().copied() {
+            self.node.send(&WorkerMessage::RequestObject(object, waiter.task));
         }
     }
 
@@ -212,9 +214,9 @@ impl WorkerRuntime {
 
     /// Stores an object's value or error, and wakes the tasks that wait for it.
     pub(super) fn arrived(&mut self, key: ObjectKey, value: Arc<LocalValue>) {
-        for (slot, id) in self.objects.arrived(key, value.clone()) {
-            if !self.tasks.object_arrived((slot, id), key.1, &value) {
-                self.resume_call(slot, id);
+        for waiter in self.objects.arrived(key, value.clone()) {
+            if !self.tasks.object_arrived(waiter, key.object, &value) {
+                self.resume_call(waiter);
             }
         }
     }

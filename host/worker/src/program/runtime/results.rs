@@ -10,7 +10,7 @@ use super::memory::OutputValue;
 use crate::process::shortened;
 use crate::program::clock::monotonic_nanos;
 use crate::program::messages::{AttemptUsage, ReturnedValues, WorkerMessage};
-use crate::program::objects::{LocalValue, TaskSlot};
+use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
 /// Maximum bytes of results inside the message; larger results are sent as files.
 const INLINE_BYTES_MAX: usize = 128 << 10;
@@ -54,8 +54,8 @@ impl WorkerRuntime {
             && is_awaited
         {
             // The parent in this worker gets the value directly; the node need not deliver it.
-            self.objects.set_contained((job, task), refs.clone(), false);
-            self.arrived((job, task), LocalValue::inline(bytes, false));
+            self.objects.set_contained(ObjectKey::new(job, task), refs.clone(), false);
+            self.arrived(ObjectKey::new(job, task), LocalValue::inline(bytes, false));
             is_delivered = true;
         }
         let result = match result {

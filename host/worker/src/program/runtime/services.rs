@@ -13,7 +13,7 @@ use super::WorkerRuntime;
 use super::tasks::task_ended;
 use crate::mutex::lock;
 use crate::program::messages::WorkerMessage;
-use crate::program::objects::{LocalValue, TaskSlot};
+use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
 /// Maximum number of tasks in an error's chain.
 const CHAIN_MAX: usize = 10_000;
@@ -94,11 +94,11 @@ impl Services for TaskServices {
     }
 
     fn begin_wait(&mut self, objects: &[u64], count: u32, nanos: Option<u64>) -> Result<(), Refusal> {
-        lock(&self.runtime).begin_wait(self.slot, objects, (count as usize, false), nanos)
+        lock(&self.runtime).begin_wait(self.slot, objects, count as usize, false, nanos)
     }
 
     fn begin_get(&mut self, object: ObjectId, nanos: Option<u64>) -> Result<(), Refusal> {
-        lock(&self.runtime).begin_wait(self.slot, &[object.0], (1, true), nanos)
+        lock(&self.runtime).begin_wait(self.slot, &[object.0], 1, true, nanos)
     }
 
     fn poll_wait(&mut self) -> Poll<Result<Vec<bool>, Refusal>> {
@@ -110,7 +110,9 @@ impl Services for TaskServices {
             let mut runtime = lock(&self.runtime);
             let task = runtime.tasks.require(self.slot)?;
             let (job, received) = (task.job, task.received.take_if(|(number, _)| *number == object.0));
-            let value = received.map(|(_, value)| value).or_else(|| runtime.objects.value((job, object.0)).cloned());
+            let value = received
+                .map(|(_, value)| value)
+                .or_else(|| runtime.objects.value(ObjectKey::new(job, object.0)).cloned());
             let unknown = || Refusal::bad_request(format!("object {object} is not available; `get` it first"));
             runtime.hold_contained(self.slot, object.0);
             self.current_object = Some((object.0, value.ok_or_else(unknown)?));
@@ -185,7 +187,7 @@ impl Services for TaskServices {
         self.current_object = None;
         let gpu_nanos = self.gpu_nanos();
         let since = gpu_nanos.saturating_sub(std::mem::replace(&mut self.gpu_nanos_reported, gpu_nanos));
-        lock(&self.runtime).call_returned(self.slot, result, (memory_bytes, since));
+        lock(&self.runtime).call_returned(self.slot, result, memory_bytes, since);
     }
 
     fn progress(&mut self, name: &str, done: u64, total: Option<u64>) {

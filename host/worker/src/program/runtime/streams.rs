@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::program::objects::TaskSlot;
+use crate::program::objects::Waiter;
 
 /// Maximum number of items of one stream.
 pub(super) const ITEMS_MAX: u64 = 1 << 32;
@@ -65,8 +65,8 @@ pub(super) struct ReceivedStream {
     taken: u64,
     /// Number of taken items reported to the node.
     reported: u64,
-    /// The task that waits for the next item: slot and task number.
-    waiter: Option<(TaskSlot, u64)>,
+    /// The task that waits for the next item.
+    waiter: Option<Waiter>,
 }
 
 impl ReceivedStream {
@@ -81,7 +81,7 @@ impl ReceivedStream {
         Some(item)
     }
 
-    pub(super) fn set_waiter(&mut self, waiter: Option<(TaskSlot, u64)>) {
+    pub(super) fn set_waiter(&mut self, waiter: Option<Waiter>) {
         self.waiter = waiter;
     }
 }
@@ -106,7 +106,7 @@ impl ReceivedStreams {
     }
 
     /// Adds an item. Returns the task that waits for it, if any; `None` if the stream does not exist any more.
-    pub(super) fn receive(&mut self, stream: u64, item: u64) -> Option<Option<(TaskSlot, u64)>> {
+    pub(super) fn receive(&mut self, stream: u64, item: u64) -> Option<Option<Waiter>> {
         let flow = self.all.get_mut(&stream)?;
         flow.items.push_back(item);
         Some(flow.waiter.take())

@@ -9,7 +9,7 @@ use sandbar_core::Code;
 use sandbar_sandbox::Refusal;
 
 use super::context::{InlineTask, SubmitState, TaskContext, WaitState};
-use crate::program::objects::{LocalValue, TaskSlot};
+use crate::program::objects::{LocalValue, TaskSlot, Waiter};
 
 /// The tasks of a worker.
 pub(in crate::program) struct Tasks {
@@ -157,8 +157,8 @@ impl Tasks {
 
     /// Records the arrival of an object for the task that waits for it, and wakes the task if nothing else is missing.
     /// Returns false if this task does not wait.
-    pub(super) fn object_arrived(&mut self, (slot, id): (TaskSlot, u64), object: u64, value: &Arc<LocalValue>) -> bool {
-        let Some(task) = self.get_mut(slot).filter(|task| task.id == id) else { return false };
+    pub(super) fn object_arrived(&mut self, waiter: Waiter, object: u64, value: &Arc<LocalValue>) -> bool {
+        let Some(task) = self.get_mut(waiter.slot).filter(|task| task.id == waiter.task) else { return false };
         let Some(waiting) = &mut task.waiting else { return false };
         if waiting.is_get && waiting.objects == [object] {
             // Keeps the value for the task, even if the node requests its release before the task continues.
@@ -166,7 +166,7 @@ impl Tasks {
         }
         waiting.missing = waiting.missing.saturating_sub(1);
         if waiting.missing == 0 {
-            self.wake(slot);
+            self.wake(waiter.slot);
         }
         true
     }

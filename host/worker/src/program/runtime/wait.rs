@@ -10,7 +10,7 @@ use super::WorkerRuntime;
 use super::context::{InlineTask, WaitState};
 use super::tasks::task_ended;
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WAIT_OBJECTS_MAX, WorkerMessage};
-use crate::program::objects::TaskSlot;
+use crate::program::objects::{ObjectKey, TaskSlot, Waiter};
 
 /// Maximum number of objects in one wait.
 const OBJECTS_MAX: usize = 10_000_000;
@@ -21,7 +21,8 @@ impl WorkerRuntime {
         &mut self,
         slot: TaskSlot,
         objects: &[u64],
-        (count, is_get): (usize, bool),
+        count: usize,
+        is_get: bool,
         nanos: Option<u64>,
     ) -> Result<(), Refusal> {
         if objects.len() > OBJECTS_MAX || count > objects.len() {
@@ -31,13 +32,16 @@ impl WorkerRuntime {
         let (id, job) = (task.id, task.job);
         // Awaited objects are retained until the task has them, including those that were only lent.
         for object in objects.iter().filter(|object| task.holds.insert(**object)) {
-            self.objects.hold((job, *object));
+            self.objects.hold(ObjectKey::new(job, *object));
         }
-        let missing: Vec<u64> =
-            objects.iter().copied().filter(|object| !self.objects.is_there((job, *object), is_get)).collect();
+        let missing: Vec<u64> = objects
+            .iter()
+            .copied()
+            .filter(|object| !self.objects.is_there(ObjectKey::new(job, *object), is_get))
+            .collect();
         let there = objects.len() - missing.len();
         task.received = objects.first().filter(|_| is_get).and_then(|object| {
-            let value = self.objects.value((job, *object))?;
+            let value = self.objects.value(ObjectKey::new(job, *object))?;
             Some((*object, value.clone()))
         });
         let deadline = nanos.map(|nanos| Instant::now() + Duration::from_nanos(nanos));
@@ -53,14 +57,14 @@ impl WorkerRuntime {
             && let Some(submission) = self.take_back_child(slot, only)
         {
             self.tasks.set_inline(InlineTask { parent: slot, submission });
-            self.objects.entry((job, only)).waiters.push((slot, id));
+            self.objects.entry(ObjectKey::new(job, only)).waiters.push(Waiter { slot, task: id });
             return Ok(());
         }
         self.announce(slot);
         let mut unasked = Vec::new();
         for object in missing {
-            let entry = self.objects.entry((job, object));
-            entry.add_waiter((slot, id));
+            let entry = self.objects.entry(ObjectKey::new(job, object));
+            entry.add_waiter(Waiter { slot, task: id });
             if entry.request() {
                 unasked.push(object);
             }
@@ -84,7 +88,7 @@ impl WorkerRuntime {
         let mut left = waiting.count;
         let (is_get, has_received) = (waiting.is_get, task.received.is_some());
         let is_there = |object: &u64| {
-            let there = left > 0 && (has_received || self.objects.is_there((task.job, *object), is_get));
+            let there = left > 0 && (has_received || self.objects.is_there(ObjectKey::new(task.job, *object), is_get));
             left -= usize::from(there);
             there
         };
@@ -140,7 +144,7 @@ impl WorkerRuntime {
         let waiting = task.waiting.as_ref().filter(|waiting| waiting.deadline.is_none() && waiting.missing > 0);
         let mut waits: Vec<(u64, Vec<u64>, usize, bool)> = Vec::new();
         if let Some(WaitState { objects, count, is_get, .. }) = waiting {
-            let is_missing = |object: &u64| !self.objects.is_there((job, *object), *is_get);
+            let is_missing = |object: &u64| !self.objects.is_there(ObjectKey::new(job, *object), *is_get);
             let missing: Vec<u64> = objects.iter().copied().filter(is_missing).collect();
             let needed = count.saturating_sub(objects.len() - missing.len());
             waits.push((id, missing, needed, self.actors.contains_key(&slot)));

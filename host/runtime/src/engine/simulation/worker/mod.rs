@@ -391,10 +391,10 @@ impl SimWorker {
                     Input::Stored => task.stored.unwrap_or(0),
                     Input::Child(index) => task.children[index].object,
                 });
-                SubmittedChild { object: self.submit(task, (TASK, seed), number, input, None), calls: Vec::new() }
+                SubmittedChild { object: self.submit(task, TASK, seed, number, input, None), calls: Vec::new() }
             }
             Child::Generator(items) => {
-                let object = self.submit(task, (GENERATOR, seed), items as u8, None, None);
+                let object = self.submit(task, GENERATOR, seed, items as u8, None, None);
                 task.items.insert(object, Vec::new());
                 // Requests the end of the stream before its items.
                 self.send(&WorkerMessage::RequestObject(object, id), None);
@@ -402,16 +402,16 @@ impl SimWorker {
                 SubmittedChild { object, calls: Vec::new() }
             }
             Child::Actor(calls) => {
-                let object = self.submit(task, (ACTOR, seed), 0, None, None);
+                let object = self.submit(task, ACTOR, seed, 0, None, None);
                 let calls = (0..calls).map(|call| {
                     let seed = call_seed(seed, call);
-                    self.submit(task, (METHOD, seed), 0, None, Some(object))
+                    self.submit(task, METHOD, seed, 0, None, Some(object))
                 });
                 let calls = calls.collect();
                 SubmittedChild { object, calls }
             }
             Child::Cancelled => {
-                let object = self.submit(task, (TASK, seed), number, None, None);
+                let object = self.submit(task, TASK, seed, number, None, None);
                 self.send(&WorkerMessage::Cancel(object, id, true), None);
                 SubmittedChild { object, calls: Vec::new() }
             }
@@ -423,7 +423,8 @@ impl SimWorker {
     fn submit(
         &mut self,
         task: &mut RunningTask,
-        (function, seed): (u32, u64),
+        function: u32,
+        seed: u64,
         number: u8,
         input: Option<u64>,
         actor: Option<u64>,
@@ -433,7 +434,7 @@ impl SimWorker {
         let mut arguments = vec![Argument::Value(&number)];
         arguments.extend(input.map(|object| Argument::Object(ObjectId(object))));
         let options = match function {
-            ACTOR if seed % 2 == 0 => {
+            ACTOR if seed.is_multiple_of(2) => {
                 let actor = ActorOptions { max_restarts: 2, max_task_retries: 5, ..ActorOptions::default() };
                 Some(RequestOptions { actor: Some(Box::new(actor)), ..RequestOptions::default() })
             }
