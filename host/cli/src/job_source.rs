@@ -21,8 +21,8 @@ pub(crate) enum SourcedJob {
 
 /// A job of a cluster, and the connection through which it is queried.
 pub(crate) struct JobInCluster {
-    client: ClusterClient,
-    job: ClusterJob,
+    pub(crate) client: ClusterClient,
+    pub(crate) job: ClusterJob,
 }
 
 /// Record of a job in a list. Serialized without its source.

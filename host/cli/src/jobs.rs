@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cluster_args::Remote;
 use crate::error::CliError;
 use crate::job_limits::{POLL_INTERVAL, SCANNED_JOBS_MAX};
-use crate::job_source::{self, JobFields, ListedJob, SourcedJob, job_store, query_running};
+use crate::job_source::{self, JobFields, JobInCluster, ListedJob, SourcedJob, job_store, query_running};
 use crate::output;
 use crate::remote::FollowOutput;
 use crate::table::{Columns, cell, ending, time};
@@ -21,7 +21,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
             let mut job = SourcedJob::find(id.as_deref(), remote).await?;
             match &mut job {
                 SourcedJob::Local(job) => local_status(job, json).await?,
-                SourcedJob::Cluster(remote) => cluster_status(&remote.1, json)?,
+                SourcedJob::Cluster(remote) => cluster_status(&remote.job, json)?,
             }
             job.close().await;
         }
@@ -182,7 +182,7 @@ async fn local_logs(job: &StoredJob, follow: bool, task: Option<&str>) -> Result
 }
 
 async fn cluster_logs(
-    (mut client, job): (ClusterClient, ClusterJob),
+    JobInCluster { mut client, job }: JobInCluster,
     follow: bool,
     task: Option<String>,
 ) -> Result<(), CliError> {
