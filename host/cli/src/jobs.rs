@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandbar_node::{ClusterClient, ClusterJob, JobCounts, JobQuery, JobRecord, JobResponse, RunState, StoredJob};
+use sandbar_node::{ClusterJob, JobCounts, JobQuery, JobRecord, JobResponse, RunState, StoredJob};
 use serde::Serialize;
 
 use crate::cluster_args::Remote;
