@@ -347,6 +347,7 @@ impl Engine {
         if self.workers.tick(&mut self.cx) {
             self.jobs.end_all(Fault::new(Code::Host, "workers can't be started"));
         }
+        self.objects.tick(&mut self.cx);
         self.unmet_demands.tick(&mut self.cx);
         self.deadlocks.tick(&mut self.cx);
         self.backpressure.tick(&mut self.cx);

@@ -80,6 +80,14 @@ impl Objects {
         }
     }
 
+    /// Makes room for messages that wait. A worker whose message waits can't return files: others must leave memory.
+    pub(super) fn tick(&self, cx: &mut Context) {
+        if !self.held.is_empty() {
+            cx.values.make_room();
+            cx.run_store_actions();
+        }
+    }
+
     /// Returns the workers whose messages wait, to be passed to [`Objects::release`] one after another.
     pub(super) fn take_held(&mut self) -> Vec<WorkerId> {
         std::mem::take(&mut self.held)

@@ -30,8 +30,9 @@ impl ValueStore {
         self.make_room();
     }
 
-    /// Starts evicting values if memory or open files exceed the high watermark.
-    pub(super) fn make_room(&mut self) {
+    /// Starts evicting values if memory or open files exceed the high watermark, and evicts more if what was requested from
+    /// workers before has not been returned.
+    pub fn make_room(&mut self) {
         let files = self.memory.files();
         if !self.memory.must_shrink(&self.limits) || self.disk.is_writing() {
             return;

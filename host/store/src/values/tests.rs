@@ -147,6 +147,19 @@ fn evicted_files_count_until_workers_return_them() {
 }
 
 #[test]
+fn other_values_are_evicted_instead_of_files_that_are_not_returned() {
+    let mut world = World::new(100 * MIB, 0);
+    let lent = world.object(60);
+    assert_eq!(world.lend(lent, 1), "file");
+    let other = world.object(30);
+    world.expects("forget w1 v0");
+    assert_eq!((world.places(&[lent, other]), world.used()), ("mm".into(), 90));
+    world.values.make_room();
+    world.expects("");
+    assert_eq!((world.places(&[lent, other]), world.used()), ("md".into(), 60));
+}
+
+#[test]
 fn memory_of_dropped_values_is_reused_by_its_writer() {
     let mut world = World::new(100 * MIB, 0);
     let first = world.unsealed(20, 1, 7);

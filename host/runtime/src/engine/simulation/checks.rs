@@ -106,7 +106,10 @@ impl World {
 
     pub(super) fn time_out_error(&self) -> String {
         let nodes: Vec<String> = self.nodes.keys().map(|number| self.describe(*number)).collect();
-        format!("jobs have not ended after {TIME_MAX:?}: {}", nodes.join("; "))
+        let surroundings = self.nodes.values().map(|node| node.surroundings.borrow());
+        let workers = surroundings.flat_map(|surroundings| surroundings.workers.clone());
+        let workers: Vec<String> = workers.map(|worker| worker.borrow().describe()).collect();
+        format!("jobs have not ended after {TIME_MAX:?}: {}; {}", nodes.join("; "), workers.join("; "))
     }
 
     fn describe(&self, number: u32) -> String {

@@ -144,7 +144,7 @@ pub(super) struct World {
     /// Hash of all that nodes have sent to each other, and when.
     pub(super) sent: FxHasher,
     pub(super) prints: bool,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -196,7 +196,7 @@ impl World {
             frame: Vec::new(),
             sent: FxHasher::default(),
             prints,
-            _folder: folder,
+            folder,
         };
         for node in 1..=faults.nodes {
             world.add_node(node);
@@ -210,7 +210,9 @@ impl World {
     }
 
     fn add_node(&mut self, number: u32) {
-        let folder = SpillFolder::new(self._folder.path().join(number.to_string()), Some(0));
+        let folder = self.folder.path().join(number.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        let folder = SpillFolder::new(folder, Some(0));
         let seed = Seed::new(self.random.next_u64());
         let mut surroundings = Surroundings::new(self.clock.clone(), seed, folder);
         surroundings.faults = [self.faults.disk_fails, self.faults.start_fails];

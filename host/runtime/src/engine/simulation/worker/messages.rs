@@ -80,7 +80,8 @@ impl SimWorker {
         }
         match requester.and_then(|task| self.tasks.get_mut(&task)) {
             Some(task) => {
-                contains.into_iter().for_each(|content| *task.holds.entry(content).or_default() += 1);
+                contains.iter().for_each(|content| *task.holds.entry(*content).or_default() += 1);
+                task.contents.insert(object, contains);
                 task.delivered.insert(object, value);
                 self.unblock(requester.unwrap_or(0));
             }

@@ -102,6 +102,8 @@ struct RunningTask {
     holds: BTreeMap<u64, u32>,
     /// Values or errors of requested objects.
     delivered: BTreeMap<u64, ValueOrError>,
+    /// Objects that values of requested objects contain.
+    contents: BTreeMap<u64, Vec<u64>>,
     /// Values of received items, by stream.
     items: BTreeMap<u64, Vec<u64>>,
     /// Number of a generator's items that its consumer has taken.
@@ -170,6 +172,16 @@ impl SimWorker {
     pub(super) fn is_idle(&self) -> bool {
         let all_wait = self.tasks.values().all(|task| task.stage == Stage::Quiesce);
         !self.is_alive || self.inbox.is_empty() && self.outbox.is_empty() && self.queue.is_empty() && all_wait
+    }
+
+    /// Describes what the tasks wait for.
+    pub(super) fn describe(&self) -> String {
+        let task = |(id, task): (&u64, &RunningTask)| {
+            let (stage, blocked) = (task.stage, task.is_blocked);
+            format!("{id} at {stage:?} (blocked: {blocked}, child {}, {:?})", task.next, task.children)
+        };
+        let tasks: Vec<String> = self.tasks.iter().map(task).collect();
+        format!("worker {} requests {:?}: {}", self.id, self.requests, tasks.join(", "))
     }
 
     /// Kills the process.
@@ -263,6 +275,7 @@ impl SimWorker {
                     results: Vec::new(),
                     holds: BTreeMap::new(),
                     delivered: BTreeMap::new(),
+                    contents: BTreeMap::new(),
                     items: BTreeMap::new(),
                     consumed: 0,
                     is_blocked: false,
@@ -461,7 +474,7 @@ impl SimWorker {
         };
         let result = match kind {
             Child::Cancelled => Some(Ok(0)),
-            Child::Task(_) => self.await_value(task, child.object),
+            Child::Task(_) => self.await_value_and_contents(task, seed, child.object),
             Child::Generator(_) => match task.delivered.get(&child.object) {
                 Some(Ok(_)) => {
                     let items = task.items.remove(&child.object).unwrap_or_default();
@@ -498,6 +511,30 @@ impl SimWorker {
                 None
             }
         }
+    }
+
+    /// Returns the result of a task with this seed. If it contains an object, that must be the one that the task stored.
+    fn await_value_and_contents(
+        &mut self,
+        task: &mut RunningTask,
+        seed: u64,
+        object: u64,
+    ) -> Option<Result<u64, TaskError>> {
+        let result = match self.await_value(task, object)? {
+            Ok(result) => result,
+            Err(error) => return Some(Err(error)),
+        };
+        let Some(content) = task.contents.get(&object).and_then(|contents| contents.first().copied()) else {
+            return Some(Ok(result));
+        };
+        let stored = match self.await_value(task, content)? {
+            Ok(stored) => stored,
+            Err(error) => return Some(Err(error)),
+        };
+        if stored != stored_value(seed) {
+            self.wrong_values.push(format!("object {content} in the result {object} has a wrong value"));
+        }
+        Some(Ok(result))
     }
 
     fn await_calls(&mut self, task: &mut RunningTask, seed: u64, calls: &[u64]) -> Option<Result<u64, TaskError>> {
