@@ -22,6 +22,7 @@ mod programs;
 mod real;
 mod rows;
 mod shell;
+mod shipped;
 mod soak;
 mod stored;
 mod streams;
