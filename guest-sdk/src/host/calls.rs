@@ -140,7 +140,7 @@ impl ProgramHost {
             Err(error) => Some(Err(error)),
         };
         let actor = call.actor;
-        // Unpins the objects of values that are no results.
+        // Unpins the objects of values that are not results.
         returned.iter().for_each(|(_, contains)| self.unpin(contains));
         match actor {
             Some(actor) => self.handle_actor_progress(actor, number, state, panicked, ended),

@@ -72,7 +72,7 @@ impl ProgramHost {
                 Following::Ended
             }
         };
-        // Unpins the objects of values that are no items.
+        // Unpins the objects of values that are not items.
         yielded.for_each(|(_, contains)| self.unpin(&contains));
         following
     }

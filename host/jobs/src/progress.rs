@@ -26,7 +26,7 @@ pub struct JobProgress {
     is_quiet: AtomicBool,
 }
 
-/// Adds its lifetime to the build time.
+/// Adds the time from its creation until it is dropped to the build time.
 #[derive(Debug)]
 pub struct BuildTimer<'a> {
     progress: &'a JobProgress,

@@ -358,6 +358,6 @@ pub struct HolderRow {
     pub name: String,
     /// Number of objects.
     pub objects: u64,
-    /// Bytes of their values.
+    /// Bytes of the objects' values.
     pub bytes: u64,
 }

@@ -103,7 +103,7 @@ fn a_call_that_no_worker_has_can_be_failed() {
     let mut world = actors();
     world.submit(t(50)).submit(needs(call(11, 10), &[50])).submit(call(12, 10)).submit(call(21, 20)).discard_actions();
     let deadlock = |call| Event::DeadlockDetected { call: TaskId(call), fault: Fault::new(Code::Deadlock, "for ever") };
-    // A call that waits for an object, a call behind it, an assigned call, and two tasks that are no calls.
+    // A call that waits for an object, a call behind it, an assigned call, and two tasks that are not calls.
     world.step(deadlock(12)).emits("finished t12").error_is(12, "main > t12: for ever [deadlock]");
     world
         .step(deadlock(11))

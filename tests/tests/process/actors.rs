@@ -1,4 +1,4 @@
-//! Actors: ordered calls, restarts, checkpoints, names, kills, and their end with the last handle.
+//! Actors: ordered calls, restarts, checkpoints, names, kills, and the end of an actor when its last handle is dropped.
 
 use std::time::{Duration, Instant};
 

@@ -26,7 +26,7 @@ pub enum HolderBehavior {
 /// Answer of the liar, a node that does not run `host/wire`, to every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
-    /// Sends bytes that are no answer.
+    /// Sends bytes that are not an answer.
     Garbage,
     /// Sends wrong bytes in the right form, after wrong hashes if requested.
     Wrong,
