@@ -103,6 +103,14 @@ fn a_peer_holds_objects_for_its_workers() {
 }
 
 #[test]
+fn objects_of_an_ended_job_are_lost_for_other_nodes() {
+    let mut world = World::new(1, 0);
+    world.remote_node(2, resources(1, 0, 0)).peer(3, 2).put(10, 1, DRIVER, &[]).job_ends(1).discard_actions();
+    let error = "the value of object 10 is lost: its job has ended on the node that stored it [object-lost]";
+    world.request(10, 3, 11).emits(&format!("refuse w3 o10 ({error})"));
+}
+
+#[test]
 fn tasks_go_to_remote_nodes_without_local_room() {
     let mut world = World::new(2, 2);
     world.remote_node(2, resources(2, 0, 0)).worker(8, 2).worker(9, 2);

@@ -31,6 +31,10 @@ impl Engine {
             let Some(event) = self.cx.effects.events.pop_front() else {
                 return self.leases.report_contention(&self.cx);
             };
+            if let Event::Recalled { tasks, .. } = &event {
+                // Until now, the scheduler could still have them interrupted.
+                tasks.iter().for_each(|task| self.deadlines.recalled(*task));
+            }
             self.cx.step(event);
         }
     }
@@ -98,11 +102,7 @@ impl Engine {
                 Workers::assign(cx, worker, task);
             }
             Action::Recall { worker } if cx.peers.is_remote(worker) => Peers::recall(cx, worker),
-            Action::Recall { worker } => {
-                for task in Workers::recall(cx, worker) {
-                    self.deadlines.recalled(task);
-                }
-            }
+            Action::Recall { worker } => Workers::recall(cx, worker),
             Action::Interrupt { worker, task, attempt } | Action::Withdraw { worker, task, attempt }
                 if cx.peers.is_remote(worker) =>
             {
@@ -190,5 +190,38 @@ impl Engine {
             self.peers.job_ended(&mut self.cx, job);
             Workers::dismiss(&mut self.cx, driver);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_sched::WorkerKind;
+
+    use super::super::simulation::idle_engine;
+    use super::*;
+
+    /// The scheduler has an attempt interrupted, and learns then that its worker has returned the task.
+    #[test]
+    fn a_worker_is_not_awaited_for_a_task_that_it_has_returned() {
+        let mut engine = idle_engine(1);
+        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks).unwrap();
+        let task = TaskId(1);
+        engine.cx.step_later(Event::Recalled { worker, tasks: vec![task] });
+        engine.interrupt(worker, task, Attempt(0), None);
+        assert!(!engine.deadlines.is_empty());
+        engine.run_effects();
+        assert!(engine.deadlines.is_empty());
+    }
+
+    /// The scheduler assigns a task of a job that ends before the assignment is handled, and has it interrupted.
+    #[test]
+    fn an_attempt_of_an_ended_job_ends_without_its_worker() {
+        let mut engine = idle_engine(1);
+        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks).unwrap();
+        Workers::assign(&mut engine.cx, worker, TaskId(1));
+        engine.interrupt(worker, TaskId(1), Attempt(0), None);
+        assert!(engine.deadlines.is_empty());
+        let reported = engine.cx.effects.events.pop_back();
+        assert!(matches!(reported, Some(Event::AttemptFinished { task: TaskId(1), .. })), "{reported:?}");
     }
 }

@@ -220,7 +220,8 @@ impl Workers {
     /// Assigns a task to a worker, behind tasks for which its queue had no room.
     pub(super) fn assign(cx: &mut Context, id: WorkerId, task: TaskId) {
         let Some(worker) = cx.workers.get_mut(&id) else { return };
-        if !worker.overflow.is_empty() {
+        // A job may have ended since: its attempts are interrupted next, also those that no worker knows.
+        if !worker.overflow.is_empty() || cx.scheduler.call(task).is_none() {
             worker.overflow.push_back(task);
             return;
         }
@@ -250,16 +251,15 @@ impl Workers {
         true
     }
 
-    /// Takes back the tasks that a worker has not started, and returns them.
-    pub(super) fn recall(cx: &mut Context, id: WorkerId) -> Vec<TaskId> {
-        let Some(worker) = cx.workers.get_mut(&id) else { return Vec::new() };
+    /// Takes back the tasks that a worker has not started.
+    pub(super) fn recall(cx: &mut Context, id: WorkerId) {
+        let Some(worker) = cx.workers.get_mut(&id) else { return };
         let mut tasks = worker.reclaim_tasks();
         for task in &tasks {
             drop_needs(worker, &cx.scheduler, *task);
         }
         tasks.extend(worker.overflow.drain(..));
-        cx.step_later(Event::Recalled { worker: id, tasks: tasks.clone() });
-        tasks
+        cx.step_later(Event::Recalled { worker: id, tasks });
     }
 
     /// Assigns tasks that wait for room, and returns workers that exited or failed, with the reasons.

@@ -118,8 +118,9 @@ impl<C, V> Scheduler<C, V> {
         }
         object.take_contents().iter().for_each(|content| self.unpin(*content));
         for WorkerCount { worker, times } in object.take_waiters() {
-            let times = if self.cluster.workers.find(worker).is_some() { times } else { 0 };
-            (0..times).for_each(|_| self.refuse_object(object.id, worker, None, Some(object.job), unknown(object.id)));
+            let Some(at) = self.cluster.workers.find(worker) else { continue };
+            let fault = self.absence(object.id, at);
+            (0..times).for_each(|_| self.refuse_object(object.id, worker, None, Some(object.job), fault.clone()));
         }
         if object.is_borrowed() {
             self.work.act(Action::ReleaseBorrow { object: object.id });
@@ -174,6 +175,9 @@ impl<C, V> Scheduler<C, V> {
         let task = self.ids.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
         match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
+            Err(_) if self.ids.find_object(id).is_none() => {
+                self.refuse_object(id, worker, task, job, self.absence(id, worker_at));
+            }
             Err(fault) => self.refuse_object(id, worker, task, job, fault),
             Ok(at) if !self.objects[at].is_pending() => {
                 self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
@@ -223,6 +227,18 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn hold_contents(&mut self, at: ObjectKey, worker: WorkerKey) {
         for index in 0..self.objects[at].contents().len() {
             self.hold(self.objects[at].contents()[index], worker);
+        }
+    }
+
+    /// Returns why a worker can't have an object that does not exist. A node names objects that were sent to it: they existed
+    /// until their job ended on this node, which it also does if the job's node has disconnected.
+    fn absence(&self, id: ObjectId, worker: WorkerKey) -> Fault {
+        match self.cluster.workers[worker].kind {
+            WorkerKind::PeerProxy => {
+                let message = format!("the value of object {id} is lost: its job has ended on the node that stored it");
+                Fault::new(Code::ObjectLost, message)
+            }
+            _ => unknown(id),
         }
     }
 
