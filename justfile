@@ -22,6 +22,14 @@ simulate seeds="10000":
     SANDBAR_SEEDS={{ seeds }} cargo xtask test -- -p sandbar-runtime engine::simulation
     cd tests/simulation && SANDBAR_SEEDS={{ seeds }} cargo test --release
 
+# Kill nodes of a cluster, one after another, while jobs run on it; the tests do so for 24 seconds
+soak seconds="300" interval="20":
+    SANDBAR_SOAK_S={{ seconds }} SANDBAR_SOAK_EVERY_S={{ interval }} cargo xtask test -- -p sandbar-tests soak -- --nocapture
+
+# Flood a node with connections of strangers; the tests do so for 3 seconds of each kind
+flood seconds="60":
+    SANDBAR_FLOOD_S={{ seconds }} cargo xtask test -- -p sandbar-wire --test flood -- --nocapture
+
 # Check formatting, lints, the documentation of the SDK, and (with cargo-deny) licences and advisories
 lint:
     cargo xtask lint
