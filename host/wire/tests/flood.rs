@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use raw::Raw;
+use sandbar_seeds::number_from_env;
 use sandbar_wire::*;
 use support::*;
 
@@ -23,17 +24,13 @@ const MEMORY_GROWTH_BYTES_MAX: usize = 64 << 20;
 /// Addresses of the attacker.
 const ADDRESSES: u8 = 64;
 
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
-}
-
 fn seconds() -> u64 {
-    setting("SANDBAR_FLOOD_S", 3)
+    number_from_env("SANDBAR_FLOOD_S").unwrap_or(3)
 }
 
 /// Attempts a second that the attacker makes, if its processor allows.
 fn rate() -> u64 {
-    setting("SANDBAR_FLOOD_RATE", 2_000)
+    number_from_env("SANDBAR_FLOOD_RATE").unwrap_or(2_000)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

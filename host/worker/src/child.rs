@@ -32,7 +32,7 @@ impl WorkerChild {
             // Its own process group, so that signals from a terminal or shell reach only the node.
             .process_group(0);
         let child = spawn::in_own_group(|| command.spawn())?;
-        // Closes the worker's end of the socket in this process. Otherwise this process would not see the worker's end.
+        // Closes the worker's end of the socket in this process. Otherwise this process would not notice that the worker has exited.
         drop(command);
         Ok((WorkerChild(Some(child)), ours))
     }

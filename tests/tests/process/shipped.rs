@@ -1,4 +1,4 @@
-//! What the shipped programs consist of.
+//! Contents of the shipped programs: what must be linked into them, and what must not.
 
 use sandbar_tests::{host, workspace};
 

@@ -220,7 +220,7 @@ impl Workers {
     /// Assigns a task to a worker, behind tasks for which its queue had no room.
     pub(super) fn assign(cx: &mut Context, id: WorkerId, task: TaskId) {
         let Some(worker) = cx.workers.get_mut(&id) else { return };
-        // A job may have ended since: its attempts are interrupted next, also those that no worker knows.
+        // If the task's job has ended, the scheduler has the attempt interrupted next, which removes it from the overflow.
         if !worker.overflow.is_empty() || cx.scheduler.call(task).is_none() {
             worker.overflow.push_back(task);
             return;
