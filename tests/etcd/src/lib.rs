@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid};
 
 /// Time limit for the start of a cluster.
 pub const START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -103,13 +103,31 @@ impl Member {
         }
     }
 
-    /// Sends the member a signal.
+    /// Stops the member, which simulates a partition of the network, and returns when none of its threads runs.
     ///
     /// # Panics
     /// Panics if the member is not running.
-    pub fn signal(&self, signal: Signal) {
-        let process = self.process.as_ref().expect("the member runs");
-        kill_process(Pid::from_child(process), signal).unwrap();
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        // The signal returns at once: a thread may still answer the next request.
+        waitid(WaitId::Pid(self.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+            .unwrap();
+    }
+
+    /// Resumes a stopped member.
+    ///
+    /// # Panics
+    /// Panics if the member is not running.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(self.process.as_ref().expect("the member runs"))
     }
 
     /// Returns whether the member is the leader, or `None` if it does not respond.

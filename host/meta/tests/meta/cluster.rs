@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use sandbar_core::Seed;
 use sandbar_etcd::{Member, START_TIME_MAX, plan};
 use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, EtcdTls, MetaLimits, MetaStore};
@@ -100,11 +99,11 @@ impl Cluster {
 
     /// Stops a member as a network partition does: its connections stay open but are silent.
     pub fn cut_off(&mut self, member: usize) {
-        self.members[member].signal(Signal::STOP);
+        self.members[member].stop();
     }
 
     pub fn join_again(&mut self, member: usize) {
-        self.members[member].signal(Signal::CONT);
+        self.members[member].resume();
     }
 
     /// Waits for a leader and returns it.
