@@ -176,7 +176,7 @@ pub(crate) async fn serve(cluster: Arc<ClusterState>, node: Option<NodeId>, mut 
         let request: TrainRequest = postcard::from_bytes(&bytes).map_err(of_unit)?;
         validate(&request)?;
         let _permit = runtime.services.units.acquire(request.bytes).await?;
-        let mut draft = runtime.services.units.draft(request.bytes).map_err(of_unit)?;
+        let mut draft = runtime.services.units.draft(request.tenant, request.bytes).map_err(of_unit)?;
         let mut at = 0;
         let write = |chunk: &[u8]| {
             draft.put(&SegmentPart::Bytes(at, chunk))?;

@@ -235,16 +235,6 @@ impl ProgramRunner {
 
     /// Returns the runtime, which the first call starts.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>, Fault> {
-        self.runtime_with(false)
-    }
-
-    /// Returns the runtime. If this call starts it, its workers start with the first job, unless other nodes may use
-    /// them.
-    pub(crate) fn runtime_without_workers(&self) -> Result<Arc<Runtime>, Fault> {
-        self.runtime_with(self.options.peers.is_none())
-    }
-
-    fn runtime_with(&self, on_demand: bool) -> Result<Arc<Runtime>, Fault> {
         let mut runtime: MutexGuard<'_, Option<Arc<Runtime>>> =
             self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = &*runtime {
@@ -258,8 +248,7 @@ impl ProgramRunner {
                 node,
                 // A node without peers has all ids.
                 worker_ids: first..if peers.is_some() { first + WORKERS_MAX } else { WORKER_IDS_MAX },
-                workers: self.options.workers,
-                on_demand,
+                workers: self.options.workers as u32,
                 resources: resources.clone(),
                 job_limits: JOB_LIMITS,
                 task_limits: self.options.limits,
@@ -292,7 +281,7 @@ impl ProgramRunner {
 
 impl CallScheduler for ProgramRunner {
     fn start(&self, job: CallJob) -> Result<Box<dyn Leases>, Fault> {
-        CallScheduler::start(&self.runtime_without_workers()?.handle(), job)
+        CallScheduler::start(&self.runtime()?.handle(), job)
     }
 }
 

@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, WorkerId};
+use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
-use sandbar_sched::WorkerKind;
+use sandbar_sched::{TenantShare, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CallJob;
 use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
@@ -68,6 +68,7 @@ pub(crate) enum Request {
     Connect(NewPeer),
     Share(ObjectId, Callback<Result<SealedFile, Fault>>),
     AddWorkerIds(Range<u32>),
+    SetShare(TenantId, TenantShare),
     /// A value was fetched, by its number.
     Fetched(u64, Result<SealedFile, Fault>),
     /// A program of a node was loaded, by its number.
@@ -107,6 +108,11 @@ impl RuntimeHandle {
         self.send(Request::StopJob(job, sender));
         // Nothing is sent: the runtime drops the sender.
         let _ = stopped.recv();
+    }
+
+    /// Changes a tenant's share of the node.
+    pub fn set_share(&self, tenant: TenantId, share: TenantShare) {
+        self.send(Request::SetShare(tenant, share));
     }
 
     /// Connects another node.
@@ -311,6 +317,7 @@ impl EventLoop {
             Request::Connect(peer) => engine.join(peer),
             Request::Share(object, reply) => engine.share(object, reply),
             Request::AddWorkerIds(ids) => engine.add_worker_ids(ids),
+            Request::SetShare(tenant, share) => engine.set_share(tenant, share),
             Request::Fetched(number, fetched) => engine.fetched(number, fetched),
             Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
             Request::CachedResults(name, from, reply) => reply(engine.cached_results(&name, from)),
@@ -355,18 +362,18 @@ impl Driver for ThreadDriver {
         monotonic_nanos()
     }
 
-    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<BoxedWorkerLink> {
+    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind, tenant: TenantId) -> io::Result<BoxedWorkerLink> {
         let name = match kind {
-            WorkerKind::Tasks => "tasks",
+            WorkerKind::Tasks(_) | WorkerKind::RemoteTasks => "tasks",
             WorkerKind::Driver(_) => "driver",
-            WorkerKind::Actors => "actors",
+            WorkerKind::Actors(_) => "actors",
             WorkerKind::Actor(_) => "actor",
             WorkerKind::PeerProxy => "peer",
             WorkerKind::Leases => "leases",
         };
         // Children of one actor must not occupy a worker that others share.
-        let options = ProgramWorkerOptions { inline: kind != WorkerKind::Actors, ..self.workers.clone() };
-        Ok(Box::new(ProgramWorker::start(&options, worker, name, &self.handle.doorbell)?))
+        let options = ProgramWorkerOptions { inline: !matches!(kind, WorkerKind::Actors(_)), ..self.workers.clone() };
+        Ok(Box::new(ProgramWorker::start(&options, worker, name, tenant, &self.handle.doorbell)?))
     }
 
     fn has_peers(&self) -> bool {

@@ -30,6 +30,8 @@ pub(super) struct Worker {
     /// A message whose values wait for memory. Later messages wait too.
     pub(super) held_message: Option<Vec<u8>>,
     pub(super) created: Instant,
+    /// Since when it has had nothing to do, as of the last check.
+    pub(super) idle_since: Option<Instant>,
     /// Whether it has sent a message, which shows that its start succeeded.
     pub(super) has_sent: bool,
     /// Reason for which it must be killed.
@@ -49,6 +51,7 @@ impl Worker {
             admitted: VecDeque::new(),
             held_message: None,
             created,
+            idle_since: None,
             has_sent: false,
             failure: None,
         }

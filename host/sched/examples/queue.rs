@@ -78,12 +78,12 @@ fn started() -> Steps {
     let resources = ResourceSet { cpus: u64::from(WORKERS) * RESOURCE_UNIT, ..ResourceSet::default() };
     let ready = |worker, kind| Event::WorkerReady { worker, node, kind };
     let mut events = vec![
-        Event::NodeJoined { node, resources, remote: false },
+        Event::NodeJoined { node, resources, remote: false, workers: 0 },
         Event::JobStarted { job, tenant: TenantId::DEFAULT, limits },
         ready(DRIVER, WorkerKind::Driver(job)),
         Event::Submitted { task: submission(FIRST, None, &Arc::from("main"), 0) },
     ];
-    events.extend((0..WORKERS).map(|index| ready(WorkerId(2 + index), WorkerKind::Tasks)));
+    events.extend((0..WORKERS).map(|index| ready(WorkerId(2 + index), WorkerKind::Tasks(TenantId::DEFAULT))));
     events.into_iter().for_each(|event| steps.step(event, &mut Vec::new()));
     steps
 }

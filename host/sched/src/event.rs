@@ -15,8 +15,8 @@ use crate::records::resources::ResourceSet;
 #[derive(Debug, Clone)]
 pub enum Event<C, V> {
     /// A node joined, with these resources. `remote` marks a node that takes long to reach: tasks go there only if no
-    /// local node has room, and in larger batches.
-    NodeJoined { node: NodeId, resources: ResourceSet, remote: bool },
+    /// local node has room, and in larger batches. On a local node, each tenant gets up to `workers` task workers.
+    NodeJoined { node: NodeId, resources: ResourceSet, remote: bool, workers: u32 },
     /// A node drains: it gets no more tasks, and the tasks that it has not started are recalled.
     NodeDraining { node: NodeId },
     /// Resources of a remote node that other schedulers use, in place of the node's previous report. They are not
@@ -26,8 +26,13 @@ pub enum Event<C, V> {
     NodeLost { node: NodeId },
     /// A worker is ready for tasks.
     WorkerReady { worker: WorkerId, node: NodeId, kind: WorkerKind },
-    /// A worker is lost. `started` are its tasks that are known to have started; the others keep their attempt.
-    WorkerLost { worker: WorkerId, started: Vec<TaskId> },
+    /// A worker is lost. `started` are its tasks that are known to have started; the others keep their attempt. If the
+    /// worker was killed because of one of its tasks, only that `culprit` loses one of its retries.
+    WorkerLost { worker: WorkerId, started: Vec<TaskId>, culprit: Option<TaskId> },
+    /// The share of a tenant is this one from now on.
+    ShareChanged { tenant: TenantId, share: TenantShare },
+    /// Time passed, as told by [`Scheduler::set_time`](crate::Scheduler::set_time): tenants may have waited too long.
+    Tick,
     /// A job started.
     JobStarted { job: JobId, tenant: TenantId, limits: JobLimits },
     /// A job ended: its tasks are cancelled and its state is removed.
@@ -108,12 +113,14 @@ pub enum Event<C, V> {
 /// Purpose of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerKind {
-    /// Runs tasks of any job.
-    Tasks,
+    /// Runs tasks of one tenant.
+    Tasks(TenantId),
+    /// Stands for a task worker of a remote node, which runs tasks of any tenant: that node keeps them apart.
+    RemoteTasks,
     /// Runs the root task of one job, and children of that task inline.
     Driver(JobId),
-    /// Hosts actors that request less than one processor each.
-    Actors,
+    /// Hosts actors of one tenant that request less than one processor each.
+    Actors(TenantId),
     /// Hosts one actor.
     Actor(ActorId),
     /// Stands for the workers that run calls of jobs: has any number of leases.
@@ -127,7 +134,27 @@ pub enum WorkerKind {
 impl WorkerKind {
     /// Whether tasks of a worker of this kind run at once, so that each has processors of its own.
     pub(crate) fn runs_several(self) -> bool {
-        matches!(self, WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases)
+        matches!(self, WorkerKind::Actors(_) | WorkerKind::PeerProxy | WorkerKind::Leases)
+    }
+
+    /// Whether a worker of this kind runs tasks that the scheduler places freely.
+    pub(crate) fn runs_tasks(self) -> bool {
+        matches!(self, WorkerKind::Tasks(_) | WorkerKind::RemoteTasks)
+    }
+}
+
+/// A tenant's share of the resources while several tenants compete for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantShare {
+    /// Relative weight, at least 1: a tenant of weight 200 gets twice as much as one of weight 100.
+    pub weight: u32,
+    /// Processors of the local nodes that the tenant can always use, in [`RESOURCE_UNIT`](crate::RESOURCE_UNIT)s.
+    pub reserved_cpus: u64,
+}
+
+impl Default for TenantShare {
+    fn default() -> TenantShare {
+        TenantShare { weight: 100, reserved_cpus: 0 }
     }
 }
 

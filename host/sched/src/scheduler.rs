@@ -26,11 +26,20 @@ pub struct Options {
     pub window_max: u32,
     /// Maximum number of actors in a worker that hosts several.
     pub actors_max: u32,
+    /// Nanoseconds that a tenant waits, while it uses less than its share, until its tasks start on processors that others
+    /// use.
+    pub patience_nanos: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { window_nanos: 1_000_000, remote_window_nanos: 10_000_000, window_max: 1024, actors_max: 1000 }
+        Options {
+            window_nanos: 1_000_000,
+            remote_window_nanos: 10_000_000,
+            window_max: 1024,
+            actors_max: 1000,
+            patience_nanos: 10_000_000,
+        }
     }
 }
 
@@ -74,6 +83,12 @@ impl<C, V> Scheduler<C, V> {
             cluster: Cluster::new(),
             work: StepWork::new(),
         }
+    }
+
+    /// Sets the time of the next events, in nanoseconds of a monotonic clock. Tenants are charged for the time that they use
+    /// resources.
+    pub fn set_time(&mut self, nanos: u64) {
+        self.cluster.tenants.set_time(nanos);
     }
 
     /// Applies an event and appends the resulting actions to `actions`. Tasks and objects that the actions name exist

@@ -167,7 +167,7 @@ fn names_are_of_one_actor_and_go_with_it() {
 }
 
 #[test]
-fn a_detached_actor_outlives_its_job_and_is_everybodys() {
+fn a_detached_actor_outlives_its_job_and_is_its_tenants() {
     let mut world = alive(0);
     world.job(9, dsl::LIMITS).discard_actions();
     let spec = |task| {
@@ -187,7 +187,9 @@ fn a_detached_actor_outlives_its_job_and_is_everybodys() {
     world.submit(of_job_2(call(30, 20))).emits("run w7 t30");
     world.submit(refs(of_job_2(t(31)), &[20])).emits("run w1 t31");
     // A call of another job's actor is rejected.
-    world.submit(of_job_2(call(32, 10))).error_is(32, "main > t32: actor 10 is of another job [bad-request]");
+    world
+        .submit(of_job_2(call(32, 10)))
+        .error_is(32, "main > t32: actor 10 does not exist or was removed [actor-died]");
     world.job_ends(1).discard_actions().actor_is(20, Some(ActorState::Alive)).actor_is(10, None);
     world.job_ends(2).emits_only("withdraw", "withdraw w7 t30").job_ends(9).discard_actions().actor_is(20, None);
 }

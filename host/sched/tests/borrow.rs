@@ -99,7 +99,10 @@ fn a_peer_holds_objects_for_its_workers() {
     world.emits("run w2 t11").request(10, 3, 11).emits("deliver w3 o10").add_reference(10, 3, 11).release(10, DRIVER);
     world.done(11, 2).emits("finished t11").release(10, 3).emits("drop o10");
     // The peer does not act for tasks on other nodes.
-    world.request(11, 3, 1).emits_only("refuse", "refuse w3 o11 (object 11 is of another job [bad-request])");
+    world.request(11, 3, 1).emits_only(
+        "refuse",
+        "refuse w3 o11 (the value of object 11 is lost: its job has ended on the node that stored it [object-lost])",
+    );
 }
 
 #[test]

@@ -315,7 +315,7 @@ fn only_tasks_of_its_job_use_and_remove_a_group() {
     world.group(50, Pack, &cpus([2])).job(2, LIMITS).driver(200, 1, 2).submit(first(2, 2)).discard_actions();
     let of_job_2 = |task: Submission<u64>| Submission { job: sandbar_core::JobId(2), ..task };
     world.submit(of_job_2(within(child(20, 2, 200), 50, None)));
-    world.error_is(20, "main > t20: placement group 0-50 is of another job [bad-request]");
+    world.error_is(20, "main > t20: placement group 0-50 does not exist or was removed [group-removed]");
     let (group, task, worker) = (sandbar_core::GroupId(50), sandbar_core::TaskId(2), sandbar_core::WorkerId(200));
     world.step(Event::GroupRemoved { group, task, worker }).group_is(50, "Created 1");
 }

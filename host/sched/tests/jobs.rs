@@ -54,7 +54,9 @@ fn objects_of_failed_submissions_are_limited() {
     });
     assert_eq!(world.kept().len(), 1 + (1 << 16));
     world.submit(Submission { returns: u32::MAX, ..t(1 << 50) }).request(1 << 50, DRIVER, 1);
-    world.emits("refuse w100 o1125899906842624 (main: unknown object 1125899906842624 [bad-request])");
+    world.emits(
+        "refuse w100 o1125899906842624 (main: object 1125899906842624 does not exist in this job [bad-request])",
+    );
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn nothing_is_left_of_a_job_that_has_ended() {
     assert_eq!(world.free_cpus(1), 0, "what runs still takes room");
     // Events for the ended job are ignored.
     world.submit(t(15)).put(21, 1, DRIVER, &[]).release(10, DRIVER).request(10, DRIVER, 1).cancel(11, true);
-    world.emits("drop o21, refuse w100 o10 (unknown object 10 [bad-request])");
+    world.emits("drop o21, refuse w100 o10 (object 10 does not exist in this job [bad-request])");
     world.job(2, LIMITS).submit(first(2, 2)).driver(200, 1, 2).emits("run w200 t2");
     let other = Submission { job: JobId(2), parent: Some(parent(2, 0, 200)), ..t(30) };
     world.submit(other).emits("");
@@ -103,13 +105,13 @@ fn duplicate_and_unknown_ids_are_harmless() {
     world.submit(Submission { returns: 2, ..t(u64::MAX) }).emits("");
     // Objects that do not exist or are of another job.
     world.submit(needs(t(20), &[77])).submit(refs(t(21), &[2])).emits("");
-    world.error_is(20, "main > t20: unknown object 77 [bad-request]");
-    world.error_is(21, "main > t21: object 2 is of another job [bad-request]");
+    world.error_is(20, "main > t20: object 77 does not exist in this job [bad-request]");
+    world.error_is(21, "main > t21: object 2 does not exist in this job [bad-request]");
     world.put(22, 1, DRIVER, &[2]).emits("drop o22");
-    world.error_is(22, "main: object 2 is of another job [bad-request]");
-    world.request(2, DRIVER, 1).emits("refuse w100 o2 (main: object 2 is of another job [bad-request])");
+    world.error_is(22, "main: object 2 does not exist in this job [bad-request]");
+    world.request(2, DRIVER, 1).emits("refuse w100 o2 (main: object 2 does not exist in this job [bad-request])");
     // Events from a worker that does not have the task.
-    world.request(10, 2, 1).emits("refuse w2 o10 (object 10 is of another job [bad-request])");
+    world.request(10, 2, 1).emits("refuse w2 o10 (object 10 does not exist in this job [bad-request])");
     world.done(10, 2).fails(10, 1, 1, false).release(10, 2).put(23, 10, 2, &[]).emits("drop o10, drop o23");
     world
         .block(10, 2, true)
@@ -120,7 +122,7 @@ fn duplicate_and_unknown_ids_are_harmless() {
     // A value with an object of another job.
     let outcome = Outcome::Succeeded(vec![(10, vec![]), (11, objects(&[2])), (12, vec![])]);
     world.finish(10, 0, 1, outcome, 1).emits("drop o10, drop o11, drop o12, finished t10");
-    world.error_is(12, "main > t10: object 2 is of another job [bad-request]");
+    world.error_is(12, "main > t10: object 2 does not exist in this job [bad-request]");
     world.step(Event::ReferencesReleased { object: ObjectId(10), worker: WorkerId(DRIVER), count: u32::MAX }).emits("");
     world.release(10, DRIVER).release(11, 77).lose(77, &[1]).lose_node(77).job_ends(77).cancel(77, true).emits("");
 }

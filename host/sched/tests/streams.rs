@@ -77,7 +77,7 @@ fn an_item_may_contain_objects_and_be_an_error() {
     assert_eq!(world.steps.object(ObjectId(20)).map(|object| object.holders), Some(vec![(WorkerId(DRIVER), 1)]));
     world.release(21, DRIVER).emits("drop o21").release(20, DRIVER).emits("drop o20");
     world.yields_with_refs(10, 0, 1, 1, 22, &[99]).emits("drop o22, item w100 o10 o22");
-    world.error_is(22, "main > t10: unknown object 99 [bad-request]");
+    world.error_is(22, "main > t10: object 99 does not exist in this job [bad-request]");
     let (value, refs) = (Err(Fault::new(Code::StoreFull, "no room")), Vec::new());
     let (task, attempt, worker, index, object) = (TaskId(10), Attempt(0), WorkerId(1), 2, ObjectId(23));
     world.step(Event::Yielded { task, attempt, worker, index, object, value, refs }).emits("item w100 o10 o23");

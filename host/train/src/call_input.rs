@@ -10,7 +10,7 @@ use sandbar_batch::EncodedBatch;
 use sandbar_core::{Code, Fault};
 use sandbar_dataset::{UnitGroup, UnitMemory, UnitShape};
 use sandbar_store::{SegmentDraft, SegmentPart};
-use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload, Pool};
+use sandbar_worker::{BatchLocation, GROUP_BYTES, Groups, INLINE_BYTES_MAX, JobCalls, PART_ALIGNMENT, Payload};
 
 fn encode(batch: &RecordBatch) -> Result<EncodedBatch, Fault> {
     sandbar_batch::encode(batch).map_err(|e| Fault::new(Code::Columns, e.to_string()))
@@ -57,30 +57,30 @@ impl BatchInput {
     /// Appends a batch and its companion columns, which the output of a scalar function is collected with.
     pub(crate) fn push(
         &mut self,
-        pool: &Pool,
+        calls: &JobCalls,
         batch: &RecordBatch,
         companions: Option<&RecordBatch>,
     ) -> Result<(), Fault> {
         let input = EncodedInput { batch: encode(batch)?, companions: companions.map(encode).transpose()? };
         if let Some(first) = self.inline.take() {
-            self.write(pool, &first)?;
+            self.write(calls, &first)?;
         } else if self.batches.is_empty() && input.batch.header.len() + input.batch.body_bytes <= INLINE_BYTES_MAX {
             self.inline = Some(input.into());
             return Ok(());
         }
-        self.write(pool, &input)
+        self.write(calls, &input)
     }
 
-    fn write(&mut self, pool: &Pool, EncodedInput { batch, companions }: &EncodedInput) -> Result<(), Fault> {
+    fn write(&mut self, calls: &JobCalls, EncodedInput { batch, companions }: &EncodedInput) -> Result<(), Fault> {
         let bytes = |batch: &EncodedBatch| batch.body_bytes + batch.header.len().next_multiple_of(PART_ALIGNMENT);
         let companion_bytes = companions.as_ref().map_or(0, |companions| bytes(companions) + PART_ALIGNMENT);
         // Expected batches are about as large as this one.
         let remaining = self.expected_batches.saturating_sub(self.batches.len() + 1);
         let following_bytes = remaining * ((bytes(batch) + companion_bytes) / 16 * 17);
-        let location = self.write_batch(pool, batch, companion_bytes + following_bytes)?;
+        let location = self.write_batch(calls, batch, companion_bytes + following_bytes)?;
         self.batches.push(location);
         if let Some(companions) = companions {
-            let location = self.write_batch(pool, companions, following_bytes)?;
+            let location = self.write_batch(calls, companions, following_bytes)?;
             self.companions.push(location);
         }
         Ok(())
@@ -89,14 +89,14 @@ impl BatchInput {
     /// Writes a batch, and reserves memory for about `following_bytes` bytes after it.
     fn write_batch(
         &mut self,
-        pool: &Pool,
+        calls: &JobCalls,
         batch: &EncodedBatch,
         following_bytes: usize,
     ) -> Result<BatchLocation, Fault> {
         let ([body_at, header_at], end) = part_offsets(self.end, [batch.body_bytes, batch.header.len()]);
         let capacity = end + following_bytes.min(RESERVED_BYTES_MAX);
         let draft = match self.draft.take() {
-            None => pool.draft(capacity),
+            None => calls.draft(capacity),
             Some(draft) if end <= draft.bytes() => Ok(draft),
             Some(draft) => draft.copy_with_capacity(capacity.max(2 * self.end)),
         };
@@ -130,13 +130,13 @@ pub(crate) struct UnitInput {
 
 impl UnitInput {
     /// Allocates memory for a unit of this shape, with the columns of `schema`.
-    pub(crate) fn reserve(pool: &Pool, schema: &Schema, shape: &UnitShape) -> Result<UnitInput, Fault> {
+    pub(crate) fn reserve(calls: &JobCalls, schema: &Schema, shape: &UnitShape) -> Result<UnitInput, Fault> {
         let column = [0, size_of::<f64>() * shape.rows];
         let header = sandbar_batch::flat_header(schema, shape.rows, &vec![(0, &column[..]); shape.columns])
             .map_err(|e| Fault::new(Code::Columns, e.to_string()))?;
         let lengths = [header.len(), GROUP_BYTES * shape.groups, size_of::<f64>() * shape.test_rows];
         let (offsets, end) = part_offsets(body_bytes(shape), lengths);
-        Ok(UnitInput { draft: pool.draft(end).map_err(no_memory)?, shape: *shape, header, offsets })
+        Ok(UnitInput { draft: calls.draft(end).map_err(no_memory)?, shape: *shape, header, offsets })
     }
 
     /// Returns the input, once the numbers are written.
@@ -191,7 +191,7 @@ pub(crate) struct PredictionGroup<'a> {
 
 /// Writes the input of a prediction: the rows of groups, with the stored model of each.
 pub(crate) fn prediction_input(
-    pool: &Pool,
+    calls: &JobCalls,
     batch: &RecordBatch,
     groups: &[PredictionGroup<'_>],
 ) -> Result<(Payload, Groups), Fault> {
@@ -213,7 +213,7 @@ pub(crate) fn prediction_input(
     let buffers = encoded.buffers.iter().map(|(at, bytes)| SegmentPart::Bytes(*at, bytes));
     let others = [(header_at, &encoded.header), (table_at, &table), (extra_at, &extra)];
     let mut parts = buffers.chain(others.map(|(at, bytes)| SegmentPart::Bytes(at, bytes)));
-    let mut draft = pool.draft(end).map_err(no_memory)?;
+    let mut draft = calls.draft(end).map_err(no_memory)?;
     parts.try_for_each(|part| draft.put(&part)).map_err(no_memory)?;
     let (body_bytes, header_bytes) = (encoded.body_bytes as u64, encoded.header.len() as u64);
     let batches = [BatchLocation { body_at: 0, body_bytes, header_bytes }].into();

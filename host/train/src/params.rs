@@ -30,7 +30,7 @@ impl JobExecution {
         let schema = Schema::new(columns.map(|c| Field::new(c, DataType::Float64, false)).collect::<Vec<_>>());
         let shape = UnitShape { groups: 0, columns: schema.fields().len(), rows: 0, test_rows: 0 };
         let refusal = async |binding: Arc<Binding>| {
-            let (payload, groups) = UnitInput::reserve(self.calls.pool(), &schema, &shape)?.lend(&[])?;
+            let (payload, groups) = UnitInput::reserve(&self.calls, &schema, &shape)?.lend(&[])?;
             let work = CallWork::Fit(payload, groups.into());
             let response = self.calls.call(CallRequest { binding, seed: train.seed, work }).await;
             // Other faults are reported when the groups are trained.

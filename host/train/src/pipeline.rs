@@ -336,7 +336,7 @@ impl TransformCall {
         let companions = self.companions(transform, &batch);
         let pushed = transform
             .project(&batch)
-            .and_then(|input| self.input.push(self.pipeline.calls.pool(), &input, companions.as_ref()));
+            .and_then(|input| self.input.push(&self.pipeline.calls, &input, companions.as_ref()));
         pushed.map_err(|fault| fault.in_function(&transform.udf))?;
         if transform.output.is_some() {
             self.scalar_input.push(batch);

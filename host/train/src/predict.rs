@@ -253,7 +253,7 @@ impl PredictionContext {
                 PredictionGroup { first_row, rows, model: self.models.stored(group.model) }
             })
             .collect();
-        let (payload, groups) = prediction_input(self.calls.pool(), &batch, &groups)?;
+        let (payload, groups) = prediction_input(&self.calls, &batch, &groups)?;
         let binding = self.models.binding(call.trainer).clone();
         let work = CallWork::Predict(payload, groups.into());
         let request = CallRequest { binding, seed: self.models.train.seed, work };

@@ -506,9 +506,9 @@ async fn train_partition(
     p: usize,
     _memory: Option<OwnedSemaphorePermit>,
 ) -> Result<PartitionOutput, TrainError> {
-    let pool = context.pipeline.calls.pool().clone();
+    let calls = context.pipeline.calls.clone();
     let units = tokio::task::spawn_blocking(move || {
-        partitions.units(p, |shape| Ok::<_, TrainError>(UnitInput::reserve(&pool, partitions.schema(), shape)?))
+        partitions.units(p, |shape| Ok::<_, TrainError>(UnitInput::reserve(&calls, partitions.schema(), shape)?))
     });
     let units = units.await??;
     let mut output = PartitionOutput::default();

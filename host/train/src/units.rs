@@ -15,7 +15,7 @@ use sandbar_dataset::UnitShape;
 use sandbar_dense::DeviceChoice;
 use sandbar_functions::{FunctionLoader, LoadedComponent, log_lines};
 use sandbar_jobs::JobProgress;
-use sandbar_store::SegmentDraft;
+use sandbar_store::{SegmentDraft, SegmentPool};
 use sandbar_worker::{Binding, CallJob, CallRequest, CallScheduler, CallWork, Groups, JobCalls, Payload, Pool};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -195,6 +195,8 @@ pub struct UnitServer {
     unit_bytes_max: u64,
     slots: Arc<Semaphore>,
     loaded: Mutex<LoadedTrainers>,
+    /// Memory of units of the tenant whose unit came last: another tenant gets other memory.
+    segments: Mutex<(TenantId, SegmentPool)>,
 }
 
 #[derive(Debug, Default)]
@@ -208,7 +210,8 @@ impl UnitServer {
     /// bytes.
     pub fn new(pool: Arc<Pool>, functions: FunctionLoader, limits: Limits, unit_bytes_max: u64) -> UnitServer {
         let slots = Arc::new(Semaphore::new(2 * pool.workers()));
-        UnitServer { pool, functions, limits, unit_bytes_max, slots, loaded: Mutex::default() }
+        let (loaded, segments) = (Mutex::default(), Mutex::default());
+        UnitServer { pool, functions, limits, unit_bytes_max, slots, loaded, segments }
     }
 
     /// Waits for a free slot for a unit of `bytes` bytes.
@@ -224,12 +227,16 @@ impl UnitServer {
         self.slots.clone().acquire_owned().await.map_err(|_| Fault::new(Code::Host, "the node is shutting down"))
     }
 
-    /// Allocates memory for a unit.
+    /// Allocates memory for a unit of a tenant.
     ///
     /// # Errors
     /// Fails if no memory is available.
-    pub fn draft(&self, bytes: u64) -> std::io::Result<SegmentDraft> {
-        self.pool.draft(usize::try_from(bytes).map_err(std::io::Error::other)?)
+    pub fn draft(&self, tenant: TenantId, bytes: u64) -> std::io::Result<SegmentDraft> {
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        if segments.0 != tenant {
+            *segments = (tenant, SegmentPool::default());
+        }
+        segments.1.draft(usize::try_from(bytes).map_err(std::io::Error::other)?)
     }
 
     /// Binds trainers, whose components are at the paths that `path_of` returns.

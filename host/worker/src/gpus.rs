@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandbar_core::TenantId;
 use sandbar_dense::remote::{
     BrokerRequest, BrokerResponse, GpuOptions, GpuProcess, LIST_ARGUMENT, ProcessState, SOFTWARE_ARGUMENT,
 };
@@ -87,12 +88,15 @@ pub struct GpuProcesses {
 
 #[derive(Debug)]
 struct JobProcess {
-    job: u64,
+    job: TenantJob,
     /// Index of the GPU.
     place: usize,
     process: GpuProcess,
     idle_since: Option<Instant>,
 }
+
+/// A job by its number, which a worker tells, and the tenant of that worker: a worker reaches jobs of its tenant only.
+type TenantJob = (TenantId, u64);
 
 /// A connection to a GPU: its description, the socket of its process, and the memory shared with it.
 type Connection = (DeviceProfile, [OwnedFd; 2]);
@@ -225,24 +229,24 @@ impl GpuProcesses {
     }
 
     /// Returns a socket for a worker's [`Broker`](sandbar_dense::remote::Broker), through which the worker obtains
-    /// connections. `sharers` is the number of workers that use a GPU at once; the costs reported to each are scaled by
+    /// connections for jobs of its tenant. `sharers` is the number of workers that use a GPU at once; the costs reported to each are scaled by
     /// it.
     ///
     /// # Errors
     /// When no more files can be opened.
-    pub fn broker(self: &Arc<GpuProcesses>, sharers: usize) -> io::Result<OwnedFd> {
+    pub fn broker(self: &Arc<GpuProcesses>, tenant: TenantId, sharers: usize) -> io::Result<OwnedFd> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let _entered = self.runtime.enter();
         // SAFETY: an owned descriptor that only the `AsyncFd` closes or replaces.
         let ours = unsafe { AsyncFd::register_with_interest(ours, Interest::READABLE) }.map_err(io::Error::other)?;
-        self.runtime.spawn(broker(self.clone(), ours, u32::try_from(sharers).unwrap_or(u32::MAX)));
+        self.runtime.spawn(broker(self.clone(), ours, tenant, u32::try_from(sharers).unwrap_or(u32::MAX)));
         Ok(theirs)
     }
 
     /// Connects a job to the usable GPU with the fewest connections. Returns `None` if there is no usable GPU, no room
     /// for another process, or no device from the driver.
-    async fn connect(&self, job: u64) -> Option<Connection> {
+    async fn connect(&self, job: TenantJob) -> Option<Connection> {
         let places = self.machine.usable().await;
         for _ in 0..CONNECT_TRIES {
             let mut processes = self.processes.lock().await;
@@ -269,7 +273,7 @@ impl GpuProcesses {
     }
 
     /// Starts a process for a job, unless another caller has started it meanwhile.
-    async fn start(&self, job: u64, place: usize) -> StartResult {
+    async fn start(&self, job: TenantJob, place: usize) -> StartResult {
         let _guard = self.starting.lock().await;
         let mut processes = self.processes.lock().await;
         if position(&processes, job, place).is_some() {
@@ -309,12 +313,12 @@ enum StartResult {
 }
 
 /// Returns the position of a job's process for a GPU, if there is one.
-fn position(processes: &[JobProcess], job: u64, place: usize) -> Option<usize> {
+fn position(processes: &[JobProcess], job: TenantJob, place: usize) -> Option<usize> {
     processes.iter().position(|entry| (entry.job, entry.place) == (job, place))
 }
 
 /// Returns the GPU with the fewest connections; among several, the one that the job already uses.
-fn least_used(processes: &[JobProcess], job: u64, places: &[usize]) -> Option<usize> {
+fn least_used(processes: &[JobProcess], job: TenantJob, places: &[usize]) -> Option<usize> {
     let connections = |place: usize, is_counted: &dyn Fn(&JobProcess) -> bool| -> usize {
         let there = processes.iter().filter(|entry| entry.place == place && is_counted(entry));
         there.map(|entry| entry.process.connections()).sum()
@@ -324,7 +328,7 @@ fn least_used(processes: &[JobProcess], job: u64, places: &[usize]) -> Option<us
 }
 
 /// Hands connections to a worker until it closes its socket.
-async fn broker(gpus: Arc<GpuProcesses>, worker: AsyncFd<OwnedFd>, sharers: u32) {
+async fn broker(gpus: Arc<GpuProcesses>, worker: AsyncFd<OwnedFd>, tenant: TenantId, sharers: u32) {
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     loop {
         let Ok(mut ready) = worker.readable().await else { return };
@@ -335,7 +339,7 @@ async fn broker(gpus: Arc<GpuProcesses>, worker: AsyncFd<OwnedFd>, sharers: u32)
         };
         let (described, connection) = match request {
             BrokerRequest::Describe => (gpus.machine.first().await.map(|gpu| gpu.shared_by(sharers)), None),
-            BrokerRequest::Connect { job } => gpus.connect(job).await.unzip(),
+            BrokerRequest::Connect { job } => gpus.connect((tenant, job)).await.unzip(),
         };
         let files = connection.iter().flatten().map(AsFd::as_fd);
         let sent = socket::frame(&BrokerResponse(described), &mut frame)

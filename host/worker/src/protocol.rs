@@ -20,7 +20,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{Fault, Limits, TenantId};
+use sandbar_core::{Fault, Limits};
 use sandbar_dense::DeviceChoice;
 use sandbar_store::LentSegment;
 use serde::{Deserialize, Serialize, Serializer};
@@ -59,9 +59,9 @@ pub(crate) enum ToWorker<C = Vec<Call>> {
         plan: Vec<u8>,
         device: Option<DeviceChoice>,
     },
-    /// Calls of a tenant to run one after another, with one slot for their output; ids count from `first`. File: the
+    /// Calls to run one after another, with one slot for their output; ids count from `first`. File: the
     /// payload, if there is only one call and it has one.
-    Calls { slot: u32, first: u64, tenant: TenantId, calls: C },
+    Calls { slot: u32, first: u64, calls: C },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -295,8 +295,6 @@ pub(crate) mod progress {
     pub const STEPS: usize = 2;
     /// Length of the [journal](crate::journal) in bytes.
     pub const JOURNAL: usize = 3;
-    /// Tenant of the current call.
-    pub const TENANT: usize = 4;
     pub const NO_GROUP: u64 = u64::MAX;
 }
 

@@ -10,7 +10,7 @@ use sandbar_core::{
 };
 use sandbar_sched::{
     Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, ParentRef, PayloadCallbacks,
-    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, WorkerKind,
+    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TenantShare, WorkerKind,
 };
 
 /// Small ranges of ids, so that most events name something that exists, existed or will exist.
@@ -51,7 +51,7 @@ pub fn events(bytes: &[u8]) -> bool {
         history.step(event);
     }
     for worker in history.workers.clone() {
-        history.step(Event::WorkerLost { worker, started: Vec::new() });
+        history.step(Event::WorkerLost { worker, started: Vec::new(), culprit: None });
     }
     for job in (0..JOBS).rev() {
         history.step(Event::JobEnded { job: JobId(job) });
@@ -77,6 +77,7 @@ struct History {
     assigned: Vec<(TaskId, Attempt, WorkerId)>,
     /// Whether a task other than the root tasks has run.
     has_run: bool,
+    now_nanos: u64,
 }
 
 impl Default for History {
@@ -92,6 +93,7 @@ impl Default for History {
             reservations: BTreeSet::new(),
             assigned: Vec::new(),
             has_run: false,
+            now_nanos: 0,
         }
     }
 }
@@ -100,16 +102,17 @@ impl History {
     /// Starts a cluster with jobs and workers.
     fn start(&mut self) {
         let resources = ResourceSet { cpus: 2 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
-        self.step(Event::NodeJoined { node: NodeId(0), resources, remote: false });
+        self.step(Event::NodeJoined { node: NodeId(0), resources, remote: false, workers: 2 });
         let limits = LIMITS;
         for number in 0..INITIAL_JOBS as u32 {
-            self.step(Event::JobStarted { job: JobId(number), tenant: TenantId::DEFAULT, limits });
+            self.step(Event::JobStarted { job: JobId(number), tenant: tenant_of(JobId(number)), limits });
         }
         for (number, kind) in (1..).zip([
             WorkerKind::Driver(JobId(0)),
             WorkerKind::Driver(JobId(1)),
-            WorkerKind::Tasks,
-            WorkerKind::Actors,
+            WorkerKind::Tasks(TenantId(0)),
+            WorkerKind::Tasks(TenantId(1)),
+            WorkerKind::Actors(TenantId(0)),
         ]) {
             self.step(Event::WorkerReady { worker: WorkerId(number), node: NodeId(0), kind });
         }
@@ -192,23 +195,39 @@ impl History {
         let is_first = task.0 <= INITIAL_JOBS;
         Ok(match bytes.int_in_range(if is_rare { 0..=6 } else { 7..=48 })? {
             11..=13 | 18 if is_first && !bytes.ratio(1, 64)? => Event::Submitted { task: self.submission(bytes)? },
-            0 => Event::NodeJoined { node: node(bytes)?, resources: demand(bytes, 4)?, remote: bytes.arbitrary()? },
+            0 => Event::NodeJoined {
+                node: node(bytes)?,
+                resources: demand(bytes, 4)?,
+                remote: bytes.arbitrary()?,
+                workers: bytes.int_in_range(0..=3)?,
+            },
             1 if bytes.ratio(1, 8)? => Event::NodeDraining { node: node(bytes)? },
             1 => Event::NodeLost { node: node(bytes)? },
             // The runtime chooses worker ids, and uses each once.
             2 | 3 if !self.workers.contains(&worker) => {
                 let job = job(bytes)?;
                 let kinds = [
-                    WorkerKind::Tasks,
+                    WorkerKind::Tasks(tenant_of(job)),
+                    WorkerKind::RemoteTasks,
                     WorkerKind::Driver(job),
-                    WorkerKind::Actors,
+                    WorkerKind::Actors(tenant_of(job)),
                     WorkerKind::Actor(ActorId(task.0)),
                     WorkerKind::PeerProxy,
                 ];
                 Event::WorkerReady { worker, node: node(bytes)?, kind: *bytes.choose(&kinds)? }
             }
-            4 => Event::WorkerLost { worker, started: if bytes.arbitrary()? { vec![task] } else { Vec::new() } },
-            5 => Event::JobStarted { job: job(bytes)?, tenant: TenantId::DEFAULT, limits: LIMITS },
+            4 => {
+                let started = if bytes.arbitrary()? { vec![task] } else { Vec::new() };
+                Event::WorkerLost { worker, started, culprit: bytes.arbitrary::<bool>()?.then_some(task) }
+            }
+            5 if bytes.ratio(1, 4)? => {
+                let share = TenantShare { weight: bytes.arbitrary()?, reserved_cpus: bytes.arbitrary()? };
+                Event::ShareChanged { tenant: tenant_of(job(bytes)?), share }
+            }
+            5 => {
+                let job = job(bytes)?;
+                Event::JobStarted { job, tenant: tenant_of(job), limits: LIMITS }
+            }
             // The job of detached actors does not end.
             6 => Event::JobEnded { job: JobId(bytes.int_in_range(1..=JOBS - 1)?) },
             7 => Event::FinishedInline {
@@ -268,6 +287,11 @@ impl History {
                 Event::ReserveReply { group, node: node(bytes)?, attempt, granted: bytes.arbitrary()? }
             }
             35 => Event::ActorBorrowed { actor: ActorId(object.0), worker },
+            41 => {
+                self.now_nanos = self.now_nanos.saturating_add(bytes.arbitrary()?);
+                self.sched.set_time(self.now_nanos);
+                Event::Tick
+            }
             _ => Event::Submitted { task: self.submission(bytes)? },
         })
     }
@@ -309,7 +333,9 @@ impl History {
         };
         let parent_job = parent.and_then(|parent| self.sched.job_of(parent.task)).unwrap_or(JobId(0));
         let name = bytes.ratio(1, 4)?.then(|| "named".into());
-        let detached = bytes.ratio(1, 4)?.then_some(JobId(0));
+        // The embedder chooses a job of the same tenant.
+        let is_same_tenant = tenant_of(parent_job) == tenant_of(JobId(0));
+        let detached = (bytes.ratio(1, 4)? && is_same_tenant).then_some(JobId(0));
         let spec = ActorSpec { name, detached, restarts_max: bytes.int_in_range(0..=2)?, calls_max: 3 };
         let actor = ActorId(bytes.int_in_range(1..=ID_MAX)?);
         let generator = SubmissionKind::Generator(bytes.int_in_range(0..=2)?);
@@ -346,6 +372,11 @@ fn node(bytes: &mut Unstructured<'_>) -> Result<NodeId> {
 
 fn job(bytes: &mut Unstructured<'_>) -> Result<JobId> {
     Ok(JobId(bytes.int_in_range(0..=JOBS - 1)?))
+}
+
+/// Returns the tenant of a job: there are two.
+fn tenant_of(job: JobId) -> TenantId {
+    TenantId(u64::from(job.0 % 2))
 }
 
 fn attempt(bytes: &mut Unstructured<'_>) -> Result<Attempt> {

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
-use sandbar_sched::{Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation};
+use sandbar_sched::{
+    Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation, WorkerKind,
+};
 use sandbar_store::{LendResult, StoreAction, ValueKey, ValueMemory, ValueStore, WriterAction};
 use sandbar_worker::program::NodeMessage;
 
@@ -26,10 +28,8 @@ pub(crate) struct EngineOptions {
     pub(crate) node: NodeId,
     /// Worker ids of this node. No other node allocates them.
     pub(crate) worker_ids: Range<u32>,
-    /// Workers that run tasks.
-    pub(crate) workers: usize,
-    /// Whether they start with the first job instead of with the engine.
-    pub(crate) on_demand: bool,
+    /// Maximum number of workers that run tasks of one tenant.
+    pub(crate) workers: u32,
     pub(crate) resources: ResourceSet,
     pub(crate) job_limits: JobLimits,
     /// Maximum limits of a task.
@@ -159,6 +159,7 @@ impl Context {
         {
             job.submitted += 1;
         }
+        self.scheduler.set_time(self.time.nanos);
         self.effects.run_step(&mut self.scheduler, event);
     }
 
@@ -253,6 +254,16 @@ impl Context {
             *counts.entry(job).or_default() += 1;
         }
         counts
+    }
+
+    /// Returns the tenant of a worker of this kind, if only one uses it.
+    pub(crate) fn tenant_of_worker(&self, kind: WorkerKind) -> Option<TenantId> {
+        match kind {
+            WorkerKind::Tasks(tenant) | WorkerKind::Actors(tenant) => Some(tenant),
+            WorkerKind::Driver(job) => self.scheduler.tenant_of(job),
+            WorkerKind::Actor(actor) => self.scheduler.tenant_of(self.scheduler.actor(actor)?.job),
+            WorkerKind::RemoteTasks | WorkerKind::PeerProxy | WorkerKind::Leases => None,
+        }
     }
 
     /// Returns the tasks of a job that are assigned to workers.

@@ -174,10 +174,11 @@ impl Deadlines {
         self.ending.iter().map(|(task, ending)| (*task, ending.worker))
     }
 
-    /// Returns the workers of attempts that did not end in time.
-    pub(super) fn stuck_workers(&self, now: Instant) -> Vec<WorkerId> {
-        let is_stuck = |ending: &&EndingAttempt| now.saturating_duration_since(ending.since) > END_TIME_MAX;
-        self.ending.values().filter(is_stuck).map(|ending| ending.worker).collect()
+    /// Returns the workers of attempts that did not end in time, with their tasks.
+    pub(super) fn stuck_workers(&self, now: Instant) -> Vec<(WorkerId, TaskId)> {
+        let is_stuck = |ending: &EndingAttempt| now.saturating_duration_since(ending.since) > END_TIME_MAX;
+        let stuck = self.ending.iter().filter(|(_, ending)| is_stuck(ending));
+        stuck.map(|(task, ending)| (ending.worker, *task)).collect()
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
         deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "first")), now);
         deadlines.ending(TASK, WORKER, Some(Fault::new(Code::Cancelled, "second")), now);
         assert!(deadlines.stuck_workers(now).is_empty());
-        assert_eq!(deadlines.stuck_workers(now + 2 * END_TIME_MAX), [WORKER]);
+        assert_eq!(deadlines.stuck_workers(now + 2 * END_TIME_MAX), [(WORKER, TASK)]);
         assert_eq!(deadlines.finished(TASK).map(|fault| fault.message), Some("first".to_owned()));
         deadlines.ending(TASK, WORKER, None, now);
         deadlines.forget_worker(WORKER);

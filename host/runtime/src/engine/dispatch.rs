@@ -195,6 +195,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use sandbar_core::TenantId;
     use sandbar_sched::WorkerKind;
 
     use super::super::simulation::idle_engine;
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn a_worker_is_not_awaited_for_a_task_that_it_has_returned() {
         let mut engine = idle_engine(1);
-        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks).unwrap();
+        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks(TenantId::DEFAULT)).unwrap();
         let task = TaskId(1);
         engine.cx.step_later(Event::Recalled { worker, tasks: vec![task] });
         engine.interrupt(worker, task, Attempt(0), None);
@@ -217,7 +218,7 @@ mod tests {
     #[test]
     fn an_attempt_of_an_ended_job_ends_without_its_worker() {
         let mut engine = idle_engine(1);
-        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks).unwrap();
+        let worker = engine.workers.start(&mut engine.cx, WorkerKind::Tasks(TenantId::DEFAULT)).unwrap();
         Workers::assign(&mut engine.cx, worker, TaskId(1));
         engine.interrupt(worker, TaskId(1), Attempt(0), None);
         assert!(engine.deadlines.is_empty());

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, WorkerId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile};
 
@@ -18,8 +18,8 @@ pub(crate) trait Driver {
     /// Returns the time of the machine's monotonic clock, in nanoseconds.
     fn monotonic_nanos(&self) -> u64;
 
-    /// Starts a worker process.
-    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind) -> io::Result<BoxedWorkerLink>;
+    /// Starts a worker process, which serves this tenant alone.
+    fn start_worker(&mut self, worker: WorkerId, kind: WorkerKind, tenant: TenantId) -> io::Result<BoxedWorkerLink>;
 
     /// Returns whether the node belongs to a cluster.
     fn has_peers(&self) -> bool;

@@ -11,7 +11,7 @@ use sandbar_jobs::{
 };
 use sandbar_sched::{
     ActorState, ActorView, BundleView, GroupState, GroupView, ObjectState, ObjectView, RESOURCE_UNIT, ResourceSet,
-    TaskState, TaskView, WorkerKind,
+    TaskState, TaskView, WorkerKind, WorkerView,
 };
 
 use super::context::Context;
@@ -44,7 +44,7 @@ impl Inspection<'_> {
             JobQuery::Summary => JobResponse::Summary(self.summary(job)),
             JobQuery::Actors { limit } => JobResponse::Actors(self.list_actors(job, rows(limit))),
             JobQuery::Objects { limit } => JobResponse::Objects(self.list_objects(job, rows(limit))),
-            JobQuery::Workers { limit } => JobResponse::Workers(self.list_workers(rows(limit))),
+            JobQuery::Workers { limit } => JobResponse::Workers(self.list_workers(job, rows(limit))),
             JobQuery::Groups { limit } => JobResponse::Groups(self.list_groups(job, rows(limit))),
             JobQuery::Nodes { limit } => JobResponse::Nodes(self.list_nodes(rows(limit))),
             JobQuery::Memory => JobResponse::Memory(self.memory(job)),
@@ -180,9 +180,12 @@ impl Inspection<'_> {
         Listing { total, looked_at, rows: found.into_iter().take(limit).map(row).collect() }
     }
 
-    fn list_workers(&self, limit: usize) -> Listing<WorkerRow> {
-        let total = self.cx.workers.len() as u64;
-        let mut workers: Vec<_> = self.cx.scheduler.workers().collect();
+    /// Lists the workers that the tenant of a job uses.
+    fn list_workers(&self, job: JobId, limit: usize) -> Listing<WorkerRow> {
+        let tenant = self.cx.scheduler.tenant_of(job);
+        let is_its = |worker: &WorkerView| tenant.is_some() && self.cx.tenant_of_worker(worker.kind) == tenant;
+        let mut workers: Vec<_> = self.cx.scheduler.workers().filter(is_its).collect();
+        let total = workers.len() as u64;
         workers.sort_unstable_by_key(|worker| worker.id);
         let rows = workers.into_iter().take(limit).filter_map(|worker| {
             let connected = self.cx.workers.get(&worker.id)?;
@@ -195,8 +198,9 @@ impl Inspection<'_> {
                 role: match worker.kind {
                     WorkerKind::Driver(_) if connected.link.is_client() => "client",
                     WorkerKind::Driver(_) => "driver",
-                    WorkerKind::Tasks => "tasks",
-                    WorkerKind::Actors => "actors",
+                    WorkerKind::Tasks(_) => "tasks",
+                    WorkerKind::RemoteTasks => "remote",
+                    WorkerKind::Actors(_) => "actors",
                     WorkerKind::Actor(_) => "actor",
                     WorkerKind::PeerProxy => "peer",
                     WorkerKind::Leases => "leases",
@@ -263,8 +267,9 @@ impl Inspection<'_> {
             view.holders.push(holder("tasks and values".to_owned(), by_tasks));
         }
         let node = ("node".to_owned(), std::process::id());
-        let workers =
-            self.cx.workers.values().map(|connected| (format!("worker {}", connected.id), connected.link.process_id()));
+        let tenant = self.cx.scheduler.tenant_of(job);
+        let workers = self.cx.workers.values().filter(|worker| self.cx.tenant_of_worker(worker.kind) == tenant);
+        let workers = workers.map(|worker| (format!("worker {}", worker.id), worker.link.process_id()));
         let process = |(name, process)| ProcessRow { name, process, memory_bytes: 0 };
         view.processes = std::iter::once(node).chain(workers).map(process).collect();
         view

@@ -54,7 +54,7 @@ impl Engine {
                         self.objects.hold(&mut self.cx, worker, std::mem::take(frame));
                     }
                 }
-                Err(e) => self.lose_worker(worker, &e.to_string()),
+                Err(e) => self.lose_worker(worker, &e.to_string(), None),
             }
         }
         true
@@ -80,7 +80,7 @@ impl Engine {
 
     fn finish_message(&mut self, worker: WorkerId, handled: io::Result<Admission>) -> Admission {
         let admission = handled.unwrap_or_else(|e| {
-            self.lose_worker(worker, &format!("it sent an invalid message: {e}"));
+            self.lose_worker(worker, &format!("it sent an invalid message: {e}"), None);
             Admission::Admitted
         });
         self.run_effects();

@@ -36,9 +36,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
-use sandbar_sched::{Event, Submission, TaskState, WorkerKind};
+use sandbar_sched::{Event, Submission, TaskState, TenantShare, WorkerKind};
 use sandbar_store::{SealedFile, ValueStore};
 use sandbar_worker::CallJob;
 use tokio::sync::oneshot;
@@ -50,7 +50,7 @@ pub(crate) use self::jobs::{FinishedJob, JobCounters, JobOutputs, JobResult, New
 pub use self::workers::WORKERS_MAX;
 
 use self::backpressure::BackPressure;
-use self::context::{Context, LocalJob};
+use self::context::{Context, LocalJob, Time};
 use self::deadlines::{AssignedAttempt, Deadlines, ExpiredAttempt};
 use self::deadlocks::Deadlocks;
 use self::effects::Effect;
@@ -98,7 +98,8 @@ impl Engine {
         let workers = Workers::new(options.worker_ids.clone());
         let mut cx = Context::new(options, values, next_job, driver);
         let (node, resources) = (cx.node(), cx.options.resources.clone());
-        cx.step(Event::NodeJoined { node, resources, remote: false });
+        let workers_max = cx.options.workers;
+        cx.step(Event::NodeJoined { node, resources, remote: false, workers: workers_max });
         let leases = Leases::new(&mut cx, is_contended);
         let mut engine = Engine {
             cx,
@@ -113,10 +114,6 @@ impl Engine {
             unmet_demands: UnmetDemands::default(),
             peers: Peers::default(),
         };
-        let cx = &mut engine.cx;
-        if !cx.options.on_demand {
-            engine.workers.start_missing(cx);
-        }
         engine.run_effects();
         engine
     }
@@ -135,7 +132,7 @@ impl Engine {
         log::debug!("job {job} of tenant {tenant} starts");
         let limits = cx.options.job_limits;
         cx.step(Event::JobStarted { job, tenant, limits });
-        self.workers.start_missing(cx);
+        self.workers.start_first(cx, tenant);
         let kind = WorkerKind::Driver(job);
         let (driver, name, function, arguments) = match root_task {
             RootTask::Function { function, arguments } => {
@@ -167,6 +164,12 @@ impl Engine {
     pub(crate) fn stop_job(&mut self, job: JobId) {
         let fault = Fault::new(Code::Cancelled, "its job was stopped");
         self.jobs.end_later(job, Err(Arc::new(TaskError { fault, chain: Vec::new() })));
+        self.run_effects();
+    }
+
+    /// Changes a tenant's share of the node.
+    pub(crate) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+        self.cx.step(Event::ShareChanged { tenant, share });
         self.run_effects();
     }
 
@@ -209,7 +212,7 @@ impl Engine {
         let NewPeer { node, resources, slots, line } = new;
         let cx = &mut self.cx;
         self.peers.disconnect(cx, node);
-        cx.step(Event::NodeJoined { node, resources, remote: true });
+        cx.step(Event::NodeJoined { node, resources, remote: true, workers: 0 });
         let ids: Vec<WorkerId> = (0..=slots).map_while(|_| self.workers.next_id(cx)).collect();
         self.peers.join(cx, node, line, ids.into_iter());
         self.run_effects();
@@ -334,9 +337,9 @@ impl Engine {
 
     /// Performs periodic work: checks workers, deadlines, deadlocks, demands, back-pressure and peers.
     pub(crate) fn tick(&mut self) {
-        self.cx.time.now = self.cx.driver.now();
+        self.cx.time = Time { now: self.cx.driver.now(), nanos: self.cx.driver.monotonic_nanos() };
         for (worker, why) in Workers::check(&mut self.cx) {
-            self.lose_worker(worker, &why);
+            self.lose_worker(worker, &why, None);
         }
         self.run_effects();
         self.cx.run_store_actions();
@@ -347,6 +350,8 @@ impl Engine {
         if self.workers.tick(&mut self.cx) {
             self.jobs.end_all(Fault::new(Code::Host, "workers can't be started"));
         }
+        self.workers.end_idle(&mut self.cx);
+        self.cx.step(Event::Tick);
         self.objects.tick(&mut self.cx);
         self.unmet_demands.tick(&mut self.cx);
         self.deadlocks.tick(&mut self.cx);
@@ -356,8 +361,8 @@ impl Engine {
         self.run_effects();
     }
 
-    /// Handles a worker that has disconnected, or disconnects it.
-    fn lose_worker(&mut self, worker: WorkerId, why: &str) {
+    /// Handles a worker that has disconnected, or disconnects it: because of the task `culprit`, if there is one.
+    fn lose_worker(&mut self, worker: WorkerId, why: &str, culprit: Option<TaskId>) {
         let Some(LostWorker { kind, started, gives_up }) = self.workers.lose(&mut self.cx, worker, why) else {
             return;
         };
@@ -365,7 +370,7 @@ impl Engine {
         if !started.is_empty() {
             self.jobs.worker_lost(cx, &started, &format!("worker {} is lost: {why}", worker.0));
         }
-        cx.step(Event::WorkerLost { worker, started });
+        cx.step(Event::WorkerLost { worker, started, culprit });
         if gives_up {
             self.jobs.end_all(Fault::new(Code::Host, format!("workers can't be started: {why}")));
         }
@@ -374,9 +379,9 @@ impl Engine {
         match kind {
             _ if gives_up => {}
             // A lost driver had not started its job's root task if the job still exists.
-            WorkerKind::Tasks | WorkerKind::Driver(_) => self.workers.request(kind),
+            WorkerKind::Driver(_) => self.workers.request(kind),
             // The scheduler requests another if it needs one.
-            WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {}
+            _ => {}
         }
         self.run_effects();
     }
@@ -433,8 +438,8 @@ impl Engine {
                 worker.link.interrupt(task.0);
             }
         }
-        for worker in self.deadlines.stuck_workers(self.cx.time.now) {
-            self.lose_worker(worker, "a task did not end when it was told to");
+        for (worker, task) in self.deadlines.stuck_workers(self.cx.time.now) {
+            self.lose_worker(worker, "a task did not end when it was told to", Some(task));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, Fault, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{ActorState, Event, Failure, Outcome, Scheduler, WorkerKind};
 use sandbar_store::LendResult;
 use sandbar_worker::program::{Delivery, NodeMessage, StartTask};
@@ -31,6 +31,9 @@ const UNUSED_IDS_MIN: u32 = WORKERS_MAX / 4;
 const START_TIME_MAX: Duration = Duration::from_secs(2);
 /// Time after which the start of a worker is retried the first time. It doubles with each failed start.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Time after which an idle worker of a tenant ends, and the interval of the checks.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of consecutive failed starts after which jobs fail.
 const FAILED_STARTS_MAX: u32 = 5;
 
@@ -49,6 +52,7 @@ pub(super) struct Workers {
     next_retry: Option<Instant>,
     /// Consecutive failed starts.
     failed_starts: u32,
+    last_idle_check: Option<Instant>,
 }
 
 /// A worker that has disconnected.
@@ -71,6 +75,7 @@ impl Workers {
             retries: Vec::new(),
             next_retry: None,
             failed_starts: 0,
+            last_idle_check: None,
         }
     }
 
@@ -102,7 +107,8 @@ impl Workers {
     /// Starts a worker. Returns `None` if it can't be started.
     pub(super) fn start(&mut self, cx: &mut Context, kind: WorkerKind) -> Option<WorkerId> {
         let id = self.next_id(cx)?;
-        match cx.driver.start_worker(id, kind) {
+        let tenant = cx.tenant_of_worker(kind)?;
+        match cx.driver.start_worker(id, kind, tenant) {
             Ok(link) => {
                 match kind {
                     WorkerKind::Actor(actor) => _ = self.of_actors.insert(actor, id),
@@ -137,12 +143,12 @@ impl Workers {
         Some(id)
     }
 
-    /// Starts missing workers for tasks. Those that can't be started are retried later.
-    pub(super) fn start_missing(&mut self, cx: &mut Context) {
-        let present = cx.workers.values().filter(|worker| worker.kind == WorkerKind::Tasks).count();
-        let retried = self.retries.iter().filter(|kind| **kind == WorkerKind::Tasks).count();
-        for _ in present + retried..cx.options.workers {
-            self.start_or_retry(cx, WorkerKind::Tasks);
+    /// Starts a worker for a tenant's tasks, unless it has one: it is ready when the first task is.
+    pub(super) fn start_first(&mut self, cx: &mut Context, tenant: TenantId) {
+        let kind = WorkerKind::Tasks(tenant);
+        let is_present = cx.workers.values().any(|worker| worker.kind == kind) || self.retries.contains(&kind);
+        if !is_present && cx.options.workers > 0 {
+            self.start_or_retry(cx, kind);
         }
     }
 
@@ -175,7 +181,7 @@ impl Workers {
         let is_needed = match kind {
             WorkerKind::Actor(actor) => cx.scheduler.actor(actor).is_some_and(|view| view.state != ActorState::Dead),
             WorkerKind::Driver(job) => cx.jobs.contains_key(&job),
-            WorkerKind::Tasks | WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases => true,
+            _ => true,
         };
         if is_needed && self.start(cx, kind).is_none() {
             self.retries.push(kind);
@@ -210,10 +216,31 @@ impl Workers {
         }
     }
 
+    /// Ends workers for tasks and actors that have had none for a while.
+    pub(super) fn end_idle(&mut self, cx: &mut Context) {
+        let now = cx.time.now;
+        if self.last_idle_check.is_some_and(|last| now.saturating_duration_since(last) < IDLE_CHECK_INTERVAL) {
+            return;
+        }
+        self.last_idle_check = Some(now);
+        let mut ended = Vec::new();
+        for view in cx.scheduler.workers() {
+            let is_shared = matches!(view.kind, WorkerKind::Tasks(_) | WorkerKind::Actors(_));
+            let Some(worker) = cx.workers.get_mut(&view.id).filter(|_| is_shared) else { continue };
+            let is_idle = view.assigned.is_empty() && view.blocked.is_empty() && view.actors.is_empty();
+            if !is_idle || worker.is_busy() || worker.link.has_messages() {
+                worker.idle_since = None;
+            } else if now.saturating_duration_since(*worker.idle_since.get_or_insert(now)) >= IDLE_TIME_MAX {
+                ended.push(view.id);
+            }
+        }
+        ended.into_iter().for_each(|worker| Workers::dismiss(cx, worker));
+    }
+
     /// Kills a worker that has no tasks left.
     pub(super) fn dismiss(cx: &mut Context, worker: WorkerId) {
         if remove(cx, worker).is_some() {
-            cx.step_later(Event::WorkerLost { worker, started: Vec::new() });
+            cx.step_later(Event::WorkerLost { worker, started: Vec::new(), culprit: None });
         }
     }
 

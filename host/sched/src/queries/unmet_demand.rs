@@ -44,10 +44,10 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the requests of queued tasks that no node has room for now, and the pending placement groups. Requests
     /// for at most one processor are left out: they wait for running tasks only.
     pub fn unmet_demands(&self) -> Vec<UnmetDemand> {
-        let groups = self.groups.waiting.values().map(|id| {
-            let group = &self.groups.all[id];
+        let groups = self.groups.waiting().map(|(_, id)| {
+            let group = &self.groups.all[&id];
             let reason = format!("{}, {}", group.spec.strategy.as_str(), self.reason_of(group));
-            UnmetDemand { job: self.jobs[group.job].id, source: DemandSource::Group(*id), reason }
+            UnmetDemand { job: self.jobs[group.job].id, source: DemandSource::Group(id), reason }
         });
         let mut found: Vec<UnmetDemand> = groups.collect();
         for at in self.queue.waiting() {

@@ -186,7 +186,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     fn view_group<'a>(&'a self, id: GroupId, group: &'a Group<V>) -> GroupView<'a> {
-        let is_waiting = self.groups.waiting.contains_key(&group.number);
+        let is_waiting = self.groups.is_waiting(group);
         let node = |at: BundleKey| self.cluster.nodes[self.cluster.bundles[at].node].id;
         let view = |((total, at), index): ((&'a ResourceSet, Option<BundleKey>), u32)| {
             let bundle = at.map(|at| &self.cluster.bundles[at]);
@@ -257,19 +257,19 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the tenant of a job that has not ended.
     pub fn tenant_of(&self, job: JobId) -> Option<TenantId> {
-        self.jobs.find(job).map(|at| self.jobs[at].tenant)
+        self.jobs.find(job).map(|at| self.cluster.tenants[self.jobs[at].tenant].id)
     }
 
     /// Iterates over the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, TenantId)> {
-        self.jobs.iter().map(|job| (job.id, job.tenant))
+        self.jobs.iter().map(|job| (job.id, self.cluster.tenants[job.tenant].id))
     }
 
     /// Whether something is ready to run and waits for room.
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty()
             || !self.actors.pending.is_empty()
-            || !self.groups.waiting.is_empty()
+            || self.groups.has_waiting()
             || self.jobs.has_starting()
     }
 

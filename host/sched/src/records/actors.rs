@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, JobId, NodeId, TaskError, TenantId};
+use sandbar_core::{ActorId, JobId, NodeId, TaskError};
 
 use crate::event::ActorSpec;
 use crate::records::id_table::IdTable;
 use crate::records::jobs::Job;
-use crate::records::keys::{ActorKey, JobKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{ActorKey, JobKey, ObjectKey, ShapeKey, TaskKey, TenantKey, WorkerKey};
 use crate::records::level::Level;
 use crate::records::slab::{Slab, index_records};
 
@@ -71,7 +71,7 @@ pub(crate) struct Actors {
 }
 
 /// A name with its scope. The name of a detached actor has no job.
-type ActorName = (TenantId, Option<JobId>, Arc<str>);
+type ActorName = (TenantKey, Option<JobId>, Arc<str>);
 
 index_records!([] Actors, ActorKey => Actor);
 
@@ -170,15 +170,13 @@ impl PendingActors {
     }
 
     /// Returns the shapes in key order.
-    pub(crate) fn shapes(&self) -> Vec<ShapeKey> {
-        self.shapes.keys().copied().collect()
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = ShapeKey> {
+        self.shapes.keys().copied()
     }
 
-    /// Returns the shapes in the dispatch order of their first tasks.
-    pub(crate) fn shapes_in_dispatch_order(&self) -> Vec<ShapeKey> {
-        let mut shapes = self.shapes();
-        shapes.sort_by_key(|shape| self.shapes[shape].first().copied());
-        shapes
+    /// Sorts shapes by the dispatch order of their first tasks.
+    pub(crate) fn sort(&self, shapes: &mut [ShapeKey]) {
+        shapes.sort_by_key(|shape| self.shapes.get(shape).and_then(|line| line.first().copied()));
     }
 
     /// Returns the first task of a shape.

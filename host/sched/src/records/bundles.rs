@@ -6,6 +6,7 @@ use crate::records::keys::{BundleKey, NodeKey, TaskKey, WorkerKey};
 use crate::records::nodes::Bundle;
 use crate::records::queue::Queue;
 use crate::records::resources::FreeResources;
+use crate::records::tenants::UsageChange;
 use crate::records::workers::AssignedTask;
 
 impl Cluster {
@@ -23,6 +24,9 @@ impl Cluster {
         let node = &mut self.nodes[bundle.node];
         node.free.acquire(&bundle.total);
         node.idle_free.acquire(&bundle.total);
+        let (cpus, rest) = (bundle.total.cpus.into(), Some(&bundle.total));
+        let change = UsageChange { cpus, rest_added: rest, rest_removed: None, is_local: !node.is_remote };
+        self.tenants.change_usage(bundle.tenant, change);
         self.bundles.insert(bundle)
     }
 
@@ -32,6 +36,10 @@ impl Cluster {
         let node = &mut self.nodes[bundle.node];
         node.free.release_all(&bundle.free);
         node.idle_free.release(&bundle.total);
+        // What tasks of the bundle use counts as theirs.
+        let (cpus, rest) = (-bundle.free.cpus, Some(&bundle.free.rest));
+        let change = UsageChange { cpus, rest_added: None, rest_removed: rest, is_local: !node.is_remote };
+        self.tenants.change_usage(bundle.tenant, change);
         self.has_freed_capacity = true;
         let of_node = self.workers.iter().filter(|(_, worker)| worker.node == bundle.node);
         let workers: Vec<WorkerKey> = of_node.map(|(worker, _)| worker).collect();
@@ -58,6 +66,7 @@ impl Cluster {
                 node.idle_free.acquire(&queue.shape(resident.shape).demand);
             }
         }
+        let mut merged = Vec::new();
         // The worker may already hold a lease of the node for the shape: it runs one task at a time.
         while let Some(place) = worker.leases.iter().position(|lease| lease.bundle == Some(at)) {
             let (shape, count) = (worker.leases[place].shape, worker.leases[place].count);
@@ -65,11 +74,15 @@ impl Cluster {
                 Some(lease) => {
                     lease.count += count;
                     worker.leases.swap_remove(place);
-                    node.free.cpus += i128::from(queue.shape(shape).demand.cpus);
+                    let shape = queue.shape(shape);
+                    node.free.cpus += i128::from(shape.demand.cpus);
+                    merged.push(shape);
                 }
                 None => worker.leases[place].bundle = None,
             }
         }
+        let node = worker.node;
+        merged.into_iter().for_each(|shape| self.count_cpus(shape, node, false));
         tasks
     }
 
@@ -86,6 +99,13 @@ impl Cluster {
     pub(crate) fn lose_bundles(&mut self, node: NodeKey) -> Vec<Bundle> {
         let of_node = self.bundles.iter().filter(|(_, bundle)| bundle.node == node);
         let all: Vec<BundleKey> = of_node.map(|(at, _)| at).collect();
-        all.into_iter().filter_map(|at| self.bundles.remove(at)).collect()
+        let all: Vec<Bundle> = all.into_iter().filter_map(|at| self.bundles.remove(at)).collect();
+        for bundle in &all {
+            let (cpus, rest) = (-i128::from(bundle.total.cpus), Some(&bundle.total));
+            let is_local = !self.nodes[node].is_remote;
+            self.tenants
+                .change_usage(bundle.tenant, UsageChange { cpus, rest_added: None, rest_removed: rest, is_local });
+        }
+        all
     }
 }

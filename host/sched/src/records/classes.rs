@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sandbar_core::RetryOn;
 
 use crate::event::{Submission, SubmissionKind};
-use crate::records::keys::{ClassKey, JobKey, ShapeKey};
+use crate::records::keys::{ClassKey, JobKey, ShapeKey, TenantKey};
 use crate::records::level::Level;
 use crate::records::queue::{Queue, Request};
 use crate::records::slab::Slab;
@@ -117,23 +117,29 @@ impl Classes {
     pub(crate) fn enter<C>(
         &mut self,
         queue: &mut Queue,
-        job: JobKey,
+        (job, tenant): (JobKey, TenantKey),
         of_job: &mut JobClasses,
         task: &Submission<C>,
     ) -> ClassKey {
         let last = of_job.last.filter(|at| self.classes[*at].is_of(task, queue));
-        let at = last.unwrap_or_else(|| self.find(queue, job, of_job, task));
+        let at = last.unwrap_or_else(|| self.find(queue, (job, tenant), of_job, task));
         of_job.last = Some(at);
         self.classes[at].tasks += 1;
         self.classes[at].live += 1;
         at
     }
 
-    fn find<C>(&mut self, queue: &mut Queue, job: JobKey, of_job: &mut JobClasses, task: &Submission<C>) -> ClassKey {
+    fn find<C>(
+        &mut self,
+        queue: &mut Queue,
+        (job, tenant): (JobKey, TenantKey),
+        of_job: &mut JobClasses,
+        task: &Submission<C>,
+    ) -> ClassKey {
         let spec = ClassSpec {
             job,
             name: task.name.clone(),
-            shape: queue.use_request(Request::new(&task.demand, task.strategy, &task.kind)),
+            shape: queue.use_request(Request::new(tenant, &task.demand, task.strategy, &task.kind)),
             priority: task.priority,
             retries_max: task.retries_max,
             retry_on: task.retry_on,
@@ -200,6 +206,7 @@ mod tests {
                 job: SlabKey::from_index(0),
                 name: "f".into(),
                 shape: queue.use_request(Request::new(
+                    SlabKey::from_index(0),
                     &Default::default(),
                     Strategy::Default,
                     &SubmissionKind::Function,

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use sandbar_core::{Attempt, Fault, GroupId, NodeId};
 
 use crate::event::GroupSpec;
-use crate::records::keys::{BundleKey, JobKey, TaskKey};
+use crate::records::keys::{BundleKey, JobKey, TaskKey, TenantKey};
 use crate::records::nodes::Node;
 
 /// A placement group.
 #[derive(Debug)]
 pub(crate) struct Group<V> {
     pub(crate) job: JobKey,
+    pub(crate) tenant: TenantKey,
     /// Position in the order of creation.
     pub(crate) number: u64,
     pub(crate) spec: GroupSpec,
@@ -47,8 +48,8 @@ pub(crate) struct Reservation {
 #[derive(Debug)]
 pub(crate) struct Groups<V> {
     pub(crate) all: BTreeMap<GroupId, Group<V>>,
-    /// Groups with unplaced bundles, in order of creation.
-    pub(crate) waiting: BTreeMap<u64, GroupId>,
+    /// Groups with unplaced bundles, by tenant in order of creation.
+    waiting: BTreeMap<(TenantKey, u64), GroupId>,
     /// Groups that are removed with a task.
     by_owner: BTreeSet<(TaskKey, GroupId)>,
     number: u64,
@@ -68,8 +69,42 @@ impl<V> Groups<V> {
         self.number += 1;
         group.number = self.number;
         self.by_owner.extend(group.owner.map(|owner| (owner, id)));
-        self.waiting.insert(group.number, id);
+        self.waiting.insert((group.tenant, group.number), id);
         self.all.insert(id, group);
+    }
+
+    /// Records that a group has unplaced bundles.
+    pub(crate) fn set_waiting(&mut self, id: GroupId) {
+        if let Some(group) = self.all.get(&id) {
+            self.waiting.insert((group.tenant, group.number), id);
+        }
+    }
+
+    /// Records that a group has no unplaced bundles, or failed.
+    pub(crate) fn remove_waiting(&mut self, id: GroupId) {
+        if let Some(group) = self.all.get(&id) {
+            self.waiting.remove(&(group.tenant, group.number));
+        }
+    }
+
+    /// Whether a group has unplaced bundles.
+    pub(crate) fn is_waiting(&self, group: &Group<V>) -> bool {
+        self.waiting.contains_key(&(group.tenant, group.number))
+    }
+
+    /// Whether some group has unplaced bundles.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Iterates over the groups with unplaced bundles, by tenant in order of creation.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (TenantKey, GroupId)> {
+        self.waiting.iter().map(|((tenant, _), id)| (*tenant, *id))
+    }
+
+    /// Iterates over the tenant's groups with unplaced bundles, in order of creation.
+    pub(crate) fn waiting_of(&self, tenant: TenantKey) -> impl Iterator<Item = GroupId> {
+        self.waiting.range((tenant, 0)..=(tenant, u64::MAX)).map(|(_, id)| *id)
     }
 
     /// Returns a group that is removed with a task.
@@ -80,7 +115,7 @@ impl<V> Groups<V> {
 
     pub(crate) fn remove(&mut self, id: GroupId) -> Option<Group<V>> {
         let group = self.all.remove(&id)?;
-        self.waiting.remove(&group.number);
+        self.waiting.remove(&(group.tenant, group.number));
         if let Some(owner) = group.owner {
             self.by_owner.remove(&(owner, id));
         }
@@ -90,9 +125,16 @@ impl<V> Groups<V> {
 
 impl<V> Group<V> {
     /// Returns a group without placed bundles. `value` is the value of its object once all are placed.
-    pub(crate) fn new(job: JobKey, creator: TaskKey, chain: Vec<String>, spec: GroupSpec, value: V) -> Group<V> {
+    pub(crate) fn new(
+        (job, tenant): (JobKey, TenantKey),
+        creator: TaskKey,
+        chain: Vec<String>,
+        spec: GroupSpec,
+        value: V,
+    ) -> Group<V> {
         Group {
             job,
+            tenant,
             number: 0,
             bundles: vec![None; spec.bundles.len()],
             reservation: None,

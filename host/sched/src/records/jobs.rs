@@ -1,13 +1,14 @@
 //! Job records.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
-use sandbar_core::{JobId, TenantId};
+use sandbar_core::JobId;
 
 use crate::event::JobLimits;
 use crate::records::classes::JobClasses;
 use crate::records::id_table::IdTable;
-use crate::records::keys::{JobKey, ObjectKey, TaskKey, WorkerKey};
+use crate::records::keys::{JobKey, ObjectKey, TaskKey, TenantKey, WorkerKey};
 use crate::records::lineage::JobLineage;
 use crate::records::slab::{Slab, index_records};
 
@@ -15,7 +16,7 @@ use crate::records::slab::{Slab, index_records};
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: JobId,
-    pub(crate) tenant: TenantId,
+    pub(crate) tenant: TenantKey,
     pub(crate) limits: JobLimits,
     /// The root task, while its record exists.
     pub(crate) first: Option<TaskKey>,
@@ -45,13 +46,13 @@ pub(crate) struct Jobs {
     records: Slab<JobKey, Job>,
     ids: IdTable<JobId, JobKey>,
     /// Jobs whose root task is ready and whose driver worker exists.
-    starting: BTreeMap<JobId, JobKey>,
+    starting: BTreeSet<(TenantKey, JobId)>,
 }
 
 index_records!([] Jobs, JobKey => Job);
 
 impl Job {
-    pub(crate) fn new(id: JobId, tenant: TenantId, limits: JobLimits) -> Job {
+    pub(crate) fn new(id: JobId, tenant: TenantKey, limits: JobLimits) -> Job {
         Job {
             id,
             tenant,
@@ -73,7 +74,7 @@ impl Job {
 
 impl Jobs {
     pub(crate) fn new() -> Jobs {
-        Jobs { records: Slab::new(), ids: IdTable::default(), starting: BTreeMap::new() }
+        Jobs { records: Slab::new(), ids: IdTable::default(), starting: BTreeSet::new() }
     }
 
     #[inline]
@@ -93,8 +94,9 @@ impl Jobs {
 
     /// Removes the id of a job that ends. Its record stays until [`Jobs::remove`].
     pub(crate) fn remove_id(&mut self, id: JobId) -> Option<JobKey> {
-        self.starting.remove(&id);
-        self.ids.remove(&id)
+        let at = self.ids.remove(&id)?;
+        self.remove_starting(at);
+        Some(at)
     }
 
     pub(crate) fn remove(&mut self, at: JobKey) -> Option<Job> {
@@ -108,12 +110,14 @@ impl Jobs {
 
     /// Records that the root task of a job waits for room in its driver worker.
     pub(crate) fn insert_starting(&mut self, at: JobKey) {
-        self.starting.insert(self.records[at].id, at);
+        let job = &self.records[at];
+        self.starting.insert((job.tenant, job.id));
     }
 
     /// Records that the root task of a job does not wait for room any more.
     pub(crate) fn remove_starting(&mut self, at: JobKey) {
-        self.starting.remove(&self.records[at].id);
+        let job = &self.records[at];
+        self.starting.remove(&(job.tenant, job.id));
     }
 
     /// Whether a root task waits for room in its driver worker.
@@ -121,8 +125,15 @@ impl Jobs {
         !self.starting.is_empty()
     }
 
-    /// Returns the jobs whose root tasks wait for room, in id order.
-    pub(crate) fn starting(&self) -> Vec<JobKey> {
-        self.starting.values().copied().collect()
+    /// Returns the tenants of jobs whose root tasks wait for room.
+    pub(crate) fn starting_tenants(&self) -> impl Iterator<Item = TenantKey> {
+        self.starting.iter().map(|(tenant, _)| *tenant)
+    }
+
+    /// Returns the tenant's next job, in id order, whose root task waits for room.
+    pub(crate) fn next_starting(&self, tenant: TenantKey, after: Option<JobId>) -> Option<(JobId, JobKey)> {
+        let from = after.map_or(Bound::Included((tenant, JobId(0))), |after| Bound::Excluded((tenant, after)));
+        let (of, id) = self.starting.range((from, Bound::Unbounded)).next()?;
+        Some((*id, self.find(*id).filter(|_| *of == tenant)?))
     }
 }

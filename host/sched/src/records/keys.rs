@@ -39,6 +39,8 @@ slab_keys! {
     ObjectKey;
     /// Key of an actor.
     ActorKey;
+    /// Key of a tenant.
+    TenantKey;
     /// Key of a job.
     JobKey;
     /// Key of a task class.

@@ -22,4 +22,5 @@ pub(crate) mod step_work;
 pub(crate) mod streams;
 mod task_tree;
 pub(crate) mod tasks;
+pub(crate) mod tenants;
 pub(crate) mod workers;

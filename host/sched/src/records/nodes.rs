@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sandbar_core::{Attempt, GroupId, NodeId, WorkerId};
 
-use crate::records::keys::{NodeKey, WorkerKey};
+use crate::records::keys::{NodeKey, TenantKey, WorkerKey};
 use crate::records::resources::{FreeResources, ResourceSet};
 use crate::records::slab::{Slab, index_records};
 
@@ -27,16 +27,31 @@ pub(crate) struct Node {
     pub(crate) tasks: usize,
     /// Whether the node is reserved for a driver or a placement group that waits for resources. No other task starts here.
     pub(crate) is_held: bool,
+    /// Maximum number of task workers of each tenant here.
+    pub(crate) workers_max: usize,
     /// Workers that host several actors; on a remote node, its proxy worker.
     pub(super) actor_workers: Vec<WorkerKey>,
     /// Number of task workers here.
     pub(crate) task_workers: usize,
-    /// Whether another actor worker was requested.
-    pub(crate) is_starting_worker: bool,
+    /// Task workers of each tenant here, present and requested.
+    pub(crate) tenant_workers: BTreeMap<TenantKey, WorkerCounts>,
     /// Number of actors here.
     pub(crate) actors: usize,
     /// Workers without a running task, the ones with the fewest blocked tasks first.
-    pub(super) idle: BTreeSet<(u32, WorkerId)>,
+    pub(super) idle: BTreeMap<WorkerPool, BTreeSet<(u32, WorkerId)>>,
+}
+
+/// The tenant whose tasks a worker runs, or `None` for a worker of a remote node, which runs those of any tenant.
+pub(crate) type WorkerPool = Option<TenantKey>;
+
+/// Workers of a tenant on a node.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WorkerCounts {
+    pub(crate) task_workers: usize,
+    /// Number of task workers that were requested and are not ready yet.
+    pub(crate) requested: usize,
+    /// Whether another worker for actors was requested.
+    pub(crate) is_starting_actor_worker: bool,
 }
 
 /// Resources of a node that a placement group has.
@@ -44,6 +59,8 @@ pub(crate) struct Node {
 pub(crate) struct Bundle {
     pub(crate) group: GroupId,
     pub(crate) index: u32,
+    /// The tenant of the group.
+    pub(crate) tenant: TenantKey,
     pub(crate) node: NodeKey,
     pub(crate) total: ResourceSet,
     pub(crate) free: FreeResources,
@@ -67,7 +84,7 @@ pub(crate) struct Nodes {
 index_records!([] Nodes, NodeKey => Node);
 
 impl Node {
-    fn new(id: NodeId, total: ResourceSet, is_remote: bool) -> Node {
+    fn new(id: NodeId, total: ResourceSet, is_remote: bool, workers_max: usize) -> Node {
         let free = FreeResources::all_of(&total);
         Node {
             id,
@@ -79,11 +96,12 @@ impl Node {
             free,
             tasks: 0,
             is_held: false,
+            workers_max,
             actor_workers: Vec::new(),
             task_workers: 0,
-            is_starting_worker: false,
+            tenant_workers: BTreeMap::new(),
             actors: 0,
-            idle: BTreeSet::new(),
+            idle: BTreeMap::new(),
         }
     }
 
@@ -118,11 +136,11 @@ impl Nodes {
     }
 
     /// Adds a node. Returns whether the id was unused.
-    pub(super) fn insert(&mut self, id: NodeId, total: ResourceSet, is_remote: bool) -> bool {
+    pub(super) fn insert(&mut self, id: NodeId, total: ResourceSet, is_remote: bool, workers_max: usize) -> bool {
         if self.ids.contains_key(&id) {
             return false;
         }
-        let at = self.records.insert(Node::new(id, total, is_remote));
+        let at = self.records.insert(Node::new(id, total, is_remote, workers_max));
         self.ids.insert(id, at);
         self.local = self.local.or((!is_remote).then_some(id));
         self.membership_changes += 1;
@@ -130,7 +148,7 @@ impl Nodes {
     }
 
     /// Removes a node without workers.
-    pub(crate) fn remove(&mut self, id: NodeId) {
+    pub(super) fn remove(&mut self, id: NodeId) {
         if let Some(at) = self.ids.remove(&id) {
             self.records.remove(at);
             self.membership_changes += 1;
@@ -143,9 +161,11 @@ impl Nodes {
         self.held.push(at);
     }
 
-    /// Whether a node was held since the last [`Nodes::release_held`].
-    pub(crate) fn has_held(&self) -> bool {
-        !self.held.is_empty()
+    /// Returns the resources of all nodes, and the processors of the local ones.
+    pub(super) fn total(&self) -> (ResourceSet, u64) {
+        let local = self.records.iter().filter(|(_, node)| !node.is_remote);
+        let local_cpus = local.fold(0_u64, |sum, (_, node)| sum.saturating_add(node.total.cpus));
+        (ResourceSet::sum(self.records.iter().map(|(_, node)| &node.total)), local_cpus)
     }
 
     /// Releases all held nodes.

@@ -1,5 +1,5 @@
-//! Ready tasks, in dispatch order: higher priority first, then greater depth, then earlier submission. Depth first
-//! bounds the number of waiting tasks.
+//! Ready tasks of each tenant, in dispatch order: higher priority first, then greater depth, then earlier submission. Depth
+//! first bounds the number of waiting tasks.
 //!
 //! Tasks of one shape share a queue: if the first one does not fit, none of them does.
 
@@ -9,7 +9,7 @@ use std::ops::Bound;
 use sandbar_core::{NodeId, Strategy};
 
 use crate::event::SubmissionKind;
-use crate::records::keys::{ShapeKey, TaskKey};
+use crate::records::keys::{ShapeKey, TaskKey, TenantKey};
 use crate::records::level::Level;
 use crate::records::resources::ResourceSet;
 use crate::records::slab::Slab;
@@ -41,6 +41,7 @@ pub(crate) struct Feasibility {
 /// What tasks of one shape request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Request {
+    pub(crate) tenant: TenantKey,
     pub(crate) demand: ResourceSet,
     pub(crate) strategy: Strategy,
     /// The node that has the dependencies of these tasks.
@@ -52,6 +53,7 @@ pub(crate) struct Request {
 /// A request for resources and placement, with the queue of the tasks that make it.
 #[derive(Debug)]
 pub(crate) struct Shape {
+    pub(crate) tenant: TenantKey,
     pub(crate) demand: ResourceSet,
     pub(crate) strategy: Strategy,
     pub(crate) preferred_node: Option<NodeId>,
@@ -84,26 +86,27 @@ struct Fifo {
 pub(crate) struct Queue {
     shapes: Slab<ShapeKey, Shape>,
     by_request: BTreeMap<Request, ShapeKey>,
-    order: BTreeSet<RankedShape>,
+    /// Shapes with queued tasks, by tenant in dispatch order. No set is empty.
+    orders: BTreeMap<TenantKey, BTreeSet<RankedShape>>,
     /// Number of queued leases.
     pub(crate) leases: usize,
 }
 
 impl Request {
     /// Returns the request of a submission.
-    pub(crate) fn new(demand: &ResourceSet, strategy: Strategy, kind: &SubmissionKind) -> Request {
+    pub(crate) fn new(tenant: TenantKey, demand: &ResourceSet, strategy: Strategy, kind: &SubmissionKind) -> Request {
         let is_lease = *kind == SubmissionKind::Lease;
-        Request { demand: demand.clone(), strategy, preferred_node: None, is_lease }
+        Request { tenant, demand: demand.clone(), strategy, preferred_node: None, is_lease }
     }
 }
 
 impl Queue {
     pub(crate) fn new() -> Queue {
-        Queue { shapes: Slab::new(), by_request: BTreeMap::new(), order: BTreeSet::new(), leases: 0 }
+        Queue { shapes: Slab::new(), by_request: BTreeMap::new(), orders: BTreeMap::new(), leases: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.orders.is_empty()
     }
 
     #[inline]
@@ -125,8 +128,9 @@ impl Queue {
             self.shapes[*at].uses += 1;
             return *at;
         }
-        let Request { demand, strategy, preferred_node, is_lease } = request.clone();
+        let Request { tenant, demand, strategy, preferred_node, is_lease } = request.clone();
         let at = self.shapes.insert(Shape {
+            tenant,
             strategy,
             preferred_node,
             is_lease,
@@ -153,24 +157,30 @@ impl Queue {
         if shape.uses == 0
             && let Some(shape) = self.shapes.remove(at)
         {
-            let Shape { demand, strategy, preferred_node, is_lease, .. } = shape;
-            self.by_request.remove(&Request { demand, strategy, preferred_node, is_lease });
+            let Shape { tenant, demand, strategy, preferred_node, is_lease, .. } = shape;
+            self.by_request.remove(&Request { tenant, demand, strategy, preferred_node, is_lease });
         }
     }
 
-    /// Returns the first shape in dispatch order, or the one after `previous`.
-    pub(crate) fn after(&self, previous: Option<RankedShape>) -> Option<RankedShape> {
+    /// Returns a tenant's first shape in dispatch order, or the one after `previous`.
+    pub(crate) fn after(&self, tenant: TenantKey, previous: Option<RankedShape>) -> Option<RankedShape> {
+        let order = self.orders.get(&tenant)?;
         match previous {
-            None => self.order.first().copied(),
+            None => order.first().copied(),
             // Fast path: usually one shape is queued.
-            Some(previous) if self.order.last() == Some(&previous) => None,
-            Some(previous) => self.order.range((Bound::Excluded(previous), Bound::Unbounded)).next().copied(),
+            Some(previous) if order.last() == Some(&previous) => None,
+            Some(previous) => order.range((Bound::Excluded(previous), Bound::Unbounded)).next().copied(),
         }
     }
 
-    /// Returns the shapes that have queued tasks, in dispatch order.
+    /// Iterates over the tenants with queued tasks.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = TenantKey> {
+        self.orders.keys().copied()
+    }
+
+    /// Returns the shapes that have queued tasks, by tenant in dispatch order.
     pub(crate) fn waiting(&self) -> Vec<ShapeKey> {
-        self.order.iter().map(|queued| queued.shape).collect()
+        self.orders.values().flatten().map(|queued| queued.shape).collect()
     }
 
     /// Queues a task. Returns whether it is the first of its shape.
@@ -244,11 +254,16 @@ impl Queue {
         if rank == shape.rank {
             return;
         }
-        if let Some(before) = std::mem::replace(&mut shape.rank, rank) {
-            self.order.remove(&RankedShape { rank: before, shape: shape_at });
+        let tenant = shape.tenant;
+        let before = std::mem::replace(&mut shape.rank, rank);
+        let order = self.orders.entry(tenant).or_default();
+        if let Some(rank) = before {
+            order.remove(&RankedShape { rank, shape: shape_at });
         }
         if let Some(rank) = rank {
-            self.order.insert(RankedShape { rank, shape: shape_at });
+            order.insert(RankedShape { rank, shape: shape_at });
+        } else if order.is_empty() {
+            self.orders.remove(&tenant);
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Task<C> {
     /// The actor that the task creates, or whose method it calls.
     pub(crate) actor: Option<ActorKey>,
     pub(crate) attempt: Attempt,
+    /// Number of attempts that were lost because of other tasks, which do not count as retries.
+    pub(crate) uncounted_attempts: u32,
     /// Nesting depth; 1 for a job's root task.
     pub(crate) depth: u32,
     /// Number of dependencies without a value.
@@ -106,6 +108,11 @@ pub(crate) struct Tasks<C> {
 index_records!([C] Tasks<C>, TaskKey => Task<C>);
 
 impl<C> Task<C> {
+    /// Returns the number of retries so far.
+    pub(crate) fn retries(&self) -> u32 {
+        self.attempt.0.saturating_sub(self.uncounted_attempts)
+    }
+
     pub(crate) fn has_finished(&self) -> bool {
         matches!(self.state, TaskPhase::Finished(_))
     }

@@ -6,7 +6,7 @@ use sandbar_core::{ActorId, Attempt, TaskId, WorkerId};
 
 use crate::event::WorkerKind;
 use crate::records::id_table::IdTable;
-use crate::records::keys::{BundleKey, NodeKey, ObjectKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{BundleKey, NodeKey, ObjectKey, ShapeKey, TaskKey, TenantKey, WorkerKey};
 use crate::records::level::Level;
 use crate::records::slab::{Slab, index_records};
 
@@ -17,6 +17,7 @@ pub(crate) struct AssignedTask {
     /// `None` after the job has ended.
     pub(crate) task: Option<TaskKey>,
     pub(crate) shape: ShapeKey,
+    pub(crate) tenant: TenantKey,
     /// The bundle that it uses resources of; `None` if it uses its node's.
     pub(crate) bundle: Option<BundleKey>,
     pub(crate) attempt: Attempt,
@@ -31,6 +32,8 @@ pub(crate) struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) node: NodeKey,
     pub(crate) kind: WorkerKind,
+    /// The tenant of a worker for its tasks or actors.
+    pub(crate) tenant: Option<TenantKey>,
     /// Tasks that are not blocked, in execution order.
     pub(crate) assigned: VecDeque<AssignedTask>,
     pub(crate) blocked: Vec<AssignedTask>,
@@ -48,7 +51,7 @@ pub(crate) struct Worker {
     /// Load under which the worker is in the idle set.
     pub(super) idle: Option<u32>,
     /// Level under which the worker is in the recallable set.
-    pub(super) recallable: Option<Level>,
+    pub(super) recallable: Option<(TenantKey, Level)>,
 }
 
 /// Processors that a worker holds once for all of its unblocked tasks of one CPU-only shape.
@@ -76,18 +79,19 @@ pub(crate) struct Workers {
     dedicated: IdTable<ActorId, WorkerKey>,
     /// The worker that has the leases.
     pub(crate) lease_worker: Option<WorkerKey>,
-    /// Number of task workers.
-    pub(crate) task_workers: usize,
+    /// Number of workers of remote nodes for tasks.
+    pub(crate) remote_workers: usize,
 }
 
 index_records!([] Workers, WorkerKey => Worker);
 
 impl Worker {
-    fn new(id: WorkerId, node: NodeKey, kind: WorkerKind) -> Worker {
+    fn new(id: WorkerId, node: NodeKey, kind: WorkerKind, tenant: Option<TenantKey>) -> Worker {
         Worker {
             id,
             node,
             kind,
+            tenant,
             assigned: VecDeque::new(),
             blocked: Vec::new(),
             actors: BTreeMap::new(),
@@ -116,7 +120,7 @@ impl Workers {
             ids: IdTable::default(),
             dedicated: IdTable::default(),
             lease_worker: None,
-            task_workers: 0,
+            remote_workers: 0,
         }
     }
 
@@ -141,19 +145,22 @@ impl Workers {
     }
 
     /// Adds a worker with an unused id.
-    pub(super) fn insert(&mut self, id: WorkerId, node: NodeKey, kind: WorkerKind) -> Option<WorkerKey> {
-        if self.ids.contains_key(&id) {
-            return None;
-        }
-        let at = self.records.insert(Worker::new(id, node, kind));
+    pub(super) fn insert(
+        &mut self,
+        id: WorkerId,
+        node: NodeKey,
+        kind: WorkerKind,
+        tenant: Option<TenantKey>,
+    ) -> WorkerKey {
+        let at = self.records.insert(Worker::new(id, node, kind, tenant));
         self.ids.insert(id, at);
         match kind {
             WorkerKind::Actor(actor) => drop(self.dedicated.insert(actor, at)),
             WorkerKind::Leases => self.lease_worker = Some(at),
-            WorkerKind::Tasks => self.task_workers += 1,
-            WorkerKind::Driver(_) | WorkerKind::Actors | WorkerKind::PeerProxy => {}
+            WorkerKind::RemoteTasks => self.remote_workers += 1,
+            WorkerKind::Tasks(_) | WorkerKind::Driver(_) | WorkerKind::Actors(_) | WorkerKind::PeerProxy => {}
         }
-        Some(at)
+        at
     }
 
     pub(super) fn remove(&mut self, at: WorkerKey) -> Option<Worker> {
@@ -164,8 +171,12 @@ impl Workers {
                 _ = self.dedicated.remove(&actor);
             }
             WorkerKind::Leases => self.lease_worker = self.lease_worker.filter(|other| *other != at),
-            WorkerKind::Tasks => self.task_workers -= 1,
-            WorkerKind::Driver(_) | WorkerKind::Actor(_) | WorkerKind::Actors | WorkerKind::PeerProxy => {}
+            WorkerKind::RemoteTasks => self.remote_workers -= 1,
+            WorkerKind::Tasks(_)
+            | WorkerKind::Driver(_)
+            | WorkerKind::Actor(_)
+            | WorkerKind::Actors(_)
+            | WorkerKind::PeerProxy => {}
         }
         Some(worker)
     }

@@ -4,7 +4,7 @@
 use sandbar_core::{ActorId, Strategy};
 
 use crate::event::{Action, WorkerKind};
-use crate::records::keys::{NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{NodeKey, ShapeKey, TaskKey, TenantKey, WorkerKey};
 use crate::records::resources::RESOURCE_UNIT;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::TaskPhase;
@@ -24,12 +24,15 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Places actors in dispatch order, for each shape up to the first actor that finds no worker.
-    pub(crate) fn place_actors(&mut self) {
+    /// Places the tenant's next actor, in dispatch order, for which there is a worker. Returns whether there is one.
+    pub(crate) fn place_actor(&mut self, tenant: TenantKey) -> bool {
         if self.actors.pending.is_empty() {
-            return;
+            return false;
         }
-        for shape in self.actors.pending.shapes_in_dispatch_order() {
+        let is_its = |shape: &ShapeKey| self.queue.shape(*shape).tenant == tenant;
+        let mut shapes: Vec<ShapeKey> = self.actors.pending.shapes().filter(is_its).collect();
+        self.actors.pending.sort(&mut shapes);
+        for shape in shapes {
             while let Some(at) = self.actors.pending.first(shape) {
                 if self.is_incomplete(at) {
                     self.actors.pending.remove(at);
@@ -39,12 +42,15 @@ impl<C, V> Scheduler<C, V> {
                 let Some(worker) = self.worker_for(at, shape) else { break };
                 self.actors.pending.remove(at);
                 self.assign(worker, at, shape, self.options.window_nanos);
+                return true;
             }
         }
+        false
     }
 
     /// Returns a worker with room for an actor. If there is none, requests a new one on a node with room.
     fn worker_for(&mut self, creator: TaskKey, shape: ShapeKey) -> Option<WorkerKey> {
+        let tenant = self.queue.shape(shape).tenant;
         let is_alone = self.queue.shape(shape).demand.cpus >= RESOURCE_UNIT;
         let spreads = self.queue.shape(shape).strategy == Strategy::Spread;
         let rank = |node: NodeKey| {
@@ -63,7 +69,7 @@ impl<C, V> Scheduler<C, V> {
         // Set while a local worker is being started; remote nodes wait for it.
         let mut is_awaited = false;
         for (.., node) in nodes {
-            let (best, count) = self.cluster.actor_workers(node);
+            let (best, count) = self.cluster.actor_workers(node, tenant);
             let has_room = best.filter(|(load, _)| *load < self.options.actors_max as usize);
             if self.cluster.nodes[node].is_remote {
                 match has_room {
@@ -85,9 +91,10 @@ impl<C, V> Scheduler<C, V> {
             {
                 return Some(worker);
             }
-            if !self.cluster.nodes[node].is_starting_worker {
-                self.cluster.nodes[node].is_starting_worker = true;
-                self.work.act(Action::StartWorker { node: self.cluster.nodes[node].id, kind: WorkerKind::Actors });
+            let counts = self.cluster.nodes[node].tenant_workers.entry(tenant).or_default();
+            if !std::mem::replace(&mut counts.is_starting_actor_worker, true) {
+                let kind = WorkerKind::Actors(self.cluster.tenants[tenant].id);
+                self.work.act(Action::StartWorker { node: self.cluster.nodes[node].id, kind });
             }
             if let Some((_, worker)) = has_room {
                 return Some(worker);
@@ -111,7 +118,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Fails actors that no node can ever have room for, after nodes joined or left.
     pub(crate) fn fail_infeasible_actors(&mut self) {
-        for shape in self.actors.pending.shapes() {
+        for shape in self.actors.pending.shapes().collect::<Vec<ShapeKey>>() {
             if self.is_feasible(shape) {
                 continue;
             }

@@ -60,8 +60,8 @@ impl<C, V> Scheduler<C, V> {
         let unknown = || Fault::new(Code::ActorDied, format!("actor {id} does not exist or was removed"));
         let at = self.find_actor(id).ok_or_else(unknown)?;
         let actor = &self.actors[at];
-        if actor.job != job && actor.spec.detached.is_none() {
-            return Err(Fault::new(Code::BadRequest, format!("actor {id} is of another job")));
+        if actor.job != job && (actor.spec.detached.is_none() || !self.is_same_tenant(actor.job, job)) {
+            return Err(unknown());
         }
         if let Some(death_cause) = &actor.death_cause {
             return Err(death_cause.fault.clone());
@@ -88,10 +88,16 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Whether tasks of all jobs may use an object: it is the handle of a detached actor.
-    pub(crate) fn is_shared(&self, object: &Object<V>) -> bool {
+    /// Whether tasks of a job may use an object of another job: it is the handle of a detached actor of the same tenant.
+    pub(crate) fn is_shared(&self, object: &Object<V>, job: JobKey) -> bool {
         let actor = self.actors.find(ActorId(object.id.0)).map(|at| &self.actors[at]);
-        object.index == Some(0) && actor.is_some_and(|actor| actor.spec.detached.is_some())
+        object.index == Some(0)
+            && actor.is_some_and(|actor| actor.spec.detached.is_some())
+            && self.is_same_tenant(object.job, job)
+    }
+
+    fn is_same_tenant(&self, one: JobKey, other: JobKey) -> bool {
+        self.jobs[one].tenant == self.jobs[other].tenant
     }
 
     /// Registers the actor of a new creation task.
@@ -219,7 +225,7 @@ impl<C, V> Scheduler<C, V> {
         if task.cancellation != Cancellation::None {
             let error = self.error(creator, self.cancellation_fault(creator));
             self.end_actor(actor, creator, &error, FinalState::from_error(&error));
-        } else if may_help && task.attempt.0 < self.actors[actor].spec.restarts_max {
+        } else if may_help && task.retries() < self.actors[actor].spec.restarts_max {
             task.attempt.0 += 1;
             self.cancel_descendants(creator);
             self.ready(creator);

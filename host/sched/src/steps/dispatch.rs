@@ -1,18 +1,21 @@
-//! Dispatch of queued tasks to workers, in queue order.
+//! Dispatch of queued work to workers: tenant by tenant in fair order, each tenant's work in queue order.
 //!
 //! A worker runs one task at a time, so it holds the processors of its unblocked tasks once. Tasks that request only
 //! processors are assigned in advance, up to about a millisecond of work per worker, so that one message carries many.
 //! A worker gets at most half of its share of the queue, so that other workers get tasks as well. Leases are in the same
 //! queue, and go to the worker that has all of them.
+//!
+//! A tenant that uses less than its guaranteed processors and has waited for a while may start tasks on processors that
+//! others use: the operating system then divides them.
 
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, Strategy, TaskError, WorkerId};
+use sandbar_core::{Code, Fault, JobId, Strategy, TaskError, WorkerId};
 
 use crate::event::{Action, WorkerKind};
-use crate::records::keys::{BundleKey, JobKey, NodeKey, ShapeKey, TaskKey, WorkerKey};
+use crate::records::keys::{BundleKey, JobKey, NodeKey, ShapeKey, TaskKey, TenantKey, WorkerKey};
 use crate::records::nodes::Node;
-use crate::records::queue::{Feasibility, RankedShape};
+use crate::records::queue::{Feasibility, RankedShape, Shape};
 use crate::records::resources::ResourceSet;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::TaskPhase;
@@ -21,6 +24,37 @@ use crate::scheduler::Scheduler;
 
 /// Maximum number of shapes without room that one dispatch passes over.
 const STUCK_MAX: usize = 256;
+
+/// The turn of a tenant in a dispatch, which it has several times.
+#[derive(Debug)]
+struct Turn {
+    tenant: TenantKey,
+    phase: Phase,
+    was_served: bool,
+}
+
+/// What a tenant's turn serves next.
+#[derive(Debug)]
+enum Phase {
+    /// Root tasks, after the one of this job.
+    Drivers(Option<JobId>),
+    Groups,
+    Actors,
+    /// Queued tasks, after this shape.
+    Tasks(Option<RankedShape>),
+    Ended,
+}
+
+/// Why a shape's first task was not assigned, or that it was.
+enum Assigned {
+    Yes,
+    /// No node has room.
+    NoRoom(RankedShape),
+    /// A node may have room, but the tenant has no idle worker there.
+    NoWorker(RankedShape),
+    /// No shape is left, or no worker.
+    Nothing,
+}
 
 impl<C, V> Scheduler<C, V> {
     /// Updates a worker after a change of its assigned tasks.
@@ -35,36 +69,120 @@ impl<C, V> Scheduler<C, V> {
         }
     }
 
-    /// Assigns queued tasks, places groups and actors, and starts root tasks, as far as there is room.
+    /// Starts root tasks, places groups and actors, and assigns queued tasks, as far as there is room.
     pub(crate) fn dispatch(&mut self) {
         if !std::mem::take(&mut self.work.needs_dispatch) & !std::mem::take(&mut self.cluster.has_freed_capacity) {
             return;
         }
-        self.start_drivers();
-        self.place_groups();
-        self.place_actors();
-        let (mut passed, mut stuck) = (None, None);
-        for _ in 0..STUCK_MAX {
-            let Some(queued) = self.assign_queued(passed, stuck) else { break };
-            passed = Some(queued);
-            // Tasks in groups do not compete for a node's free resources.
-            stuck = stuck.or_else(|| (!self.queue.shape(queued.shape).is_in_group()).then_some(queued.shape));
+        self.cluster.nodes.release_held();
+        let tenants = self.queued_tenants();
+        let turn = |tenant| Turn { tenant, phase: Phase::Drivers(None), was_served: false };
+        let mut turns: Vec<Turn> = tenants.into_iter().map(turn).collect();
+        let (mut stuck, mut passed) = (None, 0);
+        while passed < STUCK_MAX
+            && let Some(next) = self.next_turn(&turns)
+        {
+            let turn = &mut turns[next];
+            if self.serve(turn, &mut stuck, &mut passed) {
+                turn.was_served = true;
+                self.cluster.tenants.served(turn.tenant);
+            }
         }
+        turns.iter().filter(|turn| !turn.was_served).for_each(|turn| self.cluster.tenants.passed_over(turn.tenant));
         // The resources that were assigned above come from those that were free.
         self.cluster.has_freed_capacity = false;
         self.work.needs_dispatch = false;
     }
 
-    /// Assigns tasks in queue order, from the shape after `passed` on, up to the first shape without room. Returns that
-    /// shape.
-    fn assign_queued(&mut self, passed: Option<RankedShape>, stuck: Option<ShapeKey>) -> Option<RankedShape> {
-        loop {
-            let fresh = self.work.changed_worker.filter(|at| self.cluster.could_be_idle(*at));
-            let extendable = self.work.changed_worker.filter(|at| self.wants_more(*at));
-            if self.cluster.idle == 0 && fresh.is_none() && extendable.is_none() && self.queue.leases == 0 {
-                return None;
+    /// Returns the tenants with queued work, in key order.
+    fn queued_tenants(&self) -> Vec<TenantKey> {
+        let groups = self.groups.waiting().map(|(tenant, _)| tenant);
+        let actors = self.actors.pending.shapes().map(|shape| self.queue.shape(shape).tenant);
+        let mut tenants: Vec<TenantKey> = self.queue.tenants().collect();
+        let of_tasks = tenants.len();
+        tenants.extend(self.jobs.starting_tenants().chain(groups).chain(actors));
+        if tenants.len() > of_tasks {
+            tenants.sort_unstable();
+            tenants.dedup();
+        }
+        tenants
+    }
+
+    /// Returns the index of the turn that comes next in fair order.
+    fn next_turn(&mut self, turns: &[Turn]) -> Option<usize> {
+        let mut left = turns.iter().enumerate().filter(|(_, turn)| !matches!(turn.phase, Phase::Ended));
+        let (first, _) = left.next()?;
+        // Usually there is one tenant.
+        let Some((second, _)) = left.next() else { return Some(first) };
+        let quantum_nanos = self.options.window_nanos;
+        let indexes = [first, second].into_iter().chain(left.map(|(index, _)| index));
+        indexes.min_by_key(|index| self.cluster.tenants.rank(turns[*index].tenant, quantum_nanos))
+    }
+
+    /// Starts one piece of a tenant's work, or goes on to the next phase of its turn. Returns whether it started something.
+    fn serve(&mut self, turn: &mut Turn, stuck: &mut Option<ShapeKey>, passed: &mut usize) -> bool {
+        match turn.phase {
+            Phase::Drivers(after) => {
+                let Some((id, job)) = self.jobs.next_starting(turn.tenant, after) else {
+                    turn.phase = Phase::Groups;
+                    return false;
+                };
+                turn.phase = Phase::Drivers(Some(id));
+                let stops_waiting = self.start_driver(job);
+                if stops_waiting {
+                    self.jobs.remove_starting(job);
+                }
+                stops_waiting
             }
-            let queued = self.queue.after(passed)?;
+            Phase::Groups => {
+                turn.phase = Phase::Actors;
+                self.place_groups(turn.tenant)
+            }
+            Phase::Actors => {
+                let is_placed = self.place_actor(turn.tenant);
+                if !is_placed {
+                    turn.phase = Phase::Tasks(None);
+                }
+                is_placed
+            }
+            Phase::Tasks(after) => {
+                let assigned = self.assign_queued(turn.tenant, after, *stuck);
+                turn.phase = match assigned {
+                    Assigned::Yes => return true,
+                    Assigned::Nothing => Phase::Ended,
+                    Assigned::NoRoom(queued) | Assigned::NoWorker(queued) => Phase::Tasks(Some(queued)),
+                };
+                if let Assigned::NoRoom(queued) = assigned {
+                    *passed += 1;
+                    // Tasks in groups do not compete for a node's free resources.
+                    let is_in_group = self.queue.shape(queued.shape).is_in_group();
+                    *stuck = stuck.or_else(|| (!is_in_group).then_some(queued.shape));
+                }
+                false
+            }
+            Phase::Ended => false,
+        }
+    }
+
+    /// Lets tenants that have waited too long start work on processors that others use.
+    pub(crate) fn end_waits(&mut self) {
+        let queued = self.queued_tenants();
+        let patience_nanos = self.options.patience_nanos;
+        self.work.needs_dispatch |= !queued.is_empty() && self.cluster.tenants.end_waits(&queued, patience_nanos);
+    }
+
+    /// Assigns the tenant's next tasks in queue order to a worker, from the shape after `passed` on.
+    fn assign_queued(&mut self, tenant: TenantKey, passed: Option<RankedShape>, stuck: Option<ShapeKey>) -> Assigned {
+        loop {
+            let is_its = |at: &WorkerKey| self.cluster.workers[*at].tenant.is_none_or(|of| of == tenant);
+            let changed = self.work.changed_worker.filter(is_its);
+            let fresh = changed.filter(|at| self.cluster.could_be_idle(*at));
+            let extendable = changed.filter(|at| self.wants_more(*at));
+            let has_worker = fresh.is_some() || extendable.is_some() || self.cluster.has_offers(tenant);
+            if !has_worker && self.queue.leases == 0 && !self.can_start_worker(tenant) {
+                return Assigned::Nothing;
+            }
+            let Some(queued) = self.queue.after(tenant, passed) else { return Assigned::Nothing };
             if self.requeue_first_incomplete(queued.shape) {
                 continue;
             }
@@ -73,12 +191,63 @@ impl<C, V> Scheduler<C, V> {
                 self.cluster.workers.lease_worker.filter(has_room)
             } else {
                 let idle = self.idle_for(queued.shape, stuck, fresh);
+                let is_starting = idle.is_none_or(|at| self.is_remote(at)) && self.request_workers(queued.shape, stuck);
+                let spreads = self.queue.shape(queued.shape).strategy == Strategy::Spread;
+                if is_starting && (idle.is_none() || !spreads) {
+                    return Assigned::NoWorker(queued);
+                }
                 idle.or_else(|| extendable.filter(|at| self.may_extend(*at, queued.shape, stuck)))
             };
-            if !worker.is_some_and(|worker| self.fill(worker, queued)) {
-                return Some(queued);
-            }
+            return match worker {
+                Some(worker) if self.fill(worker, queued) => Assigned::Yes,
+                _ => Assigned::NoRoom(queued),
+            };
         }
+    }
+
+    fn is_remote(&self, worker: WorkerKey) -> bool {
+        self.cluster.nodes[self.cluster.workers[worker].node].is_remote
+    }
+
+    /// Whether some local node may start another task worker for a tenant, or is starting one.
+    fn can_start_worker(&self, tenant: TenantKey) -> bool {
+        self.cluster.nodes.iter().any(|(_, node)| {
+            let counts = node.tenant_workers.get(&tenant).copied().unwrap_or_default();
+            counts.requested > 0 || counts.task_workers < node.workers_max
+        })
+    }
+
+    /// Whether another task worker of a shape's tenant can be requested on the local node, where others are being started.
+    pub(crate) fn needs_worker(&self, shape: ShapeKey) -> bool {
+        let shape = self.queue.shape(shape);
+        let Some(node) = self.cluster.nodes.local.and_then(|local| self.cluster.nodes.find(local)) else {
+            return false;
+        };
+        let node = &self.cluster.nodes[node];
+        let counts = node.tenant_workers.get(&shape.tenant).copied().unwrap_or_default();
+        let could = counts.task_workers + counts.requested < node.workers_max;
+        could && counts.requested > 0 && counts.requested < shape.len
+    }
+
+    /// Requests task workers on the local nodes with room for a shape. Returns whether such a worker is being started.
+    fn request_workers(&mut self, shape_at: ShapeKey, stuck: Option<ShapeKey>) -> bool {
+        let (tenant, len) = (self.queue.shape(shape_at).tenant, self.queue.shape(shape_at).len);
+        let mut is_starting = false;
+        for node_at in self.cluster.nodes.in_id_order().collect::<Vec<NodeKey>>() {
+            let node = &self.cluster.nodes[node_at];
+            let counts = node.tenant_workers.get(&tenant).copied().unwrap_or_default();
+            let startable = node.workers_max.saturating_sub(counts.task_workers + counts.requested);
+            if node.is_remote || startable + counts.requested == 0 || !self.has_room(node_at, shape_at, stuck) {
+                continue;
+            }
+            is_starting = true;
+            let requested = startable.min(len.saturating_sub(counts.requested));
+            let node = &mut self.cluster.nodes[node_at];
+            node.tenant_workers.entry(tenant).or_default().requested += requested;
+            let (id, kind) = (node.id, WorkerKind::Tasks(self.cluster.tenants[tenant].id));
+            (0..requested).for_each(|_| self.work.act(Action::StartWorker { node: id, kind }));
+        }
+        is_starting
     }
 
     /// Sends the first task of a shape back to wait, if a dependency was lost. Returns whether it did.
@@ -97,7 +266,8 @@ impl<C, V> Scheduler<C, V> {
     /// idle set.
     fn idle_for(&self, shape: ShapeKey, stuck: Option<ShapeKey>, fresh: Option<WorkerKey>) -> Option<WorkerKey> {
         let fresh = fresh.filter(|at| self.has_room(self.cluster.workers[*at].node, shape, stuck));
-        let mut offers = self.cluster.offers().filter(|(.., node)| self.has_room(*node, shape, stuck));
+        let mut offers =
+            self.cluster.offers(self.queue.shape(shape).tenant).filter(|(.., node)| self.has_room(*node, shape, stuck));
         let listed = match self.queue.shape(shape).strategy {
             Strategy::Spread => return self.least_busy(offers, fresh),
             _ => offers.next(),
@@ -135,10 +305,19 @@ impl<C, V> Scheduler<C, V> {
             return self.bundle_for(node, shape).is_some();
         }
         let first = self.kept_for_stuck(node, stuck);
-        !record.is_held
+        let reserved = first.into_iter().chain([&record.external_usage]);
+        let is_free = !record.is_held && record.free.fits_with_reserved(&shape.demand, reserved);
+        (is_free || self.may_overcommit(record, shape))
             && self.is_permitted_on(node, shape)
             && self.satisfies_locality(node, shape)
-            && record.free.fits_with_reserved(&shape.demand, first.into_iter().chain([&record.external_usage]))
+    }
+
+    /// Whether a tenant may start a request on processors of a node that others use.
+    fn may_overcommit(&self, node: &Node, shape: &Shape) -> bool {
+        self.cluster.tenants.may_overcommit(shape.tenant, shape.demand.cpus)
+            && !node.is_remote
+            && shape.demand.fits_in(&node.total)
+            && node.free.fits_except_cpus(&shape.demand, [&node.external_usage].into_iter())
     }
 
     /// Returns the resources that a node keeps free for the stuck shape: it could run there once all tasks of this
@@ -160,7 +339,9 @@ impl<C, V> Scheduler<C, V> {
             let external_usage = [&node.external_usage].into_iter();
             let lacks_cpus =
                 first.cpus > 0 && i128::from(first.cpus) + i128::from(node.external_usage.cpus) > node.free.cpus;
-            lacks_cpus || !self.cluster.has_idle(worker.node) && node.free.fits_except_cpus(first, external_usage)
+            lacks_cpus
+                || !self.cluster.has_idle(worker.node, self.queue.shape(shape).tenant)
+                    && node.free.fits_except_cpus(first, external_usage)
         });
         let is_overcommitted = node.is_overcommitted() && !self.queue.shape(shape).is_in_group();
         let is_held = node.is_held || is_overcommitted || waits_for_this;
@@ -171,7 +352,7 @@ impl<C, V> Scheduler<C, V> {
     fn wants_more(&self, at: WorkerKey) -> bool {
         let Some(worker) = self.cluster.workers.get(at) else { return false };
         let [Lease { shape, count, .. }] = worker.leases[..] else { return false };
-        let is_alike = count as usize == worker.assigned.len() && worker.kind == WorkerKind::Tasks;
+        let is_alike = count as usize == worker.assigned.len() && worker.kind.runs_tasks();
         let is_draining = self.cluster.nodes[worker.node].is_draining;
         is_alike
             && !is_draining
@@ -194,7 +375,7 @@ impl<C, V> Scheduler<C, V> {
         }
         let nanos = self.classes.get(self.tasks[task].class).nanos().unwrap_or(self.options.window_nanos);
         let by_time = (window_nanos / nanos).min(self.options.window_max as u64) as usize;
-        by_time.min(shape.len.div_ceil(2 * self.cluster.workers.task_workers.max(1))).max(1)
+        by_time.min(shape.len.div_ceil(2 * self.cluster.task_workers(shape.tenant).max(1))).max(1)
     }
 
     /// Whether the window permits more than `count` tasks (at least one) of a shape. Equivalent to
@@ -203,7 +384,7 @@ impl<C, V> Scheduler<C, V> {
         let shape = self.queue.shape(shape_at);
         if !shape.goes_in_advance()
             || count >= self.options.window_max as usize
-            || shape.len <= count * 2 * self.cluster.workers.task_workers
+            || shape.len <= count * 2 * self.cluster.task_workers(shape.tenant)
         {
             return false;
         }
@@ -215,7 +396,8 @@ impl<C, V> Scheduler<C, V> {
     /// Assigns the first tasks of a shape to a worker, up to its window. Returns whether any task left the queue.
     fn fill(&mut self, worker_at: WorkerKey, queued: RankedShape) -> bool {
         let shape = queued.shape;
-        let following = self.queue.after(Some(queued));
+        let tenant = self.queue.shape(shape).tenant;
+        let following = self.queue.after(tenant, Some(queued));
         self.queue.use_shape(shape);
         let window_nanos = self.window_nanos(worker_at);
         let window = self.window(shape, window_nanos);
@@ -252,8 +434,8 @@ impl<C, V> Scheduler<C, V> {
         task.worker = Some(worker);
         let level = self.classes.get(task.class).level(task.depth);
         let (id, attempt) = (task.id, task.attempt);
-        let bundle = self.bundle_on(worker, shape);
-        let assigned = AssignedTask { id, task: Some(at), shape, bundle, attempt, level, nanos };
+        let (tenant, bundle) = (self.queue.shape(shape).tenant, self.bundle_on(worker, shape));
+        let assigned = AssignedTask { id, task: Some(at), shape, tenant, bundle, attempt, level, nanos };
         self.cluster.assign(worker, assigned, &mut self.queue);
         self.work.act(Action::Run { worker: self.cluster.workers[worker].id, task: id, attempt });
     }
@@ -279,6 +461,7 @@ impl<C, V> Scheduler<C, V> {
             id: task.id,
             task: Some(at),
             shape: class.spec.shape,
+            tenant: self.queue.shape(class.spec.shape).tenant,
             bundle: None,
             attempt: task.attempt,
             level: class.level(task.depth),
@@ -286,19 +469,6 @@ impl<C, V> Scheduler<C, V> {
         };
         self.cluster.assign_front(worker, assigned, &mut self.queue);
         self.assignments_changed(worker);
-    }
-
-    /// Starts root tasks in their driver workers, before all other tasks.
-    fn start_drivers(&mut self) {
-        if !self.jobs.has_starting() && !self.cluster.nodes.has_held() {
-            return;
-        }
-        self.cluster.nodes.release_held();
-        for job in self.jobs.starting() {
-            if self.start_driver(job) {
-                self.jobs.remove_starting(job);
-            }
-        }
     }
 
     /// Starts the root task of a job. Returns whether it stopped waiting.
@@ -309,16 +479,17 @@ impl<C, V> Scheduler<C, V> {
         if self.requeue_if_incomplete(at) {
             return true;
         }
-        let shape = self.classes.get(self.tasks[at].class).spec.shape;
+        let shape_at = self.classes.get(self.tasks[at].class).spec.shape;
         let node_at = self.cluster.workers[worker].node;
         let node = &self.cluster.nodes[node_at];
-        let demand = &self.queue.shape(shape).demand;
+        let shape = self.queue.shape(shape_at);
+        let demand = &shape.demand;
         if !demand.fits_in(&node.total) {
             let fault = Fault::new(Code::Infeasible, demand.shortage("no node has", &[&node.total]));
             let error = self.error(at, fault);
             self.work.add(WorkItem::Fail(at, error));
-        } else if node.free.fits(demand) {
-            self.assign(worker, at, shape, self.options.window_nanos);
+        } else if node.free.fits(demand) || self.may_overcommit(node, shape) {
+            self.assign(worker, at, shape_at, self.options.window_nanos);
         } else {
             self.cluster.nodes.hold(node_at);
             return false;

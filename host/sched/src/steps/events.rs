@@ -8,8 +8,8 @@ impl<C, V> Scheduler<C, V> {
     /// Applies an event.
     pub(crate) fn handle_event(&mut self, event: Event<C, V>) {
         match event {
-            Event::NodeJoined { node, resources, remote } => {
-                if self.cluster.add_node(node, resources, remote) {
+            Event::NodeJoined { node, resources, remote, workers } => {
+                if self.cluster.add_node(node, resources, remote, workers) {
                     self.fail_infeasible();
                 }
             }
@@ -19,15 +19,20 @@ impl<C, V> Scheduler<C, V> {
             Event::WorkerReady { worker, node, kind } => {
                 if let Some(at) = self.cluster.add_worker(worker, node, kind) {
                     match kind {
-                        WorkerKind::Tasks => {}
+                        WorkerKind::Tasks(_) | WorkerKind::RemoteTasks => {}
                         WorkerKind::Driver(job) => self.add_driver(job, at),
-                        WorkerKind::Actors | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {
+                        WorkerKind::Actors(_) | WorkerKind::Actor(_) | WorkerKind::PeerProxy | WorkerKind::Leases => {
                             self.work.needs_dispatch = true;
                         }
                     }
                 }
             }
-            Event::WorkerLost { worker, started } => self.lose_worker(worker, &started),
+            Event::WorkerLost { worker, started, culprit } => self.lose_worker(worker, &started, culprit),
+            Event::ShareChanged { tenant, share } => {
+                self.cluster.tenants.set_share(tenant, share);
+                self.work.needs_dispatch = true;
+            }
+            Event::Tick => self.end_waits(),
             Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
             Event::JobEnded { job } => self.end_job(job),
             Event::Submitted { task } => self.submit(task, Some),

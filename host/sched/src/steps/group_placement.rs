@@ -5,7 +5,7 @@ use sandbar_core::{Code, Fault, GroupId, GroupStrategy, Strategy};
 
 use crate::packing::{CandidateNode, PackResult, pack_bundles};
 use crate::records::groups::Group;
-use crate::records::keys::{BundleKey, NodeKey};
+use crate::records::keys::{BundleKey, NodeKey, TenantKey};
 use crate::records::nodes::Node;
 use crate::records::queue::Shape;
 use crate::records::resources::{FreeResources, ResourceSet};
@@ -15,17 +15,15 @@ use crate::scheduler::Scheduler;
 const TRIED_MAX: usize = 16;
 
 impl<C, V> Scheduler<C, V> {
-    /// Places pending groups. For the first one that finds no room now but would on idle nodes, these nodes are held:
-    /// nothing else starts there.
-    pub(crate) fn place_groups(&mut self) {
-        if self.groups.waiting.is_empty() {
-            return;
-        }
-        let mut is_held = false;
+    /// Places the pending groups of a tenant. For the first one that finds no room now but would on idle nodes, these nodes
+    /// are held: nothing else starts there. Returns whether it placed any.
+    pub(crate) fn place_groups(&mut self, tenant: TenantKey) -> bool {
+        let (mut is_held, mut is_any_placed) = (false, false);
         let waits = |id: &GroupId| self.groups.all[id].reservation.is_none();
-        for id in self.groups.waiting.values().copied().filter(waits).take(TRIED_MAX).collect::<Vec<GroupId>>() {
+        for id in self.groups.waiting_of(tenant).filter(waits).take(TRIED_MAX).collect::<Vec<GroupId>>() {
             if let Some(nodes) = self.find_nodes(id, |node| node.free.minus(&node.external_usage)) {
                 self.reserve_bundles(id, &nodes);
+                is_any_placed = true;
             } else if !is_held
                 && let Some(nodes) = self.find_nodes(id, |node| node.idle_free.minus(&node.external_usage))
             {
@@ -33,6 +31,7 @@ impl<C, V> Scheduler<C, V> {
                 nodes.into_iter().for_each(|node| self.cluster.nodes.hold(node));
             }
         }
+        is_any_placed
     }
 
     /// Returns the nodes where bundles of a group may be placed, local ones first.
@@ -69,7 +68,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Fails groups that can never be placed, after nodes joined or left.
     pub(crate) fn fail_infeasible_groups(&mut self) {
-        for id in self.groups.waiting.values().copied().collect::<Vec<GroupId>>() {
+        for id in self.groups.waiting().map(|(_, id)| id).collect::<Vec<GroupId>>() {
             self.fail_if_infeasible(id);
         }
     }

@@ -24,7 +24,8 @@ impl<C, V> Scheduler<C, V> {
             return;
         }
         self.create(id.ready(), origin.job, None, ObjectOutcome::Pending, origin.worker());
-        self.groups.insert(id, Group::new(origin.job, task, self.chain(Some(task)), spec, value));
+        let owner = (origin.job, self.jobs[origin.job].tenant);
+        self.groups.insert(id, Group::new(owner, task, self.chain(Some(task)), spec, value));
         self.work.needs_dispatch = true;
         self.fail_if_infeasible(id);
     }
@@ -69,24 +70,19 @@ impl<C, V> Scheduler<C, V> {
             }
             Strategy::Spread | Strategy::Node { .. } => Ok(None),
             Strategy::Group { group, bundle } => {
-                if let Some(fault) = self.group_fault(group, bundle, &submission.demand) {
-                    return Err(fault);
+                let record = self.groups.all.get(&group).filter(|record| record.job == job);
+                let record = record.ok_or_else(|| missing_group(group))?;
+                match self.group_fault(group, bundle, &submission.demand) {
+                    Some(fault) => Err(fault),
+                    None => Ok(record.value.as_ref().and_then(|_| self.ids.find_object(group.ready()))),
                 }
-                let record = &self.groups.all[&group];
-                if record.job != job {
-                    return bad(&format!("{} is of another job", record.name(group)));
-                }
-                Ok(record.value.as_ref().and_then(|_| self.ids.find_object(group.ready())))
             }
         }
     }
 
     /// Returns why a request can never be satisfied in a group, if so.
     pub(crate) fn group_fault(&self, id: GroupId, bundle: Option<u32>, demand: &ResourceSet) -> Option<Fault> {
-        let Some(group) = self.groups.all.get(&id) else {
-            let message = format!("placement group {} does not exist or was removed", id.short());
-            return Some(Fault::new(Code::GroupRemoved, message));
-        };
+        let Some(group) = self.groups.all.get(&id) else { return Some(missing_group(id)) };
         if let Some(fault) = &group.failed {
             return Some(fault.clone());
         }
@@ -145,8 +141,8 @@ impl<C, V> Scheduler<C, V> {
 
     /// Closes a group: releases its bundles and cancels the tasks in it.
     pub(crate) fn close_group(&mut self, id: GroupId, fault: Fault) {
+        self.groups.remove_waiting(id);
         let Some(group) = self.groups.all.get_mut(&id) else { return };
-        self.groups.waiting.remove(&group.number);
         group.failed = Some(fault.clone());
         let error = TaskError { fault, chain: std::mem::take(&mut group.chain) };
         let (value, bundles) = (group.value.take(), group.take_bundles());
@@ -168,7 +164,7 @@ impl<C, V> Scheduler<C, V> {
         for bundle in self.cluster.lose_bundles(node) {
             if let Some(group) = self.groups.all.get_mut(&bundle.group) {
                 group.bundles[bundle.index as usize] = None;
-                self.groups.waiting.insert(group.number, bundle.group);
+                self.groups.set_waiting(bundle.group);
                 self.cancel_reservation(bundle.group, None);
             }
         }
@@ -186,4 +182,9 @@ impl<C, V> Scheduler<C, V> {
             }
         }
     }
+}
+
+/// Returns the error of a request for a group that does not exist in the job.
+fn missing_group(id: GroupId) -> Fault {
+    Fault::new(Code::GroupRemoved, format!("placement group {} does not exist or was removed", id.short()))
 }

@@ -13,6 +13,7 @@ use crate::scheduler::Scheduler;
 impl<C, V> Scheduler<C, V> {
     pub(crate) fn start_job(&mut self, id: JobId, tenant: TenantId, limits: JobLimits) {
         if self.jobs.find(id).is_none() {
+            let tenant = self.cluster.tenants.get_or_insert(tenant);
             self.jobs.insert(Job::new(id, tenant, limits));
         }
     }

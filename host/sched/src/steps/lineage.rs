@@ -56,7 +56,7 @@ impl<C, V> Scheduler<C, V> {
     /// Whether a task has attempts left and is no actor call or lease.
     fn may_run_again(&self, at: TaskKey) -> bool {
         let task = &self.tasks[at];
-        task.actor.is_none() && !self.is_lease(at) && task.attempt.0 < self.classes.get(task.class).spec.retries_max
+        task.actor.is_none() && !self.is_lease(at) && task.retries() < self.classes.get(task.class).spec.retries_max
     }
 
     /// Drops the lineage of the job's earliest tasks while the job is over its limit.

@@ -26,9 +26,10 @@ impl<C, V> Scheduler<C, V> {
             return shape;
         }
         let Some(node) = self.preferred_node_of(at) else { return shape };
-        let Shape { demand, strategy, is_lease, .. } = self.queue.shape(shape);
-        let (demand, strategy, is_lease) = (demand.clone(), *strategy, *is_lease);
-        let preferred = self.queue.use_request(Request { demand, strategy, preferred_node: Some(node), is_lease });
+        let Shape { tenant, demand, strategy, is_lease, .. } = self.queue.shape(shape);
+        let (tenant, demand, strategy, is_lease) = (*tenant, demand.clone(), *strategy, *is_lease);
+        let request = Request { tenant, demand, strategy, preferred_node: Some(node), is_lease };
+        let preferred = self.queue.use_request(request);
         self.tasks[at].locality_shape = Some(preferred);
         preferred
     }

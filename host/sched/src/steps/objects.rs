@@ -60,7 +60,7 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker) = self.cluster.workers.find(worker) else { return };
         let Some(task) = self.ids.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
         let job = self.tasks[task].job;
-        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object)) {
+        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object, job)) {
             self.hold(object, worker);
         }
     }
@@ -174,11 +174,13 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker_at) = self.cluster.workers.find(worker) else { return };
         let task = self.ids.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
-        match self.usable(id, |object| Some(object.job) == job || object.is_held_by(worker) || self.is_shared(object)) {
-            Err(_) if self.ids.find_object(id).is_none() => {
-                self.refuse_object(id, worker, task, job, self.absence(id, worker_at));
-            }
-            Err(fault) => self.refuse_object(id, worker, task, job, fault),
+        let is_usable = |object: &Object<V>| {
+            let is_of = |job: JobKey| object.job == job || self.is_shared(object, job);
+            object.is_held_by(worker) || job.is_some_and(is_of)
+        };
+        match self.usable(id, is_usable) {
+            // An object of another job is as good as none.
+            Err(_) => self.refuse_object(id, worker, task, job, self.absence(id, worker_at)),
             Ok(at) if !self.objects[at].is_pending() => {
                 self.deliver(at, worker_at, job.unwrap_or(self.objects[at].job));
             }
@@ -205,11 +207,9 @@ impl<C, V> Scheduler<C, V> {
         })
     }
 
-    /// Returns an object, if it exists and `may` permits its use.
+    /// Returns an object, if it exists and `may` permits its use. The error is the same in both cases.
     pub(crate) fn usable(&self, id: ObjectId, may: impl Fn(&Object<V>) -> bool) -> Result<ObjectKey, Fault> {
-        let at = self.ids.find_object(id).ok_or_else(|| unknown(id))?;
-        let is_usable = may(&self.objects[at]);
-        is_usable.then_some(at).ok_or_else(|| Fault::new(Code::BadRequest, format!("object {id} is of another job")))
+        self.ids.find_object(id).filter(|at| may(&self.objects[*at])).ok_or_else(|| unknown(id))
     }
 
     /// Delivers an object to a worker, for a task of a job. The worker then holds the objects that it contains.
@@ -279,5 +279,5 @@ impl<C, V> Scheduler<C, V> {
 }
 
 fn unknown(id: ObjectId) -> Fault {
-    Fault::new(Code::BadRequest, format!("unknown object {id}"))
+    Fault::new(Code::BadRequest, format!("object {id} does not exist in this job"))
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use sandbar_core::{NodeId, TaskId, WorkerId};
 
 use crate::event::{Action, WorkerKind};
-use crate::records::keys::{TaskKey, WorkerKey};
+use crate::records::keys::{TaskKey, TenantKey, WorkerKey};
 use crate::records::level::Level;
 use crate::records::tasks::TaskPhase;
 use crate::scheduler::Scheduler;
@@ -42,8 +42,8 @@ impl<C, V> Scheduler<C, V> {
         let Some(node) = self.cluster.nodes.find(node) else { return };
         self.cluster.nodes[node].is_draining = true;
         self.work.needs_dispatch = true;
-        let waits = |at: &WorkerKey| self.cluster.workers[*at].node == node;
-        for worker in self.cluster.recallable().filter(waits).collect::<Vec<_>>() {
+        let on_node = |at: &WorkerKey| self.cluster.workers[*at].node == node;
+        for worker in self.cluster.recallable().map(|(_, at)| at).filter(on_node).collect::<Vec<_>>() {
             self.recall(worker);
         }
     }
@@ -65,8 +65,9 @@ impl<C, V> Scheduler<C, V> {
     fn worker_to_preempt(&self, newest: Option<(Level, TaskKey)>) -> Option<WorkerKey> {
         let (level, at) = newest?;
         self.tasks.get(at).filter(|task| task.state == TaskPhase::Queued)?;
-        let (_, worker) = self.cluster.last_recallable().filter(|(last, _)| level < *last)?;
-        let (node_at, shape) = (self.cluster.workers[worker].node, self.queue.shape(self.shape_of(at)));
+        let shape = self.queue.shape(self.shape_of(at));
+        let (_, worker) = self.cluster.last_recallable(shape.tenant).filter(|(last, _)| level < *last)?;
+        let node_at = self.cluster.workers[worker].node;
         let (node, demand) = (&self.cluster.nodes[node_at], &shape.demand);
         if !self.is_permitted_on(node_at, shape) || !self.satisfies_locality(node_at, shape) {
             return None;
@@ -82,11 +83,13 @@ impl<C, V> Scheduler<C, V> {
             return None;
         }
         let workers = &self.cluster.workers;
-        let able = self.cluster.recallable().filter(|at| !workers[*at].was_stolen_from);
-        let at = able.max_by_key(|at| (workers[*at].assigned.len(), Reverse(workers[*at].id)))?;
+        let is_able =
+            |(tenant, at): &(TenantKey, WorkerKey)| !workers[*at].was_stolen_from && self.cluster.has_offers(*tenant);
+        let able = self.cluster.recallable().filter(is_able);
+        let (tenant, at) = able.max_by_key(|(_, at)| (workers[*at].assigned.len(), Reverse(workers[*at].id)))?;
         let shape = workers[at].assigned.back()?.shape;
-        let stuck = self.queue.after(None).map(|queued| queued.shape);
-        self.cluster.offers().find(|(.., node)| self.has_room(*node, shape, stuck))?;
+        let stuck = self.queue.after(tenant, None).map(|queued| queued.shape);
+        self.cluster.offers(tenant).find(|(.., node)| self.has_room(*node, shape, stuck))?;
         self.cluster.workers[at].was_stolen_from = true;
         Some(at)
     }

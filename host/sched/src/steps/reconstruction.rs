@@ -96,7 +96,7 @@ impl<C, V> Scheduler<C, V> {
     fn can_reconstruct(&self, at: TaskKey) -> Result<(), String> {
         let task = &self.tasks[at];
         let retries_max = self.classes.get(task.class).spec.retries_max;
-        if task.attempt.0 >= retries_max {
+        if task.retries() >= retries_max {
             let times = u64::from(task.attempt.0) + 1;
             return Err(match times {
                 1 => "its task has no retries (max_retries 0)".to_owned(),
@@ -117,7 +117,10 @@ impl<C, V> Scheduler<C, V> {
     fn missing(&self, at: TaskKey, source: &Source) -> Option<ObjectId> {
         let Source::Named(id, producer) = source else { return None };
         let is_there = match self.ids.find_object(*id) {
-            Some(object) => self.objects[object].job == self.tasks[at].job || self.is_shared(&self.objects[object]),
+            Some(object) => {
+                let (object, job) = (&self.objects[object], self.tasks[at].job);
+                object.job == job || self.is_shared(object, job)
+            }
             None => producer.is_some_and(|producer| {
                 let task = self.tasks.get_numbered(producer);
                 task.is_some_and(|task| task.lineage.is_some())

@@ -17,6 +17,7 @@ impl<C, V> Scheduler<C, V> {
     /// Reserves resources for the unplaced bundles of a group on these nodes. Sends requests to remote nodes.
     pub(crate) fn reserve_bundles(&mut self, id: GroupId, nodes: &[NodeKey]) {
         let Some(group) = self.groups.all.get_mut(&id) else { return };
+        let tenant = group.tenant;
         let mut reservation =
             Reservation { attempt: group.attempt, bundles: BTreeMap::new(), awaiting: BTreeSet::new() };
         let mut bundles_by_node: BTreeMap<NodeId, Vec<(u32, ResourceSet)>> = BTreeMap::new();
@@ -27,7 +28,7 @@ impl<C, V> Scheduler<C, V> {
                 bundles_by_node.entry(record.id).or_default().push((index, total.clone()));
             }
             let (attempt, free) = (record.is_remote.then_some(reservation.attempt), FreeResources::all_of(total));
-            let bundle = Bundle { group: id, index, node, total: total.clone(), free, attempt };
+            let bundle = Bundle { group: id, index, tenant, node, total: total.clone(), free, attempt };
             reservation.bundles.insert(index, self.cluster.reserve(bundle));
         }
         let attempt = reservation.attempt;
@@ -61,11 +62,11 @@ impl<C, V> Scheduler<C, V> {
 
     /// Places the reserved bundles of a group, for which all nodes have granted the reservation.
     fn place_group(&mut self, id: GroupId) {
+        self.groups.remove_waiting(id);
         let Some(group) = self.groups.all.get_mut(&id) else { return };
         for (index, at) in group.reservation.take().into_iter().flat_map(|reservation| reservation.bundles) {
             group.bundles[index as usize] = Some(at);
         }
-        self.groups.waiting.remove(&group.number);
         // Tasks may wait for room in the group.
         self.work.needs_dispatch = true;
         if let Some(value) = group.value.take()

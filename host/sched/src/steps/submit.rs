@@ -237,7 +237,7 @@ impl<C, V> Scheduler<C, V> {
     }
 
     pub(crate) fn all_usable(&self, job: JobKey, ids: &[ObjectId]) -> Result<Vec<ObjectKey>, Fault> {
-        ids.iter().map(|id| self.usable(*id, |object| object.job == job || self.is_shared(object))).collect()
+        ids.iter().map(|id| self.usable(*id, |object| object.job == job || self.is_shared(object, job))).collect()
     }
 
     fn depth(&self, origin: Origin) -> u32 {
@@ -257,7 +257,8 @@ impl<C, V> Scheduler<C, V> {
         links: Option<Box<Links>>,
     ) -> TaskKey {
         let job = &mut self.jobs[origin.job];
-        let class = self.classes.enter(&mut self.queue, origin.job, &mut job.classes, &submission);
+        let owner = (origin.job, job.tenant);
+        let class = self.classes.enter(&mut self.queue, owner, &mut job.classes, &submission);
         job.tasks += 1;
         job.records += 1;
         let number = self.tasks.next_number();
@@ -287,6 +288,7 @@ impl<C, V> Scheduler<C, V> {
             worker: None,
             actor: None,
             attempt: Attempt(0),
+            uncounted_attempts: 0,
             depth,
             missing: 0,
             returns,

@@ -37,7 +37,8 @@ impl<C, V> Scheduler<C, V> {
         self.queue.shape_mut(shape).nanos = class.nanos().unwrap_or(self.options.window_nanos);
         let is_first = self.queue.push(&mut self.tasks, at, shape, level);
         // Tasks with a preferred node move to other nodes when their queue is long.
-        self.work.needs_dispatch |= is_first || self.queue.shape(shape).preferred_node.is_some();
+        let has_preferred_node = self.queue.shape(shape).preferred_node.is_some();
+        self.work.needs_dispatch |= is_first || has_preferred_node || self.needs_worker(shape);
         if !self.is_feasible(shape) {
             self.work.add(WorkItem::Fail(at, self.infeasible(at, shape)));
         } else {
@@ -100,7 +101,7 @@ impl<C, V> Scheduler<C, V> {
             let error = self.error(at, self.cancellation_fault(at));
             let end = FinalState::from_error(&error);
             self.finish_with_error(at, error, end);
-        } else if may_help && task.attempt.0 < class.spec.retries_max {
+        } else if may_help && task.retries() < class.spec.retries_max {
             task.attempt.0 += 1;
             self.cancel_descendants(at);
             self.ready(at);

@@ -13,10 +13,10 @@ use crate::records::workers::{AssignedTask, Worker};
 use crate::scheduler::Scheduler;
 
 impl<C, V> Scheduler<C, V> {
-    pub(crate) fn lose_worker(&mut self, worker: WorkerId, started: &[TaskId]) {
+    pub(crate) fn lose_worker(&mut self, worker: WorkerId, started: &[TaskId], culprit: Option<TaskId>) {
         if let Some(at) = self.cluster.workers.find(worker) {
             let started: BTreeSet<TaskId> = started.iter().copied().collect();
-            self.lose(vec![at], None, |id| started.contains(&id));
+            self.lose(vec![at], None, |id| started.contains(&id), culprit);
         }
     }
 
@@ -24,12 +24,18 @@ impl<C, V> Scheduler<C, V> {
         let Some(at) = self.cluster.nodes.find(node) else { return };
         let of_node = self.cluster.workers.iter().filter(|(_, worker)| worker.node == at);
         let workers: Vec<WorkerKey> = of_node.map(|(worker, _)| worker).collect();
-        self.lose(workers, Some(node), |_| true);
+        self.lose(workers, Some(node), |_| true, None);
         self.fail_infeasible();
     }
 
     /// Removes all of these workers before it handles any consequence, so that no action refers to them.
-    fn lose(&mut self, workers: Vec<WorkerKey>, node: Option<NodeId>, has_started: impl Fn(TaskId) -> bool) {
+    fn lose(
+        &mut self,
+        workers: Vec<WorkerKey>,
+        node: Option<NodeId>,
+        has_started: impl Fn(TaskId) -> bool,
+        culprit: Option<TaskId>,
+    ) {
         self.work.needs_dispatch = true;
         let tasks = |assigned: &AssignedTask| assigned.task;
         let (mut blocked, mut assigned): (Vec<TaskKey>, Vec<(TaskKey, WorkerKind)>) = (Vec::new(), Vec::new());
@@ -48,7 +54,7 @@ impl<C, V> Scheduler<C, V> {
             if let Some(at) = self.cluster.nodes.find(node) {
                 self.lose_bundles(at);
             }
-            self.cluster.nodes.remove(node);
+            self.cluster.remove_node(node);
         }
         for task in blocked.iter().chain(assigned.iter().map(|(task, _)| task)) {
             self.tasks[*task].worker = None;
@@ -56,17 +62,26 @@ impl<C, V> Scheduler<C, V> {
         }
         let calls: Vec<Vec<TaskKey>> = creators.iter().map(|creator| self.take_calls(*creator)).collect();
         let of_borrowed: Vec<Vec<TaskKey>> = borrowed.iter().map(|actor| self.take_calls_of(*actor)).collect();
-        blocked.into_iter().for_each(|task| self.lose_attempt(task));
+        for task in blocked {
+            self.excuse(task, culprit);
+            self.lose_attempt(task);
+        }
         for (task, kind) in assigned {
             // A task that has submitted others has started, even if `has_started` is false; so has a proxy task.
             let is_proxy_task = kind == WorkerKind::PeerProxy && self.created_by(task).is_none();
             if has_started(self.tasks[task].id) || self.tasks.has_submitted(task) || is_proxy_task {
+                self.excuse(task, culprit);
                 self.lose_attempt(task);
             } else {
                 self.requeue(task);
             }
         }
         for (creator, calls) in creators.into_iter().zip(calls) {
+            for task in [creator].iter().chain(&calls) {
+                if *task == creator || has_started(self.tasks[*task].id) || self.tasks[*task].child.is_some() {
+                    self.excuse(*task, culprit);
+                }
+            }
             let fault = Fault::new(Code::WorkerLost, "its worker died");
             self.lose_actor(creator, calls, &has_started, Arc::new(TaskError { fault, chain: Vec::new() }), true);
         }
@@ -91,6 +106,12 @@ impl<C, V> Scheduler<C, V> {
             self.jobs[job].driver = None;
             self.jobs.remove_starting(job);
         }
+    }
+
+    /// Does not count the current attempt of a task that is lost because of another task.
+    fn excuse(&mut self, at: TaskKey, culprit: Option<TaskId>) {
+        let task = &mut self.tasks[at];
+        task.uncounted_attempts += u32::from(culprit.is_some_and(|culprit| culprit != task.id));
     }
 
     /// Fails an attempt whose worker died while it ran.

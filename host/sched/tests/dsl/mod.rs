@@ -12,8 +12,8 @@ use sandbar_core::{
 };
 pub use sandbar_sched::{
     Action, ActorSpec, ActorState, Event, Failure, GroupSpec, GroupView, JobLimits, Options, Outcome, ParentRef,
-    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, ValueLocation,
-    WorkerKind,
+    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, TenantShare,
+    ValueLocation, WorkerKind,
 };
 
 /// The worker of task 1, the root task of job 1.
@@ -25,6 +25,7 @@ pub const UNLOSABLE: u64 = 1 << 32;
 pub struct World {
     pub steps: Scheduler<u64, u64>,
     actions: Vec<Action<u64>>,
+    remote_nodes: Vec<u32>,
 }
 
 /// Processors, GPUs and bytes of memory.
@@ -159,7 +160,7 @@ pub fn failed(message: &str, system: bool) -> Outcome<u64> {
 
 impl World {
     pub fn empty() -> World {
-        World { steps: Scheduler::new(Options::default()), actions: Vec::new() }
+        World { steps: Scheduler::new(Options::default()), actions: Vec::new(), remote_nodes: Vec::new() }
     }
 
     /// A node with these numbers of processors and workers, and job 1, whose root task runs.
@@ -172,7 +173,7 @@ impl World {
         let callbacks =
             PayloadCallbacks { can_be_lost: |value| *value < UNLOSABLE, location: |_| None, call_bytes: |_| 88 };
         let steps = Scheduler::with_lineage(Options::default(), callbacks);
-        World { steps, actions: Vec::new() }.started(cpus, workers, limits)
+        World { steps, actions: Vec::new(), remote_nodes: Vec::new() }.started(cpus, workers, limits)
     }
 
     /// Like `new`, where an object from 1000 on is 1 GiB on the node of its thousands digit.
@@ -182,8 +183,12 @@ impl World {
             (*value >= 1000).then_some(ValueLocation { node, bytes: 1 << 30 })
         };
         let callbacks = PayloadCallbacks { can_be_lost: |_| false, location, call_bytes: |_| 0 };
-        World { steps: Scheduler::with_lineage(Options::default(), callbacks), actions: Vec::new() }
-            .started(cpus, workers, LIMITS)
+        World {
+            steps: Scheduler::with_lineage(Options::default(), callbacks),
+            actions: Vec::new(),
+            remote_nodes: Vec::new(),
+        }
+        .started(cpus, workers, LIMITS)
     }
 
     fn started(mut self, cpus: u64, workers: u32, limits: JobLimits) -> World {
@@ -221,11 +226,12 @@ impl World {
     }
 
     pub fn node(&mut self, node: u32, resources: ResourceSet) -> &mut World {
-        self.step(Event::NodeJoined { node: NodeId(node), resources, remote: false })
+        self.step(Event::NodeJoined { node: NodeId(node), resources, remote: false, workers: 0 })
     }
 
     pub fn remote_node(&mut self, node: u32, resources: ResourceSet) -> &mut World {
-        self.step(Event::NodeJoined { node: NodeId(node), resources, remote: true })
+        self.remote_nodes.push(node);
+        self.step(Event::NodeJoined { node: NodeId(node), resources, remote: true, workers: 0 })
     }
 
     /// Reports external usage of a node.
@@ -248,7 +254,9 @@ impl World {
     }
 
     pub fn worker(&mut self, worker: u32, node: u32) -> &mut World {
-        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind: WorkerKind::Tasks })
+        let is_remote = self.remote_nodes.contains(&node);
+        let kind = if is_remote { WorkerKind::RemoteTasks } else { WorkerKind::Tasks(TenantId::DEFAULT) };
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind })
     }
 
     pub fn driver(&mut self, worker: u32, node: u32, job: u32) -> &mut World {
@@ -261,7 +269,8 @@ impl World {
 
     /// Adds a worker for several actors.
     pub fn actor_worker(&mut self, worker: u32, node: u32) -> &mut World {
-        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind: WorkerKind::Actors })
+        let kind = WorkerKind::Actors(TenantId::DEFAULT);
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind })
     }
 
     /// Adds a worker dedicated to one actor.
@@ -291,6 +300,44 @@ impl World {
 
     pub fn job(&mut self, job: u32, limits: JobLimits) -> &mut World {
         self.step(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits })
+    }
+
+    pub fn job_of(&mut self, job: u32, tenant: u64) -> &mut World {
+        self.step(Event::JobStarted { job: JobId(job), tenant: TenantId(tenant), limits: LIMITS })
+    }
+
+    /// A job of a tenant, whose root task runs in a driver.
+    pub fn running_job_of(&mut self, job: u32, tenant: u64, root: u64, driver: u32) -> &mut World {
+        self.job_of(job, tenant).driver(driver, 1, job).submit(first(root, job))
+    }
+
+    /// A local node on which tenants get task workers as they need them.
+    pub fn node_with_workers(&mut self, node: u32, cpus: u64, workers: u32) -> &mut World {
+        let resources = resources(cpus, 0, 0);
+        self.step(Event::NodeJoined { node: NodeId(node), resources, remote: false, workers })
+    }
+
+    /// Adds a worker for tasks of a tenant.
+    pub fn worker_of(&mut self, worker: u32, node: u32, tenant: u64) -> &mut World {
+        let kind = WorkerKind::Tasks(TenantId(tenant));
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind })
+    }
+
+    pub fn share(&mut self, tenant: u64, weight: u32, reserved_cpus: u64) -> &mut World {
+        let share = TenantShare { weight, reserved_cpus: reserved_cpus * RESOURCE_UNIT };
+        self.step(Event::ShareChanged { tenant: TenantId(tenant), share })
+    }
+
+    /// Time passes, up to this millisecond.
+    pub fn at_ms(&mut self, ms: u64) -> &mut World {
+        self.steps.set_time(ms * 1_000_000);
+        self.step(Event::Tick)
+    }
+
+    /// A worker is lost because of one of its tasks.
+    pub fn lose_worker_by(&mut self, worker: u32, started: &[u64], culprit: u64) -> &mut World {
+        let (started, culprit) = (tasks(started), Some(TaskId(culprit)));
+        self.step(Event::WorkerLost { worker: WorkerId(worker), started, culprit })
     }
 
     pub fn job_ends(&mut self, job: u32) -> &mut World {
@@ -476,7 +523,7 @@ impl World {
     }
 
     pub fn lose(&mut self, worker: u32, started: &[u64]) -> &mut World {
-        self.step(Event::WorkerLost { worker: WorkerId(worker), started: tasks(started) })
+        self.step(Event::WorkerLost { worker: WorkerId(worker), started: tasks(started), culprit: None })
     }
 
     pub fn lose_node(&mut self, node: u32) -> &mut World {
@@ -513,6 +560,34 @@ impl World {
     pub fn error_is(&mut self, object: u64, expected: &str) -> &mut World {
         assert_eq!(self.error(object).to_string(), expected);
         self
+    }
+
+    /// Checks that an object has no error yet.
+    pub fn has_no_error(&mut self, object: u64) -> &mut World {
+        assert!(!matches!(self.steps.value(ObjectId(object)), Some(Err(_))), "object {object} has an error");
+        self
+    }
+
+    pub fn attempt_is(&mut self, task: u64, attempt: u32) -> &mut World {
+        assert_eq!(self.steps.task(TaskId(task)).expect("it exists").attempt, Attempt(attempt));
+        self
+    }
+
+    /// Finishes the creation of an actor.
+    pub fn created(&mut self, actor: u64, worker: u32) -> &mut World {
+        self.done(actor, worker)
+    }
+
+    /// Adds a worker for actors of a tenant.
+    pub fn actor_worker_of(&mut self, worker: u32, node: u32, tenant: u64) -> &mut World {
+        let kind = WorkerKind::Actors(TenantId(tenant));
+        self.step(Event::WorkerReady { worker: WorkerId(worker), node: NodeId(node), kind })
+    }
+
+    /// Takes the actions that begin with this word.
+    pub fn actions_of(&mut self, word: &str) -> Vec<String> {
+        let all = self.actions.drain(..).map(|action| text(&action));
+        all.filter(|action| action.split(' ').next() == Some(word)).collect()
     }
 
     /// Returns the free processors of a node, in whole units.
@@ -554,6 +629,9 @@ pub fn text(action: &Action<u64>) -> String {
         }
         Action::Withdraw { worker, task, attempt } => format!("withdraw w{worker} t{task}{}", attempt_suffix(attempt)),
         Action::StartWorker { node, kind: WorkerKind::Actor(actor) } => format!("start-worker n{node} for t{actor}"),
+        Action::StartWorker { node, kind: WorkerKind::Tasks(tenant) } => {
+            format!("start-worker n{node} of {}", tenant.0)
+        }
         Action::StartWorker { node, .. } => format!("start-worker n{node}"),
         Action::Deliver { worker, object, .. } => format!("deliver w{worker} o{object}"),
         Action::Refuse { worker, object, error, .. } => format!("refuse w{worker} o{object} ({error})"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{ActorId, Code, ObjectId, Strategy, TaskId, WorkerId};
+use sandbar_core::{ActorId, Code, ObjectId, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, ActorState, ObjectState, RESOURCE_UNIT, SubmissionKind, TaskState, WorkerKind};
 
 use crate::groups::Room;
@@ -73,7 +73,7 @@ impl Model {
                     worker.assigned.iter().filter(|assigned| !assigned.is_blocked).count() > 1,
                     "it has something to give"
                 );
-                assert_eq!(worker.kind, WorkerKind::Tasks);
+                assert!(matches!(worker.kind, WorkerKind::Tasks(_) | WorkerKind::RemoteTasks));
             }
             Action::Interrupt { worker, task, attempt } => {
                 assert!(step.interrupted.remove(&(worker.0, task.0)), "task {task} is not to be interrupted");
@@ -93,7 +93,7 @@ impl Model {
             Action::StartWorker { node, kind } => {
                 assert!(
                     self.local_nodes().any(|local| local == node.0)
-                        && matches!(kind, WorkerKind::Actors | WorkerKind::Actor(_))
+                        && matches!(kind, WorkerKind::Tasks(_) | WorkerKind::Actors(_) | WorkerKind::Actor(_))
                 );
                 self.nodes.get_mut(&node.0).expect("it is local").worker_requests.push(*kind);
             }
@@ -131,17 +131,36 @@ impl Model {
         (-task.priority, u32::MAX - task.depth, task.number)
     }
 
-    /// Returns the ready tasks that any task worker may run, and leases, in dispatch order.
-    fn queued(&self) -> Vec<u64> {
+    /// Returns the tenant's ready tasks that any of its task workers may run, and leases, in dispatch order.
+    fn queued(&self, tenant: TenantId) -> Vec<u64> {
         let is_queued = |(id, task): &(&u64, &Task)| {
             let waits = !task.has_finished && task.worker.is_none() && self.dependencies_ready(task);
             waits
+                && task.tenant == tenant
                 && self.jobs[&task.job].first != Some(**id)
                 && matches!(task.kind, SubmissionKind::Function | SubmissionKind::Generator(_) | SubmissionKind::Lease)
         };
         let mut queued: Vec<u64> = self.tasks.iter().filter(is_queued).map(|(id, _)| *id).collect();
         queued.sort_by_key(|id| self.rank_of(*id));
         queued
+    }
+
+    /// Returns the tenants with jobs.
+    fn tenants(&self) -> BTreeSet<TenantId> {
+        self.jobs.values().map(|job| job.tenant).collect()
+    }
+
+    /// Whether work of another tenant waits, for which resources may be kept.
+    fn others_wait(&self, tenant: TenantId) -> bool {
+        self.tenants().into_iter().filter(|other| *other != tenant).any(|other| {
+            let has_actors = self.pending_actors().iter().any(|id| self.tasks[id].tenant == other);
+            has_actors || !self.queued(other).is_empty() || self.starting().any(|(first, _)| first.tenant == other)
+        })
+    }
+
+    /// Whether a worker runs tasks of a tenant.
+    fn runs_tasks_of(&self, worker: &Worker, tenant: TenantId) -> bool {
+        matches!(worker.kind, WorkerKind::Tasks(of) if of == tenant) || worker.kind == WorkerKind::RemoteTasks
     }
 
     /// Whether a call may be assigned: its dependencies have values, and all earlier calls of its caller are assigned.
@@ -178,7 +197,7 @@ impl Model {
             self.creation_worker_kind(id, worker.node),
             "actor {id} is created on an allowed worker"
         );
-        if !self.may_hold(task) {
+        if !self.may_hold(task) && !self.others_wait(task.tenant) {
             let better = self.better_place(id, worker.node);
             assert_eq!(better, None, "actor {id} is not for node {}", worker.node);
         }
@@ -195,14 +214,14 @@ impl Model {
         match self.tasks[&id].demand.cpus >= RESOURCE_UNIT {
             _ if self.is_remote(node) => WorkerKind::PeerProxy,
             true => WorkerKind::Actor(ActorId(id)),
-            false => WorkerKind::Actors,
+            false => WorkerKind::Actors(self.tasks[&id].tenant),
         }
     }
 
     /// Returns the nodes with room for an actor, and whether they have a worker for it.
     fn places(&self, id: u64) -> impl Iterator<Item = (u32, bool)> {
         let task = &self.tasks[&id];
-        let has_room = move |node: &u32| self.has_room(task, *node) && !self.is_starting(*node);
+        let has_room = move |node: &u32| self.has_room(task, *node) && !self.is_starting_any(*node);
         self.nodes.keys().copied().filter(has_room).map(move |node| {
             let kind = self.creation_worker_kind(id, node);
             (node, self.workers.values().any(|worker| worker.node == node && worker.kind == kind))
@@ -252,14 +271,15 @@ impl Model {
         let mut seen: Vec<&Task> = Vec::new();
         for id in self.pending_actors() {
             let task = &self.tasks[&id];
-            if seen.iter().any(|other| equal_requests(other, task)) || self.may_hold(task) {
+            let is_alike = seen.iter().any(|other| equal_requests(other, task));
+            if is_alike || self.may_hold(task) || self.others_wait(task.tenant) {
                 continue;
             }
             seen.push(task);
             // Remote nodes wait while a local node has room, or a local worker is requested.
             let own = WorkerKind::Actor(ActorId(id));
             let mut requests = self.nodes.values().flat_map(|node| &node.worker_requests);
-            let is_awaited = requests.any(|kind| [WorkerKind::Actors, own].contains(kind))
+            let is_awaited = requests.any(|kind| [WorkerKind::Actors(task.tenant), own].contains(kind))
                 || self.workers.values().any(|worker| worker.kind == own);
             let has_local_place = is_awaited || self.places(id).any(|(node, _)| !self.is_remote(node));
             let could = |(node, has_worker): &(u32, bool)| *has_worker && !(has_local_place && self.is_remote(*node));
@@ -283,7 +303,7 @@ impl Model {
         }
         let worker = self.workers.get(&worker_id).expect("a worker that is there runs it");
         let is_first = self.jobs[&task.job].first == Some(id);
-        assert_eq!(worker.kind == WorkerKind::Tasks, !is_first, "task {id} is run where it may");
+        assert_eq!(self.runs_tasks_of(worker, task.tenant), !is_first, "task {id} is run where it may");
         let unblocked: Vec<&AssignedTask> = worker.assigned.iter().filter(|assigned| !assigned.is_blocked).collect();
         let assigned = self.assigned(id, worker.node, steps);
         if unblocked.is_empty() || is_first {
@@ -310,26 +330,27 @@ impl Model {
         }
         if !is_first {
             let is_of_group = matches!(task.strategy, Strategy::Group { .. });
-            let is_held = !is_of_group && self.starting().any(|(_, node)| node == worker.node);
+            let is_held = !is_of_group && self.is_starting(worker.node, task.tenant);
             assert!(!is_held, "node {} is held", worker.node);
-            let queued = self.queued();
+            let queued = self.queued(task.tenant);
             let alike = queued.iter().find(|other| equal_requests(&self.tasks[other], task));
             assert_eq!(alike, Some(&id), "it is another's turn");
             let first = &self.tasks[&queued[0]];
             let could = match self.lease_node(first) {
-                Some(node) => self.has_room(first, node) && !self.is_starting(node),
+                Some(node) => self.has_room(first, node) && !self.is_starting(node, task.tenant),
                 None => {
                     unblocked.is_empty() && self.has_room(first, worker.node) && first.kind != SubmissionKind::Lease
                 }
             };
-            let could = could && !self.may_hold(first);
+            let is_alone = !self.others_wait(task.tenant);
+            let could = could && !self.may_hold(first) && is_alone && !self.awaits_worker(first, worker);
             // A node that is held for a driver still runs tasks in bundles.
             let is_of_bundle = matches!(first.strategy, Strategy::Group { .. });
-            let could = could && (is_of_bundle || !self.is_starting(worker.node));
+            let could = could && (is_of_bundle || !self.is_starting(worker.node, task.tenant));
             assert!(queued[0] == id || !could, "it is the turn of task {}, and not of task {id}", queued[0]);
-            if queued[0] == id && unblocked.is_empty() && !self.may_hold(task) {
+            if queued[0] == id && unblocked.is_empty() && !self.may_hold(task) && is_alone {
                 let best = self.rank(task, worker.node, worker.assigned.len(), worker_id);
-                let other = self.idle().into_iter().find(|(load, other, node)| {
+                let other = self.idle(task.tenant).into_iter().find(|(load, other, node)| {
                     self.rank(task, *node, *load, *other) < best && self.has_room(task, *node)
                 });
                 assert_eq!(other, None, "it is not for worker {worker_id}");
@@ -344,13 +365,14 @@ impl Model {
         let (task, worker) = (&self.tasks[&id], &self.workers[&worker_id]);
         assert_eq!(worker.kind, WorkerKind::Leases, "lease {id} is granted where leases are");
         assert!(self.has_room(task, worker.node), "lease {id} has no room on node {}", worker.node);
-        assert!(!self.is_starting(worker.node), "node {} is held", worker.node);
-        let queued = self.queued();
+        assert!(!self.is_starting(worker.node, task.tenant), "node {} is held", worker.node);
+        let queued = self.queued(task.tenant);
         let alike = queued.iter().find(|other| equal_requests(&self.tasks[other], task));
         assert_eq!(alike, Some(&id), "it is another's turn");
         let first = &self.tasks[&queued[0]];
         let has_room = |(_, _, node): &(usize, u32, u32)| self.has_room(first, *node);
-        let could = first.kind != SubmissionKind::Lease && !self.may_hold(first) && self.idle().iter().any(has_room);
+        let is_task = first.kind != SubmissionKind::Lease && !self.may_hold(first) && !self.others_wait(task.tenant);
+        let could = is_task && self.idle_for(first).iter().any(has_room);
         assert!(queued[0] == id || !could, "it is the turn of task {}, and not of lease {id}", queued[0]);
         let assigned = self.assigned(id, worker.node, steps);
         self.workers.get_mut(&worker_id).expect("it was found").assigned.push(assigned);
@@ -459,14 +481,38 @@ impl Model {
             let (cpus, rest) = self.free(Room::Node(node));
             assert!(!fits(&first.demand, cpus, &rest), "a first task waits that has room");
         }
-        let Some(first) = self.queued().first().map(|id| &self.tasks[id]) else { return };
+        // Resources may be kept for the first task of the tenant that is served first.
+        let firsts = self.tenants().into_iter().filter_map(|tenant| Some(&self.tasks[self.queued(tenant).first()?]));
+        let firsts: Vec<&Task> = firsts.collect();
+        let others_wait = |first: &&Task| self.pending_actors().iter().any(|id| self.tasks[id].tenant != first.tenant);
+        let all_could_run = firsts.iter().all(|first| !others_wait(first) && self.could_run(first));
+        assert!(firsts.is_empty() || !all_could_run, "the first tasks of all tenants could run");
+    }
+
+    /// Whether there are room and a worker for the first queued task of a tenant.
+    fn could_run(&self, first: &Task) -> bool {
+        if self.may_hold(first) {
+            return false;
+        }
         if first.kind == SubmissionKind::Lease {
-            let node = self.lease_node(first).filter(|node| !self.is_starting(*node) && !self.may_hold(first));
-            return assert!(!node.is_some_and(|node| self.has_room(first, node)), "the first lease has room");
+            let node = self.lease_node(first).filter(|node| !self.is_starting_any(*node));
+            return node.is_some_and(|node| self.has_room(first, node));
         }
-        for (_, id, node) in self.idle().into_iter().filter(|_| !self.may_hold(first)) {
-            assert!(!self.has_room(first, node), "worker {id} could run the first task");
-        }
+        self.idle_for(first).into_iter().any(|(.., node)| !self.is_starting_any(node) && self.has_room(first, node))
+    }
+
+    /// Returns the idle workers of a task's tenant that do not wait for a local worker that is being started.
+    fn idle_for(&self, first: &Task) -> Vec<(usize, u32, u32)> {
+        let idle = self.idle(first.tenant).into_iter();
+        idle.filter(|(_, id, _)| !self.awaits_worker(first, &self.workers[id])).collect()
+    }
+
+    /// Whether a task may wait for a local worker, which is being started, rather than go to a remote one.
+    fn awaits_worker(&self, task: &Task, worker: &Worker) -> bool {
+        let kind = WorkerKind::Tasks(task.tenant);
+        self.is_remote(worker.node)
+            && task.strategy != Strategy::Spread
+            && self.nodes.values().any(|node| node.worker_requests.contains(&kind))
     }
 
     /// Returns the root tasks that wait for room, with their nodes.
@@ -479,14 +525,21 @@ impl Model {
         })
     }
 
-    fn is_starting(&self, on: u32) -> bool {
+    fn is_starting(&self, on: u32, tenant: TenantId) -> bool {
+        self.starting().any(|(first, node)| node == on && first.tenant == tenant)
+    }
+
+    fn is_starting_any(&self, on: u32) -> bool {
         self.starting().any(|(_, node)| node == on)
     }
 
     /// Returns the rank by which a worker is chosen for a task; the least rank wins.
     fn rank(&self, task: &Task, on: u32, load: usize, worker: u32) -> (usize, bool, usize, u32) {
         let of_node = self.workers.values().filter(|worker| worker.node == on);
-        let tasks = |worker: &Worker| if worker.kind == WorkerKind::Tasks { worker.assigned.len() } else { 0 };
+        let tasks = |worker: &Worker| match worker.kind {
+            WorkerKind::Tasks(_) | WorkerKind::RemoteTasks => worker.assigned.len(),
+            _ => 0,
+        };
         let all = of_node.map(|worker| tasks(worker) + worker.actors.len()).sum();
         (if task.strategy == Strategy::Spread { all } else { 0 }, self.is_remote(on), load, worker)
     }
@@ -495,14 +548,24 @@ impl Model {
     fn assigned(&self, id: u64, node: u32, steps: &Steps) -> AssignedTask {
         let (task, bundle) = (&self.tasks[&id], self.bundle_of(id, node, steps));
         let (attempt, demand, strategy) = (task.attempt, task.demand.clone(), task.strategy);
-        AssignedTask { task: id, attempt, demand, strategy, bundle, is_blocked: false, is_ghost: false }
+        AssignedTask {
+            task: id,
+            tenant: task.tenant,
+            attempt,
+            demand,
+            strategy,
+            bundle,
+            is_blocked: false,
+            is_ghost: false,
+        }
     }
 
-    /// Returns load, id and node of the idle task workers on nodes where no root task waits.
-    fn idle(&self) -> Vec<(usize, u32, u32)> {
-        let held: BTreeSet<u32> = self.starting().map(|(_, node)| node).collect();
+    /// Returns load, id and node of the tenant's idle task workers on nodes where none of its root tasks waits.
+    fn idle(&self, tenant: TenantId) -> Vec<(usize, u32, u32)> {
+        let starting = self.starting().filter(|(first, _)| first.tenant == tenant);
+        let held: BTreeSet<u32> = starting.map(|(_, node)| node).collect();
         let is_idle = |worker: &Worker| {
-            worker.kind == WorkerKind::Tasks && worker.assigned.iter().all(|assigned| assigned.is_blocked)
+            self.runs_tasks_of(worker, tenant) && worker.assigned.iter().all(|assigned| assigned.is_blocked)
         };
         let idle = self.workers.iter().filter(|(_, worker)| is_idle(worker) && !held.contains(&worker.node));
         idle.map(|(id, worker)| (worker.assigned.len(), *id, worker.node)).collect()
@@ -511,5 +574,5 @@ impl Model {
 
 fn equal_requests(a: &Task, b: &Task) -> bool {
     let is_lease = |task: &Task| task.kind == SubmissionKind::Lease;
-    a.demand == b.demand && a.strategy == b.strategy && is_lease(a) == is_lease(b)
+    a.tenant == b.tenant && a.demand == b.demand && a.strategy == b.strategy && is_lease(a) == is_lease(b)
 }

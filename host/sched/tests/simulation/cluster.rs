@@ -16,6 +16,8 @@ pub struct History {
     pub model: Model,
     pub workers: BTreeMap<u32, WorkerState>,
     pub nodes: Vec<u32>,
+    /// Number of tenants.
+    tenants: u32,
     /// Past events, for late and repeated delivery.
     pub past: Vec<SimEvent>,
     pub requests: Requests,
@@ -76,8 +78,12 @@ impl Log {
 
 impl History {
     pub fn new(seed: u64, is_loud: bool) -> History {
+        let mut seed = Seed::new(seed);
+        // The checks are stricter if there is one.
+        let tenants = if seed.below(2) == 0 { 1 } else { 3 };
         History {
-            seed: Seed::new(seed),
+            seed,
+            tenants,
             steps: Steps::with_lineage(Options::default(), PAYLOAD_CALLBACKS),
             model: Model::default(),
             workers: BTreeMap::new(),
@@ -195,11 +201,11 @@ impl History {
             resources.custom.insert("tpu".into(), RESOURCE_UNIT);
         }
         self.nodes.push(node);
-        let remote = self.chance(55);
-        self.event(Event::NodeJoined { node: NodeId(node), resources, remote });
+        let (remote, workers) = (self.chance(55), self.seed.below(3));
+        self.event(Event::NodeJoined { node: NodeId(node), resources, remote, workers });
         self.start_proxy(node);
         self.start_lease_worker();
-        (0..1 + self.seed.below(4)).for_each(|_| self.start_worker(node, WorkerKind::Tasks));
+        (0..1 + self.seed.below(4)).for_each(|_| self.start_task_worker(node));
     }
 
     pub fn start_some_worker(&mut self) {
@@ -208,7 +214,7 @@ impl History {
             self.model.jobs.iter().filter(|(_, job)| job.driver.is_none()).map(|(id, _)| *id).collect();
         match (self.pick(&without), self.any_local_node()) {
             (Some(job), Some(local)) => self.start_worker(local, WorkerKind::Driver(JobId(job))),
-            _ => self.start_worker(node, WorkerKind::Tasks),
+            _ => self.start_task_worker(node),
         }
         self.start_proxy(node);
         self.start_lease_worker();
@@ -235,6 +241,21 @@ impl History {
         }
     }
 
+    fn any_tenant(&mut self) -> TenantId {
+        TenantId(self.seed.below(self.tenants).into())
+    }
+
+    fn start_task_worker(&mut self, node: u32) {
+        let tenant = self.any_tenant();
+        self.start_worker_for(node, tenant);
+    }
+
+    /// Starts a worker for a tenant's tasks. Those of remote nodes run tasks of any tenant.
+    fn start_worker_for(&mut self, node: u32, tenant: TenantId) {
+        let is_remote = self.model.is_remote(node);
+        self.start_worker(node, if is_remote { WorkerKind::RemoteTasks } else { WorkerKind::Tasks(tenant) });
+    }
+
     pub fn start_worker(&mut self, node: u32, kind: WorkerKind) {
         let worker = self.fresh();
         self.workers.insert(worker, WorkerState::default());
@@ -248,7 +269,8 @@ impl History {
         let lineage_bytes_max = if self.chance(10) { 1200 } else { 1 << 20 };
         let limits =
             JobLimits { tasks_max, depth_max, objects_max, lineage_bytes_max, groups_max: 4, call_bytes_max: 1 << 20 };
-        self.event(Event::JobStarted { job: JobId(job), tenant: TenantId::DEFAULT, limits });
+        let tenant = self.any_tenant();
+        self.event(Event::JobStarted { job: JobId(job), tenant, limits });
         if self.chance(10) {
             self.start_proxy_task_in(job);
             if self.chance(50) {
@@ -278,7 +300,8 @@ impl History {
             1 => started.clear(),
             _ => {}
         }
-        self.event(Event::WorkerLost { worker: WorkerId(worker), started });
+        let culprit = if self.chance(30) { started.first().copied() } else { None };
+        self.event(Event::WorkerLost { worker: WorkerId(worker), started, culprit });
     }
 
     pub fn lose_node(&mut self) {
@@ -484,7 +507,7 @@ impl History {
         let custom = [("tpu".into(), 10 * RESOURCE_UNIT)].into();
         let resources = ResourceSet { cpus: 100 * RESOURCE_UNIT, gpus: 10 * RESOURCE_UNIT, memory: 1000, custom };
         self.nodes.push(node);
-        self.event(Event::NodeJoined { node: NodeId(node), resources, remote: false });
+        self.event(Event::NodeJoined { node: NodeId(node), resources, remote: false, workers: 1 });
         // Some tasks would wait for these nodes forever.
         let draining = self.model.nodes.keys().copied().filter(|node| self.model.is_draining(*node));
         draining.collect::<Vec<_>>().into_iter().for_each(|node| self.lose_this(node));
@@ -494,14 +517,14 @@ impl History {
         }
         // Some tasks are bound to one node.
         for node in self.nodes.clone().into_iter().chain([node, node]) {
-            self.start_worker(node, WorkerKind::Tasks);
+            (0..self.tenants).for_each(|tenant| self.start_worker_for(node, TenantId(tenant.into())));
             self.start_proxy(node);
         }
         // Some leases find room only here.
         let leases = self.workers.keys().copied().filter(|id| self.model.workers[id].kind == WorkerKind::Leases);
         for worker in leases.collect::<Vec<_>>() {
             self.workers.remove(&worker);
-            self.event(Event::WorkerLost { worker: WorkerId(worker), started: Vec::new() });
+            self.event(Event::WorkerLost { worker: WorkerId(worker), started: Vec::new(), culprit: None });
         }
         self.start_worker(node, WorkerKind::Leases);
         for round in 0.. {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sandbar_core::{Code, GroupId, GroupStrategy, Strategy, TaskId, WorkerId};
+use sandbar_core::{Code, GroupId, GroupStrategy, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Event, GroupSpec, GroupState, RESOURCE_UNIT, ResourceSet, Submission, SubmissionKind, WorkerKind};
 
 use crate::cluster::History;
@@ -353,12 +353,12 @@ impl Model {
             }
         }
         for worker in self.workers.values().filter(|worker| worker.node == node) {
-            let mut leases: Vec<(&ResourceSet, Strategy)> = Vec::new();
+            let mut leases: Vec<(TenantId, &ResourceSet, Strategy)> = Vec::new();
             for assigned in worker.assigned.iter().filter(|assigned| self.room_of(assigned, node) == room) {
                 take_rest(&mut rest, &assigned.demand);
-                let lease = (&assigned.demand, assigned.strategy);
+                let lease = (assigned.tenant, &assigned.demand, assigned.strategy);
                 let runs_several =
-                    matches!(worker.kind, WorkerKind::Actors | WorkerKind::PeerProxy | WorkerKind::Leases);
+                    matches!(worker.kind, WorkerKind::Actors(_) | WorkerKind::PeerProxy | WorkerKind::Leases);
                 let shares = is_cpu_only(&assigned.demand) && !runs_several && leases.contains(&lease);
                 if assigned.is_blocked || shares {
                     continue;

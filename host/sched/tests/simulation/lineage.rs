@@ -33,8 +33,8 @@ impl Model {
             return;
         }
         let task = &self.tasks[&id];
-        let may_run_again =
-            !matches!(task.kind, SubmissionKind::Method(_) | SubmissionKind::Lease) && task.attempt < task.retries_max;
+        let may_run_again = !matches!(task.kind, SubmissionKind::Method(_) | SubmissionKind::Lease)
+            && task.retries() < task.retries_max;
         let links = if may_run_again { task.links.clone() } else { Vec::new() };
         let sources = links.into_iter().map(|link| self.source(link)).collect();
         let job = self.tasks[&id].job;
@@ -140,7 +140,7 @@ impl Model {
             }
         };
         let is_call = matches!(task.kind, SubmissionKind::Method(_) | SubmissionKind::Lease);
-        if is_call || task.attempt >= task.retries_max || !sources.iter().all(is_there) {
+        if is_call || task.retries() >= task.retries_max || !sources.iter().all(is_there) {
             for object in id..id + u64::from(task.returns) {
                 if let Some(object) = self.objects.get_mut(&object).filter(|object| object.value == Value::Pending) {
                     object.value = Value::Lost;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbar_core::{Code, Fault, ObjectId, RetryOn, Strategy, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, ObjectId, RetryOn, Strategy, TaskId, TenantId, WorkerId};
 use sandbar_sched::{Action, Event, JobLimits, Outcome, ResourceSet, Scheduler, SubmissionKind, WorkerKind};
 
 use crate::groups::Group;
@@ -122,6 +122,7 @@ pub struct BorrowedActor {
 #[derive(Clone)]
 pub struct AssignedTask {
     pub task: u64,
+    pub tenant: TenantId,
     pub attempt: u32,
     pub demand: ResourceSet,
     pub strategy: Strategy,
@@ -132,6 +133,7 @@ pub struct AssignedTask {
 }
 
 pub struct Job {
+    pub tenant: TenantId,
     pub limits: JobLimits,
     pub first: Option<u64>,
     pub driver: Option<u32>,
@@ -139,6 +141,7 @@ pub struct Job {
 
 pub struct Task {
     pub job: u32,
+    pub tenant: TenantId,
     pub parent: Option<u64>,
     pub demand: ResourceSet,
     pub strategy: Strategy,
@@ -151,6 +154,8 @@ pub struct Task {
     pub retries_max: u32,
     pub retry_on: RetryOn,
     pub attempt: u32,
+    /// Attempts that were lost because of other tasks.
+    pub uncounted: u32,
     pub worker: Option<u32>,
     pub cancellation: u8,
     pub has_finished: bool,
@@ -163,6 +168,12 @@ pub struct Task {
     pub is_committed: bool,
     /// Whether the scheduler has it queued. A dependency may have been lost since.
     pub is_queued: bool,
+}
+
+impl Task {
+    pub fn retries(&self) -> u32 {
+        self.attempt.saturating_sub(self.uncounted)
+    }
 }
 
 pub struct Object {
@@ -241,7 +252,7 @@ impl Model {
     pub fn apply(&mut self, event: &Event<u64, u64>, actions: &[Action<u64>], steps: &Steps) {
         self.step = Step::default();
         match event {
-            Event::NodeJoined { node, resources, remote } => {
+            Event::NodeJoined { node, resources, remote, .. } => {
                 let record = Node { resources: resources.clone(), is_remote: *remote, ..Node::default() };
                 self.nodes.entry(node.0).or_insert(record);
                 self.fail_infeasible_groups();
@@ -257,7 +268,7 @@ impl Model {
                 let of_node = |(id, worker): (&u32, &Worker)| (worker.node == node.0).then_some(*id);
                 let workers = self.workers.iter().filter_map(of_node).collect();
                 self.nodes.remove(&node.0);
-                self.lose(workers, None);
+                self.lose(workers, None, None);
                 self.lose_bundles(node.0);
                 self.fail_infeasible_groups();
             }
@@ -265,7 +276,10 @@ impl Model {
                 if let Some(host) = self.nodes.get_mut(&node.0)
                     && !self.workers.contains_key(&worker.0)
                 {
-                    host.worker_requests.retain(|request| request != kind);
+                    match host.worker_requests.iter().position(|request| request == kind) {
+                        Some(at) if matches!(kind, WorkerKind::Tasks(_)) => _ = host.worker_requests.swap_remove(at),
+                        _ => host.worker_requests.retain(|request| request != kind),
+                    }
                     let record = Worker {
                         node: node.0,
                         kind: *kind,
@@ -281,9 +295,11 @@ impl Model {
                     }
                 }
             }
-            Event::WorkerLost { worker, started } => self.lose(vec![worker.0], Some(started)),
-            Event::JobStarted { job, limits, .. } => {
-                self.jobs.entry(job.0).or_insert(Job { limits: *limits, first: None, driver: None });
+            Event::WorkerLost { worker, started, culprit } => self.lose(vec![worker.0], Some(started), *culprit),
+            Event::ShareChanged { .. } | Event::Tick => {}
+            Event::JobStarted { job, tenant, limits } => {
+                let record = Job { tenant: *tenant, limits: *limits, first: None, driver: None };
+                self.jobs.entry(job.0).or_insert(record);
             }
             Event::JobEnded { job } => self.end_job(job.0),
             Event::Submitted { task } => {

@@ -34,10 +34,19 @@ impl Model {
         let task = Submission::bare(task.id, task.job, task.name.clone(), task.call);
         let id = task.id.0;
         self.create(id, task.job.0, Value::Pending, None);
-        self.tasks.insert(id, Task { worker: Some(worker), ..Task::new(&task, self.next_number(), 1) });
+        let tenant = self.jobs[&task.job.0].tenant;
+        self.tasks.insert(id, Task { worker: Some(worker), ..Task::new(&task, tenant, self.next_number(), 1) });
         let (demand, strategy) = (task.demand, task.strategy);
-        let assigned =
-            AssignedTask { task: id, attempt: 0, demand, strategy, bundle: None, is_blocked: false, is_ghost: false };
+        let assigned = AssignedTask {
+            task: id,
+            tenant,
+            attempt: 0,
+            demand,
+            strategy,
+            bundle: None,
+            is_blocked: false,
+            is_ghost: false,
+        };
         self.workers.get_mut(&worker).expect("it was found").assigned.push(assigned);
     }
 

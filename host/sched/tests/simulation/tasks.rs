@@ -1,15 +1,16 @@
 //! The model's tasks, from submission to finish, with their jobs and workers.
 
-use sandbar_core::{Code, ObjectId, Strategy, TaskId};
+use sandbar_core::{Code, ObjectId, Strategy, TaskId, TenantId};
 use sandbar_sched::{Outcome, ParentRef, Submission, SubmissionKind, WorkerKind};
 
 use crate::model::{Actor, AssignedTask, Model, Task, Value, Worker, is_cpu_only};
 
 impl Task {
     /// A task without references.
-    pub fn new(task: &Submission<u64>, number: u64, depth: u32) -> Task {
+    pub fn new(task: &Submission<u64>, tenant: TenantId, number: u64, depth: u32) -> Task {
         Task {
             job: task.job.0,
+            tenant,
             parent: task.parent.map(|parent| parent.task.0),
             demand: task.demand.clone(),
             strategy: task.strategy,
@@ -22,6 +23,7 @@ impl Task {
             retries_max: task.retries_max,
             retry_on: task.retry_on,
             attempt: 0,
+            uncounted: 0,
             worker: None,
             cancellation: 0,
             has_finished: false,
@@ -79,7 +81,7 @@ impl Model {
         let record = Task {
             links: links.iter().chain(&group).map(|id| id.0).collect(),
             dependencies: task.dependencies.iter().chain(&group).map(|id| id.0).collect(),
-            ..Task::new(task, self.next_number(), depth)
+            ..Task::new(task, self.jobs[&task.job.0].tenant, self.next_number(), depth)
         };
         self.tasks.insert(task.id.0, record);
         if let SubmissionKind::ActorCreation(spec) = &task.kind {
@@ -123,6 +125,7 @@ impl Model {
             let (id, demand, strategy) = (task.id.0, task.demand.clone(), task.strategy);
             let assigned = AssignedTask {
                 task: id,
+                tenant: self.tasks[&id].tenant,
                 attempt: 0,
                 demand,
                 strategy,
@@ -180,7 +183,7 @@ impl Model {
         let retries_max = self.actors.get(&id).map_or(task.retries_max, |actor| actor.restarts_max);
         if task.cancellation > 0 {
             self.fail_cancelled(id);
-        } else if may_help && task.attempt < retries_max {
+        } else if may_help && task.retries() < retries_max {
             task.attempt += 1;
             self.cancel_descendants(id);
         } else {
@@ -198,7 +201,7 @@ impl Model {
         }
     }
 
-    pub fn lose(&mut self, ids: Vec<u32>, started: Option<&[TaskId]>) {
+    pub fn lose(&mut self, ids: Vec<u32>, started: Option<&[TaskId]>, culprit: Option<TaskId>) {
         let workers: Vec<Worker> = ids.iter().filter_map(|id| self.workers.remove(id)).collect();
         for object in self.objects.values_mut() {
             object.holds.retain(|worker, _| !ids.contains(worker));
@@ -222,6 +225,7 @@ impl Model {
             // Proxy workers are assigned creation tasks only.
             let is_proxy_task = kind == WorkerKind::PeerProxy && !self.actors.contains_key(&assigned.task);
             if has_started || assigned.is_blocked || has_children || is_proxy_task {
+                self.excuse(assigned.task, culprit);
                 self.cancel_descendants(assigned.task);
                 self.fail_attempt(assigned.task, Code::WorkerLost, true);
             } else {
@@ -230,9 +234,21 @@ impl Model {
         }
         for (creator, calls) in makers.into_iter().zip(calls) {
             let has_started = |call: u64| started.is_none_or(|started| started.contains(&TaskId(call)));
+            self.excuse(creator, culprit);
+            for call in &calls {
+                if has_started(*call) || self.has_kept_child(*call) {
+                    self.excuse(*call, culprit);
+                }
+            }
             self.lose_actor(creator, calls, &has_started, true);
         }
         borrowed.into_iter().for_each(|(actor, calls)| self.lose_borrowed_actor(actor, calls));
+    }
+
+    /// Does not count an attempt that is lost because of another task.
+    fn excuse(&mut self, id: u64, culprit: Option<TaskId>) {
+        let is_innocent = culprit.is_some_and(|culprit| culprit.0 != id);
+        self.tasks.get_mut(&id).expect("it is known").uncounted += u32::from(is_innocent);
     }
 
     /// Whether the scheduler still has a record of a descendant of the current attempt.

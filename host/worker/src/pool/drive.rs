@@ -1,6 +1,7 @@
 //! The driver of one worker: takes calls from the queue, sends several in one message while the queue is long, enforces
 //! their deadlines, and replaces the process when it dies.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -33,6 +34,10 @@ const LONG_CALL: Duration = Duration::from_millis(100);
 /// Pause before a worker is started again after a failed start, and the number of attempts.
 const START_PAUSE: Duration = Duration::from_millis(200);
 const STARTS_MAX: u32 = 5;
+/// Maximum number of processes that a driver keeps for other tenants than the current one, and the time after which it ends
+/// them if it has no calls. A process starts in some milliseconds.
+const PARKED_MAX: usize = 8;
+const PARK_TIME: Duration = Duration::from_secs(10);
 
 /// A message in flight, with calls whose ids count from `first`.
 struct InFlight {
@@ -69,6 +74,8 @@ struct Driver {
     options: PoolOptions,
     queue: QueueHandle,
     slice: Option<TimeSlice>,
+    /// Processes of other tenants than the current one, the one that served last at the end.
+    parked: VecDeque<WorkerProcess>,
     /// Messages in flight, in the order in which they were sent.
     sent: Vec<InFlight>,
     next_id: u64,
@@ -78,30 +85,50 @@ struct Driver {
     calls_min: usize,
     /// Whether calls take so long that none should wait behind another in this worker.
     long: bool,
+    /// Whether the process describes a component: such calls, of components of any tenant, run in a process of their own.
+    is_used_up: bool,
 }
 
-/// Runs until the pool is dropped.
+/// Runs until the pool is dropped. Each process serves one tenant, from its start to its end.
 pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle, running: Arc<RunningWorkers>) {
-    let (slice, sent) = Default::default();
-    let mut driver = Driver { options, queue, slice, sent, next_id: 1, calls_max: 1, calls_min: 1, long: false };
+    let starts_now = !options.on_demand;
+    let mut driver = Driver {
+        options,
+        queue,
+        slice: None,
+        parked: VecDeque::new(),
+        sent: Vec::new(),
+        next_id: 1,
+        calls_max: 1,
+        calls_min: 1,
+        long: false,
+        is_used_up: false,
+    };
     let mut failures = 0;
-    if driver.options.on_demand {
-        driver.slice = driver.queue.next_slice().await;
-        if driver.slice.is_none() {
-            return;
-        }
+    if !starts_now && !driver.find_slice().await {
+        return;
     }
     loop {
-        match WorkerProcess::start(&driver.options).await {
+        let tenant = driver.slice.as_ref().map_or(TenantId::DEFAULT, |slice| slice.tenant);
+        let process = match driver.unpark(tenant) {
+            Some(process) => Ok(process),
+            None => WorkerProcess::start(&driver.options, tenant).await,
+        };
+        match process {
             Ok(mut process) => {
                 failures = 0;
-                running.started(index, process.id(), process.progress_memory());
-                match driver.serve(&mut process).await {
-                    Ok(()) => return,
-                    Err(end) => {
-                        running.ending(index);
-                        driver.handle_death(&mut process, &end);
+                running.started(index, process.id(), tenant);
+                let served = driver.serve(&mut process).await;
+                running.ending(index);
+                match served {
+                    Ok(ServeEnd::Closed) => return,
+                    Ok(ServeEnd::OtherTenant) => driver.park(process),
+                    Ok(ServeEnd::UsedUp) => {
+                        if !driver.find_slice().await {
+                            return;
+                        }
                     }
+                    Err(end) => driver.handle_death(&mut process, &end),
                 }
             }
             Err(e) => {
@@ -121,6 +148,17 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle
     }
 }
 
+/// Why a healthy worker process serves no more calls now.
+#[derive(Debug, PartialEq, Eq)]
+enum ServeEnd {
+    /// The queue is closed.
+    Closed,
+    /// The next time slice is of another tenant.
+    OtherTenant,
+    /// The process ran code that no other call may meet.
+    UsedUp,
+}
+
 /// Reason for which a worker ended.
 enum WorkerEnd {
     /// The current call exceeded its deadline.
@@ -136,15 +174,38 @@ impl From<io::Error> for WorkerEnd {
 }
 
 impl Driver {
-    /// Serves one worker process. Returns when the queue is closed.
-    async fn serve(&mut self, process: &mut WorkerProcess) -> Result<(), WorkerEnd> {
+    /// Keeps a process for the next time slice of its tenant, and ends the one that was not used for longest if there are too
+    /// many.
+    fn park(&mut self, process: WorkerProcess) {
+        self.parked.push_back(process);
+        if self.parked.len() > PARKED_MAX {
+            self.parked.pop_front();
+        }
+    }
+
+    /// Takes the process of a tenant.
+    fn unpark(&mut self, tenant: TenantId) -> Option<WorkerProcess> {
+        let at = self.parked.iter().position(|process| process.tenant() == tenant)?;
+        self.parked.remove(at)
+    }
+
+    /// Serves one worker process.
+    async fn serve(&mut self, process: &mut WorkerProcess) -> Result<ServeEnd, WorkerEnd> {
+        self.is_used_up = false;
         let mut watch = StallWatch::new();
         let mut tick = tokio::time::interval(TICK_MAX);
         loop {
             self.fill_in_time(process).await?;
             if self.sent.is_empty() {
+                if self.is_used_up {
+                    self.slice.take().into_iter().for_each(|slice| self.queue.end_slice(slice));
+                    return Ok(ServeEnd::UsedUp);
+                }
                 if !self.find_calls().await {
-                    return Ok(());
+                    return Ok(ServeEnd::Closed);
+                }
+                if self.slice.as_ref().is_some_and(|slice| slice.tenant != process.tenant()) {
+                    return Ok(ServeEnd::OtherTenant);
                 }
                 watch = StallWatch::new();
                 continue;
@@ -182,7 +243,23 @@ impl Driver {
             }
             self.queue.end_slice(slice);
         }
-        self.slice = self.queue.next_slice().await;
+        self.find_slice().await
+    }
+
+    /// Waits for a time slice. Ends parked processes that are not needed for a while. Returns false when the queue is closed.
+    async fn find_slice(&mut self) -> bool {
+        let parked = std::mem::take(&mut self.parked);
+        let mut next = std::pin::pin!(self.queue.next_slice());
+        self.slice = match tokio::time::timeout(PARK_TIME, &mut next).await {
+            Ok(slice) => {
+                self.parked = parked;
+                slice
+            }
+            Err(_) => {
+                drop(parked);
+                next.await
+            }
+        };
         self.slice.is_some()
     }
 
@@ -197,7 +274,7 @@ impl Driver {
     fn room(&mut self) -> usize {
         let Some(mut slice) = self.slice.take() else { return 0 };
         let on_their_way = self.sent.iter().map(|sent| sent.calls).sum();
-        let is_over = slice.is_over(&self.queue);
+        let is_over = slice.is_over(&self.queue) || self.is_used_up;
         let room = if is_over { 0 } else { room(self.depth(&slice), self.calls_min, self.sent.len(), on_their_way) };
         self.slice = Some(slice);
         room
@@ -227,6 +304,8 @@ impl Driver {
             if runs.is_empty() {
                 return Ok(());
             }
+            let mut picked = runs.iter().flat_map(|run| run.calls.as_slice());
+            self.is_used_up = picked.any(|item| matches!(item.work, CallWork::Describe));
             let (first, calls) = (self.next_id, runs.iter().map(|run| run.calls.len()).sum());
             self.next_id += calls as u64;
             // The calls are recorded before they are sent, so that they are not lost when the worker dies.
@@ -241,8 +320,7 @@ impl Driver {
                 Some(Payload::Stored { file, .. }) => file.as_ref().map(|file| file.as_fd()),
                 _ => None,
             });
-            let tenant = self.slice.as_ref().map_or(TenantId::DEFAULT, |slice| slice.tenant);
-            let message = ToWorker::Calls { slot: slot as u32, first, tenant, calls: Calls(sent) };
+            let message = ToWorker::Calls { slot: slot as u32, first, calls: Calls(sent) };
             match process.send(&message, file.as_slice()).await {
                 // The worker has not received the message and is healthy. A retry would be as large.
                 Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
@@ -260,6 +338,8 @@ impl Driver {
         let mut bytes = 0;
         let fits = |item: &PendingCall| {
             let inline = item.inline_bytes();
+            // The description of a component is read alone.
+            let inline = inline.filter(|_| !matches!(item.work, CallWork::Describe));
             let fits = bytes == 0 || (inline.is_some() && bytes <= CALLS_BYTES_MAX);
             // Counts at least one byte, so that zero bytes means no call yet.
             bytes += if fits { inline.unwrap_or(CALLS_BYTES_MAX + 1).max(1) } else { 0 };

@@ -38,7 +38,6 @@ pub struct Pool {
     queue: Arc<Queue>,
     options: PoolOptions,
     running: Arc<RunningWorkers>,
-    segments: SegmentPool,
 }
 
 fn no_workers() -> Fault {
@@ -59,7 +58,7 @@ impl Pool {
         for index in 0..options.workers.max(1) {
             tokio::spawn(drive::drive(index, options.clone(), queue.register(), running.clone()));
         }
-        Pool { queue, options, running, segments: SegmentPool::default() }
+        Pool { queue, options, running }
     }
 
     /// Returns the number of workers.
@@ -73,17 +72,9 @@ impl Pool {
         self.running.peak_memory_bytes()
     }
 
-    /// Returns the tenants of the last call of each running worker, as the workers report.
+    /// Returns the tenant of each worker that serves one now.
     pub fn tenants(&self) -> Vec<TenantId> {
         self.running.tenants()
-    }
-
-    /// Returns memory for the input of a call. It is reused once the call's request is dropped.
-    ///
-    /// # Errors
-    /// When there is no memory.
-    pub fn draft(&self, bytes: usize) -> io::Result<SegmentDraft> {
-        self.segments.draft(bytes)
     }
 
     /// Runs a call of the node itself, which needs no lease. Dropping the future cancels the call if it has not started.
@@ -121,6 +112,8 @@ pub struct JobCalls {
     pool: Arc<Pool>,
     lane: Arc<JobLane>,
     tenant: TenantId,
+    /// Memory of inputs, which no other job reuses: workers may have kept it.
+    segments: Arc<SegmentPool>,
 }
 
 /// Removes the lane of a job when the job has ended.
@@ -144,12 +137,21 @@ impl JobCalls {
     pub fn start(pool: &Arc<Pool>, scheduler: &dyn CallScheduler, job: CallJob) -> Result<JobCalls, Fault> {
         let tenant = job.tenant;
         let id = pool.queue.add_lane(tenant, scheduler.start(job)?.into());
-        Ok(JobCalls { pool: pool.clone(), lane: Arc::new(JobLane { queue: pool.queue.clone(), id }), tenant })
+        let lane = Arc::new(JobLane { queue: pool.queue.clone(), id });
+        Ok(JobCalls { pool: pool.clone(), lane, tenant, segments: Arc::default() })
     }
 
     /// Runs a call. Dropping the future cancels the call if it has not started.
     pub async fn call(&self, request: CallRequest) -> CallResult {
         self.pool.call_in(request, self.lane.id).await
+    }
+
+    /// Returns memory for the input of a call. The job reuses it once the call's request is dropped.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn draft(&self, bytes: usize) -> io::Result<SegmentDraft> {
+        self.segments.draft(bytes)
     }
 
     /// Returns the tenant of the job.

@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbar_core::TenantId;
-use sandbar_store::SharedMemory;
-
-use crate::protocol::progress;
 
 /// The running workers, and the peak memory of ended ones.
 #[derive(Debug, Default)]
@@ -19,12 +16,12 @@ pub(super) struct RunningWorkers {
 #[derive(Debug)]
 struct RunningWorker {
     process: u32,
-    progress: Arc<SharedMemory>,
+    tenant: TenantId,
 }
 
 impl RunningWorkers {
-    pub(super) fn started(&self, worker: usize, process: u32, progress: Arc<SharedMemory>) {
-        self.lock().insert(worker, RunningWorker { process, progress });
+    pub(super) fn started(&self, worker: usize, process: u32, tenant: TenantId) {
+        self.lock().insert(worker, RunningWorker { process, tenant });
     }
 
     /// Records the peak memory of a worker. Must be called before its process is reaped.
@@ -39,10 +36,9 @@ impl RunningWorkers {
         alive + self.ended_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Returns the tenants of the last call of each worker, as the workers report.
+    /// Returns the tenant of each worker that serves one now.
     pub(super) fn tenants(&self) -> Vec<TenantId> {
-        let tenant = |worker: &RunningWorker| worker.progress.atomic(progress::TENANT).load(Ordering::Relaxed);
-        self.lock().values().map(tenant).map(TenantId).collect()
+        self.lock().values().map(|worker| worker.tenant).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, RunningWorker>> {

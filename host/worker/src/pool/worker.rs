@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use sandbar_core::TenantId;
 use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 use serde::Serialize;
@@ -31,6 +32,7 @@ const SLOT_KEPT_BYTES: usize = 16 << 20;
 /// A running worker. Dropping it kills the process.
 pub(super) struct WorkerProcess {
     child: WorkerChild,
+    tenant: TenantId,
     socket: AsyncFd<OwnedFd>,
     progress: Arc<SharedMemory>,
     slots: Vec<SharedMemory>,
@@ -44,8 +46,8 @@ pub(super) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a worker, and waits until it is confined and ready.
-    pub(super) async fn start(options: &PoolOptions) -> io::Result<WorkerProcess> {
+    /// Starts a worker for a tenant, and waits until it is confined and ready.
+    pub(super) async fn start(options: &PoolOptions, tenant: TenantId) -> io::Result<WorkerProcess> {
         let progress = Arc::new(SharedMemory::new(journal::BYTES)?);
         let slot_bytes = collected_bytes_max(&options.limits).saturating_add(LOG_SPACE_BYTES);
         let slots = (0..SLOTS).map(|_| SharedMemory::new(slot_bytes as usize)).collect::<io::Result<Vec<_>>>()?;
@@ -53,6 +55,7 @@ impl WorkerProcess {
         let socket = register(ours, Interest::READABLE)?;
         let mut process = WorkerProcess {
             child,
+            tenant,
             socket,
             progress,
             slots,
@@ -64,7 +67,7 @@ impl WorkerProcess {
         };
         let hello: ToWorker = ToWorker::Hello { limits: options.limits, slots: SLOTS as u32, slot_bytes };
         // All workers of a pool fit models at once, so they share the GPU.
-        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(options.workers)).transpose()?;
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(tenant, options.workers)).transpose()?;
         let files = std::iter::once(process.progress.as_fd()).chain(process.slots.iter().map(AsFd::as_fd));
         let files: Vec<_> = files.chain(broker.iter().map(AsFd::as_fd)).collect();
         send(&process.socket, socket::frame(&hello, &mut process.frame)?, &files).await?;
@@ -74,6 +77,11 @@ impl WorkerProcess {
             Ok(Err(e)) => Err(io::Error::new(e.kind(), format!("{} before it was ready ({e})", process.kill()))),
             Err(_) => Err(io::Error::other(format!("it was not ready within {} s", START_TIME_MAX.as_secs()))),
         }
+    }
+
+    /// Returns the tenant that the worker serves, from its start to its end.
+    pub(super) fn tenant(&self) -> TenantId {
+        self.tenant
     }
 
     /// Returns the worker's process id.

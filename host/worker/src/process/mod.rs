@@ -128,8 +128,7 @@ impl Worker<'_> {
                 self.bindings.insert(binding, function);
                 Ok(())
             }
-            ToWorker::Calls { slot, first, tenant, calls } => {
-                self.shared.progress.atomic(progress::TENANT).store(tenant.0, Relaxed);
+            ToWorker::Calls { slot, first, calls } => {
                 let mut file = files.into_iter().next();
                 let mut done = Vec::with_capacity(calls.len());
                 let (mut bytes, mut nanos) = (0, 0);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release, SeqCst};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbar_core::{Limits, TaskKind, WorkerId};
+use sandbar_core::{Limits, TaskKind, TenantId, WorkerId};
 use sandbar_process::socket;
 use sandbar_store::{SealedFile, SharedMemory};
 
@@ -91,7 +91,7 @@ pub enum Polled {
 
 impl ProgramWorker {
     /// Starts a worker process. The process sets itself up asynchronously, and may be sent messages and tasks
-    /// meanwhile. `role` is shown in process lists.
+    /// meanwhile. It serves this tenant alone. `role` is shown in process lists.
     ///
     /// # Errors
     /// When the process or its memory cannot be created.
@@ -99,6 +99,7 @@ impl ProgramWorker {
         options: &ProgramWorkerOptions,
         id: WorkerId,
         role: &str,
+        tenant: TenantId,
         node: &Doorbell,
     ) -> io::Result<ProgramWorker> {
         if options.program.as_os_str().is_empty() {
@@ -131,7 +132,7 @@ impl ProgramWorker {
         };
         let mut buffer = Vec::new();
         // A task requests its own share of a GPU, so there is no further sharing.
-        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(1)).transpose()?;
+        let broker = options.gpus.as_ref().map(|gpus| gpus.broker(tenant, 1)).transpose()?;
         let files = [worker.memory.as_fd(), node.file()];
         let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
         socket::send(&worker.socket, socket::frame(&hello, &mut buffer)?, &files)?;

@@ -37,8 +37,12 @@ const JOB_LIMITS: JobLimits = JobLimits {
     call_bytes_max: 1 << 20,
 };
 /// Kinds of the workers, by sender. The drivers are the clients of two jobs.
-const WORKER_KINDS: [WorkerKind; 4] =
-    [WorkerKind::Driver(JobId(1)), WorkerKind::Driver(JobId(2)), WorkerKind::Tasks, WorkerKind::Actors];
+const WORKER_KINDS: [WorkerKind; 4] = [
+    WorkerKind::Driver(JobId(1)),
+    WorkerKind::Driver(JobId(2)),
+    WorkerKind::Tasks(TenantId::DEFAULT),
+    WorkerKind::Actors(TenantId::DEFAULT),
+];
 
 /// A message of a worker or a peer.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +96,6 @@ impl Harness {
             node: NodeId(0),
             worker_ids: 0..WORKERS_MAX,
             workers: 0,
-            on_demand: false,
             resources,
             job_limits: JOB_LIMITS,
             task_limits: Limits::default(),
@@ -201,7 +204,7 @@ impl Harness {
         self.peers = [None, None];
         self.engine.poll(&mut self.frame);
         for (worker, _) in &self.workers {
-            self.engine.lose_worker(*worker, "the test ends");
+            self.engine.lose_worker(*worker, "the test ends", None);
         }
         [1, 2].into_iter().for_each(|job| self.engine.stop_job(JobId(job)));
         for job in self.engine.cx.detached_jobs.clone().into_values() {
@@ -258,7 +261,7 @@ impl Driver for FuzzDriver {
         monotonic_nanos()
     }
 
-    fn start_worker(&mut self, _: WorkerId, _: WorkerKind) -> io::Result<BoxedWorkerLink> {
+    fn start_worker(&mut self, _: WorkerId, _: WorkerKind, _: TenantId) -> io::Result<BoxedWorkerLink> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

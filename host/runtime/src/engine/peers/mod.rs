@@ -116,7 +116,7 @@ impl Peers {
         cx.step(Event::WorkerReady { worker: proxy_worker, node, kind: WorkerKind::PeerProxy });
         for slot in ids {
             cx.peers.add_worker(slot, node);
-            cx.step(Event::WorkerReady { worker: slot, node, kind: WorkerKind::Tasks });
+            cx.step(Event::WorkerReady { worker: slot, node, kind: WorkerKind::RemoteTasks });
         }
     }
 

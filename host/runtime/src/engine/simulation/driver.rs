@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, Seed, WorkerId};
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, Seed, TenantId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile, SpillFolder};
 
@@ -96,7 +96,7 @@ impl Driver for SimDriver {
         self.0.borrow().clock.elapsed().as_nanos() as u64
     }
 
-    fn start_worker(&mut self, worker: WorkerId, _: WorkerKind) -> io::Result<BoxedWorkerLink> {
+    fn start_worker(&mut self, worker: WorkerId, _: WorkerKind, _: TenantId) -> io::Result<BoxedWorkerLink> {
         let mut surroundings = self.0.borrow_mut();
         let chance = surroundings.faults[1];
         if surroundings.seed.below(100) < chance {

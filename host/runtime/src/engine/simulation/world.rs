@@ -221,8 +221,7 @@ impl World {
         let options = EngineOptions {
             node: NodeId(number),
             worker_ids: number * WORKERS_MAX..(number + 1) * WORKERS_MAX,
-            workers: SLOTS as usize,
-            on_demand: false,
+            workers: SLOTS,
             resources: ResourceSet { cpus: u64::from(SLOTS) * RESOURCE_UNIT, ..ResourceSet::default() },
             job_limits: LIMITS,
             task_limits: Limits::default(),
@@ -453,7 +452,6 @@ pub(in crate::engine) fn idle_engine(processors: u32) -> Engine {
         node: NodeId(1),
         worker_ids: 0..WORKERS_MAX,
         workers: 0,
-        on_demand: true,
         resources: ResourceSet { cpus: u64::from(processors) * RESOURCE_UNIT, ..ResourceSet::default() },
         job_limits: LIMITS,
         task_limits: Limits::default(),

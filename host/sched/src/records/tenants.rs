@@ -1,0 +1,362 @@
+//! Tenants: their shares, their use of resources, and the order in which they are served.
+//!
+//! Weighted dominant-resource fairness over time (Ghodsi et al., DRFQ, SIGCOMM 2012), by start-time fair queuing (Goyal et
+//! al., SIGCOMM 1996). The *virtual time* of a tenant grows with its dominant share of the nodes' resources, divided by its
+//! weight. The tenant with the smallest virtual time is served first.
+
+use std::collections::BTreeMap;
+
+use sandbar_core::TenantId;
+
+use crate::event::TenantShare;
+use crate::records::keys::TenantKey;
+use crate::records::resources::ResourceSet;
+use crate::records::slab::{Slab, index_records};
+
+/// Nanoseconds of all resources that a tenant can catch up on, at the default weight: it loses what it does not use.
+const LAG_NANOS: u128 = 100_000_000;
+/// Shares are counted in millionths.
+const MILLION: u64 = 1_000_000;
+/// Scale of virtual times, so that a division by a weight loses little.
+const SCALE: u128 = 1 << 10;
+const DEFAULT_WEIGHT: u128 = 100;
+const LAG: u128 = LAG_NANOS * MILLION as u128 * SCALE / DEFAULT_WEIGHT;
+
+/// A tenant.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pub(crate) id: TenantId,
+    pub(crate) share: TenantShare,
+    /// Processors in use. Tasks that continue may use more than there are.
+    cpus: i128,
+    /// Processors in use on local nodes.
+    local_cpus: i128,
+    /// Other resources in use.
+    rest: ResourceSet,
+    /// Dominant share: the largest share of any resource, in millionths.
+    dominant_share: u64,
+    virtual_time: u128,
+    /// Time of the last update of the virtual time, in nanoseconds.
+    updated: u64,
+    /// When something of the tenant was last started, or its queued work was passed over the first time since.
+    waiting_since: Option<u64>,
+    /// Whether the tenant has waited too long: its next task may start on processors that others use.
+    pub(crate) may_overcommit: bool,
+}
+
+/// A change of what a tenant uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UsageChange<'a> {
+    pub(crate) cpus: i128,
+    /// Resources to add, without processors.
+    pub(crate) rest_added: Option<&'a ResourceSet>,
+    /// Resources to subtract, without processors.
+    pub(crate) rest_removed: Option<&'a ResourceSet>,
+    pub(crate) is_local: bool,
+}
+
+/// Tenants by key and by id.
+#[derive(Debug)]
+pub(crate) struct Tenants {
+    records: Slab<TenantKey, Tenant>,
+    ids: BTreeMap<TenantId, TenantKey>,
+    /// Current time, in nanoseconds.
+    now: u64,
+    /// Virtual time of the system: that of the tenant that was served last.
+    virtual_time: u128,
+    /// Resources of all nodes.
+    total: ResourceSet,
+    /// Processors of local nodes.
+    local_cpus: u64,
+    /// Sum of the weights of the tenants that compete for them, as of the last [`Tenants::end_waits`].
+    competing_weights: u64,
+}
+
+index_records!([] Tenants, TenantKey => Tenant);
+
+impl Tenant {
+    fn new(id: TenantId, virtual_time: u128, now: u64) -> Tenant {
+        Tenant {
+            id,
+            share: TenantShare::default(),
+            cpus: 0,
+            local_cpus: 0,
+            rest: ResourceSet::default(),
+            dominant_share: 0,
+            virtual_time,
+            updated: now,
+            waiting_since: None,
+            may_overcommit: false,
+        }
+    }
+
+    /// Adds the virtual time since the last update.
+    fn charge(&mut self, now: u64) {
+        let nanos = now.saturating_sub(self.updated);
+        self.updated = now;
+        self.virtual_time += self.cost(nanos);
+    }
+
+    /// Returns the virtual time that the current usage costs in this time.
+    fn cost(&self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.dominant_share) * SCALE / u128::from(self.share.weight.max(1))
+    }
+
+    fn update_dominant_share(&mut self, total: &ResourceSet) {
+        let share = |used: u64, total: u64| match total {
+            0 => 0,
+            _ => used.saturating_mul(MILLION) / total,
+        };
+        let cpus = u64::try_from(self.cpus).unwrap_or(0);
+        let custom = self.rest.custom.iter().map(|(name, used)| share(*used, total.custom_amount(name)));
+        let known = [share(cpus, total.cpus), share(self.rest.gpus, total.gpus), share(self.rest.memory, total.memory)];
+        self.dominant_share = custom.chain(known).max().unwrap_or(0);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.cpus <= 0 && self.rest.is_zero()
+    }
+}
+
+impl Tenants {
+    pub(crate) fn new() -> Tenants {
+        Tenants {
+            records: Slab::new(),
+            ids: BTreeMap::new(),
+            now: 0,
+            virtual_time: 0,
+            total: ResourceSet::default(),
+            local_cpus: 0,
+            competing_weights: 0,
+        }
+    }
+
+    /// Sets the current time, in nanoseconds. Time does not go back.
+    pub(crate) fn set_time(&mut self, nanos: u64) {
+        self.now = self.now.max(nanos);
+    }
+
+    /// Returns a tenant, and adds it if it is unknown. Its record is kept: tenants are few, and one that returns still owes
+    /// what it used.
+    pub(crate) fn get_or_insert(&mut self, id: TenantId) -> TenantKey {
+        if let Some(at) = self.ids.get(&id) {
+            return *at;
+        }
+        let at = self.records.insert(Tenant::new(id, self.virtual_time, self.now));
+        self.ids.insert(id, at);
+        at
+    }
+
+    /// Changes the share of a tenant.
+    pub(crate) fn set_share(&mut self, id: TenantId, share: TenantShare) {
+        let at = self.get_or_insert(id);
+        self.records[at].charge(self.now);
+        self.records[at].share = share;
+    }
+
+    /// Changes what the nodes have: `total` on all of them, `local_cpus` processors on the local ones.
+    pub(crate) fn set_total(&mut self, total: ResourceSet, local_cpus: u64) {
+        (self.total, self.local_cpus) = (total, local_cpus);
+        for at in self.ids.values() {
+            let tenant = &mut self.records[*at];
+            tenant.charge(self.now);
+            tenant.update_dominant_share(&self.total);
+        }
+    }
+
+    /// Changes what a tenant uses.
+    pub(crate) fn change_usage(&mut self, at: TenantKey, change: UsageChange<'_>) {
+        let tenant = &mut self.records[at];
+        tenant.charge(self.now);
+        tenant.cpus += change.cpus;
+        if change.is_local {
+            tenant.local_cpus += change.cpus;
+        }
+        if let Some(added) = change.rest_added {
+            tenant.rest.add(&ResourceSet { cpus: 0, ..added.clone() });
+        }
+        if let Some(removed) = change.rest_removed {
+            tenant.rest = tenant.rest.saturating_sub(&ResourceSet { cpus: 0, ..removed.clone() });
+        }
+        tenant.update_dominant_share(&self.total);
+    }
+
+    /// Returns the rank of a tenant with queued work: the smallest is served first. Each of its assignments counts for
+    /// `quantum_nanos` in advance.
+    pub(crate) fn rank(&mut self, at: TenantKey, quantum_nanos: u64) -> (u128, TenantId) {
+        let floor = self.virtual_time.saturating_sub(LAG);
+        let tenant = &mut self.records[at];
+        tenant.charge(self.now);
+        tenant.virtual_time = tenant.virtual_time.max(floor);
+        (tenant.virtual_time + tenant.cost(quantum_nanos), tenant.id)
+    }
+
+    /// Records that something of a tenant was started.
+    pub(crate) fn served(&mut self, at: TenantKey) {
+        let tenant = &mut self.records[at];
+        // It may have more to start.
+        (tenant.waiting_since, tenant.may_overcommit) = (Some(self.now), false);
+        self.virtual_time = self.virtual_time.max(tenant.virtual_time);
+    }
+
+    /// Records that queued work of a tenant found no room.
+    pub(crate) fn passed_over(&mut self, at: TenantKey) {
+        self.records[at].waiting_since.get_or_insert(self.now);
+    }
+
+    /// Lets those of the tenants with queued work, in key order, that have waited for `patience_nanos` and use less than their guaranteed
+    /// processors start one more task. Returns whether there are any.
+    pub(crate) fn end_waits(&mut self, queued: &[TenantKey], patience_nanos: u64) -> bool {
+        self.competing_weights = 0;
+        for at in self.ids.values() {
+            let tenant = &mut self.records[*at];
+            let is_queued = queued.binary_search(at).is_ok();
+            if is_queued || !tenant.is_idle() {
+                self.competing_weights += u64::from(tenant.share.weight.max(1));
+            }
+            if !is_queued {
+                tenant.waiting_since = None;
+            }
+        }
+        let mut has_any = false;
+        for at in queued {
+            let guaranteed = self.guaranteed_cpus(*at);
+            let tenant = &mut self.records[*at];
+            let has_waited = tenant.waiting_since.is_some_and(|since| self.now.saturating_sub(since) >= patience_nanos);
+            if has_waited && (tenant.local_cpus <= 0 || tenant.local_cpus < i128::from(guaranteed)) {
+                tenant.waiting_since = Some(self.now);
+                tenant.may_overcommit = true;
+                has_any = true;
+            }
+        }
+        has_any
+    }
+
+    /// Whether a tenant that has waited may start a request of these processors on processors that others use: it uses
+    /// none, or would not use more than the guaranteed ones.
+    pub(crate) fn may_overcommit(&self, at: TenantKey, cpus: u64) -> bool {
+        let tenant = &self.records[at];
+        let is_guaranteed = || tenant.local_cpus + i128::from(cpus) <= i128::from(self.guaranteed_cpus(at));
+        tenant.may_overcommit && (tenant.local_cpus <= 0 || is_guaranteed())
+    }
+
+    /// Returns the processors of local nodes that a tenant is guaranteed while others compete: its part by weight, and no
+    /// fewer than those that are reserved for it.
+    fn guaranteed_cpus(&self, at: TenantKey) -> u64 {
+        let share = self.records[at].share;
+        let weight = u64::from(share.weight.max(1));
+        let part = self.local_cpus.saturating_mul(weight) / self.competing_weights.max(weight);
+        part.max(share.reserved_cpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::resources::RESOURCE_UNIT;
+
+    const CPU: u64 = RESOURCE_UNIT;
+    const QUANTUM: u64 = 1_000_000;
+
+    fn tenants(count: u64, weights: &[u32]) -> (Tenants, Vec<TenantKey>) {
+        let mut tenants = Tenants::new();
+        tenants.set_total(ResourceSet { cpus: count * CPU, ..ResourceSet::default() }, count * CPU);
+        let keys = weights.iter().zip(1..).map(|(weight, id)| {
+            tenants.set_share(TenantId(id), TenantShare { weight: *weight, reserved_cpus: 0 });
+            tenants.get_or_insert(TenantId(id))
+        });
+        let keys = keys.collect();
+        (tenants, keys)
+    }
+
+    fn uses(cpus: i128) -> UsageChange<'static> {
+        UsageChange { cpus: cpus * i128::from(CPU), rest_added: None, rest_removed: None, is_local: true }
+    }
+
+    /// Tenants that always have queued tasks of a millisecond get processor time by weight.
+    #[test]
+    fn busy_tenants_share_by_weight() {
+        for (cpus, weights) in [(1, &[100, 100][..]), (1, &[100, 200, 400]), (2, &[100, 200, 400]), (3, &[1, 1000])] {
+            let (mut tenants, keys) = tenants(cpus, weights);
+            let mut time = vec![0_u64; weights.len()];
+            let mut running: Vec<(u64, usize)> = Vec::new();
+            for now in (0..700_000_000).step_by(1_000_000) {
+                tenants.set_time(now);
+                running.retain(|(end, of)| {
+                    let runs = *end > now;
+                    if !runs {
+                        tenants.change_usage(keys[*of], uses(-1));
+                    }
+                    runs
+                });
+                while running.len() < cpus as usize {
+                    let first = (0..keys.len()).min_by_key(|of| tenants.rank(keys[*of], QUANTUM)).unwrap();
+                    tenants.served(keys[first]);
+                    tenants.change_usage(keys[first], uses(1));
+                    running.push((now + 1_000_000, first));
+                    time[first] += 1;
+                }
+            }
+            let (sum, all): (u64, u64) = (weights.iter().map(|weight| u64::from(*weight)).sum(), time.iter().sum());
+            for (of, weight) in weights.iter().enumerate() {
+                let expected = all as f64 * f64::from(*weight) / sum as f64;
+                assert!((time[of] as f64 - expected).abs() <= 3.0, "{cpus} cpus, {weights:?}: {time:?}");
+            }
+        }
+    }
+
+    /// A tenant that was idle or waited for something rare does not get the processors for as long afterwards.
+    #[test]
+    fn unused_time_is_lost() {
+        let (mut tenants, keys) = tenants(1, &[100, 100]);
+        tenants.change_usage(keys[0], uses(1));
+        tenants.set_time(1_000_000_000_000);
+        tenants.rank(keys[0], QUANTUM);
+        tenants.served(keys[0]);
+        tenants.change_usage(keys[0], uses(-1));
+        assert!(tenants.rank(keys[1], QUANTUM) < tenants.rank(keys[0], QUANTUM));
+        tenants.change_usage(keys[1], uses(1));
+        tenants.set_time(1_000_000_000_000 + 110_000_000);
+        assert!(tenants.rank(keys[0], QUANTUM) < tenants.rank(keys[1], QUANTUM));
+    }
+
+    /// A tenant that waits gets processors that others use, up to its guaranteed ones.
+    #[test]
+    fn waiting_tenants_overcommit() {
+        for (cpus, weight, reserved, expected) in [(2, 100, 0, 1), (4, 100, 0, 2), (4, 300, 0, 3), (4, 100, 4, 4)] {
+            let (mut tenants, keys) = tenants(cpus, &[100, weight]);
+            tenants.set_share(TenantId(2), TenantShare { weight, reserved_cpus: reserved * CPU });
+            tenants.change_usage(keys[0], uses(i128::from(cpus)));
+            tenants.passed_over(keys[1]);
+            assert!(!tenants.end_waits(&keys[1..], QUANTUM), "it has not waited");
+            let mut started = 0;
+            for now in (QUANTUM..100 * QUANTUM).step_by(QUANTUM as usize) {
+                tenants.set_time(now);
+                if tenants.end_waits(&keys[1..], QUANTUM) && tenants.may_overcommit(keys[1], CPU) {
+                    tenants.served(keys[1]);
+                    tenants.change_usage(keys[1], uses(1));
+                    started += 1;
+                    tenants.passed_over(keys[1]);
+                }
+            }
+            assert_eq!(started, expected, "{cpus} {weight} {reserved}");
+        }
+    }
+
+    /// The resource of which a tenant uses most decides.
+    #[test]
+    fn the_dominant_share_counts() {
+        let mut tenants = Tenants::new();
+        let total = ResourceSet { cpus: 10 * CPU, gpus: 2 * CPU, ..ResourceSet::default() };
+        tenants.set_total(total, 10 * CPU);
+        let (many, few) = (tenants.get_or_insert(TenantId(1)), tenants.get_or_insert(TenantId(2)));
+        tenants.change_usage(many, uses(4));
+        let gpu = ResourceSet { cpus: CPU, gpus: CPU, ..ResourceSet::default() };
+        tenants.change_usage(few, UsageChange { rest_added: Some(&gpu), ..uses(1) });
+        tenants.set_time(1_000_000);
+        assert!(tenants.rank(many, QUANTUM) < tenants.rank(few, QUANTUM));
+        tenants.change_usage(few, UsageChange { rest_removed: Some(&gpu), ..uses(-1) });
+        tenants.set_time(2_000_000);
+        assert!(tenants.rank(few, QUANTUM) < tenants.rank(many, QUANTUM));
+    }
+}

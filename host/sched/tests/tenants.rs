@@ -1,0 +1,161 @@
+//! Tenants: workers of their own, shares, and what one can't do to another.
+
+mod dsl;
+
+use dsl::*;
+use sandbar_core::{ActorId, JobId};
+
+/// The drivers of the jobs 1 (tenant 1) and 2 (tenant 2).
+const DRIVERS: [u32; 2] = [DRIVER, 200];
+
+/// A node with a job of each of two tenants, and task workers 1 and 2 of tenant 1, 3 and 4 of tenant 2.
+fn two_tenants(cpus: u64) -> World {
+    let mut world = World::empty();
+    world.node_with_workers(1, cpus, 2);
+    world.running_job_of(1, 1, 1, DRIVERS[0]).running_job_of(2, 2, 2, DRIVERS[1]);
+    world.worker_of(1, 1, 1).worker_of(2, 1, 1).worker_of(3, 1, 2).worker_of(4, 1, 2).discard_actions();
+    world
+}
+
+/// A task of job 2.
+fn second(id: u64) -> Submission<u64> {
+    Submission { job: JobId(2), parent: Some(parent(2, 0, DRIVERS[1])), ..t(id) }
+}
+
+#[test]
+fn each_tenant_has_workers_of_its_own() {
+    let mut world = World::empty();
+    world.node_with_workers(1, 4, 2).running_job_of(1, 1, 1, DRIVERS[0]).running_job_of(2, 2, 2, DRIVERS[1]);
+    world.emits("run w100 t1, run w200 t2");
+    world.submit(t(10)).emits("start-worker n1 of 1");
+    world.submit(second(20)).emits("start-worker n1 of 2");
+    // No more than the node permits, and none that is not needed.
+    world.submit_all([t(11), t(12), t(13)]).emits("start-worker n1 of 1");
+    world.worker_of(3, 1, 2).emits("run w3 t20");
+    world.worker_of(1, 1, 1).worker_of(2, 1, 1).emits("run w1 t10, run w2 t11");
+    world.done(20, 3).emits("finished t20 of j2");
+    assert_eq!(world.free_cpus(1), 2, "the worker of tenant 2 is free, and stays so");
+}
+
+#[test]
+fn a_lost_worker_is_requested_again_by_need() {
+    let mut world = two_tenants(2);
+    world.submit(retries(t(10), 1)).emits("run w1 t10");
+    world.lose(2, &[]).lose(1, &[10]).emits("start-worker n1 of 1");
+    world.worker_of(5, 1, 1).emits("run w5 t10#1");
+}
+
+#[test]
+fn priority_depth_and_number_count_within_a_tenant() {
+    let mut world = two_tenants(1);
+    world.submit(t(10)).emits("run w1 t10");
+    let urgent = (11..400).map(|id| priority(short(id), i32::MAX));
+    world.submit_all(urgent).submit_all([second(520), second(521)]).emits("");
+    for (ms, task, worker, next) in [(1, 10, 1, "run w3 t520"), (2, 520, 3, "run w1 t11"), (3, 11, 1, "run w3 t521")] {
+        world.at_ms(ms).finish_after(task, worker, 1_000_000).emits_only("run", next);
+    }
+}
+
+#[test]
+fn deep_tasks_do_not_come_before_those_of_others() {
+    let mut world = two_tenants(1);
+    world.submit(t(10)).submit(second(20)).emits("run w1 t10");
+    for (id, parent) in (11..19).zip(10..) {
+        world.at_ms(id - 10).submit(child(id, parent, 1)).block(parent, 1, true);
+        let last = world.actions_of("run");
+        if last.contains(&"run w3 t20".to_owned()) {
+            assert_eq!(id, 11, "the first processor that is free goes to the other tenant");
+            return;
+        }
+    }
+    panic!("the other tenant never ran");
+}
+
+#[test]
+fn a_tenant_that_waits_gets_its_share_of_processors_that_others_hold() {
+    let mut world = two_tenants(2);
+    world.submit_all([t(10), t(11), t(12)]).submit_all([second(20), second(21)]).emits("run w1 t10, run w2 t11");
+    world.at_ms(9).emits("");
+    world.at_ms(10).emits("run w3 t20");
+    // One processor of two is its share.
+    world.at_ms(100).at_ms(200).emits("");
+    assert_eq!(world.free_cpus(1), -1);
+    // The other has more than its share until one of its tasks ends.
+    world.done(10, 1).emits("finished t10");
+    world.at_ms(300).emits("");
+    world.done(20, 3).emits("finished t20 of j2, run w3 t21");
+}
+
+#[test]
+fn reserved_processors_can_always_be_used() {
+    let mut world = two_tenants(2);
+    world.share(2, 1, 2).submit_all([t(10), t(11)]).submit_all([second(20), second(21), second(22)]);
+    world.emits("run w1 t10, run w2 t11");
+    world.at_ms(10).emits("run w3 t20").at_ms(20).emits("run w4 t21").at_ms(30).emits("");
+}
+
+#[test]
+fn a_root_task_does_not_wait_for_others_to_end() {
+    let mut world = two_tenants(1);
+    world.submit(t(10)).emits("run w1 t10");
+    let root = demanding(first(30, 3), resources(1, 0, 0));
+    world.job_of(3, 3).driver(300, 1, 3).submit(root).emits("");
+    world.at_ms(20).emits("run w300 t30");
+}
+
+#[test]
+fn actors_that_hold_all_processors_do_not_keep_others_from_theirs() {
+    let mut world = two_tenants(2);
+    let hog = |id| demanding(actor(id, 0), resources(1, 0, 0));
+    world.submit_all([hog(10), hog(11)]).emits("start-worker n1 for t10");
+    world.own_worker(5, 1, 10).emits("run w5 t10, start-worker n1 for t11");
+    world.own_worker(6, 1, 11).emits("run w6 t11");
+    world.created(10, 5).created(11, 6).discard_actions();
+    world.submit(second(20)).emits("").at_ms(15).emits("run w3 t20");
+}
+
+#[test]
+fn a_worker_that_dies_of_one_task_costs_the_others_no_retry() {
+    let mut world = two_tenants(1);
+    world.submit(retries(t(10), 1)).block(10, 1, true).submit(retries(t(12), 1)).emits("run w1 t10, run w2 t12");
+    world.block(12, 2, true).submit(retries(t(11), 1)).emits("run w1 t11");
+    // Task 11 ends its worker in each attempt, task 10 only waits there.
+    world.lose_worker_by(1, &[10, 11], 11).emits("run w2 t10#1").block(10, 2, true).emits("run w2 t11#1");
+    world.lose_worker_by(2, &[10, 11, 12], 11).discard_actions();
+    world.error_is(11, "main > t11: its worker died while it ran, or it failed, in each of 2 attempts [worker-lost]");
+    world.worker_of(5, 1, 1).emits("run w5 t10#2").block(10, 5, true).emits("run w5 t12#1").block(12, 5, true);
+    // Nobody knows whose fault this is: it counts for both.
+    world.lose(5, &[10, 12]).discard_actions().worker_of(6, 1, 1).emits("run w6 t10#3");
+    world.block(10, 6, true).emits("run w6 t12#2").block(12, 6, true).lose(6, &[10, 12]).discard_actions();
+    world.error_is(10, "main > t10: its worker died while it ran, or it failed, in each of 4 attempts [worker-lost]");
+}
+
+#[test]
+fn detached_actors_are_of_their_tenant() {
+    let mut world = two_tenants(2);
+    world.job_of(3, 1).job_of(4, 2);
+    let detached = |id, job: u32| {
+        with_spec(actor(id, 0), |spec| {
+            spec.detached = Some(JobId(job));
+            spec.name = Some("store".into());
+        })
+    };
+    world.actor_worker_of(8, 1, 1).submit(detached(10, 3)).discard_actions();
+    world.created(10, 8).discard_actions();
+    assert_eq!(world.steps.actor_named(JobId(1), "store"), Some(ActorId(10)));
+    assert_eq!(world.steps.actor_named(JobId(2), "store"), None);
+    // Its number helps nobody: it answers as an actor that never was.
+    let call_of_2 = |id, actor| Submission { job: JobId(2), parent: Some(parent(2, 0, DRIVERS[1])), ..call(id, actor) };
+    world.submit(call_of_2(20, 10)).error_is(20, "main > t20: actor 10 does not exist or was removed [actor-died]");
+    world.submit(call_of_2(21, 99)).error_is(21, "main > t21: actor 99 does not exist or was removed [actor-died]");
+    world
+        .submit(refs(second(22), &[10]))
+        .error_is(22, "main > t22: object 10 does not exist in this job [bad-request]");
+    world
+        .submit(refs(second(23), &[99]))
+        .error_is(23, "main > t23: object 99 does not exist in this job [bad-request]");
+    // The name is free for the other tenant.
+    let other = Submission { job: JobId(2), parent: Some(parent(2, 0, DRIVERS[1])), ..detached(30, 4) };
+    world.submit(other);
+    assert_eq!(world.steps.actor_named(JobId(2), "store"), Some(ActorId(30)));
+}
