@@ -35,13 +35,23 @@ pub(crate) struct Tenant {
     rest: ResourceSet,
     /// Dominant share: the largest share of any resource, in millionths.
     dominant_share: u64,
+    /// Whether that is the share of processors.
+    is_of_cpus: bool,
     virtual_time: u128,
-    /// Time of the last update of the virtual time, in nanoseconds.
-    updated: u64,
+    /// Time of the last update of the virtual time.
+    updated: Clock,
     /// When something of the tenant was last started, or its queued work was passed over the first time since.
     waiting_since: Option<u64>,
     /// Whether the tenant has waited too long: its next task may start on processors that others use.
     pub(crate) may_overcommit: bool,
+}
+
+/// A time, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Clock {
+    nanos: u64,
+    /// Time that each used processor has run: it runs slower while more are used than there are.
+    cpu_nanos: u64,
 }
 
 /// A change of what a tenant uses.
@@ -60,8 +70,9 @@ pub(crate) struct UsageChange<'a> {
 pub(crate) struct Tenants {
     records: Slab<TenantKey, Tenant>,
     ids: BTreeMap<TenantId, TenantKey>,
-    /// Current time, in nanoseconds.
-    now: u64,
+    now: Clock,
+    /// Processors of local nodes in use.
+    used_cpus: i128,
     /// Virtual time of the system: that of the tenant that was served last.
     virtual_time: u128,
     /// Resources of all nodes.
@@ -75,7 +86,7 @@ pub(crate) struct Tenants {
 index_records!([] Tenants, TenantKey => Tenant);
 
 impl Tenant {
-    fn new(id: TenantId, virtual_time: u128, now: u64) -> Tenant {
+    fn new(id: TenantId, virtual_time: u128, now: Clock) -> Tenant {
         Tenant {
             id,
             share: TenantShare::default(),
@@ -83,6 +94,7 @@ impl Tenant {
             local_cpus: 0,
             rest: ResourceSet::default(),
             dominant_share: 0,
+            is_of_cpus: true,
             virtual_time,
             updated: now,
             waiting_since: None,
@@ -91,9 +103,9 @@ impl Tenant {
     }
 
     /// Adds the virtual time since the last update.
-    fn charge(&mut self, now: u64) {
-        let nanos = now.saturating_sub(self.updated);
-        self.updated = now;
+    fn charge(&mut self, now: Clock) {
+        let before = std::mem::replace(&mut self.updated, now);
+        let nanos = if self.is_of_cpus { now.cpu_nanos - before.cpu_nanos } else { now.nanos - before.nanos };
         self.virtual_time += self.cost(nanos);
     }
 
@@ -109,8 +121,9 @@ impl Tenant {
         };
         let cpus = u64::try_from(self.cpus).unwrap_or(0);
         let custom = self.rest.custom.iter().map(|(name, used)| share(*used, total.custom_amount(name)));
-        let known = [share(cpus, total.cpus), share(self.rest.gpus, total.gpus), share(self.rest.memory, total.memory)];
-        self.dominant_share = custom.chain(known).max().unwrap_or(0);
+        let known = [share(self.rest.gpus, total.gpus), share(self.rest.memory, total.memory)];
+        let (of_cpus, of_rest) = (share(cpus, total.cpus), custom.chain(known).max().unwrap_or(0));
+        (self.dominant_share, self.is_of_cpus) = (of_cpus.max(of_rest), of_cpus >= of_rest);
     }
 
     fn is_idle(&self) -> bool {
@@ -123,7 +136,8 @@ impl Tenants {
         Tenants {
             records: Slab::new(),
             ids: BTreeMap::new(),
-            now: 0,
+            now: Clock::default(),
+            used_cpus: 0,
             virtual_time: 0,
             total: ResourceSet::default(),
             local_cpus: 0,
@@ -133,7 +147,13 @@ impl Tenants {
 
     /// Sets the current time, in nanoseconds. Time does not go back.
     pub(crate) fn set_time(&mut self, nanos: u64) {
-        self.now = self.now.max(nanos);
+        let passed = nanos.saturating_sub(self.now.nanos);
+        self.now.nanos += passed;
+        let cpus = i128::from(self.local_cpus);
+        self.now.cpu_nanos += match passed {
+            _ if self.used_cpus <= cpus => passed,
+            _ => u64::try_from(i128::from(passed) * cpus / self.used_cpus).unwrap_or(passed),
+        };
     }
 
     /// Returns a tenant, and adds it if it is unknown. Its record is kept: tenants are few, and one that returns still owes
@@ -171,6 +191,7 @@ impl Tenants {
         tenant.cpus += change.cpus;
         if change.is_local {
             tenant.local_cpus += change.cpus;
+            self.used_cpus += change.cpus;
         }
         if let Some(added) = change.rest_added {
             tenant.rest.add(&ResourceSet { cpus: 0, ..added.clone() });
@@ -195,24 +216,27 @@ impl Tenants {
     pub(crate) fn served(&mut self, at: TenantKey) {
         let tenant = &mut self.records[at];
         // It may have more to start.
-        (tenant.waiting_since, tenant.may_overcommit) = (Some(self.now), false);
+        (tenant.waiting_since, tenant.may_overcommit) = (Some(self.now.nanos), false);
         self.virtual_time = self.virtual_time.max(tenant.virtual_time);
     }
 
     /// Records that queued work of a tenant found no room.
     pub(crate) fn passed_over(&mut self, at: TenantKey) {
-        self.records[at].waiting_since.get_or_insert(self.now);
+        self.records[at].waiting_since.get_or_insert(self.now.nanos);
     }
 
-    /// Lets those of the tenants with queued work, in key order, that have waited for `patience_nanos` and use less than their guaranteed
-    /// processors start one more task. Returns whether there are any.
+    /// Lets those of the tenants with queued work, in key order, that are first in fair order, have waited for
+    /// `patience_nanos`, and use less than their guaranteed processors start one more task. Returns whether there are any.
     pub(crate) fn end_waits(&mut self, queued: &[TenantKey], patience_nanos: u64) -> bool {
         self.competing_weights = 0;
+        let mut first = u128::MAX;
         for at in self.ids.values() {
             let tenant = &mut self.records[*at];
+            tenant.charge(self.now);
             let is_queued = queued.binary_search(at).is_ok();
             if is_queued || !tenant.is_idle() {
                 self.competing_weights += u64::from(tenant.share.weight.max(1));
+                first = first.min(tenant.virtual_time);
             }
             if !is_queued {
                 tenant.waiting_since = None;
@@ -222,9 +246,12 @@ impl Tenants {
         for at in queued {
             let guaranteed = self.guaranteed_cpus(*at);
             let tenant = &mut self.records[*at];
-            let has_waited = tenant.waiting_since.is_some_and(|since| self.now.saturating_sub(since) >= patience_nanos);
-            if has_waited && (tenant.local_cpus <= 0 || tenant.local_cpus < i128::from(guaranteed)) {
-                tenant.waiting_since = Some(self.now);
+            let waited = |since: u64| self.now.nanos.saturating_sub(since) >= patience_nanos;
+            let has_waited = tenant.waiting_since.is_some_and(waited);
+            let has_less = tenant.local_cpus <= 0 || tenant.local_cpus < i128::from(guaranteed);
+            // It has used less than its share so far as well.
+            if has_waited && has_less && tenant.virtual_time <= first {
+                tenant.waiting_since = Some(self.now.nanos);
                 tenant.may_overcommit = true;
                 has_any = true;
             }
