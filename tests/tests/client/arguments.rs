@@ -74,7 +74,7 @@ fn an_object_of_another_job_is_refused() {
         let _: ObjectRef<u64> = counter.call("keep", (number,)).await.unwrap();
         let sum: ObjectRef<u64> = counter.call("sum_of_kept", ()).await.unwrap();
         let error = sum.get().await.unwrap_err();
-        assert!(error.to_string().contains("is of another job"), "{error}");
+        assert!(error.to_string().contains("does not exist in this job"), "{error}");
         assert_eq!(object.get().await, Ok(5));
     });
 }

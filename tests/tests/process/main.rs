@@ -14,6 +14,7 @@ mod job;
 mod joining;
 mod lifecycle;
 mod machine;
+mod neighbours;
 mod numbers;
 mod objects;
 mod placement;

@@ -103,9 +103,10 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
             gpus: None,
             on_demand: false,
         });
-        let binding = bind(&polite.compiled, 0);
+        let binding = polite.bind("scalar_divides");
+        let work = || calls_of_a_row(0..1).map(|call| call.work).next().unwrap();
         for call in 0..30 {
-            let called = pool.call(request(&binding, CallWork::Describe)).await;
+            let called = pool.call(request(&binding, work())).await;
             assert!(called.result.is_ok(), "{call}: {called:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -117,7 +118,7 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
         let job = CallJob { name: "job", tenant: TenantId(7), origin: None };
         let calls = JobCalls::start(&pool, &SingleLease::default(), job).unwrap();
         for call in 0..30 {
-            let called = timeout(Duration::from_secs(60), calls.call(request(&binding, CallWork::Describe))).await;
+            let called = timeout(Duration::from_secs(60), calls.call(request(&binding, work()))).await;
             assert!(called.as_ref().is_ok_and(|called| called.result.is_ok()), "{call}: {called:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -1,6 +1,7 @@
 //! Tasks for tests. A task without parameters, or with numbers only, is the root task of a test and returns what it
 //! observed.
 
+mod hogs;
 mod numbers;
 mod retried;
 mod seen;

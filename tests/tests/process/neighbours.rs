@@ -1,0 +1,102 @@
+//! Tenants that take all they can get, beside a tenant with a small job.
+
+use std::time::{Duration, Instant};
+
+use sandbar_tests::{CommandOutput, component, print_line};
+use serde_json::{Value, json};
+
+use crate::cluster::Nodes;
+
+/// A node with two tenants.
+struct Neighbours {
+    nodes: Nodes,
+    address: String,
+    tokens: [String; 2],
+}
+
+/// Tenants of the node.
+const HOSTILE: usize = 0;
+const VICTIM: usize = 1;
+const NAMES: [&str; 2] = ["mallory", "ada"];
+/// Time for a job of half a second: beside others it gets half of the machine, and the machine may be busy.
+const VICTIM_TIME_MAX: Duration = Duration::from_secs(30);
+
+impl Neighbours {
+    fn start() -> Neighbours {
+        let nodes = Nodes::start(1);
+        let token = |name: &&str| {
+            let line = ["cluster", "token", "--data", "1", "--tenant", name];
+            nodes.lab.host(&line).expect_code(0).stdout.trim().to_owned()
+        };
+        let (address, tokens) = (nodes.address("node-1"), NAMES.each_ref().map(token));
+        Neighbours { nodes, address, tokens }
+    }
+
+    /// Runs a command of a tenant for the node.
+    fn run(&self, tenant: usize, line: &[&str]) -> CommandOutput {
+        let node = ["--node", &self.address, "--data", NAMES[tenant], "--token", &self.tokens[tenant]];
+        self.nodes.lab.host(&[line, &node].concat())
+    }
+
+    /// Submits a program, and returns the id of its job.
+    fn begin(&self, tenant: usize, program: &str, arguments: &[&str]) -> String {
+        let arguments = arguments.iter().flat_map(|argument| ["--arg", argument]);
+        let line: Vec<&str> = ["submit", program, "--json", "--no-wait"].into_iter().chain(arguments).collect();
+        self.run(tenant, &line).expect_code(0).json()["id"].as_str().expect("an id").to_owned()
+    }
+
+    fn stop(&self, tenant: usize, job: &str) {
+        let node = ["--node", &self.address, "--data", NAMES[tenant]];
+        self.nodes.lab.host(&[&["jobs", "stop", job][..], &node].concat()).expect_code(0);
+    }
+
+    fn submit(&self, tenant: usize, program: &str, arguments: &[&str]) -> Value {
+        let arguments = arguments.iter().flat_map(|argument| ["--arg", argument]);
+        let line: Vec<&str> = ["submit", program, "--json"].into_iter().chain(arguments).collect();
+        self.run(tenant, &line).expect_code(0).json()["result"].clone()
+    }
+
+    /// Runs the victim's job, and checks its result. Returns the time that it took.
+    fn victim(&self) -> Duration {
+        let (program, since) = (format!("{}#tree", component("tests/programs/tasks").display()), Instant::now());
+        let result = self.submit(VICTIM, &program, &["depth=3", "width=4", "steps=2000000"]);
+        assert_eq!(result, json!(64));
+        since.elapsed()
+    }
+}
+
+#[test]
+fn a_tenant_gets_its_share_beside_any_other() {
+    let neighbours = Neighbours::start();
+    let tasks = component("tests/programs/tasks");
+    let alone = neighbours.victim();
+    for (task, arguments) in [
+        ("hogs", &["count=4"][..]),
+        ("urgent", &["count=100000", "steps=1000000"]),
+        ("tree", &["depth=1", "width=100000", "steps=1000000"]),
+        ("digs", &["depth=90"]),
+        ("forks", &["depth=6", "width=4"]),
+        ("endless", &["depth=4", "width=4"]),
+        ("deeper", &["depth=0"]),
+    ] {
+        let job = neighbours.begin(HOSTILE, &format!("{}#{task}", tasks.display()), arguments);
+        std::thread::sleep(Duration::from_millis(500));
+        let beside = neighbours.victim();
+        print_line(format_args!("{task}: {beside:?} beside it, {alone:?} alone"));
+        assert!(beside < VICTIM_TIME_MAX, "{task}");
+        neighbours.stop(HOSTILE, &job);
+    }
+}
+
+/// They hold all processors after their job has ended, under names that are free for others.
+#[test]
+fn detached_actors_of_a_tenant_are_not_those_of_another() {
+    let neighbours = Neighbours::start();
+    let actors = component("tests/programs/actors");
+    let task = |name: &str| format!("{}#{name}", actors.display());
+    assert_eq!(neighbours.submit(HOSTILE, &task("meets"), &["name=shared", "number=5"]), json!(5));
+    assert_eq!(neighbours.submit(VICTIM, &task("meets"), &["name=shared", "number=7"]), json!(7));
+    assert_eq!(neighbours.submit(HOSTILE, &task("meets"), &["name=shared", "number=5"]), json!(10));
+    assert_eq!(neighbours.submit(HOSTILE, &task("occupies"), &["actors=1"]), json!(0));
+    assert!(neighbours.victim() < VICTIM_TIME_MAX);
+}
