@@ -75,6 +75,9 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Sets whether any job is held.
     fn set_holds(&self, _: bool) {}
 
+    /// Sets whether the node's thread sleeps, so that messages must wake it.
+    fn set_node_sleeps(&self, _: bool) {}
+
     /// Interrupts a task if its code runs.
     fn interrupt(&self, _: u64) {}
 
@@ -164,6 +167,10 @@ impl WorkerLink for ProgramWorker {
 
     fn set_holds(&self, holds_any: bool) {
         self.set_holds(holds_any);
+    }
+
+    fn set_node_sleeps(&self, sleeps: bool) {
+        self.set_node_sleeps(sleeps);
     }
 
     fn interrupt(&self, task: u64) {

@@ -16,7 +16,7 @@ use sandbar_machine::raise_file_limit;
 use sandbar_sched::{TenantShare, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CallJob;
-use sandbar_worker::program::{Doorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
+use sandbar_worker::program::{NodeDoorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
@@ -89,7 +89,7 @@ pub(crate) struct Runtime {
 #[derive(Debug, Clone)]
 pub struct RuntimeHandle {
     requests: Arc<Mutex<Sender<Request>>>,
-    doorbell: Doorbell,
+    doorbell: NodeDoorbell,
     next_job: Arc<AtomicU32>,
     pub(crate) leases: Arc<LeaseState>,
 }
@@ -121,7 +121,7 @@ impl RuntimeHandle {
     }
 
     /// Returns the doorbell that wakes the runtime.
-    pub fn doorbell(&self) -> Doorbell {
+    pub fn doorbell(&self) -> NodeDoorbell {
         self.doorbell.clone()
     }
 
@@ -198,7 +198,7 @@ impl Runtime {
     /// Fails if memory or a thread can't be created.
     pub(crate) fn start(options: RuntimeOptions) -> io::Result<Runtime> {
         let (requests, received) = channel();
-        let doorbell = Doorbell::new()?;
+        let doorbell = NodeDoorbell::new()?;
         let next_job = Arc::new(AtomicU32::new(1));
         let requests = Arc::new(Mutex::new(requests));
         let handle = RuntimeHandle { requests, doorbell, next_job: next_job.clone(), leases: Arc::default() };
@@ -254,7 +254,7 @@ pub(crate) fn store_limits(memory_bytes_max: u64, options: &StoreOptions) -> Sto
 struct EventLoop {
     engine: Engine,
     requests: Receiver<Request>,
-    doorbell: Doorbell,
+    doorbell: NodeDoorbell,
 }
 
 impl EventLoop {
@@ -293,9 +293,11 @@ impl EventLoop {
         let EventLoop { engine, requests, doorbell } = self;
         let mut request = None;
         doorbell.sleep(Some(time), || {
+            engine.announce_sleep(true);
             request = requests.try_recv().ok();
             request.is_some() || engine.has_input()
         });
+        engine.announce_sleep(false);
         request
     }
 

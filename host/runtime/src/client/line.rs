@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Code, Fault, ObjectId, TaskError, TaskId, WorkerId};
 use sandbar_store::{Mapping, SealedFile};
-use sandbar_worker::program::{Delivery, Doorbell, NodeMessage, Polled, StartTask, TaskPosition, WorkerMessage};
+use sandbar_worker::program::{Delivery, NodeDoorbell, NodeMessage, Polled, StartTask, TaskPosition, WorkerMessage};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 use crate::encoding::AlwaysEncodes;
@@ -102,7 +102,7 @@ pub(crate) struct ClientLine {
     /// Bytes that can be queued.
     capacity: Semaphore,
     is_closed: AtomicBool,
-    doorbell: Doorbell,
+    doorbell: NodeDoorbell,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ struct QueuedMessage {
 }
 
 impl ClientLine {
-    pub(crate) fn new(doorbell: Doorbell) -> Arc<ClientLine> {
+    pub(crate) fn new(doorbell: NodeDoorbell) -> Arc<ClientLine> {
         Arc::new(ClientLine {
             queue: Mutex::default(),
             count: AtomicUsize::new(0),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     fn connect() -> (Arc<ClientLine>, ClientLink, Arc<RecordingListener>) {
-        let (line, listener) = (ClientLine::new(Doorbell::new().unwrap()), Arc::<RecordingListener>::default());
+        let (line, listener) = (ClientLine::new(NodeDoorbell::new().unwrap()), Arc::<RecordingListener>::default());
         let link = ClientLink::new(line.clone(), listener.clone(), oneshot::channel().0);
         (line, link, listener)
     }

@@ -34,7 +34,7 @@ mod workers;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst, fence};
 
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
@@ -268,6 +268,13 @@ impl Engine {
         };
         let has_files = self.files.can_admit() && cx.driver.has_files();
         has_files || cx.peers.has_messages() || cx.workers.values().any(can_handle)
+    }
+
+    /// Tells workers whether the engine's thread sleeps, so that their messages must wake it.
+    pub(crate) fn announce_sleep(&self, sleeps: bool) {
+        self.cx.workers.values().for_each(|worker| worker.link.set_node_sleeps(sleeps));
+        // A worker that does not see it has published its messages before: they are checked for next.
+        fence(SeqCst);
     }
 
     /// Handles pending messages of workers and peers, and completions of the disk. Returns whether any were pending.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbar_worker::program::Doorbell;
+use sandbar_worker::program::NodeDoorbell;
 use tokio::sync::Notify;
 
 /// Maximum bytes that wait to be sent. A peer that receives too slowly is disconnected.
@@ -64,14 +64,14 @@ impl Queue {
 pub struct PeerLine {
     to: Arc<Queue>,
     from: Arc<Queue>,
-    /// Doorbell of the other runtime, if it is in this process.
-    other: Option<Doorbell>,
+    /// NodeDoorbell of the other runtime, if it is in this process.
+    other: Option<NodeDoorbell>,
     has_sent: bool,
 }
 
 impl PeerLine {
     /// Returns both ends of a line between two runtimes of this process, given by their doorbells.
-    pub fn pair(first: Doorbell, second: Doorbell) -> (PeerLine, PeerLine) {
+    pub fn pair(first: NodeDoorbell, second: NodeDoorbell) -> (PeerLine, PeerLine) {
         let (a, b) = (Arc::<Queue>::default(), Arc::<Queue>::default());
         let first_line = PeerLine { to: a.clone(), from: b.clone(), other: Some(second), has_sent: false };
         let second_line = PeerLine { to: b, from: a, other: Some(first), has_sent: false };
@@ -79,7 +79,7 @@ impl PeerLine {
     }
 
     /// Returns both ends of a line between a runtime and a connection to another node.
-    pub fn with_connection(runtime: Doorbell) -> (PeerLine, PeerEnd) {
+    pub fn with_connection(runtime: NodeDoorbell) -> (PeerLine, PeerEnd) {
         let (to, from) = (Arc::<Queue>::default(), Arc::<Queue>::default());
         let end = PeerEnd { outgoing: to.clone(), incoming: from.clone(), runtime };
         (PeerLine { to, from, other: None, has_sent: false }, end)
@@ -122,7 +122,7 @@ impl PeerLine {
 pub struct PeerEnd {
     outgoing: Arc<Queue>,
     incoming: Arc<Queue>,
-    runtime: Doorbell,
+    runtime: NodeDoorbell,
 }
 
 impl PeerEnd {

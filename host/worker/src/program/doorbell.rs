@@ -1,7 +1,5 @@
-//! Doorbells, by which one process wakes a thread of another.
+//! The doorbell of a worker, by which its node wakes it.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, SeqCst};
 use std::time::Duration;
@@ -9,33 +7,17 @@ use std::time::Duration;
 use rustix::thread::futex;
 use sandbar_store::SharedMemory;
 
-/// Bytes of the node's doorbell, one page that all its workers map.
-pub(super) const DOORBELL_BYTES: usize = 4096;
-
-/// A doorbell in shared memory: one thread sleeps on it until another process rings.
+/// A doorbell in memory that a worker shares with its node: one thread sleeps on it until another process rings.
 #[derive(Debug, Clone)]
-pub struct Doorbell {
+pub(super) struct Doorbell {
     memory: Arc<SharedMemory>,
     /// Index of its word, in u64.
     word: usize,
 }
 
 impl Doorbell {
-    /// Creates the doorbell of a node.
-    ///
-    /// # Errors
-    /// When there is no memory.
-    pub fn new() -> io::Result<Doorbell> {
-        Ok(Doorbell::at(Arc::new(SharedMemory::new(DOORBELL_BYTES)?), 0))
-    }
-
     pub(super) fn at(memory: Arc<SharedMemory>, word: usize) -> Doorbell {
         Doorbell { memory, word }
-    }
-
-    /// Returns the file of its memory, for another process.
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
     }
 
     /// Wakes the sleeping thread. Costs almost nothing when no thread sleeps.

@@ -10,8 +10,8 @@ use sandbar_core::{Code, Fault, TaskKind, WorkerId};
 use sandbar_sandbox::Services;
 use sandbar_store::SharedMemory;
 
-use super::doorbell::Doorbell;
 use super::layout::{MEMORY_BYTES, rings};
+use super::node_doorbell::{NodeDoorbell, WorkerBell};
 use super::ring::{Receiver, RingMemory, Sender, TaskReceiver, TaskSender};
 use super::runtime::{AttemptReport, RuntimeOptions, TaskContext, TaskServices, WorkerRuntime};
 use crate::mutex::lock;
@@ -31,7 +31,8 @@ pub fn fuzz_task_request(
     let memory = Arc::new(SharedMemory::new(MEMORY_BYTES).ok()?);
     let mut messages = Receiver::new(rings(&memory).0);
     let options = RuntimeOptions { worker, sandboxes: 1, inline: true, value_bytes_max: u64::MAX };
-    let mut runtime = WorkerRuntime::new(memory, Doorbell::new().ok()?, options);
+    let bell = WorkerBell::new(memory.clone(), NodeDoorbell::new().ok()?.worker_event().ok()?);
+    let mut runtime = WorkerRuntime::new(memory, bell, options);
     runtime.tasks.insert(0, TaskContext::new(task, 0, job, 0, kinds.into(), Vec::new(), None));
     let runtime = Arc::new(Mutex::new(runtime));
     let mut services = TaskServices {

@@ -12,6 +12,8 @@ pub(super) mod words {
     pub const TASK_TO_INTERRUPT: usize = 0;
     /// Doorbell of the worker: whether it sleeps.
     pub const DOORBELL: usize = 8;
+    /// Whether the node's thread sleeps, and waits for the worker's event.
+    pub const NODE_SLEEPS: usize = 80;
     pub const WORKER_MESSAGES: usize = 16;
     pub const WORKER_MESSAGES_READ: usize = 24;
     pub const NODE_MESSAGES: usize = 32;

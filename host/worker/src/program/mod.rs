@@ -15,6 +15,7 @@ mod doorbell;
 mod fuzz;
 mod layout;
 mod messages;
+mod node_doorbell;
 mod objects;
 mod packets;
 mod process;
@@ -23,12 +24,12 @@ mod runtime;
 mod worker;
 
 pub use clock::monotonic_nanos;
-pub use doorbell::Doorbell;
 #[doc(hidden)]
 pub use fuzz::{fuzz_rings, fuzz_task_request};
 pub use messages::{
     ActorSettings, AttemptUsage, Delivery, NodeMessage, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, StartTask,
     SubmitTask, TaskRole, WAIT_OBJECTS_MAX, WorkerMessage,
 };
+pub use node_doorbell::NodeDoorbell;
 pub use process::run_program_worker;
 pub use worker::{PROGRAM_ARGUMENT, Polled, ProgramWorker, ProgramWorkerOptions, TaskPosition};

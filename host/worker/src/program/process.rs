@@ -15,9 +15,10 @@ use sandbar_sandbox::{Engine, IdleSandboxes, MemoryImage, Program, TaskCall, Tas
 use sandbar_store::{Mapping, SharedMemory};
 
 use super::clock::monotonic_nanos;
-use super::doorbell::{DOORBELL_BYTES, Doorbell};
+use super::doorbell::Doorbell;
 use super::layout::{MEMORY_BYTES, rings, words};
 use super::messages::{AttemptUsage, Delivery, NodeMessage, StartTask, SubmitTask, TaskRole, WorkerMessage};
+use super::node_doorbell::WorkerBell;
 use super::objects::{LocalValue, ObjectKey, TaskSlot};
 use super::packets::Packet;
 use super::ring::{Receiver, TaskReceiver};
@@ -96,11 +97,11 @@ pub fn run_program_worker() -> io::Result<()> {
         return Ok(());
     }
     let mut files = files.into_iter();
-    let (Some(memory), Some(doorbell), broker) = (files.next(), files.next(), files.next()) else {
-        return Err(io::Error::other("its memory is missing"));
+    let (Some(memory), Some(event), broker) = (files.next(), files.next(), files.next()) else {
+        return Err(io::Error::other("its memory or its event is missing"));
     };
     let memory = Arc::new(SharedMemory::open(memory, MEMORY_BYTES)?);
-    let node = Doorbell::at(Arc::new(SharedMemory::open(doorbell, DOORBELL_BYTES)?), 0);
+    let bell = WorkerBell::new(memory.clone(), event);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let _entered = runtime.enter();
     let engine = Engine::for_programs(&limits, sandboxes).map_err(io::Error::other)?;
@@ -114,7 +115,7 @@ pub fn run_program_worker() -> io::Result<()> {
     let (_, node_messages, tasks) = rings(&memory);
     let worker = WorkerId(worker);
     let options = RuntimeOptions { worker, sandboxes: sandboxes as usize, inline, value_bytes_max };
-    let runtime = WorkerRuntime::new(memory.clone(), node, options);
+    let runtime = WorkerRuntime::new(memory.clone(), bell, options);
     let mut worker = Worker {
         engine,
         doorbell: Doorbell::at(memory.clone(), words::DOORBELL),

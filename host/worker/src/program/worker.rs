@@ -15,6 +15,7 @@ use sandbar_store::{SealedFile, SharedMemory};
 use super::doorbell::Doorbell;
 use super::layout::{MEMORY_BYTES, rings, words};
 use super::messages::{NodeMessage, StartTask};
+use super::node_doorbell::NodeDoorbell;
 use super::packets::Packet;
 use super::ring::{Receiver, Sender, TaskSender};
 use crate::GpuProcesses;
@@ -100,7 +101,7 @@ impl ProgramWorker {
         id: WorkerId,
         role: &str,
         tenant: TenantId,
-        node: &Doorbell,
+        node: &NodeDoorbell,
     ) -> io::Result<ProgramWorker> {
         if options.program.as_os_str().is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is no program for workers"));
@@ -133,7 +134,8 @@ impl ProgramWorker {
         let mut buffer = Vec::new();
         // A task requests its own share of a GPU, so there is no further sharing.
         let broker = options.gpus.as_ref().map(|gpus| gpus.broker(tenant, 1)).transpose()?;
-        let files = [worker.memory.as_fd(), node.file()];
+        let event = node.worker_event()?;
+        let files = [worker.memory.as_fd(), event.as_fd()];
         let files: Vec<_> = files.into_iter().chain(broker.iter().map(AsFd::as_fd)).collect();
         socket::send(&worker.socket, socket::frame(&hello, &mut buffer)?, &files)?;
         Ok(worker)
@@ -296,6 +298,11 @@ impl ProgramWorker {
     /// the messages that name these jobs.
     pub fn set_holds(&self, holds: bool) {
         self.memory.atomic(words::JOBS_HELD).store(holds.into(), SeqCst);
+    }
+
+    /// Sets whether the node's thread sleeps, so that messages of the worker must wake it.
+    pub fn set_node_sleeps(&self, sleeps: bool) {
+        self.memory.atomic32(2 * words::NODE_SLEEPS).store(sleeps.into(), SeqCst);
     }
 
     /// Interrupts the task if its code runs. Must be repeated until the task has ended.

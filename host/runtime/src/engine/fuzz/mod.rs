@@ -11,7 +11,7 @@ use sandbar_core::{ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TaskErro
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
-use sandbar_worker::program::{Doorbell, monotonic_nanos};
+use sandbar_worker::program::{NodeDoorbell, monotonic_nanos};
 use tokio::sync::oneshot;
 
 pub use self::generate::generate_peer_message;
@@ -82,7 +82,7 @@ struct Harness {
     /// Results of the clients' jobs.
     results: Vec<oneshot::Receiver<JobResult>>,
     clock: Arc<Mutex<Instant>>,
-    doorbell: Doorbell,
+    doorbell: NodeDoorbell,
     frame: Vec<u8>,
     log: JobLog,
 }
@@ -91,7 +91,7 @@ impl Harness {
     /// Returns `None` if the operating system runs out of files, threads or memory.
     fn new(kinds: &[TaskKind]) -> Option<Harness> {
         let resources = ResourceSet { cpus: 4 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
-        let doorbell = Doorbell::new().ok()?;
+        let doorbell = NodeDoorbell::new().ok()?;
         let options = EngineOptions {
             node: NodeId(0),
             worker_ids: 0..WORKERS_MAX,
@@ -241,7 +241,7 @@ fn program_with_tasks(kinds: &[TaskKind]) -> Option<Program> {
     Some(Program { compiled: Arc::new(CompiledComponent::placeholder().ok()?), limits: Limits::default(), tasks })
 }
 
-fn connect_client(doorbell: &Doorbell) -> (Arc<ClientLine>, ClientLink) {
+fn connect_client(doorbell: &NodeDoorbell) -> (Arc<ClientLine>, ClientLink) {
     let line = ClientLine::new(doorbell.clone());
     (line.clone(), ClientLink::new(line, Arc::new(IgnoringListener), oneshot::channel().0))
 }

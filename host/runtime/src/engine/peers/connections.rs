@@ -181,7 +181,7 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use sandbar_worker::program::Doorbell;
+    use sandbar_worker::program::NodeDoorbell;
 
     use super::*;
 
@@ -189,7 +189,7 @@ mod tests {
     fn a_node_introduces_a_limited_number_of_jobs() {
         let node = NodeId(2);
         let mut connections = Connections::default();
-        let (line, _end) = PeerLine::with_connection(Doorbell::new().unwrap());
+        let (line, _end) = PeerLine::with_connection(NodeDoorbell::new().unwrap());
         connections.add(node, line, WorkerId(1));
         let root = |job: usize| JobRoot { node, job: JobId(job as u32) };
         let mut introduce = |job| {

@@ -14,7 +14,7 @@ use sandbar_jobs::{JobLog, LogOutput};
 use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_store::{SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
-use sandbar_worker::program::Doorbell;
+use sandbar_worker::program::NodeDoorbell;
 use tokio::sync::oneshot;
 
 use super::super::Engine;
@@ -138,7 +138,7 @@ pub(super) struct World {
     pub(super) liar: Option<Liar>,
     /// Whether jobs have no actors, and can be taken over.
     pub(super) is_lasting: bool,
-    pub(super) doorbell: Doorbell,
+    pub(super) doorbell: NodeDoorbell,
     pub(super) log: JobLog,
     pub(super) frame: Vec<u8>,
     /// Hash of all that nodes have sent to each other, and when.
@@ -191,7 +191,7 @@ impl World {
             program,
             liar,
             is_lasting,
-            doorbell: Doorbell::new().unwrap(),
+            doorbell: NodeDoorbell::new().unwrap(),
             log,
             frame: Vec::new(),
             sent: FxHasher::default(),

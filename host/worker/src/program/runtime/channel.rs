@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 
-use crate::program::doorbell::Doorbell;
 use crate::program::layout::{rings, words};
 use crate::program::messages::{SubmitTask, WorkerMessage};
+use crate::program::node_doorbell::WorkerBell;
 use crate::program::objects::TaskSlot;
 use crate::program::packets::Packet;
 use crate::program::ring::Sender;
@@ -32,8 +32,7 @@ pub(in crate::program) struct NodeChannel {
     messages: Sender,
     /// Memory shared with the node.
     memory: Arc<SharedMemory>,
-    /// Doorbell of the node.
-    doorbell: Doorbell,
+    bell: WorkerBell,
     /// The message written last.
     frame: Vec<u8>,
     packet: Vec<u8>,
@@ -56,11 +55,11 @@ struct LastSubmission {
 }
 
 impl NodeChannel {
-    pub(super) fn new(memory: Arc<SharedMemory>, doorbell: Doorbell) -> NodeChannel {
+    pub(super) fn new(memory: Arc<SharedMemory>, bell: WorkerBell) -> NodeChannel {
         NodeChannel {
             messages: Sender::new(rings(&memory).0),
             memory,
-            doorbell,
+            bell,
             frame: Vec::new(),
             packet: Vec::new(),
             unpublished: 0,
@@ -95,7 +94,7 @@ impl NodeChannel {
                 None => {
                     // Either the node reads the ring, or it has ended and ends this process as well.
                     self.messages.publish();
-                    self.doorbell.ring();
+                    self.bell.ring();
                     std::thread::sleep(FULL_RING_INTERVAL);
                 }
             }
@@ -132,7 +131,7 @@ impl NodeChannel {
             self.unpublished = 0;
             self.last_submission = None;
             self.messages.publish();
-            self.doorbell.ring();
+            self.bell.ring();
         }
     }
 
@@ -150,7 +149,7 @@ impl NodeChannel {
         while self.file_bytes_sent.saturating_sub(self.word(words::FILE_BYTES_CREDITED).load(Acquire)) > AHEAD_BYTES_MAX
         {
             self.publish();
-            self.doorbell.ring();
+            self.bell.ring();
             std::thread::sleep(CREDIT_INTERVAL);
         }
     }

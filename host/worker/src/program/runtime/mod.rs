@@ -38,8 +38,8 @@ use self::channel::NodeChannel;
 use self::memory::MemoryPool;
 use self::streams::ReceivedStreams;
 use self::tasks::Tasks;
-use super::doorbell::Doorbell;
 use super::messages::WorkerMessage;
+use super::node_doorbell::WorkerBell;
 use super::objects::{ObjectTable, TaskSlot};
 
 /// State that all tasks of a worker share with its event loop.
@@ -68,9 +68,9 @@ pub(super) struct RuntimeOptions {
 
 impl WorkerRuntime {
     /// Creates the runtime of a worker that shares `memory` with its node.
-    pub(super) fn new(memory: Arc<SharedMemory>, node: Doorbell, options: RuntimeOptions) -> WorkerRuntime {
+    pub(super) fn new(memory: Arc<SharedMemory>, bell: WorkerBell, options: RuntimeOptions) -> WorkerRuntime {
         WorkerRuntime {
-            node: NodeChannel::new(memory, node),
+            node: NodeChannel::new(memory, bell),
             tasks: Tasks::new(options.sandboxes, options.inline),
             objects: ObjectTable::default(),
             actors: FxHashMap::default(),
